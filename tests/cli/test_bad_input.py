@@ -186,7 +186,7 @@ CASES: dict[str, tuple[AttackInputs, str]] = {
     "corrupt image in Parquet": (corrupt_image_in_parquet, "row 3"),
     "labels out of range": (labels_out_of_range, "label"),
     "negative labels": (negative_labels, "label"),
-    "empty class": (empty_class, "fish holds no picture"),
+    "empty class": (empty_class, "fish has no images"),
     "corrupt image": (corrupt_image, "1.png"),
     "another architecture": (other_architecture, "conv1.weight"),
     "a pickle that runs code": (evil_pickle, "evil.pt"),

@@ -101,7 +101,7 @@ def test_pictures_of_mixed_sizes(classwise: Classwise, tmp_path: Path) -> None:
     assert [row["n"] for row in json.loads(said.out)["classes"].values()] == [8, 8]
     said = classwise("train", "at", "--data=digits", "--data-set=size=64", "--out", tmp_path / "none")
     assert (said.status, said.err.count("\n")) == (2, 1)
-    assert "data set 'digits' takes no option 'size'" in said.err
+    assert "data set 'digits' has no option 'size'" in said.err
     assert not (tmp_path / "none").exists()
 
 

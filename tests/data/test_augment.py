@@ -58,7 +58,7 @@ def test_epochs_differ() -> None:
 def test_all_shifts_and_both_mirrors_are_as_likely_as_each_other() -> None:
     count = 5 * 5 * 2 * 200
     x = torch.zeros(1, 1, 9, 9)
-    x[..., 4, 4] = 1  # a dot in the middle: its place afterwards tells the shift
+    x[..., 4, 4] = 1  # a dot in the middle: its position afterwards shows the shift
     x[..., 4, 5] = 0.5  # and its neighbour the mirror
     found = crop_flip(x.expand(count, -1, -1, -1), torch.arange(count), RNG, padding=2).flatten(1)
     place = found.argmax(1)
@@ -79,7 +79,7 @@ def test_padding_zero_without_flip_changes_nothing_and_result_is_channels_last()
 
 @pytest.mark.parametrize("padding", [-1, 7])
 def test_bad_padding(padding: int) -> None:
-    with pytest.raises(ClasswiseError, match=f"padding {padding} does not fit images of 7x9"):
+    with pytest.raises(ClasswiseError, match=f"padding {padding}: must be 0 to 6 for images of 7x9"):
         crop_flip(pictures(), torch.arange(12), RNG, padding)
 
 

@@ -88,7 +88,7 @@ def test_shapes_by_the_nearest_pixel() -> None:
 def test_blends_at_their_bases_and_at_the_image() -> None:
     x = pictures(5) / 255
     grey = 0.299 * x[:, 0] + 0.587 * x[:, 1] + 0.114 * x[:, 2]
-    half = (1 - 0.5) / 1.4  # where brightness and contrast leave the image as it is
+    half = (1 - 0.5) / 1.4  # where brightness and contrast do not change the image
     for operation in (idbh.COLOUR, idbh.SHARPNESS):
         assert torch.allclose(colour(x, operation, 0.5), x, atol=1e-6)
     for operation in (idbh.BRIGHTNESS, idbh.CONTRAST):

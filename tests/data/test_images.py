@@ -53,7 +53,7 @@ def test_take_keeps_the_index_and_the_classes() -> None:
     assert again.index.tolist() == [0]
     assert again.num_classes == 3, "a class without an image is still a class"
     assert some().take(torch.tensor([True, False, False, True, False, False])).index.tolist() == [0, 3]
-    with pytest.raises(ClasswiseError, match="no image is left"):
+    with pytest.raises(ClasswiseError, match="the selection of rows is empty"):
         part.take(slice(0, 0))
 
 
@@ -101,23 +101,23 @@ def test_numpy_and_narrow_types_are_taken() -> None:
 @pytest.mark.parametrize(
     ("x", "y", "options", "message"),
     [
-        (X[:, 0], Y, {}, r"\(2, 3, 3\) should be \(N, channels, height, width\); add the channel"),
+        (X[:, 0], Y, {}, r"\(2, 3, 3\), expected \(N, channels, height, width\); add the channel"),
         (X[:0], Y[:0], {}, "at least one image"),
-        (X.to(torch.int64), Y, {}, "int64 should be uint8"),
+        (X.to(torch.int64), Y, {}, "int64, expected uint8"),
         (X + 255, Y, {}, "divide by 255"),
-        (X - 0.5, Y, {}, "-0.5 to -0.5.*belongs into the model"),
-        (X + 300, Y, {}, "undo the normalisation"),
+        (X - 0.5, Y, {}, "-0.5 to -0.5.*move the normalisation into the model"),
+        (X + 300, Y, {}, "move the normalisation into the model"),
         (torch.where(torch.arange(2)[:, None, None, None] == 1, torch.nan, X), Y, {}, "NaN"),
         (X + torch.inf, Y, {}, "inf"),
-        (X, Y[:1], {}, r"labels of shape \(1,\) should be \(2,\)"),
-        (X, Y.float(), {}, "float32 should be whole numbers"),
-        (X, Y.bool(), {}, "bool should be whole numbers"),
+        (X, Y[:1], {}, r"labels of shape \(1,\), expected \(2,\)"),
+        (X, Y.float(), {}, "float32, expected integers"),
+        (X, Y.bool(), {}, "bool, expected integers"),
         (X, Y - 1, {}, "label -1 of image 0"),
-        (np.array([["a"]]), Y, {}, "values of type <U1 are not numbers"),
-        (X, np.array([None, None]), {}, "values of type object are not numbers"),
-        (X, Y, {"class_names": ["only"]}, r"label 1 of image 1 is not in 0\.\.0"),
+        (np.array([["a"]]), Y, {}, "values of type <U1 cannot be converted to a tensor"),
+        (X, np.array([None, None]), {}, "values of type object cannot be converted to a tensor"),
+        (X, Y, {"class_names": ["only"]}, r"label 1 of image 1 is not a class in 0\.\.0"),
         (X, Y, {"superclasses": [0]}, "1 superclasses for 2 classes"),
-        (X, Y, {"superclasses": [0, 2], "superclass_names": ["a", "b"]}, "0 to 2, 2 have names"),
+        (X, Y, {"superclasses": [0, 2], "superclass_names": ["a", "b"]}, "0 to 2, but 2 superclass names"),
         (X, Y, {"columns": {"side": Column(torch.tensor([0, 2]), ("l", "r"))}}, "column 'side': label 2 of image 1"),
         (X, Y, {"index": torch.tensor([3])}, r"index: labels of shape \(1,\)"),
     ],
@@ -146,7 +146,7 @@ def test_other_pixels_labels_and_names() -> None:
     assert other.columns["side"].ids.tolist() == [1, 0, 1]
     assert other.fingerprint() != before == images.fingerprint()
     assert (images.name, images.y.tolist(), dict(images.columns)) == ("some", [0, 1, 0], {})
-    with pytest.raises(ClasswiseError, match="bad: 2 images in place of 3"):
+    with pytest.raises(ClasswiseError, match="bad: 2 images, expected 3"):
         images.with_pixels(torch.zeros(2, 1, 2, 2), "bad")
     with pytest.raises(ClasswiseError, match="bad: some pixels are NaN"):
         images.with_pixels(torch.full((3, 1, 2, 2), torch.nan), "bad")

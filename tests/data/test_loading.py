@@ -71,7 +71,7 @@ def test_unknown_names_and_paths(only_here: Path) -> None:
         with pytest.raises(ClasswiseError, match=message):
             load_data(source)
     (only_here / "text.txt").write_text("hello")
-    with pytest.raises(ClasswiseError, match=r"text\.txt is in no known format; known: parquet"):
+    with pytest.raises(ClasswiseError, match=r"text\.txt: unknown format; supported formats: parquet"):
         load_data("text.txt")
     with pytest.raises(ClasswiseError, match="unknown data format 'npy'; did you mean 'npz'"):
         load_data("text.txt", data_format="npy")
@@ -116,7 +116,7 @@ def test_not_there_and_no_network(only_here: Path, monkeypatch: pytest.MonkeyPat
         "CLASSWISE_DATA",
     ):
         assert part in line
-    with pytest.raises(ClasswiseError, match="put its files into one of them"):
+    with pytest.raises(ClasswiseError, match="copy its files into one of them"):
         load_data("cifar10", download=False)
 
 
@@ -137,7 +137,7 @@ class Toy(DataSet):
 
 @pytest.fixture
 def on_the_network(only_here: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A tar file that stands for a download; `pooch` checks its hash as it would check one from the network."""
+    """A tar file in place of a download; `pooch` checks its hash as it would check one from the network."""
     write_cifar10(only_here / "source" / "cifar-10-batches-py")
     archive = only_here / "source" / "toy.tar.gz"
     with tarfile.open(archive, "w:gz") as content:
@@ -160,7 +160,7 @@ TOY = f"{__name__}:Toy"
 
 def test_fetched_unpacked_and_said(on_the_network: Path, caplog: pytest.LogCaptureFixture) -> None:
     assert load_data(TOY).y.tolist() == [3, 1, 2, 0]
-    assert "fetching https://example.org/toy.tar.gz" in caplog.text
+    assert "downloading https://example.org/toy.tar.gz" in caplog.text
     names = {item.name for item in (on_the_network / "cache").iterdir()}
     assert names == {"toy.tar.gz", "cifar-10-batches-py"}, "nothing half-unpacked is left"
     caplog.clear()
@@ -170,7 +170,7 @@ def test_fetched_unpacked_and_said(on_the_network: Path, caplog: pytest.LogCaptu
 
 def test_wrong_hash(on_the_network: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Toy, "remote", (Remote("https://example.org/toy.tar.gz", "sha256:" + "0" * 64),))
-    with pytest.raises(ClasswiseError, match=r"could not be fetched \(its content is not the known one\)") as caught:
+    with pytest.raises(ClasswiseError, match=r"could not be downloaded \(hash mismatch\)") as caught:
         load_data(TOY, root=on_the_network / "mine")
     assert "\n" not in str(caught.value)
     assert not (on_the_network / "mine" / "cifar-10-batches-py").exists()

@@ -1,6 +1,6 @@
-"""Data: named sets, file formats, splits, streams, and augmentation on the device.
+"""Data: named data sets, file formats, splits, streams, corruptions, and augmentation on the device.
 
-Nothing heavy is imported until a name is used.
+The modules are imported when a name is first used.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ AUGMENTATIONS: Registry[Augmentation] = Registry(
     },
     base="classwise.data.augment:Augmentation",
 )
-"""What a training set-up may do to its images."""
+"""Augmentations by name."""
 
 _PUBLIC = {
     "Augmentation": "augment",

@@ -1,4 +1,4 @@
-"""Random crops and flips, on the device, each image by its own draws."""
+"""Random crops and flips on the device, with random numbers per image."""
 
 from __future__ import annotations
 
@@ -23,67 +23,64 @@ def crop_flip(
     flip: bool = True,
     border: Literal["reflect", "zeros"] = "reflect",
 ) -> Tensor:
-    """Shift each image by up to ``padding`` pixels each way and mirror every second one.
+    """Pad each image, crop a random window of the original size, and flip it horizontally with probability 0.5.
 
-    The same as padding by ``padding``, cropping a random window of the old size, and flipping left to right with
-    probability one half, as one gather. What happens to an image depends on ``rng`` and its index alone.
+    Implemented as one gather. The result for an image depends only on ``rng`` and its index.
 
     Args:
-        x: (N, C, H, W), any type, any device.
-        index: (N,) int64, the number of each image in its data set.
-        rng: the random draws of this epoch.
-        padding: the largest shift, in pixels.
-        flip: whether to mirror.
-        border: what appears at the edges: the image mirrored there, or zeros.
+        x: images (N, C, H, W), any data type, any device.
+        index: index of each image in its data set, int64 (N,).
+        rng: random numbers of the epoch.
+        padding: padding on each side, in pixels.
+        flip: whether to flip.
+        border: padding mode, reflection or zeros.
 
     Returns:
-        (N, C, H, W) of the type of ``x``, in channels-last memory order.
+        Images (N, C, H, W) of the data type of ``x``, in channels-last memory format.
 
     Raises:
-        ClasswiseError: if ``padding`` is negative, or not smaller than the image (reflection needs that).
+        ClasswiseError: if ``padding`` is negative or, for reflection, not smaller than the image.
     """
     count, _, height, width = x.shape
     if padding < 0 or (border == "reflect" and padding >= min(height, width)):
-        raise ClasswiseError(
-            f"padding {padding} does not fit images of {height}x{width}; it should be 0 to {min(height, width) - 1}"
-        )
+        raise ClasswiseError(f"padding {padding}: must be 0 to {min(height, width) - 1} for images of {height}x{width}")
     shift = rng.child("crop").integers(index, (2,), 2 * padding + 1) - padding
-    down = _places(height, shift[:, :1])
-    across = _places(width, shift[:, 1:])
+    rows = _source_positions(height, shift[:, :1])
+    columns = _source_positions(width, shift[:, 1:])
     if flip:
-        mirror = rng.child("flip").integers(index, (1,), 2).bool()
-        across = torch.where(mirror, across.flip(1), across)
+        flipped = rng.child("flip").integers(index, (1,), 2).bool()
+        columns = torch.where(flipped, columns.flip(1), columns)
     image = torch.arange(count, device=x.device)[:, None, None]
     # Indices around a slice put the channels last, so the result is channels-last without a copy.
-    moved = x[image, :, _fold(down, height)[:, :, None], _fold(across, width)[:, None, :]]
+    cropped = x[image, :, _reflected(rows, height)[:, :, None], _reflected(columns, width)[:, None, :]]
     if border == "zeros":
-        inside = ((down >= 0) & (down < height))[:, :, None] & ((across >= 0) & (across < width))[:, None, :]
-        moved = moved * inside[..., None]
-    return moved.permute(0, 3, 1, 2)
+        inside = ((rows >= 0) & (rows < height))[:, :, None] & ((columns >= 0) & (columns < width))[:, None, :]
+        cropped = cropped * inside[..., None]
+    return cropped.permute(0, 3, 1, 2)
 
 
-def _places(length: int, shift: Tensor) -> Tensor:
-    """(N, length): which place of the unbounded line each place of the result shows."""
+def _source_positions(length: int, shift: Tensor) -> Tensor:
+    """Position in the source, (N, length), of each pixel of the result; may lie outside 0..length-1."""
     return torch.arange(length, device=shift.device)[None, :] + shift
 
 
-def _fold(place: Tensor, length: int) -> Tensor:
-    """Mirror places outside 0..length-1 at the first and the last pixel, which are not repeated."""
-    place = place.abs()
-    return torch.where(place < length, place, 2 * (length - 1) - place).clamp_(min=0)
+def _reflected(position: Tensor, length: int) -> Tensor:
+    """Positions outside 0..length-1 reflected at the first and the last pixel, which are not repeated."""
+    position = position.abs()
+    return torch.where(position < length, position, 2 * (length - 1) - position).clamp_(min=0)
 
 
 Padding = Annotated[int, pydantic.Field(ge=0)]
-"""The largest shift, in pixels."""
+"""Padding on each side, in pixels."""
 
 
 @configurable
 class Augmentation(Described, ABC):
-    """What a training set-up does to the images of a batch."""
+    """Base class of augmentations of training batches."""
 
     @abstractmethod
     def __call__(self, x: Tensor, index: Tensor, rng: CounterRNG) -> Tensor:
-        """(N, C, H, W) images, each changed by its own draws."""
+        """Augment images (N, C, H, W), each with its own random numbers."""
 
 
 @configurable
@@ -94,13 +91,13 @@ class Plain(Augmentation):
     example = "none"
 
     def __call__(self, x: Tensor, index: Tensor, rng: CounterRNG) -> Tensor:  # noqa: ARG002
-        """The images as they are."""
+        """The images, unmodified."""
         return x
 
 
 @configurable
 class Crop(Augmentation):
-    """A random crop of the padded image, for images whose mirror image is something else, such as digits."""
+    """A random crop of the padded image without flips, for images such as digits."""
 
     source = ()
     example = "crop:padding=4"
@@ -109,13 +106,13 @@ class Crop(Augmentation):
     border: Literal["reflect", "zeros"] = "reflect"
 
     def __call__(self, x: Tensor, index: Tensor, rng: CounterRNG) -> Tensor:
-        """The shifted images."""
+        """Crop the images."""
         return crop_flip(x, index, rng, self.padding, flip=False, border=self.border)
 
 
 @configurable
 class CropFlip(Augmentation):
-    """A random crop of the padded image, mirrored half of the time: the usual one for CIFAR."""
+    """A random crop of the padded image and a random horizontal flip: the standard augmentation for CIFAR."""
 
     source = ()
     example = "crop-flip:padding=4"
@@ -124,5 +121,5 @@ class CropFlip(Augmentation):
     border: Literal["reflect", "zeros"] = "reflect"
 
     def __call__(self, x: Tensor, index: Tensor, rng: CounterRNG) -> Tensor:
-        """The shifted and mirrored images."""
+        """Crop and flip the images."""
         return crop_flip(x, index, rng, self.padding, flip=True, border=self.border)

@@ -1,4 +1,4 @@
-"""IDBH-weak (Li and Spratling, ICLR 2023): an augmentation that adversarial training gains from, on the device."""
+"""IDBH-weak (Li and Spratling, ICLR 2023), an augmentation for adversarial training, on the device."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ COLOUR, BRIGHTNESS, CONTRAST, SHARPNESS, AUTOCONTRAST, EQUALISE, SHEAR, ROTATE =
 OPERATIONS = 8
 _LUMINANCE = (0.299, 0.587, 0.114)
 _FACTORS = ((0.1, 1.9), (0.5, 1.9), (0.5, 1.9), (0.1, 1.9))
-"""How far the first four operations go: 0 is their base, 1 the image, above 1 away from the base."""
+"""Range of the blending factor of the first four operations: 0 is the base image, 1 the image."""
 _SHEAR = (0.05, 0.15)
 _DEGREES = (1.0, 10.0)
 _AREA = (0.02, 0.33)
@@ -27,22 +27,23 @@ _ASPECT = (0.3, 3.3)
 
 @configurable
 class IDBHWeak(Augmentation):
-    """Flip, crop-shift, one of eight colour or shape operations, and erasing, each image by its own draws.
+    """IDBH-weak: random flip, crop-shift, one of eight colour or shape operations, and random erasing.
 
-    - Mirrored half of the time.
-    - Crop-shift: n is even over 0..``shift``; n rows and columns together are cut off the borders, split at random, and
-      the rest is put down anywhere, on zeros. Of images with a side below 3 ``shift``, at most a third of it is cut.
+    - Horizontal flip with probability 0.5.
+    - Crop-shift: n, uniform over 0..``shift``, is the total number of rows and columns removed at the borders. The rest
+      is placed at a random position on zeros. If a side is shorter than 3 ``shift``, at most a third of it is removed.
     - One operation, each with probability 1/8: saturation, brightness, contrast, sharpness (blends of the image with
-      its grey image, with 0, with its mean grey, with its smoothed self, by a factor of at most 1.9), autocontrast,
-      equalisation (each channel by itself), shear by 0.05 to 0.15 along either axis, rotation by 1 to 10 degrees.
-    - Erasing with probability ``erase``: a rectangle of 2 to 33 % of the area and an aspect of 0.3 to 3.3 becomes 0.
+      its grayscale image, with 0, with its mean gray level, with its smoothed image, by a factor of at most 1.9),
+      autocontrast, equalisation (per channel), shear by 0.05 to 0.15 along either axis, rotation by 1 to 10 degrees.
+    - Random erasing with probability ``erase``: a rectangle of 2 to 33 % of the area and an aspect ratio of 0.3 to 3.3
+      is set to 0.
 
-    Operations and ranges are those of the public code; the draws are ours, shapes move to the nearest pixel as there,
-    and a rectangle that would not fit is cut to the image instead of being drawn again.
+    Operations, ranges and nearest-pixel interpolation are those of the public code. The random numbers differ, and a
+    rectangle that exceeds the image is clipped instead of resampled.
 
     Args:
-        shift: the most rows and columns that are cut.
-        erase: how often a rectangle is erased.
+        shift: maximum number of rows and columns that are removed.
+        erase: probability of erasing a rectangle.
     """
 
     source = ("li2023data",)
@@ -53,7 +54,7 @@ class IDBHWeak(Augmentation):
     erase: Share = 0.5
 
     def __call__(self, x: Tensor, index: Tensor, rng: CounterRNG) -> Tensor:
-        """(N, C, H, W) images of the type of ``x``, uint8 or float in [0, 1]."""
+        """Augment images (N, C, H, W), uint8 or float in [0, 1]; the data type does not change."""
         height, width = x.shape[2:]
         shift = min(self.shift, min(height, width) // 3)
         operation = rng.child("operation").integers(index, (), OPERATIONS)
@@ -71,7 +72,7 @@ class IDBHWeak(Augmentation):
         return pixels.mul(255).round_().to(torch.uint8) if x.dtype == torch.uint8 else pixels
 
     def _erased(self, height: int, width: int, index: Tensor, rng: CounterRNG) -> Tensor:
-        """(N, H, W): what becomes 0."""
+        """Mask of the erased pixels, bool (N, H, W)."""
         happens, area, aspect, down, across = rng.uniform(index, (5, 1, 1)).unbind(1)
         area = (_AREA[0] + (_AREA[1] - _AREA[0]) * area) * height * width
         low, high = (math.log(value) for value in _ASPECT)
@@ -81,41 +82,43 @@ class IDBHWeak(Augmentation):
         top, left = _pick(down, height - tall), _pick(across, width - wide)
         rows = torch.arange(height, device=index.device)[None, :, None]
         columns = torch.arange(width, device=index.device)[None, None, :]
-        hit = (rows >= top) & (rows < top + tall) & (columns >= left) & (columns < left + wide)
-        return hit & (happens < self.erase)
+        inside = (rows >= top) & (rows < top + tall) & (columns >= left) & (columns < left + wide)
+        return inside & (happens < self.erase)
 
 
-def _pick(draw: Tensor, most: Tensor) -> Tensor:
-    """An integer, even over 0..most, from a draw in [0, 1)."""
-    return (draw * (most + 1)).floor().minimum(most)
+def _pick(uniform: Tensor, maximum: Tensor) -> Tensor:
+    """A uniform integer in 0..maximum from a uniform number in [0, 1)."""
+    return (uniform * (maximum + 1)).floor().minimum(maximum)
 
 
-def _within(place: Tensor, length: int) -> Tensor:
-    return (place >= 0) & (place < length)
+def _within(position: Tensor, length: int) -> Tensor:
+    return (position >= 0) & (position < length)
 
 
 def crop_shifted(
     row: Tensor, column: Tensor, height: int, width: int, shift: int, rng: CounterRNG, index: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Where the pixels at ``row``, ``column`` (N, H, W) come from before a crop-shift, and which come from anywhere."""
-    total, share, *places = rng.uniform(index, (6, 1, 1)).unbind(1)
+    """Source positions of the pixels at ``row``, ``column`` (N, H, W) under a crop-shift, and their validity."""
+    total, share, *positions = rng.uniform(index, (6, 1, 1)).unbind(1)
     cut = _pick(total, torch.full_like(total, shift))
     rows = _pick(share, cut)
     columns = cut - rows
-    top, left, down, across = (_pick(place, most) for place, most in zip(places, [rows, columns] * 2, strict=True))
+    top, left, down, across = (
+        _pick(position, maximum) for position, maximum in zip(positions, [rows, columns] * 2, strict=True)
+    )
     row, column = row - down.long(), column - across.long()
     kept = (row >= 0) & (row < height - rows) & (column >= 0) & (column < width - columns)
     return row + top.long(), column + left.long(), kept
 
 
 def shaped(height: int, width: int, operation: Tensor, uniform: Tensor) -> tuple[Tensor, Tensor]:
-    """The row and the column, (N, H, W) int64, that each pixel shows after the shear or the rotation, if it is one.
+    """Source row and column, int64 (N, H, W), of each pixel under the shear or rotation.
 
     Args:
-        height: rows.
-        width: columns.
-        operation: (N,) the number of each image's operation.
-        uniform: (N, 3) in [0, 1): how far, to which side, and along which axis a shear goes.
+        height: number of rows.
+        width: number of columns.
+        operation: number of each image's operation, (N,).
+        uniform: uniform numbers in [0, 1), (N, 3), for the size, the sign and the axis of the operation.
     """
     down = torch.arange(height, device=uniform.device) - (height - 1) / 2
     across = torch.arange(width, device=uniform.device) - (width - 1) / 2
@@ -136,20 +139,20 @@ def shaped(height: int, width: int, operation: Tensor, uniform: Tensor) -> tuple
     return row, place(across[None, None, :], down[None, :, None], by_row, width)
 
 
-def coloured(x: Tensor, operation: Tensor, draw: Tensor) -> Tensor:
-    """The images after their colour operation, if it is one, in [0, 1].
+def coloured(x: Tensor, operation: Tensor, uniform: Tensor) -> Tensor:
+    """Apply the colour operations; images with other operations are unchanged.
 
     Args:
-        x: (N, C, H, W) in [0, 1].
-        operation: (N,) the number of each image's operation.
-        draw: (N,) in [0, 1), how far the blends go.
+        x: images in [0, 1], (N, C, H, W).
+        operation: number of each image's operation, (N,).
+        uniform: uniform numbers in [0, 1), (N,), for the blending factor.
     """
     weights = _LUMINANCE if x.shape[1] == 3 else (1 / x.shape[1],) * x.shape[1]
     grey = torch.stack([weight * x[:, channel] for channel, weight in enumerate(weights)], 1).sum(1, keepdim=True)
     bases = (grey.expand_as(x), torch.zeros_like(x), grey.mean((1, 2, 3), keepdim=True).expand_as(x), _smoothed(x))
     result = x
     for number, (base, (low, high)) in enumerate(zip(bases, _FACTORS, strict=True)):
-        factor = (low + (high - low) * draw)[:, None, None, None]
+        factor = (low + (high - low) * uniform)[:, None, None, None]
         result = torch.where(_is(operation, number), (base + factor * (x - base)).clamp(0, 1), result)
     result = torch.where(_is(operation, AUTOCONTRAST), _autocontrast(x), result)
     return torch.where(_is(operation, EQUALISE), _equalised(x), result)
@@ -160,7 +163,7 @@ def _is(operation: Tensor, number: int) -> Tensor:
 
 
 def _smoothed(x: Tensor) -> Tensor:
-    """A 3x3 mean in which the middle counts five times; the border stays."""
+    """A 3x3 mean with weight 5 at the centre; border pixels are unchanged."""
     channels = x.shape[1]
     kernel = x.new_ones(3, 3)
     kernel[1, 1] = 5
@@ -171,18 +174,18 @@ def _smoothed(x: Tensor) -> Tensor:
 
 
 def _autocontrast(x: Tensor) -> Tensor:
-    """Each channel stretched to [0, 1]; a constant one stays."""
+    """Each channel stretched to [0, 1]; constant channels are unchanged."""
     low, high = x.amin((2, 3), keepdim=True), x.amax((2, 3), keepdim=True)
     span = high - low
     return torch.where(span > 0, (x - low) / torch.where(span > 0, span, 1.0), x)
 
 
 def _equalised(x: Tensor) -> Tensor:
-    """Each channel's levels by their rank, so that all are as frequent; a constant channel stays."""
+    """Histogram equalisation per channel; constant channels are unchanged."""
     level = x.flatten(2).mul(255).round().long()
     count = torch.zeros(*level.shape[:2], 256, device=x.device).scatter_add_(2, level, torch.ones_like(level).float())
     below = count.cumsum(2)
-    first = below.gather(2, level.amin(2, keepdim=True))  # how many have the lowest level
+    first = below.gather(2, level.amin(2, keepdim=True))  # count of the lowest level
     rest = level.shape[2] - first
     ranked = (below.gather(2, level) - first) / rest.clamp_min(1)
     return torch.where(rest > 0, ranked.to(x.dtype), x.flatten(2)).view_as(x)

@@ -1,4 +1,4 @@
-"""Images that are resident in memory: the form in which training and audits read data."""
+"""`Images`: a data set in memory, as used by training and audits."""
 
 from __future__ import annotations
 
@@ -16,28 +16,28 @@ from classwise.core import limits
 from classwise.core.errors import ClasswiseError
 
 Rows = Tensor | slice
-"""Which images: int64 row numbers, a bool mask, or a slice."""
+"""A selection of images: int64 row numbers, a bool mask, or a slice."""
 
 
 class Batch(NamedTuple):
-    """Some images with their labels.
+    """A batch of images with labels.
 
     Attributes:
-        index: (N,) int64, the number of each image in the data set that it came from.
-        x: (N, C, H, W) float32 in [0, 1].
-        y: (N,) int64 labels.
+        index: index of each image in its original data set, int64 (N,).
+        x: images in [0, 1], float32 (N, C, H, W).
+        y: labels, int64 (N,).
     """
 
-    index: Tensor  # type: ignore[assignment]  # hides tuple.index, which nobody needs here
+    index: Tensor  # type: ignore[assignment]  # hides tuple.index
     x: Tensor
     y: Tensor
 
 
 class Column(NamedTuple):
-    """One more property of each image, for grouping.
+    """A grouping of the images.
 
     Attributes:
-        ids: (N,) int64 group numbers from 0.
+        ids: group of each image, from 0, int64 (N,).
         names: the name of each group.
     """
 
@@ -47,18 +47,18 @@ class Column(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, eq=False, init=False, repr=False)
 class Images:
-    """A data set in memory, uint8 where it came as uint8, on one device.
+    """A data set in memory, on one device.
 
     Attributes:
-        x: (N, C, H, W) uint8, or float32 in [0, 1].
-        y: (N,) int64 labels in [0, num_classes).
-        class_names: one name per class; the numbers where none were given.
-        name: what the set is called in reports.
+        x: images, (N, C, H, W), uint8 or float32 in [0, 1].
+        y: labels in [0, num_classes), int64 (N,).
+        class_names: one name per class; by default the class numbers.
+        name: name of the data set in reports.
         split: "train", "test", ... or empty.
         superclasses: the superclass of each class, or None.
         superclass_names: one name per superclass.
-        index: (N,) int64, the number of each image in the original set; `take` keeps it.
-        columns: further groups of the images, by name. They stay in main memory.
+        index: index of each image in the original data set, int64 (N,); preserved by `take`.
+        columns: groupings of the images, by name; always on the CPU.
 
     Example:
         >>> import torch
@@ -93,10 +93,10 @@ class Images:
         index: Tensor | np.ndarray[Any, Any] | None = None,
         columns: Mapping[str, Column] | None = None,
     ) -> None:
-        """Check everything once, so that nothing later has to.
+        """Validate all values.
 
         Raises:
-            ClasswiseError: for wrong shapes or types, pixels outside [0, 1], NaN, or labels without a class.
+            ClasswiseError: for wrong shapes or types, pixels outside [0, 1], NaN, or labels outside the classes.
         """
         x = as_pixels(as_tensor(x, name), name)
         y = as_labels(as_tensor(y, name), len(x), name).to(x.device)
@@ -112,7 +112,7 @@ class Images:
             parent_names = tuple(str(parent) for parent in range(max(parents) + 1))
         if parents is not None and not 0 <= min(parents) <= max(parents) < len(parent_names):
             raise ClasswiseError(
-                f"{name}: superclasses run from {min(parents)} to {max(parents)}, {len(parent_names)} have names"
+                f"{name}: superclasses {min(parents)} to {max(parents)}, but {len(parent_names)} superclass names"
             )
         for key, column in (columns or {}).items():
             ids = as_labels(as_tensor(column.ids, name), len(x), f"{name}, column {key!r}")
@@ -126,7 +126,7 @@ class Images:
             object.__setattr__(self, key, value)
 
     def _with(self, **changes: Any) -> Images:
-        """A copy with some fields changed to values that are known to be right."""
+        """A copy with some fields replaced, without validation."""
         values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         clone = object.__new__(Images)
         clone._fill(values | changes)
@@ -142,7 +142,7 @@ class Images:
 
     @property
     def num_classes(self) -> int:
-        """How many classes there are, those without an image included."""
+        """Number of classes, including those without images."""
         return len(self.class_names)
 
     @property
@@ -153,16 +153,16 @@ class Images:
 
     @property
     def device(self) -> torch.device:
-        """Where the pixels are."""
+        """The device of the pixels."""
         return self.x.device
 
     def take(self, rows: Rows) -> Images:
-        """The images of some rows, in that order; each keeps its `index`."""
+        """Select rows, in the given order; each image keeps its `index`."""
         here, home = _rows_on(rows, self.device), _rows_on(rows, torch.device("cpu"))
         columns = {key: Column(column.ids[home], column.names) for key, column in self.columns.items()}
         part = self._with(x=self.x[here], y=self.y[here], index=self.index[here], columns=columns)
         if not len(part):
-            raise ClasswiseError(f"{self.name}: no image is left after the choice of rows")
+            raise ClasswiseError(f"{self.name}: the selection of rows is empty")
         return part
 
     def renamed(self, name: str) -> Images:
@@ -170,34 +170,34 @@ class Images:
         return self._with(name=name)
 
     def with_pixels(self, x: Tensor, name: str) -> Images:
-        """Other pixels for the same images, which keep labels, `index` and columns.
+        """Replace the pixels; labels, `index` and columns do not change.
 
         Args:
-            x: (N, C, H, W) uint8, or float in [0, 1]; channels and size may differ.
-            name: what the new set is called.
+            x: images (N, C, H, W), uint8 or float in [0, 1]; channels and size may differ.
+            name: name of the new data set.
 
         Raises:
-            ClasswiseError: for another number of images, or pixels that are none.
+            ClasswiseError: for another number of images, or invalid pixels.
         """
         if len(x) != len(self):
-            raise ClasswiseError(f"{name}: {len(x)} images in place of {len(self)}")
+            raise ClasswiseError(f"{name}: {len(x)} images, expected {len(self)}")
         return self._with(x=as_pixels(x, name), name=name)
 
     def with_labels(self, y: Tensor) -> Images:
-        """The same images with other labels of the same classes.
+        """Replace the labels; the classes do not change.
 
         Raises:
-            ClasswiseError: if the labels are not one per image, or have no class.
+            ClasswiseError: if there is not one label per image, or a label is outside the classes.
         """
         labels = as_labels(y, len(self), self.name)
         check_labels(labels, self.class_names, self.name)
         return self._with(y=labels.to(self.device))
 
     def with_column(self, key: str, ids: Tensor, names: Sequence[str]) -> Images:
-        """The same images with one more `Column`.
+        """Add a `Column`.
 
         Raises:
-            ClasswiseError: if the ids are not one per image, or have no name.
+            ClasswiseError: if there is not one id per image, or an id has no name.
         """
         where = f"{self.name}, column {key!r}"
         column = Column(as_labels(ids.cpu(), len(self), where), tuple(names))
@@ -205,32 +205,32 @@ class Images:
         return self._with(columns={**self.columns, key: column})
 
     def to(self, device: torch.device | str) -> Images:
-        """The same images on another device."""
+        """Move the images to a device."""
         return self._with(x=self.x.to(device), y=self.y.to(device), index=self.index.to(device))
 
     def pixels(self, rows: Rows | None = None) -> Tensor:
-        """(N, C, H, W) float32 in [0, 1]: all images, or those of some rows. The tensor is the caller's own."""
+        """A copy of the images, or of some rows, as float32 (N, C, H, W) in [0, 1]."""
         chosen = self.x if rows is None else self.x[_rows_on(rows, self.device)]
         return to_unit(chosen) if chosen.dtype == torch.uint8 else chosen.clone()
 
     def batch(self, rows: Rows) -> Batch:
-        """The images of some rows, ready for a model."""
+        """The images of some rows as a `Batch`."""
         here = _rows_on(rows, self.device)
         return Batch(self.index[here], self.pixels(here), self.y[here])
 
     def batches(self, size: int) -> Iterator[Batch]:
-        """All images in order, ``size`` at a time; the last batch may be smaller."""
+        """Yield all images in order, in batches of ``size``; the last batch may be smaller."""
         if size < 1:
-            raise ClasswiseError(f"batch size {size} should be at least 1")
+            raise ClasswiseError(f"batch size {size}: must be at least 1")
         for start in range(0, len(self), size):
             yield self.batch(slice(start, start + size))
 
     def class_counts(self) -> Tensor:
-        """(num_classes,) int64: how many images each class has."""
+        """Number of images of each class, int64 (num_classes,)."""
         return torch.bincount(self.y, minlength=self.num_classes)
 
     def fingerprint(self) -> str:
-        """SHA-256 (hexadecimal) of the pixels and labels, computed once."""
+        """SHA-256 (hexadecimal) of the pixels and labels; cached."""
         return self._fingerprint
 
     @functools.cached_property
@@ -242,15 +242,15 @@ class Images:
 
 
 def to_unit(x: Tensor) -> Tensor:
-    """uint8 pixels as float32 in [0, 1]: each value divided by 255."""
+    """Convert uint8 pixels to float32 in [0, 1], by division by 255."""
     return x.to(torch.float32).div_(255)
 
 
 def as_tensor(values: Any, where: str) -> Tensor:
-    """A tensor of a tensor, an array or a number; memory is shared where torch can.
+    """Convert a tensor, an array or a number to a tensor, sharing memory if possible.
 
     Raises:
-        ClasswiseError: if the values are no numbers.
+        ClasswiseError: if the values are not numbers.
     """
     if isinstance(values, np.ndarray) and not (values.flags.writeable and values.flags.c_contiguous):
         values = values.copy()
@@ -258,58 +258,56 @@ def as_tensor(values: Any, where: str) -> Tensor:
         return torch.as_tensor(values)
     except (TypeError, ValueError, RuntimeError) as error:
         kind = values.dtype if isinstance(values, np.ndarray) else type(values).__name__
-        raise ClasswiseError(f"{where}: values of type {kind} are not numbers that torch can hold") from error
+        raise ClasswiseError(f"{where}: values of type {kind} cannot be converted to a tensor") from error
 
 
 def as_pixels(x: Tensor, where: str) -> Tensor:
-    """Check (N, C, H, W) pixels; uint8 stays as it is, floating point becomes float32.
+    """Validate pixels (N, C, H, W) and convert floating point to float32; uint8 is unchanged.
 
     Raises:
         ClasswiseError: for another shape or type, no images, NaN, or values outside [0, 1].
     """
     if x.ndim != 4:
         hint = "; add the channel with x[:, None]" if x.ndim == 3 else ""
-        raise ClasswiseError(f"{where}: images of shape {tuple(x.shape)} should be (N, channels, height, width){hint}")
+        raise ClasswiseError(f"{where}: images of shape {tuple(x.shape)}, expected (N, channels, height, width){hint}")
     if x.numel() == 0:
-        raise ClasswiseError(f"{where}: images of shape {tuple(x.shape)} are empty; at least one image is needed")
+        raise ClasswiseError(f"{where}: images of shape {tuple(x.shape)} are empty; at least one image is required")
     if x.dtype == torch.uint8:
         return x
     if not x.is_floating_point():
-        raise ClasswiseError(f"{where}: pixels of type {x.dtype} should be uint8, or float in [0, 1]")
+        raise ClasswiseError(f"{where}: pixels of type {x.dtype}, expected uint8, or float in [0, 1]")
     low, high = (float(value) for value in torch.aminmax(x))
     if not (low >= 0 and high <= 1):
         if low != low or high != high:
-            raise ClasswiseError(f"{where}: some pixels are NaN; pixels should be float in [0, 1]")
-        hint = "divide by 255" if low >= 0 and 1 < high <= 255 else "undo the normalisation: it belongs into the model"
-        raise ClasswiseError(f"{where}: pixels run from {low:.4g} to {high:.4g} and should be in [0, 1]; {hint}")
+            raise ClasswiseError(f"{where}: some pixels are NaN, expected float in [0, 1]")
+        hint = "divide by 255" if low >= 0 and 1 < high <= 255 else "move the normalisation into the model"
+        raise ClasswiseError(f"{where}: pixels range from {low:.4g} to {high:.4g}, expected [0, 1]; {hint}")
     return x.to(torch.float32)
 
 
 def as_labels(y: Tensor, count: int, where: str) -> Tensor:
-    """Check (N,) whole numbers and make them int64.
+    """Validate integer labels (N,) and convert them to int64.
 
     Raises:
         ClasswiseError: for another shape or type.
     """
     if y.shape != (count,):
-        raise ClasswiseError(f"{where}: labels of shape {tuple(y.shape)} should be ({count},), one per image")
+        raise ClasswiseError(f"{where}: labels of shape {tuple(y.shape)}, expected ({count},), one per image")
     if y.is_floating_point() or y.is_complex() or y.dtype == torch.bool:
-        raise ClasswiseError(f"{where}: labels of type {y.dtype} should be whole numbers")
+        raise ClasswiseError(f"{where}: labels of type {y.dtype}, expected integers")
     return y.to(torch.int64)
 
 
 def check_labels(y: Tensor, class_names: Sequence[str], where: str) -> None:
-    """Check that every label has a class.
+    """Check that every label is a class number.
 
     Raises:
-        ClasswiseError: naming the first label outside the classes and its row.
+        ClasswiseError: for the first label outside the classes.
     """
     outside = (y < 0) | (y >= len(class_names))
     if bool(outside.any()):
         row = int(outside.int().argmax())
-        raise ClasswiseError(
-            f"{where}: label {int(y[row])} of image {row} is not in 0..{len(class_names) - 1}, the classes"
-        )
+        raise ClasswiseError(f"{where}: label {int(y[row])} of image {row} is not a class in 0..{len(class_names) - 1}")
 
 
 def _rows_on(rows: Rows, device: torch.device) -> Rows:

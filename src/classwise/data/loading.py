@@ -1,4 +1,4 @@
-"""`load_data`: a name or a path to images in memory."""
+"""`load_data`: load a named data set, a file or a folder into memory."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ logger = logging.getLogger(__name__)
 CACHE = Path("~/.cache/classwise")
 SYSTEM = Path("/usr/share/datasets")
 TIMEOUT = 20
-"""Seconds without an answer after which a download is given up."""
+"""Timeout of a download, in seconds."""
 
 
 def load_data(
@@ -36,29 +36,28 @@ def load_data(
     data_format: str | None = None,
     **options: Any,
 ) -> Images:
-    """Load a data set by name, or from a file or folder whose format is recognised.
+    """Load a data set by name, or from a file or folder.
 
-    A named set is looked for in ``root``, ``$CLASSWISE_DATA``, ``./data``, ``~/.cache/classwise`` and
-    ``/usr/share/datasets``, in this order; if it is in none of them, its files are fetched into the first of ``root``,
-    ``$CLASSWISE_DATA`` and ``~/.cache/classwise`` that was given, and checked against their known hashes.
+    Named data sets are searched in ``root``, ``$CLASSWISE_DATA``, ``./data``, ``~/.cache/classwise`` and
+    ``/usr/share/datasets``, in this order. If none has the data set, its files are downloaded to ``root``, else
+    ``$CLASSWISE_DATA``, else ``~/.cache/classwise``, and verified by their hashes.
 
     Args:
-        source: a name (see `classwise.data.DATA`), ``"package.module:Class"`` of a `DataSet` of your own, or a path.
-            A name wins over a file of the same name; write ``./name`` for the file.
-        split: "train" or "test"; of a folder, the subfolder or the file of that name. A path of one file is that
-            file whatever the split.
-        root: a data directory, looked at first.
-        subset: if given, only so many images, classes in proportion (`stratified_subset`).
-        seed: which subset.
-        download: whether to fetch a named set that is not there.
-        data_format: the format of a path (see `classwise.data.FORMATS`), where it should not be recognised.
+        source: a name in `classwise.data.DATA`, an import path ``"package.module:Class"`` of a `DataSet`, or a path.
+            A name takes precedence over a file of the same name; use ``./name`` for the file.
+        split: "train" or "test"; for a folder, the name of a subfolder or file in it. Ignored for the path of a file.
+        root: a data directory that is searched first.
+        subset: number of images of a stratified subset (`stratified_subset`); by default all.
+        seed: seed of the subset.
+        download: whether to download a named data set that is not found.
+        data_format: a name in `classwise.data.FORMATS`; by default the format of a path is recognised.
         **options: options of the file format, such as ``label="fine_label"`` or ``size=64``.
 
     Returns:
-        The images, on the CPU, uint8 where they are stored so.
+        The images, on the CPU, uint8 if stored as uint8.
 
     Raises:
-        ClasswiseError: if the name, path, split, format or option is not known, or a file is not as it should be.
+        ClasswiseError: for an unknown name, path, split, format or option, or an invalid file.
 
     Example:
         >>> import classwise as cw
@@ -66,57 +65,57 @@ def load_data(
         Images(digits test: 100 of 1x8x8, 10 classes, torch.uint8, cpu)
     """
     text = os.fspath(source)
-    for what, given in (("data", text), ("root", "" if root is None else os.fspath(root))):
-        if "\0" in given:
-            raise ClasswiseError(f"{what} {given!r}: a path has no NUL character")
+    for what, value in (("data", text), ("root", "" if root is None else os.fspath(root))):
+        if "\0" in value:
+            raise ClasswiseError(f"{what} {value!r}: a path must not contain a NUL character")
     path = Path(text).expanduser()
     if text in DATA or (":" in text and not path.exists()):
         if data_format is not None or options:
-            given = "data_format" if data_format is not None else next(iter(options))
-            raise ClasswiseError(f"data set {text!r} takes no option {given!r}; options are for files and folders")
+            option = "data_format" if data_format is not None else next(iter(options))
+            raise ClasswiseError(f"data set {text!r} has no option {option!r}; options apply to files and folders")
         images = _load_named(DATA.load(text)(), split, root, download)
     else:
         if not path.exists():
-            named = text == path.name and not path.suffix
-            raise unknown("data set", text, DATA) if named else ClasswiseError(f"there is no file or folder {text}")
+            is_name = text == path.name and not path.suffix
+            raise unknown("data set", text, DATA) if is_name else ClasswiseError(f"there is no file or folder {text}")
         images = _load_path(path, split, data_format, options)
     return images if subset is None else images.take(stratified_subset(images.y, subset, seed))
 
 
 def data_directories(root: str | os.PathLike[str] | None = None) -> list[Path]:
-    """Where named sets are looked for, in order."""
-    given = [Path(place) for place in (root, os.environ.get("CLASSWISE_DATA")) if place]
-    return [place.expanduser() for place in (*given, Path("data"), CACHE, SYSTEM)]
+    """The directories in which named data sets are searched, in order."""
+    first = [Path(directory) for directory in (root, os.environ.get("CLASSWISE_DATA")) if directory]
+    return [directory.expanduser() for directory in (*first, Path("data"), CACHE, SYSTEM)]
 
 
-def _load_named(known: DataSet, split: str, root: str | os.PathLike[str] | None, download: bool) -> Images:
-    if split not in known.splits:
-        raise unknown(f"split of {known.name}", split, known.splits)
-    places = data_directories(root)
-    for place in places:
-        images = known.read(place, split)
+def _load_named(data_set: DataSet, split: str, root: str | os.PathLike[str] | None, download: bool) -> Images:
+    if split not in data_set.splits:
+        raise unknown(f"split of {data_set.name}", split, data_set.splits)
+    directories = data_directories(root)
+    for directory in directories:
+        images = data_set.read(directory, split)
         if images is not None:
-            if known.remote:
-                logger.info("%s (%s) read from %s", known.name, split, place)
+            if data_set.remote:
+                logger.info("%s (%s) read from %s", data_set.name, split, directory)
             return images
-    looked = f"{known.name} ({split}) is not in {', '.join(str(place) for place in places)}"
-    if not download or not known.remote:
-        raise ClasswiseError(f"{looked}; put its files into one of them, or set CLASSWISE_DATA to their folder")
+    missing = f"{data_set.name} ({split}) is not in {', '.join(str(directory) for directory in directories)}"
+    if not download or not data_set.remote:
+        raise ClasswiseError(f"{missing}; copy its files into one of them, or set CLASSWISE_DATA to their folder")
     target = Path(root or os.environ.get("CLASSWISE_DATA") or CACHE).expanduser()
-    _fetch(known, target, looked)
-    images = known.read(target, split)
+    _fetch(data_set, target, missing)
+    images = data_set.read(target, split)
     if images is None:
-        raise ClasswiseError(f"{looked}, and the files fetched into {target} do not hold it")
+        raise ClasswiseError(f"{missing}, nor in the files downloaded to {target}")
     return images
 
 
-def _fetch(known: DataSet, target: Path, looked: str) -> None:
-    """Download every file of the set; nothing is left half-written."""
+def _fetch(data_set: DataSet, target: Path, missing: str) -> None:
+    """Download every file of the data set, atomically."""
     import pooch
 
-    folder = target / known.folder
-    for remote in known.remote:
-        logger.warning("%s; fetching %s into %s", looked, remote.url, folder)
+    folder = target / data_set.folder
+    for remote in data_set.remote:
+        logger.warning("%s; downloading %s to %s", missing, remote.url, folder)
         try:
             path = pooch.retrieve(
                 remote.url,
@@ -125,18 +124,18 @@ def _fetch(known: DataSet, target: Path, looked: str) -> None:
                 path=folder,
                 downloader=pooch.HTTPDownloader(timeout=TIMEOUT),
             )
-        except (OSError, ValueError) as error:  # no network, no permission, another hash
-            fault = "its content is not the known one" if isinstance(error, ValueError) else type(error).__name__
-            reason = f"{remote.url} could not be fetched ({fault})"
+        except (OSError, ValueError) as error:  # no network, no permission, wrong hash
+            fault = "hash mismatch" if isinstance(error, ValueError) else type(error).__name__
+            reason = f"{remote.url} could not be downloaded ({fault})"
             raise ClasswiseError(
-                f"{looked}, and {reason}; get it elsewhere and set CLASSWISE_DATA to its folder"
+                f"{missing}, and {reason}; get it elsewhere and set CLASSWISE_DATA to its folder"
             ) from error
         if remote.file_name.endswith(".tar.gz"):
             _unpack(Path(path), folder)
 
 
 def _unpack(archive: Path, folder: Path) -> None:
-    """Unpack an archive so that its folders appear whole or not at all."""
+    """Unpack an archive; its folders appear atomically."""
     with tempfile.TemporaryDirectory(dir=folder, prefix=".unpacking-") as temporary:
         with tarfile.open(archive) as content:
             content.extractall(temporary, filter="data")
@@ -145,9 +144,9 @@ def _unpack(archive: Path, folder: Path) -> None:
 
 
 def named_set(data: Images) -> type[DataSet] | None:
-    """The known data set that the images belong to, by name, classes and shape; it has their mean and usual threat."""
-    known = DATA.load(data.name) if data.name in DATA else None
-    return known if known and (known.class_names, known.shape) == (data.class_names, data.shape) else None
+    """The registered data set with the name, classes and shape of the images, which has their mean and usual threat."""
+    named = DATA.load(data.name) if data.name in DATA else None
+    return named if named and (named.class_names, named.shape) == (data.class_names, data.shape) else None
 
 
 def _load_path(path: Path, split: str, data_format: str | None, options: dict[str, Any]) -> Images:
@@ -160,4 +159,4 @@ def _recognise(path: Path) -> str:
     for name in FORMATS:
         if FORMATS.load(name)().accepts(path):
             return name
-    raise ClasswiseError(f"{path} is in no known format; known: {', '.join(FORMATS)}")
+    raise ClasswiseError(f"{path}: unknown format; supported formats: {', '.join(FORMATS)}")

@@ -1,4 +1,4 @@
-"""Which pixels show the object: an automatic method in the manner of GrabCut, and how good its masks are."""
+"""Object masks: automatic segmentation similar to GrabCut, and quality measures of masks."""
 
 from __future__ import annotations
 
@@ -14,23 +14,24 @@ from classwise.data.images import Images
 
 _BATCH = 256
 _FLOOR = (4 / 255) ** 2
-"""What is added to every variance: differences of a few levels are noise."""
+"""Added to every variance, since differences of a few levels are noise."""
 
 
 @configurable
 class GrabCut:
-    """Masks of objects that fill the middle of their images.
+    """Segmentation of objects in the centre of their images, similar to GrabCut.
 
-    As in Rother, Kolmogorov and Blake (2004), pixels outside a rectangle are background; colours inside and outside are
-    two Gaussian mixtures; neighbours of like colour like to be on the same side. Unlike there, the sides are found by
-    mean-field updates and not by a minimal cut, for all images at once, so that the masks are alike but not the same.
+    As in Rother, Kolmogorov and Blake (2004), pixels outside a rectangle are background, foreground and background
+    colours are Gaussian mixtures, and neighbours of similar colour tend to have the same label. Unlike there, the
+    labels are computed by mean-field updates instead of a minimum cut, for a batch of images at once, so the masks are
+    similar but not equal.
 
     Attributes:
-        inset: how many pixels the rectangle is away from the border (KDD 2021's rows: 2).
-        iterations: how often mixtures and sides are found anew.
-        components: Gaussians in each mixture.
-        smoothness: the weight of neighbours.
-        updates: mean-field updates in each iteration.
+        inset: distance of the rectangle from the border, in pixels (KDD 2021's rows: 2).
+        iterations: number of alternating updates of mixtures and labels.
+        components: number of Gaussians per mixture.
+        smoothness: weight of the neighbours.
+        updates: number of mean-field updates per iteration.
     """
 
     inset: Count = 2
@@ -40,16 +41,15 @@ class GrabCut:
     updates: Count = 10
 
     def __call__(self, images: Images) -> Tensor:
-        """The masks (N, H, W), bool, true on the object, on the CPU.
+        """Compute one mask per image, bool (N, H, W), true on the object, on the CPU.
 
         Raises:
-            ClasswiseError: if the rectangle would be empty.
+            ClasswiseError: if the rectangle is empty.
         """
         _, height, width = images.shape
         if min(height, width) <= 2 * self.inset:
-            raise ClasswiseError(
-                f"inset = {self.inset} leaves nothing of images of {width}x{height}; give a smaller one"
-            )
+            limit = (min(height, width) - 1) // 2
+            raise ClasswiseError(f"inset = {self.inset}: must be at most {limit} for images of {width}x{height}")
         return torch.cat([self._masks(batch.x) for batch in images.batches(_BATCH)]).cpu()
 
     def _masks(self, x: Tensor) -> Tensor:
@@ -74,23 +74,23 @@ class GrabCut:
 
 
 def _by_lightness(colours: Tensor, side: Tensor, components: int) -> Tensor:
-    """Shares (N, P, K) to begin with: the pixels of a side in K equal parts from dark to light."""
+    """Initial responsibilities (N, P, K): the pixels of one side in K equal parts by lightness."""
     order = colours.mean(2).argsort(1)
     rank = torch.gather(side, 1, order).cumsum(1)
     part = ((rank - 0.5) / rank[:, -1:] * components).long().clamp(0, components - 1)
-    place = torch.empty_like(part).scatter_(1, order, part)
-    return torch.nn.functional.one_hot(place, components).float()
+    component = torch.empty_like(part).scatter_(1, order, part)
+    return torch.nn.functional.one_hot(component, components).float()
 
 
 def _mixture(colours: Tensor, side: Tensor, shares: Tensor) -> tuple[Tensor, Tensor]:
-    """One step of expectation maximisation: the log density (N, P) of a side's mixture, and the new shares."""
+    """One step of expectation maximisation: the log density (N, P) of a side's mixture, and new responsibilities."""
     weights = shares * side[..., None] + 1e-6
     mass = weights.sum(1)  # (N, K)
     means = torch.einsum("npk,npc->nkc", weights, colours) / mass[..., None]
-    off = colours[:, None] - means[:, :, None]  # (N, K, P, C)
-    spread = torch.einsum("npk,nkpc,nkpd->nkcd", weights, off, off) / mass[..., None, None]
-    root = torch.linalg.cholesky(spread + _FLOOR * torch.eye(colours.shape[2], device=colours.device))
-    whitened = torch.linalg.solve_triangular(root, off.transpose(2, 3), upper=False)
+    centred = colours[:, None] - means[:, :, None]  # (N, K, P, C)
+    covariance = torch.einsum("npk,nkpc,nkpd->nkcd", weights, centred, centred) / mass[..., None, None]
+    root = torch.linalg.cholesky(covariance + _FLOOR * torch.eye(colours.shape[2], device=colours.device))
+    whitened = torch.linalg.solve_triangular(root, centred.transpose(2, 3), upper=False)
     volume = root.diagonal(dim1=2, dim2=3).log().sum(2)
     log_mass = (mass / mass.sum(1, keepdim=True)).log()
     scores = (log_mass - volume)[..., None] - 0.5 * whitened.square().sum(2)  # (N, K, P)
@@ -99,11 +99,11 @@ def _mixture(colours: Tensor, side: Tensor, shares: Tensor) -> tuple[Tensor, Ten
 
 
 _STEPS = ((0, 1), (1, 0), (1, 1), (1, -1))
-"""Half of the eight neighbours; the other half are these seen from the other side."""
+"""Half of the eight neighbours; the others are in the opposite directions."""
 
 
 def _links(x: Tensor) -> list[Tensor]:
-    """For each step the likeness (N, H, W) of every pixel with its neighbour there; 0 beyond the border."""
+    """For each direction, the similarity (N, H, W) of every pixel and its neighbour; 0 beyond the border."""
     gaps = [(x - _moved(x, step)).square().sum(1) * _moved(torch.ones_like(x[:, 0]), step) for step in _STEPS]
     scale = 2 * torch.stack(gaps).mean((0, 2, 3)).clamp(min=_FLOOR)[:, None, None]
     here = torch.ones_like(gaps[0])
@@ -113,7 +113,7 @@ def _links(x: Tensor) -> list[Tensor]:
 
 
 def _pull(sides: Tensor, links: list[Tensor]) -> Tensor:
-    """What the neighbours (-1 to 1) of each pixel want, by their likeness."""
+    """Sum of the neighbours' labels (-1 to 1) of each pixel, weighted by similarity."""
     total = torch.zeros_like(sides)
     for (down, right), link in zip(_STEPS, links, strict=True):
         total += link * _moved(sides, (down, right)) + _moved(link * sides, (-down, -right))
@@ -121,7 +121,7 @@ def _pull(sides: Tensor, links: list[Tensor]) -> Tensor:
 
 
 def _moved(x: Tensor, step: tuple[int, int]) -> Tensor:
-    """The value of the pixel so many steps down and to the right; 0 beyond the border."""
+    """The values shifted by ``step``, the offset (down, right) of the source pixel; 0 beyond the border."""
     down, right = step
     height, width = x.shape[-2:]
     result = torch.zeros_like(x)
@@ -132,21 +132,21 @@ def _moved(x: Tensor, step: tuple[int, int]) -> Tensor:
 
 
 def background_brightness(images: Images, masks: Tensor) -> Tensor:
-    """How bright the background of each image is: the mean over pixels outside its mask and over channels.
+    """Mean brightness of the background of each image, over the pixels outside its mask and the channels.
 
     Args:
-        images: any set.
-        masks: (N, H, W) bool, true on the object.
+        images: any data set.
+        masks: one mask per image, bool (N, H, W), true on the object.
 
     Returns:
-        (N,) float64 in [0, 1], on the CPU; NaN where a mask leaves no background.
+        Brightness in [0, 1], float64 (N,), on the CPU; NaN if the mask covers the whole image.
 
     Raises:
         ClasswiseError: if the masks have another shape.
     """
     if masks.shape != (len(images), *images.shape[1:]):
         raise ClasswiseError(
-            f"masks {tuple(masks.shape)} should be {(len(images), *images.shape[1:])}, one for each image"
+            f"masks of shape {tuple(masks.shape)}, expected {(len(images), *images.shape[1:])}, one per image"
         )
     outside = ~masks.cpu()
     grey = torch.cat([batch.x.double().mean(1).cpu() for batch in images.batches(_BATCH)])
@@ -154,13 +154,13 @@ def background_brightness(images: Images, masks: Tensor) -> Tensor:
 
 
 class MaskQuality(NamedTuple):
-    """How far masks can be trusted.
+    """Quality measures of masks.
 
     Attributes:
-        area: the mean share of the image that they cover.
-        empty: the share of masks that cover less than a twentieth of the image.
-        full: the share that covers more than nine tenths of what the rectangle allows, where nothing was told apart.
-        overlap: the mean of intersection over union with masks made otherwise; None without such.
+        area: mean fraction of the image that a mask covers.
+        empty: fraction of the masks that cover less than 5 % of the image.
+        full: fraction of the masks that cover more than 90 % of the rectangle, where segmentation failed.
+        overlap: mean intersection over union with the other masks; None without them.
     """
 
     area: float
@@ -170,15 +170,18 @@ class MaskQuality(NamedTuple):
 
 
 def mask_quality(masks: Tensor, others: Tensor | None = None, inset: int = 2) -> MaskQuality:
-    """Measure masks (N, H, W), bool, alone and against others of the same images.
+    """Compute quality measures of masks.
+
+    Args:
+        masks: bool (N, H, W).
+        others: reference masks of the same images, bool (N, H, W).
+        inset: distance of the rectangle from the border, in pixels.
 
     Raises:
-        ClasswiseError: if the others have another shape.
+        ClasswiseError: if the shapes differ.
     """
     if others is not None and others.shape != masks.shape:
-        raise ClasswiseError(
-            f"masks of shapes {tuple(masks.shape)} and {tuple(others.shape)} are not of the same images"
-        )
+        raise ClasswiseError(f"masks of shapes {tuple(masks.shape)} and {tuple(others.shape)}: must be equal")
     height, width = masks.shape[1:]
     area = masks.double().mean((1, 2))
     most = max(0, height - 2 * inset) * max(0, width - 2 * inset) / (height * width)

@@ -1,4 +1,4 @@
-"""Stratified splits and subsets: chosen by seed alone, kept as row numbers."""
+"""Stratified splits and subsets, determined by a seed and stored as row numbers."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ SCHEMA_VERSION = 1
 
 
 def stratified_split(y: Tensor, share: float, seed: int = 0) -> tuple[Tensor, Tensor]:
-    """Hold a share of every class out.
+    """Hold out a fraction of every class.
 
     Args:
-        y: (N,) int64 labels.
-        share: the fraction of each class to hold out, in (0, 1).
-        seed: names the choice; the same seed gives the same rows on every machine.
+        y: labels, int64 (N,).
+        share: fraction of each class to hold out, in (0, 1).
+        seed: seed of the choice; the same seed gives the same rows on every machine.
 
     Returns:
-        The row numbers of the rest and of the held-out images, both ascending. Of a class with n images
+        Row numbers of the remaining and of the held-out images, both ascending. Of a class with n images,
         round(share * n) are held out (halves to even), at least one.
 
     Raises:
-        ClasswiseError: if the share is not in (0, 1), or a class would have no image left.
+        ClasswiseError: if the share is not in (0, 1), or all images of a class would be held out.
     """
     if not 0 < share < 1:
-        raise ClasswiseError(f"share {share} of a split should be between 0 and 1, for example 0.1")
+        raise ClasswiseError(f"share {share} of a split: must be between 0 and 1, such as 0.1")
     counts = torch.bincount(y.cpu())
     quota = (counts.to(torch.float64) * share).round().to(torch.int64)
     quota = quota.clamp(min=1).minimum(counts)
@@ -42,29 +42,29 @@ def stratified_split(y: Tensor, share: float, seed: int = 0) -> tuple[Tensor, Te
     if bool(emptied.any()):
         label = int(emptied.int().argmax())
         raise ClasswiseError(f"class {label} has {int(counts[label])} images: too few to hold out a share of {share}")
-    held = _rank_in_class(y, seed, "split") < quota[y.cpu()]
-    return torch.nonzero(~held).flatten(), torch.nonzero(held).flatten()
+    held_out = _rank_in_class(y, seed, "split") < quota[y.cpu()]
+    return torch.nonzero(~held_out).flatten(), torch.nonzero(held_out).flatten()
 
 
 def stratified_subset(y: Tensor, count: int, seed: int = 0) -> Tensor:
-    """Choose ``count`` images with the classes in their proportions.
+    """Choose ``count`` images in the proportions of the classes, by the largest remainder method.
 
-    Each class gets its proportional part rounded down; what is then missing goes to the largest remainders,
-    ties to the lower class.
+    Each class gets its proportional number rounded down; the remaining images go to the classes with the largest
+    remainders, ties to the lower class.
 
     Args:
-        y: (N,) int64 labels.
-        count: how many images, 1 to N.
-        seed: names the choice.
+        y: labels, int64 (N,).
+        count: number of images, 1 to N.
+        seed: seed of the choice.
 
     Returns:
-        ``count`` ascending row numbers.
+        Row numbers, ascending, int64 (count,).
 
     Raises:
         ClasswiseError: if ``count`` is not in 1..N.
     """
     if not 1 <= count <= len(y):
-        raise ClasswiseError(f"a subset of {count} images cannot be taken from {len(y)}; give 1 to {len(y)}")
+        raise ClasswiseError(f"subset of {count} images: must be 1 to {len(y)}")
     exact = torch.bincount(y.cpu()) * count
     quota = exact // len(y)
     missing = count - int(quota.sum())
@@ -73,7 +73,7 @@ def stratified_subset(y: Tensor, count: int, seed: int = 0) -> Tensor:
 
 
 def _rank_in_class(y: Tensor, seed: int, purpose: str) -> Tensor:
-    """(N,) int64: the place of each image among its class in a random order."""
+    """Rank of each image within its class in a random order, int64 (N,)."""
     shuffled = CounterRNG(seed, purpose).permutation(len(y)).cpu()
     labels = y.cpu()
     order = shuffled[torch.argsort(labels[shuffled], stable=True)]
@@ -85,12 +85,12 @@ def _rank_in_class(y: Tensor, seed: int, purpose: str) -> Tensor:
 
 
 def save_split(path: str | os.PathLike[str], parts: Mapping[str, Tensor], *, fingerprint: str = "") -> None:
-    """Write named parts of a data set as row numbers (JSON).
+    """Write the row numbers of named parts of a data set as JSON.
 
     Args:
         path: the file to write.
-        parts: row numbers by name, such as ``{"train": rest, "valid": held}``.
-        fingerprint: `Images.fingerprint` of the data that the rows belong to.
+        parts: row numbers by name, such as ``{"train": rest, "valid": held_out}``.
+        fingerprint: `Images.fingerprint` of the data set.
 
     Raises:
         ClasswiseError: if the file cannot be written.
@@ -101,31 +101,31 @@ def save_split(path: str | os.PathLike[str], parts: Mapping[str, Tensor], *, fin
 
 
 def load_split(path: str | os.PathLike[str], *, fingerprint: str = "") -> dict[str, Tensor]:
-    """Read what `save_split` wrote.
+    """Read a file written by `save_split`.
 
     Args:
         path: the file to read.
-        fingerprint: if given, the split must have been made for these data.
+        fingerprint: `Images.fingerprint` of the data set; if given, it must match the file.
 
     Returns:
-        int64 row numbers by name.
+        Row numbers by name, int64.
 
     Raises:
-        ClasswiseError: if the file is missing, of a newer schema, no split, or made for other data.
+        ClasswiseError: if the file is missing, invalid, of another schema version, or for another data set.
     """
     try:
         content = json.loads(Path(path).read_text(encoding="utf-8"))
         version = int(content["schema_version"])
         if version <= SCHEMA_VERSION:
-            made_for = str(content["fingerprint"])
+            stored = str(content["fingerprint"])
             parts = {str(name): torch.tensor(rows, dtype=torch.int64) for name, rows in content["parts"].items()}
     except OSError as error:
         raise ClasswiseError(f"cannot read the split {path}: {error.strerror}") from error
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ClasswiseError(f"{path} is not a split that classwise wrote") from error
+        raise ClasswiseError(f"{path} is not a split written by classwise") from error
     check_schema_version(version, SCHEMA_VERSION, str(path))
-    if fingerprint and made_for and fingerprint != made_for:
+    if fingerprint and stored and fingerprint != stored:
         raise ClasswiseError(
-            f"{path} was made for other data ({made_for[:12]}, here {fingerprint[:12]}); make a new split"
+            f"{path} is a split of other data (fingerprint {stored[:12]}, here {fingerprint[:12]}); create a new split"
         )
     return parts

@@ -1,4 +1,4 @@
-"""Images that come one after the other: a Dataset, a DataLoader, or any iterable of (x, y)."""
+"""`Stream`: images read from a Dataset, a DataLoader, or any iterable of (x, y)."""
 
 from __future__ import annotations
 
@@ -22,19 +22,20 @@ from classwise.data.images import Batch, Images, as_labels, as_pixels, as_tensor
 logger = logging.getLogger(__name__)
 
 Piece = tuple[Tensor, Tensor]
-"""(N, C, H, W) float32 in [0, 1] and (N,) int64."""
+"""Images in [0, 1], float32 (N, C, H, W), and labels, int64 (N,)."""
 
 
 class Stream:
-    """A source of (x, y), read again for each pass, in batches of whatever size is asked for.
+    """A data set read from an iterable or indexable source of (x, y), once per pass.
 
-    Each item of the source is one image with its label, or a batch of both; further entries of an item are ignored.
-    A tensor is (C, H, W) or (N, C, H, W); a numpy array may also have its channels last or none; a Pillow image is
-    read as grey or RGB. Pixels are uint8, or float in [0, 1]. An image's `index` is its place in the source.
+    Each item of the source is an image with its label, or a batch of both; further entries of an item are ignored.
+    A tensor is (C, H, W) or (N, C, H, W); a numpy array may also have channels last or no channels; a Pillow image is
+    read as grayscale or RGB. Pixels are uint8, or float in [0, 1]. The `index` of an image is its position in the
+    source.
 
     Attributes:
-        class_names: one name per class, or None while the number of classes is not known.
-        name: what the data are called in reports.
+        class_names: one name per class, or None if the number of classes is unknown.
+        name: name of the data set in reports.
         split: "train", "test", ... or empty.
         superclasses: the superclass of each class, or None.
         superclass_names: one name per superclass.
@@ -49,14 +50,14 @@ class Stream:
         superclasses: Sequence[int] | None = None,
         superclass_names: Sequence[str] = (),
     ) -> None:
-        """Wrap a source; nothing is read yet.
+        """Wrap a source without reading from it.
 
         Raises:
-            ClasswiseError: if it can be neither iterated nor indexed.
+            ClasswiseError: if the source can be neither iterated nor indexed.
         """
         readable = hasattr(source, "__iter__") or (hasattr(source, "__len__") and hasattr(source, "__getitem__"))
         if not readable or isinstance(source, Mapping):
-            raise ClasswiseError(f"{name}: {type(source).__name__} is no Dataset, DataLoader or iterable of (x, y)")
+            raise ClasswiseError(f"{name}: {type(source).__name__} is not a Dataset, DataLoader or iterable of (x, y)")
         self.class_names = tuple(class_names) if class_names else None
         self.name = name
         self.split = split
@@ -67,43 +68,43 @@ class Stream:
         self._spent = False
         self._digest = ""
         if isinstance(source, DataLoader) and isinstance(source.sampler, RandomSampler):
-            logger.warning("%s is shuffled: its images get other numbers in each pass; use shuffle=False", name)
+            logger.warning("%s is shuffled: the index of an image differs between passes; use shuffle=False", name)
 
     @property
     def num_classes(self) -> int | None:
-        """How many classes there are; None while their names are not given."""
+        """Number of classes; None without class names."""
         return None if self.class_names is None else len(self.class_names)
 
     @property
     def expected(self) -> int | None:
-        """How many images a pass should give, if the source tells; only for showing progress."""
-        counted: Any = self._source.sampler if isinstance(self._source, DataLoader) else self._source
+        """Expected number of images per pass, for progress bars; None if the source has no length."""
+        sized: Any = self._source.sampler if isinstance(self._source, DataLoader) else self._source
         try:
-            return len(counted)
+            return len(sized)
         except (TypeError, NotImplementedError):
             return None
 
     def to(self, device: torch.device | str) -> Stream:
-        """The same source, with batches on a device."""
+        """A copy that yields batches on a device."""
         moved = copy.copy(self)
         moved._device = torch.device(device)
         return moved
 
     def named(self, class_names: Sequence[str]) -> Stream:
-        """The same source, with names for the classes."""
+        """A copy with class names."""
         named = copy.copy(self)
         named.class_names = tuple(class_names)
         return named
 
     def batches(self, size: int) -> Iterator[Batch]:
-        """All images in the order of the source, ``size`` at a time; the last batch may be smaller.
+        """Yield all images in the order of the source, in batches of ``size``; the last batch may be smaller.
 
         Raises:
-            ClasswiseError: for an item that is not (x, y), pixels outside [0, 1], a label without a class, images of
-                different sizes, no image at all, or a second pass over an iterator.
+            ClasswiseError: for an item that is not (x, y), pixels outside [0, 1], a label outside the classes, images
+                of different sizes, no images, or a second pass over an iterator.
         """
         if size < 1:
-            raise ClasswiseError(f"batch size {size} should be at least 1")
+            raise ClasswiseError(f"batch size {size}: must be at least 1")
         pixels, labels = hashlib.sha256(), hashlib.sha256()
         start = 0
         for x, y in _rebatch(self._pieces(), size):
@@ -113,11 +114,11 @@ class Stream:
             start += len(y)
             yield Batch(*(tensor.to(self._device) for tensor in (index, x, y)))
         if start == 0:
-            raise ClasswiseError(f"{self.name} gave no image")
+            raise ClasswiseError(f"{self.name} has no images")
         self._digest = hashlib.sha256(pixels.digest() + labels.digest()).hexdigest()
 
     def fingerprint(self) -> str:
-        """SHA-256 (hexadecimal) of the float32 pixels and the labels of the last whole pass; empty before it."""
+        """SHA-256 (hexadecimal) of the float32 pixels and the labels of the last complete pass; empty before it."""
         return self._digest
 
     def _items(self) -> Iterator[Any]:
@@ -129,23 +130,23 @@ class Stream:
         if items is source:
             if self._spent:
                 raise ClasswiseError(
-                    f"{self.name} is an iterator and was read already; give a Dataset, DataLoader or list"
+                    f"{self.name} is an iterator and has been read already; give a Dataset, DataLoader or list"
                 )
             self._spent = True
         return items
 
     def _pieces(self) -> Iterator[Piece]:
         shape: torch.Size | None = None
-        for place, item in enumerate(self._items()):
-            where = f"{self.name}, item {place}"
+        for position, item in enumerate(self._items()):
+            where = f"{self.name}, item {position}"
             x, y = _as_piece(item, where)
             if self.class_names is not None:
                 check_labels(y, self.class_names, where)
             elif int(y.min()) < 0:
-                raise ClasswiseError(f"{where}: label {int(y.min())} is negative; labels count from 0")
+                raise ClasswiseError(f"{where}: label {int(y.min())}: must not be negative")
             if shape is not None and x.shape[1:] != shape:
                 raise ClasswiseError(
-                    f"{where}: an image of shape {tuple(x.shape[1:])} after those of {tuple(shape)}; resize them"
+                    f"{where}: image of shape {tuple(x.shape[1:])}, expected {tuple(shape)} as before; resize images"
                 )
             shape = x.shape[1:]
             yield x, y
@@ -154,22 +155,22 @@ class Stream:
 def as_data(
     source: Any, class_names: Sequence[str] | None = None, name: str = "data", split: str = ""
 ) -> Images | Stream:
-    """Anything that holds images and labels in a form that can be audited.
+    """Convert a source of images and labels to `Images` or a `Stream`.
 
     Args:
-        source: `Images` or `Stream` (returned as they are), a pair (x, y) of whole tensors or arrays, a Dataset, a
+        source: `Images` or a `Stream` (returned unchanged), a pair (x, y) of tensors or arrays, a Dataset, a
             DataLoader, or an iterable of (x, y).
         class_names: one name per class.
-        name: what the data are called in reports.
+        name: name of the data set in reports.
         split: "train", "test", ... or empty.
 
     Raises:
-        ClasswiseError: if it is none of these, or the images or labels are not as they should be.
+        ClasswiseError: if the source is none of these, or images or labels are invalid.
     """
     if isinstance(source, (Images, Stream)):
         return source
     if isinstance(source, str):
-        raise ClasswiseError(f"data {source!r} is text; load_data({source!r}) reads a data set of that name or path")
+        raise ClasswiseError(f"data {source!r} is a string; use load_data({source!r}) for a data set name or path")
     if isinstance(source, (tuple, list)) and len(source) == 2 and all(_is_array(part) for part in source):
         x, y = source
         return Images(channels_first(x, name) if isinstance(x, np.ndarray) else x, y, class_names, name, split)
@@ -181,25 +182,25 @@ def _is_array(part: Any) -> bool:
 
 
 def _rebatch(pieces: Iterator[Piece], size: int) -> Iterator[Piece]:
-    """Cut pieces of any size into pieces of one size."""
-    held: list[Piece] = []
+    """Regroup pieces of any size into pieces of one size; the last may be smaller."""
+    pending: list[Piece] = []
     count = 0
     for piece in pieces:
-        held.append(piece)
+        pending.append(piece)
         count += len(piece[1])
         if count >= size:
-            x, y = (torch.cat(parts) for parts in zip(*held, strict=True))
+            x, y = (torch.cat(parts) for parts in zip(*pending, strict=True))
             whole = count - count % size
             yield from ((x[at : at + size], y[at : at + size]) for at in range(0, whole, size))
-            held, count = [(x[whole:], y[whole:])], count - whole
+            pending, count = [(x[whole:], y[whole:])], count - whole
     if count:
-        x, y = (torch.cat(parts) for parts in zip(*held, strict=True))
+        x, y = (torch.cat(parts) for parts in zip(*pending, strict=True))
         yield x, y
 
 
 def _as_piece(item: Any, where: str) -> Piece:
     if not isinstance(item, (tuple, list)) or len(item) < 2:
-        raise ClasswiseError(f"{where}: {type(item).__name__} should be a pair (x, y) of images and labels")
+        raise ClasswiseError(f"{where}: {type(item).__name__}, expected a pair (x, y) of images and labels")
     y = as_tensor(item[1], where).cpu()
     x = _as_tensor(item[0], single=y.ndim == 0, where=where).cpu()
     x = as_pixels(x, where)
@@ -207,11 +208,11 @@ def _as_piece(item: Any, where: str) -> Piece:
 
 
 def _as_tensor(x: Any, single: bool, where: str) -> Tensor:
-    """Images of an item as (N, C, H, W); ``single`` if it is one image."""
+    """The images of an item as (N, C, H, W); ``single``: the item is one image."""
     if isinstance(x, Image.Image):
         return stack([(where, pixels_of(x, where))])
     if isinstance(x, np.ndarray):
         return as_tensor(channels_first(x[None] if single else x, where), where)
     if isinstance(x, Tensor):
         return x[None] if single else x
-    raise ClasswiseError(f"{where}: images of type {type(x).__name__} should be a tensor, an array or a Pillow image")
+    raise ClasswiseError(f"{where}: images of type {type(x).__name__}, expected a tensor, an array or a Pillow image")

@@ -44,7 +44,7 @@ def test_every_corruption(name: str, size: int) -> None:
 
 @pytest.mark.parametrize("name", CORRUPTIONS)
 def test_an_image_s_corruption_is_its_own(name: str) -> None:
-    """Whatever stands beside it."""
+    """Whatever the other images of the set."""
     images = some(9)
     rows = torch.tensor([7, 2])
     assert torch.equal(corrupt(images, name, 3).x[rows], corrupt(images.take(rows), name, 3).x)
@@ -191,9 +191,9 @@ def test_large_images_get_imagenet_s_constants() -> None:
 
 
 def test_bad_input() -> None:
-    with pytest.raises(ClasswiseError, match="severity 6 of a corruption should be 1 to 5"):
+    with pytest.raises(ClasswiseError, match="severity 6 of a corruption: must be 1 to 5"):
         corrupt(some(), "fog", 6)
     with pytest.raises(ClasswiseError, match=r"unknown corruption 'foog'.*fog"):
         corrupt(some(), "foog", 1)
-    with pytest.raises(ClasswiseError, match="'saturate' needs 3 channels, and these images have 1"):
+    with pytest.raises(ClasswiseError, match="'saturate': the images have 1 channels, expected 3"):
         corrupt(some(channels=1), "saturate", 1)

@@ -11,7 +11,7 @@ from classwise.core.rng import CounterRNG
 from classwise.data.corruptions.blur import shuffled
 from classwise.data.corruptions.digital import affine, smoothing
 from classwise.data.corruptions.filters import moved, streaked
-from classwise.data.corruptions.weather import MUD, SURE, Frost, Snow, Spatter
+from classwise.data.corruptions.weather import MIN_COVER, MUD, Frost, Snow, Spatter
 
 
 def some(count: int = 3, side: int = 16) -> torch.Tensor:
@@ -41,7 +41,7 @@ def test_streaks_are_half_a_gaussian(degrees: float) -> None:
 
 
 def test_the_affine_map_takes_the_points_where_they_go() -> None:
-    """The pixel at a point's new place comes from its old one; unmoved points leave all as it is."""
+    """The pixel at a point's new place comes from its old one; unmoved points change nothing."""
     still = affine(torch.zeros(1, 3, 2), 32, 32)
     assert max(float(part.abs().max()) for part in still) < 1e-4
     by = torch.tensor([[[2.0, -1.0], [1.0, 3.0], [-2.0, 2.0]]])
@@ -89,4 +89,4 @@ def test_what_lies_on_the_image(channels: int) -> None:
     mud = Spatter().apply(torch.ones_like(x), Spatter.cifar[4], rng, index)
     covered = mud < 1
     assert 0.02 < float(covered.float().mean()) < 0.6
-    assert float(mud[covered].max()) <= 1 - SURE * (1 - max(MUD)) + 1e-6
+    assert float(mud[covered].max()) <= 1 - MIN_COVER * (1 - max(MUD)) + 1e-6

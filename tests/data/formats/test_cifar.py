@@ -66,7 +66,7 @@ def test_a_pickle_that_wants_to_run_code_is_refused(tmp_path: Path, protocol: in
     ):
         file = tmp_path / "data_batch_1"
         write_pickle(file, {b"data": Evil(function, *arguments)}, protocol)
-        with pytest.raises(ClasswiseError, match=r"wants to run .*do not trust") as caught:
+        with pytest.raises(ClasswiseError, match=r"would execute .*do not trust") as caught:
             load_data(file)
         assert "\n" not in str(caught.value)
         assert not witness.exists()
@@ -92,13 +92,13 @@ def test_truncated_anywhere(tmp_path: Path, keep: int) -> None:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ([1, 2], "should hold a dictionary, not list"),
-        ({b"labels": [0]}, "'data' should be a uint8 array"),
-        ({b"data": CIFAR_PIXELS.astype(np.float32), b"labels": [0] * 4}, "'data' should be a uint8 array"),
-        ({b"data": CIFAR_PIXELS[:, :100], b"labels": [0] * 4}, "'data' should be a uint8 array"),
+        ([1, 2], "contains list, expected a dictionary"),
+        ({b"labels": [0]}, "'data' must be a uint8 array"),
+        ({b"data": CIFAR_PIXELS.astype(np.float32), b"labels": [0] * 4}, "'data' must be a uint8 array"),
+        ({b"data": CIFAR_PIXELS[:, :100], b"labels": [0] * 4}, "'data' must be a uint8 array"),
         ({b"data": CIFAR_PIXELS}, "neither 'labels' nor 'fine_labels'"),
         ({b"data": CIFAR_PIXELS, b"labels": [0]}, "1 values in 'labels' for 4 images"),
-        ({b"data": CIFAR_PIXELS, b"labels": [None] * 4}, "'labels' should be a list of whole numbers"),
+        ({b"data": CIFAR_PIXELS, b"labels": [None] * 4}, "'labels' must be a list of integers"),
         ({b"data": CIFAR_PIXELS, b"labels": [0, 1, -1, 2]}, "label -1 of image 2"),
     ],
 )

@@ -1,8 +1,9 @@
 """Common corruptions at five severities: Hendrycks and Dietterich, Benchmarking Neural Network Robustness (2019).
 
-The paper's 15 and its 4 extra ones, filed by its four groups: `noise`, `blur`, `weather`, `digital`. The severities are
-those of the authors' code for CIFAR-10-C (32 pixels) or ImageNet-C (224 pixels). The random numbers are ours, by seed
-and image: a set corrupted here resembles the published one and does not equal it, which the format ``cifar-c`` reads.
+The 15 corruptions and 4 extra ones of the paper, in its four groups: `noise`, `blur`, `weather`, `digital`. The
+severities are those of the authors' code for CIFAR-10-C (32 pixels) or ImageNet-C (224 pixels). The random numbers
+depend on the seed and the image, so the results are similar but not equal to the published files. The format
+``cifar-c`` reads the published files.
 """
 
 from __future__ import annotations
@@ -39,4 +40,4 @@ CORRUPTIONS: Registry[Corruption] = Registry(
     },
     base="classwise.data.corruptions.base:Corruption",
 )
-"""Common corruptions, by the names of CIFAR-10-C's files."""
+"""Corruptions by the file names of CIFAR-10-C."""

@@ -11,11 +11,11 @@ from classwise.core.rng import CounterRNG
 
 
 class Corruption(ABC):
-    """One way to spoil images.
+    """Base class of corruptions.
 
     Attributes:
-        cifar: what the five severities are in CIFAR-10-C.
-        imagenet: what they are in ImageNet-C.
+        cifar: parameters of the five severities in CIFAR-10-C.
+        imagenet: parameters of the five severities in ImageNet-C.
     """
 
     cifar: ClassVar[tuple[Any, ...]]
@@ -23,4 +23,14 @@ class Corruption(ABC):
 
     @abstractmethod
     def apply(self, x: Tensor, level: Any, rng: CounterRNG, index: Tensor) -> Tensor:
-        """Spoil images (N, C, H, W) in [0, 1], numbered (N,); what leaves [0, 1] is cut off by the caller."""
+        """Corrupt images.
+
+        Args:
+            x: images in [0, 1], (N, C, H, W).
+            level: parameters of the severity.
+            rng: random numbers.
+            index: index of each image in the random numbers, int64 (N,).
+
+        Returns:
+            Images (N, C, H, W); the caller clips them to [0, 1].
+        """

@@ -1,4 +1,4 @@
-"""Image filters that several corruptions share."""
+"""Image filters shared by several corruptions."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from torch.nn import functional as F  # noqa: N812
 
 
 def gaussian(deviation: float, reach: int) -> Tensor:
-    """A line of 2 reach + 1 weights that add up to 1."""
-    place = torch.arange(-reach, reach + 1, dtype=torch.float32)
-    line = torch.exp(-0.5 * (place / deviation) ** 2)
-    return line / line.sum()
+    """One-dimensional Gaussian kernel of 2 reach + 1 weights, with sum 1."""
+    offset = torch.arange(-reach, reach + 1, dtype=torch.float32)
+    kernel = torch.exp(-0.5 * (offset / deviation) ** 2)
+    return kernel / kernel.sum()
 
 
 def filtered(x: Tensor, kernel: Tensor, border: str) -> Tensor:
-    """Images (N, C, H, W) under one symmetric kernel (2a + 1, 2a + 1), of the same size.
+    """Filter images (N, C, H, W) with a symmetric kernel (2a + 1, 2a + 1); their size does not change.
 
-    A reach of more than the images' own size is cut to it where the border is mirrored.
+    With reflection padding, a kernel larger than the images is cropped.
     """
     reach = kernel.shape[0] // 2
     fits = min(x.shape[-2:]) - 1 if border == "reflect" else reach
@@ -32,13 +32,13 @@ def filtered(x: Tensor, kernel: Tensor, border: str) -> Tensor:
 
 
 def blurred(x: Tensor, deviation: float) -> Tensor:
-    """Images under a Gaussian filter, cut at four deviations; the edge goes on beyond the border."""
+    """Apply a Gaussian filter truncated at four standard deviations, with edge padding."""
     line = gaussian(deviation, int(4 * deviation + 0.5)).to(x)
     return filtered(x, line[:, None] * line, "replicate")
 
 
 def enlarged(x: Tensor, factor: float) -> Tensor:
-    """The middle of the images, enlarged to their size: bilinear, corner pixels on corner pixels."""
+    """The centre of the images, enlarged to their size, bilinear with aligned corners."""
     sides = x.shape[-2:]
     crops = [math.ceil(side / factor) for side in sides]
     top, left = ((side - crop) // 2 for side, crop in zip(sides, crops, strict=True))
@@ -50,28 +50,28 @@ def enlarged(x: Tensor, factor: float) -> Tensor:
 
 
 def moved(x: Tensor, across: Tensor, down: Tensor, border: str = "reflection") -> Tensor:
-    """Images whose pixel (i, j) is that of (i + down, j + across), bilinear, mirrored or held at the border.
+    """Images whose pixel (i, j) is the source pixel (i + down, j + across), with bilinear interpolation.
 
     Args:
-        x: (N, C, H, W).
-        across: (N, H, W) pixels.
-        down: (N, H, W) pixels.
-        border: ``reflection`` or ``border``, as torch names them.
+        x: images (N, C, H, W).
+        across: horizontal offsets in pixels, (N, H, W).
+        down: vertical offsets in pixels, (N, H, W).
+        border: padding mode of `torch.nn.functional.grid_sample`, ``"reflection"`` or ``"border"``.
     """
     height, width = x.shape[-2:]
     rows, columns = torch.meshgrid(*(torch.arange(side, device=x.device) for side in (height, width)), indexing="ij")
-    places = [2 * (at + by) / max(side - 1, 1) - 1 for at, by, side in ((columns, across, width), (rows, down, height))]
-    return F.grid_sample(x, torch.stack(places, -1).to(x), mode="bilinear", padding_mode=border, align_corners=True)
+    grid = [2 * (at + by) / max(side - 1, 1) - 1 for at, by, side in ((columns, across, width), (rows, down, height))]
+    return F.grid_sample(x, torch.stack(grid, -1).to(x), mode="bilinear", padding_mode=border, align_corners=True)
 
 
 def streaked(x: Tensor, radius: int, deviation: float, degrees: Tensor) -> Tensor:
-    """Means along lines of 2 radius + 1 pixels that begin at each pixel, weights exp(-i^2 / 2 deviation^2).
+    """Means along lines of 2 radius + 1 pixels that start at each pixel, with weights exp(-i^2 / 2 deviation^2).
 
     Args:
-        x: (N, C, H, W).
-        radius: half of the length.
-        deviation: of the weights.
-        degrees: (N,) direction of each image's line; 0 is to the right, 90 down.
+        x: images (N, C, H, W).
+        radius: half the length of the line, in pixels.
+        deviation: standard deviation of the weights, in pixels.
+        degrees: direction of each image's line, (N,); 0 is right, 90 is down.
     """
     weights = [math.exp(-0.5 * (at / deviation) ** 2) for at in range(2 * radius + 1)]
     angle = torch.deg2rad(degrees).view(-1, 1, 1)

@@ -1,4 +1,4 @@
-"""File formats: one file each, all giving `Images`."""
+"""Registry of file formats, each of which reads `Images`."""
 
 from __future__ import annotations
 
@@ -25,4 +25,4 @@ FORMATS: Registry[Format] = Registry(
     },
     base="classwise.data.formats.base:Format",
 )
-"""The file formats, in the order in which a path is tried on them."""
+"""File formats by name, in the order in which they are tried to recognise a path."""

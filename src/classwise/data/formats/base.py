@@ -1,4 +1,4 @@
-"""What a file format is."""
+"""Base class of file formats, and safe reading of small files."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ _SPLITS = {"train": "train", "test": "test", "t10k": "test", "val": "valid", "va
 
 
 class Format(ABC):
-    """A way in which images and labels are stored; its fields are the options that a user can give."""
+    """Base class of file formats; its fields are the user's options."""
 
     @abstractmethod
     def accepts(self, path: Path) -> bool:
-        """Whether the file or folder looks like this format; never raises."""
+        """Whether the file or folder appears to have this format; never raises."""
 
     @abstractmethod
     def read(self, path: Path, split: str) -> Images:
-        """Read one split of a folder, or a file. The images of a file get the split that its name speaks of.
+        """Read one split of a folder, or a file, whose split is given by its name (`split_of_file`).
 
         Raises:
-            ClasswiseError: naming the file, if anything in it is not as it should be.
+            ClasswiseError: if the file is invalid.
         """
 
 
 def split_of_file(path: Path) -> str:
-    """The split that the last part of a path speaks of; empty if it speaks of none."""
+    """The split in a file name, such as "train" in ``train-00000.parquet``; empty if there is none."""
     words = re.split(r"[^a-z0-9]+", path.name.lower())
     return next((_SPLITS[word] for word in words if word in _SPLITS), "")
 
@@ -49,10 +49,10 @@ def begins_with(path: Path, magic: bytes) -> bool:
 
 
 def read_text(path: Path) -> str:
-    """The text of a small file beside data, such as a list of class names.
+    """Read a small text file, such as a list of class names.
 
     Raises:
-        ClasswiseError: if it is larger than `limits.TEXT_BYTES`, or not UTF-8.
+        ClasswiseError: if the file is larger than `limits.TEXT_BYTES`, or not UTF-8.
     """
     try:
         with path.open("rb") as file:
@@ -60,7 +60,7 @@ def read_text(path: Path) -> str:
     except OSError as error:
         raise ClasswiseError(f"cannot read {path}: {error.strerror}") from error
     if len(content) > limits.TEXT_BYTES:
-        raise ClasswiseError(f"{path} is larger than {limits.TEXT_BYTES >> 20} MiB; it should be a short list")
+        raise ClasswiseError(f"{path} is larger than {limits.TEXT_BYTES >> 20} MiB, the limit for a text file")
     try:
         return content.decode("utf-8")
     except UnicodeDecodeError as error:
@@ -68,10 +68,10 @@ def read_text(path: Path) -> str:
 
 
 def read_bytes(path: Path) -> np.ndarray[tuple[int], np.dtype[np.uint8]]:
-    """The bytes of a file that fits into memory.
+    """Read the bytes of a file.
 
     Raises:
-        ClasswiseError: if it does not, is no regular file, or cannot be read.
+        ClasswiseError: if the file exceeds the memory, is not a regular file, or cannot be read.
     """
     try:
         check_regular(path)
@@ -82,10 +82,10 @@ def read_bytes(path: Path) -> np.ndarray[tuple[int], np.dtype[np.uint8]]:
 
 
 def check_regular(path: Path) -> None:
-    """Refuse devices, pipes and folders, whose bytes may never end; a missing file is left to who opens it.
+    """Check that a path is not a device, pipe or folder; a missing file is not an error here.
 
     Raises:
-        ClasswiseError: if there is something else than a regular file.
+        ClasswiseError: if the path exists and is not a regular file.
     """
     if path.exists() and not path.is_file():
-        raise ClasswiseError(f"{path} is no regular file")
+        raise ClasswiseError(f"{path} is not a regular file")

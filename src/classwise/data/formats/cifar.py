@@ -1,4 +1,4 @@
-"""The python version of CIFAR-10 and CIFAR-100: pickles, read so that they can only hold data."""
+"""The Python version of CIFAR-10 and CIFAR-100: pickles, read without executing code from them."""
 
 from __future__ import annotations
 
@@ -18,36 +18,36 @@ from classwise.data.images import Column, Images
 
 
 def _bytes_of_text(text: str, encoding: str) -> bytes:
-    """Stands for ``_codecs.encode``, by which old pickle protocols write bytes; one codec only."""
+    """Safe replacement of ``_codecs.encode``, which old pickle protocols use for bytes; only latin1."""
     if encoding != "latin1":
         raise pickle.UnpicklingError(f"codec {encoding!r} is not allowed")
     return text.encode("latin1")
 
 
 def _array_of_buffer(values: bytes, dtype: np.dtype[Any], shape: tuple[int, ...], order: str) -> np.ndarray[Any, Any]:
-    """What numpy's own ``_frombuffer`` does, by which pickle protocol 5 writes arrays."""
+    """Safe replacement of numpy's ``_frombuffer``, which pickle protocol 5 uses for arrays."""
     return np.frombuffer(values, dtype).reshape(shape, order="F" if order == "F" else "C")
 
 
 def _empty_array(kind: object, shape: tuple[int, ...], typecode: bytes) -> np.ndarray[Any, Any]:
-    """Stands for numpy's ``_reconstruct``; the values and the true shape follow. It allocates nothing."""
+    """Safe replacement of numpy's ``_reconstruct``: an empty array, whose state is set later."""
     if kind is not _NDARRAY or shape != (0,):
-        raise pickle.UnpicklingError("an array should begin empty")
+        raise pickle.UnpicklingError("the initial array must be empty")
     del typecode
     return np.empty(0, np.int8)
 
 
 def _number_type(code: str | bytes, *more: object) -> np.dtype[Any]:
-    """A dtype of whole numbers or floats."""
+    """A boolean, integer or floating-point data type."""
     del more
-    found = np.dtype(code.decode("ascii") if isinstance(code, bytes) else code)
-    if found.kind not in "biuf":
-        raise pickle.UnpicklingError(f"arrays of type {found} are not allowed")
-    return found
+    dtype = np.dtype(code.decode("ascii") if isinstance(code, bytes) else code)
+    if dtype.kind not in "biuf":
+        raise pickle.UnpicklingError(f"arrays of type {dtype} are not allowed")
+    return dtype
 
 
 _NDARRAY = object()
-"""Stands for the class ``numpy.ndarray``, which only `_empty_array` gets."""
+"""Placeholder for the class ``numpy.ndarray``, accepted only by `_empty_array`."""
 _ALLOWED: Mapping[tuple[str, str], Any] = {
     ("numpy", "ndarray"): _NDARRAY,
     ("numpy", "dtype"): _number_type,
@@ -60,7 +60,7 @@ _ALLOWED: Mapping[tuple[str, str], Any] = {
 
 
 class _DataOnly(pickle.Unpickler):
-    """An unpickler of numbers, text, lists, dictionaries and numpy arrays. It imports and calls nothing else."""
+    """An unpickler restricted to numbers, strings, lists, dictionaries and numpy arrays."""
 
     def __init__(self, file: IO[bytes], path: Path) -> None:
         super().__init__(file, encoding="bytes")
@@ -69,16 +69,16 @@ class _DataOnly(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
         if (module, name) not in _ALLOWED:
             raise ClasswiseError(
-                f"{self._path} wants to run {module}.{name}: a CIFAR file holds only arrays; do not trust this file"
+                f"{self._path} would execute {module}.{name}, but CIFAR files contain only data; do not trust this file"
             )
         return _ALLOWED[module, name]
 
 
 def read_pickle(path: Path) -> dict[str, Any]:
-    """Read a pickled dictionary of plain data; the keys become text.
+    """Read a pickled dictionary of plain data; the keys are converted to strings.
 
     Raises:
-        ClasswiseError: naming the file, if it is missing, truncated, no dictionary, or wants to run code.
+        ClasswiseError: if the file is missing, truncated, not a dictionary, or requires code execution.
     """
     try:
         check_regular(path)
@@ -91,10 +91,10 @@ def read_pickle(path: Path) -> dict[str, Any]:
         raise
     except Exception as error:
         raise ClasswiseError(
-            f"{path} is truncated or no CIFAR pickle ({type(error).__name__}: {error}); get it again"
+            f"{path} is truncated or not a CIFAR pickle ({type(error).__name__}: {error}); download it again"
         ) from error
     if not isinstance(content, dict):
-        raise ClasswiseError(f"{path} should hold a dictionary, not {type(content).__name__}")
+        raise ClasswiseError(f"{path} contains {type(content).__name__}, expected a dictionary")
     return {_text(key): value for key, value in content.items() if isinstance(key, bytes | str)}
 
 
@@ -104,10 +104,10 @@ def _text(value: Any) -> str:
 
 @configurable
 class Cifar(Format):
-    """The folder ``cifar-10-batches-py`` or ``cifar-100-python``, or one batch file of it."""
+    """The folder ``cifar-10-batches-py`` or ``cifar-100-python``, or one of its batch files."""
 
     def accepts(self, path: Path) -> bool:
-        """A folder with the official files, or a pickle."""
+        """Whether the path is a folder with the official files, or a pickle."""
         if path.is_dir():
             return (path / "data_batch_1").is_file() or ((path / "meta").is_file() and (path / "train").is_file())
         return path.suffix in ("", ".pkl", ".pickle") and begins_with(path, b"\x80")
@@ -116,7 +116,7 @@ class Cifar(Format):
         """Read the batches of the split.
 
         Raises:
-            ClasswiseError: naming the file that is missing or not as it should be.
+            ClasswiseError: if a file is missing or invalid.
         """
         files = _files_of_split(path, split) if path.is_dir() else [path]
         folder = path if path.is_dir() else path.parent
@@ -130,10 +130,10 @@ class Cifar(Format):
         if fine and all("coarse_labels" in batch for batch in batches):
             coarse = np.concatenate([batch["coarse_labels"] for batch in batches])
             limits.check_classes(int(coarse.max(initial=0)) + 1, len(coarse), str(folder))
-            known = _names(folder, "coarse_label_names") or tuple(
+            coarse_names = _names(folder, "coarse_label_names") or tuple(
                 str(number) for number in range(int(coarse.max()) + 1)
             )
-            columns["coarse_label"] = Column(torch.from_numpy(coarse), known)
+            columns["coarse_label"] = Column(torch.from_numpy(coarse), coarse_names)
         return Images(
             x,
             torch.from_numpy(y),
@@ -156,11 +156,11 @@ def _files_of_split(folder: Path, split: str) -> list[Path]:
 
 
 def _read_batch(path: Path) -> dict[str, np.ndarray[Any, Any]]:
-    """The pixels (N, 3072) and the label arrays (N,) of one file."""
+    """The pixels (N, 3072) and the labels (N,) of one file."""
     content = read_pickle(path)
     data = content.get("data")
     if not isinstance(data, np.ndarray) or data.dtype != np.uint8 or data.ndim != 2 or data.shape[1] != 3 * 32 * 32:
-        raise ClasswiseError(f"{path}: 'data' should be a uint8 array of shape (N, 3072)")
+        raise ClasswiseError(f"{path}: 'data' must be a uint8 array of shape (N, 3072)")
     batch: dict[str, np.ndarray[Any, Any]] = {"data": data}
     for key in ("labels", "fine_labels", "coarse_labels"):
         if key in content:
@@ -168,7 +168,7 @@ def _read_batch(path: Path) -> dict[str, np.ndarray[Any, Any]]:
             if isinstance(labels, np.ndarray):
                 labels = labels.tolist() if labels.ndim == 1 and len(labels) == len(data) else [None]
             if not isinstance(labels, list) or not all(type(label) is int and abs(label) < 2**62 for label in labels):
-                raise ClasswiseError(f"{path}: {key!r} should be a list of whole numbers")
+                raise ClasswiseError(f"{path}: {key!r} must be a list of integers")
             batch[key] = np.asarray(labels, np.int64)
             if batch[key].shape != (len(data),):
                 raise ClasswiseError(f"{path}: {batch[key].size} values in {key!r} for {len(data)} images")
@@ -180,7 +180,7 @@ def _read_batch(path: Path) -> dict[str, np.ndarray[Any, Any]]:
 def _names(folder: Path, key: str) -> tuple[str, ...] | None:
     for name in ("batches.meta", "meta"):
         if (folder / name).is_file():
-            found = read_pickle(folder / name).get(key)
-            if isinstance(found, list) and all(isinstance(value, bytes | str) for value in found):
-                return tuple(_text(value) for value in found)
+            names = read_pickle(folder / name).get(key)
+            if isinstance(names, list) and all(isinstance(value, bytes | str) for value in names):
+                return tuple(_text(value) for value in names)
     return None

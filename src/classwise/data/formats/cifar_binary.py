@@ -19,13 +19,13 @@ _HUNDRED = {"train": ["train.bin"], "test": ["test.bin"]}
 
 @configurable
 class CifarBinary(Format):
-    """The folder ``cifar-10-batches-bin`` or ``cifar-100-binary``, or one of their files of images.
+    """The folder ``cifar-10-batches-bin`` or ``cifar-100-binary``, or one of their image files.
 
-    A record of CIFAR-10 is a label and 3,072 pixels; one of CIFAR-100 has the superclass before the label.
+    A record of CIFAR-10 is a label and 3,072 pixels; in CIFAR-100 the superclass precedes the label.
     """
 
     def accepts(self, path: Path) -> bool:
-        """A folder with the official files, or a file whose length is that of whole records."""
+        """Whether the path is a folder with the official files, or a file whose length is that of complete records."""
         if path.is_dir():
             return bool(_layout(path))
         return path.suffix == ".bin" and path.is_file() and _label_bytes(path) > 0
@@ -34,7 +34,7 @@ class CifarBinary(Format):
         """Read the records of the split.
 
         Raises:
-            ClasswiseError: naming the file that is missing or truncated.
+            ClasswiseError: if a file is missing or truncated.
         """
         files = [path]
         if path.is_dir():
@@ -45,7 +45,7 @@ class CifarBinary(Format):
         folder = files[0].parent
         records = [_records(file) for file in files]
         if len({part.shape[1] for part in records}) > 1:
-            raise ClasswiseError(f"{path} has files of CIFAR-10 and of CIFAR-100; keep one set in a folder")
+            raise ClasswiseError(f"{path} has files of CIFAR-10 and of CIFAR-100; use one folder per data set")
         values = np.concatenate(records)
         labels = values[:, :-_PIXELS].astype(np.int64)
         hundred = labels.shape[1] == 2
@@ -69,17 +69,19 @@ def _layout(folder: Path) -> dict[str, list[str]] | None:
 
 
 def _label_bytes(file: Path) -> int:
-    """1 or 2, whichever divides the file into whole records; 0 if neither does."""
+    """Number of label bytes per record, 1 or 2; 0 if the file does not consist of complete records."""
     size = file.stat().st_size
     return next((count for count in (1, 2) if size and size % (count + _PIXELS) == 0), 0)
 
 
 def _records(file: Path) -> np.ndarray[tuple[int, int], np.dtype[np.uint8]]:
-    """(N, label bytes + 3072)."""
+    """The records of a file, (N, label bytes + 3072)."""
     values = read_bytes(file)
     count = _label_bytes(file)
     if not count:
-        raise ClasswiseError(f"{file} has {values.size} bytes, no whole records of CIFAR-10 or CIFAR-100; get it again")
+        raise ClasswiseError(
+            f"{file} has {values.size} bytes, not complete records of CIFAR-10 or CIFAR-100; download it again"
+        )
     return values.reshape(-1, count + _PIXELS)
 
 

@@ -21,30 +21,30 @@ _LABELS = "labels.npy"
 
 @configurable
 class CifarC(Format):
-    """The folder ``CIFAR-10-C`` (Hendrycks and Dietterich 2019), or one corruption's file of it (``fog.npy``).
+    """The folder ``CIFAR-10-C`` (Hendrycks and Dietterich 2019), or the file of one corruption (``fog.npy``).
 
-    A file holds the same test images at five severities, one block after the other; ``labels.npy`` beside it their
-    labels. The ``index`` of an image is its number in the original test set; column ``severity`` says how strong.
+    A file contains the test images at five severities, one block per severity; ``labels.npy`` contains their labels.
+    The ``index`` of an image is that in the original test set; the column ``severity`` is the severity.
 
     Attributes:
-        corruption: which file of the folder.
-        severity: only this one, 1 to 5; all where none is given.
+        corruption: name of the corruption, for a folder.
+        severity: 1 to 5; by default all.
     """
 
     corruption: str | None = None
     severity: Count | None = None
 
     def accepts(self, path: Path) -> bool:
-        """A folder with ``labels.npy`` and others, or a .npy file beside ``labels.npy``."""
+        """Whether the path is a folder with ``labels.npy`` and other .npy files, or one of these files."""
         if path.is_dir():
             return (path / _LABELS).is_file() and bool(corruptions(path))
         return path.suffix == ".npy" and path.name != _LABELS and (path.parent / _LABELS).is_file()
 
     def read(self, path: Path, split: str) -> Images:
-        """Read one corruption, by memory map, so that a single severity costs no more than its own images.
+        """Read one corruption, memory-mapped, so that only the images of the severity are read.
 
         Raises:
-            ClasswiseError: for an unknown corruption or severity, or files that do not fit each other.
+            ClasswiseError: for an unknown corruption or severity, or images and labels that do not match.
         """
         if split != "test":
             raise ClasswiseError(f"{path} has no split {split!r}; it has test only")
@@ -53,24 +53,24 @@ class CifarC(Format):
             known = corruptions(path)
             if self.corruption is None:
                 raise ClasswiseError(
-                    f"{path} holds {len(known)} corruptions; give corruption=, one of: {', '.join(known)}"
+                    f"{path} has {len(known)} corruptions; give corruption=, one of: {', '.join(known)}"
                 )
             if self.corruption not in known:
                 raise unknown("corruption", self.corruption, known)
             file = path / f"{self.corruption}.npy"
         if self.severity is not None and self.severity > SEVERITIES:
-            raise ClasswiseError(f"severity = {self.severity} should be 1 to {SEVERITIES}")
+            raise ClasswiseError(f"severity = {self.severity}: must be 1 to {SEVERITIES}")
         x, y = _array(file), _array(file.parent / _LABELS)
         if x.ndim != 4 or x.dtype != np.uint8 or not len(x) or len(x) % SEVERITIES:
-            raise ClasswiseError(f"{file} should be a uint8 array (5 N, H, W, channels); it is {x.dtype} {x.shape}")
+            raise ClasswiseError(f"{file}: array of {x.dtype} {x.shape}, expected uint8 (5 N, H, W, channels)")
         count = len(x) // SEVERITIES
         if y.ndim == 0 or len(y) not in (count, len(x)):
             raise ClasswiseError(f"{file.parent / _LABELS} has {y.size} labels for {len(x)} images of {file.name}")
         if y.ndim != 1 or y.dtype.kind not in "iu":
-            raise ClasswiseError(f"{file.parent / _LABELS} should hold whole numbers (N,); it is {y.dtype} {y.shape}")
+            raise ClasswiseError(f"{file.parent / _LABELS}: array of {y.dtype} {y.shape}, expected integers (N,)")
         limits.check_classes(int(y.max(initial=0)) + 1, len(x), str(file.parent / _LABELS))
-        kept = count if self.severity is not None else len(x)
-        limits.check_size(kept * int(np.prod(x.shape[1:])), str(file))
+        selected = count if self.severity is not None else len(x)
+        limits.check_size(selected * int(np.prod(x.shape[1:])), str(file))
         y = np.tile(y, SEVERITIES) if len(y) == count else y
         names = [str(number) for number in range(int(y.max()) + 1)]
         rows = slice(None) if self.severity is None else slice(count * (self.severity - 1), count * self.severity)
@@ -87,16 +87,16 @@ class CifarC(Format):
 
 
 def corruptions(folder: Path) -> list[str]:
-    """The corruptions that a folder has files of."""
+    """Names of the corruptions in a folder."""
     return sorted(file.stem for file in folder.glob("*.npy") if file.name != _LABELS)
 
 
 def _array(file: Path) -> np.ndarray[Any, Any]:
     try:
         check_regular(file)
-        found: np.ndarray[Any, Any] = np.load(file, mmap_mode="r", allow_pickle=False)
+        array: np.ndarray[Any, Any] = np.load(file, mmap_mode="r", allow_pickle=False)
     except ClasswiseError:
         raise
     except (OSError, ValueError, EOFError, OverflowError, SyntaxError, MemoryError) as error:
-        raise ClasswiseError(f"{file} is not a whole .npy file of plain numbers: {error}") from error
-    return found
+        raise ClasswiseError(f"{file} is truncated or not a .npy file of numbers: {error}") from error
+    return array

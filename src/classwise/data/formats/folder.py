@@ -1,4 +1,4 @@
-"""A folder of pictures, one subfolder a class."""
+"""A folder of image files, with one subfolder per class."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ _SPLITS = frozenset({"train", "test", "val", "valid", "validation"})
 
 @configurable
 class Folder(Format):
-    """``folder/class/*.png``, or ``folder/split/class/*.png``; the classes are the sorted names of the subfolders.
+    """Image files ``folder/class/*.png`` or ``folder/split/class/*.png``; classes are sorted subfolder names.
 
     Attributes:
-        size: if given, every picture is scaled and cut to this square.
-        resize: with ``size``, what the shorter side is scaled to before the square is cut: ``resize=256, size=224``.
-        per_class: if given, only so many pictures of each class, the first by name, are read.
+        size: resize the shorter side to this and crop the central square.
+        resize: with ``size``, resize the shorter side to this before the crop: ``resize=256, size=224``.
+        per_class: read only this many images of each class, the first by name.
     """
 
     size: Count | None = None
@@ -34,31 +34,31 @@ class Folder(Format):
     per_class: Count | None = None
 
     def accepts(self, path: Path) -> bool:
-        """A folder with a picture somewhere in a subfolder."""
+        """Whether the path is a folder with an image file below a subfolder."""
         if not path.is_dir():
             return False
         search = Search()
         try:
-            return any(next(search.pictures(folder), None) is not None for folder in subfolders(path))
-        except ClasswiseError:  # too many other files before the first picture
+            return any(next(search.image_files(folder), None) is not None for folder in subfolders(path))
+        except ClasswiseError:  # too many other files before the first image
             return False
 
     def read(self, path: Path, split: str) -> Images:
-        """Decode every picture. Without a subfolder of the split, the whole folder is read whatever the split.
+        """Decode all images of the split; without split subfolders, those of the whole folder.
 
         Raises:
-            ClasswiseError: for a class without a picture, a corrupt picture, unequal sizes, or a missing split.
+            ClasswiseError: for a class without images, a damaged image, different sizes, or a missing split.
         """
         folder = _folder_of_split(path, split)
         classes = subfolders(folder)
         limits.check_classes(len(classes), 0, str(folder))
         files, search = [], Search()
         for one in classes:
-            files.append(sorted(search.pictures(one))[: self.per_class])
+            files.append(sorted(search.image_files(one))[: self.per_class])
             if not files[-1]:
-                raise ClasswiseError(f"{one} holds no picture; remove this class or fill it")
-        x = stack((str(file), decode(file, str(file), self.size, self.resize)) for found in files for file in found)
-        y = torch.arange(len(classes)).repeat_interleave(torch.tensor([len(found) for found in files]))
+                raise ClasswiseError(f"{one} has no images; add images or remove this class")
+        x = stack((str(file), decode(file, str(file), self.size, self.resize)) for group in files for file in group)
+        y = torch.arange(len(classes)).repeat_interleave(torch.tensor([len(group) for group in files]))
         return Images(x, y, [one.name for one in classes], name=path.name, split=split_of_file(folder))
 
 
@@ -67,55 +67,55 @@ def _folder_of_split(path: Path, split: str) -> Path:
         return path / split
     names = [folder.name for folder in subfolders(path)]
     if not names:
-        raise ClasswiseError(f"{path} has no subfolders; it needs one for each class")
+        raise ClasswiseError(f"{path} has no subfolders; expected one per class")
     if set(names) <= _SPLITS:
         raise ClasswiseError(f"{path} has no split {split!r}, only {', '.join(names)}")
     return path
 
 
 def subfolders(path: Path) -> list[Path]:
-    """The folders in a folder, hidden ones aside, in the order of their names."""
+    """The subfolders of a folder, sorted by name, without hidden ones."""
     return sorted(item for item in path.iterdir() if item.is_dir() and not item.name.startswith("."))
 
 
 class Search:
-    """A search for pictures that gives up where there is too much else."""
+    """A search for image files with a limit on the number of other files."""
 
     def __init__(self) -> None:
         self._others = 0
 
-    def pictures(self, folder: Path) -> Iterator[Path]:
-        """Every picture below the folder, by suffix, in no order; links to folders are not followed.
+    def image_files(self, folder: Path) -> Iterator[Path]:
+        """Yield all image files below the folder, by suffix, unsorted; links to folders are not followed.
 
         Raises:
-            ClasswiseError: after `limits.FOLDER_ENTRIES` other files and folders in all folders that were searched.
+            ClasswiseError: after `limits.FOLDER_ENTRIES` other files and folders, over all searched folders.
         """
-        waiting = [os.fspath(folder)]
-        while waiting:
+        pending = [os.fspath(folder)]
+        while pending:
             try:
-                entries = os.scandir(waiting.pop())
-            except OSError:  # one that may not be read, or is gone, has no pictures
+                entries = os.scandir(pending.pop())
+            except OSError:  # unreadable or removed
                 continue
             with entries:
                 for entry in entries:
                     name = entry.name
                     if entry.is_dir(follow_symlinks=False):
-                        waiting.append(entry.path)
+                        pending.append(entry.path)
                     elif not name.startswith(".") and Path(name).suffix.lower() in SUFFIXES and entry.is_file():
                         yield Path(entry.path)
                         continue
                     self._others += 1
                     if self._others > limits.FOLDER_ENTRIES:
                         raise ClasswiseError(
-                            f"{folder}: more than {limits.FOLDER_ENTRIES:,} files and folders that are no pictures; "
-                            "give the folder of the images alone"
+                            f"{folder}: more than {limits.FOLDER_ENTRIES:,} files and folders that are not images; "
+                            "give a folder that contains only images"
                         )
 
 
-def pictures(folder: Path) -> list[Path]:
-    """Every picture below the folder, by suffix, in the order of the names.
+def image_files(folder: Path) -> list[Path]:
+    """All image files below the folder, by suffix, sorted.
 
     Raises:
-        ClasswiseError: as `Search.pictures` does.
+        ClasswiseError: as `Search.image_files`.
     """
-    return sorted(Search().pictures(folder))
+    return sorted(Search().image_files(folder))

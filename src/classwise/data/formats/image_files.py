@@ -1,4 +1,4 @@
-"""Encoded pictures (JPEG, PNG, WebP, ...) to pixels."""
+"""Decoding of image files (JPEG, PNG, WebP, ...)."""
 
 from __future__ import annotations
 
@@ -39,110 +39,112 @@ _DAMAGED = (
     struct.error,
     Image.DecompressionBombError,
 )
-"""What Pillow's readers raise for damaged pictures; each has its own."""
+"""Exceptions of Pillow's readers for damaged images."""
 KINDS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
-"""The kinds of pictures that are read; Pillow knows more, some of which start programs."""
+"""Supported image formats; other formats of Pillow may start external programs."""
 
 
 def decode(content: bytes | Path, where: str, size: int | None = None, resize: int | None = None) -> Pixels:
-    """Decode one picture.
+    """Decode an image.
 
     Args:
-        content: the encoded bytes, or the file that holds them.
-        where: names the picture in an error.
-        size: if given, the shorter side is scaled to it (bilinear) and the middle square is cut out.
-        resize: if given, the shorter side is scaled to this instead; the square of ``size`` is cut out as before.
+        content: the encoded bytes, or a file.
+        where: description of the image for error messages.
+        size: resize the shorter side to this (bilinear) and crop the central square.
+        resize: with ``size``, resize the shorter side to this before the crop.
 
     Returns:
-        uint8, (H, W) for a grey picture, else (H, W, 3). Transparency is dropped.
+        Pixels, uint8, (H, W) for a grayscale image, else (H, W, 3). Transparency is discarded.
 
     Raises:
-        ClasswiseError: if the bytes are not a whole picture with 8 bits a channel, or the square is larger than the
-            picture.
+        ClasswiseError: if the image is damaged, has not 8 bits per channel, or is too large.
     """
     if resize is not None and not (size and size <= resize):
-        raise ClasswiseError(f"resize = {resize} needs a size of at most that, such as size = {resize}; it is {size}")
+        raise ClasswiseError(f"resize = {resize} with size = {size}: give a size of at most {resize}")
     try:
-        with _opened(content) as picture:
-            _check_pixels(*picture.size, where)
-            picture.load()
-            plain = _plain(picture, where)
+        with _opened(content) as image:
+            _check_pixels(*image.size, where)
+            image.load()
+            plain = _plain(image, where)
             return np.asarray(plain if size is None else _square(plain, size, resize or size))
+    except ClasswiseError:
+        raise
     except _DAMAGED as error:
-        reason = "it is no picture" if isinstance(error, UnidentifiedImageError) else str(error)
+        reason = "not an image" if isinstance(error, UnidentifiedImageError) else str(error)
         raise ClasswiseError(f"{where} cannot be decoded: {reason}") from error
 
 
 @contextmanager
 def _opened(content: bytes | Path) -> Iterator[Image.Image]:
-    """The picture, its header read and no more; a size that Pillow warns of is for `_check_pixels`."""
+    """Open an image and read its header; `_check_pixels` replaces Pillow's warning about its size."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", Image.DecompressionBombWarning)
-        picture = Image.open(io.BytesIO(content) if isinstance(content, bytes) else content, formats=KINDS)
-    with picture:
-        yield picture
+        image = Image.open(io.BytesIO(content) if isinstance(content, bytes) else content, formats=KINDS)
+    with image:
+        yield image
 
 
 def _check_pixels(width: int, height: int, where: str) -> None:
     if width * height > limits.IMAGE_PIXELS:
-        raise ClasswiseError(f"{where}: {width} x {height} pixels; at most {limits.IMAGE_PIXELS:,} are decoded")
+        raise ClasswiseError(f"{where}: {width} x {height} pixels; at most {limits.IMAGE_PIXELS:,} are supported")
 
 
-def pixels_of(picture: Image.Image, where: str) -> Pixels:
-    """The pixels of an open picture, as `decode` gives them.
+def pixels_of(image: Image.Image, where: str) -> Pixels:
+    """The pixels of an open image, as returned by `decode`.
 
     Raises:
-        ClasswiseError: if it has not 8 bits a channel.
+        ClasswiseError: if the image has not 8 bits per channel.
     """
-    return np.asarray(_plain(picture, where))
+    return np.asarray(_plain(image, where))
 
 
-def _plain(picture: Image.Image, where: str) -> Image.Image:
-    """The picture as grey or RGB."""
-    if picture.mode[0] in "IF":
+def _plain(image: Image.Image, where: str) -> Image.Image:
+    """The image converted to grayscale or RGB."""
+    if image.mode[0] in "IF":
         raise ClasswiseError(
-            f"{where}: pixels of mode {picture.mode} are not read; save the picture with 8 bits a channel"
+            f"{where}: pixels of mode {image.mode} are not supported; save the image with 8 bits per channel"
         )
-    wanted = "L" if picture.mode in _GREY else "RGB"
-    if picture.mode == "P" and "transparency" in picture.info:
-        picture = picture.convert("RGBA")  # Pillow warns if asked for RGB at once
-    return picture if picture.mode == wanted else picture.convert(wanted)
+    mode = "L" if image.mode in _GREY else "RGB"
+    if image.mode == "P" and "transparency" in image.info:
+        image = image.convert("RGBA")  # Pillow warns about a direct conversion to RGB
+    return image if image.mode == mode else image.convert(mode)
 
 
-def _square(picture: Image.Image, size: int, shorter: int) -> Image.Image:
-    width, height = picture.size
+def _square(image: Image.Image, size: int, shorter: int) -> Image.Image:
+    width, height = image.size
     scale = shorter / min(width, height)
     new = (max(shorter, round(width * scale)), max(shorter, round(height * scale)))
     _check_pixels(*new, f"scaled to size = {size}")
     left, top = (new[0] - size) // 2, (new[1] - size) // 2
-    return picture.resize(new, Image.Resampling.BILINEAR).crop((left, top, left + size, top + size))
+    return image.resize(new, Image.Resampling.BILINEAR).crop((left, top, left + size, top + size))
 
 
-def stack(pictures: Iterable[tuple[str, Pixels]]) -> Tensor:
-    """Put decoded pictures into one tensor.
+def stack(images: Iterable[tuple[str, Pixels]]) -> Tensor:
+    """Stack decoded images into one tensor.
 
     Args:
-        pictures: pairs of a name for errors and the pixels. Grey ones among coloured ones become grey RGB.
+        images: pairs of a description for error messages and the pixels. Grayscale images are converted to RGB if
+            any image has colours.
 
     Returns:
-        (N, C, H, W) uint8, C = 1 if every picture is grey, else 3.
+        Images (N, C, H, W), uint8, with C = 1 if all images are grayscale, else 3.
 
     Raises:
-        ClasswiseError: if two pictures differ in size.
+        ClasswiseError: if the sizes differ, or the images exceed the memory.
     """
     arrays: list[Pixels] = []
-    held, checked = 0, 0
-    for where, pixels in pictures:
-        held += pixels.nbytes
-        if held - checked > limits.FREE_BYTES:
-            # What is held already is not free any more; the tensor will take as much again.
-            limits.check_size(held, f"the pictures up to {where}")
-            checked = held
+    total, checked = 0, 0
+    for where, pixels in images:
+        total += pixels.nbytes
+        if total - checked > limits.FREE_BYTES:
+            # The arrays are in memory already; the tensor needs the same amount again.
+            limits.check_size(total, f"the images up to {where}")
+            checked = total
         if arrays and pixels.shape[:2] != arrays[0].shape[:2]:
             here, first = ("x".join(str(side) for side in array.shape[1::-1]) for array in (pixels, arrays[0]))
             raise ClasswiseError(
                 f"{where} is {here} and the first image {first} (width x height); "
-                "resize them, or give size=64 (--data-set size=64) to cut all to that square"
+                "resize the images, or use size=64 (--data-set size=64) to resize and crop all of them"
             )
         arrays.append(pixels)
     coloured = any(pixels.ndim == 3 for pixels in arrays)

@@ -1,4 +1,4 @@
-"""Which dimension of an array holds the channels."""
+"""Detection of the channel dimension of image arrays."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ import numpy as np
 from classwise.core.errors import ClasswiseError
 
 _USUAL, _UNUSUAL = (1, 3), (2, 4)
-"""How many channels an image may have; the usual counts are tried first."""
+"""Supported numbers of channels; the usual ones are tried first."""
 
 
 def channels_first(x: np.ndarray[Any, Any], where: str) -> np.ndarray[Any, Any]:
-    """Images of a numpy array as (N, C, H, W).
+    """Convert an array of images to (N, C, H, W).
 
     Args:
-        x: (N, H, W), (N, H, W, C) or (N, C, H, W). Where both dimensions are as
-            likely to be the channels, the second is taken.
-        where: begins the line of an error.
+        x: (N, H, W), (N, H, W, C) or (N, C, H, W). If both the second and the last dimension may be the channels, the
+            second is used.
+        where: description of the array for error messages.
 
     Raises:
         ClasswiseError: if neither dimension can be the channels.
@@ -30,4 +30,4 @@ def channels_first(x: np.ndarray[Any, Any], where: str) -> np.ndarray[Any, Any]:
             return x
         if x.shape[3] in channels:
             return np.ascontiguousarray(x.transpose(0, 3, 1, 2))
-    raise ClasswiseError(f"{where}: images of shape {x.shape} should be (N, H, W), (N, H, W, C) or (N, C, H, W)")
+    raise ClasswiseError(f"{where}: images of shape {x.shape}, expected (N, H, W), (N, H, W, C) or (N, C, H, W)")

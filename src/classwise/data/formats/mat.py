@@ -1,4 +1,4 @@
-"""MATLAB files in the form of SVHN's cropped digits."""
+"""The MATLAB files of SVHN (cropped digits)."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ _SPLITS = ("train", "test", "extra")
 
 @configurable
 class Mat(Format):
-    """One of SVHN's files of cropped digits (``test_32x32.mat``), or the folder that holds them.
+    """A file of SVHN's cropped digits (``test_32x32.mat``), or their folder.
 
     ``X`` is (H, W, 3, N) uint8, ``y`` is (N, 1). The digit 0 has the label 10 in the files and 0 here.
     """
 
     def accepts(self, path: Path) -> bool:
-        """A file with the suffix .mat, or a folder with a file of SVHN's names."""
+        """Whether the path is a .mat file, or a folder with a file of SVHN."""
         if path.is_dir():
             return any((path / f"{split}{_ENDING}").is_file() for split in _SPLITS)
         return path.suffix == ".mat" and path.is_file()
@@ -37,7 +37,7 @@ class Mat(Format):
         """Read one file.
 
         Raises:
-            ClasswiseError: naming the file, if it is missing or truncated, or its arrays are not SVHN's.
+            ClasswiseError: if the file is missing, truncated, or has other arrays.
         """
         file = path / f"{split}{_ENDING}" if path.is_dir() else path
         if not file.is_file():
@@ -45,11 +45,11 @@ class Mat(Format):
         arrays = _arrays(file)
         x, y = arrays.get("X"), arrays.get("y")
         if x is None or x.ndim != 4 or x.dtype != np.uint8:
-            raise ClasswiseError(f"{file}: 'X' should be a uint8 array of shape (H, W, channels, N)")
+            raise ClasswiseError(f"{file}: 'X' must be a uint8 array of shape (H, W, channels, N)")
         if y is None or y.size != x.shape[3] or y.dtype.kind not in "iuf":
-            raise ClasswiseError(f"{file}: 'y' should hold {x.shape[3]} labels, one per image")
+            raise ClasswiseError(f"{file}: 'y' must contain {x.shape[3]} labels, one per image")
         if not (np.isfinite(y).all() and (np.abs(y) < 2**31).all() and (y == np.round(y)).all()):
-            raise ClasswiseError(f"{file}: 'y' should hold whole numbers")
+            raise ClasswiseError(f"{file}: 'y' must contain integers")
         labels = y.ravel().astype(np.int64)
         labels[labels == 10] = 0
         classes = max(9, int(labels.max(initial=0))) + 1
@@ -60,7 +60,7 @@ class Mat(Format):
 
 
 def _arrays(file: Path) -> dict[str, np.ndarray[Any, Any]]:
-    """The arrays of the file; it cannot hold code."""
+    """The arrays of the file, which cannot contain code."""
     from scipy.io import loadmat
 
     try:
@@ -71,26 +71,28 @@ def _arrays(file: Path) -> dict[str, np.ndarray[Any, Any]]:
     except ClasswiseError:
         raise
     except NotImplementedError as error:
-        raise ClasswiseError(f"{file} is a MATLAB 7.3 file; save it with -v7, or get the official one") from error
-    except Exception as error:  # scipy's reader has no error of its own: a cut file fails in many ways
-        raise ClasswiseError(f"{file} is truncated or no MATLAB file ({type(error).__name__}); get it again") from error
+        raise ClasswiseError(f"{file} is a MATLAB 7.3 file; save it with -v7, or use the official one") from error
+    except Exception as error:  # scipy raises many types of exceptions for truncated files
+        raise ClasswiseError(
+            f"{file} is truncated or not a MATLAB file ({type(error).__name__}); download it again"
+        ) from error
     return {key: value for key, value in content.items() if isinstance(value, np.ndarray)}
 
 
 _COMPRESSED, _MATRIX = 15, 14
 _HEAD = 4096
-"""Bytes in which an array's type, shape and name lie, and the length of its values."""
+"""Number of bytes that contain the type, shape and name of an array and the length of its values."""
 
 
 def _check_headers(source: IO[bytes], file: Path) -> None:
-    """See, before scipy allocates anything, that every array of a file of version 5 is of numbers and fits the memory.
+    """Check the arrays of a version 5 file before scipy allocates memory: numeric, and not larger than the memory.
 
-    The file is a sequence of elements, each with its type and length in 8 bytes; a compressed one holds one element.
+    The file is a sequence of elements, each with 8 bytes of type and length; a compressed element contains another.
 
     Raises:
-        ClasswiseError: if an array is not, or does not.
+        ClasswiseError: if an array is not numeric, or too large.
         NotImplementedError: for version 7.3.
-        ValueError: if it is truncated, or of no version.
+        ValueError: if the file is truncated, or its version is unknown.
     """
     head = source.read(128)
     if head[124:128] not in (b"\0\1IM", b"\1\0MI", b"\0\2IM", b"\2\0MI"):
@@ -115,15 +117,15 @@ def _check_headers(source: IO[bytes], file: Path) -> None:
 
 
 def _array_bytes(content: bytes, order: str, file: Path) -> int:
-    """The bytes of an array's values, from the beginning of its element: flags, shape, name, values."""
+    """Size of an array's values in bytes, from the beginning of its element: flags, shape, name, values."""
     flags = struct.unpack_from(f"{order}I", content, 8)[0]
     if flags & 0xFF not in (4, *range(6, 16)) or flags & 0x800:  # char and numeric; bit 11: complex
         raise ClasswiseError(
-            f"{file} holds an array that is not of real numbers or text; SVHN's files have 'X' and 'y' only"
+            f"{file} has an array that is not of real numbers or text; the files of SVHN have only 'X' and 'y'"
         )
     at = 16
     lengths: list[int] = []
-    for _ in range(3):  # shape, name, values: each with its own tag, short ones within it
+    for _ in range(3):  # shape, name, values: each has a tag, which includes short values
         word, length = struct.unpack_from(f"{order}II", content, at)
         if word >> 16:
             length, at = word >> 16, at + 8

@@ -1,4 +1,4 @@
-"""NumPy's .npz archives of images and labels."""
+"""NumPy .npz archives of images and labels."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _IMAGES = ("x", "images", "data")
 _LABELS = ("y", "labels", "targets")
 _MEMBERS = 10_000
 _NAME = 256
-"""Letters of a class name."""
+"""Maximum length of a class name."""
 _DAMAGED = (
     OSError,
     EOFError,
@@ -38,38 +38,40 @@ _DAMAGED = (
     zipfile.BadZipFile,
     zlib.error,
 )
-"""What zipfile and numpy raise for archives and headers that are not as they should be."""
+"""Exceptions of zipfile and numpy for invalid archives and headers."""
 
 
 @configurable
 class Npz(Format):
     """An archive with images (``x``, ``images`` or ``data``) and labels (``y``, ``labels`` or ``targets``).
 
-    With both splits in one file the keys end in the split (``x_train``, ``y_test``). Images are (N, H, W, C),
-    (N, C, H, W) or (N, H, W), uint8 or float in [0, 1]. An array ``class_names`` of text is taken if there.
+    If a file has both splits, the keys end in the split (``x_train``, ``y_test``). Images are (N, H, W, C),
+    (N, C, H, W) or (N, H, W), uint8 or float in [0, 1]. An array ``class_names`` of strings is optional.
     """
 
     def accepts(self, path: Path) -> bool:
-        """A file with the suffix .npz."""
+        """Whether the path is a .npz file."""
         return path.suffix == ".npz" and path.is_file()
 
     def read(self, path: Path, split: str) -> Images:
         """Read the arrays of one split.
 
         Raises:
-            ClasswiseError: naming the file, if it is truncated, holds pickled objects, or lacks a key.
+            ClasswiseError: if the file is truncated, has pickled objects, or lacks a key.
         """
         try:
-            # Opened here: numpy would leave the file of a broken archive open.
+            # Opened here, because numpy does not close the file of a damaged archive.
             with path.open("rb") as file, np.lib.npyio.NpzFile(file, allow_pickle=False) as archive:
                 if archive.zip is None or len(archive.files) > _MEMBERS:
-                    raise ClasswiseError(f"{path} holds {len(archive.files)} arrays; at most {_MEMBERS} are looked at")
+                    raise ClasswiseError(f"{path} has {len(archive.files)} arrays; at most {_MEMBERS} are supported")
                 x = _pick(archive, _IMAGES, split, path)
                 by_split = any(f"{key}_{split}" in archive for key in _IMAGES)
                 y = _pick(archive, _LABELS, split, path)
                 names = _class_names(archive, path) if "class_names" in archive else None
+        except ClasswiseError:
+            raise
         except _DAMAGED as error:
-            raise ClasswiseError(f"{path} is not a whole .npz of plain arrays: {error}") from error
+            raise ClasswiseError(f"{path} is truncated or not a .npz file of plain arrays: {error}") from error
         return Images(
             channels_first(x, str(path)), y, names, name=path.stem, split=split if by_split else split_of_file(path)
         )
@@ -85,7 +87,7 @@ def _pick(archive: Any, keys: tuple[str, ...], split: str, path: Path) -> np.nda
 
 
 def _array(archive: Any, key: str, path: Path) -> np.ndarray[Any, Any]:
-    """One array, after its header has shown that it is of plain numbers or text, and fits its member and the memory."""
+    """Read one array after checks of its header: plain numbers or text, and a size that matches member and memory."""
     info = archive.zip.getinfo(key if key in archive.zip.namelist() else f"{key}.npy")
     where = f"{path}, array {key!r}"
     if info.flag_bits & 1:
@@ -93,27 +95,25 @@ def _array(archive: Any, key: str, path: Path) -> np.ndarray[Any, Any]:
     with archive.zip.open(info) as member:
         version = np.lib.format.read_magic(member)
         if version not in ((1, 0), (2, 0)):
-            raise ClasswiseError(f"{where} is of .npy version {version}; 1.0 and 2.0 are read")
+            raise ClasswiseError(f"{where} has .npy version {version}; 1.0 and 2.0 are supported")
         read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
         shape, _, dtype = read(member)
         start = member.tell()
     if dtype.hasobject:
-        raise ValueError(f"array {key!r} holds pickled objects, which could run code")
+        raise ValueError(f"array {key!r} has pickled objects, which could execute code")
     size = math.prod(shape) * dtype.itemsize
     if min(shape, default=0) < 0 or size != info.file_size - start:
-        raise ClasswiseError(
-            f"{where}: the header says {shape} of {dtype} and the archive holds {info.file_size - start} bytes"
-        )
+        raise ClasswiseError(f"{where}: {info.file_size - start} bytes do not match the header, {shape} of {dtype}")
     limits.check_size(size, where, info.compress_size)
-    found: np.ndarray[Any, Any] = archive[key]
-    return found
+    array: np.ndarray[Any, Any] = archive[key]
+    return array
 
 
 def _class_names(archive: Any, path: Path) -> list[str]:
-    """The names of the classes, which are text (N,)."""
+    """The class names, an array of strings (N,)."""
     names = _array(archive, "class_names", path)
     if names.ndim != 1 or names.dtype.kind not in "US" or names.dtype.itemsize > 4 * _NAME:
         raise ClasswiseError(
-            f"{path}: 'class_names' should be text (N,) of at most {_NAME} letters; it is {names.dtype} {names.shape}"
+            f"{path}: 'class_names' is {names.dtype} {names.shape}, expected strings (N,) of at most {_NAME} characters"
         )
     return [name.decode("utf-8", "replace") if isinstance(name, bytes) else str(name) for name in names.tolist()]

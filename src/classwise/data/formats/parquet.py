@@ -1,4 +1,4 @@
-"""Parquet in the Hugging Face image layout: a column of encoded pictures, columns of labels, names in the metadata."""
+"""Parquet files in the Hugging Face image layout: encoded images, label columns, and class names in the metadata."""
 
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ from classwise.data.images import Column, Images, check_labels
 _LABELS = ("label", "fine_label", "labels")
 _COARSE = "coarse_label"
 _ROWS = 16
-"""Rows whose encoded pictures are in memory at once."""
+"""Number of rows whose encoded images are in memory at once."""
 
 
 @configurable
 class Parquet(Format):
-    """One Parquet file, or a folder of them whose names carry the split (``train-00000-of-00002.parquet``).
+    """A Parquet file, or a folder of Parquet files with the split in their names (``train-00000-of-00002.parquet``).
 
     The label column is ``label``, ``fine_label`` or ``labels``, else the only column of class labels. A column
-    ``coarse_label`` gives the superclasses. Every other column of whole numbers becomes a column of the images.
+    ``coarse_label`` contains the superclasses. Every other integer column becomes a column of the images.
 
     Attributes:
-        label: the label column, where the usual choice is not wanted.
-        size: if given, every picture is scaled and cut to this square.
-        resize: with ``size``, what the shorter side is scaled to before the square is cut.
+        label: name of the label column, if not the default.
+        size: resize the shorter side to this and crop the central square.
+        resize: with ``size``, resize the shorter side to this before the crop.
     """
 
     label: str | None = None
@@ -46,17 +46,16 @@ class Parquet(Format):
     resize: Count | None = None
 
     def accepts(self, path: Path) -> bool:
-        """A file that is Parquet by suffix or content, or a folder that holds such files."""
+        """Whether the path is a Parquet file, by suffix or content, or a folder of such files."""
         if path.is_dir():
             return bool(_shards(path))
         return path.suffix == ".parquet" or begins_with(path, b"PAR1")
 
     def read(self, path: Path, split: str) -> Images:
-        """Decode every picture of the split.
+        """Decode all images of the split.
 
         Raises:
-            ClasswiseError: naming the file and the row, for a truncated file, a corrupt picture, unequal sizes,
-                or a missing column.
+            ClasswiseError: for a truncated file, a damaged image (with its row), different sizes, or a missing column.
         """
         files = _files_of_split(path, split) if path.is_dir() else [path]
         schemas = [_schema(file) for file in files]
@@ -64,22 +63,22 @@ class Parquet(Format):
         features = _features(schema)
         for file, other in zip(files, schemas, strict=True):
             if not other.equals(schema) or _features(other) != features:
-                raise ClasswiseError(f"{file} has other columns or class names than {files[0].name}")
-        pictures = _picture_column(schema, features, files[0])
+                raise ClasswiseError(f"{file}: columns or class names differ from those of {files[0].name}")
+        column = _image_column(schema, features, files[0])
         label = _label_column(schema, features, self.label, files[0])
-        whole = [name for name in schema.names if name != pictures and pa.types.is_integer(schema.field(name).type)]
-        if len(whole) > limits.GROUPINGS:
+        integers = [name for name in schema.names if name != column and pa.types.is_integer(schema.field(name).type)]
+        if len(integers) > limits.GROUPINGS:
             raise ClasswiseError(
-                f"{files[0]} has {len(whole)} columns of whole numbers; at most {limits.GROUPINGS} are read"
+                f"{files[0]} has {len(integers)} integer columns; at most {limits.GROUPINGS} are supported"
             )
-        tables = [_read_table(file, whole) for file in files]
-        # Labels before pictures: they are found wrong in a moment.
-        columns = {name: _column(tables, name, features, files[0]) for name in whole}
+        tables = [_read_table(file, integers) for file in files]
+        # Labels before images: they are checked faster.
+        columns = {name: _column(tables, name, features, files[0]) for name in integers}
         check_labels(columns[label].ids, columns[label].names, path.stem)
         x = stack(
             (where, decode(content, where, self.size, self.resize))
             for file in files
-            for where, content in _contents(file, pictures)
+            for where, content in _contents(file, column)
         )
         y = columns.pop(label)
         coarse = columns.get(_COARSE) if label != _COARSE else None
@@ -101,97 +100,95 @@ def _shards(folder: Path) -> list[Path]:
 
 
 def _files_of_split(folder: Path, split: str) -> list[Path]:
-    """The files ``[prefix-]split[-00000-of-00002[-hash]].parquet``, which must have one prefix."""
+    """The files ``[prefix-]split[-00000-of-00002[-hash]].parquet``, which must have the same prefix."""
     files = _shards(folder)
     pattern = re.compile(rf"(?:(.+)[-_.])?{re.escape(split)}(?:-\d+-of-\d+(?:-\w+)?)?")
     prefixes = {file: match.group(1) for file in files if (match := pattern.fullmatch(file.stem))}
     if len(set(prefixes.values())) != 1:
         names = ", ".join(file.name for file in list(prefixes or files)[:4])
-        count = "several sets" if prefixes else "no file"
-        raise ClasswiseError(f"{folder} has {count} of the split {split!r} ({names}); give the path of the file")
+        count = "several data sets" if prefixes else "no file"
+        raise ClasswiseError(f"{folder} has {count} for the split {split!r} ({names}); give the path of the file")
     return list(prefixes)
 
 
 @contextmanager
 def _opened(file: Path) -> Iterator[pq.ParquetFile]:
-    """The file, its footer read, and pyarrow's errors in one line."""
+    """Open the file and read its footer; errors of pyarrow become `ClasswiseError`."""
     try:
         check_regular(file)
         limits.check_size(file.stat().st_size, str(file))
-        # Opened here: given a path, pyarrow would read partition columns out of the names of the folders.
+        # Opened here, because for a path pyarrow derives partition columns from folder names.
         with file.open("rb") as source, pq.ParquetFile(source, page_checksum_verification=True) as opened:
             yield opened
-    except OSError as error:  # pyarrow's own errors of input and output are OSError too
+    except OSError as error:  # includes pyarrow's input and output errors
         raise ClasswiseError(f"{file} cannot be read as Parquet: {error}") from error
     except (pa.ArrowException, MemoryError, UnicodeDecodeError) as error:
-        raise ClasswiseError(f"{file} is not a whole Parquet file: {error}") from error
+        raise ClasswiseError(f"{file} is truncated or not a Parquet file: {error}") from error
 
 
 def _schema(file: Path) -> pa.Schema:
-    """The columns of a file that has rows, after its footer has shown that they fit into memory."""
+    """The schema of a file, after checks that it has rows and does not exceed the memory."""
     with _opened(file) as opened:
-        about = opened.metadata
-        if about.num_rows == 0:
+        metadata = opened.metadata
+        if metadata.num_rows == 0:
             raise ClasswiseError(f"{file} has no rows")
         schema = opened.schema_arrow
         if len(set(schema.names)) < len(schema.names):
-            raise ClasswiseError(f"{file} has two columns of one name")
-        for group in range(about.num_row_groups):
-            for number in range(about.num_columns):
-                chunk = about.row_group(group).column(number)
+            raise ClasswiseError(f"{file} has two columns of the same name")
+        for group in range(metadata.num_row_groups):
+            for number in range(metadata.num_columns):
+                chunk = metadata.row_group(group).column(number)
                 size = max(chunk.total_uncompressed_size, 0)
                 limits.check_size(size, f"{file}, column {chunk.path_in_schema!r}", max(chunk.total_compressed_size, 1))
         return schema
 
 
 def _read_table(file: Path, columns: Sequence[str]) -> pa.Table:
-    """The columns of whole numbers."""
+    """The integer columns of a file."""
     with _opened(file) as opened:
         limits.check_size(opened.metadata.num_rows * 16 * len(columns), f"{file}, {opened.metadata.num_rows} rows")
         return opened.read(columns=list(columns))
 
 
 def _features(schema: pa.Schema) -> Mapping[str, Mapping[str, Any]]:
-    """The features that the `datasets` library wrote into the metadata; empty where it did not."""
+    """The features in the metadata written by the `datasets` library; empty if there are none."""
     try:
-        found = json.loads((schema.metadata or {})[b"huggingface"])["info"]["features"]
-    except (KeyError, ValueError, TypeError, RecursionError):  # of nothing, or of another layout
+        features = json.loads((schema.metadata or {})[b"huggingface"])["info"]["features"]
+    except (KeyError, ValueError, TypeError, RecursionError):  # missing, or another layout
         return {}
-    return (
-        {str(key): value for key, value in found.items() if isinstance(value, dict)} if isinstance(found, dict) else {}
-    )
+    if not isinstance(features, dict):
+        return {}
+    return {str(key): value for key, value in features.items() if isinstance(value, dict)}
 
 
-def _picture_column(schema: pa.Schema, features: Mapping[str, Mapping[str, Any]], file: Path) -> str:
+def _image_column(schema: pa.Schema, features: Mapping[str, Mapping[str, Any]], file: Path) -> str:
     for name in schema.names:
         kind = schema.field(name).type
-        holds_bytes = pa.types.is_struct(kind) and kind.get_field_index("bytes") >= 0
-        if holds_bytes or (pa.types.is_binary(kind) and features.get(name, {}).get("_type") == "Image"):
+        has_bytes = pa.types.is_struct(kind) and kind.get_field_index("bytes") >= 0
+        if has_bytes or (pa.types.is_binary(kind) and features.get(name, {}).get("_type") == "Image"):
             return str(name)
-    raise ClasswiseError(
-        f"{file} has no column of pictures (struct with 'bytes'); its columns: {', '.join(schema.names)}"
-    )
+    raise ClasswiseError(f"{file} has no image column (struct with 'bytes'); its columns: {', '.join(schema.names)}")
 
 
-def _label_column(schema: pa.Schema, features: Mapping[str, Mapping[str, Any]], asked: str | None, file: Path) -> str:
-    whole = [name for name in schema.names if pa.types.is_integer(schema.field(name).type)]
-    if asked is not None:
-        if asked not in whole:
+def _label_column(schema: pa.Schema, features: Mapping[str, Mapping[str, Any]], label: str | None, file: Path) -> str:
+    integers = [name for name in schema.names if pa.types.is_integer(schema.field(name).type)]
+    if label is not None:
+        if label not in integers:
             raise ClasswiseError(
-                f"{file} has no column {asked!r} of whole numbers; it has: {', '.join(whole) or 'none'}"
+                f"{file} has no integer column {label!r}; its integer columns: {', '.join(integers) or 'none'}"
             )
-        return asked
-    named = [name for name in whole if features.get(name, {}).get("_type") == "ClassLabel"]
-    for candidates in ([name for name in _LABELS if name in whole], named, whole):
+        return label
+    named = [name for name in integers if features.get(name, {}).get("_type") == "ClassLabel"]
+    for candidates in ([name for name in _LABELS if name in integers], named, integers):
         if len(candidates) == 1 or (candidates and candidates[0] in _LABELS):
             return str(candidates[0])
     raise ClasswiseError(
-        f"{file}: which column is the label? Give label=, one of: {', '.join(whole) or 'none is of whole numbers'}"
+        f"{file}: the label column is ambiguous; give label=, one of: {', '.join(integers) or 'no integer column'}"
     )
 
 
 def _contents(file: Path, column: str) -> Iterator[tuple[str, bytes]]:
-    """The encoded pictures, a few rows at a time: one page of a file can stand for any number of equal rows."""
+    """Yield the encoded images, read a few rows at a time, since a small page may expand to many equal rows."""
     row = 0
     with _opened(file) as opened:
         for batch in opened.iter_batches(batch_size=_ROWS, columns=[column]):
@@ -199,10 +196,12 @@ def _contents(file: Path, column: str) -> Iterator[tuple[str, bytes]]:
                 content = cell.get("bytes") if isinstance(cell, dict) else cell
                 if not content:
                     raise ClasswiseError(
-                        f"{file}, row {row}: the picture is not in the file (a link to another file is not followed)"
+                        f"{file}, row {row}: the image is not in the file (paths of other files are not supported)"
                     )
                 if len(content) > limits.FREE_BYTES:
-                    raise ClasswiseError(f"{file}, row {row}: a picture of {len(content):,} bytes is not read")
+                    raise ClasswiseError(
+                        f"{file}, row {row}: image of {len(content):,} bytes; at most {limits.FREE_BYTES:,} are read"
+                    )
                 yield f"{file}, row {row}", content
                 row += 1
 
@@ -215,7 +214,7 @@ def _column(tables: Sequence[pa.Table], name: str, features: Mapping[str, Mappin
     names = features.get(name, {}).get("names")
     if names:
         if not isinstance(names, list) or not all(isinstance(text, str) for text in names):
-            raise ClasswiseError(f"{where}: the names in the metadata should be a list of text")
+            raise ClasswiseError(f"{where}: the class names in the metadata must be a list of strings")
         limits.check_classes(len(names), len(values), where)
         return Column(torch.from_numpy(values), tuple(names))
     limits.check_classes(int(values.max()) + 1, len(values), where)
@@ -223,7 +222,7 @@ def _column(tables: Sequence[pa.Table], name: str, features: Mapping[str, Mappin
 
 
 def _parents(y: Column, coarse: Column) -> list[int] | None:
-    """The superclass of each class, or None where a class has two or no image shows it."""
+    """The superclass of each class; None if a class has several superclasses or no images."""
     parents: Tensor = torch.full((len(y.names),), -1)
     parents[y.ids] = coarse.ids
     return parents.tolist() if bool((parents[y.ids] == coarse.ids).all() and (parents >= 0).all()) else None

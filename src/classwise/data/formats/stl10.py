@@ -1,4 +1,4 @@
-"""The binary version of STL-10: bytes without a header."""
+"""The binary files of STL-10, which have no header."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ _BYTES = 3 * SIDE * SIDE
 
 @configurable
 class Stl10Binary(Format):
-    """The folder ``stl10_binary``, or one file of images (``test_X.bin``) beside its labels (``test_y.bin``).
+    """The folder ``stl10_binary``, or an image file (``test_X.bin``) with its label file (``test_y.bin``) beside it.
 
-    The files hold each image channel by channel and each channel column by column; labels begin at 1 there, at 0 here.
+    The files store each image by channels and each channel by columns. Labels begin at 1 in the files and at 0 here.
     """
 
     def accepts(self, path: Path) -> bool:
-        """A folder with both files of a split, or a file of images."""
+        """Whether the path is a folder with an image file, or an image file."""
         if path.is_dir():
             return any((path / f"{split}_X.bin").is_file() for split in ("train", "test"))
         return path.name.endswith("_X.bin") and path.is_file()
@@ -33,7 +33,7 @@ class Stl10Binary(Format):
         """Read the images and labels of a split.
 
         Raises:
-            ClasswiseError: naming the file that is missing, of a wrong length, or without a label for an image.
+            ClasswiseError: if a file is missing or has the wrong length, or the numbers of images and labels differ.
         """
         folder, part = (path, split) if path.is_dir() else (path.parent, path.name.removesuffix("_X.bin"))
         images = folder / f"{part}_X.bin"
@@ -42,13 +42,13 @@ class Stl10Binary(Format):
         pixels = read_bytes(images)
         if pixels.size == 0 or pixels.size % _BYTES:
             raise ClasswiseError(
-                f"{images} has {pixels.size} bytes, no multiple of {_BYTES}: it is truncated; get it again"
+                f"{images} is truncated: {pixels.size} bytes, expected a multiple of {_BYTES}; download it again"
             )
         labels = read_bytes(folder / f"{part}_y.bin").astype(np.int64) - 1
         count = pixels.size // _BYTES
         if labels.size != count:
             raise ClasswiseError(
-                f"{folder / f'{part}_y.bin'} has {labels.size} labels for {count} images; get both again"
+                f"{folder / f'{part}_y.bin'} has {labels.size} labels for {count} images; download both again"
             )
         x = torch.from_numpy(pixels.reshape(count, 3, SIDE, SIDE)).transpose(2, 3).contiguous()
         return Images(x, labels, _names(folder), name=path.stem, split=part)

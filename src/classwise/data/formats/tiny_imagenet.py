@@ -1,4 +1,4 @@
-"""Tiny-ImageNet's folder, as published and as many people rearrange it."""
+"""The folder of Tiny-ImageNet, as published or with the validation images sorted by class."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import Tensor
 from classwise.core.config import configurable
 from classwise.core.errors import ClasswiseError
 from classwise.data.formats.base import Format, read_text
-from classwise.data.formats.folder import pictures, subfolders
+from classwise.data.formats.folder import image_files, subfolders
 from classwise.data.formats.image_files import decode, stack
 from classwise.data.images import Images
 
@@ -21,21 +21,22 @@ _ANNOTATIONS = "val_annotations.txt"
 class TinyImageNetFolder(Format):
     """The folder ``tiny-imagenet-200``: ``train/ID/images/*.JPEG`` and either layout of ``val``.
 
-    As published, ``val/images`` holds every picture and ``val/val_annotations.txt`` their classes; rearranged, ``val``
-    has a folder for each class. The labels of ``test`` were never published: the split test is ``val``. Classes are the
-    WordNet ids in ascending order, with the first name of ``words.txt`` where that is there. Grey pictures become RGB.
+    As published, ``val/images`` has all images and ``val/val_annotations.txt`` their classes; rearranged, ``val`` has a
+    folder per class. The split "test" is ``val``, since the labels of ``test`` are not public. Classes are the WordNet
+    ids in ascending order, with the first name in ``words.txt`` if the file exists. Grayscale images are converted to
+    RGB.
     """
 
     def accepts(self, path: Path) -> bool:
-        """A folder with ``wnids.txt`` and ``train``, or with ``val/val_annotations.txt``."""
+        """Whether the path is a folder with ``wnids.txt`` and ``train``, or with ``val/val_annotations.txt``."""
         published = (path / "val" / _ANNOTATIONS).is_file()
         return path.is_dir() and (published or ((path / "wnids.txt").is_file() and (path / "train").is_dir()))
 
     def read(self, path: Path, split: str) -> Images:
-        """Decode every picture of the split.
+        """Decode all images of the split.
 
         Raises:
-            ClasswiseError: for a missing split, a corrupt picture, or one whose class nothing tells.
+            ClasswiseError: for a missing split, a damaged image, or an invalid annotation.
         """
         if split not in ("train", "test", "val", "valid"):
             raise ClasswiseError(f"{path} has no split {split!r}; it has train and test (the folder val)")
@@ -45,9 +46,9 @@ class TinyImageNetFolder(Format):
         if (folder / _ANNOTATIONS).is_file() and (folder / "images").is_dir():
             labelled = _annotated(folder)
         else:
-            labelled = [(file, one.name) for one in subfolders(folder) for file in pictures(one)]
+            labelled = [(file, one.name) for one in subfolders(folder) for file in image_files(one)]
         if not labelled:
-            raise ClasswiseError(f"{folder} holds no picture")
+            raise ClasswiseError(f"{folder} has no images")
         ids = sorted({identity for _, identity in labelled} | set(_listed(path / "wnids.txt")))
         numbers = {identity: number for number, identity in enumerate(ids)}
         x = stack((str(file), decode(file, str(file))) for file, _ in labelled)
@@ -58,19 +59,19 @@ class TinyImageNetFolder(Format):
 
 
 def coloured(x: Tensor) -> Tensor:
-    """(N, 3, H, W) of (N, 1 or 3, H, W)."""
+    """Convert images (N, 1 or 3, H, W) to (N, 3, H, W)."""
     return x.expand(-1, 3, -1, -1).contiguous() if x.shape[1] == 1 else x
 
 
 def _annotated(folder: Path) -> list[tuple[Path, str]]:
-    """Every picture that the table names, with its class, in the table's order."""
+    """The image files in the annotation file and their classes, in its order."""
     rows = [line.split("\t") for line in read_text(folder / _ANNOTATIONS).splitlines() if line.strip()]
     for number, row in enumerate(rows, 1):
         if len(row) < 2:
-            raise ClasswiseError(f"{folder / _ANNOTATIONS}, line {number}: should be a file, a tab and its class")
+            raise ClasswiseError(f"{folder / _ANNOTATIONS}, line {number}: expected a file name, a tab and a class")
         if not row[0].isprintable() or Path(row[0]).name != row[0]:
             raise ClasswiseError(
-                f"{folder / _ANNOTATIONS}, line {number}: {row[0]!r} should be the name of a file in images"
+                f"{folder / _ANNOTATIONS}, line {number}: {row[0]!r} is not the name of a file in the folder images"
             )
     return [(folder / "images" / row[0], row[1]) for row in rows]
 

@@ -1,4 +1,4 @@
-"""Data sets that have a name: one file a family."""
+"""Registry of named data sets."""
 
 from __future__ import annotations
 
@@ -25,4 +25,4 @@ DATA: Registry[DataSet] = Registry(
     base="classwise.data.sets.base:DataSet",
     group="classwise.datasets",
 )
-"""The data sets that have a name; each class carries the facts (class names, mean, usual threat) of its set."""
+"""Data sets by name; each class has the class names, channel statistics and usual threat of its data set."""

@@ -1,4 +1,4 @@
-"""What a data set with a name is: its facts, where its files may lie, and how they are fetched."""
+"""Base class of named data sets: metadata, file layouts, and files to download."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from classwise.data.images import Images
 
 
 class Remote(NamedTuple):
-    """A file on the network.
+    """A file to download.
 
     Attributes:
-        url: where it is.
-        digest: its known hash, as pooch writes it: ``"md5:..."`` or ``"sha256:..."``.
+        url: address of the file.
+        digest: hash of the file in pooch's notation: ``"md5:..."`` or ``"sha256:..."``.
     """
 
     url: str
@@ -24,25 +24,25 @@ class Remote(NamedTuple):
 
     @property
     def file_name(self) -> str:
-        """The last part of the address."""
+        """The last component of the address."""
         return self.url.rsplit("/", 1)[1]
 
 
 class DataSet(ABC):
-    """A data set that is known by name.
+    """Base class of named data sets.
 
     Attributes:
-        name: what users call it.
-        class_names: in the official order.
+        name: registered name.
+        class_names: class names in the official order.
         superclasses: the superclass of each class, or None.
         superclass_names: one name per superclass.
         shape: channels, height, width.
-        mean: per channel, over the training pixels in [0, 1]; for a model's normalisation.
-        std: per channel, likewise.
+        mean: mean of each channel over the training images in [0, 1], for normalisation.
+        std: standard deviation of each channel, likewise.
         threat: the usual threat model.
-        splits: the splits that exist.
-        remote: the files to fetch where none are found; empty if the set comes with a package.
-        folder: the folder that fetched files go to, inside the data directory.
+        splits: names of the splits.
+        remote: files to download; empty if the data set is not downloadable.
+        folder: folder in the data directory for downloaded files.
     """
 
     name: ClassVar[str]
@@ -59,36 +59,36 @@ class DataSet(ABC):
 
     @abstractmethod
     def read(self, root: Path, split: str) -> Images | None:
-        """The split, if this data directory holds it in a known layout, else None.
+        """Read the split from a data directory; None if it is not there in a supported layout.
 
         Raises:
-            ClasswiseError: if the files are there but not as they should be.
+            ClasswiseError: if the files are invalid.
         """
 
     def from_parquet(self, root: Path, split: str) -> Images | None:
-        """The split from ``NAME-SPLIT.parquet`` or from Parquet files in the folder ``NAME``, if they are there."""
+        """Read ``NAME-SPLIT.parquet`` or the Parquet files in the folder ``NAME``; None if there are none."""
         file, folder = root / f"{self.name}-{split}.parquet", root / self.name
         if file.is_file():
             return self.named(Parquet().read(file, split), split)
         return self.named(Parquet().read(folder, split), split) if Parquet().accepts(folder) else None
 
     def named(self, images: Images, split: str) -> Images:
-        """The same pixels and labels under the official names.
+        """The images with the official class names and metadata.
 
         Raises:
-            ClasswiseError: if the files speak of other classes or another image size.
+            ClasswiseError: if the files have other classes or another image size.
         """
-        found, official = images.class_names, self.class_names
+        names, official = images.class_names, self.class_names
         if images.shape != self.shape:
-            raise ClasswiseError(f"the files of {self.name} hold images of shape {images.shape}, not {self.shape}")
-        if found != tuple(str(number) for number in range(len(found))) and found != official:
-            fault = next((pair for pair in zip(found, official, strict=False) if pair[0] != pair[1]), None)
+            raise ClasswiseError(f"{self.name}: the files have images of shape {images.shape}, expected {self.shape}")
+        if names != tuple(str(number) for number in range(len(names))) and names != official:
+            fault = next((pair for pair in zip(names, official, strict=False) if pair[0] != pair[1]), None)
             reason = (
-                f"class {fault[0]!r} where {fault[1]!r} should be"
+                f"class {fault[0]!r}, expected {fault[1]!r}"
                 if fault
-                else f"{len(found)} classes, not {len(official)}"
+                else f"{len(names)} classes, expected {len(official)}"
             )
-            raise ClasswiseError(f"the files of {self.name} have {reason}; load them by their path instead")
+            raise ClasswiseError(f"{self.name}: the files have {reason}; load them by path")
         return Images(
             images.x,
             images.y,

@@ -12,11 +12,11 @@ from classwise.data.sets.base import DataSet, Remote
 
 
 class _CifarSet(DataSet):
-    """A set of CIFAR's form.
+    """Base class of the CIFAR data sets.
 
     Attributes:
-        official: the folder of the official python version.
-        binary: the folder of the official binary version.
+        official: folder name of the official Python version.
+        binary: folder name of the official binary version.
     """
 
     official: ClassVar[str]
@@ -24,7 +24,7 @@ class _CifarSet(DataSet):
     shape = (3, 32, 32)
 
     def read(self, root: Path, split: str) -> Images | None:
-        """From the official pickles, else from the official binary files, else from Parquet."""
+        """Read the official pickles, else the official binary files, else Parquet."""
         for name, reader in ((self.official, Cifar()), (self.binary, CifarBinary())):
             for folder in (root / name, root / self.name / name, root):
                 if folder.name == name and folder.is_dir():
@@ -33,7 +33,7 @@ class _CifarSet(DataSet):
 
 
 class Cifar10(_CifarSet):
-    """CIFAR-10 (Krizhevsky 2009): 50,000 and 10,000 colour images of 32x32.
+    """CIFAR-10 (Krizhevsky 2009): 50,000 training and 10,000 test images, 3x32x32, 10 classes.
 
     Superclasses: transportation and animals (KDD 2021, Table 2).
     """
@@ -52,7 +52,7 @@ class Cifar10(_CifarSet):
 
 
 class Cifar100(_CifarSet):
-    """CIFAR-100 (Krizhevsky 2009): 50,000 and 10,000 colour images of 32x32, 100 classes in 20 superclasses of 5."""
+    """CIFAR-100 (Krizhevsky 2009): 50,000 training and 10,000 test images, 3x32x32, 100 classes in 20 superclasses."""
 
     name = "cifar100"
     class_names = (

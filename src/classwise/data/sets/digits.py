@@ -1,4 +1,4 @@
-"""The handwritten digits that come with scikit-learn: 1,797 grey images of 8x8."""
+"""The handwritten digits of scikit-learn: 1,797 grayscale images of 8x8."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from classwise.data.sets.base import DataSet
 from classwise.data.splits import stratified_split
 
 TEST_SHARE = 0.3
-"""The share of each class in the test split. The original has no split of its own."""
+"""Fraction of each class in the test split; the original data set has no splits."""
 
 
 class Digits(DataSet):
-    """scikit-learn's digits (Alpaydin and Kaynak 1998), no file or network needed.
+    """Digits of scikit-learn (Alpaydin and Kaynak 1998): 1,258 training and 539 test images, 1x8x8, without download.
 
-    The original pixels are 0..16; here v becomes round(255 v / 16) as uint8. The split into train (1,258) and test
-    (539) holds `TEST_SHARE` of each class out, by seed 0.
+    The original pixels v in 0..16 are stored as round(255 v / 16), uint8. The test split is `TEST_SHARE` of each class,
+    stratified with seed 0.
     """
 
     name = "digits"
@@ -30,7 +30,7 @@ class Digits(DataSet):
     threat = "Linf:0.1"
 
     def read(self, root: Path, split: str) -> Images:  # noqa: ARG002
-        """The split, from the installed package."""
+        """Read the split from the installed package."""
         from sklearn.datasets import load_digits
 
         bunch = load_digits()

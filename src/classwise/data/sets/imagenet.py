@@ -1,4 +1,4 @@
-"""ImageNet and Tiny-ImageNet, whose classes are WordNet ids."""
+"""ImageNet and Tiny-ImageNet, whose class ids are WordNet ids."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from typing import ClassVar
 import torch
 
 from classwise.core.errors import ClasswiseError
-from classwise.data.formats.folder import Folder, pictures, subfolders
+from classwise.data.formats.folder import Folder, image_files, subfolders
 from classwise.data.formats.parquet import Parquet
 from classwise.data.formats.tiny_imagenet import TinyImageNetFolder, coloured
 from classwise.data.images import Images
 from classwise.data.sets.base import DataSet
 
 MOST = 100_000
-"""How many ImageNet pictures are read into memory at once: about 15 GB."""
+"""Maximum number of ImageNet images in memory, about 15 GB."""
 
 _HERE = Path(__file__).parent
 _NAMES = dict(line.split(" ", 1) for line in (_HERE / "imagenet-classes.txt").read_text().splitlines())
@@ -25,42 +25,40 @@ _COUNTS = Counter(_NAMES.values())
 
 
 def _readable(ids: list[str]) -> tuple[str, ...]:
-    """Each class's name; where two share one, the WordNet id behind it."""
+    """The name of each class; followed by the WordNet id if two classes share a name."""
     return tuple(_NAMES[i] if _COUNTS[_NAMES[i]] == 1 else f"{_NAMES[i]} ({i})" for i in ids)
 
 
 class _WordNetSet(DataSet):
-    """A set whose files name classes by WordNet id, alone or with words behind it.
+    """Base class of data sets whose class names are WordNet ids, optionally followed by words.
 
     Attributes:
-        ids: the ids in the order of the labels, which is ascending.
+        ids: WordNet ids in the order of the labels, ascending.
     """
 
     ids: ClassVar[tuple[str, ...]]
 
     def named(self, images: Images, split: str) -> Images:
-        """The same pixels under the official classes; files of some classes only keep the official numbers.
+        """The images with the official classes, also if the files have only some of them.
 
         Raises:
-            ClasswiseError: if the files speak of other classes or another image size.
+            ClasswiseError: if the files have other classes or another image size.
         """
-        found = [name.split(" ", 1)[0] for name in images.class_names]
-        if not any(name in self.ids for name in found):
+        ids = [name.split(" ", 1)[0] for name in images.class_names]
+        if not any(name in self.ids for name in ids):
             return super().named(images, split)
-        stranger = next((name for name in found if name not in self.ids), None)
-        if stranger is not None:
-            raise ClasswiseError(
-                f"the files of {self.name} have class {stranger!r}, not its own; load them by their path"
-            )
-        official = torch.tensor([self.ids.index(name) for name in found])
+        unknown_id = next((name for name in ids if name not in self.ids), None)
+        if unknown_id is not None:
+            raise ClasswiseError(f"{self.name}: the files have the unknown class {unknown_id!r}; load them by path")
+        official = torch.tensor([self.ids.index(name) for name in ids])
         names = self.class_names
         return super().named(Images(coloured(images.x), official[images.y.cpu()], names, columns=images.columns), split)
 
 
 class TinyImageNet(_WordNetSet):
-    """Tiny-ImageNet (Stanford CS231n): 100,000 and 10,000 colour images of 64x64, 200 classes.
+    """Tiny-ImageNet (Stanford CS231n): 100,000 training and 10,000 test images, 3x64x64, 200 classes.
 
-    The test split is the published ``val``; labels of the published ``test`` do not exist.
+    The test split is the published ``val``; the labels of the published ``test`` are not public.
     """
 
     name = "tiny-imagenet"
@@ -72,7 +70,7 @@ class TinyImageNet(_WordNetSet):
     threat = "Linf:8/255"
 
     def read(self, root: Path, split: str) -> Images | None:
-        """From the folder ``tiny-imagenet-200`` in either layout, else from Parquet."""
+        """Read the folder ``tiny-imagenet-200`` in either layout, else Parquet."""
         for folder in (root / "tiny-imagenet-200", root / self.name / "tiny-imagenet-200", root / self.name):
             if (folder / ("train" if split == "train" else "val")).is_dir():
                 return self.named(TinyImageNetFolder().read(folder, split), split)
@@ -80,10 +78,10 @@ class TinyImageNet(_WordNetSet):
 
 
 class ImageNet(_WordNetSet):
-    """ImageNet (Deng et al. 2009; Russakovsky et al. 2015): 1,000 classes; shorter side to 256, middle square of 224.
+    """ImageNet (Deng et al. 2009; Russakovsky et al. 2015): 1,000 classes, resized to 256 and center-cropped to 224.
 
-    The test split is the published ``val``, sorted into a folder for each WordNet id. The training pictures do not fit
-    into memory: read some of each class, ``load_data("imagenet/train", size=224, resize=256, per_class=50)``.
+    The test split is the published ``val``, with a folder per WordNet id. The training images exceed most memories;
+    read some of each class with ``load_data("imagenet/train", size=224, resize=256, per_class=50)``.
     """
 
     name = "imagenet"
@@ -95,10 +93,10 @@ class ImageNet(_WordNetSet):
     threat = "Linf:4/255"
 
     def read(self, root: Path, split: str) -> Images | None:
-        """From ``imagenet/val/ID/*.JPEG`` (or ``train``), else from ``imagenet-test.parquet``.
+        """Read ``imagenet/val/ID/*.JPEG`` (or ``train``), else ``imagenet-test.parquet``.
 
         Raises:
-            ClasswiseError: if ``val`` is not sorted into classes, or there are more pictures than memory.
+            ClasswiseError: if ``val`` is not sorted into classes, or there are more images than `MOST`.
         """
         for folder in (root / "imagenet", root / "ImageNet", root / "imagenet-1k", root / "ILSVRC2012"):
             part = folder / ("val" if split == "test" else split)
@@ -106,13 +104,11 @@ class ImageNet(_WordNetSet):
                 continue
             classes = subfolders(part)
             if not classes:
-                raise ClasswiseError(f"{part} has no subfolders; sort its pictures into one for each WordNet id")
-            count = sum(len(pictures(one)) for one in classes)
+                raise ClasswiseError(f"{part} has no subfolders; sort its images into one per WordNet id")
+            count = sum(len(image_files(one)) for one in classes)
             if count > MOST:
-                some = f"load_data({str(part)!r}, size=224, resize=256, per_class=50)"
-                raise ClasswiseError(
-                    f"{part} has {count} pictures, more than the {MOST} that are read at once; use {some}"
-                )
+                call = f"load_data({str(part)!r}, size=224, resize=256, per_class=50)"
+                raise ClasswiseError(f"{part} has {count} images; at most {MOST} are supported; use {call}")
             return self.named(Folder(size=self.shape[1], resize=256).read(part, split), split)
         file = root / f"{self.name}-{split}.parquet"
         return self.named(Parquet(size=self.shape[1], resize=256).read(file, split), split) if file.is_file() else None

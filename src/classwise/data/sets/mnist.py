@@ -1,4 +1,4 @@
-"""MNIST and Fashion-MNIST, which share a file format and even the names of their files."""
+"""MNIST and Fashion-MNIST, which have the same file format and file names."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from classwise.data.sets.base import DataSet, Remote
 
 
 class _IdxSet(DataSet):
-    """A set of MNIST's form.
+    """Base class of MNIST and Fashion-MNIST.
 
     Attributes:
-        folders: the folders that may hold its files, inside a data directory.
-        labels: SHA-256 of the values of each official labels file, by split. Files that lie in a folder of no
-            telling name are only taken if the labels are these.
+        folders: folders of the files in a data directory.
+        labels: SHA-256 of the values of the official label file, by split. Files in other folders are used only if
+            their labels match, because the file names of both data sets are the same.
     """
 
     folders: ClassVar[tuple[str, ...]]
@@ -26,7 +26,7 @@ class _IdxSet(DataSet):
     shape = (1, 28, 28)
 
     def read(self, root: Path, split: str) -> Images | None:
-        """From idx files, else from Parquet."""
+        """Read idx files, else Parquet."""
         for folder in (root / name for name in self.folders):
             if find_pair(folder, split):
                 return self.named(Idx().read(folder, split), split)
@@ -45,7 +45,7 @@ def _remotes(base: str, digests: dict[str, str]) -> tuple[Remote, ...]:
 
 
 class Mnist(_IdxSet):
-    """MNIST (LeCun, Bottou, Bengio and Haffner 1998): 60,000 and 10,000 grey images of 28x28."""
+    """MNIST (LeCun, Bottou, Bengio and Haffner 1998): 60,000 training and 10,000 test images, 1x28x28, 10 classes."""
 
     name = "mnist"
     class_names = tuple("0123456789")
@@ -70,7 +70,7 @@ class Mnist(_IdxSet):
 
 
 class FashionMnist(_IdxSet):
-    """Fashion-MNIST (Xiao, Rasul and Vollgraf 2017): 60,000 and 10,000 grey images of 28x28."""
+    """Fashion-MNIST (Xiao, Rasul and Vollgraf 2017): 60,000 training and 10,000 test images, 1x28x28, 10 classes."""
 
     name = "fashion-mnist"
     class_names = (

@@ -10,9 +10,9 @@ from classwise.data.sets.base import DataSet, Remote
 
 
 class Stl10(DataSet):
-    """STL-10 (Coates, Ng and Lee 2011): 5,000 and 8,000 labelled colour images of 96x96.
+    """STL-10 (Coates, Ng and Lee 2011): 5,000 training and 8,000 test images, 3x96x96, 10 classes.
 
-    Its 100,000 images without labels are not read.
+    The 100,000 unlabelled images are not read.
     """
 
     name = "stl10"
@@ -26,7 +26,7 @@ class Stl10(DataSet):
     )
 
     def read(self, root: Path, split: str) -> Images | None:
-        """From the official binary files, else from Parquet."""
+        """Read the official binary files, else Parquet."""
         for folder in (root / "stl10_binary", root / "stl10" / "stl10_binary", root):
             if (folder / f"{split}_X.bin").is_file():
                 return self.named(Stl10Binary().read(folder, split), split)

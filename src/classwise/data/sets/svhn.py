@@ -10,9 +10,9 @@ from classwise.data.sets.base import DataSet, Remote
 
 
 class Svhn(DataSet):
-    """SVHN's cropped digits (Netzer et al. 2011): 73,257 and 26,032 colour images of 32x32.
+    """SVHN, cropped digits (Netzer et al. 2011): 73,257 training and 26,032 test images, 3x32x32, 10 classes.
 
-    The 531,131 easier images of ``extra_32x32.mat`` are read by the path of that file.
+    The 531,131 easier images of ``extra_32x32.mat`` can be read by the path of that file.
     """
 
     name = "svhn"
@@ -28,7 +28,7 @@ class Svhn(DataSet):
     )
 
     def read(self, root: Path, split: str) -> Images | None:
-        """From the official .mat files, else from Parquet."""
+        """Read the official .mat files, else Parquet."""
         for folder in (root / "svhn", root / "SVHN", root):
             if (folder / f"{split}_32x32.mat").is_file():
                 return self.named(Mat().read(folder, split), split)

@@ -119,7 +119,7 @@ def test_bad_pictures_are_named_by_row(tmp_path: Path) -> None:
         (b"no picture", "row 3 cannot be decoded: not an image"),
         (b"", "row 3: the image is not in the file"),
         (None, "row 3: the image is not in the file"),
-        (png(PICTURES[3, :4]), "row 3 is 7x4 and the first image 7x5 .*give size=64 "),
+        (png(PICTURES[3, :4]), "row 3 is 7x4 and the first image 7x5 .*use size=64 "),
     ):
         file = write_parquet(tmp_path / "set.parquet", [*whole[:3], bad, *whole[4:]], label=[0] * 6)
         with pytest.raises(ClasswiseError, match=message) as caught:

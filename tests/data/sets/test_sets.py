@@ -153,7 +153,7 @@ def test_files_of_another_set_are_refused(only_here: Path) -> None:
     with pytest.raises(ClasswiseError, match="11 classes, expected 10"):
         load_data("cifar10", root=only_here)
     write_parquet(file, [png(PICTURES[0])], label=[0])
-    with pytest.raises(ClasswiseError, match=r"images of shape \(3, 5, 7\), not \(3, 32, 32\)"):
+    with pytest.raises(ClasswiseError, match=r"images of shape \(3, 5, 7\), expected \(3, 32, 32\)"):
         load_data("cifar10", root=only_here)
 
 

@@ -62,8 +62,7 @@ class Npz(Format):
         try:
             # Opened here, because numpy does not close the file of a damaged archive.
             with path.open("rb") as file, np.lib.npyio.NpzFile(file, allow_pickle=False) as archive:
-                if archive.zip is None or len(archive.files) > _MEMBERS:
-                    raise ClasswiseError(f"{path} has {len(archive.files)} arrays; at most {_MEMBERS} are supported")
+                _check_members(archive, path)
                 x = _pick(archive, _IMAGES, split, path)
                 by_split = any(f"{key}_{split}" in archive for key in _IMAGES)
                 y = _pick(archive, _LABELS, split, path)
@@ -75,6 +74,11 @@ class Npz(Format):
         return Images(
             channels_first(x, str(path)), y, names, name=path.stem, split=split if by_split else split_of_file(path)
         )
+
+
+def _check_members(archive: np.lib.npyio.NpzFile, path: Path) -> None:
+    if archive.zip is None or len(archive.files) > _MEMBERS:
+        raise ClasswiseError(f"{path} has {len(archive.files)} arrays; at most {_MEMBERS} are supported")
 
 
 def _pick(archive: Any, keys: tuple[str, ...], split: str, path: Path) -> np.ndarray[Any, Any]:

@@ -57,12 +57,12 @@ def _example(said: str) -> str:
 
 def test_inherited_settings_have_their_meaning_and_values(classwise: Classwise) -> None:
     steps, step_size, random_init, _, objective = _table(classwise("attacks", "pgd").out)
-    assert steps.split(maxsplit=4) == ["steps", "10", ">=", "1", "how many steps a start takes."]
+    assert steps.split(maxsplit=4) == ["steps", "10", ">=", "1", "number of steps per start."]
     assert "absolute" in step_size
     assert random_init.startswith("random_init  uniform  uniform, normal, none  ")
     assert objective.split()[2:6] == ["ce,", "margin,", "dlr,", "kl"]
     about = json.loads(classwise("attacks", "md", "--json").out)["about"]
-    assert about["steps"] == {"values": ">= 1", "meaning": "of one run; at least 2."}, "its own words come first"
+    assert about["steps"] == {"values": ">= 1", "meaning": "number of steps per run; at least 2."}, "its own docstring comes first"
 
 
 @pytest.mark.slow

@@ -486,9 +486,7 @@ def test_the_ratio_of_logits_needs_three_classes_and_four_if_targeted(attack: At
 
 @pytest.mark.slow
 def test_a_suite_with_a_black_box_is_not_probed_for_one() -> None:
-    assert (
-        "no-black-box" not in guards_of(attacks=[ConstantLoss(steps=3), "square:steps=100"], threat="Linf:0.05")()
-    )
+    assert "no-black-box" not in guards_of(attacks=[ConstantLoss(steps=3), "square:steps=100"], threat="Linf:0.05")()
 
 
 def test_without_square_there_is_no_probe(monkeypatch: pytest.MonkeyPatch) -> None:

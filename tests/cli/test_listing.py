@@ -62,7 +62,9 @@ def test_inherited_settings_have_their_meaning_and_values(classwise: Classwise) 
     assert random_init.startswith("random_init  uniform  uniform, normal, none  ")
     assert objective.split()[2:6] == ["ce,", "margin,", "dlr,", "kl"]
     about = json.loads(classwise("attacks", "md", "--json").out)["about"]
-    assert about["steps"] == {"values": ">= 1", "meaning": "number of steps per run; at least 2."}, "its own docstring comes first"
+    assert about["steps"] == {"values": ">= 1", "meaning": "number of steps per run; at least 2."}, (
+        "its own docstring comes first"
+    )
 
 
 @pytest.mark.slow

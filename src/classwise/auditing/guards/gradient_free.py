@@ -81,7 +81,7 @@ def _short_search(evidence: Evidence) -> Attack | None:
         return None
     spent = evidence.outcomes.frame[["forwards", "backwards"]].fillna(0).to_numpy().sum()
     queries = int(QUERY_SHARE * spent / max(int(evidence.survivors.sum()), 1))
-    return make(ATTACKS, {"name": "square", "proposals": min(max(queries, QUERIES), MOST_QUERIES)})
+    return make(ATTACKS, {"name": "square", "steps": min(max(queries, QUERIES), MOST_QUERIES)})
 
 
 GUARDS: dict[str, Guard] = {

@@ -6,6 +6,8 @@ PIP_ARGS ?=
 WORKERS ?= 2
 # Which benchmarks to run, such as evaluation; all of them take hours.
 BENCH ?=
+# The tests whose line coverage is measured, by their markers.
+COVERED ?= not slow and not hostile
 # How many runs of two processes test-cluster starts, one after the other.
 RUNS ?= 100
 
@@ -18,7 +20,7 @@ works = $(shell $(PYTHON) -c "$(1)" >/dev/null 2>&1 && echo yes)
 RECENT = import sys; sys.exit(sys.version_info < (3, 11))
 VENV = import ensurepip, venv
 
-.PHONY: demo test test-fast test-oldest test-newest test-wheel test-cluster test-hostile bench lint clean
+.PHONY: demo test test-fast test-oldest test-newest test-wheel test-cluster test-hostile coverage bench lint clean
 
 demo: $(INSTALLED)
 	$(BIN)/classwise demo
@@ -37,6 +39,13 @@ test-oldest test-newest:
 	build/$@/bin/python -m pip install --quiet $(PIP_ARGS) --upgrade "pip>=25.1"
 	build/$@/bin/python -m pip install --quiet $(PIP_ARGS) $(VERSIONS) --editable . --group test
 	OMP_NUM_THREADS=1 build/$@/bin/python -m pytest -n $(WORKERS) -m "not slow and not hostile"
+
+# The ten files with the lowest line coverage, and the total.
+coverage: $(INSTALLED)
+	$(BIN)/python -m coverage erase
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n $(WORKERS) -m "$(COVERED)" --cov --cov-report=
+	$(BIN)/python -m coverage report --sort=cover --skip-covered | sed -n '1,12p'
+	@echo "Line coverage of the tests '$(COVERED)': $$($(BIN)/python -m coverage report --format=total) %"
 
 # Builds the wheel, installs it with its requirements into an empty environment, and uses it there.
 test-wheel: $(INSTALLED)

@@ -32,7 +32,7 @@ def test_adjust_logits_writes_a_model_and_says_what_it_did(
 def test_a_mistake_is_one_line(classwise: Classwise, run_folder: Path, tmp_path: Path) -> None:
     said = classwise("adjust-logits", run_folder, "--which", "nonsense")
     assert (said.status, said.err.count("\n")) == (2, 1)
-    assert "holds no weights 'nonsense'" in said.err
+    assert "has no weights 'nonsense'" in said.err
     assert classwise("adjust-logits", tmp_path).status == 2
 
 

@@ -205,7 +205,7 @@ CASES: dict[str, tuple[AttackInputs, str]] = {
     "no data named": (lambda place: ["audit", "resnet18", f"--out={place.folder / 'out'}"], "--data"),
     "no such run": (lambda place: ["audit", place.folder / "nope"], "there is no file or folder"),
     "no such run here": (lambda place: ["audit", "nope"], "unknown model 'nope'"),
-    "a folder without a run": (lambda place: ["audit", place.folder], "holds no run"),
+    "a folder without a run": (lambda place: ["audit", place.folder], "contains no run"),
     "two runs of one seed": (seeds, "seed-10 have the same training seed"),
     "no time": (audited("--max-time=0"), "--max-time 0: give the minutes that the command may take, above 0"),
     "negative time": (audited("--max-time=-1"), "--max-time -1: give the minutes"),

@@ -31,9 +31,9 @@ def test_interpolate_writes_a_model_and_says_what_it_tried(
 def test_a_mistake_is_one_line(classwise: Classwise, run_folder: Path, tmp_path: Path) -> None:
     for words, line in (
         ((run_folder,), "started from random weights"),
-        ((run_folder, "--which", "nonsense"), "holds no weights 'nonsense'"),
+        ((run_folder, "--which", "nonsense"), "has no weights 'nonsense'"),
         ((run_folder, "--start", run_folder, "--shares", "a,b"), "--shares 'a,b': give numbers"),
-        ((tmp_path,), "holds no run"),
+        ((tmp_path,), "contains no run"),
     ):
         said = classwise("interpolate-weights", *words)
         assert (said.status, said.err.count("\n")) == (2, 1)

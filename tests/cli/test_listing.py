@@ -133,7 +133,7 @@ def test_what_to_cite(classwise: Classwise) -> None:
     assert "CFA: Class-wise Calibrated Fair Adversarial Training" in said.out
     assert json.loads(classwise("cite", "awp", "--json").out)[0]["year"] == 2020
     assert classwise("cite", "standard").out.startswith("@book{goodfellow2016deep")
-    assert classwise("cite", "external").out.startswith("% external: no paper")
+    assert classwise("cite", "sgd").out.startswith("% sgd: no paper")
     assert classwise("cite", "autoattack").out.count("@inproceedings{") == 4
     said = classwise("cite", "cfa-att")
     assert (said.status, said.err.count("\n")) == (2, 1)

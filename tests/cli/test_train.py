@@ -17,7 +17,7 @@ def test_a_run(classwise: Classwise, run_folder: Path) -> None:
     assert run.complete
     assert run.recipe.epochs == 2
     assert run.recipe.model.width == 0.1
-    assert set(run.kept()) == {"last", "best", "average", "best-average"}
+    assert set(run.saved_weights()) == {"last", "best", "average", "best-average"}
 
 
 def test_a_finished_run_resumes_to_itself(classwise: Classwise, run_folder: Path) -> None:

@@ -76,7 +76,7 @@ def test_the_charts_reference_is_the_best_window_and_its_spread_the_last_ones() 
     gate = ChartFAWA()
     history = [0.1] * 5 + [0.30, 0.31, 0.32, 0.33, 0.34] * 2 + [0.2, 0.21] * 5
     medians = [statistics.median(history[first : first + 10]) for first in range(len(history) - 9)]
-    bar = gate.judge(history, soft(0.2))[1]
+    bar = gate.score_and_threshold(history, soft(0.2))[1]
     assert bar == pytest.approx(max(medians) - 0.5 * 1.4826 * 0.005)
     assert max(medians) == pytest.approx(0.32)
 
@@ -92,7 +92,7 @@ def test_the_chart_watches_before_it_admits_and_tells_of_a_long_refusal() -> Non
         else:
             assert state.event is not None
             found.append(
-                (state.event["admitted"], state.event["plain_average_kept"], state.event.get("refused_in_a_row"))
+                (state.event["admitted"], state.event["plain_average_saved"], state.event.get("refused_in_a_row"))
             )
     assert found == [(False, True, None), (False, True, 2), (False, True, None)]
     assert state.weights  # the plain average is kept meanwhile
@@ -108,12 +108,12 @@ def test_the_tests_bound_is_wilsons_at_ninety_per_cent(count: int) -> None:
     right = torch.arange(count).remainder(40) + 60.0
     right[0] = 50.0
     signals = {"valid.robust": right / images, "valid.count": images}
-    reached, bar = IUTFAWA(threshold=0.2).judge([], signals)
+    reached, bar = IUTFAWA(threshold=0.2).score_and_threshold([], signals)
     one_sided = binomtest(50, 250, alternative="greater").proportion_ci(0.9, method="wilson").low
     assert reached == pytest.approx(one_sided, abs=1e-6)
     assert bar == 0.2
     absent = {"valid.robust": torch.tensor([math.nan, 0.5]), "valid.count": torch.tensor([0.0, 250.0])}
-    assert IUTFAWA().judge([], absent)[0] == pytest.approx(0.4596, abs=1e-3)
+    assert IUTFAWA().score_and_threshold([], absent)[0] == pytest.approx(0.4596, abs=1e-3)
 
 
 def test_the_test_refuses_what_few_images_cannot_show() -> None:
@@ -143,7 +143,7 @@ def test_a_gate_without_a_validation_split_is_refused_before_data_are_read(
 
     monkeypatch.setattr("classwise.training.setup.load_data", read)
     overrides = {"data.validation": 0, "selection": "last"}
-    with pytest.raises(ClasswiseError, match=r"data.validation = 0 leaves nothing to select or gate on"):
+    with pytest.raises(ClasswiseError, match=r"data.validation = 0: selection and averaging need a validation split"):
         train("cfa-at-chart", out=tmp_path / "run", overrides=overrides)
 
 

@@ -55,7 +55,7 @@ def test_a_schedule_that_needs_validation_is_refused_without_before_data_are_rea
     overrides = {"data.validation": 0, "selection": "last", "schedules": [name]}
     message = refused("trades", tmp_path / "run", overrides)
     assert f"schedule {name!r} reads valid." in message
-    assert "data.validation = 0 holds nothing out; set 0.02" in message
+    assert "which needs a validation split; set data.validation = 0.02" in message
 
 
 def test_there_are_schedules_that_need_validation() -> None:
@@ -71,7 +71,7 @@ def test_beta_for_a_class_that_is_not_there(tmp_path: Path) -> None:
     nine = images.take(images.y != 4)
     overrides = {"data.subset": None, "schedules": [{"name": "vector-beta", "beta": {"4": 0.5}}]}
     message = refused("trades", tmp_path / "run", overrides, nine)
-    assert message == "class '4' has no training image; name another"
+    assert message == "class '4' has no training image; choose another class"
 
 
 def test_weights_that_turn_negative_are_clamped_and_said_once(tmp_path: Path) -> None:
@@ -86,7 +86,7 @@ def test_weights_that_turn_negative_are_clamped_and_said_once(tmp_path: Path) ->
             overrides=TINY | {"epochs": 3, "schedules": [steep]},
         )
     said = [str(warning.message) for warning in caught if "negative" in str(warning.message)]
-    assert said == ["schedule 'class-weights': strength = 40 turns weights negative; they count as 0"]
+    assert said == ["schedule 'class-weights': strength = 40 gives negative weights, clamped at 0"]
     weights = run.epochs.query("split == 'train' and epoch > 0")["robust_weight"]
     assert weights.min() == 0
     assert weights.max() > 1
@@ -103,8 +103,8 @@ def test_a_threshold_that_no_epoch_clears(gate: str, tmp_path: Path) -> None:
     }
     run = train("at", budget="short", out=tmp_path / "run", data="digits", overrides=overrides, progress=listener)
     events = [event for event in run.events if event["event"] == "fawa"]
-    assert [(event["admitted"], event["plain_average_kept"]) for event in events] == [(False, True)] * 2
-    expected = "average refused, no epoch admitted yet: plain average saved"
+    assert [(event["admitted"], event["plain_average_saved"]) for event in events] == [(False, True)] * 2
+    expected = "average refused, no epoch admitted yet: average of all epochs saved"
     assert sum(expected in line for line in listener.lines) == 2
     plain = overrides | {"averaging": {"name": "ema", "start_fraction": 0.0, "decay": 0.5}}
     ema = train("at", budget="short", out=tmp_path / "ema", data="digits", overrides=plain)
@@ -133,15 +133,15 @@ def test_a_mistake_in_a_new_part_is_one_line() -> None:
 @pytest.mark.parametrize(
     ("overrides", "said"),
     [
-        ({"threat": "Linf:8"}, ["a radius of 8 reaches the grey image; it is in units of [0, 1], as in 8/255"]),
-        ({"threat": "Linf:0.25"}, ["the radius is Linf:0.25; usual for digits is Linf:0.1"]),
+        ({"threat": "Linf:8"}, ["a radius of 8 allows uniform grey for every image; its unit is [0, 1], as in 8/255"]),
+        ({"threat": "Linf:0.25"}, ["the threat is Linf:0.25; the usual one for digits is Linf:0.1"]),
         (
             {"attack.step_size": "2/255"},
-            ["attack: 2 steps of 0.00784 reach 0.0157 of the radius 0.1; set the step_size to 0.25eps"],
+            ["attack: 2 steps of 0.00784 reach 0.0157, less than the radius 0.1; set step_size to 0.25eps"],
         ),
         (
             {"validation_attack.step_size": "0.4eps"},
-            ["validation_attack: 2 steps of 0.4eps reach 0.08 of the radius 0.1; set the step_size to 0.25eps"],
+            ["validation_attack: 2 steps of 0.4eps reach 0.08, less than the radius 0.1; set step_size to 0.25eps"],
         ),
         ({}, []),
     ],

@@ -12,7 +12,7 @@ from classwise.core.precision import EXACT
 from classwise.core.rng import CounterRNG
 from classwise.core.threat import Threat
 from classwise.training.classes import ClassSettings
-from classwise.training.objectives.balanced import Balanced, from_uniform
+from classwise.training.objectives.balanced import Balanced, divergence_from_uniform
 from classwise.training.objectives.base import TrainingBatch
 from classwise.training.recipe import Recipe
 
@@ -25,7 +25,7 @@ def test_the_divergence_from_uniform_by_hand() -> None:
     logits = torch.tensor([[0.5, 0.25, 0.25], [1.0, 1.0, 1.0]]).log()
     certain = torch.tensor([[900.0, 0.0, 0.0]])
     expected = torch.tensor([math.log(3) - 1.5 * math.log(2), 0.0, math.log(3)])
-    assert torch.allclose(from_uniform(torch.cat((logits, certain))), expected, atol=1e-6)
+    assert torch.allclose(divergence_from_uniform(torch.cat((logits, certain))), expected, atol=1e-6)
 
 
 @pytest.mark.parametrize("classes", [2, 3, 10, 100])
@@ -34,10 +34,10 @@ def test_one_point_is_right_and_the_other_wrong(classes: int) -> None:
     batch = TrainingBatch(case.x, case.y, case.index, case.threat)
     points = Balanced().points(model, batch, ATTACK, ClassSettings(), case.rng)
     start_right = model(ATTACK.start(model, case)["x"]).argmax(1) == case.y
-    assert torch.equal(model(points["right"]).argmax(1) == case.y, start_right)
+    assert torch.equal(model(points["before"]).argmax(1) == case.y, start_right)
     crossed = model(ATTACK.run(model, case)).argmax(1) != case.y
     assert int((crossed & start_right).sum()) > 0
-    assert bool((model(points["wrong"]).argmax(1) != case.y)[crossed].all())
+    assert bool((model(points["after"]).argmax(1) != case.y)[crossed].all())
 
 
 @pytest.mark.parametrize("classes", [2, 3, 10, 100])
@@ -50,7 +50,7 @@ def test_the_loss_is_its_equation(classes: int) -> None:
     ):
         points = Balanced().points(model, batch, ATTACK, settings, CounterRNG(0))
         step = Balanced().step(model, batch, points, settings)
-        clean, right, wrong = (model(x).softmax(1) for x in (batch.x, points["right"], points["wrong"]))
+        clean, right, wrong = (model(x).softmax(1) for x in (batch.x, points["before"], points["after"]))
         robust = F.nll_loss(right.log(), batch.y, reduction="none") + beta * (clean * (clean / wrong).log()).sum(1)
         uniform = sum((p * (p * classes).log()).sum(1) for p in (right, wrong))
         assert torch.allclose(step.terms["robust"], robust, atol=1e-4)

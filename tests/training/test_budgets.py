@@ -62,7 +62,7 @@ def test_a_run_on_a_budget_is_named_after_it(tmp_path: Path) -> None:
         ("at", "x", "unknown budget 'x'; known: short"),
         ("at-short", None, "unknown recipe 'at-short'; use at with --budget short"),
         ("cfa-tradess-short", None, "unknown recipe 'cfa-tradess-short'; did you mean 'cfa-trades'?"),
-        ({"epochs": 3}, "short", "recipe 'custom' has no budgets"),
+        ({"epochs": 3}, "short", "recipe 'custom' has no budget 'short'"),
     ],
 )
 def test_a_mistake_is_one_line(name: Any, budget: str | None, says: str) -> None:
@@ -73,7 +73,7 @@ def test_a_mistake_is_one_line(name: Any, budget: str | None, says: str) -> None
 
 
 def test_a_recipe_that_is_complete_has_no_budgets() -> None:
-    with pytest.raises(ClasswiseError, match="recipe 'at' has no budgets"):
+    with pytest.raises(ClasswiseError, match="recipe 'at' has no budget 'short'"):
         Recipe.read(Recipe.read("at"), budget="short")
 
 
@@ -94,17 +94,17 @@ def test_a_file_has_the_budgets_of_the_recipe_that_it_extends_and_its_own(tmp_pa
 @pytest.mark.parametrize(
     ("block", "says"),
     [
-        ("3", "should map budgets to changes"),
-        ("{short: 3}", "'short': 3 should map a budget"),
-        ("{short: {3: 1}}", "should map a budget"),
-        ("{3: {}}", "should map a budget"),
+        ("3", "must map budgets to overrides"),
+        ("{short: 3}", "'short': 3 must map a budget"),
+        ("{short: {3: 1}}", "must map a budget"),
+        ("{3: {}}", "must map a budget"),
         ("{short: {epoch: 3}}", "unknown recipe field 'epoch'; did you mean 'epochs'?"),
         (
             "{short: {unchanged: 3}}",
-            "should list fields of the budget: description, source, optimizer.lr, lr_schedule",
+            "must list fields of the budget: description, source, optimizer.lr, lr_schedule",
         ),
-        ("{short: {unchanged: [lr]}}", "should list fields of the budget"),
-        ("{short: {unchanged: [[lr]]}}", "should list fields of the budget"),
+        ("{short: {unchanged: [lr]}}", "must list fields of the budget"),
+        ("{short: {unchanged: [[lr]]}}", "must list fields of the budget"),
         ("{short: {budgets: {}}}", "unknown recipe field 'budgets'"),
     ],
 )

@@ -154,12 +154,12 @@ def test_where_nothing_passes_the_plain_average_is_kept_and_said_so() -> None:
         gated = fawa.after_epoch(gated, weights(epoch), signals, 0.0)
         plain = ema.after_epoch(plain, weights(epoch), signals, 0.0)
         assert gated.event is not None
-        assert gated.event["plain_average_kept"]
+        assert gated.event["plain_average_saved"]
     assert torch.equal(gated.weights["w"], plain.weights["w"])
     gated = fawa.after_epoch(gated, weights(8), {"valid.robust": torch.tensor([0.3, 0.9])}, 0.0)
     assert float(gated.weights["w"]) == 8.0  # the first admitted epoch is the start of the real average
     assert gated.event is not None
-    assert not gated.event["plain_average_kept"]
+    assert not gated.event["plain_average_saved"]
 
 
 def test_averages_begin_at_their_share_of_training() -> None:
@@ -190,7 +190,7 @@ def test_a_step_average_folds_steps_and_not_epochs() -> None:
 
 
 def test_fawa_without_any_threshold_is_refused() -> None:
-    with pytest.raises(ClasswiseError, match="needs a threshold"):
+    with pytest.raises(ClasswiseError, match="needs threshold or relative_threshold"):
         FAWA(threshold=None)
 
 

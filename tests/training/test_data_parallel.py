@@ -118,7 +118,7 @@ def test_what_two_began_one_can_finish_and_the_other_way_round(folder: Path, tmp
 def test_processes_must_be_asked_for_the_same(ranks: list[dict[str, Any]]) -> None:
     for each in ranks:
         assert each["differ"].startswith(
-            "ClasswiseError: process 1 has another recipe; start all processes with the same"
+            "ClasswiseError: process 1 has a different recipe; start all processes with the same"
         )
 
 

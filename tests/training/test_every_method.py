@@ -73,13 +73,13 @@ class Heard(NullProgress):
 def test_what_is_meant_for_robust_models_says_so(name: str, part: str | None, tmp_path: Path) -> None:
     heard = Heard()
     first = train(name, budget="short", out=tmp_path / "run", data="digits", overrides=TINY, epochs=1, progress=heard)
-    said = [line for line in heard.lines if "meant to start" in line]
-    wanted = f"{part!r} is meant to start from a robust model; give one, as in --set model.weights=runs/at"
+    said = [line for line in heard.lines if "designed to fine-tune" in line]
+    wanted = f"{part!r} is designed to fine-tune a robust model; set its weights, as in --set model.weights=runs/at"
     assert said == ([] if part is None else [wanted])
     started = Heard()
     overrides = TINY | {"model": {"name": "lenet", "weights": str(first.path)}}
     train(name, budget="short", out=tmp_path / "second", data="digits", overrides=overrides, epochs=1, progress=started)
-    assert not any("meant to start" in line for line in started.lines)
+    assert not any("designed to fine-tune" in line for line in started.lines)
 
 
 def test_standard_training_keeps_its_last_epoch(tmp_path: Path) -> None:
@@ -88,11 +88,11 @@ def test_standard_training_keeps_its_last_epoch(tmp_path: Path) -> None:
     quiet, warned = Heard(), Heard()
     run = train("standard", budget="short", out=tmp_path / "run", data="digits", overrides=overrides, progress=quiet)
     assert run.best_epoch() == 3
-    assert not any("standard training loses" in line for line in quiet.lines)
+    assert not any("near 0 for standard training" in line for line in quiet.lines)
     other = overrides | {"selection": "overall"}
     train("standard", budget="short", out=tmp_path / "other", data="digits", overrides=other, progress=warned)
     assert any(
-        line == "selection 'overall' is by robust accuracy, which standard training loses; set last"
+        line == "selection 'overall' uses robust accuracy, near 0 for standard training; set selection = last"
         for line in warned.lines
     )
 

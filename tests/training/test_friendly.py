@@ -19,7 +19,7 @@ from classwise.core.threat import Threat
 from classwise.training import OBJECTIVES
 from classwise.training.classes import ClassSettings
 from classwise.training.objectives.base import TrainingBatch
-from classwise.training.objectives.friendly import Friendly, at_the_boundary
+from classwise.training.objectives.friendly import Friendly, attack_to_boundary
 from classwise.training.recipe import Recipe
 
 from ..attacks.models import Linear, images
@@ -54,7 +54,7 @@ def test_never_more_than_tau_steps_past_the_boundary(classes: int, past: int) ->
     """Image by image: the first iterate with more than tau misclassified ones up to it, else the last."""
     model, case = world(classes)
     iterates, wrong = path(model, case)
-    right, stopped = at_the_boundary(ATTACK, model, case, past)
+    right, stopped = attack_to_boundary(ATTACK, model, case, past)
     crossed = 0
     for row in range(24):
         count = wrong[:-1, row].cumsum(0)
@@ -69,7 +69,7 @@ def test_never_more_than_tau_steps_past_the_boundary(classes: int, past: int) ->
 
 def test_tau_beyond_the_steps_is_the_attack_itself() -> None:
     model, case = world(3)
-    assert torch.equal(at_the_boundary(ATTACK, model, case, 8)[1], ATTACK.run(model, case))
+    assert torch.equal(attack_to_boundary(ATTACK, model, case, 8)[1], ATTACK.run(model, case))
 
 
 @pytest.mark.parametrize(
@@ -88,13 +88,13 @@ def test_tau_grows_along_the_run(name: str, expected: dict[float, int]) -> None:
     for progress, past in expected.items():
         now = dataclasses.replace(batch, progress=progress)
         points = objective.points(model, now, attack, ClassSettings(), case.rng)
-        assert torch.equal(points["robust"], at_the_boundary(attack, model, compared, past)[1])
+        assert torch.equal(points["robust"], attack_to_boundary(attack, model, compared, past)[1])
 
 
 def test_a_tau_too_few_is_one_line() -> None:
-    with pytest.raises(ClasswiseError, match="one more tau than milestones"):
+    with pytest.raises(ClasswiseError, match="tau must have one value more than milestones"):
         Friendly(tau=(0, 1), milestones=(0.3, 0.6))
-    with pytest.raises(ClasswiseError, match="one more tau than milestones"):
+    with pytest.raises(ClasswiseError, match="tau must have one value more than milestones"):
         Recipe.read("fat", {"objective.tau": [0, 1]})
 
 

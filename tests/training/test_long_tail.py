@@ -20,7 +20,7 @@ from classwise.training.criteria.softmax import Focal
 from classwise.training.objectives.base import Step, TrainingBatch
 from classwise.training.objectives.mart import boosted_cross_entropy
 from classwise.training.recipe import Recipe
-from classwise.training.reductions.logit_similarity import LogitSimilarity, likeness
+from classwise.training.reductions.logit_similarity import LogitSimilarity, class_similarity
 from classwise.training.schedules.auto_beta import AutoBeta, chosen
 from classwise.training.schedules.base import Classes
 from classwise.training.schedules.critical import CriticalClass, TowardsClass
@@ -53,13 +53,13 @@ def test_the_focal_loss_multiplies_any_base_and_stays_finite(count: int) -> None
     assert bool(gradient.isfinite().all())
 
 
-def test_likeness_by_hand() -> None:
+def test_class_similarity_by_hand() -> None:
     """Class means (1, 1, 0), (1, 0, 0) and none: one pair, at 45 degrees; then a third at 180 degrees to the second."""
     logits = torch.tensor([[2.0, 0.0, 0.0], [0.0, 2.0, 0.0], [3.0, 0.0, 0.0]])
-    assert float(likeness(logits, torch.tensor([0, 0, 1]))) == pytest.approx(math.sqrt(0.5))
+    assert float(class_similarity(logits, torch.tensor([0, 0, 1]))) == pytest.approx(math.sqrt(0.5))
     logits = torch.cat([logits, torch.tensor([[-1.0, 0.0, 0.0]])])
-    assert float(likeness(logits, torch.tensor([0, 0, 1, 2]))) == pytest.approx(math.sqrt(0.5) / 3)
-    assert float(likeness(logits, torch.tensor([1, 1, 1, 1]))) == 0
+    assert float(class_similarity(logits, torch.tensor([0, 0, 1, 2]))) == pytest.approx(math.sqrt(0.5) / 3)
+    assert float(class_similarity(logits, torch.tensor([1, 1, 1, 1]))) == 0
 
 
 @pytest.mark.parametrize("count", [2, 3, 10, 100])
@@ -161,7 +161,7 @@ def test_auto_beta_takes_the_matrices_of_an_audit() -> None:
     found = schedule.settings(state, ClassSettings(beta=torch.full((3,), 6.0)), 1).beta
     assert found is not None
     assert found.tolist() == [0.5, 6, 6]
-    with pytest.raises(ClasswiseError, match="homing should have 4 rows of 4 numbers"):
+    with pytest.raises(ClasswiseError, match="homing must have 4 rows of 4 numbers"):
         schedule.start(classes(4))
 
 

@@ -34,7 +34,7 @@ def test_killed_inside_an_epoch_and_resumed_gives_the_same_bits(
     if "awp" not in recipe and "adam" not in recipe:
         overrides["averaging.start_fraction"] = 0.0
     whole = train(recipe, budget="short", out=tmp_path / "whole", data="digits", overrides=overrides)
-    assert ("average" in whole.kept()) == ("averaging.start_fraction" in overrides)
+    assert ("average" in whole.saved_weights()) == ("averaging.start_fraction" in overrides)
     monkeypatch.setattr("classwise.training.trainer.CHECKPOINT_SECONDS", 0.0)
     with pytest.raises(Killed):
         train(recipe, budget="short", out=tmp_path / "cut", data="digits", overrides=overrides, progress=KillAt(5))

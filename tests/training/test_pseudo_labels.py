@@ -128,7 +128,7 @@ def test_the_teacher_labels_and_a_killed_run_needs_it_no_more(
     moved = Path(teacher.path).rename(tmp_path / "elsewhere")
     try:
         cut = train("rst", budget="short", out=tmp_path / "cut", overrides=overrides, unlabelled=others, resume=True)
-        with pytest.raises(ClasswiseError, match="started on other unlabelled images"):
+        with pytest.raises(ClasswiseError, match="started with other unlabelled images"):
             train("rst", budget="short", out=tmp_path / "cut", overrides=overrides, resume=True)
     finally:
         moved.rename(teacher.path)
@@ -139,7 +139,7 @@ def test_what_does_not_fit_is_one_line_before_training(teacher: Run, others: Ima
     out, overrides = tmp_path / "run", with_teacher(teacher)
     large = Images(torch.rand(4, 3, 16, 16), torch.zeros(4, dtype=torch.int64), name="photos")
     message = says("rst", out, budget="short", overrides=overrides, unlabelled=large)
-    assert message == "unlabelled images of 'photos' are 3x16x16, those of 'digits' 1x8x8; resize them"
+    assert message == "unlabelled images of 'photos' have shape 3x16x16, expected 1x8x8 as 'digits'"
     assert "nowhere" in says("rst", out, budget="short", overrides=overrides | {"data.unlabelled.teacher": "nowhere"})
     three = Images(others.x[:60], torch.arange(60) % 3, name="three")
     assert "10" in says(

@@ -100,7 +100,7 @@ def test_every_field_can_be_changed(overrides: Mapping[str, Any], field: Any, va
     ("name", "overrides", "says"),
     [
         ("cfa-tradess", {}, "unknown recipe 'cfa-tradess'; did you mean 'cfa-trades'?"),
-        ("no/such.yaml", {}, "there is no recipe file"),
+        ("no/such.yaml", {}, "does not exist"),
         ("at", {"epoch": 3}, "unknown recipe field 'epoch'; did you mean 'epochs'?"),
         ("at", {"epochs": 0}, "epochs = 0"),
         ("at", {"threat": "Linf:-1"}, "epsilon = -1.0"),
@@ -115,7 +115,11 @@ def test_every_field_can_be_changed(overrides: Mapping[str, Any], field: Any, va
         ("cfa-at", {"schedules.lambda1": 1}, "the list has no item lambda1; items are 0 to 0"),
         ("cfa-at", {"schedules.3.lambda1": 1}, "the list has no item 3"),
         ("fast-at", {"lr_schedule.peak": 1}, "peak = 1"),
-        ("fast-at", {"lr_schedule": {"name": "three-stage", "points": [[0.5, 1], [0.5, 0]]}}, "[0.5, 0.5] should rise"),
+        (
+            "fast-at",
+            {"lr_schedule": {"name": "three-stage", "points": [[0.5, 1], [0.5, 0]]}},
+            "[0.5, 0.5] must increase",
+        ),
     ],
 )
 def test_a_mistake_is_one_line(name: str, overrides: Mapping[str, Any], says: str) -> None:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from classwise.training import SELECTIONS
 from classwise.training.recipe import Recipe
-from classwise.training.selection import AtShare, WithinError, _error_of_sum, _parts_of_merit, three_quarters
+from classwise.training.selection import AtFraction, WithinError, _contributions, _standard_error_of_sum, three_quarters
 from classwise.training.train import train
 
 from .killing import KillAt, Killed
@@ -31,7 +31,7 @@ def test_the_rules_by_hand(robust: list[float], count: list[float], overall: flo
     assert set(expected) == set(SELECTIONS) - {"within-error", "three-quarters"}
     for name, score in expected.items():
         rule = Recipe.read("at", {"selection": name}).parts.selection
-        assert not isinstance(rule, WithinError | AtShare)
+        assert not isinstance(rule, WithinError | AtFraction)
         assert rule(torch.tensor(robust), torch.tensor(count)) == pytest.approx(score)
 
 
@@ -40,7 +40,7 @@ def test_the_rules_choose_different_epochs() -> None:
     count, chosen = torch.ones(2), {}
     for name in SELECTIONS:
         rule = Recipe.read("at", {"selection": name}).parts.selection
-        if isinstance(rule, WithinError | AtShare):
+        if isinstance(rule, WithinError | AtFraction):
             continue
         scores = [rule(torch.tensor(epoch), count) for epoch in epochs]
         chosen[name] = max(range(4), key=lambda epoch, scores=scores: (scores[epoch], epoch))  # type: ignore[misc]
@@ -54,7 +54,7 @@ Y = torch.tensor([0, 0, 0, 0, 2, 2])
 def chosen(epochs: list[Tensor], y: Tensor, window: int = 3) -> list[bool]:
     rule, state, answers = WithinError(window=window), dict[str, Tensor](), []
     for scores in epochs:
-        state, answer = rule.judge(state, scores, y)
+        state, answer = rule.select(state, scores, y)
         answers.append(answer)
     return answers
 
@@ -62,11 +62,11 @@ def chosen(epochs: list[Tensor], y: Tensor, window: int = 3) -> list[bool]:
 def test_the_merit_and_its_error_by_hand() -> None:
     """Means 0.5 and 0.3: J = 2.6/6 + 0.3, the images of the worst class (2) counting 1/6 + 1/2."""
     scores = torch.tensor([0.2, 0.4, 0.6, 0.8, 0.3, 0.3], dtype=torch.float64)
-    parts = _parts_of_merit(scores, Y)
+    parts = _contributions(scores, Y)
     assert parts.tolist() == pytest.approx([0.2 / 6, 0.4 / 6, 0.6 / 6, 0.8 / 6, 0.3 * 2 / 3, 0.3 * 2 / 3])
     values = torch.tensor([1.0, 3.0, 1.0, 3.0, 0.0, 4.0], dtype=torch.float64)  # variances 4/3 and 8
-    assert _error_of_sum(values, Y) == pytest.approx(math.sqrt(4 * 4 / 3 + 2 * 8))
-    assert _error_of_sum(torch.tensor([5.0, 1.0, 1.0], dtype=torch.float64), torch.tensor([0, 1, 1])) == 0
+    assert _standard_error_of_sum(values, Y) == pytest.approx(math.sqrt(4 * 4 / 3 + 2 * 8))
+    assert _standard_error_of_sum(torch.tensor([5.0, 1.0, 1.0], dtype=torch.float64), torch.tensor([0, 1, 1])) == 0
 
 
 def test_the_error_is_that_of_drawing_the_images_anew() -> None:
@@ -76,7 +76,9 @@ def test_the_error_is_that_of_drawing_the_images_anew() -> None:
     drawn = [
         sum(generator.choice(values[y == label], (y == label).sum()).sum() for label in range(3)) for _ in range(4000)
     ]
-    assert _error_of_sum(torch.from_numpy(values), torch.from_numpy(y)) == pytest.approx(np.std(drawn), rel=0.05)
+    assert _standard_error_of_sum(torch.from_numpy(values), torch.from_numpy(y)) == pytest.approx(
+        np.std(drawn), rel=0.05
+    )
 
 
 def test_of_epochs_as_good_as_the_best_the_last_is_kept() -> None:
@@ -96,10 +98,10 @@ def test_epoch_by_epoch_it_finds_what_the_definition_finds_at_the_end(classes: i
     drift = torch.linspace(0, 1, 12).mul(math.pi).sin() * 0.2
     epochs = [(0.4 + rise + 0.1 * torch.randn(len(y), generator=generator)).clamp(0, 1).double() for rise in drift]
     smooth = [torch.stack(epochs[max(0, last - 2) : last + 1]).mean(0) for last in range(12)]
-    parts = [_parts_of_merit(scores, y) for scores in smooth]
+    parts = [_contributions(scores, y) for scores in smooth]
     merits = [float(part.sum()) for part in parts]
     best = max(range(12), key=merits.__getitem__)
-    fit = [e for e in range(12) if merits[e] >= merits[best] - _error_of_sum(parts[best] - parts[e], y)]
+    fit = [e for e in range(12) if merits[e] >= merits[best] - _standard_error_of_sum(parts[best] - parts[e], y)]
     answers = chosen(epochs, y)
     assert max(e for e, answer in enumerate(answers) if answer) == max(fit)
 
@@ -126,7 +128,7 @@ def test_a_run_keeps_that_epoch_reports_no_score_and_resumes(tmp_path: Path, mon
 
 @pytest.mark.parametrize(("epochs", "kept"), [(1, 0), (2, 1), (4, 2), (5, 3), (100, 74)])
 def test_three_quarters_is_one_epoch_of_any_number(epochs: int, kept: int) -> None:
-    assert [epoch for epoch in range(epochs) if three_quarters.chosen(epoch, epochs)] == [kept]
+    assert [epoch for epoch in range(epochs) if three_quarters.selects(epoch, epochs)] == [kept]
 
 
 @pytest.mark.slow

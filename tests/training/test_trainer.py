@@ -64,7 +64,7 @@ def contents(run: Run) -> dict[str, bytes]:
 @pytest.mark.slow
 def test_a_run_leaves_what_the_design_says(reference: Run) -> None:
     assert reference.complete
-    assert set(reference.kept()) == {"last", "best", "average", "best-average"}
+    assert set(reference.saved_weights()) == {"last", "best", "average", "best-average"}
     epochs = reference.epochs
     assert set(epochs["split"]) == {"train", "valid", "valid-average"}
     assert set(epochs["class"]) == set("0123456789")
@@ -185,10 +185,10 @@ def says(work: Callable[[], object]) -> str:
 
 def test_a_folder_is_never_overwritten(reference: Run, tmp_path: Path) -> None:
     before = contents(reference)
-    assert "holds another run" in says(lambda: trained(reference.path))
+    assert "contains another run" in says(lambda: trained(reference.path))
     assert contents(reference) == before
     (tmp_path / "notes.txt").write_text("mine")
-    assert "is not empty and holds no run" in says(lambda: trained(tmp_path))
+    assert "is not empty and contains no run" in says(lambda: trained(tmp_path))
     assert "is a file" in says(lambda: trained(tmp_path / "notes.txt"))
 
 
@@ -240,7 +240,7 @@ def test_a_newer_run_format_is_refused(reference: Run, tmp_path: Path) -> None:
     assert "environment.json is damaged" in says(lambda: Run.open(tmp_path / "run"))
     (tmp_path / "run" / CHECKSUMS).unlink()
     assert "schema_version 99" in says(lambda: Run.open(tmp_path / "run"))
-    assert "holds no run" in says(lambda: Run.open(tmp_path / "nothing"))
+    assert "contains no run" in says(lambda: Run.open(tmp_path / "nothing"))
 
 
 @configurable

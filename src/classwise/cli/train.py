@@ -103,7 +103,7 @@ def train(
         console.show_json([_facts(run) for run in runs])
         return
     for run in runs:
-        typer.echo(f"{run.path}: {run.recipe.name}, {run.epochs_done} epochs, saved weights {', '.join(run.kept())}")
+        typer.echo(f"{run.path}: {run.recipe.name}, {run.epochs_done} epochs, saved weights {', '.join(run.saved_weights())}")
     typer.echo(f"next: classwise audit {folder if len(runs) > 1 else runs[0].path}")
 
 
@@ -153,7 +153,7 @@ def _facts(run: Run) -> dict[str, Any]:
         "seed": run.recipe.seed,
         "epochs": run.epochs_done,
         "best_epoch": run.best_epoch(),
-        "weights": {name: str(run.weights_file(name)) for name in run.kept()},
+        "weights": {name: str(run.weights_file(name)) for name in run.saved_weights()},
         "last_epoch": last.drop(columns="epoch").to_dict("records"),
     }
 

@@ -79,5 +79,5 @@ SELECTIONS: Registry[object] = Registry(
         "three-quarters": "classwise.training.selection:three_quarters",
     },
     arguments=2,
-    instances=("classwise.training.selection:WithinError", "classwise.training.selection:AtShare"),
+    instances=("classwise.training.selection:WithinError", "classwise.training.selection:AtFraction"),
 )

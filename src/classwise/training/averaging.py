@@ -1,4 +1,4 @@
-"""Averages of weights along the run: none, plain, exponential, and exponential with a gate on the worst class."""
+"""Weight averaging: SWA, exponential moving averages (EMA), and EMAs with an admission threshold (FAWA)."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from classwise.core.errors import ClasswiseError
 from classwise.training.classes import Signals
 
 Weights = Mapping[str, Tensor]
-"""A model's state dict: parameters, and buffers such as the statistics of batch normalisation."""
+"""The state dict of a model: parameters and buffers, such as the statistics of batch normalisation."""
 
 
 @dataclass
 class Average:
-    """The averager's state: plain data, so that a checkpoint can hold it.
+    """The state of an averager, which is saved in checkpoints.
 
     Args:
-        weights: the average so far; empty before it begins.
-        facts: the averager's own numbers.
-        event: the decision of the last epoch, for the events of the run; None if there was none.
+        weights: the current average; empty before the first update.
+        facts: further state of the averager.
+        event: the decision of the last epoch, for the events of the run; None if there is none.
     """
 
     weights: dict[str, Tensor] = field(default_factory=dict)
@@ -38,23 +38,26 @@ class Average:
 
 
 class Averager(Described, ABC):
-    """Folds a run's weights into an average. Subclasses are frozen dataclasses."""
+    """Base class of weight averaging. Subclasses are frozen dataclasses."""
 
-    #: The signals that it needs at the end of an epoch.
+    #: The signals that `after_epoch` reads.
     reads: ClassVar[frozenset[str]] = frozenset()
 
     def after_step(self, state: Average, weights: Weights, progress: float) -> Average:
-        """The state after a step; ``progress`` is the share of training done."""
+        """Return the state after a step; ``progress`` is the fraction of training completed."""
         del weights, progress
         return state
 
     @abstractmethod
     def after_epoch(self, state: Average, weights: Weights, signals: Signals, progress: float) -> Average:
-        """The state after an epoch; ``progress`` is the share of training done when that epoch began."""
+        """Return the state after an epoch; ``progress`` is the fraction of training completed before the epoch."""
 
 
 def blend(average: Weights, new: Weights, decay: float) -> dict[str, Tensor]:
-    """``decay`` average + (1 - ``decay``) new; integers (counters) are taken over. An empty average becomes the new."""
+    """Compute decay * average + (1 - decay) * new.
+
+    Integer buffers (counters) are copied from ``new``. An empty average is replaced by a copy of ``new``.
+    """
     if not average:
         return {name: value.detach().clone() for name, value in new.items()}
     return {
@@ -65,25 +68,25 @@ def blend(average: Weights, new: Weights, decay: float) -> dict[str, Tensor]:
 
 @configurable
 class NoAverage(Averager):
-    """No average."""
+    """No weight averaging."""
 
     source = ()
     example = "none"
 
     def after_epoch(self, state: Average, weights: Weights, signals: Signals, progress: float) -> Average:
-        """Nothing."""
+        """Return the state unchanged."""
         del weights, signals, progress
         return state
 
 
 @configurable
 class EMA(Averager):
-    """The exponential moving average of the weights, from a share of training on.
+    """Exponential moving average (EMA) of the weights.
 
     Args:
-        decay: the weight of the past.
-        start_fraction: the share of training from which it runs; the first weights then are its start.
-        every: fold in after each ``"epoch"`` or each ``"step"``.
+        decay: the decay rate.
+        start_fraction: the fraction of training after which averaging starts, with the weights at that time.
+        every: update the average after each ``"epoch"`` or each ``"step"``.
     """
 
     source = ("rebuffi2021data",)
@@ -95,13 +98,13 @@ class EMA(Averager):
     every: Literal["epoch", "step"] = "epoch"
 
     def after_step(self, state: Average, weights: Weights, progress: float) -> Average:
-        """Fold the step's weights in, if it runs by steps."""
+        """Update the average if ``every`` is ``"step"``."""
         if self.every != "step" or progress < self.start_fraction:
             return state
         return Average(blend(state.weights, weights, self.decay))
 
     def after_epoch(self, state: Average, weights: Weights, signals: Signals, progress: float) -> Average:
-        """Fold the epoch's weights in, if it runs by epochs."""
+        """Update the average if ``every`` is ``"epoch"``."""
         del signals
         if self.every != "epoch" or progress < self.start_fraction:
             return state
@@ -110,14 +113,14 @@ class EMA(Averager):
 
 @configurable
 class SWA(Averager):
-    """Stochastic weight averaging (Izmailov et al., UAI 2018): the plain mean of late weights.
+    """Stochastic weight averaging (SWA; Izmailov et al., UAI 2018): the mean of the weights late in training.
 
-    The statistics of batch normalisation are averaged with the weights; the paper measures them anew instead, with a
-    pass over the training images.
+    The statistics of batch normalisation are averaged with the weights. The paper recomputes them instead, in a pass
+    over the training images.
 
     Args:
-        start_fraction: the share of training from which it runs.
-        every: fold in after each ``"epoch"`` or each ``"step"``.
+        start_fraction: the fraction of training after which averaging starts.
+        every: update the average after each ``"epoch"`` or each ``"step"``.
     """
 
     source = ("izmailov2018averaging",)
@@ -128,33 +131,33 @@ class SWA(Averager):
     every: Literal["epoch", "step"] = "epoch"
 
     def after_step(self, state: Average, weights: Weights, progress: float) -> Average:
-        """Fold the step's weights in, if it runs by steps."""
-        return self._folded(state, weights) if self.every == "step" and progress >= self.start_fraction else state
+        """Update the average if ``every`` is ``"step"``."""
+        return self._updated(state, weights) if self.every == "step" and progress >= self.start_fraction else state
 
     def after_epoch(self, state: Average, weights: Weights, signals: Signals, progress: float) -> Average:
-        """Fold the epoch's weights in, if it runs by epochs."""
+        """Update the average if ``every`` is ``"epoch"``."""
         del signals
-        return self._folded(state, weights) if self.every == "epoch" and progress >= self.start_fraction else state
+        return self._updated(state, weights) if self.every == "epoch" and progress >= self.start_fraction else state
 
-    def _folded(self, state: Average, weights: Weights) -> Average:
+    def _updated(self, state: Average, weights: Weights) -> Average:
         count = state.facts.get("count", 0)
         return Average(blend(state.weights, weights, count / (count + 1)), {"count": count + 1})
 
 
 @configurable
 class FAWA(Averager):
-    """Fairness-aware weight averaging (Wei et al., CVPR 2023, section 4.3): an average that unfair epochs do not enter.
+    """Fairness-aware weight averaging (FAWA; Wei et al., CVPR 2023, section 4.3): an EMA of the fair epochs.
 
-    An epoch is admitted if the worst class of the online model, by robust accuracy on the validation split, reaches
-    the threshold. The first admitted epoch is the start of the average. Until one is admitted the plain average is
-    saved in its place, and the event records it.
+    An epoch is admitted if the worst-class robust accuracy of the online model on the validation split reaches the
+    threshold. The average starts at the first admitted epoch. Until then, the EMA of all epochs is saved instead, and
+    the events record it.
 
     Args:
-        decay: the weight of the past.
-        start_fraction: the share of training from which epochs are considered.
-        threshold: what the worst class must reach (the paper: 0.2); None to go by ``relative_threshold`` alone.
-        relative_threshold: what the worst class must reach as a share of the best worst class so far; None to go by
-            ``threshold`` alone.
+        decay: the decay rate.
+        start_fraction: the fraction of training after which epochs can be admitted.
+        threshold: the required worst-class accuracy; 0.2 in the paper. None: use ``relative_threshold`` only.
+        relative_threshold: the required worst-class accuracy as a fraction of the best worst-class accuracy so far;
+            None: use ``threshold`` only.
     """
 
     source = ("wei2023cfa, section 4.3",)
@@ -170,10 +173,10 @@ class FAWA(Averager):
 
     def __post_init__(self) -> None:
         if self.threshold is None and self.relative_threshold is None:
-            raise ClasswiseError("averaging 'fawa' needs a threshold or a relative one, such as threshold = 0.2")
+            raise ClasswiseError("averaging 'fawa' needs threshold or relative_threshold, such as threshold = 0.2")
 
     def after_epoch(self, state: Average, weights: Weights, signals: Signals, progress: float) -> Average:
-        """Fold the epoch's weights in if its worst class passes the gate."""
+        """Update the average if the worst class reaches the threshold."""
         robust = signals["valid.robust"]
         worst = float(robust[~robust.isnan()].min())
         best = max(worst, state.facts.get("best_worst", 0.0))
@@ -183,8 +186,8 @@ class FAWA(Averager):
         bar = max(self.threshold or 0.0, (self.relative_threshold or 0.0) * best)
         admitted = worst >= bar
         facts["admitted"] += admitted
-        plain = not facts["admitted"]  # no epoch admitted so far: save the plain average meanwhile
-        event = {"event": "fawa", "admitted": admitted, "worst": worst, "threshold": bar, "plain_average_kept": plain}
+        plain = not facts["admitted"]  # no epoch admitted so far: save the EMA of all epochs
+        event = {"event": "fawa", "admitted": admitted, "worst": worst, "threshold": bar, "plain_average_saved": plain}
         first = admitted and facts["admitted"] == 1
         if admitted or plain:
             return Average(blend({} if first else state.weights, weights, self.decay), facts, event)
@@ -193,15 +196,15 @@ class FAWA(Averager):
 
 @configurable
 class GatedAverage(Averager):
-    """An exponential average that an epoch enters only if a gate admits it; FAWA with any gate.
+    """FAWA with a general admission rule: an EMA of the epochs whose score reaches a threshold.
 
-    The first admitted epoch is the start of the average. Until one is admitted the plain average is saved in its
-    place. The events record that, and long stretches of refused epochs.
+    The average starts at the first admitted epoch. Until then, the EMA of all epochs is saved instead. The events
+    record that, and long sequences of refused epochs.
 
     Args:
-        decay: the weight of the past.
-        start_fraction: the share of training from which epochs may enter; the gate watches all of them.
-        patience: the number of refused epochs in a row after which the event reports them.
+        decay: the decay rate.
+        start_fraction: the fraction of training after which epochs can be admitted; all epochs are scored.
+        patience: the number of consecutive refused epochs that is reported in the event.
     """
 
     decay: Share = 0.85
@@ -209,18 +212,18 @@ class GatedAverage(Averager):
     patience: Count = 20
 
     @abstractmethod
-    def judge(self, history: list[float], signals: Signals) -> tuple[float, float]:
-        """What the epoch reached (NaN if no class could be measured) and what it had to reach.
+    def score_and_threshold(self, history: list[float], signals: Signals) -> tuple[float, float]:
+        """Compute the score of the epoch (NaN if no class could be measured) and the required score.
 
         Args:
-            history: what each epoch before reached, the oldest first.
-            signals: what the epoch measured.
+            history: the scores of the previous epochs, oldest first.
+            signals: the signals of the epoch.
         """
 
     def after_epoch(self, state: Average, weights: Weights, signals: Signals, progress: float) -> Average:
-        """Fold the epoch's weights in if the gate lets them."""
+        """Update the average if the score reaches the threshold."""
         history = state.facts.get("history", [])
-        reached, bar = self.judge(history, signals)
+        reached, bar = self.score_and_threshold(history, signals)
         facts = {"admitted": 0, "refused": 0} | state.facts | {"history": [*history, reached]}
         if progress < self.start_fraction:
             return Average(state.weights, facts)
@@ -228,7 +231,13 @@ class GatedAverage(Averager):
         facts["admitted"] += admitted
         facts["refused"] = 0 if admitted else facts["refused"] + 1
         plain = not facts["admitted"]
-        event = {"event": "fawa", "admitted": admitted, "worst": reached, "threshold": bar, "plain_average_kept": plain}
+        event = {
+            "event": "fawa",
+            "admitted": admitted,
+            "worst": reached,
+            "threshold": bar,
+            "plain_average_saved": plain,
+        }
         if facts["refused"] and facts["refused"] % self.patience == 0:
             event["refused_in_a_row"] = facts["refused"]
         if admitted or plain:
@@ -239,19 +248,18 @@ class GatedAverage(Averager):
 
 @configurable
 class ChartFAWA(GatedAverage):
-    """FAWA that compares epochs with each other, as a control chart does (ours).
+    """FAWA with a control chart over epochs instead of a fixed threshold (ours).
 
-    The validation images are the same each epoch, so what is special about them is common to all epochs and cancels in
-    a comparison, where it does not against a fixed threshold. Each image scores sigmoid((p_y - max other p) / 0.1) at
-    the last point of the validation attack, which is finer than right or wrong; an epoch reaches W, the lowest class
-    mean. The reference is the largest median of W over any ``window`` consecutive epochs before; the epoch is admitted
-    if W is at least the reference less ``slack`` * 1.4826 * MAD of the last ``window`` epochs (their median absolute
-    deviation from their median; 1.4826 makes it a standard deviation). Before there are so many, it must reach the
-    median of the epochs so far.
+    All epochs use the same validation images, so the sampling error that they share cancels in comparisons between
+    epochs. The score of an image is sigmoid((p_y - max other p) / 0.1) at the last point of the validation attack,
+    which has lower variance than 0-1 accuracy. The score W of an epoch is the lowest class mean. The reference is the
+    largest median of W over any ``window`` consecutive previous epochs. An epoch is admitted if W is at least the
+    reference minus ``slack`` * 1.4826 * MAD, the median absolute deviation of the last ``window`` epochs (1.4826 makes
+    it consistent with the standard deviation). Before ``window`` epochs, W must reach the median of the previous ones.
 
     Args:
-        window: epochs of a window.
-        slack: how many standard deviations below the reference still pass.
+        window: number of epochs of a window.
+        slack: the allowed distance below the reference, in standard deviations.
     """
 
     source = ("wei2023cfa, section 4.3",)
@@ -263,8 +271,8 @@ class ChartFAWA(GatedAverage):
 
     reads = frozenset({"valid.soft"})
 
-    def judge(self, history: list[float], signals: Signals) -> tuple[float, float]:
-        """The lowest class mean of the soft scores, and the chart's limit."""
+    def score_and_threshold(self, history: list[float], signals: Signals) -> tuple[float, float]:
+        """Compute the lowest class mean of the soft scores, and the control limit."""
         reached = _lowest(signals["valid.soft"])
         known = [value for value in history if value == value]  # not NaN
         if len(known) < self.window:
@@ -279,14 +287,14 @@ class ChartFAWA(GatedAverage):
 
 @configurable
 class IUTFAWA(GatedAverage):
-    """FAWA that admits an epoch only if every class is shown to reach the threshold (an intersection-union test).
+    """FAWA with an intersection-union test: every class must reach the threshold significantly (ours).
 
-    The epoch reaches the lowest of the classes' one-sided lower Wilson bounds. It takes many validation images to show
-    anything: about 250 a class.
+    The score of an epoch is the lowest of the classes' one-sided lower Wilson bounds. The test needs about 250
+    validation images per class to have power.
 
     Args:
-        threshold: what every class must be shown to reach.
-        confidence: the confidence of each bound.
+        threshold: the required robust accuracy of every class.
+        confidence: the confidence level of each bound.
     """
 
     source = ("wei2023cfa, section 4.3",)
@@ -298,8 +306,8 @@ class IUTFAWA(GatedAverage):
 
     reads = frozenset({"valid.robust"})
 
-    def judge(self, history: list[float], signals: Signals) -> tuple[float, float]:
-        """The lowest lower bound, and the threshold."""
+    def score_and_threshold(self, history: list[float], signals: Signals) -> tuple[float, float]:
+        """Compute the lowest lower bound, and the threshold."""
         del history
         share, count = signals["valid.robust"].double(), signals["valid.count"].double()
         z = statistics.NormalDist().inv_cdf(self.confidence)
@@ -309,6 +317,6 @@ class IUTFAWA(GatedAverage):
 
 
 def _lowest(values: Tensor) -> float:
-    """The lowest of the classes that could be measured; NaN if none could."""
+    """Return the lowest value that is not NaN; NaN if all are."""
     known = values[~values.isnan()]
     return float(known.min()) if len(known) else math.nan

@@ -1,4 +1,4 @@
-"""The batches of a training run: shuffled or sampled rows, augmented, with the threat and the target of each image."""
+"""The batches of a training run: shuffled or sampled images, augmented, with the threat and the target of each."""
 
 from __future__ import annotations
 
@@ -17,20 +17,22 @@ from classwise.training.objectives.base import TrainingBatch
 from classwise.training.pseudo_labels import concatenated
 
 _POSITION_SHIFT = 32
-"""The bits of a random-number index that hold the image's index; those above hold its position in the epoch."""
+"""Bits of a random-number index for the index of the image; the higher bits are its position in the epoch."""
 
 
 @dataclass(frozen=True)
 class Batches:
-    """The batches of every epoch; each is a function of its epoch and step, so a resumed run gets the same ones.
+    """The batches of every epoch.
+
+    A batch is a function of the epoch and the step, so a resumed run has the same batches.
 
     Args:
         images: the labelled images; an epoch is one pass over them.
         extra: pseudo-labelled images, sampled uniformly with replacement, or None.
-        labelled: labelled images in a full batch.
-        unlabelled: pseudo-labelled images in a full batch.
+        labelled: the number of labelled images in a full batch.
+        unlabelled: the number of pseudo-labelled images in a full batch.
         augment: the augmentation.
-        threat: the threat of classes without a radius of their own.
+        threat: the threat of the run; schedules may change the radius per class.
         rng: the random numbers of the run.
     """
 
@@ -44,23 +46,23 @@ class Batches:
 
     @cached_property
     def pool(self) -> Images:
-        """The images that rows index: the labelled ones, then the pseudo-labelled ones."""
+        """The images that rows refer to: the labelled ones, then the pseudo-labelled ones."""
         return self.images if self.extra is None else concatenated(self.images, self.extra)
 
     @property
     def steps(self) -> int:
-        """Steps per epoch; a last batch of a single image is dropped, since it has no batch statistics."""
+        """Number of steps per epoch; a last batch of a single image is dropped, since it has no batch statistics."""
         full, rest = divmod(len(self.images), self.labelled)
         return full + (rest > 1)
 
     def order(self, epoch: int) -> Tensor:
-        """The labelled images in the order of an epoch, (N,)."""
+        """Return the order of the labelled images in an epoch, a permutation (N,)."""
         return self.rng.child("order").at(epoch).permutation(len(self.images), self.images.device)
 
     def rows(self, order: Tensor, epoch: int, step: int, settings: ClassSettings) -> Tensor:
-        """The rows of a step: the next of the order, or, if the class setting ``sampling`` is set, sampled by it.
+        """Return the rows of a step, int64 (N,): labelled images, then pseudo-labelled images.
 
-        The rows of the pseudo-labelled images follow them.
+        The labelled images follow ``order``, or are sampled if the class setting ``sampling`` is set.
         """
         first = step * self.labelled
         rows = order[first : first + self.labelled]
@@ -77,14 +79,14 @@ class Batches:
         return torch.cat([rows, len(self.images) + sampled])
 
     def batch(self, rows: Tensor, epoch: int, step: int, settings: ClassSettings, progress: float) -> TrainingBatch:
-        """The images of rows, augmented, with the radius and the target of each.
+        """Return the augmented images of ``rows``, with the radius and the target of each.
 
         Args:
             rows: int64 (N,), as `rows` returns them.
             epoch: from 0.
             step: of the epoch, from 0.
             settings: the class settings of the step.
-            progress: the share of training that is done, in [0, 1].
+            progress: the fraction of training completed, in [0, 1].
         """
         index, y = self._index(rows, step, settings), self.pool.y[rows]
         x = self.augment(self.pool.x[rows], index, self.rng.child("augment").at(epoch))
@@ -96,9 +98,10 @@ class Batches:
         return TrainingBatch(x, y, index, threat, settings.of("step_size", y), target, progress=progress)
 
     def _index(self, rows: Tensor, step: int, settings: ClassSettings) -> Tensor:
-        """The random-number index of each row, (N,): its image's, and its position in the epoch if it was sampled.
+        """Return the random-number index of each row, (N,).
 
-        So an image that is sampled twice is augmented and attacked with different random numbers.
+        For a sampled image, it includes the position in the epoch: repeated images are augmented and attacked with
+        different random numbers.
         """
         index = self.pool.index[rows]
         if settings.sampling is None and self.extra is None:
@@ -108,7 +111,7 @@ class Batches:
         return torch.where(sampled, index + (positions << _POSITION_SHIFT), index)
 
     def _targets(self, index: Tensor, y: Tensor, epoch: int, settings: ClassSettings) -> Tensor | None:
-        """A target per image, sampled from the distribution of its class; -1 where that is a zero row."""
+        """Sample a target per image from the distribution of its class, (N,); -1 for a zero row."""
         probabilities = settings.of("target", y)
         if probabilities is None:
             return None

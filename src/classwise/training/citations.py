@@ -1,4 +1,4 @@
-"""What to cite: the papers behind a recipe, a part, an attack or a suite."""
+"""Citations: the papers of a recipe, a part, an attack or a suite."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ PARTS = (
     AUGMENTATIONS,
     ATTACKS,
 )
-"""The tables of the parts that describe themselves."""
+"""The registries of parts that have sources."""
 
 
 def papers(name: str) -> list[Paper]:
-    """The papers behind a recipe, a part, an attack or a suite, each once, in the order of the recipe's fields.
+    """Return the papers of a recipe, a part, an attack or a suite, without duplicates, in the order of recipe fields.
 
     Raises:
-        ClasswiseError: if there is nothing of that name.
+        ClasswiseError: if the name is unknown.
     """
     if name in recipe_names():
         return papers_of(source for part in Recipe.read(name).described_parts for source in part.sources())
@@ -44,6 +44,6 @@ def papers(name: str) -> list[Paper]:
 
 
 def sources(part: object) -> tuple[str, ...]:
-    """The sources that a part names; none of a plain function."""
+    """Return the sources of a part; none for a function without the attribute ``source``."""
     found: tuple[str, ...] = getattr(part, "source", ())
     return found

@@ -1,4 +1,4 @@
-"""Per-class settings, signals, and sums over the images of an epoch."""
+"""Per-class settings, signals, and running sums over the images of an epoch."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ import torch
 from torch import Tensor
 
 Term = Literal["clean", "robust"]
-"""A term that class weights multiply: TRADES has both, AT only the robust one, standard training only the clean."""
+"""A term of the loss with class weights. TRADES has both, AT only ``robust``, standard training only ``clean``."""
 
 
 @dataclass(frozen=True)
 class ClassSettings:
-    """The class settings of an epoch, a number per class on the device; None means the recipe's constant.
+    """The class settings of an epoch, tensors on the device; None means the constant of the recipe.
 
     Args:
         epsilon: radius, (C,).
-        step_size: step of the inner attack, (C,).
+        step_size: step size of the inner attack, (C,).
         beta: weight of the regulariser, (C,).
-        clean_weight: factor of the clean term, (C,).
-        robust_weight: factor of the robust term, (C,).
-        sampling: probability of drawing an image of the class, relative to its share, (C,).
-        logit_margin: margin that a criterion asks for, (C,).
-        target: law of attack targets, (C, C); a zero row means untargeted.
-        pair_weight: weights of confusions, (C, C), truth by prediction.
+        clean_weight: weight of the clean term, (C,).
+        robust_weight: weight of the robust term, (C,).
+        sampling: probability of sampling an image of the class, relative to the class frequency, (C,).
+        logit_margin: logit margin of the criterion, (C,).
+        target: distribution of attack targets, (C, C), rows: true classes; a zero row means untargeted.
+        pair_weight: weights of confusions, (C, C), rows: true classes, columns: predictions.
         scale: inverse temperature of the logits, ().
     """
 
@@ -42,22 +42,21 @@ class ClassSettings:
     scale: Tensor | None = None
 
     def of(self, name: str, y: Tensor) -> Tensor | None:
-        """The per-class setting spread over the images of a batch, (N,); None where the constant holds."""
+        """Return a setting for each image of a batch, (N, ...), given labels (N,); None if the setting is None."""
         values: Tensor | None = getattr(self, name)
         return None if values is None else values[y]
 
 
 Signals = Mapping[str, Tensor]
-"""What an epoch measured, by name.
+"""Measurements of an epoch, by name.
 
-Per class, float (C,), NaN where a class had no image: ``train.clean`` ``train.robust`` (accuracy on the training
-batches as they were), ``train.loss`` (mean of the reduced terms), ``valid.clean`` ``valid.robust``, ``valid.loss``
-(mean clean cross-entropy), ``valid.divergence`` (mean KL from the clean to the attacked softmax), ``valid.soft``
-(mean of sigmoid((p_y - max other p) / 0.1) at the last point of the validation attack). Counts (C,):
-``train.count`` ``valid.count``. Matrices (C, C), rows by truth: ``train.confusion`` (counts of predictions under
-attack), ``train.confidence`` (mean softmax under attack, NaN rows where a class had no image),
-``valid.average_confidence`` (the same of the averaged weights, or of the online model where there is none, on the
-validation split).
+Per class, float (C,), NaN for a class without images: ``train.clean`` and ``train.robust`` (accuracy on the training
+batches during training), ``train.loss`` (mean of the weighted loss), ``valid.clean``, ``valid.robust``, ``valid.loss``
+(mean clean cross-entropy), ``valid.divergence`` (mean KL from the clean to the attacked softmax), ``valid.soft`` (mean
+of sigmoid((p_y - max other p) / 0.1) at the last point of the validation attack). Counts, (C,): ``train.count`` and
+``valid.count``. Matrices, (C, C), rows: true classes: ``train.confusion`` (counts of predictions under attack),
+``train.confidence`` (mean softmax under attack, NaN for a class without images), ``valid.average_confidence`` (the same
+on the validation split, for the averaged weights, or the online model if there is no average).
 """
 
 ALWAYS = frozenset({"train.clean", "train.robust"})
@@ -74,11 +73,11 @@ MEASURED = ALWAYS | {
     "valid.soft",
     "valid.average_confidence",
 }
-"""Every signal that a schedule or an averager may ask for."""
+"""Every signal that a schedule or an averager can read."""
 
 
 class ClassSums:
-    """Sums over the images that an epoch has seen, on the device; they add up over steps and processes."""
+    """Running per-class sums of an epoch, on the device."""
 
     def __init__(self, classes: int, reads: frozenset[str], device: torch.device) -> None:
         self.classes = classes
@@ -99,7 +98,14 @@ class ClassSums:
     def add(
         self, y: Tensor, clean_logits: Tensor | None, robust_logits: Tensor | None, loss: Tensor | None = None
     ) -> None:
-        """Add a batch: labels (N,), logits (N, C) of the clean and the attacked images, the loss of each image."""
+        """Add a batch.
+
+        Args:
+            y: labels, int64 (N,).
+            clean_logits: logits on the clean images, (N, C), or None.
+            robust_logits: logits on the attacked images, (N, C), or None.
+            loss: the loss of each image, (N,), or None.
+        """
         ones = torch.ones(len(y), device=y.device)
         self.sums["count"].index_add_(0, y, ones)
         for name, logits in (("clean", clean_logits), ("robust", robust_logits)):
@@ -114,7 +120,7 @@ class ClassSums:
             self.sums["confidence"].index_add_(0, y, robust_logits.detach().float().softmax(1))
 
     def signals(self) -> dict[str, Tensor]:
-        """Per-class means so far, NaN where a class (or a quantity) was not seen."""
+        """Return the per-class means so far, NaN for a class without images or a quantity that was not measured."""
         nothing = torch.full_like(self.sums["count"], torch.nan)
         found = {"train.count": self.sums["count"]}
         for name in ("clean", "robust"):

@@ -1,8 +1,8 @@
-"""Data-parallel training: each process computes its rows of a batch, and gradients, terms and buffers are reduced.
+"""Data-parallel training: each process computes its rows of a batch; gradients, terms and buffers are all-reduced.
 
-The weights of all processes are bit-equal, since gradients are summed before the optimiser reads them. Reductions,
-schedules and the sums of an epoch get the terms and logits of the whole batch, so they need not know of processes. The
-random numbers of an image do not depend on the process that computes it.
+The weights are bit-equal in all processes, since gradients are summed before the optimiser step. Reductions, schedules
+and the sums of an epoch receive the terms and logits of the full batch, so they are independent of the number of
+processes. The random numbers of an image do not depend on its process.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from classwise.training.objectives.base import Step, TrainingBatch
 
 @dataclass(frozen=True)
 class BatchShard:
-    """The rows of a batch that one process computes.
+    """The rows of a batch that this process computes.
 
     Args:
-        team: the processes.
-        count: the rows of the whole batch.
+        processes: the process group.
+        count: the number of rows of the full batch.
     """
 
     processes: ProcessGroup
@@ -35,7 +35,7 @@ class BatchShard:
 
     @property
     def replicated(self) -> bool:
-        """Whether every process computes all rows: with one process, or with fewer than two rows per process."""
+        """Whether every process computes all rows: one process, or fewer than two rows per process."""
         return self.processes.world_size == 1 or self.count < 2 * self.processes.world_size
 
     @property
@@ -48,7 +48,7 @@ class BatchShard:
         return slice(first, first + each + (self.processes.rank < more))
 
     def gather(self, local: Tensor) -> Tensor:
-        """The rows of all processes in order, (count, ...); gradients flow into those of this process only."""
+        """Gather the rows of all processes in order, (count, ...); only those of this process have gradients."""
         if self.replicated:
             return local
         rows = self.rows
@@ -58,7 +58,7 @@ class BatchShard:
         return torch.cat([gathered[: rows.start], local, gathered[rows.stop :]])
 
     def of_batch(self, batch: TrainingBatch) -> TrainingBatch:
-        """The rows of this process of a batch."""
+        """Return the rows of this process of a batch."""
         if self.replicated:
             return batch
         rows = self.rows
@@ -69,7 +69,7 @@ class BatchShard:
         return dataclasses.replace(batch, **parts, threat=threat, rows=rows, gather=self.gather)
 
     def of_step(self, local: Step) -> Step:
-        """The step of the whole batch: its terms and logits, in one all-reduce."""
+        """Gather the terms and logits of the full batch in one all-reduce."""
         if self.replicated:
             return local
         terms = torch.stack(list(local.terms.values()), 1).float()
@@ -81,7 +81,7 @@ class BatchShard:
         return Step(gathered, **gathered_logits)
 
     def all_reduced(self, loss: Tensor, model: nn.Module) -> Tensor:
-        """The loss, whose ``backward`` then leaves the gradient of the whole batch in each process."""
+        """Return the loss with a hook: ``backward`` then computes the gradient of the full batch in each process."""
         if self.processes.world_size == 1:
             return loss
 
@@ -100,17 +100,17 @@ class BatchShard:
             gradient.copy_(total / self.processes.world_size if self.replicated else total)
 
     def average_buffers(self, buffers: Sequence[Tensor], before: Sequence[Tensor]) -> None:
-        """Average over the processes the change of each buffer in a step.
+        """Average the change of each buffer in a step over the processes.
 
-        So the running statistics of batch normalisation include the rows of all processes, and are bit-equal in each of
-        them. A buffer that no process changed keeps its bits.
+        The running statistics of batch normalisation then include the rows of all processes, and are bit-equal in all
+        of them. A buffer that no process changed is unchanged bit for bit.
         """
         changes = [now - then for now, then in zip(buffers, before, strict=True)]
         for now, then, change in zip(buffers, before, self._all_reduce(changes), strict=True):
             now.copy_(then + change / self.processes.world_size)
 
     def _all_reduce(self, tensors: Sequence[Tensor]) -> list[Tensor]:
-        """The sum of each tensor over the processes, in one all-reduce."""
+        """Sum each tensor over the processes in one all-reduce."""
         if not tensors:
             return []
         flat = self.processes.all_reduce(torch.cat([tensor.reshape(-1) for tensor in tensors]))
@@ -120,7 +120,7 @@ class BatchShard:
 
 @contextmanager
 def averaged_buffers(shard: BatchShard, model: nn.Module) -> Iterator[None]:
-    """Average the changes of the model's buffers over the processes when the block ends."""
+    """Average the changes of the model's buffers over the processes at the end of the block."""
     if shard.processes.world_size == 1:
         yield
         return
@@ -131,7 +131,7 @@ def averaged_buffers(shard: BatchShard, model: nn.Module) -> Iterator[None]:
 
 
 def convert_sync_batchnorm(model: nn.Module, processes: ProcessGroup, device: torch.device) -> nn.Module:
-    """The model with batch normalisation over the images of all processes; with one process, the model itself."""
+    """Return the model with batch normalisation synchronised over all processes; unchanged for one process."""
     if processes.world_size == 1:
         return model
     converted: nn.Module = nn.SyncBatchNorm.convert_sync_batchnorm(  # type: ignore[no-untyped-call]
@@ -141,15 +141,15 @@ def convert_sync_batchnorm(model: nn.Module, processes: ProcessGroup, device: to
 
 
 def check_same_arguments(processes: ProcessGroup, arguments: Mapping[str, object]) -> None:
-    """Check that all processes train with the same arguments.
+    """Check that all processes have the same arguments.
 
     Raises:
-        ClasswiseError: if they were not.
+        ClasswiseError: if they differ.
     """
     gathered = processes.all_gather(arguments)
     for rank, other in enumerate(gathered):
         for name, value in gathered[0].items():
             if other[name] != value:
                 raise ClasswiseError(
-                    f"process {rank} has another {name}; start all processes with the same arguments and files"
+                    f"process {rank} has a different {name}; start all processes with the same arguments and files"
                 )

@@ -1,4 +1,4 @@
-"""Evaluation on the validation split: logits under attack, and their per-class means."""
+"""Evaluation on the validation split: outputs under attack, and their per-class means."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Outputs:
-    """The outputs of a model on clean and attacked images, a row per image.
+    """The outputs of a model on clean and attacked images.
 
     Args:
-        clean: logits on the images, (N, classes).
-        attacked: logits at the final point of the attack, (N, classes).
-        robust: whether the model classifies that point correctly, bool (N,).
-        soft: sigmoid((p_y - max other) / 0.1) there, (N,).
+        clean: logits on the clean images, (N, C).
+        attacked: logits at the last point of the attack, (N, C).
+        robust: whether the last point is classified correctly, bool (N,).
+        soft: sigmoid((p_y - max other p) / 0.1) at the last point, (N,).
     """
 
     clean: Tensor
@@ -44,14 +44,14 @@ class Outputs:
 def evaluate(
     model: nn.Module, images: Images, attack: Attack, threat: Threat, recipe: Recipe, callback: Callable[[], None]
 ) -> Outputs:
-    """The outputs of a model on images and at the final points of an attack, in this process.
+    """Compute the outputs of a model on clean images and at the last points of an attack, in this process.
 
     Args:
-        model: the model; it is evaluated in evaluation mode.
+        model: the model, evaluated in evaluation mode.
         images: N images.
-        attack: run to its last step, from the same start each time.
+        attack: the attack; it runs all steps, with the same random initialisation in each call.
         threat: the threat of the attack.
-        recipe: its batch size, precision and seed apply.
+        recipe: provides the batch size, the precision and the seed.
         callback: called after each batch; it may raise.
     """
     engine = Engine(
@@ -78,7 +78,7 @@ def evaluate(
 
 
 def _closing(blocks: Iterator[T]) -> AbstractContextManager[Generator[T]]:
-    """Close the generator however its loop ends, so that it restores the mode of the model."""
+    """Close the generator when its loop ends, also by an exception, so that it restores the mode of the model."""
     return closing(cast("Generator[T]", blocks))
 
 
@@ -91,7 +91,7 @@ def evaluate_distributed(
     processes: ProcessGroup,
     callback: Callable[[], None],
 ) -> Outputs:
-    """`evaluate` with the images split over the processes; each process returns the outputs of all images."""
+    """Evaluate with the images split over the processes; each process returns the outputs on all images."""
     if processes.world_size == 1:
         return evaluate(model, images, attack, threat, recipe, callback)
     shard = BatchShard(processes, len(images))
@@ -103,16 +103,16 @@ def evaluate_distributed(
 
 
 def class_means(outputs: Outputs, y: Tensor, classes: int, reads: AbstractSet[str]) -> dict[str, Tensor]:
-    """Per-class means: ``count``, ``clean`` and ``robust`` accuracy, and the other ``valid.*`` signals that are read.
+    """Compute per-class means: ``count``, ``clean`` and ``robust`` accuracy, and the ``valid.*`` signals in ``reads``.
 
     Args:
         outputs: the outputs of the model on the validation split.
-        y: their labels, int64 (N,).
-        classes: how many classes there are.
-        reads: the signals that a schedule or an average reads.
+        y: labels, int64 (N,).
+        classes: the number of classes C.
+        reads: the signals that schedules and averaging read.
 
     Returns:
-        Each (classes,), NaN for a class without images; ``confidence`` is (classes, classes).
+        Tensors (C,) by name, NaN for a class without images; ``confidence`` is (C, C).
     """
     count = torch.bincount(y, minlength=classes).float()
     measured = {

@@ -1,4 +1,4 @@
-"""The run folder: where a training run's files lie, and how a run is read back."""
+"""The run folder: the paths of its files, and reading them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Which = Literal["last", "best", "average", "best-average", "interpolated", "adju
 
 
 def runs_in(folder: Path) -> list[Path]:
-    """The runs in a folder that ``train --seeds`` made; none in a run's own folder."""
+    """Return the runs in a folder written by ``train --seeds``; empty for the folder of a run."""
     if (folder / "recipe.yaml").is_file():
         return []
     return sorted(file.parent for file in folder.glob("seed-*/recipe.yaml"))
@@ -35,7 +35,7 @@ class Run:
     """A training run on disk.
 
     Args:
-        path: its folder.
+        path: the run folder.
 
     Example:
         >>> import tempfile
@@ -54,15 +54,15 @@ class Run:
 
     @staticmethod
     def open(path: str | Path) -> Run:
-        """The run in a folder.
+        """Open the run in a folder.
 
         Raises:
-            ClasswiseError: if the folder holds no run, or one of a newer format.
+            ClasswiseError: if the folder contains no run, or its schema version is not supported.
         """
         run = Run(Path(path))
         if not run.recipe_file.is_file():
             raise ClasswiseError(
-                f"{path} holds no run (no recipe.yaml); make one with: classwise train RECIPE --out {path}"
+                f"{path} contains no run (no recipe.yaml); create one with: classwise train RECIPE --out {path}"
             )
         if run.environment_file.is_file():
             version = run.environment.get("schema_version", SCHEMA_VERSION)
@@ -73,32 +73,32 @@ class Run:
 
     @property
     def recipe_file(self) -> Path:
-        """The complete recipe."""
+        """The file of the complete recipe."""
         return self.path / "recipe.yaml"
 
     @property
     def environment_file(self) -> Path:
-        """Versions, device, code state, data hashes."""
+        """The file of the environment: versions, device, git state, data hashes."""
         return self.path / "environment.json"
 
     @property
     def epochs_file(self) -> Path:
-        """The epoch rows, one per epoch, split and class."""
+        """The table of the epochs, a row per epoch, split and class."""
         return self.path / "epochs.parquet"
 
     @property
     def events_file(self) -> Path:
-        """The decisions of averaging and selection, and other events, a JSON line each."""
+        """The events of the run, such as decisions of averaging and selection, as JSON lines."""
         return self.path / "events.jsonl"
 
     @property
     def state_file(self) -> Path:
-        """Everything that resuming needs."""
+        """The checkpoint with the state of the training."""
         return self.path / "checkpoints" / "state.pt"
 
     @property
     def pseudo_labels_file(self) -> Path:
-        """The labels that the teacher gave to the unlabelled images, if there are such."""
+        """The file of the pseudo-labels of the unlabelled images."""
         return self.path / "pseudo-labels.json"
 
     @property
@@ -107,32 +107,32 @@ class Run:
         return self.path / "audits"
 
     def weights_file(self, which: Which) -> Path:
-        """The weights of a saved model."""
+        """Return the file of the weights of a saved model."""
         return self.path / "checkpoints" / f"{which}.safetensors"
 
     @cached_property
     def recipe(self) -> Recipe:
-        """The recipe, complete."""
+        """The complete recipe."""
         verify(self.recipe_file)
         return Recipe.read(str(self.recipe_file))
 
     def with_recipe(self, recipe: Recipe) -> Run:
-        """The run, given its recipe, which is then not read (nor its parts built) again."""
-        found = Run(self.path)
-        found.__dict__["recipe"] = recipe
-        return found
+        """Return the run with a known recipe, which is then neither read nor built again."""
+        run = Run(self.path)
+        run.__dict__["recipe"] = recipe
+        return run
 
     @cached_property
     def environment(self) -> Mapping[str, Any]:
-        """The environment of the run."""
+        """The environment of the run: versions, device, git state, data."""
         return read_json(self.environment_file)
 
     @property
     def data(self) -> Mapping[str, Any]:
-        """The data in the environment: ``name``, ``fingerprint``, ``classes`` and ``counts``.
+        """The data of the run: ``name``, ``fingerprint``, ``classes`` and ``counts``.
 
         Raises:
-            ClasswiseError: if the environment is damaged.
+            ClasswiseError: if the file is damaged.
         """
         data = self.environment.get("data")
         if not isinstance(data, dict) or not {"fingerprint", "classes"} <= data.keys():
@@ -141,7 +141,7 @@ class Run:
 
     @property
     def epochs(self) -> pd.DataFrame:
-        """A row per epoch, split and class: count, accuracies, settings; empty before the first epoch.
+        """The table of the epochs: counts, accuracies and settings per epoch, split and class. Empty before epoch 1.
 
         Raises:
             ClasswiseError: if the file is damaged.
@@ -161,7 +161,7 @@ class Run:
 
     @property
     def events(self) -> list[dict[str, Any]]:
-        """The events, in order.
+        """The events in order.
 
         Raises:
             ClasswiseError: if the file is damaged.
@@ -179,29 +179,29 @@ class Run:
 
     @property
     def epochs_done(self) -> int:
-        """How many epochs are complete."""
+        """The number of complete epochs."""
         epochs = self.epochs
         return 0 if epochs.empty else int(epochs["epoch"].max()) + 1
 
     @property
     def complete(self) -> bool:
-        """Whether the last epoch is done."""
+        """Whether the last epoch is complete."""
         return self.epochs_done >= self.recipe.epochs
 
     def best_epoch(self, which: Which = "best") -> int | None:
-        """The epoch (from 0) whose weights are saved as best, or None if there is none yet."""
-        chosen = [event for event in self.events if event["event"] == "selected" and event["which"] == which]
-        return int(chosen[-1]["epoch"]) if chosen else None
+        """Return the selected epoch (from 0), or None if there is none yet."""
+        selected = [event for event in self.events if event["event"] == "selected" and event["which"] == which]
+        return int(selected[-1]["epoch"]) if selected else None
 
-    def kept(self) -> list[Which]:
-        """The saved models."""
+    def saved_weights(self) -> list[Which]:
+        """Return the names of the saved weights."""
         return [name for name in get_args(Which) if self.weights_file(name).is_file()]
 
     def default_weights(self) -> Which:
-        """The saved model to use by default: the best epoch or the best average, by its score on the validation split.
+        """Return the name of the saved weights of the highest validation score: the best epoch or the best average.
 
         Raises:
-            ClasswiseError: if the run has not finished an epoch.
+            ClasswiseError: if no epoch is complete.
         """
         scores: dict[Which, float] = {}
         for event in self.events:
@@ -210,11 +210,11 @@ class Run:
                 scores[event["which"]] = -math.inf if score is None else score
         saved = [name for name in scores if self.weights_file(name).is_file()]
         if not saved:
-            raise ClasswiseError(f"{self.path} holds no weights yet; let it train for an epoch")
+            raise ClasswiseError(f"{self.path} has no weights yet; train at least one epoch")
         return max(saved, key=lambda name: (scores[name], name))
 
     def model(self, which: Which | None = None) -> nn.Module:
-        """A saved model, in evaluation mode."""
+        """Load a saved model in evaluation mode, by default the one of `default_weights`."""
         from classwise.models import load_model
 
         return load_model(self.weights_file(which or self.default_weights()))

@@ -1,4 +1,4 @@
-"""The history of a run: epoch rows, events, and the saved weights of the selected models."""
+"""The history of a run: the table of the epochs, the events, and the selection of the saved models."""
 
 from __future__ import annotations
 
@@ -15,27 +15,27 @@ from classwise.core.storage import replacing, write_text
 from classwise.models import save_weights
 from classwise.training.classes import ClassSettings
 from classwise.training.folder import Run, Which
-from classwise.training.selection import AtShare, Selection, WithinError
+from classwise.training.selection import AtFraction, Selection, WithinError
 
 SETTING_COLUMNS = ("epsilon", "step_size", "beta", "clean_weight", "robust_weight", "sampling", "logit_margin")
-"""The class settings that the rows of the training split hold, a number each; ``target`` is a list per class."""
+"""The class settings in the rows of the training split, one number each; ``target`` is a list per class."""
 
 
 @dataclass
 class History:
-    """Epoch rows and events of a run, and the files that hold them.
+    """The table of the epochs and the events of a run, and their files.
 
     Args:
         run: the run folder.
         selection: the rule that selects the best epoch.
-        epochs: epochs of the whole run.
-        labels: labels of the validation split, int64 (N,), or None without one.
-        metadata: what is saved beside weights.
-        writes: whether this process writes files; every process of a distributed run keeps the same history.
+        epochs: the number of epochs of the run.
+        labels: labels of the validation split, int64 (N,), or None.
+        metadata: metadata of the saved weights.
+        writes: whether this process writes files; all processes of a distributed run have the same history.
         rows: a row per epoch, split and class.
         events: decisions of averaging and selection, and other events.
         best: the best score so far of each selected model.
-        selection_states: the state of a rule that compares epochs image by image, per selected model.
+        selection_states: the state of the rule `WithinError`, per selected model.
     """
 
     run: Run
@@ -60,7 +60,7 @@ class History:
         settings: ClassSettings,
         class_names: Sequence[str],
     ) -> None:
-        """Append the rows of an epoch, for each split as `epoch_rows` makes them."""
+        """Append the rows of an epoch for each split, see `epoch_rows`."""
         for split, values in splits.items():
             self.rows += epoch_rows(epoch, split, values, settings, class_names)
 
@@ -76,15 +76,15 @@ class History:
         Args:
             which: ``"best"`` or ``"best-average"``.
             model: the model of this epoch.
-            values: what was measured on the validation split; if empty, the last epoch is the best.
+            values: the class means on the validation split; if empty, the last epoch is the best.
             epoch: from 0.
         """
-        if isinstance(self.selection, AtShare):
-            selected = self.selection.chosen(epoch, self.epochs)
+        if isinstance(self.selection, AtFraction):
+            selected = self.selection.selects(epoch, self.epochs)
         elif isinstance(self.selection, WithinError):
             assert self.labels is not None
             state = self.selection_states.get(which, {})
-            self.selection_states[which], selected = self.selection.judge(state, values["scores"], self.labels)
+            self.selection_states[which], selected = self.selection.select(state, values["scores"], self.labels)
         else:
             score = self.selection(values["robust"], values["count"]) if values else torch.inf
             if score >= self.best.get(which, -torch.inf):
@@ -97,7 +97,7 @@ class History:
             self.log_event(epoch, event="selected", which=which, score=None)
 
     def write(self) -> None:
-        """Write the rows and the events."""
+        """Write the table of the epochs and the events."""
         if self.writes:
             with replacing(self.run.epochs_file, checksum=True) as temporary:
                 pd.DataFrame(self.rows).to_parquet(temporary, index=False)
@@ -105,14 +105,14 @@ class History:
             write_text(self.run.events_file, lines, checksum=True)
 
     def scalars(self, epoch: int) -> dict[str, float]:
-        """The numbers in the rows of an epoch, by split, quantity and class; those that are null are left out."""
+        """Return the numbers of an epoch by split, quantity and class, without null values."""
         names = ("clean", "robust", *SETTING_COLUMNS)
         rows = [row for row in self.rows if row["epoch"] == epoch]
-        found = {f"{row['split']}/{name}/{row['class']}": row[name] for row in rows for name in names}
-        return {name: float(value) for name, value in found.items() if value is not None}
+        values = {f"{row['split']}/{name}/{row['class']}": row[name] for row in rows for name in names}
+        return {name: float(value) for name, value in values.items() if value is not None}
 
     def state_dict(self) -> dict[str, Any]:
-        """The rows, the events and the state of the selection, as a checkpoint holds them."""
+        """Return the rows, the events and the state of the selection, for a checkpoint."""
         return {
             "rows": self.rows,
             "events": self.events,
@@ -121,7 +121,7 @@ class History:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Replace the rows, the events and the state of the selection by those of a checkpoint."""
+        """Restore the rows, the events and the state of the selection from a checkpoint."""
         self.rows, self.events = state["rows"], state["events"]
         self.best, self.selection_states = state["best"], state["selection_states"]
 
@@ -129,14 +129,14 @@ class History:
 def epoch_rows(
     epoch: int, split: str, values: Mapping[str, Tensor], settings: ClassSettings, class_names: Sequence[str]
 ) -> list[dict[str, Any]]:
-    """A row per class of what was measured on a split; what was not measured, or not set, is null.
+    """Return a row per class for a split; quantities that were not measured or set are null.
 
     Args:
         epoch: from 0.
-        split: ``"train"`` rows also hold the class settings.
-        values: per-class numbers, (classes,) each; if empty, there are no rows.
+        split: the split; rows of ``"train"`` include the class settings.
+        values: per-class numbers, (C,) each; if empty, there are no rows.
         settings: the class settings of the epoch.
-        class_names: of all classes.
+        class_names: the names of all classes.
     """
     if not values:
         return []
@@ -170,15 +170,15 @@ def epoch_line(
     event: Mapping[str, Any] | None,
     seconds: float,
 ) -> str:
-    """The log line of an epoch: overall and worst-class robust accuracy per split, the event of averaging, the time.
+    """Return the log line of an epoch: overall and worst-class robust accuracy per split, averaging event, time.
 
     Args:
         epoch: from 0.
-        epochs: of the whole run.
+        epochs: the number of epochs of the run.
         splits: per-class numbers of each split.
-        class_names: of all classes.
+        class_names: the names of all classes.
         event: the decision of the averager, or None.
-        seconds: what the training steps of the epoch took.
+        seconds: the time of the training steps of the epoch.
     """
     parts = [f"epoch {epoch + 1}/{epochs}"]
     for split, values in splits.items():
@@ -190,6 +190,6 @@ def epoch_line(
             lowest = 100 * float(robust[worst])
             parts.append(f"{split} robust {overall:.1f} % (worst: {class_names[worst]} {lowest:.1f} %)")
     if event is not None:
-        plain = ", no epoch admitted yet: plain average saved" if event["plain_average_kept"] else ""
+        plain = ", no epoch admitted yet: average of all epochs saved" if event["plain_average_saved"] else ""
         parts.append("average " + ("admitted" if event["admitted"] else "refused") + plain)
     return " | ".join([*parts, f"{seconds:.0f} s"])

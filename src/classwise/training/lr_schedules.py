@@ -1,4 +1,4 @@
-"""Learning-rate schedules: functions of the share of training that is done, so that they shorten with the epochs."""
+"""Learning-rate schedules, as functions of the fraction of training completed."""
 
 from __future__ import annotations
 
@@ -15,33 +15,33 @@ from classwise.core.errors import ClasswiseError
 
 
 class LRSchedule(Described, ABC):
-    """A factor for the optimiser's learning rate."""
+    """Base class of learning-rate schedules: a factor of the optimiser's learning rate."""
 
     @abstractmethod
     def factor(self, progress: float) -> float:
-        """The factor at a share of training in [0, 1]."""
+        """Return the factor at a fraction of training in [0, 1]."""
 
 
 @configurable
 class Constant(LRSchedule):
-    """One rate throughout."""
+    """A constant learning rate."""
 
     source = ()
     example = "constant"
 
     def factor(self, progress: float) -> float:
-        """1."""
+        """Return 1."""
         del progress
         return 1.0
 
 
 @configurable
 class MultiStep(LRSchedule):
-    """A drop at each milestone.
+    """Multiply the learning rate by gamma at each milestone.
 
     Args:
-        milestones: shares of training; the papers' epochs 100 and 150 of 200 are 0.5 and 0.75.
-        gamma: the factor of each drop.
+        milestones: fractions of training; epochs 100 and 150 of 200 are 0.5 and 0.75.
+        gamma: the factor of each step.
     """
 
     source = ()
@@ -51,16 +51,16 @@ class MultiStep(LRSchedule):
     gamma: NonNegative = 0.1
 
     def factor(self, progress: float) -> float:
-        """Gamma to the number of milestones passed."""
+        """Return gamma to the power of the number of milestones passed."""
         return self.gamma ** sum(progress >= milestone for milestone in self.milestones)
 
 
 @configurable
 class OneCycle(LRSchedule):
-    """Up from 0 to the full rate and down to 0 again, linearly (Smith and Topin 2019; Rice et al. 2020).
+    """One-cycle schedule: linear from 0 to the peak rate and back to 0 (Smith and Topin, 2019; Rice et al., 2020).
 
     Args:
-        peak: the share of training at which the rate is highest.
+        peak: the fraction of training at which the rate is highest.
     """
 
     source = ("rice2020overfitting",)
@@ -69,7 +69,7 @@ class OneCycle(LRSchedule):
     peak: Share = 0.4
 
     def factor(self, progress: float) -> float:
-        """The triangle's height."""
+        """Return the factor of the triangle."""
         up = progress / self.peak if self.peak > 0 else 1.0
         down = (1 - progress) / (1 - self.peak) if self.peak < 1 else 1.0
         return min(up, down)
@@ -77,14 +77,14 @@ class OneCycle(LRSchedule):
 
 @configurable
 class Cyclic(LRSchedule):
-    """Triangles in a row, each from ``low`` up to the full rate and down to ``low`` again (Smith, WACV 2017).
+    """Cyclic schedule: triangles from ``low`` to 1 and back (Smith, WACV 2017).
 
-    One triangle with its peak in the middle is the cyclic schedule of fast AT (Wong, Rice and Kolter, ICLR 2020).
+    One cycle with peak = 0.5 is the schedule of fast AT (Wong, Rice and Kolter, ICLR 2020).
 
     Args:
-        cycles: how many triangles.
-        peak: where in its triangle the rate is highest, as a share of it.
-        low: the factor at a triangle's ends.
+        cycles: the number of triangles.
+        peak: the fraction of a cycle at which the rate is highest.
+        low: the factor at the ends of a cycle.
     """
 
     source = ("smith2017cyclical", "wong2020fast")
@@ -95,7 +95,7 @@ class Cyclic(LRSchedule):
     low: Share = 0.0
 
     def factor(self, progress: float) -> float:
-        """The height in the triangle that is being passed."""
+        """Return the factor in the current cycle."""
         place = progress * self.cycles % 1
         height = min(place / self.peak, (1 - place) / (1 - self.peak))
         return self.low + (1 - self.low) * height
@@ -103,13 +103,13 @@ class Cyclic(LRSchedule):
 
 @configurable
 class PiecewiseLinear(LRSchedule):
-    """Straight lines between points; level before the first and after the last.
+    """Piecewise-linear interpolation between points, constant before the first and after the last.
 
-    The defaults are fast AT's three stages on ImageNet (Wong, Rice and Kolter, ICLR 2020): in 15 epochs 0 to
+    The defaults are the three stages of fast AT on ImageNet (Wong, Rice and Kolter, ICLR 2020): in 15 epochs from 0 to
     0.4 in the first, 0.04 at the 6th, 0.004 at the 12th, 0.0004 at the end, as factors of 0.4.
 
     Args:
-        points: (share of training, factor) pairs, the shares rising.
+        points: pairs (fraction of training, factor), in increasing order of the fraction.
     """
 
     source = ("wong2020fast",)
@@ -126,10 +126,10 @@ class PiecewiseLinear(LRSchedule):
     def __post_init__(self) -> None:
         shares = [share for share, _ in self.points]
         if not shares or any(later <= earlier for earlier, later in itertools.pairwise(shares)):
-            raise ClasswiseError(f"rate points at shares {shares} should rise, as in [[0, 0], [0.5, 1], [1, 0]]")
+            raise ClasswiseError(f"lr_schedule points at {shares} must increase, as in [[0, 0], [0.5, 1], [1, 0]]")
 
     def factor(self, progress: float) -> float:
-        """The line's height."""
+        """Return the interpolated factor."""
         before, low = self.points[0]
         for share, height in self.points:
             if progress < share:
@@ -141,11 +141,11 @@ class PiecewiseLinear(LRSchedule):
 
 @configurable
 class Cosine(LRSchedule):
-    """Half a cosine from the full rate to 0 (Loshchilov and Hutter, ICLR 2017)."""
+    """Cosine annealing from the peak rate to 0 (Loshchilov and Hutter, ICLR 2017)."""
 
     source = ("loshchilov2017sgdr",)
     example = "cosine"
 
     def factor(self, progress: float) -> float:
-        """The cosine's height."""
+        """Return the factor (1 + cos(pi progress)) / 2."""
         return (1 + math.cos(math.pi * progress)) / 2

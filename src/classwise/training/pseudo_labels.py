@@ -1,4 +1,4 @@
-"""Robust self-training (Carmon et al., NeurIPS 2019): unlabelled images join the batches under a teacher's labels."""
+"""Robust self-training (Carmon et al., NeurIPS 2019): unlabelled images with pseudo-labels of a teacher."""
 
 from __future__ import annotations
 
@@ -19,26 +19,26 @@ from classwise.training.recipe import Recipe
 def pseudo_labelled(
     recipe: Recipe, images: Images, run: Run, device: str, given: Images | None = None
 ) -> Images | None:
-    """The unlabelled images of a recipe with pseudo-labels of its teacher; None if the recipe has none.
+    """Label the unlabelled images of a recipe by its teacher; None if the recipe has no unlabelled images.
 
-    A resumed run reads the pseudo-labels that its folder holds.
+    A resumed run reads the pseudo-labels from its folder.
 
     Args:
-        recipe: it names the unlabelled images and the teacher.
-        images: the labelled images, for the shape and the classes.
+        recipe: the recipe, with unlabelled images and a teacher.
+        images: the labelled images, which define the shape and the classes.
         run: the run folder.
-        device: where the teacher runs.
-        given: unlabelled images, in place of those that the recipe names.
+        device: the device of the teacher.
+        given: unlabelled images to use instead of the recipe's.
 
     Raises:
-        ClasswiseError: for images of another shape, a teacher that cannot be read or does not fit, or a run that was
-            started on other unlabelled images.
+        ClasswiseError: if the images have another shape, the teacher cannot be loaded or does not fit, or the run was
+            started with other unlabelled images.
     """
     settings = recipe.data.unlabelled
     if settings is None:
         if given is not None:
             raise ClasswiseError(
-                "unlabelled images are given, and the recipe has no teacher; set data.unlabelled as in rst"
+                "unlabelled images need a recipe with data.unlabelled, such as rst; this recipe has no teacher"
             )
         return None
     resumed = run.pseudo_labels_file.is_file()
@@ -54,7 +54,7 @@ def pseudo_labelled(
     if unlabelled.shape != images.shape:
         here, there = ("x".join(str(side) for side in each.shape) for each in (unlabelled, images))
         raise ClasswiseError(
-            f"unlabelled images of {unlabelled.name!r} are {here}, those of {images.name!r} {there}; resize them"
+            f"unlabelled images of {unlabelled.name!r} have shape {here}, expected {there} as {images.name!r}"
         )
     if teacher is None:
         labels = _load_labels(run, unlabelled)
@@ -66,7 +66,7 @@ def pseudo_labelled(
 
 
 def save_pseudo_labels(run: Run, images: Images) -> None:
-    """Save the pseudo-labels in the run folder, so that a resumed run needs no teacher."""
+    """Save the pseudo-labels in the run folder, so that a resumed run does not need the teacher."""
     content = {"images": _fingerprint(images), "labels": images.y.tolist()}
     write_text(run.pseudo_labels_file, json.dumps(content) + "\n", checksum=True)
 
@@ -74,17 +74,17 @@ def save_pseudo_labels(run: Run, images: Images) -> None:
 def _load_labels(run: Run, unlabelled: Images) -> Tensor:
     content = read_json(run.pseudo_labels_file, keys={"images": str, "labels": list})
     if content["images"] != _fingerprint(unlabelled):
-        raise ClasswiseError(f"{run.path} was started on other unlabelled images; give another folder")
+        raise ClasswiseError(f"{run.path} was started with other unlabelled images; use another folder")
     return torch.tensor(content["labels"], dtype=torch.int64)
 
 
 def _fingerprint(images: Images) -> str:
-    """The hash of the pixels, whatever the labels and names of the classes are."""
+    """Return the hash of the pixels, independent of labels and class names."""
     return Images(images.x, torch.zeros_like(images.y), ["any"]).fingerprint()
 
 
 def concatenated(images: Images, extra: Images) -> Images:
-    """The labelled images, then the others, whose indices follow those of the former."""
+    """Concatenate the labelled images and the others, whose indices follow those of the labelled images."""
     same = images.x.dtype == extra.x.dtype
     x = torch.cat([images.x, extra.x] if same else [images.pixels(), extra.pixels()])
     index = torch.cat([images.index, int(images.index.max()) + 1 + torch.arange(len(extra), device=images.device)])

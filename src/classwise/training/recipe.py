@@ -1,4 +1,4 @@
-"""A recipe: everything that decides a training run, in one frozen dataclass that YAML can write."""
+"""A recipe: the complete configuration of a training run, which is read from and written to YAML."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ from classwise.training.averaging import Averager
 from classwise.training.lr_schedules import LRSchedule
 from classwise.training.objectives.base import Objective
 from classwise.training.optimisers import Optimiser
-from classwise.training.recipe_files import apply_budget, change, read_value, read_values, take_budgets
+from classwise.training.recipe_files import apply_budget, override, read_value, read_values, take_budgets
 from classwise.training.recipe_settings import DataSettings, ModelSettings, Part, UnlabelledSettings
 from classwise.training.reductions.base import Reduction
 from classwise.training.schedules.base import ClassSchedule
@@ -47,36 +47,36 @@ from classwise.training.selection import Selection
 from classwise.training.updates import Update
 
 _LATER = ("data.options", "data.unlabelled.options", "data.unlabelled", "model.weights", "model.sync_batch_norm")
-"""Fields that are left out of the digest where they have their default, as in recipes from before them."""
+"""Fields that are omitted from the digest at their defaults, since older recipes do not have them."""
 EPOCH_FIELDS = ("start_epoch", "epochs", "halve_every")
-"""The fields of schedules that are numbers of epochs."""
+"""Fields of schedules that are numbers of epochs."""
 
 
 @configurable
 class Recipe:
-    """One training set-up, complete.
+    """The complete configuration of a training run.
 
     Args:
         name: the name of the recipe.
-        description: one sentence on it.
-        source: where the settings come from.
+        description: a one-sentence description.
+        source: the source of the settings.
         data: the training data.
         model: the model.
-        threat: the threat that training defends against, such as ``"Linf:8/255"``; None for the data set's own.
+        threat: the threat model of training, such as ``"Linf:8/255"``; None for the default of the data set.
         objective: the loss.
-        attack: the inner maximisation; the objective may set its loss and start.
+        attack: the attack of the inner maximisation; the objective may set its loss and random initialisation.
         attack_mode: the mode of the model during the inner attack; ``"train"`` only to reproduce code that does so.
-        schedules: class schedules, in the order in which they fold.
-        reduction: the reduction of the images' losses to one number.
-        update: how a loss changes the weights.
-        optimizer: the optimiser and its full learning rate.
+        schedules: the class schedules, in the order in which they are applied.
+        reduction: the reduction of the images' losses to a scalar.
+        update: the update of the weights.
+        optimizer: the optimiser and its peak learning rate.
         lr_schedule: the learning-rate schedule.
-        averaging: the weight averaging beside the online model.
+        averaging: the weight averaging.
         selection: the rule that selects the best epoch on the validation split.
-        validation_attack: the attack on the validation split, at the recipe's radius.
-        epochs: passes over the training split.
-        batch_size: images a step.
-        seed: the seed of the weights, the split, the order, the augmentation and the attacks.
+        validation_attack: the attack on the validation split, with the radius of the recipe.
+        epochs: the number of passes over the training split.
+        batch_size: the number of images per step.
+        seed: the seed of the initial weights, the split, the order, the augmentation and the attacks.
         precision: precision and memory format.
 
     Example:
@@ -113,43 +113,43 @@ class Recipe:
         """The parts, built once.
 
         Raises:
-            ClasswiseError: for an unknown name or field, a value out of range, or parts that do not fit each other.
+            ClasswiseError: if a name or field is unknown, a value is out of range, or parts are incompatible.
         """
         return build_parts(self)
 
     def epoch_overrides(self, epochs: int) -> dict[str, Any]:
-        """The changes to another number of epochs, with the epoch numbers of its schedules scaled alike."""
-        share = epochs / self.epochs
+        """Return overrides for another number of epochs, with the epochs of the schedules scaled in proportion."""
+        scale = epochs / self.epochs
         overrides: dict[str, Any] = {"epochs": epochs}
-        for place, schedule in enumerate(self.parts.schedules):
+        for index, schedule in enumerate(self.parts.schedules):
             numbers = {name: getattr(schedule, name, 0) for name in EPOCH_FIELDS}
-            overrides |= {f"schedules.{place}.{name}": max(1, round(share * at)) for name, at in numbers.items() if at}
+            overrides |= {f"schedules.{index}.{name}": max(1, round(scale * at)) for name, at in numbers.items() if at}
         return overrides
 
     def fine_tuning(self) -> list[str]:
-        """The names of the parts whose source starts from a robust model."""
+        """Return the names of the parts whose papers start from a robust model."""
         parts = self.parts
-        asked = [*zip(self.schedules, parts.schedules, strict=True), (self.reduction, parts.reduction)]
-        specs = [spec for spec, part in asked if getattr(part, "fine_tunes", False)]
+        candidates = [*zip(self.schedules, parts.schedules, strict=True), (self.reduction, parts.reduction)]
+        specs = [spec for spec, part in candidates if getattr(part, "fine_tunes", False)]
         return [parse_spec(spec)[0] if isinstance(spec, str) else spec["name"] for spec in specs]
 
     @property
     def described_parts(self) -> list[Described]:
-        """The parts that describe themselves, in the order of the fields; no attack where none acts."""
+        """The parts with a description, in the order of the fields; without the attack if the objective has none."""
         parts = self.parts
         attack = [parts.attack] if parts.objective.attacks else []
-        crafted = (parts.objective, parts.objective.criterion, *attack, self.data.unlabelled, *parts.schedules)
+        first = (parts.objective, parts.objective.criterion, *attack, self.data.unlabelled, *parts.schedules)
         rest = (parts.reduction, parts.update, parts.optimizer, parts.lr_schedule, parts.averaging, parts.augment)
-        return [part for part in (*crafted, *rest) if isinstance(part, Described)]
+        return [part for part in (*first, *rest) if isinstance(part, Described)]
 
     @property
     def changes(self) -> list[str]:
-        """What its parts may change of plain training, in words of `classwise.core.description.CHANGES`."""
-        found = {word for part in self.described_parts for word in part.changes}
-        return [word for word in CHANGES if word in found]
+        """What its parts change in comparison with plain training, from `classwise.core.description.CHANGES`."""
+        changed = {word for part in self.described_parts for word in part.changes}
+        return [word for word in CHANGES if word in changed]
 
     def completed(self, threat: Threat) -> Recipe:
-        """The recipe with every default of every part written out, and the threat of the run; its parts are these."""
+        """Return the recipe with all defaults of its parts and the threat of the run."""
         parts = self.parts
         complete = dataclasses.replace(
             self,
@@ -168,36 +168,36 @@ class Recipe:
         return _from_values(complete._plain())._with_parts(dataclasses.replace(parts, threat=threat))
 
     def times_batch(self, factor: int) -> Recipe:
-        """The recipe with so many times the images a step, and the same parts."""
+        """Return the recipe with ``factor`` times the batch size, and the same parts."""
         if factor == 1:
             return self
         return dataclasses.replace(self, batch_size=factor * self.batch_size)._with_parts(self.parts)
 
     def _with_parts(self, parts: Parts) -> Recipe:
-        """This recipe, just made, with parts that another one of the same fields has built."""
+        """Set the parts of this new recipe to those built for an equal one, and return it."""
         self.__dict__["parts"] = parts
         return self
 
     def yaml(self) -> str:
-        """The recipe as YAML that `Recipe.read` takes."""
+        """Return the recipe as YAML, which `Recipe.read` accepts."""
         text: str = yaml.safe_dump(self._plain(), sort_keys=False, allow_unicode=True, width=120)
         return text
 
     def _plain(self) -> dict[str, Any]:
-        """The recipe as JSON knows it: lists for tuples."""
+        """Return the fields as JSON values, with lists for tuples."""
         plain: dict[str, Any] = json.loads(self._text())
         return plain
 
     def _text(self) -> str:
-        """The fields as text, in which 1 and 1.0 differ."""
+        """Return the fields as JSON, in which 1 and 1.0 differ."""
         return json.dumps(dataclasses.asdict(self))
 
     def digest(self) -> str:
-        """SHA-256 of what decides the numbers; the name, the description and the source do not."""
+        """Return the SHA-256 of the fields that affect results: all but name, description, source and data.root."""
         plain = dataclasses.asdict(self)
         for key in ("name", "description", "source"):
             del plain[key]
-        del plain["data"]["root"]  # the same data may lie elsewhere
+        del plain["data"]["root"]  # the same data may be elsewhere
         for path in _LATER:
             *within, key = path.split(".")
             holder = functools.reduce(lambda node, each: node[each] or {}, within, plain)
@@ -212,19 +212,20 @@ class Recipe:
         *,
         budget: str | None = None,
     ) -> Recipe:
-        """A recipe by name, from a YAML file, a mapping or a recipe, on a budget, with some fields changed.
+        """Read a recipe by name, from a YAML file, a mapping or a recipe, with a budget and overrides.
 
-        Its parts are built, so whatever is wrong with it is found here. A recipe that the changes leave equal is
-        returned itself.
+        The parts are built, so every error in the recipe is raised here. If the result equals a `Recipe` given as
+        ``source``, that object is returned.
 
         Args:
-            source: the recipe.
+            source: a recipe's name, a YAML file, a mapping or a `Recipe`.
             overrides: values by dotted field, such as ``{"optimizer.lr": 0.05}``; text is parsed as YAML. Applied
                 after the budget.
-            budget: one of the recipe's budgets, such as ``"short"``; None for the recipe as its source has it.
+            budget: one of the recipe's budgets, such as ``"short"``; None for the full recipe.
 
         Raises:
-            ClasswiseError: for an unknown recipe, budget or field (with the nearest known one) or a bad value.
+            ClasswiseError: if the recipe, the budget or a field is unknown (with the nearest known name), or a value is
+                invalid.
         """
         if isinstance(source, Recipe):
             values: dict[str, Any] = dataclasses.asdict(source)
@@ -236,7 +237,7 @@ class Recipe:
         if budget is not None:
             apply_budget(values, budget, budgets, Recipe)
         for path, value in (overrides or {}).items():
-            change(values, path, read_value(path, value), Recipe)
+            override(values, path, read_value(path, value), Recipe)
         recipe = _from_values(values)
         if isinstance(source, Recipe) and recipe._text() == source._text():
             recipe = source
@@ -263,42 +264,44 @@ class Parts:
 
     @property
     def passes(self) -> Passes:
-        """The passes of an image in a step while everything acts: the steps of the attack, and what each part adds."""
+        """The passes per image and step with all parts active: the steps of the attack, and the cost of each part."""
         objective = self.objective
-        crafting = objective.crafting + Passes(1, 1) * (self.attack.length if objective.attacks else 0)
-        total = crafting + objective.cost * self.update.evaluations
+        attack_passes = objective.attack_overhead + Passes(1, 1) * (self.attack.length if objective.attacks else 0)
+        total = attack_passes + objective.cost * self.update.evaluations
         others = (*self.schedules, self.reduction, self.update, self.averaging, self.augment)
         return sum((part.cost for part in others if isinstance(part, Described)), total)
 
 
 def build_parts(recipe: Recipe) -> Parts:
-    """Build every part of a recipe.
+    """Build the parts of a recipe.
 
     Raises:
-        ClasswiseError: for an unknown name or field, a value out of range, or parts that do not fit each other.
+        ClasswiseError: if a name or field is unknown, a value is out of range, or parts are incompatible.
     """
     objective = make(OBJECTIVES, recipe.objective)
     attack = objective.inner(make(ATTACKS, recipe.attack))
     zoo = recipe.model.name in MODELS and recipe.model.options.get("head") != "cosine"
     if objective.criterion.cosines and zoo:
-        asker = CRITERIA.name_of(type(objective.criterion))
-        raise ClasswiseError(f"criterion {asker!r} needs a model of cosines; set model.options = {{head: cosine}}")
+        criterion = CRITERIA.name_of(type(objective.criterion))
+        raise ClasswiseError(
+            f"criterion {criterion!r} needs a model that returns cosines; set model.options = {{head: cosine}}"
+        )
     schedules = tuple(make(SCHEDULES, part) for part in recipe.schedules)
     if sum(schedule.sets_scale for schedule in schedules) > 1:
-        raise ClasswiseError("two schedules set the scale of the logits (cmp, ldam and lis do); use one of them")
+        raise ClasswiseError("more than one schedule sets the scale of the logits; use one of cmp, ldam and lis")
     for part, schedule in zip(recipe.schedules, schedules, strict=True):
         name = part if isinstance(part, str) else part.get("name")
         if schedule.needs_beta and not objective.regularised:
             raise ClasswiseError(f"schedule {name!r} sets beta, which this objective does not have; use trades")
-        if schedule.weighs and not schedule.weighs & objective.weighed:
+        if schedule.weighted_terms and not schedule.weighted_terms & objective.weighted_terms:
             raise ClasswiseError(
-                f"schedule {name!r} weighs the {' and '.join(sorted(schedule.weighs))} term, which this objective "
-                f"does not have; its own is the {' and '.join(sorted(objective.weighed))} one"
+                f"schedule {name!r} sets weights of the term {' and '.join(sorted(schedule.weighted_terms))}, but this "
+                f"objective has the term {' and '.join(sorted(objective.weighted_terms))} only"
             )
         held_out = sorted(signal for signal in schedule.reads if signal.startswith("valid."))
         if held_out and recipe.data.validation == 0:
             raise ClasswiseError(
-                f"schedule {name!r} reads {held_out[0]}, and data.validation = 0 holds nothing out; set 0.02"
+                f"schedule {name!r} reads {held_out[0]}, which needs a validation split; set data.validation = 0.02"
             )
     validation_attack = make(ATTACKS, recipe.validation_attack)
     for each in (attack, validation_attack):
@@ -312,7 +315,9 @@ def build_parts(recipe: Recipe) -> Parts:
     averaging = make(AVERAGERS, recipe.averaging)
     gated = any(name.startswith("valid") for name in averaging.reads)
     if recipe.data.validation == 0 and (recipe.selection not in ("last", "three-quarters") or gated):
-        raise ClasswiseError("data.validation = 0 leaves nothing to select or gate on; set 0.02, or selection to last")
+        raise ClasswiseError(
+            "data.validation = 0: selection and averaging need a validation split; set 0.02, or selection = last"
+        )
     return Parts(
         threat=None if recipe.threat is None else Threat.parse(recipe.threat),
         objective=objective,
@@ -330,7 +335,7 @@ def build_parts(recipe: Recipe) -> Parts:
 
 
 def _from_values(values: Mapping[str, Any]) -> Recipe:
-    """A recipe from plain values; nested settings name their own fields in errors."""
+    """Build a recipe from plain values; errors in nested settings name the nested field."""
     plain = dict(values)
     data = plain.get("data")
     if isinstance(data, Mapping) and isinstance(data.get("unlabelled"), Mapping):
@@ -344,18 +349,18 @@ def _from_values(values: Mapping[str, Any]) -> Recipe:
 
 
 def _is_made(part: object) -> bool:
-    """Whether the part has settings, rather than being a plain function."""
+    """Return whether the part has settings; a plain function does not."""
     return dataclasses.is_dataclass(part)
 
 
 def _reduction(part: Part) -> Any:
-    """A function by its name, or a reduction with settings."""
+    """Build a reduction: a function by its name, or an object with settings."""
     name = parse_spec(part, REDUCTIONS)[0] if isinstance(part, str) else part.get("name", "")
     found: Any = REDUCTIONS.load(name)
     if isinstance(found, type):
         return make(REDUCTIONS, part)
     if part != name and part != {"name": name}:
-        raise ClasswiseError(f"reduction {name!r} has no settings; write just {name!r}")
+        raise ClasswiseError(f"reduction {name!r} has no settings; use reduction = {name!r}")
     return found
 
 

@@ -1,4 +1,4 @@
-"""Recipes as text: the files of the package, `extends`, budgets, and changes by dotted field."""
+"""Recipe files: the recipes of the package, `extends`, budgets, and overrides by dotted field."""
 
 from __future__ import annotations
 
@@ -17,45 +17,43 @@ from classwise.core.config import parse_spec, read_yaml
 from classwise.core.errors import ClasswiseError, unknown
 
 UNCHANGED = "unchanged"
-"""The key of a recipe's own part of a budget that lists the fields which the budget leaves as the recipe has them."""
+"""The key in a recipe's ``budgets`` that lists the fields which the budget does not change."""
 
 
 def recipe_names() -> list[str]:
-    """The names of the recipes of the package, sorted."""
+    """Return the names of the recipes of the package, sorted."""
     return sorted(_stems(_folder()))
 
 
 def budget_names() -> list[str]:
-    """The names of the budgets of the package, sorted."""
+    """Return the names of the budgets of the package, sorted."""
     return sorted(_stems(_folder() / "budgets"))
 
 
 def budgets_of(source: str) -> list[str]:
-    """The names of the budgets that a recipe has, sorted.
+    """Return the names of the budgets of a recipe, sorted.
 
     Args:
         source: a recipe's name, or its YAML file.
 
     Raises:
-        ClasswiseError: if there is no such recipe, or its file is damaged.
+        ClasswiseError: if the recipe does not exist, or its file is invalid.
     """
     return sorted(take_budgets(read_values(source)))
 
 
 def read_values(source: str, depth: int = 0) -> dict[str, Any]:
-    """The fields of a recipe as its file has them, with those of the recipe that it extends.
+    """Read the fields of a recipe, merged with those of the recipe that it extends.
 
     Args:
         source: a recipe's name, or its YAML file.
-        depth: how many recipes extend each other down to this one.
+        depth: the number of recipes that extend this one, directly or not.
 
     Raises:
-        ClasswiseError: if there is no such recipe, or its file is damaged.
+        ClasswiseError: if the recipe does not exist, or its file is invalid.
     """
     if depth > limits.EXTENDS:
-        raise ClasswiseError(
-            f"recipe {source!r}: more than {limits.EXTENDS} recipes extend each other, perhaps in a circle"
-        )
+        raise ClasswiseError(f"recipe {source!r}: more than {limits.EXTENDS} levels of extends, perhaps a cycle")
     path = Path(source)
     if path.suffix in (".yaml", ".yml"):
         values = read_yaml(_read_file(path), f"recipe {source!r}")
@@ -64,12 +62,12 @@ def read_values(source: str, depth: int = 0) -> dict[str, Any]:
     else:
         raise unknown_recipe(source)
     if not isinstance(values, dict):
-        raise ClasswiseError(f"recipe {source!r} should be a mapping of fields to values")
+        raise ClasswiseError(f"recipe {source!r} must be a mapping of fields to values")
     base = values.pop("extends", None)
     if base is None:
         return values
     if not isinstance(base, str):
-        raise ClasswiseError(f"recipe {source!r}: extends = {base!r} should be the name of a recipe or of its file")
+        raise ClasswiseError(f"recipe {source!r}: extends = {base!r} must be the name of a recipe or a recipe file")
     merged = read_values(base, depth + 1)
     for key, value in values.items():
         inherited = merged.get(key)
@@ -79,16 +77,16 @@ def read_values(source: str, depth: int = 0) -> dict[str, Any]:
 
 
 _MERGED = ("data", "model", "precision", "budgets")
-"""The fields that a recipe inherits item by item from the one that it extends."""
+"""Fields that are merged item by item with those of the extended recipe."""
 
 
 def unknown_recipe(name: str, kind: str = "recipe", known: Sequence[str] = ()) -> ClasswiseError:
-    """The error for a name that is no recipe; a name such as ``at-short`` is a recipe on a budget.
+    """Return the error for an unknown recipe, with a hint for names such as ``at-short``.
 
     Args:
         name: the name.
-        kind: what was asked for.
-        known: accepted names beside those of the recipes.
+        kind: what the name should denote, for the message.
+        known: accepted names besides those of the recipes.
     """
     method, _, budget = name.rpartition("-")
     if method in recipe_names() and budget in budget_names():
@@ -97,32 +95,32 @@ def unknown_recipe(name: str, kind: str = "recipe", known: Sequence[str] = ()) -
 
 
 def take_budgets(values: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    """Remove the budgets from a recipe's fields, and return the recipe's own part of each.
+    """Remove the budgets from a recipe's fields, and return the overrides of each.
 
     Raises:
         ClasswiseError: if they are not a mapping from names to mappings of dotted fields to values.
     """
-    found = values.pop("budgets", None) or {}
-    if not isinstance(found, Mapping):
-        raise ClasswiseError(f"recipe field 'budgets' = {found!r} should map budgets to changes of fields")
-    for budget, own in found.items():
+    budgets = values.pop("budgets", None) or {}
+    if not isinstance(budgets, Mapping):
+        raise ClasswiseError(f"recipe field 'budgets' = {budgets!r} must map budgets to overrides of fields")
+    for budget, own in budgets.items():
         wrong = own is not None and not (isinstance(own, Mapping) and all(isinstance(path, str) for path in own))
         if wrong or not isinstance(budget, str):
             raise ClasswiseError(
-                f"recipe field 'budgets': {budget!r}: {own!r} should map a budget to changes of fields"
+                f"recipe field 'budgets': {budget!r}: {own!r} must map a budget to overrides of fields"
             )
-    return {budget: dict(own or {}) for budget, own in found.items()}
+    return {budget: dict(own or {}) for budget, own in budgets.items()}
 
 
 def apply_budget(values: dict[str, Any], budget: str, budgets: Mapping[str, Mapping[str, Any]], kind: type) -> None:
-    """Change a recipe's fields to those on a budget: first what all recipes change, then the recipe's own part.
+    """Apply a budget to a recipe's fields: the overrides for all recipes, then those of the recipe.
 
-    The name becomes ``NAME-BUDGET``; in a description or source that is text, ``{name}`` is the recipe's name.
+    The name becomes ``NAME-BUDGET``; ``{name}`` in the description or source is replaced by the recipe's name.
 
     Args:
-        values: the fields; they are changed in place.
-        budget: its name.
-        budgets: the recipe's own part of each of its budgets.
+        values: the fields, modified in place.
+        budget: the name of the budget.
+        budgets: the recipe's overrides for each of its budgets.
         kind: the dataclass of recipes.
 
     Raises:
@@ -130,9 +128,7 @@ def apply_budget(values: dict[str, Any], budget: str, budgets: Mapping[str, Mapp
     """
     name = str(values.get("name", "custom"))
     if not budgets:
-        raise ClasswiseError(
-            f"recipe {name!r} has no budgets, so not {budget!r}; give the name of a recipe, or extend one"
-        )
+        raise ClasswiseError(f"recipe {name!r} has no budget {budget!r}; use a recipe of the package, or extend one")
     if budget not in budgets:
         raise unknown("budget", budget, budgets)
     own = dict(budgets[budget])
@@ -140,31 +136,31 @@ def apply_budget(values: dict[str, Any], budget: str, budgets: Mapping[str, Mapp
     shared = _shared(budget)
     if not isinstance(unchanged, list) or not all(path in list(shared) for path in unchanged):
         raise ClasswiseError(
-            f"recipe {name!r}: budgets.{budget}.{UNCHANGED} = {unchanged!r} should list fields of "
+            f"recipe {name!r}: budgets.{budget}.{UNCHANGED} = {unchanged!r} must list fields of "
             f"the budget: {', '.join(shared)}"
         )
     for path, value in ({path: shared[path] for path in shared if path not in unchanged} | own).items():
         filled = (
             value.replace("{name}", name) if path in ("description", "source") and isinstance(value, str) else value
         )
-        change(values, path, filled, kind)
+        override(values, path, filled, kind)
     values["name"] = f"{name}-{budget}"
 
 
-def change(values: dict[str, Any], path: str, value: Any, kind: type) -> None:
-    """Set a dotted field of a recipe's fields.
+def override(values: dict[str, Any], path: str, value: Any, kind: type) -> None:
+    """Set a dotted field of a recipe.
 
     Args:
-        values: the fields; they are changed in place.
+        values: the fields, modified in place.
         path: the field, such as ``optimizer.lr`` or ``schedules.0.start_epoch``.
-        value: its new value.
+        value: the new value.
         kind: the dataclass of recipes.
 
     Raises:
-        ClasswiseError: if there is no such field.
+        ClasswiseError: if the field does not exist.
     """
     if path.count(".") > limits.SPEC_DEPTH:
-        raise ClasswiseError(f"recipe field {path!r}: more than {limits.SPEC_DEPTH} fields inside each other")
+        raise ClasswiseError(f"recipe field {path!r}: more than {limits.SPEC_DEPTH} nested fields")
     defaults = {item.name: item.default for item in dataclasses.fields(kind)}
     head, *rest = path.split(".")
     if head not in defaults:
@@ -181,22 +177,22 @@ def change(values: dict[str, Any], path: str, value: Any, kind: type) -> None:
 
 
 def read_value(path: str, value: Any) -> Any:
-    """The value of a change; text is read as YAML.
+    """Return the value of an override; text is parsed as YAML.
 
     Raises:
-        ClasswiseError: if the text is too long, or no YAML.
+        ClasswiseError: if the text is too long or invalid YAML.
     """
     if not isinstance(value, str):
         return value
     if len(value) > limits.RECIPE_BYTES:
         raise ClasswiseError(
-            f"--set {path}: the value has {len(value)} letters; at most {limits.RECIPE_BYTES} are read"
+            f"--set {path}: the value has {len(value)} characters; at most {limits.RECIPE_BYTES} are accepted"
         )
     return read_yaml(value, f"--set {path}={value}")
 
 
 def _put(node: Any, keys: Sequence[str], value: Any, path: str) -> Any:
-    """A copy of the node with one place inside it changed; a part written as a spec is opened."""
+    """Return a copy of the node with one nested value replaced; a spec is parsed into a mapping."""
     if not keys:
         return value
     key, *rest = keys
@@ -211,11 +207,11 @@ def _put(node: Any, keys: Sequence[str], value: Any, path: str) -> Any:
         items = list(node)
         items[int(key)] = _put(items[int(key)], rest, value, path)
         return items
-    raise ClasswiseError(f"recipe field {path!r}: there is nothing inside {node!r}")
+    raise ClasswiseError(f"recipe field {path!r}: {node!r} has no fields")
 
 
 def _shared(budget: str) -> dict[str, Any]:
-    """What a budget changes in every recipe; nothing of a budget that only a recipe of the user's own has."""
+    """Return the overrides of a budget for all recipes; empty for a budget that the package does not define."""
     if budget not in budget_names():
         return {}
     return copy.deepcopy(_of_package(f"budgets/{budget}.yaml"))
@@ -223,9 +219,9 @@ def _shared(budget: str) -> dict[str, Any]:
 
 @functools.cache
 def _of_package(file: str) -> dict[str, Any]:
-    """The fields in a file of the package; they must not be changed."""
-    found: dict[str, Any] = read_yaml(_folder().joinpath(file).read_text(encoding="utf-8"), f"recipe file {file!r}")
-    return found
+    """Read the fields in a file of the package; they must not be modified."""
+    values: dict[str, Any] = read_yaml(_folder().joinpath(file).read_text(encoding="utf-8"), f"recipe file {file!r}")
+    return values
 
 
 def _folder() -> Traversable:
@@ -237,16 +233,16 @@ def _stems(folder: Traversable) -> Iterator[str]:
 
 
 def _read_file(path: Path) -> str:
-    """The text of a recipe file of at most `limits.RECIPE_BYTES`."""
+    """Read a recipe file of at most `limits.RECIPE_BYTES`."""
     try:
-        found = path.is_file()
-        if found:
+        exists = path.is_file()
+        if exists:
             with path.open("rb") as file:
                 content = file.read(limits.RECIPE_BYTES + 1)
     except (OSError, ValueError) as error:  # a name with a NUL is a ValueError
         raise ClasswiseError(f"cannot read the recipe {str(path)!r}: {getattr(error, 'strerror', error)}") from error
-    if not found:
-        raise ClasswiseError(f"there is no recipe file {str(path)!r}")
+    if not exists:
+        raise ClasswiseError(f"recipe file {str(path)!r} does not exist")
     if len(content) > limits.RECIPE_BYTES:
         raise ClasswiseError(f"recipe {str(path)!r} is larger than {limits.RECIPE_BYTES >> 10} KiB")
     try:

@@ -1,4 +1,4 @@
-"""The settings inside a recipe that are no parts: its data and its model."""
+"""The settings of the data and the model in a recipe."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from classwise.core.config import Count, Number, Seed, Share, configurable
 from classwise.core.description import Described
 
 Part = str | dict[str, Any]
-"""A part as a recipe writes it: ``"pgd:steps=10"`` or ``{"name": "pgd", "steps": 10}``."""
+"""A part as a spec or a mapping: ``"pgd:steps=10"`` or ``{"name": "pgd", "steps": 10}``."""
 
 
 @configurable
 class UnlabelledSettings(Described):
-    """Images without labels that join the training batches under a teacher's labels.
+    """Unlabelled images for self-training, labelled by a teacher.
 
     Args:
-        name: a data set's name, or a path; the labels of the set are not looked at.
-        teacher: a run folder or a file of weights that names its model; its predictions are the labels.
-        split: the split to take.
-        fraction: the fraction of such images in a batch.
-        subset: take a subset of so many images, stratified by the labels of the set; None for all.
-        subset_seed: which subset.
-        options: of the file format, as in `DataSettings`.
+        name: a data set's name, or a path; its labels are not used.
+        teacher: a run folder, or a file of weights with the name of its model; it predicts the pseudo-labels.
+        split: the split to use.
+        fraction: the fraction of unlabelled images in a batch, in (0, 1).
+        subset: the size of a subset, stratified by the labels of the set; None for all images.
+        subset_seed: the seed of the subset.
+        options: options of the file format, as in `DataSettings`.
     """
 
     source = ("carmon2019unlabeled",)
@@ -40,7 +40,7 @@ class UnlabelledSettings(Described):
     options: dict[str, Any] = field(default_factory=dict)
 
     def of(self, batch_size: int) -> int:
-        """How many images of a batch they are."""
+        """Return the number of unlabelled images in a batch."""
         return round(self.fraction * batch_size)
 
 
@@ -50,13 +50,13 @@ class DataSettings:
 
     Args:
         name: a data set's name, or a path.
-        root: the data directory, if it is not one of the usual places.
-        subset: train on a stratified subset of so many images; None for all.
-        subset_seed: which subset.
-        validation: the share of each class that is held out of training for validation.
-        augment: what happens to a training image.
-        unlabelled: images for self-training; None for none.
-        options: of the file format, such as ``{"size": 64}``; an audit of the run reads its test images by them too.
+        root: the data directory; None for the default places.
+        subset: the size of a stratified subset to train on; None for all images.
+        subset_seed: the seed of the subset.
+        validation: the fraction of each class in the validation split.
+        augment: the augmentation of training images.
+        unlabelled: unlabelled images for self-training, or None.
+        options: options of the file format, such as ``{"size": 64}``; an audit of the run loads test images with them.
     """
 
     name: str = "digits"
@@ -74,12 +74,12 @@ class ModelSettings:
     """The model.
 
     Args:
-        name: a name of the zoo, or ``package.module:callable``.
+        name: the name of a model of the zoo, or ``package.module:callable``.
         width: the width factor.
         options: further arguments of the model.
-        weights: a run folder or a file of weights to start from; None for random weights.
-        sync_batch_norm: where several processes share a step, measure the statistics of batch normalisation over all of
-            them, and not in each; on GPUs only.
+        weights: the initial weights, a run folder or a file; None for random initialisation.
+        sync_batch_norm: synchronise the statistics of batch normalisation over the processes of a distributed run, on
+            GPUs only.
     """
 
     name: str = "preactresnet18"

@@ -1,4 +1,4 @@
-"""Rules that select the best epoch, on the validation split."""
+"""Rules that select the best epoch on the validation split."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 Rule = Callable[[Tensor, Tensor], float]
-"""Validation robust accuracy of each class (C,; NaN for absent classes) and its counts (C,) to a score."""
+"""A function of the per-class robust accuracy (C,), NaN for absent classes, and the counts (C,), to a score."""
 
 
 def _overall(robust: Tensor, count: Tensor) -> float:
@@ -37,86 +37,86 @@ def worst(robust: Tensor, count: Tensor) -> float:
 
 
 def last(robust: Tensor, count: Tensor) -> float:
-    """No selection: every epoch ties, and of ties the later wins."""
+    """Constant score: of ties the last epoch is selected."""
     del robust, count
     return torch.inf
 
 
 @dataclass(frozen=True)
 class WithinError:
-    """The last epoch that is as good as the best, up to the standard error of their difference (ours).
+    """Select the last epoch within one standard error of the best (ours).
 
-    J = overall + worst of the soft scores u; u of an image is sigmoid((p_y - max other p) / 0.1) at the last point
-    of the validation attack, averaged over an epoch and the ``window`` - 1 before it (as many as there are). Every
-    epoch meets the same images from the same starts, so what is special about them cancels in a difference; its error
-    is that of the paired differences image by image. The largest J is a biased estimate, since it was selected, and is
+    The score J is the overall mean plus the worst class mean of u. For an image, u is sigmoid((p_y - max other p) /
+    0.1) at the last point of the validation attack, averaged over the epoch and up to ``window`` - 1 previous ones.
+    All epochs use the same images and the same random initialisation, so the standard error of a difference is
+    computed from the paired differences per image. The largest J is a biased estimate, since it is selected, and is
     not saved.
 
     Args:
-        window: epochs of a mean.
+        window: number of epochs in the mean.
     """
 
     window: int = 3
 
-    def judge(self, state: Mapping[str, Tensor], scores: Tensor, y: Tensor) -> tuple[dict[str, Tensor], bool]:
-        """Whether the newest epoch is selected.
+    def select(self, state: Mapping[str, Tensor], scores: Tensor, y: Tensor) -> tuple[dict[str, Tensor], bool]:
+        """Decide whether the newest epoch is selected.
 
-        One that is not can never be selected later: later epochs only raise what it had to reach, and of
-        those that reach it the last is selected.
+        An epoch that is not selected now cannot be selected later: the required score only increases, and of the
+        epochs that reach it the last is selected.
 
         Args:
-            state: what the call for the epoch before returned; empty before the first.
+            state: the state returned for the previous epoch; empty before the first.
             scores: u on the validation split, (N,).
             y: labels, int64 (N,).
 
         Returns:
-            The new state, tensors only, and the answer.
+            The new state (tensors only), and whether the epoch is selected.
         """
         recent = scores.double()[None]
         if state:
             recent = torch.cat([state["recent"], recent])[-self.window :]
         smooth = recent.mean(0)
         best = state.get("best", smooth)
-        lag = _parts_of_merit(best, y) - _parts_of_merit(smooth, y)
+        lag = _contributions(best, y) - _contributions(smooth, y)
         if float(lag.sum()) <= 0:
             return {"recent": recent, "best": smooth}, True
-        return {"recent": recent, "best": best}, float(lag.sum()) <= _error_of_sum(lag, y)
+        return {"recent": recent, "best": best}, float(lag.sum()) <= _standard_error_of_sum(lag, y)
 
 
 within_error = WithinError()
 
 
 @dataclass(frozen=True)
-class AtShare:
-    """The epoch at a share of the run, whatever its validation accuracy (iclr21 section 3: 75 of 100).
+class AtFraction:
+    """Select the epoch at a fraction of the run, independently of validation accuracy (iclr21 section 3: 75 of 100).
 
     Args:
-        share: of the epochs.
+        share: the fraction of the epochs.
     """
 
     share: float
 
-    def chosen(self, epoch: int, epochs: int) -> bool:
-        """Whether an epoch (from 0) of so many is selected."""
+    def selects(self, epoch: int, epochs: int) -> bool:
+        """Return whether an epoch (from 0) is selected, given the number of epochs."""
         return epoch + 1 == max(1, round(self.share * epochs))
 
 
-three_quarters = AtShare(0.75)
+three_quarters = AtFraction(0.75)
 
 
-Selection = Rule | WithinError | AtShare
+Selection = Rule | WithinError | AtFraction
 
 
-def _parts_of_merit(scores: Tensor, y: Tensor) -> Tensor:
-    """What each image adds to overall + worst class, (N,); both are means, so the sum over the images is J."""
+def _contributions(scores: Tensor, y: Tensor) -> Tensor:
+    """Compute the contribution of each image to J = overall + worst class, (N,); the sum is J."""
     count = torch.bincount(y).double()
     means = torch.zeros_like(count).index_add_(0, y, scores) / count  # NaN for classes without images
     worst = means.nan_to_num(nan=torch.inf).argmin()
     return scores / len(scores) + torch.where(y == worst, scores / count[worst], 0.0)
 
 
-def _error_of_sum(values: Tensor, y: Tensor) -> float:
-    """The standard error of a sum over images whose numbers by class are fixed; a class of one image adds nothing."""
+def _standard_error_of_sum(values: Tensor, y: Tensor) -> float:
+    """Compute the standard error of a sum over images, stratified by class; a class of one image contributes 0."""
     count = torch.bincount(y).double()
     means = torch.zeros_like(count).index_add_(0, y, values) / count.clamp_min(1)
     squares = torch.zeros_like(count).index_add_(0, y, (values - means[y]).square())

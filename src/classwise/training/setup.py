@@ -1,4 +1,4 @@
-"""The set-up of a run: checks of its folder and settings, its data, model and batches, and its first files."""
+"""The setup of a run: checks of the folder and the settings, the data, the model, the batches and the first files."""
 
 from __future__ import annotations
 
@@ -29,30 +29,29 @@ from classwise.training.recipe import Recipe
 from classwise.training.recipe_settings import DataSettings
 
 GREY_RADIUS = 0.5
-"""The Linf radius from which every image can be perturbed to the grey one."""
+"""The Linf radius from which every image can be perturbed to uniform grey."""
 
 
 def check_folder(run: Run, *, resume: bool) -> None:
-    """Refuse a folder that a run must not be written into.
+    """Check that a run can be written into its folder.
 
     Raises:
-        ClasswiseError: if it is a file, holds another run (unless that is to be resumed) or something else, or cannot
-            be written.
+        ClasswiseError: if it is a file, contains another run (unless ``resume``) or other files, or is not writable.
     """
     out = run.path
     if out.exists() and not out.is_dir():
-        raise ClasswiseError(f"{out} is a file; give a folder for the run")
+        raise ClasswiseError(f"{out} is a file; the run needs a folder")
     if run.recipe_file.is_file() and not resume:
-        raise ClasswiseError(f"{out} holds another run; give another folder, or --resume to continue that run")
+        raise ClasswiseError(f"{out} contains another run; use another folder, or --resume to continue that run")
     early = (run.environment_file.name, "validation.json", run.pseudo_labels_file.name)  # written before the recipe
     if not run.recipe_file.is_file() and not is_unused(out, early):
-        raise ClasswiseError(f"{out} is not empty and holds no run; give a new folder")
+        raise ClasswiseError(f"{out} is not empty and contains no run; use a new folder")
     for file in (run.recipe_file, run.state_file):
         check_writable(file)
 
 
 def training_images(settings: DataSettings) -> Images:
-    """The training images that a recipe names."""
+    """Load the training images of a recipe."""
     return load_data(
         settings.name,
         split="train",
@@ -64,7 +63,7 @@ def training_images(settings: DataSettings) -> Images:
 
 
 def default_threat(images: Images) -> Threat:
-    """The threat that the literature uses for a data set known by name.
+    """Return the usual threat model of a data set of the package.
 
     Raises:
         ClasswiseError: for other data.
@@ -72,45 +71,49 @@ def default_threat(images: Images) -> Threat:
     known = named_set(images)
     if known is not None:
         return Threat.parse(known.threat)
-    raise ClasswiseError(f"{images.name!r} has no default threat; give one, such as threat = 'Linf:8/255'")
+    raise ClasswiseError(f"{images.name!r} has no default threat; set one, such as threat = 'Linf:8/255'")
 
 
 def setup_notes(recipe: Recipe, images: Images, threat: Threat, *, resumed: bool) -> list[str]:
-    """Settings that are legal but unusual, a line each.
+    """Return notes on settings that are valid but unusual, one line each.
 
     Args:
         recipe: the complete recipe.
         images: the training images.
-        threat: the threat that training defends against.
-        resumed: whether the folder holds the run already.
+        threat: the threat model of training.
+        resumed: whether the run is resumed.
     """
     parts = recipe.parts
     notes: list[str] = []
     if recipe.model.weights is None and not resumed:
-        advice = "is meant to start from a robust model; give one, as in --set model.weights=runs/at"
+        advice = "is designed to fine-tune a robust model; set its weights, as in --set model.weights=runs/at"
         notes += [f"{name!r} {advice}" for name in recipe.fine_tuning()]
     if not isinstance(parts.objective, Standard):
         attacks = {"attack": parts.attack, "validation_attack": parts.validation_attack}
         return notes + threat_notes(images, threat, attacks)
     if recipe.selection != "last":
-        notes.append(f"selection {recipe.selection!r} is by robust accuracy, which standard training loses; set last")
+        notes.append(
+            f"selection {recipe.selection!r} uses robust accuracy, near 0 for standard training; set selection = last"
+        )
     return notes
 
 
 def threat_notes(images: Images, threat: Threat, attacks: Mapping[str, Attack]) -> list[str]:
-    """Unusual radii, and attacks that cannot reach the radius, a line each.
+    """Return notes on unusual radii and on attacks that cannot reach the radius, one line each.
 
     Args:
         images: the training images.
-        threat: the threat that training defends against.
-        attacks: the attacks of training and of validation, by the field of the recipe.
+        threat: the threat model of training.
+        attacks: the attacks of training and validation, by recipe field.
     """
     assert isinstance(threat.epsilon, float)
     known, notes = named_set(images), []
     if threat.norm == "Linf" and threat.epsilon >= GREY_RADIUS:
-        notes.append(f"a radius of {threat.epsilon:g} reaches the grey image; it is in units of [0, 1], as in 8/255")
+        notes.append(
+            f"a radius of {threat.epsilon:g} allows uniform grey for every image; its unit is [0, 1], as in 8/255"
+        )
     elif known is not None and Threat.parse(known.threat) != threat:
-        notes.append(f"the radius is {threat}; usual for {images.name} is {known.threat}")
+        notes.append(f"the threat is {threat}; the usual one for {images.name} is {known.threat}")
     for field, attack in attacks.items():
         size, steps = getattr(attack, "step_size", None), getattr(attack, "steps", 1)
         if size is None:
@@ -119,43 +122,43 @@ def threat_notes(images: Images, threat: Threat, attacks: Mapping[str, Attack]) 
         reach = steps * factor * (threat.epsilon if relative else 1)
         if reach < threat.epsilon * (1 - 1e-6):
             moved = f"{steps} steps of {size if relative else f'{size:.3g}'} reach {reach:.3g}"
-            notes.append(f"{field}: {moved} of the radius {threat.epsilon:.3g}; set the step_size to 0.25eps")
+            notes.append(f"{field}: {moved}, less than the radius {threat.epsilon:.3g}; set step_size to 0.25eps")
     return notes
 
 
 def check_resumable(run: Run, recipe: Recipe, images: Images, processes: ProcessGroup) -> None:
-    """Check that a run to be resumed has the same recipe and the same data.
+    """Check that a resumed run has the same recipe and the same data.
 
     Raises:
-        ClasswiseError: if it has not.
+        ClasswiseError: if they differ.
     """
     if run.recipe.digest() != recipe.digest():
         before, now = dataclasses.asdict(run.recipe), dataclasses.asdict(recipe)
         field = next(key for key in now if json.dumps(before[key]) != json.dumps(now[key]) and key != "name")
-        suggestion = "resume with the same, or give another folder"
+        suggestion = "use the same recipe, or another folder"
         if field == "batch_size":
-            each, left = divmod(before[field], processes.world_size)
-            if processes.world_size > 1 and not left:
-                suggestion += f"; in {processes.world_size} processes --set batch_size={each}"
+            each, rest = divmod(before[field], processes.world_size)
+            if processes.world_size > 1 and not rest:
+                suggestion += f"; for {processes.world_size} processes, --set batch_size={each}"
         raise ClasswiseError(
             f"{run.path} was started with another recipe: {field} was {json.dumps(before[field])}, "
             f"now {json.dumps(now[field])}; {suggestion}"
         )
     if run.environment_file.is_file() and run.data["fingerprint"] != images.fingerprint():
-        raise ClasswiseError(f"{run.path} was started on other images; give another folder")
+        raise ClasswiseError(f"{run.path} was started with other images; use another folder")
 
 
 def split_images(recipe: Recipe, images: Images, device: torch.device) -> tuple[Images, Images | None]:
-    """The training and the validation split, on the device; the same for the same data, share and seed."""
-    share = recipe.data.validation
-    if share == 0:
+    """Split the images into training and validation images, on the device, by the recipe's fraction and seed."""
+    fraction = recipe.data.validation
+    if fraction == 0:
         return images.to(device), None
-    train, valid = stratified_split(images.y.cpu(), share, recipe.seed)
+    train, valid = stratified_split(images.y.cpu(), fraction, recipe.seed)
     return images.take(train).to(device), images.take(valid).to(device)
 
 
 def build_batches(recipe: Recipe, images: Images, extra: Images | None, rng: CounterRNG) -> Batches:
-    """The batches of a run.
+    """Build the batches of a run.
 
     Args:
         recipe: the complete recipe.
@@ -172,12 +175,12 @@ def build_batches(recipe: Recipe, images: Images, extra: Images | None, rng: Cou
 
 
 def initial_model(recipe: Recipe, images: Images, run: Run, processes: ProcessGroup, device: torch.device) -> nn.Module:
-    """The model before the first step: random weights of the recipe's seed, or those of ``model.weights``."""
+    """Build the model before the first step: ``model.weights``, or random weights with the recipe's seed."""
     torch.manual_seed(recipe.seed)
     model = build_model(**model_spec(recipe, images))
-    start = recipe.model.weights
-    if start is not None and not run.state_file.is_file():
-        model = load_model(model, weights=start)
+    weights = recipe.model.weights
+    if weights is not None and not run.state_file.is_file():
+        model = load_model(model, weights=weights)
     if recipe.model.sync_batch_norm:
         model = convert_sync_batchnorm(model, processes, device)
     recipe.precision.prepare(model)
@@ -185,11 +188,11 @@ def initial_model(recipe: Recipe, images: Images, run: Run, processes: ProcessGr
 
 
 def model_spec(recipe: Recipe, images: Images) -> dict[str, Any]:
-    """The arguments of `build_model`: the recipe's model, with the shape, classes and normalisation of the data."""
+    """Return the arguments of `build_model`: the recipe's model, and the shape, classes and statistics of the data."""
     mean, std = _normalisation(images)
     for key in recipe.model.options:
         if key in ("name", "num_classes", "in_channels", "width", "mean", "std"):
-            raise ClasswiseError(f"model.options holds {key!r}, which the data or model.{key} decide; leave it out")
+            raise ClasswiseError(f"model.options must not contain {key!r}, which is set by the data or model.{key}")
     return {
         "name": recipe.model.name,
         "num_classes": images.num_classes,
@@ -202,7 +205,7 @@ def model_spec(recipe: Recipe, images: Images) -> dict[str, Any]:
 
 
 def _normalisation(images: Images) -> tuple[list[float], list[float]]:
-    """The usual constants of a named set; for other data, the mean and deviation of up to 10,000 images."""
+    """Return mean and standard deviation per channel: those of a named set, or of up to 10,000 images of other data."""
     known = named_set(images)
     if known is not None:
         return list(known.mean), list(known.std)
@@ -218,11 +221,11 @@ def write_first_files(
 
     Args:
         run: the run folder.
-        recipe: the complete recipe; it is written last, and makes the folder a run.
+        recipe: the complete recipe; it is written last, since it marks the folder as a run.
         batches: the batches of the run.
         valid: the validation split, or None.
         fingerprint: the hash of the data before the split.
-        processes: how many processes train.
+        processes: the number of processes.
     """
     train, extra = batches.images, batches.extra
     splits = {"train": train} if valid is None else {"train": train, "valid": valid}

@@ -1,4 +1,4 @@
-"""The state of a training run: everything that its next step depends on, saved in one file."""
+"""The state of a training run, saved in one checkpoint file."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ class TrainState:
         optimizer: its optimiser.
         average: the state of the weight averaging.
         schedules: the state of each class schedule, in the order of the recipe.
-        sums: the per-class sums of the epoch so far.
-        history: the epoch rows, the events and the state of the selection.
-        epoch: complete epochs.
-        step: complete steps of the current epoch.
+        sums: the per-class sums of the current epoch.
+        history: the table of the epochs, the events and the state of the selection.
+        epoch: the number of complete epochs.
+        step: the number of complete steps of the current epoch.
     """
 
     model: nn.Module
@@ -45,12 +45,12 @@ class TrainState:
     step: int = 0
 
     def save(self, path: Path, recipe: str, processes: int) -> None:
-        """Write the state; the file is replaced whole.
+        """Write the state; the file is replaced atomically.
 
         Args:
             path: the file.
             recipe: the digest of the recipe.
-            processes: how many processes train.
+            processes: the number of processes.
         """
         content = {
             "schema_version": SCHEMA_VERSION,
@@ -65,25 +65,25 @@ class TrainState:
             "sums": self.sums.sums,
             "history": self.history.state_dict(),
         }
-        buffer = io.BytesIO()  # so that a full disk is the file's error, not one of torch's
+        buffer = io.BytesIO()  # a full disk then raises an OSError, not an error of torch
         torch.save(content, buffer)
         write_bytes(path, buffer.getbuffer(), checksum=True)
 
     def load(self, path: Path, recipe: str, processes: int, device: torch.device) -> None:
-        """Replace the state by a saved one; another number of processes is logged as the event ``resumed``.
+        """Load a saved state; a different number of processes is logged as the event ``resumed``.
 
         Args:
             path: the file.
             recipe: the digest of the recipe.
-            processes: how many processes train now.
-            device: where the tensors belong.
+            processes: the current number of processes.
+            device: the device of the tensors.
 
         Raises:
-            ClasswiseError: if the file is of another format, damaged, or of another recipe.
+            ClasswiseError: if the file has another schema version, is damaged, or belongs to another recipe.
         """
         content = read_state(path, device)
         if content["recipe"] != recipe:
-            raise ClasswiseError(f"{path} belongs to another recipe; give another folder")
+            raise ClasswiseError(f"{path} belongs to another recipe; use another folder")
         self.model.load_state_dict(content["model"])
         self.optimizer.load_state_dict(content["optimizer"])
         self.average = Average(**content["average"])
@@ -96,14 +96,14 @@ class TrainState:
 
 
 def read_state(path: Path, device: torch.device) -> dict[str, Any]:
-    """The content of a state file.
+    """Read a state file.
 
     Args:
         path: the file.
-        device: where its tensors go.
+        device: the device of the tensors.
 
     Raises:
-        ClasswiseError: if the file is damaged, or of another format.
+        ClasswiseError: if the file is damaged or has another schema version.
     """
     verify(path, "restore it from a copy, or train in another folder")
     try:

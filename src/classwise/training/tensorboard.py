@@ -1,4 +1,4 @@
-"""Log to TensorBoard; needs the extra ``tensorboard``."""
+"""Logging to TensorBoard, which needs the extra ``tensorboard``."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ INSTALL = "pip install -c constraints.txt -e '.[tensorboard]'"
 
 
 class TensorBoard:
-    """Write the scalars of each epoch for TensorBoard, and forward everything to another listener.
+    """Write the scalars of each epoch for TensorBoard, and forward all calls to another listener.
 
-    A resumed run writes further event files into the folder, which TensorBoard joins.
+    A resumed run writes further event files into the folder; TensorBoard merges them.
 
     Args:
         folder: the log directory.
@@ -29,7 +29,7 @@ class TensorBoard:
         try:
             from torch.utils.tensorboard import SummaryWriter
         except ImportError as error:
-            raise ClasswiseError(f"TensorBoard is not installed; in the clone of classwise: {INSTALL}") from error
+            raise ClasswiseError(f"TensorBoard is not installed; run in the clone of classwise: {INSTALL}") from error
         self.listener = listener or NullProgress()
         self.writer = SummaryWriter(str(folder))
 
@@ -45,8 +45,8 @@ class TensorBoard:
         """Forward to the other listener."""
         self.listener.log(line)
 
-    def log_metrics(self, epoch: int, values: Mapping[str, float]) -> None:
-        """A scalar for each number, at the epoch."""
+    def measured(self, epoch: int, values: Mapping[str, float]) -> None:
+        """Write a scalar for each number of the epoch."""
         for name, value in values.items():
             self.writer.add_scalar(name, value, epoch)
         self.writer.flush()

@@ -1,4 +1,4 @@
-"""The trainer: inner maximisation, update, per-class sums, end of an epoch, checkpoints."""
+"""The trainer: the loop over epochs and steps, validation, and checkpoints."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from classwise.training.setup import build_batches, initial_model, model_spec, s
 from classwise.training.state import TrainState
 
 CHECKPOINT_SECONDS = 300.0
-"""A checkpoint is written at each epoch's end, and at the first step boundary after so many seconds."""
+"""The longest time between checkpoints within an epoch; a checkpoint is also written at the end of each epoch."""
 
 
 class Trainer:
@@ -48,13 +48,13 @@ class Trainer:
         images: the training images, before the validation split.
         run: the run folder.
         device: where to train.
-        progress: the listener for progress and log lines.
+        progress: receives progress and log lines.
         extra: the pseudo-labelled images of the recipe, or None.
-        team: the processes that share the run; None for this one only.
+        processes: the process group; None for this process only.
         on_nan: what to do when the loss or the weights are not finite, see `classwise.training.train.train`.
 
     Raises:
-        ClasswiseError: for a signal that is not measured, or a batch of one image for batch normalisation.
+        ClasswiseError: if a schedule reads an unknown signal, or a batch of one image meets batch normalisation.
     """
 
     def __init__(
@@ -103,12 +103,12 @@ class Trainer:
         self._saved: tuple[int, int] | None = None
 
     def fit(self) -> None:
-        """Train from the state in the run folder, or from the start, to the last epoch.
+        """Train to the last epoch, from the state in the run folder if there is one.
 
-        A request to stop (SIGINT, SIGTERM; see `classwise.core.interruption`) takes effect after the step, whose
-        state is then saved. During validation it takes effect at the end of the batch, and the state after the last
-        step of the epoch is saved: a resumed run validates again. Of several processes the first one stops so, and the
-        others with it.
+        SIGINT and SIGTERM (see `classwise.core.interruption`) take effect after the current step, whose state is saved.
+        During validation they take effect after the current batch, and the state after the last step of the epoch is
+        saved; a resumed run repeats the validation. In a distributed run, the main process handles the signals, and the
+        other processes stop with it.
         """
         try:
             with interruption.deferred():
@@ -152,7 +152,7 @@ class Trainer:
             self._stop_point()
 
     def _start(self) -> None:
-        """Load the state from the run folder; in a new folder, write its first files and prepare the schedules."""
+        """Load the state from the run folder; in a new folder, write the first files and initialise the schedules."""
         state = self.state
         if self.run.state_file.is_file():
             state.load(self.run.state_file, self.recipe.digest(), self.processes.world_size, self.device)
@@ -169,12 +169,12 @@ class Trainer:
         ]
 
     def _stop_point(self, save: Callable[[], None] | None = None) -> None:
-        """Stop between two steps or batches if that was requested; another process stops when the first one has."""
+        """Stop between two steps or batches if requested; the other processes stop with the main process."""
         if self.processes.is_main:
             interruption.stop_point(save)
 
     def _saved_text(self) -> str:
-        """How much of the run its folder holds."""
+        """Return a sentence on the saved progress of the run."""
         if self._saved is None:
             return f"no step is saved in {self.run.path}"
         epoch, step = self._saved
@@ -189,7 +189,7 @@ class Trainer:
         return any(type(part).after_batch is not ClassSchedule.after_batch for part in self.parts.schedules)
 
     def _outputs(self) -> Tensor:
-        """The outputs of the model on the clean training images, (N, C), in evaluation mode."""
+        """Compute the outputs of the model on the clean training images, (N, C), in evaluation mode."""
         engine = Engine(self.model, precision=self.recipe.precision, batch_size=max(32, self.recipe.batch_size))
         return torch.cat(list(engine.predict(batch.x for batch in self.train.batches(engine.batch_size))))
 
@@ -202,12 +202,11 @@ class Trainer:
         normalised = any(isinstance(module, nn.modules.batchnorm._BatchNorm) for module in self.model.modules())
         if normalised and self.recipe.batch_size == self.processes.world_size:
             raise ClasswiseError(
-                f"batch_size = 1: the batch normalisation of {self.recipe.model.name!r} has no statistics of one "
-                "image; give at least 2"
+                f"batch_size = 1 is too small for the batch normalisation of {self.recipe.model.name!r}; use at least 2"
             )
 
     def class_settings(self) -> ClassSettings:
-        """The class settings of this epoch: the constants, then the changes of each schedule in order."""
+        """Return the class settings of the epoch: the constants, modified by each schedule in order."""
         assert self.parts.threat is not None
         ones = torch.ones(len(self.classes), device=self.device)
         settings = ClassSettings(epsilon=ones * self.parts.threat.epsilon)
@@ -218,11 +217,11 @@ class Trainer:
         return settings
 
     def _fixed_norms(self) -> AbstractContextManager[object]:
-        """Normalisation layers with constant weights, for the inner attack; not in compiled code, which is fixed."""
+        """Replace normalisation layers by constant ones for the inner attack, unless the model is compiled."""
         return nullcontext() if self.recipe.precision.compile else affine_norms(self.model)
 
     def train_step(self, rows: Tensor, settings: ClassSettings) -> None:
-        """One step on the images of those rows: inner maximisation, update, per-class sums, weight averaging."""
+        """Train one step on the images of ``rows``: inner maximisation, update, per-class sums, weight averaging."""
         parts, model, state = self.parts, self.model, self.state
         done = state.epoch * self.batches.steps + state.step
         progress = (done + 0.5) / (self.recipe.epochs * self.batches.steps)
@@ -260,17 +259,17 @@ class Trainer:
         state.average = parts.averaging.after_step(state.average, model.state_dict(), progress)
 
     def _check_loss(self, settings: ClassSettings) -> None:
-        """Stop, or record the event, if the loss of a step was not finite.
+        """Check that the losses are finite; raise an error or log an event if not.
 
         Raises:
-            ClasswiseError: if it was not, unless ``on_nan`` is ``"continue"``; the same in every process.
+            ClasswiseError: if a loss is not finite and ``on_nan`` is ``"stop"``; the same in every process.
         """
         step = self.loss_check.first()
         if step is not None:
             self._not_finite("loss", step, settings)
 
     def _check_finite(self, settings: ClassSettings) -> None:
-        """The same for the weights and statistics as well, before they are saved."""
+        """Check that the losses, weights and statistics are finite, before they are saved."""
         self._check_loss(settings)
         if not all_finite([*self.model.state_dict().values(), *self.state.average.weights.values()]):
             self._not_finite("weights", self.state.step - 1, settings)
@@ -287,7 +286,7 @@ class Trainer:
                 self.progress.log(f"the {what} {'is' if what == 'loss' else 'are'} not finite at {place}; continuing")
 
     def _end_epoch(self, settings: ClassSettings, seconds: float) -> None:
-        """Validate, update schedules and weight averaging, select, and write the history."""
+        """Validate, update the schedules and the weight averaging, select, and write the history."""
         state, epoch, history = self.state, self.state.epoch, self.state.history
         measured = state.sums.signals()
         signals: dict[str, Tensor] = dict(measured)
@@ -302,7 +301,7 @@ class Trainer:
                 models["average"] = self._averaged_model(average)
                 splits["valid-average"] = self._validate(models["average"])
         except interruption.STOPS:
-            self._save_state()  # that of the epoch's last step: validation does not change it
+            self._save_state()  # the state after the last step: validation does not change it
             raise
         state.average = average
         if average.event is not None:
@@ -329,9 +328,9 @@ class Trainer:
             self.progress.log_metrics(epoch, learning_rate | history.scalars(epoch))
 
     def _validate(self, model: nn.Module) -> dict[str, Tensor]:
-        """Per-class means on the validation split, as `class_means` returns them; empty without such a split.
+        """Compute the per-class means on the validation split, see `class_means`; empty without a validation split.
 
-        For a selection that compares epochs image by image also ``scores``, the soft score of each image.
+        For the selection `WithinError`, ``scores`` has the soft score of each image, (N,).
         """
         if self.valid is None:
             return {}
@@ -345,7 +344,7 @@ class Trainer:
 
     def _averaged_model(self, average: Average) -> nn.Module:
         group = self.processes.group(self.device) if self.recipe.model.sync_batch_norm else None
-        model = copy.deepcopy(self.model, {id(group): group})  # a layer of the model may hold it
+        model = copy.deepcopy(self.model, {id(group): group})  # shared, not copied, by synchronised batch normalisation
         model.load_state_dict(average.weights)
         return model
 
@@ -361,7 +360,7 @@ class Trainer:
             self._saved = self.state.epoch, self.state.step
 
     def _check_folder(self) -> None:
-        """Check that the folder still is the run's, so that no part of a run is written into a new one.
+        """Check that the run folder still exists, so that no partial run is written into a new one.
 
         Raises:
             ClasswiseError: if it was removed.

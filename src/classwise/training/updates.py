@@ -1,4 +1,4 @@
-"""How a loss changes the weights."""
+"""Updates of the weights by a loss: a plain optimiser step, or adversarial weight perturbation (AWP)."""
 
 from __future__ import annotations
 
@@ -14,23 +14,30 @@ from classwise.core.config import NonNegative, Share, configurable
 from classwise.core.description import Described
 
 _TINY = 1e-20
-"""Avoids a division by zero for a layer whose gradient is zero."""
+"""Avoids division by zero for a layer with zero gradient."""
 
 
 class Update(Described, ABC):
-    """One change of the weights. ``loss`` may be called more than once (AWP and SAM do)."""
+    """Base class of updates of the weights. An update may evaluate the loss more than once (as AWP and SAM do)."""
 
-    #: How often a step evaluates the loss and its gradients.
+    #: Number of evaluations of the loss and its gradients per step.
     evaluations: ClassVar[int] = 1
 
     @abstractmethod
     def __call__(self, model: nn.Module, optimizer: Optimizer, loss: Callable[[], Tensor], progress: float) -> None:
-        """Compute the loss and its gradients, and step; ``progress`` is the share of training done, in [0, 1]."""
+        """Compute the loss and its gradients, and step.
+
+        Args:
+            model: the model.
+            optimizer: the optimiser of its weights.
+            loss: computes the loss of the batch, ().
+            progress: the fraction of training completed, in [0, 1].
+        """
 
 
 @configurable
 class Plain(Update):
-    """One backward pass, one step of the optimiser."""
+    """One backward pass and one optimiser step."""
 
     source = ()
     example = "plain"
@@ -45,19 +52,21 @@ class Plain(Update):
 
 @configurable
 class AWP(Update):
-    """Adversarial weight perturbation (Wu, Xia and Wang, NeurIPS 2020, eq. 8 to 10), around any objective.
+    """Adversarial weight perturbation (AWP; Wu, Xia and Wang, NeurIPS 2020, eq. 8 to 10), for any objective.
 
-    The gradient that the optimiser gets is taken at w + v, where v_l = gamma ‖w_l‖ g_l / ‖g_l‖ and g is the gradient
-    of the same loss at w. Only weights of more than one dimension are moved: biases and the scales of batch
-    normalisation stay. The adversarial images are those of the unperturbed model. It costs one forward and backward
-    pass of the loss more.
+    The gradient of the update is evaluated at w + v, where v_l = gamma ‖w_l‖ g_l / ‖g_l‖ and g is the gradient of the
+    same loss at w. Only weights of more than one dimension are perturbed, not biases and the scales of batch
+    normalisation. The adversarial images are those of the unperturbed model. The cost is one additional forward and
+    backward pass of the loss.
 
-    The weights are put back, to the bit, before the optimiser steps, so weight decay acts on w; the public code steps
-    first, and decays w + v. The statistics of batch normalisation count the pass at w + v alone, as there.
+    The weights are restored bit for bit before the optimiser step, so weight decay applies to w; the public code steps
+    first, and decays w + v. As in the public code, the statistics of batch normalisation include only the pass at w +
+    v.
 
     Args:
-        gamma: the size of the perturbation relative to each layer's weights; the paper: 0.01 for AT, 0.005 for TRADES.
-        start_fraction: the share of training from which it acts; the public code for TRADES waits for epoch 10 of 200.
+        gamma: the size of the perturbation relative to each layer's weights; 0.01 for AT and 0.005 for TRADES in the
+            paper.
+        start_fraction: the fraction of training after which AWP starts; epoch 10 of 200 in the public code for TRADES.
     """
 
     source = ("wu2020adversarial, eq. 8 to 10",)
@@ -69,7 +78,7 @@ class AWP(Update):
     start_fraction: Share = 0.0
 
     def __call__(self, model: nn.Module, optimizer: Optimizer, loss: Callable[[], Tensor], progress: float) -> None:
-        """Climb from the weights, take the gradient there, come back, and step."""
+        """Perturb the weights, compute the gradient, restore the weights, and step."""
         optimizer.zero_grad(set_to_none=True)
         if progress < self.start_fraction:
             loss().backward()  # type: ignore[no-untyped-call]  # torch does not annotate it

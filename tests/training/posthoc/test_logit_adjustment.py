@@ -59,7 +59,7 @@ def test_the_saved_model_is_the_old_one_and_the_constants(run: Run) -> None:
     before = {name: value.clone() for name, value in plain.state_dict().items()}
     found = adjust_logits(run, which="last", attack=ATTACK)
     assert found.path == run.path / "checkpoints" / "adjusted.safetensors"
-    assert "adjusted" in run.kept()
+    assert "adjusted" in run.saved_weights()
     assert run.default_weights() != "adjusted"
     x = load_data("digits", split="test").pixels(slice(0, 50))
     with torch.no_grad():
@@ -91,13 +91,13 @@ def refused(run: Run | Path, **more: Any) -> str:
 
 
 def test_what_cannot_be_done_is_one_line(run: Run, tmp_path: Path) -> None:
-    assert "holds no weights 'average'" in refused(run, which="average")
+    assert "has no weights 'average'" in refused(run, which="average")
     assert "rates = []" in refused(run, rates=[])
     assert "rates = [0.3, -1]" in refused(run, rates=[0.3, -1])
     assert "no device 'gpu7'" in refused(run, device="gpu7")
-    assert "holds no run" in refused(tmp_path)
+    assert "contains no run" in refused(tmp_path)
     shutil.copytree(run.path, tmp_path / "bare")
     write_text(tmp_path / "bare" / "validation.json", '{"index": []}', checksum=True)
     assert "has no validation split" in refused(tmp_path / "bare")
-    with pytest.raises(ClasswiseError, match="Flatten has no last linear layer"):
+    with pytest.raises(ClasswiseError, match="Flatten has no known last linear layer"):
         _bias(Normalized(nn.Flatten(), [0.5], [0.5]))

@@ -60,7 +60,7 @@ def test_the_mix_is_between_the_two(first: Run, tuned: Run, tmp_path: Path) -> N
 def test_the_first_of_the_best_is_kept(tuned: Run) -> None:
     found = interpolate_weights(tuned, shares=[0.5, 0.3, 0.3, 1], attack=ATTACK)
     assert found.path == tuned.path / "checkpoints" / "interpolated.safetensors"
-    assert "interpolated" in tuned.kept()
+    assert "interpolated" in tuned.saved_weights()
     assert tuned.default_weights() != "interpolated"
     scores = found.tried.groupby("share", sort=False)["score"].first()
     assert found.share == scores.idxmax()
@@ -91,7 +91,7 @@ def test_what_cannot_be_done_is_one_line(first: Run, tuned: Run, tmp_path: Path)
     assert "shares = [0.3, 1.5]" in refused(tuned, shares=[0.3, 1.5])
     assert "shares = []" in refused(tuned, shares=[])
     assert "no device 'gpu7'" in refused(tuned, device="gpu7")
-    assert "holds no weights 'adjusted'" in refused(first, which="adjusted", start=tuned.path)
+    assert "has no weights 'adjusted'" in refused(first, which="adjusted", start=tuned.path)
     assert "nowhere" in refused(tuned, start=tmp_path / "nowhere")
     shutil.copytree(tuned.path, tmp_path / "bare")
     write_text(tmp_path / "bare" / "validation.json", '{"index": []}', checksum=True)

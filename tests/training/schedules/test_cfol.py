@@ -31,7 +31,7 @@ def test_cfol_is_exp3_by_hand() -> None:
     assert close(state["scores"], [2 * 0.5 / 0.5, 0.5 / 0.5])
     focused = math.exp(2) / (math.exp(2) + math.exp(1))
     p = 0.2 + 0.6 * focused
-    assert close(schedule.law(state), [p, 1 - p])
+    assert close(schedule.distribution(state), [p, 1 - p])
     state = schedule.after_batch(state, erring(y, [False] * 2 + [True] + [False] * 2, 2), batch_of(y))
     assert close(state["scores"], [2.0, 1.0 + 0.5 / (1 - p)])
 
@@ -44,12 +44,12 @@ def test_exp3_over_any_number_of_classes(count: int) -> None:
     y = torch.arange(count)
     step = erring(y, [label % 2 == 1 for label in range(count)], count)
     for _ in range(2):
-        law, before = schedule.law(state), state["scores"]
+        law, before = schedule.distribution(state), state["scores"]
         state = schedule.after_batch(state, step, batch_of(y))
         expected = before + torch.where(y % 2 == 1, 0.25 / law, torch.zeros(()))
         assert close(state["scores"], expected.tolist(), 1e-4)
     focused = state["scores"].softmax(0)
-    assert close(schedule.law(state), (0.5 / count + 0.5 * focused).tolist())
+    assert close(schedule.distribution(state), (0.5 / count + 0.5 * focused).tolist())
 
 
 def test_cfol_by_weights_divides_by_the_shares_of_the_data() -> None:
@@ -69,6 +69,6 @@ def test_cfol_by_weights_divides_by_the_shares_of_the_data() -> None:
 def test_cfols_law_is_a_law_whatever_the_scores(count: int) -> None:
     schedule = CFOL()
     state = {"scores": torch.linspace(0, 1e4, count), "shares": torch.full((count,), 1 / count)}
-    law = schedule.law(state)
+    law = schedule.distribution(state)
     assert float(law.sum()) == pytest.approx(1, abs=1e-5)
     assert float(law.min()) == pytest.approx(0.5 / count)

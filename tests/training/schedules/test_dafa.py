@@ -45,7 +45,7 @@ def test_dafa_says_once_that_weights_turn_negative() -> None:
     """All easier classes are taken for class 0, which takes more than they have."""
     confidence = torch.tensor([[0.2, 0.4, 0.4], [0.1, 0.9, 0.0], [0.1, 0.0, 0.9]])
     schedule = DAFA(start_epoch=1, strength=3, floor=0.05)
-    with pytest.warns(UserWarning, match=r"DAFA: strength = 3 turns weights negative; they count as 0.05"):
+    with pytest.warns(UserWarning, match=r"DAFA: strength = 3 gives negative weights, clamped at 0.05"):
         state = schedule.after_epoch(schedule.start(classes(3)), {"train.confidence": confidence}, 0)
     assert close(state["weights"], [1 + 2 * 3 * 0.4 * 0.9, 0.05, 0.05])
     schedule.after_epoch(state, {"train.confidence": confidence}, 0)  # said once
@@ -58,7 +58,10 @@ def test_dafa_of_the_average_differs_in_its_signal_alone() -> None:
     other = average.after_epoch(average.start(classes(2)), {"valid.average_confidence": confidence}, 0)
     assert torch.equal(state["weights"], other["weights"])
     assert close(other["weights"], [1 + 0.6 * 0.7, 1 - 0.6 * 0.7])
-    with pytest.raises(ClasswiseError, match=r"reads valid.average_confidence, and data.validation = 0"):
+    with pytest.raises(
+        ClasswiseError,
+        match=r"reads valid.average_confidence, which needs a validation split; set data.validation = 0.02",
+    ):
         Recipe.read("frontier", {"data.validation": 0})
 
 

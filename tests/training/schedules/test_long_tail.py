@@ -51,7 +51,7 @@ def test_weights_by_robust_error_by_hand_and_never_negative() -> None:
     state = schedule.after_epoch(state, {"train.robust": torch.tensor([0.8, 0.4, 0.3])}, 0)
     assert close(schedule.weights(state), [0.4, 1.2, 1.4])
     steep = ClassWeights(kind="robust-error", strength=4)
-    with pytest.warns(UserWarning, match="strength = 4 turns weights negative"):
+    with pytest.warns(UserWarning, match="strength = 4 gives negative weights"):
         state = steep.after_epoch(state, {"train.robust": torch.tensor([0.8, 0.4, 0.3])}, 0)
     state = steep.after_epoch(state, {"train.robust": torch.tensor([0.8, 0.4, 0.3])}, 1)  # said once
     assert close(steep.weights(state), [0.0, 1.4 * 3 / 3.2, 1.8 * 3 / 3.2])

@@ -92,7 +92,7 @@ def audit_methods(
         trained[name] = context.train(method.recipe, method.overrides, start=start)
         for kind in kinds:
             which = CHOSEN[kind][method.averaged]
-            if which not in trained[name].run.kept():  # averaging starts after the end of this training
+            if which not in trained[name].run.saved_weights():  # averaging starts after the end of this training
                 which = CHOSEN[kind][False]
             audits[name, kind] = context.audit(trained[name], ATTACKS[context.scale.name], which=which, early_stop=True)
     return audits

@@ -1,4 +1,4 @@
-"""Criteria: how an objective scores logits against labels."""
+"""Criteria: classification losses of logits and labels, used by the objectives."""
 
 from __future__ import annotations
 

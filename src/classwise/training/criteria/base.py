@@ -1,8 +1,8 @@
-"""Criteria: how an objective scores logits against labels.
+"""The interface of criteria: classification losses of logits and labels.
 
-An objective brings its own base loss (the cross-entropy; MART a boosted one); a criterion decides at which scale the
-network's outputs become logits, for the inner attack, the divergences and the loss alike, and what margin the label's
-logit must clear, in the loss alone.
+The objective provides the base loss: the cross-entropy, or MART's boosted cross-entropy. The criterion sets the scale
+of the logits, for the inner attack, the divergences and the loss, and the margin of the label's logit, for the loss
+only.
 """
 
 from __future__ import annotations
@@ -23,29 +23,29 @@ Base = Callable[[Tensor, Tensor], Tensor]
 
 
 class Criterion(Described, ABC):
-    """Scores logits against labels. Subclasses are frozen dataclasses (`classwise.core.config.settings`)."""
+    """Base class of criteria. Subclasses are frozen dataclasses (`classwise.core.config.configurable`)."""
 
-    #: Whether the network must return cosines, as one of the zoo does with ``head: cosine``.
+    #: Whether the network must return cosines, as the models of the zoo do with ``head: cosine``.
     cosines: ClassVar[bool] = False
 
     def scaled(self, model: Forward, settings: ClassSettings) -> Forward:
-        """The model as the objective and its inner attack see it: its outputs times the class setting ``scale``."""
+        """Return the model with its outputs multiplied by the class setting ``scale``, for every pass."""
         return model if settings.scale is None else rescaled(model, settings.scale)
 
     @abstractmethod
     def __call__(self, logits: Tensor, y: Tensor, settings: ClassSettings, base: Base = cross_entropy) -> Tensor:
-        """The loss of each image, (N,).
+        """Compute the loss of each image, (N,).
 
         Args:
             logits: outputs of the scaled model, (N, C).
             y: labels, int64 (N,).
-            settings: the class settings in force.
-            base: the loss that the objective would use alone.
+            settings: the current class settings.
+            base: the base loss of the objective.
         """
 
 
 def rescaled(model: Forward, scale: float | Tensor) -> Forward:
-    """The model with its outputs multiplied by a factor."""
+    """Return the model with its outputs multiplied by ``scale``."""
 
     def run(x: Tensor) -> Tensor:
         return model(x) * scale

@@ -1,4 +1,4 @@
-"""The softmax criteria: plain or scaled, hypersphere embedding, focal loss and label smoothing."""
+"""Softmax criteria: cross-entropy with scale and margin, hypersphere embedding, focal loss and label smoothing."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from classwise.training.criteria.base import Base, Criterion, rescaled
 
 @configurable
 class Softmax(Criterion):
-    """base(s (f - m e_y), y), with the logit of the label lowered by a margin.
+    """base(s (f - m e_y), y), with inverse temperature s and a margin m subtracted from the label's logit.
 
     Args:
-        scale: s, the inverse temperature; the class setting ``scale`` overrides it.
-        margin: m, in units of the network's outputs; the class setting ``logit_margin`` overrides it class by class.
+        scale: s; the class setting ``scale`` overrides it.
+        margin: m, in units of the network's outputs; the class setting ``logit_margin`` overrides it per class.
     """
 
     source: ClassVar[tuple[str, ...]] = ()
@@ -30,13 +30,13 @@ class Softmax(Criterion):
     margin: NonNegative = 0.0
 
     def scaled(self, model: Forward, settings: ClassSettings) -> Forward:
-        """The model's outputs times s."""
+        """Return the model with its outputs multiplied by s."""
         if settings.scale is None and self.scale != 1:
             return rescaled(model, self.scale)
         return super().scaled(model, settings)
 
     def __call__(self, logits: Tensor, y: Tensor, settings: ClassSettings, base: Base = cross_entropy) -> Tensor:
-        """The base loss, the label's logit lowered by s m."""
+        """Compute the base loss, with s m subtracted from the label's logit."""
         margin = settings.of("logit_margin", y)
         if margin is None and self.margin == 0:
             return base(logits, y)
@@ -47,10 +47,10 @@ class Softmax(Criterion):
 
 @configurable
 class Hypersphere(Softmax):
-    """Hypersphere embedding: CE(s (c - m e_y), y) on the cosines c of a unit feature with unit class weights.
+    """Hypersphere embedding: CE(s (c - m e_y), y), c the cosines of the normalised feature and class weights.
 
-    The inner attack and TRADES' divergence see s c without the margin. The network itself returns c, as in
-    the papers that audit it. Pang et al., NeurIPS 2020, eq. 7.
+    The inner attack and the divergence of TRADES use s c without the margin. The network returns c. Pang et al.,
+    NeurIPS 2020, eq. 7.
 
     Args:
         scale: s.
@@ -69,14 +69,14 @@ class Hypersphere(Softmax):
 
 @configurable
 class Focal(Softmax):
-    """The base loss times (1 - p_y)^gamma, p the softmax of the scaled outputs: confident images weigh less.
+    """Focal loss: the base loss times (1 - p_y)^gamma, p the softmax of the scaled outputs.
 
-    Lin et al., ICCV 2017, eq. 4. The margin, if there is one, is in the base loss alone.
+    Lin et al., ICCV 2017, eq. 4. A margin applies to the base loss only.
 
     Args:
         scale: s.
         margin: m.
-        gamma: 0 is the base loss.
+        gamma: the focusing parameter; 0 gives the base loss.
     """
 
     source = ("lin2017focal, eq. 4",)
@@ -86,23 +86,23 @@ class Focal(Softmax):
     gamma: NonNegative = 2.0
 
     def __call__(self, logits: Tensor, y: Tensor, settings: ClassSettings, base: Base = cross_entropy) -> Tensor:
-        """The focal loss; 1 - p_y is a difference of log-sums, so that its powers have finite gradients."""
+        """Compute the focal loss; 1 - p_y is a difference of log-sum-exps, so that its powers have finite gradients."""
         others = logits.scatter(1, y[:, None], -torch.inf).logsumexp(1)
-        doubt = (self.gamma * (others - logits.logsumexp(1))).exp()
-        return doubt * super().__call__(logits, y, settings, base)
+        factor = (self.gamma * (others - logits.logsumexp(1))).exp()
+        return factor * super().__call__(logits, y, settings, base)
 
 
 @configurable
 class LabelSmoothing(Softmax):
-    """(1 - a) base + a CE to the uniform distribution over all C classes, the label's own among them.
+    """Label smoothing: (1 - a) base + a CE to the uniform distribution over all C classes.
 
-    With the cross-entropy as base it is the cross-entropy to targets of 1 - a + a/C and a/C. Szegedy et al., CVPR 2016,
-    section 7. The margin, if there is one, is in the base loss alone.
+    With the cross-entropy as base loss, this is the cross-entropy to targets 1 - a + a/C (label) and a/C (others).
+    Szegedy et al., CVPR 2016, section 7. A margin applies to the base loss only.
 
     Args:
         scale: s.
         margin: m.
-        smoothing: a; 0 is the base loss.
+        smoothing: a; 0 gives the base loss.
     """
 
     source = ("szegedy2016rethinking, section 7",)
@@ -112,6 +112,6 @@ class LabelSmoothing(Softmax):
     smoothing: Share = 0.1
 
     def __call__(self, logits: Tensor, y: Tensor, settings: ClassSettings, base: Base = cross_entropy) -> Tensor:
-        """The mixture; the inner attack maximises the plain cross-entropy."""
+        """Compute the smoothed loss; the inner attack maximises the plain cross-entropy."""
         uniform = logits.logsumexp(1) - logits.mean(1)
         return (1 - self.smoothing) * super().__call__(logits, y, settings, base) + self.smoothing * uniform

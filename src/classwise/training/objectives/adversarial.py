@@ -17,22 +17,22 @@ from classwise.training.objectives.base import Objective, Step, TrainingBatch
 
 @configurable
 class AdversarialTraining(Objective):
-    """CE(f(x'), y) at x' = the inner attack's point."""
+    """Adversarial training: CE(f(x'), y), x' from the inner attack on the cross-entropy."""
 
     source = ("madry2018towards, eq. 2.1",)
     changes = ("loss",)
     example = "at"
     cost = Passes(forward=1, to_weights=1)
 
-    weighed: ClassVar[frozenset[Term]] = frozenset({"robust"})
+    weighted_terms: ClassVar[frozenset[Term]] = frozenset({"robust"})
 
     def points(
         self, model: Forward, batch: TrainingBatch, attack: Attack, settings: ClassSettings, rng: CounterRNG
     ) -> dict[str, Tensor]:
-        """``x'``, from the inner attack on the cross-entropy."""
+        """Compute ``x'`` by the inner attack on the cross-entropy."""
         return {"robust": attack.run(self.criterion.scaled(model, settings), batch.attack_inputs(rng))}
 
     def step(self, model: Forward, batch: TrainingBatch, points: dict[str, Tensor], settings: ClassSettings) -> Step:
-        """The cross-entropy at ``x'``."""
+        """Compute the cross-entropy at ``x'``."""
         logits = self.criterion.scaled(model, settings)(points["robust"])
         return Step({"robust": self.criterion(logits, batch.y, settings)}, robust_logits=logits)

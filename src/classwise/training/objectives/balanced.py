@@ -1,4 +1,4 @@
-"""BAT, balance adversarial training (Sun et al., AAAI 2023): a point on each side of the boundary."""
+"""BAT, balance adversarial training (Sun et al., AAAI 2023): one image on each side of the decision boundary."""
 
 from __future__ import annotations
 
@@ -15,20 +15,21 @@ from classwise.core.precision import Forward
 from classwise.core.rng import CounterRNG
 from classwise.training.classes import ClassSettings, Term
 from classwise.training.objectives.base import Objective, Step, TrainingBatch
-from classwise.training.objectives.friendly import Past, at_the_boundary
+from classwise.training.objectives.friendly import Past, attack_to_boundary
 
 
 @configurable
 class Balanced(Objective):
-    """CE(f(r), y) + beta KL(S f(x) ‖ S f(w)) + uniform [KL(S f(r) ‖ U) + KL(S f(w) ‖ U)].
+    """CE(f(r), y) + beta KL(S f(x) ‖ S f(w)) + uniform_weight [KL(S f(r) ‖ U) + KL(S f(w) ‖ U)].
 
-    r is the inner attack's last iterate before the first misclassified one, and w the first misclassified one. An image
-    that never crosses has its last two iterates as r and w; of one that starts wrong, both are the start.
+    r is the last iterate of the inner attack before the first misclassified one, which is w. If no iterate is
+    misclassified, r and w are the last two iterates; if the initial point is, both are the initial point. U is the
+    uniform distribution.
 
     Args:
-        beta: weight of the divergence between the image and w; a class schedule may set one per class.
-        uniform_weight: weight of the two divergences from the uniform law U.
-        tau: how many steps w goes beyond the first misclassified iterate; the public code takes 1.
+        beta: the weight of the divergence between the image and w; a class schedule may set it per class.
+        uniform_weight: the weight of the two divergences from U.
+        tau: number of steps from the first misclassified iterate to w; 1 in the public code.
     """
 
     source = ("sun2023improving",)
@@ -41,30 +42,30 @@ class Balanced(Objective):
     tau: Past = 0
 
     regularised = True
-    weighed: ClassVar[frozenset[Term]] = frozenset({"robust"})
+    weighted_terms: ClassVar[frozenset[Term]] = frozenset({"robust"})
 
     def points(
         self, model: Forward, batch: TrainingBatch, attack: Attack, settings: ClassSettings, rng: CounterRNG
     ) -> dict[str, Tensor]:
-        """``right`` and ``wrong``, of one attack."""
+        """Compute r (``"before"``) and w (``"after"``) by one attack."""
         model = self.criterion.scaled(model, settings)
-        right, wrong = at_the_boundary(attack, model, batch.attack_inputs(rng), self.tau)
-        return {"right": right, "wrong": wrong}
+        before, after = attack_to_boundary(attack, model, batch.attack_inputs(rng), self.tau)
+        return {"before": before, "after": after}
 
     def step(self, model: Forward, batch: TrainingBatch, points: dict[str, Tensor], settings: ClassSettings) -> Step:
-        """The first two parts as the term ``robust``, the others as ``uniform``."""
+        """Compute the terms ``robust`` (cross-entropy and first divergence) and ``uniform`` (the other two)."""
         model = self.criterion.scaled(model, settings)
-        clean, right, wrong = model(batch.x), model(points["right"]), model(points["wrong"])
+        clean, before, after = model(batch.x), model(points["before"]), model(points["after"])
         beta = settings.of("beta", batch.y)
-        pull = divergence(clean, wrong) * (self.beta if beta is None else beta)
+        regulariser = divergence(clean, after) * (self.beta if beta is None else beta)
         terms = {
-            "robust": self.criterion(right, batch.y, settings) + pull,
-            "uniform": self.uniform_weight * (from_uniform(right) + from_uniform(wrong)),
+            "robust": self.criterion(before, batch.y, settings) + regulariser,
+            "uniform": self.uniform_weight * (divergence_from_uniform(before) + divergence_from_uniform(after)),
         }
-        return Step(terms, clean_logits=clean, robust_logits=wrong)
+        return Step(terms, clean_logits=clean, robust_logits=after)
 
 
-def from_uniform(logits: Tensor) -> Tensor:
-    """KL(softmax(logits) ‖ U) = log C - the softmax's entropy, (N,)."""
+def divergence_from_uniform(logits: Tensor) -> Tensor:
+    """Compute KL(softmax(logits) ‖ U), which is log C minus the entropy of the softmax, (N,)."""
     logs = logits.log_softmax(1)
     return math.log(logits.shape[1]) + (logs.exp() * logs).sum(1)

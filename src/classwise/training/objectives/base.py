@@ -1,4 +1,4 @@
-"""The interface of objectives: the points of the inner maximisation, then the terms of the loss per image."""
+"""The interface of objectives: the inner maximisation, and the terms of the loss per image."""
 
 from __future__ import annotations
 
@@ -30,20 +30,20 @@ def _identity(rows: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class TrainingBatch:
-    """A training batch: augmented images, and the threat of each.
+    """A training batch: augmented images, labels, and the threat of each image.
 
     Args:
         x: images in [0, 1], (N, C, H, W).
         y: labels, int64 (N,).
-        index: the random-number index of each row, int64 (N,): that of its image in the training split, and for one
-            that was sampled with replacement its position in the epoch too.
+        index: the random-number index of each row, int64 (N,): the index of its image in the training split, combined
+            with its position in the epoch if it was sampled with replacement.
         threat: the norm and the radius of each image.
-        step_size: the inner attack's step for each image, or None for the attack's own.
-        target: the class that the inner attack aims at, int64 (N,), -1 for an untargeted row; None for all untargeted.
-        progress: the share of training that is done, in [0, 1].
-        rows: the rows of the whole batch that these are, if several processes share it.
-        gather: from a value for each of these rows to the values for all rows of the batch, (all, ...), for objectives
-            that need the whole batch. Reductions and schedules get the terms of the whole batch.
+        step_size: the step size of the inner attack per image, (N,), or None for the attack's own.
+        target: the target class of the inner attack per image, int64 (N,), -1 for untargeted; None: all untargeted.
+        progress: the fraction of training completed, in [0, 1].
+        rows: the rows of the full batch that this process has.
+        gather: maps values of these rows, (N, ...), to those of all rows of the full batch, for objectives that need
+            them. Reductions and schedules always receive the terms of the full batch.
     """
 
     x: Tensor
@@ -57,7 +57,7 @@ class TrainingBatch:
     gather: Callable[[Tensor], Tensor] = _identity
 
     def attack_inputs(self, rng: CounterRNG, reference: Tensor | None = None) -> AttackInputs:
-        """The batch as an attack's rows."""
+        """Return the batch as the inputs of an attack."""
         return AttackInputs(
             self.x,
             self.y,
@@ -72,13 +72,13 @@ class TrainingBatch:
 
 @dataclass(frozen=True)
 class Step:
-    """What a step computed, before reduction.
+    """The terms of the loss and the logits of a training step, before reduction.
 
     Args:
-        terms: parts of the loss by name, each (N,). ``"clean"`` and ``"robust"`` are weighed by the class settings
-            ``clean_weight`` and ``robust_weight``; other names count as they are.
-        clean_logits: logits on the clean images, (N, classes), if the step computed them.
-        robust_logits: logits on the attacked images, (N, classes), if the step computed them.
+        terms: terms of the loss by name, each (N,). ``"clean"`` and ``"robust"`` are multiplied by the class settings
+            ``clean_weight`` and ``robust_weight``; other terms have weight 1.
+        clean_logits: logits on the clean images, (N, classes), or None if not computed.
+        robust_logits: logits on the attacked images, (N, classes), or None if not computed.
     """
 
     terms: dict[str, Tensor]
@@ -92,26 +92,26 @@ def _criterion(value: object) -> object:
 
 @configurable
 class Objective(Described, ABC):
-    """A loss of a model on a batch. Subclasses are frozen dataclasses (`classwise.core.config.settings`).
+    """Base class of objectives. Subclasses are frozen dataclasses (`classwise.core.config.configurable`).
 
     Args:
-        criterion: how logits are scored against labels; ``{"name": "he"}`` for hypersphere embedding. Use its `scaled`
-            model for every pass, and call it for the loss against the label.
+        criterion: the classification loss, such as ``{"name": "he"}`` for hypersphere embedding. Subclasses use its
+            `scaled` model for every pass, and call it for the loss of logits and labels.
     """
 
     criterion: Annotated[Criterion, pydantic.BeforeValidator(_criterion)] = Softmax()
 
-    #: The passes that its points take beside the steps of the inner attack; ``cost`` is that of the loss at them.
-    crafting: ClassVar[Passes] = Passes()
+    #: The passes of `points` besides the steps of the inner attack; ``cost`` is that of `step`.
+    attack_overhead: ClassVar[Passes] = Passes()
     #: Whether it has an inner attack.
     attacks: ClassVar[bool] = True
-    #: Whether it has a regulariser, which the class setting ``beta`` weighs; the field ``beta`` is its constant.
+    #: Whether it has a regulariser, whose weight is the class setting ``beta`` (default: the field ``beta``).
     regularised: ClassVar[bool] = False
-    #: The terms of its steps that class weights multiply.
-    weighed: ClassVar[frozenset[Term]] = frozenset({"clean", "robust"})
+    #: The terms of its loss that class weights multiply.
+    weighted_terms: ClassVar[frozenset[Term]] = frozenset({"clean", "robust"})
 
     def described(self) -> dict[str, Any]:
-        """The fields as a spec has them; the plain criterion is left out, as in recipes from before criteria."""
+        """Return the fields for a spec; the default criterion is omitted, as in older recipes."""
         fields = {each.name: getattr(self, each.name) for each in dataclasses.fields(self)}
         if fields["criterion"] == Softmax():
             del fields["criterion"]
@@ -120,32 +120,37 @@ class Objective(Described, ABC):
         return fields
 
     def inner(self, attack: Attack) -> Attack:
-        """The attack that solves this objective's inner maximisation, given the recipe's."""
+        """Return the attack of the inner maximisation, given the attack of the recipe."""
         return attack
 
     @abstractmethod
     def points(
         self, model: Forward, batch: TrainingBatch, attack: Attack, settings: ClassSettings, rng: CounterRNG
     ) -> dict[str, Tensor]:
-        """The inner maximisation(s): adversarial images by name. The loop has frozen the model."""
+        """Solve the inner maximisation: adversarial images by name. The trainer has frozen the model."""
 
     @abstractmethod
     def step(self, model: Forward, batch: TrainingBatch, points: dict[str, Tensor], settings: ClassSettings) -> Step:
-        """The terms of the loss at those points."""
+        """Compute the terms of the loss at these points."""
 
 
-def with_fields(attack: Attack, asker: str, **fields: str) -> Attack:
-    """The attack with fields of its own replaced.
+def with_fields(attack: Attack, owner: str, **fields: str) -> Attack:
+    """Return the attack with some fields replaced.
+
+    Args:
+        attack: the attack.
+        owner: the name of the objective, for the error.
+        **fields: the new values.
 
     Raises:
-        ClasswiseError: if the attack does not have them; the line names the objective that asks.
+        ClasswiseError: if the attack does not have these fields.
     """
     from classwise.core.errors import ClasswiseError
 
     missing = fields.keys() - {each.name for each in dataclasses.fields(attack)}  # type: ignore[arg-type]
     if missing:
         raise ClasswiseError(
-            f"objective {asker!r} sets {', '.join(sorted(missing))} of the inner attack, "
+            f"objective {owner!r} sets {', '.join(sorted(missing))} of the inner attack, "
             f"which {type(attack).__name__} does not have; use pgd"
         )
     return dataclasses.replace(attack, **fields)  # type: ignore[type-var]  # every attack is a dataclass

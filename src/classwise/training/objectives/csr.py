@@ -1,4 +1,4 @@
-"""CSR: TRADES, and a cross-entropy on attacked images that weighs each confusion (Jin et al. 2025)."""
+"""CSR: TRADES plus a cross-entropy on attacked images with a weight per confusion (Jin et al., 2025)."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from classwise.training.objectives.trades import Trades
 
 @configurable
 class ConfusionWeighted(Trades):
-    """clean CE(f(x), y) + beta KL(S f(x) ‖ S f(x')) + confused G[y, argmax f(x')] CE(f(x'), y).
+    """clean_weight CE(f(x), y) + beta KL(S f(x) ‖ S f(x')) + confusion_weight G[y, argmax f(x')] CE(f(x'), y).
 
-    G is the class setting ``pair_weight``, which the schedule ``csr`` sets; without one it is 1.
+    G is the class setting ``pair_weight`` of the schedule ``csr``; 1 by default.
 
     Args:
-        clean_weight: weight of the clean cross-entropy.
-        confusion_weight: weight of the third term, which counts under that name.
-        start_fraction: the share of training from which this holds; before it, the loss is that of TRADES.
+        clean_weight: the weight of the clean cross-entropy.
+        confusion_weight: the weight of the third term.
+        start_fraction: the fraction of training after which this loss applies; TRADES before.
     """
 
     source = ("jin2025enhancing",)
@@ -33,7 +33,7 @@ class ConfusionWeighted(Trades):
     start_fraction: Share = 0.0
 
     def step(self, model: Forward, batch: TrainingBatch, points: dict[str, Tensor], settings: ClassSettings) -> Step:
-        """The three terms."""
+        """Compute the three terms."""
         if batch.progress < self.start_fraction:
             return super().step(model, batch, points, settings)
         model = self.criterion.scaled(model, settings)

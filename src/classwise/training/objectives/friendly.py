@@ -1,4 +1,4 @@
-"""Friendly adversarial training: an inner attack that stops at the boundary (Zhang et al., ICML 2020)."""
+"""FAT, friendly adversarial training (Zhang et al., ICML 2020): early stopping of the inner attack."""
 
 from __future__ import annotations
 
@@ -22,28 +22,33 @@ from classwise.training.objectives.trades import Trades
 Past = Annotated[int, pydantic.Field(ge=0)]
 
 
-def at_the_boundary(attack: Attack, model: Forward, inputs: AttackInputs, past: int) -> tuple[Tensor, Tensor]:
-    """Where each image's attack last was right, and where it stops.
+def attack_to_boundary(attack: Attack, model: Forward, inputs: AttackInputs, tau: int) -> tuple[Tensor, Tensor]:
+    """Run an attack on each image until it has more than ``tau`` misclassified iterates (including the initial point).
 
-    An image stops at the first iterate that makes its misclassified ones, the start among them, more than ``past``. All
-    images take part in every pass, so that nothing waits for the device: stopping early saves no time.
+    All images take part in every pass, which avoids synchronisation with the device; early stopping saves no time.
+
+    Args:
+        attack: the attack.
+        model: the model.
+        inputs: the images, labels and threats.
+        tau: the allowed number of misclassified iterates before the last.
 
     Returns:
-        The last iterate before the first misclassified one (the start, if it was wrong already), and the iterate at
-        which the image stopped (the attack's last, if it did not), both shaped like ``case.x``.
+        The last iterate before the first misclassified one (the initial point, if that is misclassified), and the
+        iterate at which the image stopped (or the last); both shaped like ``inputs.x``.
     """
     state = attack.start(model, inputs)
-    right = state["x"]
+    before = state["x"]
     crossings = torch.zeros_like(inputs.y)
     for _ in range(attack.length):
         x = state["x"]
         moved = attack.step(model, inputs, state)
-        stopped = crossings > past  # where the row froze in an earlier round
+        stopped = crossings > tau  # in an earlier step
         crossings = crossings + ((moved["margin"] < 0) | stopped)
-        right = _where(crossings == 0, x, right)
-        stopped = crossings > past
+        before = _where(crossings == 0, x, before)
+        stopped = crossings > tau
         state = {name: _where(stopped, state.get(name, value), value) for name, value in moved.items()}
-    return right, state["x"]
+    return before, state["x"]
 
 
 def _where(rows: Tensor, chosen: Tensor, other: Tensor) -> Tensor:
@@ -51,28 +56,28 @@ def _where(rows: Tensor, chosen: Tensor, other: Tensor) -> Tensor:
 
 
 def _tau(taus: tuple[int, ...], milestones: tuple[float, ...], progress: float) -> int:
-    """The number of steps past the boundary at a share of training."""
+    """Return tau at a fraction of training."""
     return taus[sum(progress >= milestone for milestone in milestones)]
 
 
 def _check(taus: tuple[int, ...], milestones: tuple[float, ...]) -> None:
     if len(taus) != len(milestones) + 1:
         raise ClasswiseError(
-            f"tau = {list(taus)} with milestones = {list(milestones)}: give one more tau than milestones, "
+            f"tau = {list(taus)} with milestones = {list(milestones)}: tau must have one value more than milestones, "
             "such as tau [0, 1, 2] and milestones [0.4, 0.75]"
         )
 
 
 @configurable
 class Friendly(AdversarialTraining):
-    """CE(f(x'), y), where the inner attack stops tau steps past the boundary.
+    """FAT: CE(f(x'), y), where the inner attack stops tau steps after the first misclassified iterate.
 
     Args:
-        tau: how many misclassified iterates an image may step on from, before the first milestone, the second, ...
-        milestones: the shares of training at which the next tau holds; the paper's epochs 50 and 90 of 120.
+        tau: number of steps after the first misclassified iterate; one value per interval between milestones.
+        milestones: fractions of training at which the next tau applies; epochs 50 and 90 of 120 in the paper.
 
     Raises:
-        ClasswiseError: if there is not one more tau than milestones.
+        ClasswiseError: if ``tau`` does not have one value more than ``milestones``.
     """
 
     source = ("zhang2020attacks",)
@@ -88,23 +93,22 @@ class Friendly(AdversarialTraining):
     def points(
         self, model: Forward, batch: TrainingBatch, attack: Attack, settings: ClassSettings, rng: CounterRNG
     ) -> dict[str, Tensor]:
-        """``x'``, where the inner attack stopped."""
-        past = _tau(self.tau, self.milestones, batch.progress)
-        return {
-            "robust": at_the_boundary(attack, self.criterion.scaled(model, settings), batch.attack_inputs(rng), past)[1]
-        }
+        """Compute ``x'``, the iterate at which the inner attack stopped."""
+        model = self.criterion.scaled(model, settings)
+        tau = _tau(self.tau, self.milestones, batch.progress)
+        return {"robust": attack_to_boundary(attack, model, batch.attack_inputs(rng), tau)[1]}
 
 
 @configurable
 class FriendlyTrades(Trades):
-    """TRADES, where the inner attack on the divergence stops tau steps past the boundary.
+    """FAT on TRADES: the inner attack on the divergence stops tau steps after the first misclassified iterate.
 
     Args:
-        tau: how many misclassified iterates an image may step on from, before the first milestone, the second, ...
-        milestones: the shares of training at which the next tau holds; the paper's epochs 30, 50 and 70 of 85.
+        tau: number of steps after the first misclassified iterate; one value per interval between milestones.
+        milestones: fractions of training at which the next tau applies; epochs 30, 50 and 70 of 85 in the paper.
 
     Raises:
-        ClasswiseError: if there is not one more tau than milestones.
+        ClasswiseError: if ``tau`` does not have one value more than ``milestones``.
     """
 
     source = ("zhang2020attacks",)
@@ -120,9 +124,9 @@ class FriendlyTrades(Trades):
     def points(
         self, model: Forward, batch: TrainingBatch, attack: Attack, settings: ClassSettings, rng: CounterRNG
     ) -> dict[str, Tensor]:
-        """``x'``, where the inner attack stopped."""
+        """Compute ``x'``, the iterate at which the inner attack stopped."""
         model = self.criterion.scaled(model, settings)
         with torch.no_grad():
             reference = model(batch.x)
-        past = _tau(self.tau, self.milestones, batch.progress)
-        return {"robust": at_the_boundary(attack, model, batch.attack_inputs(rng, reference=reference), past)[1]}
+        tau = _tau(self.tau, self.milestones, batch.progress)
+        return {"robust": attack_to_boundary(attack, model, batch.attack_inputs(rng, reference=reference), tau)[1]}

@@ -19,12 +19,13 @@ from classwise.training.objectives.base import Objective, Step, TrainingBatch, w
 
 @configurable
 class Mart(Objective):
-    """BCE(f(x'), y) + beta KL(S f(x) ‖ S f(x')) (1 - S f(x)_y), x' maximising CE from a start 0.001 N(0, 1) away.
+    """MART: BCE(f(x'), y) + beta KL(S f(x) ‖ S f(x')) (1 - S f(x)_y), x' maximising the cross-entropy.
 
-    Nothing is detached. The public code adds 1e-4 to 1e-12 inside its logarithms; these are exact instead.
+    The attack starts at x + 0.001 N(0, 1). No factor is detached. The public code adds 1e-4 to 1e-12 inside its
+    logarithms; the logarithms here are exact.
 
     Args:
-        beta: the paper's lambda; a class schedule may set one per class.
+        beta: the paper's lambda; a class schedule may set it per class.
     """
 
     source = ("wang2020improving",)
@@ -35,33 +36,34 @@ class Mart(Objective):
     beta: NonNegative = 5.0
 
     regularised = True
-    weighed: ClassVar[frozenset[Term]] = frozenset({"robust"})
+    weighted_terms: ClassVar[frozenset[Term]] = frozenset({"robust"})
 
     def inner(self, attack: Attack) -> Attack:
-        """The recipe's attack on the cross-entropy, from TRADES' start."""
+        """Return the recipe's attack on the cross-entropy, with the random initialisation of TRADES."""
         return with_fields(attack, "mart", objective="ce", random_init="normal")
 
     def points(
         self, model: Forward, batch: TrainingBatch, attack: Attack, settings: ClassSettings, rng: CounterRNG
     ) -> dict[str, Tensor]:
-        """``x'``, from the inner attack on the cross-entropy."""
+        """Compute ``x'`` by the inner attack on the cross-entropy."""
         return {"robust": attack.run(self.criterion.scaled(model, settings), batch.attack_inputs(rng))}
 
     def step(self, model: Forward, batch: TrainingBatch, points: dict[str, Tensor], settings: ClassSettings) -> Step:
-        """Both parts in one term, ``robust``: both are at ``x'``."""
+        """Compute both parts as one term, ``robust``, since both depend on ``x'``."""
         model = self.criterion.scaled(model, settings)
         clean, robust = model(batch.x), model(points["robust"])
         beta = settings.of("beta", batch.y)
-        doubt = 1 - clean.softmax(1).gather(1, batch.y[:, None]).squeeze(1)
+        uncertainty = 1 - clean.softmax(1).gather(1, batch.y[:, None]).squeeze(1)
         boosted = self.criterion(robust, batch.y, settings, boosted_cross_entropy)
-        regulariser = divergence(clean, robust) * doubt * (self.beta if beta is None else beta)
+        regulariser = divergence(clean, robust) * uncertainty * (self.beta if beta is None else beta)
         return Step({"robust": boosted + regulariser}, clean_logits=clean, robust_logits=robust)
 
 
 def boosted_cross_entropy(logits: Tensor, y: Tensor) -> Tensor:
-    """CE - log(1 - max_{k != y} p_k) with p = softmax(logits), (N,). With two classes it is twice the cross-entropy.
+    """Compute CE - log(1 - max_{k != y} p_k) with p = softmax(logits), (N,).
 
-    The second part is a difference of log-sums: 1 - p_k is never formed, so it stays finite where p_k rounds to 1.
+    With two classes this is twice the cross-entropy. The second part is computed as a difference of log-sum-exps, which
+    is finite even if p_k rounds to 1.
     """
     rival = logits.scatter(1, y[:, None], -torch.inf).argmax(1)
     rest = logits.scatter(1, rival[:, None], -torch.inf).logsumexp(1)

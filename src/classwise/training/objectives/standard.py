@@ -1,4 +1,4 @@
-"""Standard training: cross-entropy on clean images."""
+"""Standard training: the cross-entropy on clean images."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ from classwise.training.objectives.base import Objective, Step, TrainingBatch
 
 @configurable
 class Standard(Objective):
-    """CE(f(x), y)."""
+    """Standard training: CE(f(x), y) on clean images."""
 
     source = ("goodfellow2016deep, section 6.2.1",)
     example = "standard"
     cost = Passes(forward=1, to_weights=1)
     attacks = False
 
-    weighed: ClassVar[frozenset[Term]] = frozenset({"clean"})
+    weighted_terms: ClassVar[frozenset[Term]] = frozenset({"clean"})
 
     def points(
         self, model: Forward, batch: TrainingBatch, attack: Attack, settings: ClassSettings, rng: CounterRNG
     ) -> dict[str, Tensor]:
-        """None are needed."""
+        """Return no points: there is no inner maximisation."""
         del model, batch, attack, settings, rng
         return {}
 
     def step(self, model: Forward, batch: TrainingBatch, points: dict[str, Tensor], settings: ClassSettings) -> Step:
-        """The cross-entropy of the clean images."""
+        """Compute the cross-entropy on the clean images."""
         del points
         logits = self.criterion.scaled(model, settings)(batch.x)
         return Step({"clean": self.criterion(logits, batch.y, settings)}, clean_logits=logits)

@@ -19,37 +19,39 @@ from classwise.training.objectives.base import Objective, Step, TrainingBatch, w
 
 @configurable
 class Trades(Objective):
-    """CE(f(x), y) + beta KL(S f(x) ‖ S f(x')), x' maximising the divergence from a start 0.001 N(0, 1) away.
+    """TRADES: CE(f(x), y) + beta KL(S f(x) ‖ S f(x')), x' maximising the divergence.
+
+    The attack starts at x + 0.001 N(0, 1).
 
     Args:
-        beta: the weight of the divergence; a class schedule may set one per class.
+        beta: the weight of the divergence; a class schedule may set it per class.
     """
 
     source = ("zhang2019theoretically, eq. 5",)
     changes: ClassVar[tuple[str, ...]] = ("loss",)
     example = "trades:beta=6"
     cost = Passes(forward=2, to_weights=2)
-    crafting = Passes(forward=1)
+    attack_overhead = Passes(forward=1)
 
     beta: NonNegative = 6.0
 
     regularised = True
 
     def inner(self, attack: Attack) -> Attack:
-        """The recipe's attack, maximising the divergence from TRADES' start."""
+        """Return the recipe's attack on the divergence, with the random initialisation of TRADES."""
         return with_fields(attack, "trades", objective="kl", random_init="normal")
 
     def points(
         self, model: Forward, batch: TrainingBatch, attack: Attack, settings: ClassSettings, rng: CounterRNG
     ) -> dict[str, Tensor]:
-        """``x'``, from the inner attack against the clean logits."""
+        """Compute ``x'`` by the inner attack on the divergence from the clean logits."""
         model = self.criterion.scaled(model, settings)
         with torch.no_grad():
             reference = model(batch.x)
         return {"robust": attack.run(model, batch.attack_inputs(rng, reference=reference))}
 
     def step(self, model: Forward, batch: TrainingBatch, points: dict[str, Tensor], settings: ClassSettings) -> Step:
-        """The clean cross-entropy, and beta times the divergence."""
+        """Compute the clean cross-entropy, and beta times the divergence."""
         model = self.criterion.scaled(model, settings)
         clean, robust = model(batch.x), model(points["robust"])
         beta = settings.of("beta", batch.y)

@@ -1,4 +1,4 @@
-"""TRIX's attack policy (Medi et al., 2025): easy classes are attacked towards a target, the others as usual."""
+"""TRIX's attacks (Medi et al., 2025): targeted for images of easy classes, untargeted for the others."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from classwise.training.schedules.dafa import class_weights
 
 @configurable
 class Trix(Trades):
-    """TRADES, but images of the batch's easy classes go towards another class, drawn evenly.
+    """TRADES with targeted attacks on images of the easy classes; targets are uniform over the other classes.
 
-    A class is easy if its weight by DAFA's formula, on the clean softmax of the batch, is below the mean of the weights
-    over the batch's images. The attack on an easy image descends the cross-entropy of its target. TRIX's weights and
-    radii are the schedule ``dafa``.
+    A class is easy if its weight by DAFA's formula, on the clean softmax of the batch, is below the mean weight over
+    the images of the batch. A targeted attack minimises the cross-entropy to its target. The schedule ``dafa``
+    implements the weights and radii of TRIX.
 
     Args:
-        beta: the weight of the divergence; a class schedule may set one per class.
+        beta: the weight of the divergence; a class schedule may set it per class.
         strength: lambda of DAFA's formula.
     """
 
@@ -39,7 +39,7 @@ class Trix(Trades):
     def points(
         self, model: Forward, batch: TrainingBatch, attack: Attack, settings: ClassSettings, rng: CounterRNG
     ) -> dict[str, Tensor]:
-        """``x'``, from the inner attack against the clean logits or towards the targets."""
+        """Compute ``x'`` by the inner attack, targeted for images of easy classes."""
         model = self.criterion.scaled(model, settings)
         with torch.no_grad():
             reference = model(batch.x)
@@ -47,11 +47,16 @@ class Trix(Trades):
         others = rng.child("target").integers(batch.index, (), classes - 1)
         easy = self.easy(batch.gather(reference), batch.gather(batch.y))[batch.rows]
         target = torch.where(easy, (batch.y + 1 + others) % classes, -1)
-        aimed = dataclasses.replace(batch, target=target)
-        return {"robust": attack.run(model, aimed.attack_inputs(rng, reference=reference))}
+        targeted = dataclasses.replace(batch, target=target)
+        return {"robust": attack.run(model, targeted.attack_inputs(rng, reference=reference))}
 
     def easy(self, logits: Tensor, y: Tensor) -> Tensor:
-        """Whether each image is of an easy class, bool (N,), given logits on the clean images (N, C)."""
+        """Return whether the class of each image is easy, bool (N,).
+
+        Args:
+            logits: logits on the clean images, (N, C).
+            y: labels, int64 (N,).
+        """
         probabilities = logits.detach().float().softmax(1)
         total = torch.zeros(probabilities.shape[1], probabilities.shape[1], device=y.device).index_add_(
             0, y, probabilities

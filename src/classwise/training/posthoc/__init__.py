@@ -1,1 +1,1 @@
-"""Post-hoc methods: change a trained classifier by its validation split, without training."""
+"""Post-hoc methods: modify a trained classifier with its validation split, without training."""

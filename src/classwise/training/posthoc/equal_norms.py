@@ -1,4 +1,4 @@
-"""Rescale the rows of the last layer to one norm: iclr21's guideline to balance them."""
+"""Equal norms of the class weights of the last layer (a guideline of the ICLR 2021 submission of Tian et al.)."""
 
 from __future__ import annotations
 
@@ -16,28 +16,31 @@ from classwise.training.posthoc.validation import chosen_weights
 
 
 def equalise_norms(run: Run, which: Which | None = None) -> Path:
-    """Rescale every row of the last layer to the mean of their norms, and save the model beside the run's others.
+    """Rescale every row of the last layer to the mean norm, and save the model in the run folder.
 
-    The biases stay. Nothing is trained, and the features are those of the run. The file is
-    ``checkpoints/equal-norms.safetensors``; written again, it has the same bytes.
+    The biases and features are unchanged, and nothing is trained. The file is
+    ``checkpoints/equal-norms.safetensors``; it is reproducible byte for byte.
 
     Args:
-        run: whose model.
-        which: of its saved models; None for `Run.default_weights`.
+        run: the run.
+        which: the saved weights to use; None for `Run.default_weights`.
+
+    Returns:
+        The path of the file.
 
     Raises:
-        ClasswiseError: if the run does not hold these weights, or the model's last layer is not known or has a row of
-            zeros.
+        ClasswiseError: if the run does not have these weights, or the last layer of the model is unknown or has a zero
+            row.
     """
     which = chosen_weights(run, which)
     model = copy.deepcopy(run.model(which))
     network = bare(model)
     layer = network.classifier if isinstance(network, Classifier) else None
     if not isinstance(layer, nn.Linear):
-        raise ClasswiseError(f"{type(network).__name__} has no last linear layer to rescale; use a model of the zoo")
+        raise ClasswiseError(f"{type(network).__name__} has no known last linear layer; use a model of the zoo")
     norms = layer.weight.detach().norm(dim=1, keepdim=True)
     if not bool((norms > 0).all()):
-        raise ClasswiseError(f"{run.path}: a row of the last layer is zero and has no direction; train for longer")
+        raise ClasswiseError(f"{run.path}: a row of the last layer is zero and cannot be rescaled; train for longer")
     with torch.no_grad():
         layer.weight.mul_(norms.mean() / norms)
     path = run.weights_file("equal-norms")

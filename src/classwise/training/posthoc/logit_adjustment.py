@@ -1,7 +1,7 @@
-"""Post-hoc logit adjustment: a constant per class, added to the logits of a trained classifier.
+"""Post-hoc logit adjustment: a constant per class is added to the logits of a trained classifier.
 
-The constants equalise the robust accuracies on the validation split. The rule is ours; adding a constant per class is
-Menon et al., ICLR 2021, who derive it from class frequencies.
+The constants equalise the class-wise robust accuracy on the validation split. This rule is ours; Menon et al., ICLR
+2021, compute the constants from class frequencies.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from classwise.training.folder import Run, Which
 from classwise.training.posthoc.validation import chosen_weights, robust_accuracy, validation_split, writing_into
 
 RATES = (0.3, 0.3, 0.3, 0.3, 0.15, 0.15, 0.15, 0.15)
-"""How far a round moves the constants for each unit of accuracy that a class lies below the mean."""
+"""The step size of each round: change of a constant per unit of accuracy below the mean."""
 
 
 @dataclass(frozen=True)
@@ -37,10 +37,10 @@ class LogitAdjustment:
     """The result of `adjust_logits`.
 
     Args:
-        path: the file of the model with the constants inside.
-        constants: what each class's logit gained, (C,).
-        rounds: a row per round and class: robust accuracy on the validation split before the round's change, and the
-            constant then in force; the last round's rows are those of the saved model.
+        path: the file of the adjusted model.
+        constants: the constant added to the logit of each class, (C,).
+        rounds: a row per round and class: robust accuracy on the validation split and the constant, both before the
+            update of the round; the rows of the last round are those of the saved model.
     """
 
     path: Path
@@ -59,32 +59,35 @@ def adjust_logits(
     device: str = "cpu",
     progress: Progress | None = None,
 ) -> LogitAdjustment:
-    """Add a constant to each logit of a trained classifier so that its classes are equally robust, and save the result.
+    """Equalise the class-wise robust accuracy of a trained classifier by a constant per logit, and save the model.
 
-    Each round attacks the run's own validation split and moves b_c by rate * (mean accuracy - accuracy of class c),
-    accuracies as fractions, over the classes with images in the split; the constants of the others stay 0. The
-    constants become part of the bias of the last layer; no weight is trained. This is the baseline for fair training.
+    Each round attacks the validation split of the run and adds rate * (mean accuracy - accuracy of class c) to b_c,
+    with accuracies as fractions, over the classes with images in the split; the other constants are 0. The constants
+    are added to the bias of the last layer; no weight is trained. This is a baseline for fair training.
 
     Args:
         run: the run, or its folder.
-        which: which of its saved models; None for `Run.default_weights`.
-        data: the training images, where the run was given them itself.
-        attack: what the validation split is attacked with, at the run's radius.
-        rates: how far each round moves.
+        which: the saved weights to use; None for `Run.default_weights`.
+        data: the training images, if the run was trained on images instead of a named data set.
+        attack: the attack on the validation split, with the radius of the run.
+        rates: the step size of each round.
         out: the file to write; by default ``checkpoints/adjusted.safetensors`` of the run.
-        device: where to compute.
-        progress: the progress display.
+        device: the device to compute on.
+        progress: receives progress.
+
+    Returns:
+        The file, the constants, and the accuracies of each round.
 
     Raises:
-        ClasswiseError: if the run has no validation split, its images are others than these, or the model's last layer
-            is not known or has no bias, or there is no such device; or if the file is for the run's folder and another
-            process uses that.
+        ClasswiseError: if the run has no validation split, the images differ from those of the run, the last layer of
+            the model is unknown or has no bias, the device does not exist, or the file is in the run folder and another
+            process uses the folder.
     """
     run = run if isinstance(run, Run) else Run.open(run)
     check_device(device)
     rates = list(rates)
     if not rates or not all(0 < rate < float("inf") for rate in rates):
-        raise ClasswiseError(f"rates = {rates}: give one positive number a round, such as 0.3,0.15")
+        raise ClasswiseError(f"rates = {rates} must be positive numbers, one per round, such as 0.3,0.15")
     member = make(ATTACKS, attack)
     which = chosen_weights(run, which)
     path = Path(out) if out is not None else run.weights_file("adjusted")
@@ -113,23 +116,21 @@ def adjust_logits(
 
 
 def _save(run: Run, which: Which, model: nn.Module, constants: Tensor, path: Path) -> None:
-    """Save the model with the metadata of its run and the constants."""
-    about = {
+    """Save the model with the metadata of the run and the constants."""
+    metadata = {
         "recipe": run.recipe.name,
         "class_names": run.data["classes"],
         "adjusted_from": which,
         "adjustment": [round(value, 6) for value in constants.tolist()],
     }
-    save_weights(path, model, about)
+    save_weights(path, model, metadata)
 
 
 def _bias(model: nn.Module) -> nn.Parameter:
-    """The bias of the last layer: a constant added to it is one added to the logit."""
+    """Return the bias of the last layer; a constant added to it is added to the logit."""
     network = bare(model)
     layer = network.classifier if isinstance(network, Classifier) else None
     if layer is None or layer.bias is None:
         kind = type(network).__name__
-        raise ClasswiseError(
-            f"{kind} has no last linear layer with a bias to hold the constants; use a model of the zoo"
-        )
+        raise ClasswiseError(f"{kind} has no known last linear layer with a bias; use a model of the zoo")
     return layer.bias

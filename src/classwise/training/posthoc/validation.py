@@ -21,39 +21,39 @@ from classwise.training.setup import training_images
 
 
 def validation_split(run: Run, data: Images | None = None) -> Images:
-    """The validation split of a run.
+    """Return the validation split of a run.
 
     Args:
         run: the run.
-        data: its training images; None: those that its recipe names.
+        data: its training images; None to load those of its recipe.
 
     Raises:
-        ClasswiseError: if the run has no validation split, or its images differ from these.
+        ClasswiseError: if the run has no validation split, or the images differ from those of the run.
     """
     index = read_json(run.path / "validation.json", keys={"index": list})["index"]
     if not index:
         raise ClasswiseError(f"{run.path} has no validation split; train with data.validation = 0.02 or more")
     images = training_images(run.recipe.data) if data is None else data
     if images.fingerprint() != run.data["fingerprint"]:
-        raise ClasswiseError(f"{run.path} was trained on other images; give its own with data=")
+        raise ClasswiseError(f"{run.path} was trained on other images; pass them as data=")
     return images.take(torch.isin(images.index.cpu(), torch.tensor(index)))
 
 
 def chosen_weights(run: Run, which: str | None) -> Which:
-    """The name of the given weights, or of the default weights of the run.
+    """Return the name of the requested weights, or of the default weights of the run.
 
     Raises:
-        ClasswiseError: if the run does not hold them.
+        ClasswiseError: if the run does not have them.
     """
-    saved = {str(name): name for name in run.kept()}
+    saved = {str(name): name for name in run.saved_weights()}
     name = which or run.default_weights()
     if name not in saved:
-        raise ClasswiseError(f"{run.path} holds no weights {name!r}; it has {', '.join(saved) or 'none yet'}")
+        raise ClasswiseError(f"{run.path} has no weights {name!r}; saved: {', '.join(saved) or 'none'}")
     return saved[name]
 
 
 def writing_into(run: Run, path: Path) -> AbstractContextManager[None]:
-    """Own the run's folder while a file for it is made; a file elsewhere leaves the folder to others.
+    """Lock the run folder while a file is written into it; no lock for a file elsewhere.
 
     Raises:
         ClasswiseError: on entry, if another process uses the folder.
@@ -62,9 +62,14 @@ def writing_into(run: Run, path: Path) -> AbstractContextManager[None]:
 
 
 def robust_accuracy(model: nn.Module, images: Images, attack: Attack, threat: Threat, recipe: Recipe) -> Tensor:
-    """The robust accuracy of each class, (C,), NaN where it has no image; batch, precision and seed are the recipe's.
+    """Compute the robust accuracy of each class, (C,); NaN for a class without images.
 
-    Model and images are on one device.
+    Args:
+        model: the model, on the device of the images.
+        images: the images.
+        attack: the attack.
+        threat: the threat of the attack.
+        recipe: provides the batch size, the precision and the seed.
     """
     engine = Engine(
         model, precision=recipe.precision, batch_size=max(32, recipe.batch_size), early_stop=False, seed=recipe.seed

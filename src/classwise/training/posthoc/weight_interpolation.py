@@ -24,7 +24,7 @@ from classwise.training.posthoc.validation import chosen_weights, robust_accurac
 from classwise.training.selection import overall_plus_worst
 
 SHARES = (0.3, 0.4, 0.5, 0.6, 0.7)
-"""The shares of the fine-tuned weights that are tried."""
+"""The default interpolation coefficients."""
 
 
 @dataclass(frozen=True)
@@ -32,9 +32,9 @@ class WeightInterpolation:
     """The result of `interpolate_weights`.
 
     Args:
-        path: the file of the mixed model.
-        share: the share of the fine-tuned weights in it.
-        tried: a row per share and class: robust accuracy on the validation split, and the share's score.
+        path: the file of the interpolated model.
+        share: the selected interpolation coefficient, the weight of the fine-tuned model.
+        tried: a row per coefficient and class: robust accuracy on the validation split, and the score.
     """
 
     path: Path
@@ -54,36 +54,39 @@ def interpolate_weights(
     device: str = "cpu",
     progress: Progress | None = None,
 ) -> WeightInterpolation:
-    """Interpolate between the weights of a fine-tuned model and those of its start, and save the best mix.
+    """Interpolate between the initial and the fine-tuned weights of a run, and save the best model.
 
-    Each share a gives a * fine-tuned + (1 - a) * start, statistics of batch normalisation alike; saved is the mix
-    of highest overall plus worst robust accuracy on the run's own validation split, of equal ones the first. 0 is the
-    model before, 1 the fine-tuned one. No weight is trained.
+    For each coefficient a, the weights are a * fine-tuned + (1 - a) * initial, including the statistics of batch
+    normalisation. The selected model has the highest overall plus worst-class robust accuracy on the validation split
+    of the run (the first of ties). No weight is trained.
 
     Args:
         run: the fine-tuning run, or its folder.
-        which: which of its saved models; None for `Run.default_weights`.
-        start: the model before: a run folder or a file of weights; None for the recipe's ``model.weights``.
-        shares: what is tried, each in [0, 1].
-        data: the training images, where the run was given them itself.
-        attack: what the validation split is attacked with, at the run's radius.
+        which: the saved weights to use; None for `Run.default_weights`.
+        start: the initial model, a run folder or a file of weights; None for the recipe's ``model.weights``.
+        shares: the interpolation coefficients, each in [0, 1]: 0 is the initial model, 1 the fine-tuned one.
+        data: the training images, if the run was trained on images instead of a named data set.
+        attack: the attack on the validation split, with the radius of the run.
         out: the file to write; by default ``checkpoints/interpolated.safetensors`` of the run.
-        device: where to compute.
-        progress: the progress display.
+        device: the device to compute on.
+        progress: receives progress.
+
+    Returns:
+        The file, the selected coefficient, and the accuracies for each coefficient.
 
     Raises:
-        ClasswiseError: if the run started from no model, has no validation split, its images are others than these, or
-            there is no such device; or if the file is for the run's folder and another process uses that.
+        ClasswiseError: if the initial model is unknown, the run has no validation split, the images differ from those
+            of the run, the device does not exist, or the file is in the run folder and another process uses the folder.
     """
     run = run if isinstance(run, Run) else Run.open(run)
     check_device(device)
     shares = list(shares)
     if not shares or not all(0 <= share <= 1 for share in shares):
-        raise ClasswiseError(f"shares = {shares}: give numbers from 0 to 1, such as 0.3,0.5,0.7")
+        raise ClasswiseError(f"shares = {shares} must be numbers from 0 to 1, such as 0.3,0.5,0.7")
     member = make(ATTACKS, attack)
     before = start if start is not None else run.recipe.model.weights
     if before is None:
-        raise ClasswiseError(f"{run.path} started from random weights; name the model before with start")
+        raise ClasswiseError(f"{run.path} started from random weights; set start to the initial model")
     which = chosen_weights(run, which)
     path = Path(out) if out is not None else run.weights_file("interpolated")
     check_writable(path)

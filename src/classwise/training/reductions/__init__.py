@@ -1,4 +1,4 @@
-"""Reductions: from the terms of a training step to one number, the loss."""
+"""Reductions of the terms of a training step to a scalar loss."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From the terms of a step to one number."""
+"""The basic reductions: mean and weight-normalised mean."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ Reduction = Callable[[Step, TrainingBatch, ClassSettings], Tensor]
 
 
 def per_image(step: Step, batch: TrainingBatch, settings: ClassSettings) -> Tensor:
-    """The weighed sum of the terms, (N,)."""
-    weighed = []
+    """Compute the weighted sum of the terms for each image, (N,)."""
+    weighted = []
     for name, term in step.terms.items():
         weight = settings.of(f"{name}_weight", batch.y) if name in ("clean", "robust") else None
-        weighed.append(term if weight is None else term * weight)
-    return torch.stack(weighed).sum(0)
+        weighted.append(term if weight is None else term * weight)
+    return torch.stack(weighted).sum(0)
 
 
 def mean(step: Step, batch: TrainingBatch, settings: ClassSettings) -> Tensor:
-    """The mean over the batch's images, ()."""
+    """Mean of the weighted losses over the batch, ()."""
     return per_image(step, batch, settings).mean()
 
 
 def normalised(step: Step, batch: TrainingBatch, settings: ClassSettings) -> Tensor:
-    """Each term's weighed mean over the batch, divided by the sum of its weights there and not by their number, ().
+    """Weighted mean of each term over the batch, normalised by the sum of its weights, ().
 
-    Without weights it is the plain mean. FRL's (Xu et al., ICML 2021).
+    Without weights this is the mean. Used by FRL (Xu et al., ICML 2021).
     """
     means = []
     for name, term in step.terms.items():

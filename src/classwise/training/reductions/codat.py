@@ -1,4 +1,4 @@
-"""CODAT: the worst mixture of class losses within a chi-square ball around the uniform one (Zhi et al., 2025)."""
+"""CODAT (Zhi et al., 2025): the worst-case class distribution in a chi-square ball around the uniform distribution."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ _ROUNDING = 1e-9
 
 @configurable
 class Codat(Described):
-    """max over p of sum_c p_c L_c, where L_c is the mean loss of class c in the batch.
+    """Worst-case loss max_p sum_c p_c L_c, L_c the mean loss of class c, p in a chi-square ball around uniform.
 
-    p sums to 1, is not negative, and its chi-square divergence from uniform, 1/C sum_c (C p_c - 1)^2, is at most rho.
-    While no p_c would be negative, that is mean_c L_c + sqrt(rho) std_c L_c with the population's deviation. C counts
-    the classes that the batch holds.
+    p is a distribution with chi-square divergence 1/C sum_c (C p_c - 1)^2 of at most rho from the uniform distribution.
+    If no p_c is 0, the maximum is mean_c L_c + sqrt(rho) std_c L_c (population standard deviation). C is the number of
+    classes in the batch.
 
     Args:
-        rho: the radius of the ball; 0 is the mean over classes, C - 1 and more is the worst class alone.
+        rho: the radius of the ball; 0 gives the mean over classes, C - 1 or more the worst class.
     """
 
     source = ("zhi2025codat",)
@@ -33,7 +33,7 @@ class Codat(Described):
     rho: NonNegative = 0.1
 
     def __call__(self, step: Step, batch: TrainingBatch, settings: ClassSettings) -> Tensor:
-        """The worst mixture of the batch's class losses, (). The mixture itself gets no gradient (Danskin)."""
+        """Compute the worst-case loss, (); p has no gradient (Danskin's theorem)."""
         losses = per_image(step, batch, settings)
         classes = _classes(step)
         count = torch.zeros(classes, device=losses.device).index_add_(0, batch.y, torch.ones_like(losses))
@@ -43,14 +43,14 @@ class Codat(Described):
 
 
 def worst_mixture(losses: Tensor, present: Tensor, rho: float) -> Tensor:
-    """The weights p that maximise sum_c p_c L_c in the chi-square ball, (C,); 0 for absent classes.
+    """Compute the p that maximises sum_c p_c L_c in the chi-square ball, (C,); 0 for absent classes.
 
-    For every k, the candidate that leaves only the k largest losses a weight has a closed form; those without a
-    negative weight lie in the ball, the maximum is one of them, so the best of them is it.
+    For each k, the maximiser with support on the k largest losses has a closed form. The feasible candidates are those
+    without negative weights; the best of them is the maximum.
 
     Args:
-        losses: L, (C,); entries of absent classes do not matter.
-        present: which classes take part, bool (C,); at least one.
+        losses: L, (C,); entries of absent classes are ignored.
+        present: whether each class is in the batch, bool (C,); at least one is.
         rho: the largest 1/C sum_c (C p_c - 1)^2, with C the number of present classes.
     """
     masked = torch.where(present, losses.double(), -torch.inf)
@@ -68,14 +68,14 @@ def worst_mixture(losses: Tensor, present: Tensor, rho: float) -> Tensor:
     lowest = 1 + slope * (centred - mean)
     feasible = valid & (spread >= -_ROUNDING) & (lowest >= -_ROUNDING)
     value = torch.where(feasible, mean + slope * variance, -torch.inf)
-    best = len(value) - 1 - value.flip(0).argmax(0, keepdim=True)  # of equals the one that shares among the most
+    best = len(value) - 1 - value.flip(0).argmax(0, keepdim=True)  # of ties, the largest support
     slope, mean, size_of_best = slope.gather(0, best), mean.gather(0, best), size.gather(0, best)
     weights = (1 + slope * (centred - mean)).clamp_min(0) * (size <= size_of_best)
     return torch.zeros_like(weights).scatter(0, order, weights / weights.sum()).to(losses.dtype)
 
 
 def _classes(step: Step) -> int:
-    """The number of classes, from whatever logits the step left."""
+    """Return the number of classes, from the logits of the step."""
     logits = step.clean_logits if step.robust_logits is None else step.robust_logits
     assert logits is not None
     return logits.shape[1]

@@ -1,4 +1,4 @@
-"""FAAL's reduction (Zhang et al., CVPR 2024): the worst distribution over the classes in a ball around the uniform."""
+"""FAAL (Zhang et al., CVPR 2024): the worst-case class distribution in a KL ball around the uniform distribution."""
 
 from __future__ import annotations
 
@@ -15,18 +15,19 @@ from classwise.training.reductions.base import per_image
 
 _GRID = 256
 _ROUNDS = 6
-"""Each round narrows the bracket of log mu by the factor ``_GRID - 1``: 6 rounds leave 1e-11 of a bracket of 700."""
+"""Each round narrows the bracket of log mu by the factor ``_GRID - 1``: 6 rounds narrow a bracket of 700 to 1e-11."""
 
 
 def worst_distribution(margins: Tensor, radius: float) -> Tensor:
-    """The p that maximises sum_c p_c m_c with KL(U ‖ p) <= radius, float64 (C,).
+    """Compute the p that maximises sum_c p_c m_c with KL(U ‖ p) <= radius, float64 (C,).
 
-    By Lagrange p_c = k / (mu - m_c) with mu > max m; mu makes the divergence equal to the radius. It is found without
-    waiting for the device: a grid over log(mu - max m), narrowed a fixed number of times. Equal margins give U.
+    The Lagrangian gives p_c = k / (mu - m_c) with mu > max m such that the divergence equals the radius. A grid search
+    over log(mu - max m), refined a fixed number of times, needs no synchronisation with the device. Equal margins give
+    the uniform distribution U.
 
     Args:
         margins: m, (C,), finite.
-        radius: in nats, above 0.
+        radius: the bound on the divergence in nats, above 0.
     """
     count = len(margins)
     gaps = margins.double().amax() - margins.double()
@@ -37,27 +38,26 @@ def worst_distribution(margins: Tensor, radius: float) -> Tensor:
     for _ in range(_ROUNDS):
         points = low + (high - low) * shares
         divergence = -_log_distribution(points[:, None], gaps).mean(1) - math.log(count)
-        last_outside = ((divergence > radius).sum() - 1).clamp(0, _GRID - 2)  # the divergence falls along the grid
-        low, high = points.take(torch.stack([last_outside, last_outside + 1])).unbind()  # a plain index would wait
+        last_outside = ((divergence > radius).sum() - 1).clamp(0, _GRID - 2)  # the divergence decreases along the grid
+        low, high = points.take(torch.stack([last_outside, last_outside + 1])).unbind()  # indexing would synchronise
     return _log_distribution((low + high) / 2, gaps).exp()
 
 
 def _log_distribution(log_distance: Tensor, gaps: Tensor) -> Tensor:
-    """Logarithms of p at mu = max m + exp(log_distance), the classes last."""
+    """Compute log p at mu = max m + exp(log_distance), (..., C)."""
     return (log_distance.exp() + gaps).log().neg().log_softmax(-1)
 
 
 @configurable
 class FAAL(Described):
-    """C/N sum_i p_{y_i} l_i, where p is worst for the mean margins of the classes in the batch.
+    """Weighted loss C/N sum_i p_{y_i} l_i, where p maximises the mean class margins with KL(U ‖ p) <= radius.
 
-    The margin of an image is max_{j != y} S_j - S_y in softmax S at its attacked point (its clean one, if the objective
-    attacks none), in [-1, 1]; a class that the batch does not hold has -1.
+    The margin of an image is max_{j != y} S_j - S_y, in [-1, 1], with S the softmax on the attacked image (the clean
+    image, if the objective has no attack). The margin of a class that is absent from the batch is -1.
 
     Args:
         radius: the bound on KL(U ‖ p), in nats.
-        weighted: weigh the margin of a class by its images in the batch over those of an even batch, as the public
-            code does.
+        weighted: multiply the margin of a class by its number of images relative to N / C, as the public code does.
     """
 
     source = ("zhang2024fairness",)
@@ -71,7 +71,7 @@ class FAAL(Described):
     fine_tunes = True
 
     def __call__(self, step: Step, batch: TrainingBatch, settings: ClassSettings) -> Tensor:
-        """The loss, ()."""
+        """Compute the loss, ()."""
         logits = step.clean_logits if step.robust_logits is None else step.robust_logits
         assert logits is not None
         p = worst_distribution(self.margins(logits, batch.y), self.radius)
@@ -79,7 +79,7 @@ class FAAL(Described):
         return (losses * p.to(losses.dtype)[batch.y]).mean() * logits.shape[1]
 
     def margins(self, logits: Tensor, y: Tensor) -> Tensor:
-        """The margin of each class in the batch, (C,)."""
+        """Compute the mean margin of each class in the batch, (C,)."""
         classes = logits.shape[1]
         probabilities = logits.detach().float().softmax(1)
         own = probabilities.gather(1, y[:, None])

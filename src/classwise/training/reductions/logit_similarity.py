@@ -1,9 +1,9 @@
-"""A regulariser against classes whose logits look alike (Benz et al., 2021, section 3.3)."""
+"""A penalty on the similarity of class-mean logits (Benz et al., 2021, section 3.3)."""
 
 from __future__ import annotations
 
 import torch
-import torch.nn.functional as F  # noqa: N812  # the field's own name for it
+import torch.nn.functional as F  # noqa: N812  # the usual alias
 from torch import Tensor
 
 from classwise.core.config import NonNegative, configurable
@@ -15,13 +15,13 @@ from classwise.training.reductions.base import mean
 
 @configurable
 class LogitSimilarity(Described):
-    """The mean loss, plus strength * mean over pairs j < k of max(0, cos(mean logits of j, mean logits of k)).
+    """Mean loss plus strength * mean over class pairs j < k of max(0, cos(mean logits of j, mean logits of k)).
 
-    The means are those of the batch's attacked images (of the clean ones, if the objective attacks none); the pairs are
-    of classes that the batch holds.
+    The mean logits are over the attacked images of the batch (the clean images, if the objective has no attack); the
+    pairs are over the classes in the batch.
 
     Args:
-        strength: lambda.
+        strength: the weight lambda of the penalty.
     """
 
     source = ("benz2021robustness, section 3.3",)
@@ -31,14 +31,14 @@ class LogitSimilarity(Described):
     strength: NonNegative = 0.1
 
     def __call__(self, step: Step, batch: TrainingBatch, settings: ClassSettings) -> Tensor:
-        """The regularised mean, ()."""
+        """Compute the regularised mean, ()."""
         logits = step.clean_logits if step.robust_logits is None else step.robust_logits
         assert logits is not None
-        return mean(step, batch, settings) + self.strength * likeness(logits.float(), batch.y)
+        return mean(step, batch, settings) + self.strength * class_similarity(logits.float(), batch.y)
 
 
-def likeness(logits: Tensor, y: Tensor) -> Tensor:
-    """Mean of max(0, cosine) over the pairs of class-mean logits, (); 0 for fewer than two classes.
+def class_similarity(logits: Tensor, y: Tensor) -> Tensor:
+    """Compute the mean of max(0, cosine) over the pairs of class-mean logits, (); 0 for fewer than two classes.
 
     Args:
         logits: (N, C).

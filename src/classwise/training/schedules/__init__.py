@@ -1,4 +1,4 @@
-"""Class schedules: per-class settings that change during training."""
+"""Class schedules: per-class settings that vary during training."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A vector beta that chooses itself (after Tian et al., KDD 2021, section 6.1): whose beta to lower, for whose sake."""
+"""Automatic choice of the class whose beta is lowered (ours, after Tian et al., KDD 2021, section 6.1)."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ Matrix = tuple[tuple[NonNegative, ...], ...]
 
 @configurable
 class AutoBeta(ClassSchedule):
-    """From the epoch ``begin`` on, the class that takes most from the worst class has a lower beta.
+    """Lower beta, from ``start_epoch`` on, for the class that absorbs most misclassifications of the worst class.
 
-    The pair is chosen once (`chosen`): from the confusion of the training batches under attack in the epoch before, or
-    from matrices of an audit, rows by truth.
+    The pair of classes is chosen once by `chosen`: from the confusion matrix of the training batches under attack in
+    the previous epoch, or from matrices of an audit (rows: true classes).
 
     Args:
-        beta: the lower beta; 0.5 is the paper's lowest.
-        start_epoch: the epoch (from 0) from which it acts.
-        confusion: counts of predictions under attack, (C, C), in place of those of training.
-        homing: counts of images that are right again for a model that was trained without the class that took them,
-            (C, C); None to go by the confusion alone.
+        beta: the lower beta; 0.5 is the lowest in the paper.
+        start_epoch: the first epoch (from 0) with the lower beta.
+        confusion: counts of predictions under attack, (C, C), to use instead of those measured in training.
+        homing: counts of images that are classified correctly by a model trained without the predicted class, (C, C);
+            None to use the confusion matrix only.
     """
 
     source = ("tian2021analysis, section 6.1",)
@@ -43,27 +43,27 @@ class AutoBeta(ClassSchedule):
     needs_beta = True
 
     def start(self, classes: Classes) -> State:
-        """The homing matrix and, if its confusion is given, the choice.
+        """Return the homing matrix and, if the field ``confusion`` is set, the chosen pair.
 
         Raises:
-            ClasswiseError: if a matrix has not a row and a column for each class.
+            ClasswiseError: if a matrix is not (C, C).
         """
         size = len(classes)
         empty = torch.zeros(size, size, device=classes.device)
         homing = self._matrix("homing", size, classes.device)
         given = self._matrix("confusion", size, classes.device)
-        whose = torch.full((2,), -1, device=classes.device) if given is None else chosen(given, homing)
-        return {"homing": empty if homing is None else homing, "pair": whose}
+        pair = torch.full((2,), -1, device=classes.device) if given is None else chosen(given, homing)
+        return {"homing": empty if homing is None else homing, "pair": pair}
 
     def after_epoch(self, state: State, signals: Signals, epoch: int) -> State:
-        """The choice, once, before it acts."""
+        """Choose the pair at the end of the epoch before ``start_epoch``."""
         if epoch + 1 != self.start_epoch or self.confusion is not None:
             return state
         homing = None if self.homing is None else state["homing"]
         return {**state, "pair": chosen(signals["train.confusion"], homing)}
 
     def settings(self, state: State, before: ClassSettings, epoch: int) -> ClassSettings:
-        """The betas of this epoch."""
+        """Return the betas of the epoch."""
         assert before.beta is not None
         if epoch < self.start_epoch:
             return before
@@ -75,30 +75,33 @@ class AutoBeta(ClassSchedule):
         if rows is None:
             return None
         if len(rows) != size or any(len(row) != size for row in rows):
-            raise ClasswiseError(
-                f"schedule 'auto-beta': {name} should have {size} rows of {size} numbers, one per class"
-            )
+            raise ClasswiseError(f"schedule 'auto-beta': {name} must have {size} rows of {size} numbers, one per class")
         return torch.tensor(rows, device=device)
 
 
 def chosen(confusion: Tensor, homing: Tensor | None = None) -> Tensor:
-    """For whose sake, and whose beta to lower: int64 (2,), both -1 where nothing can be chosen.
+    """Choose the worst class and the class whose beta is lowered.
 
-    The sake is that of the class of least accuracy. The other is the class from which most of its images would come
-    home; where none is known to come home, or no homing is given, the class that takes most of its images. Of ties in
-    homing the confusion decides, of ties in both the lower number.
+    The worst class is the one of lowest accuracy. The other is the class with the largest entry in the worst class's
+    row of ``homing``; if that row is zero or ``homing`` is None, in its row of ``confusion``. Ties in ``homing`` are
+    resolved by ``confusion``, ties in both by the lower label.
 
     Args:
-        confusion: counts of predictions under attack, (C, C), rows by truth; a row of zeros is a class without images.
-        homing: counts of the images of i flipped to j that a model trained without j has right, (C, C).
+        confusion: counts of predictions under attack, (C, C), rows: true classes; a row of zeros is a class without
+            images.
+        homing: entry (i, j): images of class i misclassified as j that a model trained without class j classifies
+            correctly, (C, C).
+
+    Returns:
+        The labels of the two classes, int64 (2,); both are -1 if no image is misclassified.
     """
     count = confusion.sum(1)
     accuracy = torch.where(count > 0, confusion.diagonal() / count.clamp_min(1), torch.inf)
-    sake = accuracy.argmin(0, keepdim=True)
-    taken = confusion[sake].squeeze(0).scatter(0, sake, 0.0)
+    worst = accuracy.argmin(0, keepdim=True)
+    errors = confusion[worst].squeeze(0).scatter(0, worst, 0.0)
     if homing is not None:
-        home = homing[sake].squeeze(0).scatter(0, sake, 0.0)
-        tied = home + taken / (2 * taken.sum().clamp_min(1))  # the confusion parts ties
-        taken = torch.where(home.amax() > 0, tied, taken)
-    whose = taken.argmax(0, keepdim=True)
-    return torch.where(taken.amax() > 0, torch.cat([sake, whose]), -1)
+        home = homing[worst].squeeze(0).scatter(0, worst, 0.0)
+        tied = home + errors / (2 * errors.sum().clamp_min(1))  # the confusion matrix resolves ties
+        errors = torch.where(home.amax() > 0, tied, errors)
+    absorbing = errors.argmax(0, keepdim=True)
+    return torch.where(errors.amax() > 0, torch.cat([worst, absorbing]), -1)

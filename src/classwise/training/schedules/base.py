@@ -1,4 +1,4 @@
-"""The interface of class schedules: per-class signals in, per-class settings out."""
+"""The interface of class schedules, which map per-class signals to per-class settings."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ class Classes:
         return len(self.names)
 
     def number(self, name: str) -> int:
-        """The number of a class, given its name or its number as text.
+        """Return the label of a class, given its name or its label as text.
 
         Raises:
-            ClasswiseError: if there is no such class, or it has no training image.
+            ClasswiseError: if the class does not exist or has no training image.
         """
         if name in self.names:
             number = self.names.index(name)
@@ -46,59 +46,61 @@ class Classes:
         else:
             raise unknown("class", name, self.names)
         if not int(self.counts[number]):
-            raise ClasswiseError(f"class {name!r} has no training image; name another")
+            raise ClasswiseError(f"class {name!r} has no training image; choose another class")
         return number
 
     @property
     def device(self) -> torch.device:
-        """Where the schedule's tensors belong."""
+        """The device of the schedule's tensors."""
         return self.counts.device
 
 
 class ClassSchedule(Described, ABC):
-    """Reads per-class signals, returns per-class settings. Subclasses are frozen dataclasses.
+    """Base class of class schedules: per-class settings as a function of per-class signals.
 
-    Schedules compose in list order: each folds its changes over the settings that it is given.
+    Subclasses are frozen dataclasses. Schedules are applied in list order; each modifies the settings of the previous
+    one.
     """
 
-    #: The signals (`classwise.training.classes.MEASURED`) that the loop must collect for it.
+    #: The signals (`classwise.training.classes.MEASURED`) that the trainer must measure.
     reads: ClassVar[frozenset[str]] = frozenset()
-    #: Whether it changes beta, so that the objective must have one.
+    #: Whether it modifies beta, which the objective must then have.
     needs_beta: ClassVar[bool] = False
-    #: Whether it sets the scale of the logits, which only one schedule of a recipe can.
+    #: Whether it sets the scale of the logits; at most one schedule of a recipe may.
     sets_scale: ClassVar[bool] = False
-    #: Whether its source starts from a robust model; for a run from random weights a note is then logged.
+    #: Whether the paper starts from a robust model; a note is logged for a run from random weights.
     fine_tunes: ClassVar[bool] = False
 
     @property
-    def weighs(self) -> frozenset[Term]:
-        """The terms whose weights it sets, of which the objective must have one; none if it sets no weights."""
+    def weighted_terms(self) -> frozenset[Term]:
+        """The terms whose weights it sets; the objective must have at least one. Empty if it sets no weights."""
         return frozenset()
 
     @abstractmethod
     def start(self, classes: Classes) -> State:
-        """The state before the first epoch."""
+        """Return the state before the first epoch."""
 
     def before_training(self, state: State, outputs: Callable[[], Tensor]) -> State:
-        """The state before the first epoch, given the outputs of the untrained network.
+        """Return the state before the first epoch, given the outputs of the untrained network.
 
         Args:
-            state: the state of `start`.
-            outputs: makes one pass: the network's outputs on the clean training images, (N, C), in evaluation mode.
+            state: the state from `start`.
+            outputs: computes the network's outputs on the clean training images, (N, C), in evaluation mode, in one
+                pass.
         """
         del outputs
         return state
 
     def after_batch(self, state: State, step: Step, batch: TrainingBatch) -> State:
-        """The state after a step; on the device, without waiting for it."""
+        """Return the state after a step. It must not synchronise with the device."""
         del step, batch
         return state
 
     def after_epoch(self, state: State, signals: Signals, epoch: int) -> State:
-        """The state after an epoch (counted from 0), given what the epoch measured."""
+        """Return the state after an epoch (from 0), given the signals of the epoch."""
         del signals, epoch
         return state
 
     @abstractmethod
     def settings(self, state: State, before: ClassSettings, epoch: int) -> ClassSettings:
-        """The settings for an epoch (counted from 0), folded over those of the schedules before it."""
+        """Return the settings of an epoch (from 0): those of the previous schedules, modified by this one."""

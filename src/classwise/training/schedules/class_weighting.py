@@ -1,4 +1,4 @@
-"""Class weights: multiply them into the class settings."""
+"""Multiplication of class weights into the class settings."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ BOTH: tuple[Term, ...] = ("clean", "robust")
 
 
 def apply_class_weights(before: ClassSettings, weights: Tensor, terms: tuple[Term, ...] = BOTH) -> ClassSettings:
-    """The settings with the weights of those terms multiplied by ``weights``, (C,)."""
-    changes = {}
+    """Return the settings with the weights of ``terms`` multiplied by ``weights``, (C,)."""
+    products = {}
     for term in terms:
         weight: Tensor | None = getattr(before, f"{term}_weight")
-        changes[f"{term}_weight"] = weights if weight is None else weight * weights
-    return dataclasses.replace(before, **changes)
+        products[f"{term}_weight"] = weights if weight is None else weight * weights
+    return dataclasses.replace(before, **products)
 
 
 @functools.cache
 def warn_once(text: str) -> None:
-    """Warn, once per process and text."""
+    """Emit a warning once per process and text."""
     warnings.warn(text, UserWarning, stacklevel=3)

@@ -1,4 +1,4 @@
-"""One class before all others (Benz et al., 2021, section 3.3): its loss weighs more, or every attack goes to it."""
+"""Emphasis on one class (Benz et al., 2021, section 3.3): a larger loss weight, or attacks targeted at it."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from classwise.training.schedules.class_weighting import BOTH, apply_class_weigh
 
 @configurable
 class CriticalClass(ClassSchedule):
-    """The losses of one class weigh ``weight``, those of all others 1.
+    """Multiply the losses of one class by ``weight``.
 
-    What one weight gives is a point; runs over weights give a front, which `classwise.stats.pareto.pareto_front` finds.
+    Runs over several weights give a Pareto front, see `classwise.stats.pareto.pareto_front`.
 
     Args:
-        critical: the class, by its name or its number as text.
-        weight: k; 1 changes nothing.
-        terms: what losses are weighed.
+        critical: the class, by its name or its label as text.
+        weight: the factor k; 1 has no effect.
+        terms: the terms of the loss to multiply.
     """
 
     source = ("benz2021robustness, section 3.3",)
@@ -33,32 +33,32 @@ class CriticalClass(ClassSchedule):
     terms: tuple[Term, ...] = BOTH
 
     @property
-    def weighs(self) -> frozenset[Term]:
-        """The terms."""
+    def weighted_terms(self) -> frozenset[Term]:
+        """The field ``terms``."""
         return frozenset(self.terms)
 
     def start(self, classes: Classes) -> State:
-        """The weights.
+        """Return the weights.
 
         Raises:
-            ClasswiseError: if the class is not known, or has no training image.
+            ClasswiseError: if the class does not exist or has no training image.
         """
         weights = torch.ones(len(classes))
         weights[classes.number(self.critical)] = self.weight
         return {"weights": weights.to(classes.device)}
 
     def settings(self, state: State, before: ClassSettings, epoch: int) -> ClassSettings:
-        """The weights, the same in every epoch."""
+        """Return the weights, which are constant."""
         del epoch
         return apply_class_weights(before, state["weights"], self.terms)
 
 
 @configurable
 class TowardsClass(ClassSchedule):
-    """Attacks on images of other classes go towards one class; those on its own images are untargeted.
+    """Target the attacks on images of all other classes at one class; attacks on its own images are untargeted.
 
     Args:
-        target: the class, by its name or its number as text.
+        target: the class, by its name or its label as text.
     """
 
     source = ("benz2021robustness, section 3.3",)
@@ -68,18 +68,18 @@ class TowardsClass(ClassSchedule):
     target: ClassName
 
     def start(self, classes: Classes) -> State:
-        """The law of targets.
+        """Return the target distribution.
 
         Raises:
-            ClasswiseError: if the class is not known, or has no training image.
+            ClasswiseError: if the class does not exist or has no training image.
         """
         number = classes.number(self.target)
-        law = torch.zeros(len(classes), len(classes))
-        law[:, number] = 1
-        law[number] = 0
-        return {"law": law.to(classes.device)}
+        target = torch.zeros(len(classes), len(classes))
+        target[:, number] = 1
+        target[number] = 0
+        return {"target": target.to(classes.device)}
 
     def settings(self, state: State, before: ClassSettings, epoch: int) -> ClassSettings:
-        """The law, the same in every epoch."""
+        """Return the target distribution, which is constant."""
         del epoch
-        return dataclasses.replace(before, target=state["law"])
+        return dataclasses.replace(before, target=state["target"])

@@ -1,4 +1,4 @@
-"""CSR's weights: the top singular pair of the confusion under attack (Jin et al. 2025)."""
+"""CSR's weights of confusions: the top singular pair of the confusion matrix under attack (Jin et al., 2025)."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from classwise.training.schedules.base import Classes, ClassSchedule, State
 
 @configurable
 class ConfusionSpectrum(ClassSchedule):
-    """Sets ``pair_weight`` to u1 v1^T of the last epoch's confusion rates, stretched to [low, high].
+    """Set ``pair_weight`` to u1 v1^T of the last epoch's confusion rates, rescaled to [low, high].
 
-    The confusion counts the errors of the training steps' own attacked images, as a share of their true class, where
-    the true logit counts only ``handicap`` of itself. Before the first epoch's end, and where nothing was confused,
-    every weight is 1.
+    The rates are the errors on the attacked images of the training steps, as fractions of the true class. For the
+    prediction, the logit of the true class is multiplied by ``handicap``. All weights are 1 in the first epoch, and if
+    there is no error.
 
     Args:
         low: the smallest weight.
         high: the largest weight.
-        handicap: factor of the true logit.
+        handicap: the factor of the logit of the true class.
     """
 
     source = ("jin2025enhancing",)
@@ -36,12 +36,12 @@ class ConfusionSpectrum(ClassSchedule):
     handicap: Positive = 0.9
 
     def start(self, classes: Classes) -> State:
-        """No errors yet, equal weights; rows are the truth, columns the prediction."""
+        """Return zero counts and equal weights, (C, C); rows: true classes, columns: predictions."""
         zeros = torch.zeros(len(classes), len(classes), device=classes.device)
         return {"errors": zeros, "seen": zeros[0].clone(), "weight": torch.ones_like(zeros)}
 
     def after_batch(self, state: State, step: Step, batch: TrainingBatch) -> State:
-        """Count the batch's errors."""
+        """Count the errors of the batch."""
         logits = step.robust_logits
         if logits is None:
             return state
@@ -53,22 +53,22 @@ class ConfusionSpectrum(ClassSchedule):
         return {**state, "errors": errors, "seen": state["seen"].index_add(0, y, torch.ones_like(wrong))}
 
     def after_epoch(self, state: State, signals: Signals, epoch: int) -> State:
-        """The weights of the next epoch, and empty counts."""
+        """Compute the weights of the next epoch and reset the counts."""
         del signals, epoch
         rates = state["errors"] / state["seen"].clamp_min(1)[:, None]
         weight = spectral_weights(rates, self.low, self.high)
         return {"errors": torch.zeros_like(rates), "seen": torch.zeros_like(state["seen"]), "weight": weight}
 
     def settings(self, state: State, before: ClassSettings, epoch: int) -> ClassSettings:
-        """The weights of confusions."""
+        """Return the weights of confusions."""
         del epoch
         return dataclasses.replace(before, pair_weight=state["weight"])
 
 
 def spectral_weights(confusion: Tensor, low: float, high: float) -> Tensor:
-    """u1 v1^T of the matrix, stretched so that its smallest entry is ``low`` and its largest ``high``, (C, C).
+    """Compute u1 v1^T of a confusion matrix, rescaled to a minimum of ``low`` and a maximum of ``high``, (C, C).
 
-    All ones where the product is constant, as it is for a matrix of zeros.
+    All entries are 1 if the product is constant, for example for a zero matrix.
     """
     left, _, right = torch.linalg.svd(confusion.double())
     product = left[:, :1] @ right[:1]

@@ -1,4 +1,4 @@
-"""DAFA, distance-aware fair adversarial training (Lee et al., ICLR 2024): near classes trade weight and radius."""
+"""DAFA, distance-aware fair adversarial training (Lee et al., ICLR 2024): weights and radii from class similarity."""
 
 from __future__ import annotations
 
@@ -15,15 +15,18 @@ from classwise.training.schedules.class_weighting import apply_class_weights, wa
 
 
 def class_weights(confidence: Tensor, strength: float) -> Tensor:
-    """The weights of the classes before any clamp, (C,); they sum to C.
+    """Compute the class weights of DAFA's algorithm 1, before clamping.
 
-    Each pair of classes with P_ii < P_jj moves ``strength`` P_ij P_jj of weight from the easier class j to the harder
-    class i, from a start of 1 (the paper's algorithm 1).
+    All weights are initially 1. Each pair of classes with P_ii < P_jj transfers ``strength`` P_ij P_jj from the easier
+    class j to the harder class i.
 
     Args:
-        confidence: P, the mean softmax of the attacked images of each class, (C, C), rows by truth. A row of a class
-            without images is NaN: its pairs move nothing.
+        confidence: P, the mean softmax on the attacked images of each class, (C, C), rows: true classes. The row of a
+            class without images is NaN; its pairs transfer nothing.
         strength: the paper's lambda.
+
+    Returns:
+        The weights, (C,), with sum C.
     """
     own = confidence.diagonal()
     moved = torch.where(own[:, None] < own[None, :], confidence * own[None, :], 0.0)  # comparisons with NaN are false
@@ -33,18 +36,18 @@ def class_weights(confidence: Tensor, strength: float) -> Tensor:
 
 @configurable
 class DAFA(ClassSchedule):
-    """Weights from the mean confidences of the last warm-up epoch, fixed from then on.
+    """Class weights and radii from the mean softmax under attack in the last warm-up epoch, constant afterwards.
 
-    From the epoch ``begin`` on: radius and step of class c are W_c times their constants, and so are the weights of
-    ``terms``. P is measured on the training batches of the epoch before, as they are. An attack whose step is relative
-    to the radius follows by itself. (The paper's public code for AT undoes its own margins; this does not.)
+    From ``start_epoch`` on, the radius and step size of class c, and the weights of ``terms``, are multiplied by W_c. P
+    is measured on the training batches of the previous epoch, in training mode. A step size relative to the radius is
+    scaled with it. (The public code of the paper for AT reverts its own radii; this implementation does not.)
 
     Args:
-        strength: lambda: 1 for CIFAR-10, 1.5 for CIFAR-100 and STL-10 in the paper.
-        start_epoch: the epoch (from 0) from which it acts; the paper's 70 of 110.
+        strength: the paper's lambda: 1 for CIFAR-10, 1.5 for CIFAR-100 and STL-10.
+        start_epoch: the first epoch (from 0) after the warm-up; 70 of 110 in the paper.
         floor: the smallest weight.
-        terms: what is weighed: the clean term of TRADES, as in the paper; ``robust`` under AT.
-        scale_radius: whether radii and steps change too.
+        terms: the weighted terms of the loss: the clean term of TRADES in the paper; use ``robust`` for AT.
+        scale_radius: whether to multiply radii and step sizes too.
     """
 
     source = ("lee2024dafa, algorithm 1",)
@@ -58,29 +61,29 @@ class DAFA(ClassSchedule):
     scale_radius: bool = True
 
     reads = frozenset({"train.confidence"})
-    #: The signal that is P.
+    #: The signal P.
     confidence: ClassVar[str] = "train.confidence"
 
     @property
-    def weighs(self) -> frozenset[Term]:
-        """The terms."""
+    def weighted_terms(self) -> frozenset[Term]:
+        """The field ``terms``."""
         return frozenset(self.terms)
 
     def start(self, classes: Classes) -> State:
-        """All classes weigh 1."""
+        """Return weights of 1."""
         return {"weights": torch.ones(len(classes), device=classes.device)}
 
     def after_epoch(self, state: State, signals: Signals, epoch: int) -> State:
-        """The weights, once, at the end of the warm-up."""
+        """Compute the weights at the end of the warm-up."""
         if epoch + 1 != self.start_epoch:
             return state
         weights = class_weights(signals[self.confidence], self.strength)
         if bool((weights < 0).any()):
-            warn_once(f"DAFA: strength = {self.strength:g} turns weights negative; they count as {self.floor:g}")
+            warn_once(f"DAFA: strength = {self.strength:g} gives negative weights, clamped at {self.floor:g}")
         return {"weights": weights.clamp_min(self.floor)}
 
     def settings(self, state: State, before: ClassSettings, epoch: int) -> ClassSettings:
-        """The constants during the warm-up, then the weighed ones."""
+        """Return unmodified settings during the warm-up, then the weighted ones."""
         if epoch < self.start_epoch:
             return before
         weights = state["weights"]
@@ -94,10 +97,10 @@ class DAFA(ClassSchedule):
 
 @configurable
 class AverageDAFA(DAFA):
-    """DAFA whose P is that of the averaged weights, on the validation split under its attack (ours).
+    """DAFA with P measured on the validation split, with the averaged weights (ours).
 
-    The average is the model that the run saves, and its confidences vary less from epoch to epoch than those of the
-    online model. Without an average, P is that of the online model.
+    The confidences of the averaged model vary less between epochs than those of the online model. Without weight
+    averaging, the online model is used.
     """
 
     source = ("lee2024dafa, algorithm 1",)

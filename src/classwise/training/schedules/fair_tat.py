@@ -1,4 +1,4 @@
-"""FAIR-TAT (Medi et al., 2024): attacks aim at the classes that take the most images of others."""
+"""FAIR-TAT (Medi et al., 2024): targeted attacks, with targets sampled by their false positives."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from classwise.training.schedules.base import Classes, ClassSchedule, State
 
 @configurable
 class FairTAT(ClassSchedule):
-    """Targets are drawn among the other classes in proportion to their false positives of the last epoch.
+    """Sample targets from the other classes in proportion to their false positives in the last epoch.
 
-    The false positives of a class are the images of other classes that were taken for it, on the training batches
-    under attack. In the first epoch all other classes are alike.
+    The false positives of a class are the images of other classes misclassified as it, on the training batches under
+    attack. In the first epoch, targets are uniform over the other classes.
 
     Args:
-        smoothing: images that every class is given beside its count, so that none is left out.
+        smoothing: pseudo-count added to the false positives of each class.
     """
 
     source = ("medi2025fairtat",)
@@ -31,18 +31,18 @@ class FairTAT(ClassSchedule):
     reads = frozenset({"train.confusion"})
 
     def start(self, classes: Classes) -> State:
-        """No false positives yet."""
-        return {"taken": torch.zeros(len(classes), device=classes.device)}
+        """Return zero counts."""
+        return {"false_positives": torch.zeros(len(classes), device=classes.device)}
 
     def after_epoch(self, state: State, signals: Signals, epoch: int) -> State:
-        """The epoch's counts replace those of the one before."""
+        """Count the false positives of the epoch."""
         del state, epoch
         confusion = signals["train.confusion"]
-        return {"taken": confusion.sum(0) - confusion.diagonal()}
+        return {"false_positives": confusion.sum(0) - confusion.diagonal()}
 
     def settings(self, state: State, before: ClassSettings, epoch: int) -> ClassSettings:
-        """The law of targets of this epoch, (C, C)."""
+        """Return the target distribution of the epoch, (C, C)."""
         del epoch
-        odds = (state["taken"] + self.smoothing).expand(len(state["taken"]), -1).clone()
+        odds = (state["false_positives"] + self.smoothing).expand(len(state["false_positives"]), -1).clone()
         odds.fill_diagonal_(0)
         return dataclasses.replace(before, target=odds / odds.sum(1, keepdim=True).clamp_min(1e-12))

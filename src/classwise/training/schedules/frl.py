@@ -55,7 +55,7 @@ class FRL(ClassSchedule):
     fine_tunes = True
 
     @property
-    def weighs(self) -> frozenset[Term]:
+    def weighted_terms(self) -> frozenset[Term]:
         """The clean term, which the constraint on clean errors needs."""
         return frozenset({"clean"})
 

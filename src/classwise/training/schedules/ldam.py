@@ -1,4 +1,4 @@
-"""LDAM with deferred re-weighting (Cao et al., NeurIPS 2019, eq. 12 and algorithm 1): rare classes ask for a margin."""
+"""LDAM with deferred re-weighting (Cao et al., NeurIPS 2019, eq. 12 and algorithm 1): logit margins by class size."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from classwise.training.schedules.long_tail import Base, balanced, effective
 
 @configurable
 class LDAM(ClassSchedule):
-    """The logit margin of class c is largest (n_c / min n)^(-1/4); late in training effective-number weights join it.
+    """Logit margins max_margin (n_c / min n)^(-1/4), and effective-number weights from ``start_epoch`` on.
 
-    A criterion applies them, under any objective. On balanced data, ``robust`` puts n_c a_c for n_c, a_c the
-    robust accuracy on the training batches of the last epoch (the count itself until one is known; at least 1).
+    The margins apply to any objective, through its criterion.
 
     Args:
-        max_margin: the margin of the rarest class, in logits; 0.5 in the paper.
-        scale: what logits are multiplied by after the margin; 30 in the paper, whose logits are cosines. 1 is for
-            ordinary logits.
-        start_epoch: the epoch (from 0) from which weights act: 160 of 200 in the paper.
+        max_margin: the margin of the smallest class, in logits; 0.5 in the paper.
+        scale: the factor of the logits after the margin; 30 in the paper, whose logits are cosines. Use 1 for ordinary
+            logits.
+        start_epoch: the first epoch (from 0) with weights; 160 of 200 in the paper.
         base: b of the effective number.
-        robust: whether n counts robust images.
-        terms: what losses are weighed.
+        robust: use n_c a_c instead of n_c, for balanced data; a_c is the robust accuracy on the training batches of the
+            last epoch (1 before the first). n_c a_c is at least 1.
+        terms: the weighted terms of the loss.
     """
 
     source = ("cao2019learning",)
@@ -48,23 +48,23 @@ class LDAM(ClassSchedule):
     sets_scale = True
 
     @property
-    def weighs(self) -> frozenset[Term]:
-        """The terms."""
+    def weighted_terms(self) -> frozenset[Term]:
+        """The field ``terms``."""
         return frozenset(self.terms)
 
     def start(self, classes: Classes) -> State:
-        """The counts."""
+        """Return the class counts, and a robust accuracy of 1."""
         counts = classes.counts.float()
         return {"counts": counts, "robust": torch.ones_like(counts)}
 
     def after_epoch(self, state: State, signals: Signals, epoch: int) -> State:
-        """Take over the accuracy of the classes that were seen."""
+        """Update the robust accuracy of the classes with images in the epoch."""
         del epoch
         now = signals["train.robust"].float()
         return {**state, "robust": torch.where(now.isnan(), state["robust"], now)}
 
     def settings(self, state: State, before: ClassSettings, epoch: int) -> ClassSettings:
-        """The margins, and late in training the weights."""
+        """Return the margins and, from ``start_epoch`` on, the weights."""
         counts = state["counts"]
         present = counts > 0
         seen = (counts * state["robust"] if self.robust else counts).clamp_min(1)
@@ -77,6 +77,11 @@ class LDAM(ClassSchedule):
         )
 
     def margins(self, counts: Tensor, present: Tensor) -> Tensor:
-        """The margin of each class, (C,), given its images and whether it has any; 0 for one without."""
+        """Compute the margin of each class, (C,); 0 for a class without images.
+
+        Args:
+            counts: the number of images of each class, (C,).
+            present: whether a class has images, bool (C,).
+        """
         rarest = counts.masked_fill(~present, torch.inf).amin()
         return torch.where(present, self.max_margin * (counts / rarest) ** -0.25, 0.0)

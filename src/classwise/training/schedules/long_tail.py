@@ -1,7 +1,7 @@
-"""Class weights of long-tail learning, by the number of images or by what is still robust of them.
+"""Class weights of long-tail learning, by the number of images or of robust images of each class.
 
-Effective number: Cui et al., CVPR 2019, eq. 3. On balanced data the robust images of a class stand for its images, and
-the errors set the weights directly (Benz et al., 2021, section 3.3).
+Effective number: Cui et al., CVPR 2019, eq. 3. For balanced data, Benz et al., 2021, section 3.3, count the robust
+images, or compute the weights from the robust errors.
 """
 
 from __future__ import annotations
@@ -22,33 +22,33 @@ Base = Annotated[Number, pydantic.Field(ge=0, lt=1)]
 
 
 def effective(counts: Tensor, base: float) -> Tensor:
-    """(1 - b) / (1 - b^n) for counts n >= 1, float64 (C,)."""
+    """Compute (1 - b) / (1 - b^n) for counts n >= 1, float64 (C,)."""
     return (1 - base) / (1 - base ** counts.double())
 
 
 def balanced(weights: Tensor, present: Tensor) -> Tensor:
-    """The weights, 0 where a class has no images, scaled to sum to the number of classes with images, (C,)."""
+    """Rescale weights to sum to the number of classes with images, (C,); 0 for a class without images."""
     weights = torch.where(present, weights, 0.0)
     return (weights * present.sum() / weights.sum().clamp_min(1e-12)).float()
 
 
 @configurable
 class ClassWeights(ClassSchedule):
-    """Weights w with sum C over the classes that have images, on the loss or on the drawing of images.
+    """Class weights w of mean 1 over the classes with images, for re-weighting the loss or re-sampling the images.
 
-    ``inverse``: 1 / n. ``effective``: (1 - b) / (1 - b^n). ``robust-error``: 1 + strength (mean a - a_c), a the robust
-    accuracy on the training batches of the last epoch, clamped at 0. For the first two n is the number of images, or
-    with ``count: robust`` the number times a (at least 1; a class without a training image so far counts in full).
+    ``inverse``: 1 / n. ``effective``: (1 - b) / (1 - b^n). ``robust-error``: 1 + strength (mean a - a_c), clamped at 0,
+    with a the robust accuracy on the training batches of the last epoch. With ``count: robust``, n is the number of
+    images times a (at least 1; a = 1 for a class without a training image so far).
 
     Args:
-        kind: which weights.
-        count: what n counts: ``"images"``, fixed, or ``"robust"`` ones, epoch by epoch.
+        kind: the formula of the weights.
+        count: what n counts: ``"images"``, which is constant, or ``"robust"`` images, updated each epoch.
         base: b of the effective number.
-        strength: k of the robust error, 1, 2 or 4 in the paper.
-        mode: ``"weights"`` multiplies losses; ``"sampling"`` draws images in proportion to w (a batch then over-samples
-            some classes and under-samples others).
-        terms: what losses are weighed.
-        start_epoch: the epoch (from 0) from which it acts.
+        strength: k of the robust error; 1, 2 or 4 in the paper.
+        mode: ``"weights"``: multiply the losses by w; ``"sampling"``: sample images in proportion to w, which
+            over-samples some classes and under-samples others.
+        terms: the weighted terms of the loss.
+        start_epoch: the first epoch (from 0) with weights.
     """
 
     source = ("cui2019class", "benz2021robustness, section 3.3")
@@ -66,31 +66,31 @@ class ClassWeights(ClassSchedule):
     reads = frozenset({"train.robust"})
 
     def sources(self) -> tuple[str, ...]:
-        """Those of its kind."""
+        """Return the sources of the kind."""
         effective, robust_error = self.source
         return {"effective": (effective,), "robust-error": (robust_error,)}.get(self.kind, ())
 
     @property
-    def weighs(self) -> frozenset[Term]:
-        """The terms, unless images are drawn by the weights."""
+    def weighted_terms(self) -> frozenset[Term]:
+        """The field ``terms``; empty if the weights are used for sampling."""
         return frozenset(self.terms if self.mode == "weights" else ())
 
     def start(self, classes: Classes) -> State:
-        """The counts; nothing is known of the accuracy."""
+        """Return the class counts, and a robust accuracy of NaN."""
         counts = classes.counts.float()
         return {"counts": counts, "robust": torch.full_like(counts, torch.nan)}
 
     def after_epoch(self, state: State, signals: Signals, epoch: int) -> State:
-        """Take over the accuracy of the classes that were seen."""
+        """Update the robust accuracy of the classes with images in the epoch."""
         del epoch
         now = signals["train.robust"].float()
         robust = torch.where(now.isnan(), state["robust"], now)
         if self.kind == "robust-error" and bool((1 + self.strength * (robust.nanmean() - robust) < 0).any()):
-            warn_once(f"schedule 'class-weights': strength = {self.strength:g} turns weights negative; they count as 0")
+            warn_once(f"schedule 'class-weights': strength = {self.strength:g} gives negative weights, clamped at 0")
         return {**state, "robust": robust}
 
     def settings(self, state: State, before: ClassSettings, epoch: int) -> ClassSettings:
-        """The weights of this epoch."""
+        """Return the class weights or sampling odds of the epoch."""
         if epoch < self.start_epoch:
             return before
         weights = self.weights(state)
@@ -99,7 +99,7 @@ class ClassWeights(ClassSchedule):
         return dataclasses.replace(before, sampling=weights if before.sampling is None else weights * before.sampling)
 
     def weights(self, state: State) -> Tensor:
-        """w, (C,); 0 for a class without images."""
+        """Compute w, (C,); 0 for a class without images."""
         present = state["counts"] > 0
         robust = state["robust"]
         if self.kind == "robust-error":

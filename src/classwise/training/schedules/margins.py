@@ -1,4 +1,4 @@
-"""Radii by robust accuracy at a constant mean radius: hard classes a smaller radius, or a larger one (ours)."""
+"""Class-wise radii at a constant mean radius: smaller or larger for hard classes (ours)."""
 
 from __future__ import annotations
 
@@ -14,17 +14,16 @@ from classwise.training.schedules.robust_accuracy import RobustAccuracySchedule
 
 @configurable
 class Margins(RobustAccuracySchedule):
-    """eps_k = eps (1 + slope (t_k - mean t)), t the robust accuracy on the last epoch's training batches.
+    """Radii eps_k = eps (1 + slope (t_k - mean t)), t the robust accuracy on the last epoch's training batches.
 
-    CFA gives hard classes a smaller radius; FRL, DAFA and TRIX give them a larger one. The sign of the slope alone
-    decides here: the mean radius is eps under either, unless a radius falls below the floor. The step follows an attack
-    whose step is relative to the radius. In the first epoch, and for classes without a training image so far,
-    the constant applies; the mean is over the classes with a t.
+    Ours, to compare the direction of CFA (smaller radii for hard classes) with that of FRL, DAFA and TRIX (larger).
+    Only the sign of the slope differs: the mean radius is eps for both, unless a radius is clamped at ``floor``. A step
+    size relative to the radius is scaled with it. The radius is eps in the first epoch, and for a class without a
+    training image so far; such classes do not enter the mean.
 
     Args:
-        slope: how much of its radius a class gains for each unit of accuracy above the mean: 1 is CFA's slope, -1 its
-            mirror image.
-        floor: the smallest radius, as a share of eps.
+        slope: relative change of the radius per unit of accuracy above the mean; 1 is CFA's slope.
+        floor: the smallest radius, as a fraction of eps.
     """
 
     source = ("wei2023cfa, eq. 6",)
@@ -35,7 +34,7 @@ class Margins(RobustAccuracySchedule):
     floor: Share = 0.1
 
     def settings(self, state: State, before: ClassSettings, epoch: int) -> ClassSettings:
-        """The radii of this epoch."""
+        """Return the radii of the epoch."""
         del epoch
         assert before.epsilon is not None
         return dataclasses.replace(before, epsilon=before.epsilon * self._factors(state["t"]))

@@ -1,4 +1,4 @@
-"""The base of schedules that read the robust accuracy of each class on the training batches."""
+"""The base class of schedules that read the robust accuracy of each class on the training batches."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from classwise.training.schedules.base import Classes, ClassSchedule, State
 
 @configurable
 class RobustAccuracySchedule(ClassSchedule):
-    """Holds t, the robust accuracy of each class on the training batches of the last epoch.
+    """A schedule whose state is t, the robust accuracy of each class on the training batches of the last epoch.
 
-    In the first epoch, and for classes without a training image so far, t is NaN and the constants apply.
+    t is NaN in the first epoch, and for classes without a training image so far.
     """
 
     reads = frozenset({"train.robust"})
 
     def start(self, classes: Classes) -> State:
-        """T is NaN for every class."""
+        """Return NaN for every class."""
         return {"t": torch.full((len(classes),), torch.nan, device=classes.device)}
 
     def after_epoch(self, state: State, signals: Signals, epoch: int) -> State:

@@ -1,4 +1,4 @@
-"""The inverse temperature 1/T of hypersphere embedding by epochs (Tian et al., ICLR 2021 submission, appendix G)."""
+"""Schedules of the inverse temperature 1/T (Tian et al., ICLR 2021 submission, appendix G)."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ from classwise.training.schedules.base import Classes, ClassSchedule, State
 Floats = npt.NDArray[np.float64]
 
 _LOWEST = 0.01
-"""The smallest scale that is looked at."""
-_NEAR = 1e-9
-"""How near a solution's mean probability must come to its target."""
+"""The smallest scale of the search."""
+_TOLERANCE = 1e-9
+"""Tolerance on the mean probability of a solution."""
 
 
 @configurable
 class LIS(ClassSchedule):
-    """1/T grows linearly from the first epoch to the last.
+    """Increase 1/T linearly from the first epoch to the last.
 
     Args:
         first: 1/T of the first epoch.
-        last: 1/T of the last epoch, and of those after it.
-        epochs: how many epochs the rise takes; the paper's run has 100.
+        last: 1/T of epoch ``epochs`` and later.
+        epochs: number of epochs of the increase; 100 in the paper.
     """
 
     source = ("tian2021intriguing, appendix G",)
@@ -45,30 +45,30 @@ class LIS(ClassSchedule):
     sets_scale = True
 
     def start(self, classes: Classes) -> State:
-        """Nothing to remember but where the numbers live."""
+        """Return a constant on the device of the classes."""
         return {"one": torch.ones((), device=classes.device)}
 
     def settings(self, state: State, before: ClassSettings, epoch: int) -> ClassSettings:
-        """The scale of this epoch."""
+        """Return the scale of the epoch."""
         share = min(epoch / max(self.epochs - 1, 1), 1.0)
         return dataclasses.replace(before, scale=state["one"] * (self.first + (self.last - self.first) * share))
 
 
 @configurable
 class CMP(ClassSchedule):
-    """1/T such that the mean largest probability of the training images follows a line.
+    """Set 1/T so that the mean maximum probability of the training images increases linearly.
 
-    P(s) = mean over images of max_k softmax(s c)_k, c the network's outputs on the attacked images of the last epoch as
-    they were met (before the first epoch: on the clean images, in one pass). Before each epoch P(s) = target is solved
-    for s = 1/T by Powell's hybrid method. The target rises linearly from ``first`` to ``last`` in ``epochs`` epochs and
-    then stays. s is ``max_scale`` where no smaller s reaches the target, and 1 for a target of at most 1/C.
+    P(s) = mean over images of max_k softmax(s c)_k, where c are the outputs on the attacked training images of the last
+    epoch (before the first epoch: on the clean images, in one pass). Before each epoch, P(s) = target is solved for s =
+    1/T by Powell's hybrid method. The target increases linearly from ``first`` to ``last`` in ``epochs`` epochs and is
+    constant afterwards. s is ``max_scale`` if no smaller s reaches the target, and 1 for a target of at most 1/C.
 
-    The state holds the outputs of an epoch: images times classes numbers.
+    The state contains the outputs of an epoch, (N, C).
 
     Args:
-        first: P of the first epoch.
-        last: P from the epoch ``epochs`` on.
-        epochs: how many epochs the rise takes; the paper's 90 of 100.
+        first: the target of the first epoch.
+        last: the target from epoch ``epochs`` on.
+        epochs: number of epochs of the increase; 90 of 100 in the paper.
         max_scale: the largest 1/T.
     """
 
@@ -84,16 +84,16 @@ class CMP(ClassSchedule):
     sets_scale = True
 
     def start(self, classes: Classes) -> State:
-        """Room for the outputs on every training image."""
+        """Return a buffer for the outputs on every training image."""
         rows = int(classes.counts.sum())
         return {
             "outputs": torch.zeros(rows, len(classes), device=classes.device),
-            "met": torch.zeros((), dtype=torch.int64, device=classes.device),
+            "seen": torch.zeros((), dtype=torch.int64, device=classes.device),
             "scale": torch.ones((), device=classes.device),
         }
 
     def before_training(self, state: State, outputs: Callable[[], Tensor]) -> State:
-        """Solve for the first epoch, on the untrained network."""
+        """Solve for the scale of the first epoch, with the untrained network."""
         return {**state, "scale": self._solved(outputs(), 0)}
 
     def after_batch(self, state: State, step: Step, batch: TrainingBatch) -> State:
@@ -102,26 +102,26 @@ class CMP(ClassSchedule):
         logits = step.clean_logits if step.robust_logits is None else step.robust_logits
         assert logits is not None
         buffer = state["outputs"]
-        positions = state["met"] + torch.arange(len(logits), device=buffer.device)
+        positions = state["seen"] + torch.arange(len(logits), device=buffer.device)
         rows = positions % len(buffer)  # a ring buffer: the latest outputs replace the oldest
         buffer.index_copy_(0, rows, logits.detach().float() / state["scale"])
-        return {**state, "met": state["met"] + len(logits)}
+        return {**state, "seen": state["seen"] + len(logits)}
 
     def after_epoch(self, state: State, signals: Signals, epoch: int) -> State:
-        """Solve for the next epoch; one without a step leaves all as it was."""
+        """Solve for the scale of the next epoch; an epoch without steps has no effect."""
         del signals
-        met = state["outputs"][: int(state["met"])]
-        if not len(met):
+        latest = state["outputs"][: int(state["seen"])]
+        if not len(latest):
             return state
-        return {**state, "met": torch.zeros_like(state["met"]), "scale": self._solved(met, epoch + 1)}
+        return {**state, "seen": torch.zeros_like(state["seen"]), "scale": self._solved(latest, epoch + 1)}
 
     def settings(self, state: State, before: ClassSettings, epoch: int) -> ClassSettings:
-        """The scale of this epoch."""
+        """Return the scale of the epoch."""
         del epoch
         return dataclasses.replace(before, scale=state["scale"])
 
     def target(self, epoch: int) -> float:
-        """P that an epoch (counted from 0) is to have."""
+        """Return the target P of an epoch (from 0)."""
         return self.first + (self.last - self.first) * min(epoch / self.epochs, 1.0)
 
     def _solved(self, outputs: Tensor, epoch: int) -> Tensor:
@@ -130,16 +130,19 @@ class CMP(ClassSchedule):
 
 
 def inverse_temperature(outputs: Floats, target: float, max_scale: float = 300.0) -> float:
-    """The scale s in [0.01, max_scale] at which the mean largest probability of softmax(s outputs) is the target.
+    """Solve for the scale s at which the mean maximum probability of softmax(s outputs) equals the target.
 
-    It rises with s, so there is one solution at most; a target outside what these scales reach gets the nearer end, but
-    1/C and less, which would leave nothing to learn from, gets s = 1 (at most ``max_scale``).
-    Powell's hybrid method (MINPACK's hybrd) works on log s; where it does not arrive, Brent's method takes over.
+    The mean maximum probability increases with s, so there is at most one solution in [0.01, max_scale]. For a target
+    out of range, the nearer end is returned; for a target of at most 1/C, s = 1 (at most ``max_scale``). The solver is
+    Powell's hybrid method (MINPACK's hybrd) on log s, and Brent's method if that does not converge.
 
     Args:
-        outputs: the network's outputs, (N, C); cosines on the hypersphere.
-        target: the mean largest probability.
+        outputs: the network's outputs, (N, C); cosines for hypersphere embedding.
+        target: the mean maximum probability.
         max_scale: the largest scale.
+
+    Returns:
+        The scale s.
     """
     gaps = outputs - outputs.max(1, keepdims=True)
 
@@ -159,9 +162,9 @@ def inverse_temperature(outputs: Floats, target: float, max_scale: float = 300.0
         return float(np.exp(low))
     if excess(high) <= 0:
         return max_scale
-    begin = np.array([high / 2])
-    found = optimize.root(excess_and_slope, begin, jac=True, method="hybr", options={"xtol": 1e-12})
+    initial = np.array([high / 2])
+    found = optimize.root(excess_and_slope, initial, jac=True, method="hybr", options={"xtol": 1e-12})
     solution = float(found.x[0])
-    if not (low <= solution <= high and abs(excess(solution)) <= _NEAR):
+    if not (low <= solution <= high and abs(excess(solution)) <= _TOLERANCE):
         solution = float(optimize.brentq(excess, low, high, xtol=1e-14, rtol=1e-14))
     return float(np.exp(solution))

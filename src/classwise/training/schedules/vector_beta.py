@@ -1,4 +1,4 @@
-"""A beta for each class, fixed (Tian et al., KDD 2021, eq. 5)."""
+"""Constant class-wise betas (Tian et al., KDD 2021, eq. 5)."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from classwise.training.schedules.base import Classes, ClassSchedule, State
 
 @configurable
 class VectorBeta(ClassSchedule):
-    """Other betas for some of the classes; the others have that of the objective.
+    """Constant betas for some classes; the other classes use the objective's beta.
 
     Args:
-        beta: class (its name, or its number as text) to beta, such as ``{"cat": 0.5}``.
+        beta: beta by class, such as ``{"cat": 0.5}``; keys are names, or labels as text.
     """
 
     source = ("tian2021analysis, section 6.1",)
@@ -29,20 +29,20 @@ class VectorBeta(ClassSchedule):
     needs_beta = True
 
     def start(self, classes: Classes) -> State:
-        """The given betas in class order, NaN where none is given.
+        """Return the betas, (C,); NaN for the other classes.
 
         Raises:
-            ClasswiseError: if a class is not known or has no training image.
+            ClasswiseError: if no class is given, or one does not exist or has no training image.
         """
         values = torch.full((len(classes),), torch.nan)
         for name, beta in self.beta.items():
             values[classes.number(name)] = beta
         if values.isnan().all():
-            raise ClasswiseError("schedule 'vector-beta' names no class; give beta, as in {cat: 0.5}")
+            raise ClasswiseError("schedule 'vector-beta': beta must have at least one class, such as {cat: 0.5}")
         return {"beta": values.to(classes.device)}
 
     def settings(self, state: State, before: ClassSettings, epoch: int) -> ClassSettings:
-        """The betas, the same in every epoch."""
+        """Return the betas, which are constant."""
         del epoch
         assert before.beta is not None
         return dataclasses.replace(before, beta=torch.where(state["beta"].isnan(), before.beta, state["beta"]))

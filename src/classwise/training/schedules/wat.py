@@ -13,14 +13,14 @@ from classwise.training.schedules.class_weighting import apply_class_weights
 
 @configurable
 class WAT(ClassSchedule):
-    """Losses of class c weigh C w_c + w_{C+1}, where w = softmax(rate * the experts' losses summed over the epochs).
+    """Class weights C w_c + w_{C+1}, where w = softmax(rate * losses of the experts summed over epochs) (Hedge).
 
-    The experts are the C classes and the plain average. Their losses are CE(f(x), y) + beta KL(S f(x) ‖ S f(x')) on the
-    validation split, after each epoch. A class without validation images is given the average's loss.
+    The experts are the C classes and the average over images. Their losses are CE(f(x), y) + beta KL(S f(x) ‖ S f(x'))
+    on the validation split, after each epoch. A class without validation images has the loss of the average.
 
     Args:
-        rate: eta of Hedge.
-        beta: the weight of the divergence in the experts' losses; that of the objective may be another.
+        rate: the step size eta of Hedge.
+        beta: the weight of the divergence in the losses of the experts; it may differ from the objective's.
     """
 
     source = ("li2023wat",)
@@ -33,11 +33,11 @@ class WAT(ClassSchedule):
     reads = frozenset({"valid.loss", "valid.divergence", "valid.count"})
 
     def start(self, classes: Classes) -> State:
-        """No losses yet, so that every class weighs 1."""
+        """Return zero losses, hence weights of 1."""
         return {"losses": torch.zeros(len(classes) + 1, device=classes.device)}
 
     def after_epoch(self, state: State, signals: Signals, epoch: int) -> State:
-        """Add the epoch's losses."""
+        """Add the losses of the epoch."""
         del epoch
         loss = (signals["valid.loss"] + self.beta * signals["valid.divergence"]).float()
         count = signals["valid.count"]
@@ -45,11 +45,11 @@ class WAT(ClassSchedule):
         return {"losses": state["losses"] + torch.cat([torch.where(loss.isnan(), average, loss), average[None]])}
 
     def settings(self, state: State, before: ClassSettings, epoch: int) -> ClassSettings:
-        """The weights of this epoch."""
+        """Return the weights of the epoch."""
         del epoch
         experts = self.experts(state)
         return apply_class_weights(before, (len(experts) - 1) * experts[:-1] + experts[-1])
 
     def experts(self, state: State) -> Tensor:
-        """w, (C + 1,); the average is last."""
+        """Compute w, (C + 1,); the average is last."""
         return (self.rate * state["losses"]).softmax(0)

@@ -120,13 +120,8 @@ def test_a_sweep_by_hand(run: Run, tmp_path: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-<<<<<<< HEAD
 def saved() -> Audit:
     """An audit of 60 images of three classes without early stopping, with all artifacts saved."""
-=======
-def saved_weights() -> Audit:
-    """Ten or more images of three classes, attacked to the last step, everything kept."""
->>>>>>> c63ee82 (Describe training, recipes and schedules in standard terms)
     images = toys.images(60)
     return audit(
         toys.model(),

@@ -1,4 +1,4 @@
-"""Small inputs for what is computed by hand."""
+"""Small inputs for results computed by hand."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from classwise.training.schedules.base import Classes
 NAN = math.nan
 EPSILON = 8 / 255
 CONFIDENCE = torch.tensor([[0.5, 0.3, 0.2], [0.4, 0.4, 0.2], [0.1, 0.1, 0.8]])
-"""Of three classes, the mean softmax of each."""
+"""The mean softmax of each of three classes."""
 
 
 def classes(count: int) -> Classes:

@@ -1,4 +1,4 @@
-"""Runs that end before their time."""
+"""Interrupted runs."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from classwise.core.progress import NullProgress
 
 
 class Killed(BaseException):
-    """Ends a run at once, as a signal would."""
+    """Raised to end a run immediately, like a signal."""
 
 
 class KillAt(NullProgress):
-    """Kills the run after so many steps."""
+    """Kill the run after a number of steps."""
 
     def __init__(self, step: int) -> None:
         self.left = step

@@ -1,4 +1,4 @@
-"""What turns each recipe into a run of a second on digits."""
+"""Overrides that make each recipe a run of about a second on digits."""
 
 from __future__ import annotations
 
@@ -53,4 +53,4 @@ ELSEWHERE: dict[str, dict[str, object]] = {
     "cfa-trades": {},
     "cfa-code": {"model": {"name": "preactresnet18", "width": 0.0625}},
 }
-"""Methods whose runs are resumed in tests of their own."""
+"""Methods whose resumption is tested elsewhere."""

@@ -1,4 +1,4 @@
-"""SWA by its closed form, the chart gate and the intersection-union gate by hand, and both in real runs."""
+"""SWA by its closed form, the control chart and the intersection-union test by hand, and both in real runs."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from .test_cfa import weights
 
 
 def soft(worst: float, count: int = 3) -> Signals:
-    """A worst class, better ones, and one that the split has not."""
+    """A worst class, better classes, and an absent class."""
     return {"valid.soft": torch.tensor([*torch.linspace(worst, 0.9, count - 1).tolist(), math.nan])}
 
 
 @pytest.mark.parametrize("every", ["epoch", "step"])
-def test_swa_is_the_mean_of_what_it_met(every: str) -> None:
+def test_swa_is_the_mean_of_the_weights(every: str) -> None:
     averager, state = SWA(start_fraction=0.5, every="step" if every == "step" else "epoch"), Average()
     for place, value in enumerate([100.0, 1.0, 2.0, 6.0, 7.0]):
         progress = 0.25 + place / 4
@@ -38,7 +38,7 @@ def test_swa_is_the_mean_of_what_it_met(every: str) -> None:
     assert state.facts == {"count": 4}
 
 
-def test_the_step_average_is_its_closed_form_and_a_later_epoch_leaves_it() -> None:
+def test_the_ema_per_step_equals_its_closed_form_and_ignores_epochs() -> None:
     averager, state = EMA(decay=0.9, start_fraction=0.0, every="step"), Average()
     values = [3.0, 1.0, 4.0, 1.0, 5.0]
     for value in values:
@@ -49,7 +49,7 @@ def test_the_step_average_is_its_closed_form_and_a_later_epoch_leaves_it() -> No
 
 
 def test_the_chart_by_hand() -> None:
-    """A window of 3: medians of the first epochs, then the best window's median less half a deviation."""
+    """A window of 3: medians of the first epochs, then the median of the best window minus half a deviation."""
     gate = ChartFAWA(start_fraction=0.0, decay=0.0, window=3, slack=0.5)
     state, bars, admitted = Average(), [], []
     reached = [0.30, 0.20, 0.26, 0.29, 0.20, 0.40]
@@ -72,7 +72,7 @@ def test_the_chart_by_hand() -> None:
     assert state.facts["history"] == pytest.approx(reached)
 
 
-def test_the_charts_reference_is_the_best_window_and_its_spread_the_last_ones() -> None:
+def test_the_reference_of_the_chart_is_the_best_window_and_its_spread_that_of_the_last() -> None:
     gate = ChartFAWA()
     history = [0.1] * 5 + [0.30, 0.31, 0.32, 0.33, 0.34] * 2 + [0.2, 0.21] * 5
     medians = [statistics.median(history[first : first + 10]) for first in range(len(history) - 9)]
@@ -81,7 +81,7 @@ def test_the_charts_reference_is_the_best_window_and_its_spread_the_last_ones() 
     assert max(medians) == pytest.approx(0.32)
 
 
-def test_the_chart_watches_before_it_admits_and_tells_of_a_long_refusal() -> None:
+def test_the_chart_scores_early_epochs_and_reports_long_refusals() -> None:
     gate, state = ChartFAWA(start_fraction=0.5, patience=2), Average()
     found = []
     for epoch, value in enumerate([0.5, 0.5, 0.5, 0.5, 0.1, 0.1, 0.1]):
@@ -95,7 +95,7 @@ def test_the_chart_watches_before_it_admits_and_tells_of_a_long_refusal() -> Non
                 (state.event["admitted"], state.event["plain_average_saved"], state.event.get("refused_in_a_row"))
             )
     assert found == [(False, True, None), (False, True, 2), (False, True, None)]
-    assert state.weights  # the plain average is kept meanwhile
+    assert state.weights  # the average of all epochs is saved until then
     kept = gate.after_epoch(state, weights(50.0), soft(0.9), 0.9)
     assert float(kept.weights["w"]) == 50.0  # the first admitted epoch begins the real average
     again = gate.after_epoch(kept, weights(1.0), soft(0.01), 0.9)
@@ -103,7 +103,7 @@ def test_the_chart_watches_before_it_admits_and_tells_of_a_long_refusal() -> Non
 
 
 @pytest.mark.parametrize("count", [2, 3, 10, 100])
-def test_the_tests_bound_is_wilsons_at_ninety_per_cent(count: int) -> None:
+def test_the_bound_of_the_test_is_the_90_percent_wilson_bound(count: int) -> None:
     images = torch.full((count,), 250.0)
     right = torch.arange(count).remainder(40) + 60.0
     right[0] = 50.0
@@ -116,8 +116,8 @@ def test_the_tests_bound_is_wilsons_at_ninety_per_cent(count: int) -> None:
     assert IUTFAWA().score_and_threshold([], absent)[0] == pytest.approx(0.4596, abs=1e-3)
 
 
-def test_the_test_refuses_what_few_images_cannot_show() -> None:
-    """20 % right of 250 does not show 20 %; 24 % does; and of 10 images not even 40 % does."""
+def test_the_test_has_no_power_with_few_images() -> None:
+    """A threshold of 20 % is not reached by 20 % of 250 images, but by 24 %; nor is it by 40 % of 10 images."""
     for share, images, admitted in ((0.2, 250, False), (0.24, 250, True), (0.3, 10, False)):
         signals = {"valid.robust": torch.tensor([share, 0.9]), "valid.count": torch.full((2,), float(images))}
         state = IUTFAWA(start_fraction=0.0).after_epoch(Average(), weights(1.0), signals, 0.0)
@@ -125,7 +125,7 @@ def test_the_test_refuses_what_few_images_cannot_show() -> None:
         assert state.event["admitted"] is admitted
 
 
-def test_where_no_class_could_be_measured_nothing_is_admitted() -> None:
+def test_no_epoch_is_admitted_if_no_class_can_be_measured() -> None:
     nothing = torch.full((3,), math.nan)
     gates: tuple[Averager, ...] = (ChartFAWA(start_fraction=0.0), IUTFAWA(start_fraction=0.0))
     for gate in gates:
@@ -135,7 +135,7 @@ def test_where_no_class_could_be_measured_nothing_is_admitted() -> None:
         assert not state.event["admitted"]
 
 
-def test_a_gate_without_a_validation_split_is_refused_before_data_are_read(
+def test_fawa_without_a_validation_split_is_rejected_before_data_is_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def read(*_: object, **__: object) -> None:
@@ -148,6 +148,6 @@ def test_a_gate_without_a_validation_split_is_refused_before_data_are_read(
 
 
 @pytest.mark.parametrize("field", ["confidence=0.4", "confidence=1", "threshold=2"])
-def test_a_bad_setting_of_a_gate_names_it(field: str) -> None:
+def test_an_invalid_setting_of_fawa_is_named(field: str) -> None:
     with pytest.raises(ClasswiseError, match=field.split("=", maxsplit=1)[0]):
         Recipe.read("at", {"averaging": f"fawa-iut:{field}"})

@@ -1,4 +1,4 @@
-"""Bad input, as a user meets it in `train`: one line and no folder, or a run that says what it did."""
+"""Invalid input to `train`: a one-line error and no run folder, or a warning."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ TINY |= {"model.name": "lenet", "data.subset": 120, "data.augment": "none", "epo
 
 
 class Listening(NullProgress):
-    """Keeps the lines."""
+    """Records the log lines."""
 
     def __init__(self) -> None:
         self.lines: list[str] = []
@@ -45,7 +45,7 @@ NEEDY = [name for name in SCHEDULES if any(signal.startswith("valid.") for signa
 
 
 @pytest.mark.parametrize("name", NEEDY)
-def test_a_schedule_that_needs_validation_is_refused_without_before_data_are_read(
+def test_a_schedule_that_needs_validation_is_rejected_without_a_validation_split(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def read(*_: object, **__: object) -> None:
@@ -62,7 +62,7 @@ def test_there_are_schedules_that_need_validation() -> None:
     assert {"frl", "wat"} <= set(NEEDY)
 
 
-def test_beta_for_a_class_that_is_not_there(tmp_path: Path) -> None:
+def test_beta_for_an_unknown_class(tmp_path: Path) -> None:
     overrides: dict[str, Any] = {"schedules": [{"name": "vector-beta", "beta": {"cat": 0.5}}]}
     assert refused("trades", tmp_path / "run", overrides).startswith("unknown class 'cat'; ")
     overrides = {"schedules": [{"name": "vector-beta", "beta": {"10": 0.5}}]}
@@ -74,7 +74,7 @@ def test_beta_for_a_class_that_is_not_there(tmp_path: Path) -> None:
     assert message == "class '4' has no training image; choose another class"
 
 
-def test_weights_that_turn_negative_are_clamped_and_said_once(tmp_path: Path) -> None:
+def test_negative_weights_are_clamped_and_reported_once(tmp_path: Path) -> None:
     steep = {"name": "class-weights", "kind": "robust-error", "strength": 40}
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -94,8 +94,8 @@ def test_weights_that_turn_negative_are_clamped_and_said_once(tmp_path: Path) ->
 
 @pytest.mark.slow
 @pytest.mark.parametrize("gate", ["fawa", "fawa-iut"])
-def test_a_threshold_that_no_epoch_clears(gate: str, tmp_path: Path) -> None:
-    """The plain average is kept, epoch by epoch, and the run says so."""
+def test_a_threshold_that_no_epoch_reaches(gate: str, tmp_path: Path) -> None:
+    """The average of all epochs is saved instead, and the log reports it."""
     listener = Listening()
     overrides = TINY | {
         "averaging": {"name": gate, "threshold": 1.0, "start_fraction": 0.0, "decay": 0.5},
@@ -112,7 +112,7 @@ def test_a_threshold_that_no_epoch_clears(gate: str, tmp_path: Path) -> None:
         assert torch.equal(run.model("average").state_dict()[name], value), name
 
 
-def test_a_mistake_in_a_new_part_is_one_line() -> None:
+def test_invalid_settings_of_parts_raise_errors() -> None:
     for recipe, overrides, says in (
         ("he-cmp", {"schedules.0.first": 1.5}, "first = 1.5"),
         ("he-lis", {"schedules.0.last": 0}, "last = 0"),
@@ -146,9 +146,7 @@ def test_a_mistake_in_a_new_part_is_one_line() -> None:
         ({}, []),
     ],
 )
-def test_a_radius_that_is_odd_or_out_of_reach_is_told(
-    overrides: dict[str, Any], said: list[str], tmp_path: Path
-) -> None:
+def test_unusual_or_unreachable_radii_are_reported(overrides: dict[str, Any], said: list[str], tmp_path: Path) -> None:
     listener = Listening()
     reaching = {"attack.step_size": "0.5eps", "epochs": 1}
     train(
@@ -159,10 +157,10 @@ def test_a_radius_that_is_odd_or_out_of_reach_is_told(
         overrides=TINY | reaching | overrides,
         progress=listener,
     )
-    assert [line for line in listener.lines if "radius" in line] == said
+    assert [line for line in listener.lines if "radius" in line or "threat" in line] == said
 
 
-def test_data_may_be_a_path_and_nothing_else(tmp_path: Path) -> None:
+def test_data_may_be_a_path_but_no_other_type(tmp_path: Path) -> None:
     images = load_data("digits", split="train", subset=60)
     np.savez(tmp_path / "mine.npz", x=images.pixels(slice(None)).numpy(), y=images.y.numpy())
     overrides = TINY | {"data.subset": None, "epochs": 1}
@@ -172,7 +170,7 @@ def test_data_may_be_a_path_and_nothing_else(tmp_path: Path) -> None:
         train("at", budget="short", out=tmp_path / "other", data=(images.x, images.y), overrides=overrides)  # type: ignore[arg-type]
 
 
-def test_a_class_may_be_named_by_its_number_and_options_of_a_model_given_one_by_one() -> None:
+def test_a_class_may_be_given_by_its_label_and_model_options_one_by_one() -> None:
     assert Recipe.read("critical-class", {"schedules.0.critical": "3"}) == Recipe.read(
         "critical-class", {"schedules.0.critical": 3}
     )

@@ -1,4 +1,4 @@
-"""BAT against its formula at the points on both sides of the boundary."""
+"""BAT compared with its formula at the points on both sides of the boundary."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_the_divergence_from_uniform_by_hand() -> None:
 
 
 @pytest.mark.parametrize("classes", [2, 3, 10, 100])
-def test_one_point_is_right_and_the_other_wrong(classes: int) -> None:
+def test_one_point_is_classified_correctly_and_the_other_is_not(classes: int) -> None:
     model, case = world(classes)
     batch = TrainingBatch(case.x, case.y, case.index, case.threat)
     points = Balanced().points(model, batch, ATTACK, ClassSettings(), case.rng)
@@ -41,7 +41,7 @@ def test_one_point_is_right_and_the_other_wrong(classes: int) -> None:
 
 
 @pytest.mark.parametrize("classes", [2, 3, 10, 100])
-def test_the_loss_is_its_equation(classes: int) -> None:
+def test_the_loss_equals_its_equation(classes: int) -> None:
     model = EXACT.forward(Linear(classes))
     batch = TrainingBatch(images(5, 2, 3), torch.tensor([0, 1, 1, 1, 0]), torch.arange(5), Threat("Linf", 0.1))
     for settings, beta in (
@@ -58,5 +58,5 @@ def test_the_loss_is_its_equation(classes: int) -> None:
         assert step.clean_logits is not None
 
 
-def test_the_recipe_says_what_the_paper_does() -> None:
+def test_the_recipe_has_the_settings_of_the_paper() -> None:
     assert Recipe.read("bat").parts.objective == Balanced(beta=6, uniform_weight=1, tau=0)

@@ -1,4 +1,4 @@
-"""Budgets of recipes: the short ones are those that were files of their own; mistakes are one line."""
+"""Budgets of recipes, and errors in them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from classwise.training.recipe_files import budget_names, budgets_of, recipe_nam
 from .on_digits import TINY
 
 BEFORE = Path(__file__).parent / "data" / "short_recipes.jsonl"
-"""The complete recipes of the 53 files ``NAME-short.yaml``, as the last version that had them completed them."""
+"""The 53 complete recipes with the budget ``short``, as a fixture."""
 
 
 def before() -> dict[str, dict[str, Any]]:
@@ -35,7 +35,7 @@ def test_every_recipe_has_the_short_budget() -> None:
 
 
 @pytest.mark.parametrize("name", recipe_names())
-def test_the_complete_short_recipe_is_the_one_from_before(name: str) -> None:
+def test_the_complete_short_recipe_is_unchanged(name: str) -> None:
     recipe = Recipe.read(name, budget="short")
     complete = recipe.completed(recipe.parts.threat or Threat("Linf", 8 / 255))
     wanted = before()[name]
@@ -43,12 +43,12 @@ def test_the_complete_short_recipe_is_the_one_from_before(name: str) -> None:
     assert complete.digest() == wanted["digest"]
 
 
-def test_changes_come_after_the_budget() -> None:
+def test_overrides_apply_after_the_budget() -> None:
     recipe = Recipe.read("cfa-at", {"epochs": 12, "optimizer.lr": "1/10"}, budget="short")
     assert (recipe.name, recipe.epochs, recipe.parts.optimizer.lr) == ("cfa-at-short", 12, 0.1)
 
 
-def test_a_run_on_a_budget_is_named_after_it(tmp_path: Path) -> None:
+def test_a_run_with_a_budget_is_named_after_it(tmp_path: Path) -> None:
     overrides = TINY | {"epochs": 1}
     run = classwise.train("at-ema", budget="short", out=tmp_path / "run", data="digits", overrides=overrides)
     assert run.recipe.name == "at-ema-short"
@@ -65,19 +65,19 @@ def test_a_run_on_a_budget_is_named_after_it(tmp_path: Path) -> None:
         ({"epochs": 3}, "short", "recipe 'custom' has no budget 'short'"),
     ],
 )
-def test_a_mistake_is_one_line(name: Any, budget: str | None, says: str) -> None:
+def test_invalid_values_raise_errors(name: Any, budget: str | None, says: str) -> None:
     with pytest.raises(ClasswiseError) as caught:
         Recipe.read(name, budget=budget)
     assert says in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
-def test_a_recipe_that_is_complete_has_no_budgets() -> None:
+def test_a_complete_recipe_has_no_budgets() -> None:
     with pytest.raises(ClasswiseError, match="recipe 'at' has no budget 'short'"):
         Recipe.read(Recipe.read("at"), budget="short")
 
 
-def test_a_file_has_the_budgets_of_the_recipe_that_it_extends_and_its_own(tmp_path: Path) -> None:
+def test_a_file_inherits_the_budgets_of_the_extended_recipe(tmp_path: Path) -> None:
     file = tmp_path / "mine.yaml"
     file.write_text(
         "extends: cfa-at\nname: mine\nbatch_size: 64\n"
@@ -108,7 +108,7 @@ def test_a_file_has_the_budgets_of_the_recipe_that_it_extends_and_its_own(tmp_pa
         ("{short: {budgets: {}}}", "unknown recipe field 'budgets'"),
     ],
 )
-def test_a_mistake_in_a_budget_is_one_line(block: str, says: str, tmp_path: Path) -> None:
+def test_an_invalid_budget_raises_an_error(block: str, says: str, tmp_path: Path) -> None:
     file = tmp_path / "mine.yaml"
     file.write_text(f"extends: at\nbudgets: {block}\n")
     with pytest.raises(ClasswiseError) as caught:
@@ -119,7 +119,7 @@ def test_a_mistake_in_a_budget_is_one_line(block: str, says: str, tmp_path: Path
 
 @pytest.fixture
 def built(monkeypatch: pytest.MonkeyPatch) -> list[Recipe]:
-    """The recipes whose parts are built during a test."""
+    """Record the recipes whose parts are built during a test."""
     found: list[Recipe] = []
     build = recipes.build_parts
 
@@ -151,8 +151,8 @@ def test_the_command_line_builds_the_parts_of_a_run_once(built: list[Recipe], tm
     assert len(built) == 2
 
 
-def test_the_parts_of_a_complete_recipe_are_those_that_its_file_gives() -> None:
-    """It takes them over from the recipe that it completes."""
+def test_a_completed_recipe_reuses_its_parts() -> None:
+    """The parts are not built again."""
     for name in ("cfa-trades", "he-mart", "csr", "rst", "frontier"):
         recipe = Recipe.read(name, budget="short")
         complete = recipe.completed(Threat("Linf", 0.1))

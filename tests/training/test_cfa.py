@@ -1,4 +1,4 @@
-"""CFA by hand: eq. 6 to 8 and the gate of FAWA over three epochs, for C = 3 and C = 10."""
+"""CFA by hand: eq. 6 to 8 and FAWA over three epochs, for C = 3 and C = 10."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_radii_and_betas_follow_equations_6_to_8_over_three_epochs(count: int) -
         assert close(settings.robust_weight, [1 / (1 + (0.5 + t) * 6) for t in accuracy])
 
 
-def test_regularisation_keeps_the_weights_of_other_schedules_in_either_order() -> None:
+def test_ccr_composes_with_other_weights_in_either_order() -> None:
     calibration, critical = CCR(lambda2=0.5), CriticalClass(critical="1", weight=4)
     parts = [(part, part.start(classes(3))) for part in (calibration, critical)]
     for order in (parts, parts[::-1]):
@@ -73,7 +73,7 @@ def test_regularisation_keeps_the_weights_of_other_schedules_in_either_order() -
         assert close(settings.robust_weight, [1 / 7, 4 / 7, 1 / 7])
 
 
-def test_a_class_that_no_batch_held_keeps_what_it_had() -> None:
+def test_a_class_without_images_in_an_epoch_is_unchanged() -> None:
     schedule = CCM(lambda1=0.5)
     state = schedule.after_epoch(schedule.start(classes(3)), {"train.robust": torch.tensor([0.2, math.nan, 0.4])}, 0)
     assert close(schedule.settings(state, constants(3), 1).epsilon, [0.7 * EPSILON, EPSILON, 0.9 * EPSILON])
@@ -81,14 +81,14 @@ def test_a_class_that_no_batch_held_keeps_what_it_had() -> None:
     assert close(schedule.settings(state, constants(3), 2).epsilon, [0.7 * EPSILON, 0.8 * EPSILON, 0.9 * EPSILON])
 
 
-def test_calibration_may_begin_late() -> None:
+def test_calibration_starts_at_start_epoch() -> None:
     schedule = CCM(lambda1=0.5, start_epoch=10)
     state = schedule.after_epoch(schedule.start(classes(3)), {"train.robust": torch.tensor([0.2, 0.3, 0.4])}, 0)
     assert close(schedule.settings(state, constants(3), 9).epsilon, [EPSILON] * 3)
     assert close(schedule.settings(state, constants(3), 10).epsilon, [0.7 * EPSILON, 0.8 * EPSILON, 0.9 * EPSILON])
 
 
-def test_the_weighted_loss_is_equation_8_image_by_image() -> None:
+def test_the_weighted_loss_equals_equation_8_for_each_image() -> None:
     y = torch.tensor([0, 2, 1, 2])
     clean, robust = torch.tensor([1.0, 2.0, 3.0, 4.0]), torch.tensor([0.5, 0.25, 1.0, 2.0])
     beta = torch.tensor([1.0, 3.0, 7.0])
@@ -99,7 +99,7 @@ def test_the_weighted_loss_is_equation_8_image_by_image() -> None:
     assert float(mean(step, batch, settings)) == pytest.approx(by_hand)
 
 
-def test_train_accuracy_is_counted_class_by_class_over_batches() -> None:
+def test_training_accuracy_is_accumulated_per_class_over_batches() -> None:
     sums = ClassSums(3, frozenset({"train.confusion", "train.loss"}), torch.device("cpu"))
     logits = torch.eye(3)[torch.tensor([0, 1, 1, 2, 0])]
     sums.add(torch.tensor([0, 1, 0]), None, logits[:3], torch.tensor([1.0, 2.0, 3.0]))
@@ -121,8 +121,8 @@ def weights(value: float) -> dict[str, Tensor]:
 
 
 @pytest.mark.parametrize("count", [3, 10])
-def test_fawa_admits_and_refuses_by_the_worst_class(count: int) -> None:
-    """Threshold 0.2, decay 0.85: epochs 1 and 3 pass, epoch 2 (worst class 0.19) does not."""
+def test_fawa_admits_epochs_by_the_worst_class(count: int) -> None:
+    """Threshold 0.2, decay 0.85: epochs 1 and 3 are admitted, epoch 2 (worst class 0.19) is not."""
     averager, state = FAWA(decay=0.85, start_fraction=0.0, threshold=0.2), Average()
     worst = [0.25, 0.19, 0.20]
     for epoch, lowest in enumerate(worst):
@@ -146,7 +146,7 @@ def test_a_relative_threshold_follows_the_best_worst_class_so_far() -> None:
     assert admitted == [True, True, False, True, True, False]
 
 
-def test_where_nothing_passes_the_plain_average_is_kept_and_said_so() -> None:
+def test_without_admitted_epochs_the_average_of_all_epochs_is_saved_and_reported() -> None:
     fawa, ema = FAWA(decay=0.5, start_fraction=0.0, threshold=0.2), EMA(decay=0.5, start_fraction=0.0)
     gated, plain = Average(), Average()
     for epoch in range(3):
@@ -157,12 +157,12 @@ def test_where_nothing_passes_the_plain_average_is_kept_and_said_so() -> None:
         assert gated.event["plain_average_saved"]
     assert torch.equal(gated.weights["w"], plain.weights["w"])
     gated = fawa.after_epoch(gated, weights(8), {"valid.robust": torch.tensor([0.3, 0.9])}, 0.0)
-    assert float(gated.weights["w"]) == 8.0  # the first admitted epoch is the start of the real average
+    assert float(gated.weights["w"]) == 8.0  # the average starts at the first admitted epoch
     assert gated.event is not None
     assert not gated.event["plain_average_saved"]
 
 
-def test_averages_begin_at_their_share_of_training() -> None:
+def test_averages_start_at_start_fraction() -> None:
     signals = {"valid.robust": torch.tensor([0.5, 0.9])}
     for averager in (EMA(start_fraction=0.25), FAWA(start_fraction=0.25)):
         assert not averager.after_epoch(Average(), weights(1), signals, 0.24).weights
@@ -170,7 +170,7 @@ def test_averages_begin_at_their_share_of_training() -> None:
     assert not NoAverage().after_epoch(Average(), weights(1), signals, 0.9).weights
 
 
-def test_the_average_is_the_closed_form_and_shares_no_memory_with_the_model() -> None:
+def test_the_average_equals_the_closed_form_and_shares_no_memory_with_the_model() -> None:
     averager, state = EMA(decay=0.8, start_fraction=0.0), Average()
     values = [1.0, 2.0, 4.0, 8.0]
     live = weights(0.0)
@@ -182,19 +182,19 @@ def test_the_average_is_the_closed_form_and_shares_no_memory_with_the_model() ->
     assert float(state.weights["w"]) == pytest.approx(expected)
 
 
-def test_a_step_average_folds_steps_and_not_epochs() -> None:
+def test_an_average_per_step_ignores_epochs() -> None:
     averager = EMA(decay=0.5, start_fraction=0.0, every="step")
     state = averager.after_step(Average(), weights(2.0), 0.1)
     state = averager.after_step(state, weights(4.0), 0.2)
     assert float(averager.after_epoch(state, weights(100.0), {}, 0.2).weights["w"]) == 3.0
 
 
-def test_fawa_without_any_threshold_is_refused() -> None:
+def test_fawa_without_a_threshold_is_rejected() -> None:
     with pytest.raises(ClasswiseError, match="needs threshold or relative_threshold"):
         FAWA(threshold=None)
 
 
-def test_vector_beta_sets_the_named_classes_alone() -> None:
+def test_vector_beta_sets_the_given_classes_only() -> None:
     schedule = VectorBeta(beta={"class 1": 0.5, "2": 2.0})
     settings = schedule.settings(schedule.start(classes(3)), constants(3), 0)
     assert close(settings.beta, [6.0, 0.5, 2.0])

@@ -1,4 +1,4 @@
-"""What to cite for a recipe, a part, an attack or a suite; every paper has its entry."""
+"""The citations of recipes, parts, attacks and suites; every paper is in the bibliography."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def keys(name: str) -> list[str]:
     return [paper.key for paper in papers(name)]
 
 
-def test_a_recipes_papers_come_once_each_in_the_order_of_its_parts() -> None:
+def test_the_papers_of_a_recipe_are_in_the_order_of_its_parts_without_duplicates() -> None:
     assert keys("cfa-trades") == ["zhang2019theoretically", "madry2018towards", "wei2023cfa"]
     assert keys("at-awp") == ["madry2018towards", "wu2020adversarial"]
     assert keys("n-fgsm") == ["madry2018towards", "dejorge2022make", "smith2017cyclical", "wong2020fast"]
@@ -48,7 +48,7 @@ def test_every_recipe_can_be_cited(name: str) -> None:
 
 
 @pytest.mark.parametrize("paper", PAPERS.values(), ids=list(PAPERS))
-def test_an_entry_is_whole_bibtex(paper: object) -> None:
+def test_an_entry_is_valid_bibtex(paper: object) -> None:
     assert isinstance(paper, Paper)
     text = paper.bibtex()
     assert text.count("{") == text.count("}")
@@ -57,7 +57,7 @@ def test_an_entry_is_whole_bibtex(paper: object) -> None:
     assert str(paper.year) in paper.key
 
 
-def test_an_unknown_name_is_one_line() -> None:
+def test_an_unknown_name_raises_an_error() -> None:
     with pytest.raises(ClasswiseError, match="unknown recipe, part or attack 'cfa-tradess'; did you mean 'cfa-trades'"):
         papers("cfa-tradess")
 

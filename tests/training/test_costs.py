@@ -1,4 +1,4 @@
-"""What a step costs, counted: the numbers of docs/updates.md."""
+"""The counted cost of a step: the numbers of docs/updates.md."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PASSES: Counter[str] = Counter()
 
 
 class Counting(nn.Module):
-    """A linear model that counts the rows that go forward and come back."""
+    """A linear model that counts the rows of forward and backward passes."""
 
     def __init__(self, num_classes: int, in_channels: int) -> None:
         super().__init__()

@@ -63,7 +63,7 @@ def test_class_settings_override_scale_and_margin() -> None:
         assert torch.allclose(criterion(logits, y, settings), F.cross_entropy(4 * lowered, y, reduction="none"))
 
 
-def test_plain_softmax_leaves_the_model_and_the_recipe_as_they_were() -> None:
+def test_the_default_criterion_changes_neither_the_model_nor_the_recipe() -> None:
     def model(x: Tensor) -> Tensor:
         return x
 
@@ -87,7 +87,7 @@ def test_losses_are_per_image_and_not_negative(name: str) -> None:
 
 @pytest.mark.parametrize("classes", [2, 3, 10, 100])
 @pytest.mark.parametrize("name", ["standard", "at", "trades", "mart"])
-def test_the_margin_is_in_the_loss_and_the_scale_everywhere(name: str, classes: int) -> None:
+def test_the_margin_applies_to_the_loss_and_the_scale_to_every_pass(name: str, classes: int) -> None:
     model = build_model("lenet", num_classes=classes, in_channels=2, head="cosine").eval()
     cosines = EXACT.forward(model)
     y = torch.tensor([0, 1, 1, 1])
@@ -121,7 +121,7 @@ def test_the_margin_is_in_the_loss_and_the_scale_everywhere(name: str, classes: 
 
 @pytest.mark.parametrize("name", list(OBJECTIVES))
 def test_every_objective_attacks_the_scaled_model(name: str) -> None:
-    """Whether the criterion has the scale or a schedule sets it; the margin is in no attack."""
+    """With the scale of the criterion or of a schedule; attacks do not use the margin."""
     model = build_model("lenet", num_classes=3, in_channels=2, head="cosine").eval()
     cosines = EXACT.forward(model)
     batch = TrainingBatch(images(6, 2, 8), torch.tensor([0, 1, 1, 2, 2, 0]), torch.arange(6), Threat("Linf", 0.1))
@@ -136,7 +136,7 @@ def test_every_objective_attacks_the_scaled_model(name: str) -> None:
             assert torch.equal(points[key], expected[key]), key
 
 
-def test_the_head_returns_cosines_and_keeps_its_rows_on_the_sphere() -> None:
+def test_the_head_returns_cosines_and_its_rows_have_unit_norm() -> None:
     head = CosineHead(5, 3)
     with torch.no_grad():
         head.weight.mul_(7)
@@ -170,7 +170,7 @@ def test_every_model_of_the_zoo_has_a_cosine_head(name: str) -> None:
     assert torch.equal(again.eval()(torch.ones(1, 1, 16, 16)), model(torch.ones(1, 1, 16, 16)))
 
 
-def test_a_wrong_head_and_a_criterion_without_its_head_are_one_line() -> None:
+def test_a_wrong_head_and_a_criterion_without_its_head_raise_errors() -> None:
     with pytest.raises(ClasswiseError, match="head = 'sine' should be linear or cosine"):
         build_model("lenet", num_classes=3, in_channels=1, head="sine")
     with pytest.raises(ClasswiseError, match="criterion 'he' needs a model that returns cosines"):

@@ -1,4 +1,4 @@
-"""CSR: the weights of confusions by hand and by numpy, and the loss they enter."""
+"""CSR: the weights of confusions by hand and by numpy, and the loss."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def batch_of(y: list[int]) -> TrainingBatch:
     return TrainingBatch(images(len(y), 2, 3), torch.tensor(y), torch.arange(len(y)), Threat("Linf", 0.1))
 
 
-def test_the_one_confusion_there_is_gets_the_largest_weight() -> None:
+def test_a_single_confusion_has_the_largest_weight() -> None:
     confusion = torch.zeros(3, 3)
     confusion[2, 0] = 0.4
     expected = torch.full((3, 3), 0.01)
@@ -38,7 +38,7 @@ def test_the_one_confusion_there_is_gets_the_largest_weight() -> None:
 
 
 @pytest.mark.parametrize("classes", [2, 3, 10, 100])
-def test_it_is_numpys_first_singular_pair(classes: int) -> None:
+def test_the_weights_equal_numpys_first_singular_pair(classes: int) -> None:
     confusion = torch.rand(classes, classes, generator=torch.Generator().manual_seed(classes)).fill_diagonal_(0)
     left, values, right = np.linalg.svd(confusion.double().numpy())
     assert values[0] > values[1]
@@ -47,12 +47,12 @@ def test_it_is_numpys_first_singular_pair(classes: int) -> None:
     assert np.allclose(spectral_weights(confusion, 0.01, 2.01).numpy(), expected, atol=1e-5)
 
 
-def test_nothing_confused_is_weight_one() -> None:
+def test_without_errors_the_weights_are_one() -> None:
     assert torch.equal(spectral_weights(torch.zeros(4, 4), 0.01, 2.01), torch.ones(4, 4))
 
 
-def test_errors_are_counted_with_the_true_logit_handicapped() -> None:
-    """Rates by true class: class 0 errs once in two, class 1 once in two only by the handicap; class 2 is absent."""
+def test_errors_are_counted_with_the_handicap() -> None:
+    """Rates by true class: class 0 has one error in two, class 1 one in two due to the handicap; class 2 is absent."""
     schedule = ConfusionSpectrum()
     state = schedule.start(Classes(("a", "b", "c"), torch.tensor([5, 5, 5])))
     assert torch.equal(schedule.settings(state, ClassSettings(), 0).pair_weight, torch.ones(3, 3))  # type: ignore[arg-type]
@@ -68,7 +68,7 @@ def test_errors_are_counted_with_the_true_logit_handicapped() -> None:
 
 
 @pytest.mark.parametrize("classes", [2, 3, 10, 100])
-def test_the_loss_is_its_equation(classes: int) -> None:
+def test_the_loss_equals_its_equation(classes: int) -> None:
     model = EXACT.forward(Linear(classes))
     batch = batch_of([0, 1, 1, 1, 0])
     objective = ConfusionWeighted()
@@ -87,7 +87,7 @@ def test_the_loss_is_its_equation(classes: int) -> None:
         assert torch.allclose(terms["confused"], 0.3 * weight * F.cross_entropy(robust, batch.y, reduction="none"))
 
 
-def test_before_it_begins_it_is_trades() -> None:
+def test_before_start_fraction_it_is_trades() -> None:
     recipe = Recipe.read("csr")
     objective = recipe.parts.objective
     model = EXACT.forward(Linear(3))

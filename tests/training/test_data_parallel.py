@@ -1,4 +1,4 @@
-"""Trainings that several processes share: the run of one process with the batch of all."""
+"""Data-parallel runs equal runs of one process with the total batch size."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ CLOSE = 1e-5
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What two processes of torchrun left, and the model from which they started."""
+    """The results of two processes of torchrun, and the initial model."""
     path = tmp_path_factory.mktemp("together")
     start = {
         "model": SETTINGS["model"],
@@ -55,7 +55,7 @@ def state_of(run: Run) -> dict[str, Any]:
 
 
 def assert_alike(shared: Run, single: Run) -> None:
-    """The same images are right; weights and settings in force differ by rounding alone."""
+    """The same images are classified correctly; weights and settings differ by rounding only."""
     ours, theirs = shared.epochs, single.epochs
     numbers = [name for name in ours.columns if name not in ("epoch", "split", "class", "label")]
     assert ours.drop(columns=numbers).equals(theirs.drop(columns=numbers))
@@ -69,7 +69,7 @@ def assert_alike(shared: Run, single: Run) -> None:
 
 
 @pytest.mark.parametrize("recipe", RECIPES)
-def test_two_processes_count_as_one_with_the_doubled_batch(recipe: str, folder: Path, tmp_path: Path) -> None:
+def test_two_processes_equal_one_with_twice_the_batch_size(recipe: str, folder: Path, tmp_path: Path) -> None:
     overrides = with_memory(recipe, folder)
     single = train(recipe, budget="short", out=tmp_path / "run", overrides=overrides, batch_size=WHOLE)
     shared = Run(folder / recipe)
@@ -83,7 +83,7 @@ def test_two_processes_count_as_one_with_the_doubled_batch(recipe: str, folder: 
     assert shared.recipe.batch_size == WHOLE
 
 
-def test_the_command_line_speaks_once(ranks: list[dict[str, Any]], folder: Path) -> None:
+def test_only_the_main_process_prints(ranks: list[dict[str, Any]], folder: Path) -> None:
     assert [each["status"] for each in ranks] == [0, 0]
     assert "2 processes, batch size 40 in total" in ranks[0]["err"]
     assert "kept last, best" in ranks[0]["out"]
@@ -93,20 +93,20 @@ def test_the_command_line_speaks_once(ranks: list[dict[str, Any]], folder: Path)
 
 
 def test_killed_and_resumed_in_two_processes_gives_the_same_bits(folder: Path) -> None:
-    """With batch normalisation too, whose running statistics each process measures on its own rows, crafting or not."""
+    """Also with batch normalisation, whose statistics each process measures on its rows, in attacks and updates."""
     whole, cut = Run(folder / "norm"), Run(folder / "norm-cut")
     assert whole.complete
     assert contents(cut) == contents(whole)
 
 
-def test_the_others_hear_that_one_has_failed(ranks: list[dict[str, Any]]) -> None:
+def test_a_failure_of_one_process_stops_the_others(ranks: list[dict[str, Any]]) -> None:
     assert "norm-cut" not in ranks[0]  # it was killed
     assert ranks[1]["norm-cut"] == "ProcessFailedError: process 0 of 2 failed: Killed"
 
 
-def test_what_two_began_one_can_finish_and_the_other_way_round(folder: Path, tmp_path: Path) -> None:
+def test_a_run_can_be_resumed_with_another_number_of_processes(folder: Path, tmp_path: Path) -> None:
     single = train("at", budget="short", out=tmp_path / "run", overrides=begun(folder), batch_size=WHOLE)
-    with pytest.raises(ClasswiseError, match="batch_size was 40, now 20; resume with the same"):
+    with pytest.raises(ClasswiseError, match="batch_size was 40, now 20; use the same recipe"):
         train("at", budget="short", out=folder / "handed-over", overrides=begun(folder), batch_size=EACH, resume=True)
     for name, now in (("handed-over", 1), ("taken-over", 2)):
         run = train("at", budget="short", out=folder / name, overrides=begun(folder), batch_size=WHOLE, resume=True)
@@ -115,7 +115,7 @@ def test_what_two_began_one_can_finish_and_the_other_way_round(folder: Path, tmp
         assert resumed[0] == now
 
 
-def test_processes_must_be_asked_for_the_same(ranks: list[dict[str, Any]]) -> None:
+def test_processes_must_have_the_same_arguments(ranks: list[dict[str, Any]]) -> None:
     for each in ranks:
         assert each["differ"].startswith(
             "ClasswiseError: process 1 has a different recipe; start all processes with the same"
@@ -130,7 +130,7 @@ def test_synchronised_statistics_need_gpus(tmp_path: Path, monkeypatch: pytest.M
 
 
 @pytest.mark.parametrize(("count", "size"), [(8, 2), (9, 2), (11, 3), (4, 2)])
-def test_every_row_is_somebodys(count: int, size: int) -> None:
+def test_every_row_belongs_to_one_process(count: int, size: int) -> None:
     y = torch.arange(count)
     batch = TrainingBatch(torch.rand(count, 1, 2, 2), y, y + 7, Threat("Linf", y / 100), target=-y)
     parts = [BatchShard(ProcessGroup(rank, size), count).of_batch(batch) for rank in range(size)]
@@ -141,5 +141,5 @@ def test_every_row_is_somebodys(count: int, size: int) -> None:
     assert max(map(len, (part.y for part in parts))) - min(map(len, (part.y for part in parts))) <= 1
 
 
-def test_too_few_rows_are_everybodys() -> None:
+def test_too_few_rows_are_replicated() -> None:
     assert [BatchShard(ProcessGroup(rank, 2), 3).rows for rank in range(2)] == [slice(0, 3)] * 2

@@ -1,4 +1,4 @@
-"""A short run of every method on digits, and a step of each with any number of classes."""
+"""A short run of every method on digits, and runs with any number of classes."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_every_method_trains_on_digits_and_resumes_to_the_same_bits(
     assert all(bool(value.isfinite().all()) for state in states for value in state.values())
 
 
-def test_a_run_may_start_from_another(tmp_path: Path) -> None:
+def test_a_run_may_start_from_the_weights_of_another(tmp_path: Path) -> None:
     first = train("at", budget="short", out=tmp_path / "first", data="digits", overrides=TINY, epochs=1)
     overrides = TINY | {"model": {"name": "lenet", "weights": str(first.path)}}
     still = {"optimizer": {"name": "sgd", "lr": 1e-30}, "epochs": 1}
@@ -59,7 +59,7 @@ def test_a_run_may_start_from_another(tmp_path: Path) -> None:
 
 
 class Heard(NullProgress):
-    """Keeps the lines."""
+    """Records the log lines."""
 
     def __init__(self) -> None:
         self.lines: list[str] = []
@@ -70,7 +70,7 @@ class Heard(NullProgress):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "part"), [("frl", "frl"), ("faal", "faal"), ("dafa", None)])
-def test_what_is_meant_for_robust_models_says_so(name: str, part: str | None, tmp_path: Path) -> None:
+def test_fine_tuning_methods_log_a_note_for_random_weights(name: str, part: str | None, tmp_path: Path) -> None:
     heard = Heard()
     first = train(name, budget="short", out=tmp_path / "run", data="digits", overrides=TINY, epochs=1, progress=heard)
     said = [line for line in heard.lines if "designed to fine-tune" in line]
@@ -82,8 +82,8 @@ def test_what_is_meant_for_robust_models_says_so(name: str, part: str | None, tm
     assert not any("designed to fine-tune" in line for line in started.lines)
 
 
-def test_standard_training_keeps_its_last_epoch(tmp_path: Path) -> None:
-    """What it loses as it learns, robust accuracy, would choose one of its first."""
+def test_standard_training_selects_the_last_epoch(tmp_path: Path) -> None:
+    """Its robust accuracy decreases during training, so it would select an early epoch."""
     overrides = TINY | {"epochs": 4, "threat": "Linf:0.3"}
     quiet, warned = Heard(), Heard()
     run = train("standard", budget="short", out=tmp_path / "run", data="digits", overrides=overrides, progress=quiet)
@@ -120,7 +120,7 @@ def test_the_digest_of_a_recipe_without_initial_weights_is_fixed() -> None:
 
 
 class NeverWaits(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch does not annotate it
-    """Refuses what would wait for a device: a number read from a tensor, a shape that depends on values."""
+    """Reject operations that synchronise with the device: reading a number, or a value-dependent shape."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         del types
@@ -131,10 +131,10 @@ class NeverWaits(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch d
 @pytest.mark.slow
 @pytest.mark.parametrize("count", [2, 100])
 @pytest.mark.parametrize("name", METHODS | ELSEWHERE)
-def test_every_method_takes_any_number_of_classes_unbalanced_and_missing_and_never_waits_in_a_step(
+def test_every_method_supports_any_number_of_classes_and_never_synchronises_in_a_step(
     name: str, count: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Class c has about 1/(c + 1) of the first one's images; no batch holds all of 100 classes."""
+    """Class c has about 1/(c + 1) of the images of class 0; no batch contains all of 100 classes."""
 
     def watched(call: Callable[..., Any]) -> Callable[..., Any]:
         def run(*args: Any) -> Any:

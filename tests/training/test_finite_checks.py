@@ -1,4 +1,4 @@
-"""Trainings whose loss or weights are not finite: they stop at once, and nothing of it is saved."""
+"""Runs with a non-finite loss or weights: they stop immediately, and no such state is saved."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def trained(out: Path, overrides: Mapping[str, Any] | None = None, **more: Any) 
 
 
 def diverging(monkeypatch: pytest.MonkeyPatch, at: int) -> None:
-    """Let the weights overflow in the step of that number, counted over the run."""
+    """Make the weights overflow in a step, counted over the run."""
     step, done = Trainer.train_step, []
 
     def train_step(self: Trainer, rows: torch.Tensor, settings: ClassSettings) -> None:
@@ -68,8 +68,10 @@ def test_a_learning_rate_that_is_too_high(tmp_path: Path) -> None:
     ("at", "place"),
     [(5, "loss is not finite at epoch 2, step 2"), (8, "weights are not finite at epoch 2, step 4")],
 )
-def test_the_last_finite_checkpoint_stays(at: int, place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The loss does not show weights that overflow in the last step: they are checked before they are saved."""
+def test_the_last_finite_checkpoint_is_retained(
+    at: int, place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Weights that overflow in the last step do not affect the loss; they are checked before they are saved."""
     diverging(monkeypatch, at)
     out = tmp_path / "run"
     with pytest.raises(ClasswiseError, match=f"the {place}.*; the last finite checkpoint is in {out}"):
@@ -82,7 +84,7 @@ def test_the_last_finite_checkpoint_stays(at: int, place: str, tmp_path: Path, m
     assert trained(out, resume=True).complete  # whatever it was has passed
 
 
-def test_continuing_is_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_continue_logs_an_event(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     diverging(monkeypatch, 5)
     run = trained(tmp_path / "run", on_nan="continue")
     assert run.complete

@@ -1,4 +1,4 @@
-"""Friendly adversarial training: where an image's attack stops, step by step."""
+"""Friendly adversarial training: the iterate at which the attack of an image stops."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def world(classes: int) -> tuple[Forward, AttackInputs]:
 
 
 def path(model: Forward, inputs: AttackInputs) -> tuple[Tensor, Tensor]:
-    """Every iterate (T + 1, N, ...) of the plain attack, and whether it is misclassified (T + 1, N)."""
+    """Return every iterate (T + 1, N, ...) of the plain attack, and whether it is misclassified (T + 1, N)."""
     state = ATTACK.start(model, inputs)
     iterates = [state["x"]]
     for _ in range(ATTACK.length):
@@ -50,8 +50,8 @@ def path(model: Forward, inputs: AttackInputs) -> tuple[Tensor, Tensor]:
 
 @pytest.mark.parametrize("classes", [2, 3, 10, 100])
 @pytest.mark.parametrize("past", [0, 1, 2, 3])
-def test_never_more_than_tau_steps_past_the_boundary(classes: int, past: int) -> None:
-    """Image by image: the first iterate with more than tau misclassified ones up to it, else the last."""
+def test_the_attack_stops_tau_steps_after_the_first_misclassification(classes: int, past: int) -> None:
+    """For each image: the first iterate with more than tau misclassified iterates up to it, else the last."""
     model, case = world(classes)
     iterates, wrong = path(model, case)
     right, stopped = attack_to_boundary(ATTACK, model, case, past)
@@ -67,7 +67,7 @@ def test_never_more_than_tau_steps_past_the_boundary(classes: int, past: int) ->
     assert crossed > 4
 
 
-def test_tau_beyond_the_steps_is_the_attack_itself() -> None:
+def test_tau_beyond_the_steps_equals_the_plain_attack() -> None:
     model, case = world(3)
     assert torch.equal(attack_to_boundary(ATTACK, model, case, 8)[1], ATTACK.run(model, case))
 
@@ -79,7 +79,7 @@ def test_tau_beyond_the_steps_is_the_attack_itself() -> None:
         ("fat-trades", {0.0: 0, 30 / 85: 1, 50 / 85: 2, 0.8: 2, 70 / 85: 3}),
     ],
 )
-def test_tau_grows_along_the_run(name: str, expected: dict[float, int]) -> None:
+def test_tau_increases_at_the_milestones(name: str, expected: dict[float, int]) -> None:
     model, case = world(3)
     objective = make(OBJECTIVES, name)
     attack = objective.inner(ATTACK)
@@ -91,14 +91,14 @@ def test_tau_grows_along_the_run(name: str, expected: dict[float, int]) -> None:
         assert torch.equal(points["robust"], attack_to_boundary(attack, model, compared, past)[1])
 
 
-def test_a_tau_too_few_is_one_line() -> None:
+def test_too_few_taus_raise_an_error() -> None:
     with pytest.raises(ClasswiseError, match="tau must have one value more than milestones"):
         Friendly(tau=(0, 1), milestones=(0.3, 0.6))
     with pytest.raises(ClasswiseError, match="tau must have one value more than milestones"):
         Recipe.read("fat", {"objective.tau": [0, 1]})
 
 
-def test_cfa_takes_three_steps_past() -> None:
+def test_cfa_fat_uses_tau_3() -> None:
     objective = Recipe.read("cfa-fat").parts.objective
     assert isinstance(objective, Friendly)
     assert (objective.tau, objective.milestones) == ((3,), ())

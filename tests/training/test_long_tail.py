@@ -1,4 +1,4 @@
-"""Long-tail techniques by hand: focal loss, alike logits, one class before others, the beta that chooses itself."""
+"""Long-tail techniques by hand: focal loss, logit similarity, emphasis on one class, automatic choice of beta."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_class_similarity_by_hand() -> None:
 
 
 @pytest.mark.parametrize("count", [2, 3, 10, 100])
-def test_the_penalty_joins_the_mean(count: int) -> None:
+def test_the_penalty_is_added_to_the_mean(count: int) -> None:
     generator = torch.Generator().manual_seed(count)
     logits = torch.randn(30, count, generator=generator, requires_grad=True)
     y = torch.randint(min(count, 7), (30,), generator=generator)
@@ -80,7 +80,7 @@ def test_the_penalty_joins_the_mean(count: int) -> None:
 
 
 @pytest.mark.parametrize("count", [2, 3, 10, 100])
-def test_one_class_before_the_others(count: int) -> None:
+def test_emphasis_on_one_class(count: int) -> None:
     schedule = CriticalClass(critical="class 1", weight=4)
     after = schedule.settings(schedule.start(classes(count)), ClassSettings(clean_weight=torch.full((count,), 0.5)), 7)
     assert after.robust_weight is not None
@@ -103,7 +103,7 @@ def test_one_class_before_the_others(count: int) -> None:
     ],
     ids=lambda spec: spec["name"],
 )
-def test_a_class_that_is_not_there_is_one_line(spec: dict[str, object]) -> None:
+def test_an_unknown_class_raises_an_error(spec: dict[str, object]) -> None:
     schedule = make(SCHEDULES, spec)
     with pytest.raises(ClasswiseError, match="unknown class 'class 11'; did you mean 'class 1'"):
         schedule.start(classes(3))
@@ -112,8 +112,8 @@ def test_a_class_that_is_not_there_is_one_line(spec: dict[str, object]) -> None:
         schedule.start(missing)
 
 
-def test_the_front_by_hand() -> None:
-    """Class 0 against the mean of the others; the third run is beaten by the second, the last two are equal."""
+def test_the_pareto_front_by_hand() -> None:
+    """Class 0 against the mean of the others; the third run is dominated by the second, the last two are equal."""
     runs = [[0.2, 0.6, 0.6], [0.3, 0.5, 0.6], [0.3, 0.5, 0.5], [0.5, 0.3, 0.2], [0.5, 0.25, 0.25]]
     assert pareto_front(runs, 0).tolist() == [True, True, False, True, True]
     assert pareto_front([[0.2, 0.6, math.nan], [0.1, 0.7, math.nan]], 0).tolist() == [True, True]
@@ -123,8 +123,8 @@ CONFUSION = torch.tensor([[60.0, 30, 10], [25, 40, 35], [0, 10, 90]])
 HOMING = torch.tensor([[0.0, 9, 0], [20, 0, 5], [0, 0, 0]])
 
 
-def test_whose_beta_for_whose_sake_by_hand() -> None:
-    """Class 1 is the worst; class 2 takes most of its images, but from class 0 more of them come home."""
+def test_the_pair_of_auto_beta_by_hand() -> None:
+    """Class 1 is the worst; class 2 absorbs most of its errors, but the homing count of class 0 is larger."""
     assert chosen(CONFUSION).tolist() == [1, 2]
     assert chosen(CONFUSION, HOMING).tolist() == [1, 0]
     assert chosen(CONFUSION, torch.zeros(3, 3)).tolist() == [1, 2]
@@ -135,7 +135,7 @@ def test_whose_beta_for_whose_sake_by_hand() -> None:
 
 
 @pytest.mark.parametrize("count", [2, 3, 10, 100])
-def test_auto_beta_lowers_one_beta_from_its_epoch_on(count: int) -> None:
+def test_auto_beta_lowers_one_beta_from_start_epoch(count: int) -> None:
     schedule, beta = AutoBeta(beta=0.5, start_epoch=2), torch.full((count,), 6.0)
     confusion = 10 * torch.eye(count)
     confusion[1, 0], confusion[1, 1] = 7, 3
@@ -166,7 +166,7 @@ def test_auto_beta_takes_the_matrices_of_an_audit() -> None:
 
 
 @pytest.mark.parametrize("strength", [1, 2, 4])
-def test_the_papers_three_strengths(strength: int) -> None:
+def test_the_three_strengths_of_the_paper(strength: int) -> None:
     schedule = Recipe.read("robust-error", {"schedules.0.strength": strength}).parts.schedules[0]
     state = schedule.after_epoch(schedule.start(classes(3)), {"train.robust": torch.tensor([0.5, 0.4, 0.3])}, 0)
     weights = schedule.settings(state, NONE, 1).robust_weight

@@ -34,7 +34,7 @@ def test_with_two_classes_it_is_twice_the_cross_entropy() -> None:
     assert torch.allclose(boosted_cross_entropy(logits, y), twice, atol=1e-6)
 
 
-def test_it_stays_finite_where_the_softmax_is_saturated() -> None:
+def test_it_is_finite_for_a_saturated_softmax() -> None:
     logits = torch.tensor([[500.0, 0.0, -500.0]] * 3, requires_grad=True)
     loss = boosted_cross_entropy(logits, torch.arange(3))
     loss.sum().backward()  # type: ignore[no-untyped-call]
@@ -44,8 +44,8 @@ def test_it_stays_finite_where_the_softmax_is_saturated() -> None:
 
 
 @pytest.mark.parametrize("classes", [2, 3, 10, 100])
-def test_mart_is_its_equation(classes: int) -> None:
-    """Also with classes that the batch lacks, one beta for all or one for each."""
+def test_mart_equals_its_equation(classes: int) -> None:
+    """Also with classes absent from the batch, and with one beta or class-wise betas."""
     model = EXACT.forward(Linear(classes))
     y = torch.tensor([0, 1, 1, 1, 0, 1])
     batch = TrainingBatch(images(6, 2, 3), y, torch.arange(6), Threat("Linf", 0.1))
@@ -63,5 +63,5 @@ def test_mart_is_its_equation(classes: int) -> None:
         assert torch.allclose(found, expected, atol=1e-5)
 
 
-def test_it_attacks_the_cross_entropy_from_a_small_normal_start() -> None:
+def test_the_attack_maximises_the_cross_entropy_from_a_small_normal_perturbation() -> None:
     assert Mart().inner(make(ATTACKS, "pgd")) == make(ATTACKS, "pgd:objective=ce,random_init=normal")

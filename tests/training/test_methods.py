@@ -1,4 +1,4 @@
-"""Each method in the loop on digits: it runs, the loss is finite, and a killed run resumes to the same bits."""
+"""Each method on digits: it runs, the loss is finite, and a killed run resumes bit-identically."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_killed_inside_an_epoch_and_resumed_gives_the_same_bits(
 
 
 @pytest.mark.slow
-def test_the_hypersphere_is_learnt_on(tmp_path: Path) -> None:
+def test_training_with_hypersphere_embedding_learns(tmp_path: Path) -> None:
     overrides = {key: value for key, value in SMALL.items() if key != "model"}
     overrides |= {"model.width": 0.0625, "data.subset": 400, "epochs": 8, "batch_size": 32, "attack.steps": 1}
     run = train("he", budget="short", out=tmp_path / "run", data="digits", overrides=overrides)

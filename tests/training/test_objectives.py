@@ -1,4 +1,4 @@
-"""Objectives against their formulas written out with torch's own functions."""
+"""Objectives compared with their formulas in torch functions."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def worked(name: str, model: Forward, batch: TrainingBatch, settings: ClassSetti
 
 
 @pytest.mark.parametrize("name", list(OBJECTIVES))
-def test_points_stay_in_each_images_ball_and_terms_are_per_image(
+def test_points_are_in_the_ball_of_each_image_and_terms_are_per_image(
     name: str, model: Forward, batch: TrainingBatch
 ) -> None:
     step, points = worked(name, model, batch, ClassSettings(beta=torch.full((3,), 6.0)))
@@ -65,7 +65,7 @@ def test_adversarial_training_is_the_cross_entropy_at_the_attacked_points(model:
     assert bool((step.terms["robust"] > F.cross_entropy(model(batch.x), batch.y, reduction="none")).any())
 
 
-def test_trades_is_its_equation(model: Forward, batch: TrainingBatch) -> None:
+def test_trades_equals_its_equation(model: Forward, batch: TrainingBatch) -> None:
     beta = torch.tensor([1.0, 6.0, 3.0])
     for settings, betas in ((ClassSettings(), torch.full((12,), 6.0)), (ClassSettings(beta=beta), beta[batch.y])):
         step, points = worked("trades", model, batch, settings)
@@ -75,7 +75,7 @@ def test_trades_is_its_equation(model: Forward, batch: TrainingBatch) -> None:
         assert torch.allclose(mean(step, batch, settings), expected, atol=1e-6)
 
 
-def test_trades_attacks_the_divergence_from_a_small_normal_start() -> None:
+def test_trades_maximises_the_divergence_from_a_small_normal_perturbation() -> None:
     attack = Trades().inner(make(ATTACKS, "pgd:steps=10"))
     assert attack == make(ATTACKS, "pgd:steps=10,objective=kl,random_init=normal")
 

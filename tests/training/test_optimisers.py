@@ -28,6 +28,6 @@ def test_adams_first_two_steps_by_hand(decoupled: bool) -> None:
         assert float(model.weight.detach()) == pytest.approx(weight, abs=1e-6)
 
 
-def test_a_bad_beta_names_the_field() -> None:
+def test_an_invalid_beta_is_named() -> None:
     with pytest.raises(ClasswiseError, match=r"betas.1 = 2"):
         Recipe.read("at-adam", {"optimizer.betas": [0.9, 2]})

@@ -1,4 +1,4 @@
-"""Parts describe themselves; `python -m tests.training.test_parts` writes the tables of the documents from that."""
+"""Descriptions of parts; `python -m tests.training.test_parts` generates the tables of the documents from them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def ids(value: object) -> str:
 
 
 def table(*rows: tuple[object, ...]) -> str:
-    """Rows as Markdown; the first one names the columns."""
+    """Format rows as a Markdown table; the first row is the header."""
     first, *rest = [[str(cell).replace("|", "\\|") for cell in row] for row in rows]
     return "\n".join("| " + " | ".join(row) + " |" for row in (first, ["---"] * len(first), *rest))
 
@@ -86,23 +86,23 @@ TABLES = {
     ("updates.md", "updates"): updates,
     ("methods.md", "recipes"): recipes,
 }
-"""The generated tables: page and name to text."""
+"""The generated tables by page and name."""
 
 
 def block(name: str) -> re.Pattern[str]:
-    """Where a generated table lies in its page."""
+    """A pattern for a generated table in its page."""
     return re.compile(rf"(<!-- generated: {name} -->\n)(.*?)(\n<!-- end -->)", re.DOTALL)
 
 
 @pytest.mark.parametrize(("page", "name"), TABLES)
-def test_the_documents_hold_the_generated_tables(page: str, name: str) -> None:
-    """To write them again: ``python -m tests.training.test_parts``."""
+def test_the_documents_contain_the_generated_tables(page: str, name: str) -> None:
+    """To regenerate them: ``python -m tests.training.test_parts``."""
     (found,) = block(name).findall((DOCS / page).read_text(encoding="utf-8"))
     assert found[1] == TABLES[page, name]()
 
 
 @pytest.mark.parametrize(("registry", "name"), REGISTERED, ids=ids)
-def test_every_part_names_papers_that_are_known(registry: Registry[Any], name: str) -> None:
+def test_the_sources_of_every_part_are_in_the_bibliography(registry: Registry[Any], name: str) -> None:
     part = registry.load(name)
     if isinstance(part, type):
         assert issubclass(part, Described)

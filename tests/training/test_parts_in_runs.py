@@ -1,4 +1,4 @@
-"""Updates, averages, optimisers and single-step attacks in whole runs: they learn, and they resume to the same bits."""
+"""Updates, averaging, optimisers and single-step attacks in complete runs: they learn and resume bit-identically."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .killing import KillAt, Killed
 from .test_trainer import SMALL, contents
 
 TINY = SMALL | {"data.subset": 120, "epochs": 2, "batch_size": 32}
-"""Three steps an epoch."""
+"""Three steps per epoch."""
 
 
 @pytest.mark.slow
@@ -55,8 +55,8 @@ def test_they_learn_digits(recipe: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_what_a_step_counts_is_of_the_weights_as_they_were(tmp_path: Path) -> None:
-    """One step: the first pass is at the weights that both runs start from, AWP's second one is far from them."""
+def test_the_accuracies_of_a_step_are_those_before_the_update(tmp_path: Path) -> None:
+    """One step: the first pass is at the initial weights of both runs, the second pass of AWP is far from them."""
     overrides = TINY | {"epochs": 1, "batch_size": 120, "update.start_fraction": 0.0}
     runs = [
         train(

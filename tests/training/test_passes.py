@@ -1,4 +1,4 @@
-"""The cost that every objective gives for itself, counted."""
+"""The declared cost of every objective, compared with counted passes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from ..attacks.models import Linear, images
 
 
 class Counted(torch.nn.Module):
-    """Counts its forward passes and the backward passes through them."""
+    """Count forward passes and the backward passes through them."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -41,7 +41,7 @@ class Counted(torch.nn.Module):
 
 
 @pytest.mark.parametrize("name", list(OBJECTIVES))
-def test_the_passes_of_a_step_are_those_that_the_objective_says(name: str) -> None:
+def test_the_passes_of_a_step_equal_the_declared_cost(name: str) -> None:
     model = Counted()
     objective: Any = make(OBJECTIVES, name)
     batch = TrainingBatch(images(4, 2, 3), torch.tensor([0, 1, 1, 1]), torch.arange(4), Threat("Linf", 0.1), progress=1)

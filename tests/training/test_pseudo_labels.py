@@ -1,4 +1,4 @@
-"""Robust self-training: who labels, how batches are mixed and weighed, and what is refused."""
+"""Robust self-training: pseudo-labels, the composition and weights of batches, and invalid inputs."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def teacher(tmp_path_factory: pytest.TempPathFactory) -> Run:
 
 @pytest.fixture(scope="module")
 def others() -> Images:
-    """Images of the test split, all of them labelled 0, which is not to be looked at."""
+    """Images of the test split, all labelled 0; the labels must not be used."""
     images = load_data("digits", split="test", subset=90)
     return Images(images.x, torch.zeros_like(images.y), ["nothing"], "others")
 
@@ -65,7 +65,7 @@ def says(recipe: str, out: Path, **more: Any) -> str:
 
 
 def trainer(share: float, batch_size: int, others: Images) -> Trainer:
-    """On 80 labelled images."""
+    """A trainer on 80 labelled images."""
     overrides = SMALL | {"data.unlabelled.fraction": share, "batch_size": batch_size}
     recipe = Recipe.read("rst", overrides, budget="short")
     images = load_data("digits", split="train", subset=100)
@@ -74,7 +74,7 @@ def trainer(share: float, batch_size: int, others: Images) -> Trainer:
 
 
 @pytest.mark.parametrize(("share", "batch_size", "extra"), [(0.5, 32, 16), (0.25, 32, 8), (0.9, 10, 9), (0.5, 5, 2)])
-def test_a_batch_holds_the_share_and_an_epoch_each_labelled_image_once(
+def test_a_batch_has_the_fraction_and_an_epoch_each_labelled_image_once(
     share: float, batch_size: int, extra: int, others: Images
 ) -> None:
     made = trainer(share, batch_size, others)
@@ -89,7 +89,7 @@ def test_a_batch_holds_the_share_and_an_epoch_each_labelled_image_once(
     assert torch.equal(torch.cat(seen), order)
 
 
-def test_every_image_of_a_batch_weighs_the_same(others: Images) -> None:
+def test_all_images_of_a_batch_have_the_same_weight(others: Images) -> None:
     """TRADES on all: the loss is half the mean over labelled images and half the mean over pseudo-labelled ones."""
     made = trainer(0.5, 32, others)
     settings = made.class_settings()
@@ -111,7 +111,7 @@ def test_every_image_of_a_batch_weighs_the_same(others: Images) -> None:
 
 
 @pytest.mark.slow
-def test_the_teacher_labels_and_a_killed_run_needs_it_no_more(
+def test_a_resumed_run_does_not_need_the_teacher(
     teacher: Run, others: Images, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     overrides = with_teacher(teacher)
@@ -135,7 +135,7 @@ def test_the_teacher_labels_and_a_killed_run_needs_it_no_more(
     assert contents(cut) == contents(whole)
 
 
-def test_what_does_not_fit_is_one_line_before_training(teacher: Run, others: Images, tmp_path: Path) -> None:
+def test_incompatible_inputs_raise_errors_before_training(teacher: Run, others: Images, tmp_path: Path) -> None:
     out, overrides = tmp_path / "run", with_teacher(teacher)
     large = Images(torch.rand(4, 3, 16, 16), torch.zeros(4, dtype=torch.int64), name="photos")
     message = says("rst", out, budget="short", overrides=overrides, unlabelled=large)
@@ -156,14 +156,14 @@ def test_what_does_not_fit_is_one_line_before_training(teacher: Run, others: Ima
         ({"batch_size": 1}, "batch_size = 1 is too small for a fraction of 0.5"),
     ],
 )
-def test_a_bad_recipe_is_one_line(overrides: dict[str, Any], message: str) -> None:
+def test_an_invalid_recipe_raises_an_error(overrides: dict[str, Any], message: str) -> None:
     with pytest.raises(ClasswiseError) as caught:
         Recipe.read("rst", overrides)
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
-def test_the_recipe_is_the_papers() -> None:
+def test_the_recipe_has_the_settings_of_the_paper() -> None:
     recipe = Recipe.read("rst")
     assert recipe.data.unlabelled is not None
     assert (recipe.batch_size, recipe.data.unlabelled.of(256), recipe.epochs, recipe.lr_schedule) == (
@@ -177,7 +177,7 @@ def test_the_recipe_is_the_papers() -> None:
     assert again.data.unlabelled == recipe.data.unlabelled
 
 
-def test_bytes_and_floats_join() -> None:
+def test_uint8_and_float_images_are_concatenated() -> None:
     images = Images(torch.full((2, 1, 1, 1), 255, dtype=torch.uint8), torch.tensor([0, 1]), index=torch.tensor([4, 7]))
     extra = Images(torch.full((1, 1, 1, 1), 0.5), torch.tensor([1]))
     both = concatenated(images, extra)

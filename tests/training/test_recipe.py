@@ -1,4 +1,4 @@
-"""Recipes: complete, found wrong before anything is read, changed by dotted fields."""
+"""Recipes: completion, validation before data is read, overrides by dotted field."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from classwise.training.recipe_files import recipe_names
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", recipe_names())
-def test_every_recipe_of_the_package_is_whole(name: str) -> None:
+def test_every_recipe_of_the_package_is_complete(name: str) -> None:
     recipe = Recipe.read(name)
     assert recipe.name == name
     assert recipe.description.endswith(".")
@@ -30,7 +30,7 @@ def test_every_recipe_of_the_package_is_whole(name: str) -> None:
     assert again.digest() == complete.digest()
 
 
-def test_the_papers_settings_stand_in_the_recipe() -> None:
+def test_recipes_have_the_settings_of_the_papers() -> None:
     recipe = Recipe.read("cfa-trades")
     parts = recipe.parts
     assert (recipe.epochs, recipe.batch_size, recipe.data.validation) == (200, 128, 0.02)
@@ -66,7 +66,7 @@ def test_the_papers_settings_stand_in_the_recipe() -> None:
         ("cfa-trades", 30, {}),
     ],
 )
-def test_in_another_number_of_epochs_moments_stay_at_their_shares(
+def test_another_number_of_epochs_scales_the_epochs_of_schedules(
     name: str, epochs: int, expected: dict[str, int]
 ) -> None:
     overrides = Recipe.read(name).epoch_overrides(epochs)
@@ -122,7 +122,7 @@ def test_every_field_can_be_changed(overrides: Mapping[str, Any], field: Any, va
         ),
     ],
 )
-def test_a_mistake_is_one_line(name: str, overrides: Mapping[str, Any], says: str) -> None:
+def test_invalid_values_raise_errors(name: str, overrides: Mapping[str, Any], says: str) -> None:
     with pytest.raises(ClasswiseError) as caught:
         Recipe.read(name, overrides)
     assert says in str(caught.value)
@@ -137,7 +137,7 @@ def test_a_file_may_extend_a_recipe(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["[1, 2]", "a: b: c", "just words"])
-def test_a_file_that_is_no_recipe_is_one_line(tmp_path: Path, text: str) -> None:
+def test_an_invalid_recipe_file_raises_an_error(tmp_path: Path, text: str) -> None:
     file = tmp_path / "mine.yaml"
     file.write_text(text)
     with pytest.raises(ClasswiseError) as caught:
@@ -145,7 +145,7 @@ def test_a_file_that_is_no_recipe_is_one_line(tmp_path: Path, text: str) -> None
     assert "mine.yaml" in str(caught.value)
 
 
-def test_the_digest_ignores_names_and_places_and_nothing_else() -> None:
+def test_the_digest_ignores_names_and_paths_only() -> None:
     recipe = Recipe.read("at")
     assert recipe.digest() == Recipe.read("at", {"name": "other", "data.root": "/elsewhere"}).digest()
     assert recipe.digest() != Recipe.read("at", {"seed": 1}).digest()
@@ -169,6 +169,6 @@ def test_the_digest_ignores_names_and_places_and_nothing_else() -> None:
     ],
     ids=lambda value: type(value).__name__,
 )
-def test_rates_by_hand(rate: LRSchedule, expected: dict[float, float]) -> None:
+def test_lr_schedules_by_hand(rate: LRSchedule, expected: dict[float, float]) -> None:
     for progress, factor in expected.items():
         assert rate.factor(progress) == pytest.approx(factor, abs=1e-12)

@@ -1,4 +1,4 @@
-"""The rules that choose an epoch, by hand, with classes that the split has not and classes of other sizes."""
+"""The selection rules by hand, with absent classes and classes of different sizes."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_the_rules_by_hand(robust: list[float], count: list[float], overall: flo
         assert rule(torch.tensor(robust), torch.tensor(count)) == pytest.approx(score)
 
 
-def test_the_rules_choose_different_epochs() -> None:
+def test_the_rules_select_different_epochs() -> None:
     epochs = [[0.9, 0.1], [0.5, 0.3], [0.8, 0.25], [0.4, 0.2]]
     count, chosen = torch.ones(2), {}
     for name in SELECTIONS:
@@ -48,7 +48,7 @@ def test_the_rules_choose_different_epochs() -> None:
 
 
 Y = torch.tensor([0, 0, 0, 0, 2, 2])
-"""Of three classes the split has two."""
+"""Two of three classes are in the split."""
 
 
 def chosen(epochs: list[Tensor], y: Tensor, window: int = 3) -> list[bool]:
@@ -59,8 +59,8 @@ def chosen(epochs: list[Tensor], y: Tensor, window: int = 3) -> list[bool]:
     return answers
 
 
-def test_the_merit_and_its_error_by_hand() -> None:
-    """Means 0.5 and 0.3: J = 2.6/6 + 0.3, the images of the worst class (2) counting 1/6 + 1/2."""
+def test_the_score_and_its_standard_error_by_hand() -> None:
+    """Means 0.5 and 0.3: J = 2.6/6 + 0.3, the weight of images of the worst class (2) is 1/6 + 1/2."""
     scores = torch.tensor([0.2, 0.4, 0.6, 0.8, 0.3, 0.3], dtype=torch.float64)
     parts = _contributions(scores, Y)
     assert parts.tolist() == pytest.approx([0.2 / 6, 0.4 / 6, 0.6 / 6, 0.8 / 6, 0.3 * 2 / 3, 0.3 * 2 / 3])
@@ -69,7 +69,7 @@ def test_the_merit_and_its_error_by_hand() -> None:
     assert _standard_error_of_sum(torch.tensor([5.0, 1.0, 1.0], dtype=torch.float64), torch.tensor([0, 1, 1])) == 0
 
 
-def test_the_error_is_that_of_drawing_the_images_anew() -> None:
+def test_the_standard_error_equals_that_of_resampling_the_images() -> None:
     generator = np.random.default_rng(0)
     y = np.repeat([0, 1, 2], [40, 60, 100])
     values = generator.normal(size=200) * (1 + y)
@@ -81,8 +81,8 @@ def test_the_error_is_that_of_drawing_the_images_anew() -> None:
     )
 
 
-def test_of_epochs_as_good_as_the_best_the_last_is_kept() -> None:
-    """With a window of 1: a lag that all images share has no error; one within the spread of the images is none."""
+def test_the_last_epoch_within_the_error_is_selected() -> None:
+    """With a window of 1: a difference common to all images has no error; one within the error is ignored."""
     first = torch.tensor([0.2, 0.4, 0.6, 0.8, 0.3, 0.3], dtype=torch.float64)
     evenly_worse = first.clone()
     evenly_worse[:4] -= 0.001  # class 0 is not the worst, so that each image lags by 0.001 / 6
@@ -92,7 +92,7 @@ def test_of_epochs_as_good_as_the_best_the_last_is_kept() -> None:
 
 
 @pytest.mark.parametrize("classes", [2, 3, 10, 100])
-def test_epoch_by_epoch_it_finds_what_the_definition_finds_at_the_end(classes: int) -> None:
+def test_sequential_selection_equals_the_definition(classes: int) -> None:
     generator = torch.Generator().manual_seed(classes)
     y = torch.arange(4 * classes) % classes
     drift = torch.linspace(0, 1, 12).mul(math.pi).sin() * 0.2
@@ -107,7 +107,7 @@ def test_epoch_by_epoch_it_finds_what_the_definition_finds_at_the_end(classes: i
 
 
 @pytest.mark.slow
-def test_a_run_keeps_that_epoch_reports_no_score_and_resumes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_selects_that_epoch_without_a_score_and_resumes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     overrides = SMALL | {
         "model": {"name": "lenet"},
         "averaging.start_fraction": 0.3,
@@ -127,12 +127,12 @@ def test_a_run_keeps_that_epoch_reports_no_score_and_resumes(tmp_path: Path, mon
 
 
 @pytest.mark.parametrize(("epochs", "kept"), [(1, 0), (2, 1), (4, 2), (5, 3), (100, 74)])
-def test_three_quarters_is_one_epoch_of_any_number(epochs: int, kept: int) -> None:
+def test_three_quarters_selects_one_epoch_of_any_number(epochs: int, kept: int) -> None:
     assert [epoch for epoch in range(epochs) if three_quarters.selects(epoch, epochs)] == [kept]
 
 
 @pytest.mark.slow
-def test_a_run_keeps_the_epoch_three_quarters_through_and_needs_no_validation_split(tmp_path: Path) -> None:
+def test_three_quarters_needs_no_validation_split(tmp_path: Path) -> None:
     overrides = SMALL | {"model": {"name": "lenet"}, "selection": "three-quarters", "epochs": 4, "data.validation": 0}
     run = train("at", budget="short", out=tmp_path / "run", data="digits", overrides=overrides)
     assert run.best_epoch() == 2

@@ -1,4 +1,4 @@
-"""The state file of a run: what it holds, and which files are refused."""
+"""The state file of a run: its content, and which files are rejected."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ CPU = torch.device("cpu")
 
 
 def state(folder: Path, seed: int) -> TrainState:
-    """A state after a step of a linear model."""
+    """The state of a linear model after one step."""
     torch.manual_seed(seed)
     model = nn.Linear(4, 3)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
@@ -41,7 +41,7 @@ def changed(file: Path, **values: Any) -> None:
     (file.parent / "checksums.txt").unlink(missing_ok=True)
 
 
-def test_a_loaded_state_is_the_saved_one(tmp_path: Path) -> None:
+def test_a_loaded_state_equals_the_saved_one(tmp_path: Path) -> None:
     saved, loaded, file = state(tmp_path, 1), state(tmp_path, 2), tmp_path / "state.pt"
     saved.save(file, "recipe", processes=1)
     loaded.load(file, "recipe", 1, CPU)
@@ -67,7 +67,7 @@ def test_another_number_of_processes_is_an_event(tmp_path: Path) -> None:
     assert saved.history.events[-1] == {"epoch": 1, "event": "resumed", "processes": 2}
 
 
-def test_another_recipe_or_format_is_refused_by_name(tmp_path: Path) -> None:
+def test_another_recipe_or_schema_version_is_rejected(tmp_path: Path) -> None:
     saved, file = state(tmp_path, 1), tmp_path / "state.pt"
     saved.save(file, "recipe", processes=1)
     with pytest.raises(ClasswiseError, match=r"state\.pt belongs to another recipe"):

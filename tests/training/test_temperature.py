@@ -1,4 +1,4 @@
-"""The two schedules of 1/T: the line, and the mean largest probability that it reaches, solved in two ways."""
+"""The schedules of 1/T: linear, and by the mean maximum probability, solved by two methods."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_the_largest_probability_by_hand() -> None:
 
 @pytest.mark.parametrize("target", [0.55, 0.7, 0.9, 0.99])
 @pytest.mark.parametrize("classes", [2, 3, 10, 100])
-def test_the_solution_reaches_its_probability_and_brents_agrees(classes: int, target: float) -> None:
+def test_the_solution_has_the_target_probability_and_agrees_with_brent(classes: int, target: float) -> None:
     outputs = cosines(200, classes)
     found = inverse_temperature(outputs, target)
     if found < 300:
@@ -44,7 +44,7 @@ def test_the_solution_reaches_its_probability_and_brents_agrees(classes: int, ta
     assert found == pytest.approx(min(by_brent, 300), rel=1e-6)
 
 
-def test_powells_method_is_what_solves(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_powells_method_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
     def absent(*_: object, **__: object) -> None:
         raise AssertionError("Brent's method was asked")
 
@@ -53,24 +53,26 @@ def test_powells_method_is_what_solves(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("classes", [2, 3, 10, 100])
-def test_what_cannot_be_reached_gets_the_nearer_end(classes: int) -> None:
+def test_an_unreachable_target_gives_the_nearer_end(classes: int) -> None:
     outputs = cosines(50, classes)
     assert inverse_temperature(outputs, 1.0) == 300
     assert inverse_temperature(outputs, 1.0, max_scale=40) == 40
     assert inverse_temperature(outputs, 1 / classes) == 1
     assert inverse_temperature(100 * outputs, 1 / classes + 1e-6) == pytest.approx(0.01)
-    assert inverse_temperature(np.zeros((4, classes)), 0.99) == 300  # all classes alike: no scale tells them apart
+    assert (
+        inverse_temperature(np.zeros((4, classes)), 0.99) == 300
+    )  # equal outputs: the probability does not depend on the scale
 
 
-def test_lis_is_a_line() -> None:
+def test_lis_is_linear() -> None:
     schedule = LIS(first=1, last=75, epochs=100)
     state = schedule.start(Classes(("a", "b"), torch.tensor([5, 5])))
     scales = [schedule.settings(state, ClassSettings(), epoch).scale for epoch in (0, 33, 99, 150)]
     assert [float(scale) for scale in scales if scale is not None] == pytest.approx([1, 1 + 74 / 3, 75, 75])
 
 
-def test_cmp_follows_its_line_over_epochs() -> None:
-    """Outputs come in with the scale in force, batch by batch, and the next epoch's P is met on them."""
+def test_cmp_follows_its_target_over_epochs() -> None:
+    """Outputs of each batch have the current scale; P of the next epoch is solved on them."""
     schedule = CMP(first=0.2, last=1, epochs=4)
     outputs = torch.from_numpy(cosines(60, 10)).float()
     fresh = schedule.start(Classes(tuple("abcdefghij"), torch.full((10,), 6)))
@@ -90,7 +92,7 @@ def test_cmp_follows_its_line_over_epochs() -> None:
         state = schedule.after_epoch(state, {}, epoch)
 
 
-def test_it_looks_at_the_untrained_network(tmp_path: Path) -> None:
+def test_the_first_scale_uses_the_untrained_network(tmp_path: Path) -> None:
     overrides = {"model.width": 0.0625, "data.subset": 100, "data.validation": 0.2, "threat": "Linf:0.1", "epochs": 1}
     small = {"attack.steps": 1, "validation_attack.steps": 1, "batch_size": 40, "data.augment": "none"}
     run = train("he-cmp", budget="short", out=tmp_path / "run", data="digits", overrides=overrides | small)

@@ -1,4 +1,4 @@
-"""TensorBoard as a listener: what it is told, and a line where it is not installed. It is not needed for the tests."""
+"""TensorBoard as a listener: its scalars, and the error if it is not installed (the tests do not need it)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .test_trainer import SMALL, contents
 
 
 class Writer:
-    """Stands in for torch's SummaryWriter."""
+    """Replaces the SummaryWriter of torch."""
 
     scalars: ClassVar[dict[tuple[str, int], float]] = {}
     closed: ClassVar[list[str]] = []
@@ -30,7 +30,7 @@ class Writer:
         self.scalars[name, epoch] = value
 
     def flush(self) -> None:
-        """Nothing is held back."""
+        """Do nothing: nothing is buffered."""
 
     def close(self) -> None:
         self.closed.append(self.folder)
@@ -46,7 +46,7 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Notes(NullProgress):
-    """Counts steps and keeps lines."""
+    """Count steps and record log lines."""
 
     def __init__(self) -> None:
         self.steps = 0
@@ -61,7 +61,7 @@ class Notes(NullProgress):
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("installed")
-def test_it_hears_what_the_epochs_measured_and_passes_the_rest_on(tmp_path: Path) -> None:
+def test_it_writes_the_measurements_and_forwards_all_calls(tmp_path: Path) -> None:
     notes = Notes()
     with TensorBoard(tmp_path / "board", notes) as board:
         assert isinstance(board, MetricsListener)
@@ -79,10 +79,10 @@ def test_it_hears_what_the_epochs_measured_and_passes_the_rest_on(tmp_path: Path
     assert 0 < Writer.scalars["learning rate", 1] < 0.2
     assert ("valid/epsilon/3", 0) not in Writer.scalars
     plain = train("at-ema", budget="short", out=tmp_path / "b", data="digits", overrides=SMALL | {"epochs": 2})
-    assert contents(plain) == contents(heard)  # listening changes nothing
+    assert contents(plain) == contents(heard)  # logging changes no result
 
 
-def test_without_tensorboard_it_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_tensorboard_raises_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
     with pytest.raises(ClasswiseError) as caught:
         TensorBoard(tmp_path)

@@ -1,4 +1,4 @@
-"""The loop: what a run leaves behind, and the promise of the same bits however often it is killed."""
+"""The trainer: the files of a run, and bit-identical resumption."""
 
 from __future__ import annotations
 
@@ -46,12 +46,12 @@ def trained(out: Path, recipe: str = "cfa-trades", **more: Any) -> Run:
 
 @pytest.fixture(scope="module")
 def reference(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    """A run that nothing disturbed."""
+    """An uninterrupted run."""
     return trained(tmp_path_factory.mktemp("reference") / "run")
 
 
 def contents(run: Run) -> dict[str, bytes]:
-    """Every file whose bits are promised."""
+    """The content of every file that must be bit-identical."""
     files = [
         run.epochs_file,
         run.events_file,
@@ -62,7 +62,7 @@ def contents(run: Run) -> dict[str, bytes]:
 
 
 @pytest.mark.slow
-def test_a_run_leaves_what_the_design_says(reference: Run) -> None:
+def test_the_files_of_a_run(reference: Run) -> None:
     assert reference.complete
     assert set(reference.saved_weights()) == {"last", "best", "average", "best-average"}
     epochs = reference.epochs
@@ -81,7 +81,7 @@ def test_a_run_leaves_what_the_design_says(reference: Run) -> None:
 
 
 @pytest.mark.slow
-def test_the_radii_of_an_epoch_follow_the_accuracy_of_the_one_before(reference: Run) -> None:
+def test_the_radii_of_an_epoch_use_the_accuracy_of_the_previous_one(reference: Run) -> None:
     rows = reference.epochs.query("split == 'train'").set_index(["epoch", "label"]).sort_index()
     for epoch in (1, 2):
         before, now = rows.loc[epoch - 1], rows.loc[epoch]
@@ -89,7 +89,7 @@ def test_the_radii_of_an_epoch_follow_the_accuracy_of_the_one_before(reference: 
         assert (now["beta"] - (0.5 + before["robust"]) * 6).abs().max() < 1e-5
 
 
-def test_the_kept_models_are_read_back_and_are_as_good_as_was_measured(reference: Run) -> None:
+def test_the_saved_models_have_the_measured_accuracy(reference: Run) -> None:
     scores = {event["which"]: event["score"] for event in reference.events if event["event"] == "selected"}
     assert set(scores) == {"best", "best-average"}
     assert scores[reference.default_weights()] == max(scores.values())
@@ -108,7 +108,7 @@ def test_the_kept_models_are_read_back_and_are_as_good_as_was_measured(reference
 def test_killed_at_any_step_and_resumed_gives_the_same_bits(
     reference: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: int
 ) -> None:
-    """Steps 1, 3, 6, 11 are inside an epoch of 4; 4 is at its end, before the epoch is closed."""
+    """Steps 1, 3, 6 and 11 are within an epoch of 4 steps; 4 is at its end, before the epoch is finished."""
     monkeypatch.setattr("classwise.training.trainer.CHECKPOINT_SECONDS", 0.0)  # a checkpoint after every step
     with pytest.raises(Killed):
         trained(tmp_path / "run", progress=KillAt(step))
@@ -125,7 +125,7 @@ def test_killed_without_a_checkpoint_inside_the_epoch(reference: Run, tmp_path: 
 
 @pytest.mark.slow
 def test_killed_in_the_middle_of_any_write(reference: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The process dies before a rename; the temporary file stays behind, as after a real kill."""
+    """The process is killed before a rename; the temporary file remains."""
     rename: Callable[[Path, Path], Path] = Path.replace
     for death in range(1, 20, 3):
         writes = 0
@@ -154,12 +154,12 @@ def test_resuming_a_finished_run_changes_nothing(reference: Run, tmp_path: Path)
 
 
 @pytest.mark.slow
-def test_another_seed_gives_another_run(reference: Run, tmp_path: Path) -> None:
+def test_another_seed_gives_different_results(reference: Run, tmp_path: Path) -> None:
     other = trained(tmp_path / "run", seed=1)
     assert contents(other)["checkpoints/last.safetensors"] != contents(reference)["checkpoints/last.safetensors"]
 
 
-def test_the_users_random_state_is_left_alone(tmp_path: Path) -> None:
+def test_the_random_state_of_the_caller_is_unchanged(tmp_path: Path) -> None:
     torch.manual_seed(5)
     before = torch.get_rng_state()
     trained(tmp_path / "run", recipe="standard", epochs=1)
@@ -168,7 +168,7 @@ def test_the_users_random_state_is_left_alone(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("recipe", ["standard", "at", "at-ema", "cfa-code"])
-def test_every_kind_of_recipe_learns_something(recipe: str, tmp_path: Path) -> None:
+def test_every_kind_of_recipe_learns(recipe: str, tmp_path: Path) -> None:
     overrides = SMALL | {"data.subset": 600, "epochs": 6, "batch_size": 32}
     run = train(recipe, budget="short", out=tmp_path / "run", data="digits", overrides=overrides)
     clean = run.epochs.query("split == 'valid'").groupby("epoch")["clean"].mean()
@@ -192,12 +192,12 @@ def test_a_folder_is_never_overwritten(reference: Run, tmp_path: Path) -> None:
     assert "is a file" in says(lambda: trained(tmp_path / "notes.txt"))
 
 
-def test_resuming_another_recipe_is_refused_and_names_the_field(reference: Run) -> None:
+def test_resuming_another_recipe_is_rejected_with_the_field(reference: Run) -> None:
     message = says(lambda: trained(reference.path, resume=True, batch_size=32))
     assert "batch_size was 48, now 32" in message
 
 
-def test_resuming_on_other_images_is_refused(reference: Run) -> None:
+def test_resuming_with_other_images_is_rejected(reference: Run) -> None:
     images = load_data("digits", split="train", subset=200, seed=0)
     other = Images(images.x.clone().fill_(3), images.y, images.class_names, "digits", "train")
     message = says(
@@ -206,14 +206,14 @@ def test_resuming_on_other_images_is_refused(reference: Run) -> None:
     assert "other images" in message
 
 
-def test_a_damaged_state_is_one_line(reference: Run, tmp_path: Path) -> None:
+def test_a_damaged_state_raises_an_error(reference: Run, tmp_path: Path) -> None:
     shutil.copytree(reference.path, tmp_path / "run")
     state = tmp_path / "run" / "checkpoints" / "state.pt"
     state.write_bytes(state.read_bytes()[:1000])
     assert "is damaged" in says(lambda: trained(tmp_path / "run", resume=True))
 
 
-def test_a_recipe_error_is_found_before_data_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_recipe_error_is_raised_before_data_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def read(*_: object, **__: object) -> None:
         raise AssertionError("data was read")
 
@@ -222,7 +222,7 @@ def test_a_recipe_error_is_found_before_data_is_read(tmp_path: Path, monkeypatch
     assert not (tmp_path / "run").exists()
 
 
-def test_no_validation_split_needs_a_rule_that_does_not_look_at_it(tmp_path: Path) -> None:
+def test_without_a_validation_split_selection_must_not_use_one(tmp_path: Path) -> None:
     overrides = SMALL | {"data.validation": 0}
     assert "data.validation = 0" in says(
         lambda: train("at", budget="short", out=tmp_path / "a", data="digits", overrides=overrides)
@@ -233,7 +233,7 @@ def test_no_validation_split_needs_a_rule_that_does_not_look_at_it(tmp_path: Pat
     assert set(run.epochs["split"]) == {"train"}
 
 
-def test_a_newer_run_format_is_refused(reference: Run, tmp_path: Path) -> None:
+def test_a_newer_schema_version_is_rejected(reference: Run, tmp_path: Path) -> None:
     shutil.copytree(reference.path, tmp_path / "run")
     file = tmp_path / "run" / "environment.json"
     file.write_text(json.dumps(json.loads(file.read_text()) | {"schema_version": 99}))
@@ -245,7 +245,7 @@ def test_a_newer_run_format_is_refused(reference: Run, tmp_path: Path) -> None:
 
 @configurable
 class TwiceAsOftenTowardTheNext(ClassSchedule):
-    """Draws class 0 alone from the second step of an epoch on, and aims every attack at the next class."""
+    """Sample class 0 only from the second step of an epoch on, and target every attack at the next class."""
 
     def start(self, classes: Classes) -> State:
         return {"steps": torch.zeros((), dtype=torch.int64), "seen": torch.zeros(2, len(classes))}
@@ -269,15 +269,15 @@ class TwiceAsOftenTowardTheNext(ClassSchedule):
         return dataclasses.replace(before, target=law, sampling=only_first)
 
 
-def test_a_schedule_may_sample_and_aim_from_step_to_step(tmp_path: Path) -> None:
+def test_a_schedule_may_change_sampling_and_targets_in_each_step(tmp_path: Path) -> None:
     part = f"{__name__}:TwiceAsOftenTowardTheNext"
     run = trained(tmp_path / "run", recipe="at", epochs=1, schedules=[part])
     assert run.recipe.schedules == ({"name": part},)
 
 
 @pytest.mark.slow
-def test_images_are_crafted_on_shortened_normalisation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In mixed precision no pass of an attack runs the library's normalisation, and every pass of an update does."""
+def test_attacks_use_affine_normalisation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In mixed precision, attacks do not use the normalisation layers of torch; updates do."""
     seen: list[tuple[bool, torch.dtype]] = []
     usual = torch.nn.functional.batch_norm
 

@@ -1,4 +1,4 @@
-"""Updates: one step of each against the step written out."""
+"""Updates: one step of each compared with its formula."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def squares(model: nn.Module, calls: list[float] | None = None) -> Callable[[], 
     return loss
 
 
-def test_awp_is_its_equation_layer_by_layer() -> None:
+def test_awp_equals_its_equation_in_each_layer() -> None:
     """The perturbation has length gamma ‖w‖ in each matrix, none in biases; the step is w - lr (grad(w + v) + wd w)."""
     gamma, lr, decay = 0.05, 0.1, 0.01
     model = network()
@@ -57,7 +57,7 @@ def test_awp_is_its_equation_layer_by_layer() -> None:
 @pytest.mark.parametrize(
     "update", [AWP(gamma=0.0), AWP(gamma=0.05, start_fraction=0.5)], ids=["gamma 0", "not yet begun"]
 )
-def test_awp_without_a_perturbation_is_the_plain_update(update: AWP) -> None:
+def test_awp_without_a_perturbation_equals_the_plain_update(update: AWP) -> None:
     ours, plain = network(norm=True), network(norm=True)
     for model, way in ((ours, update), (plain, Plain())):
         way(model, torch.optim.SGD(model.parameters(), lr=0.1), squares(model), 0.4)
@@ -65,13 +65,13 @@ def test_awp_without_a_perturbation_is_the_plain_update(update: AWP) -> None:
         assert torch.equal(value, plain.state_dict()[name]), name
 
 
-def test_awp_counts_one_pass_in_the_statistics_of_batch_normalisation() -> None:
+def test_awp_updates_the_batch_statistics_once() -> None:
     model = network(norm=True)
     AWP(gamma=0.05)(model, torch.optim.SGD(model.parameters(), lr=0.1), squares(model), 0.4)
     assert int(model.state_dict()["1.num_batches_tracked"]) == 1
 
 
-def test_awp_comes_back_to_the_bit_and_bears_a_gradient_of_zero() -> None:
+def test_awp_restores_the_weights_exactly_and_accepts_zero_gradients() -> None:
     model = network()
     model.extra = nn.Linear(3, 3)  # no part of the loss: no gradient
     with torch.no_grad():

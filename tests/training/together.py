@@ -1,4 +1,4 @@
-"""A script that ``torchrun`` starts in two processes; what each of them got is left in a folder."""
+"""A script for ``torchrun`` with two processes, which write their results into a folder."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ SETTINGS: dict[str, Any] = {
     "epochs": 2,
     "optimizer.lr": 0.02,
 }
-"""Of 123 images, in batches of 40, three are left at the end of an epoch: too few for two processes to share."""
+"""123 images in batches of 40: the last batch has three images, too few to split over two processes."""
 
 EACH, WHOLE = 20, 40
 
@@ -50,12 +50,12 @@ RECIPES: dict[str, dict[str, Any]] = {
     "trix": {},
     "mart": {},
 }
-"""Reductions and schedules that look at the batch as a whole, and an update that climbs along its gradient."""
+"""Reductions and schedules that need the full batch, and AWP, which uses its gradient."""
 
 
 @configurable
 class Remember(ClassSchedule):
-    """Keeps the loss of each class in each epoch."""
+    """Record the loss of each class in each epoch."""
 
     reads = frozenset({"train.loss", "train.count"})
 
@@ -70,18 +70,18 @@ class Remember(ClassSchedule):
 
 
 def begun(folder: Path) -> dict[str, Any]:
-    """The settings of a run that starts from the model in a folder, which knows the digits a little."""
+    """The settings of a run that starts from a partially trained model in a folder."""
     return SETTINGS | {"model": {**SETTINGS["model"], "weights": str(folder / "start")}}
 
 
 def with_memory(recipe: str, folder: Path) -> dict[str, Any]:
-    """The same for a recipe, its schedules followed by one that remembers the losses."""
+    """The same for a recipe, with an additional schedule that records the losses."""
     schedules = [*Recipe.read(recipe, budget="short").schedules, "tests.training.together:Remember"]
     return begun(folder) | RECIPES[recipe] | {"schedules": schedules}
 
 
 def said(call: Any) -> str:
-    """The line of the error that a call ends with."""
+    """Return the error message of a call."""
     try:
         call()
     except ClasswiseError as error:

@@ -1,4 +1,4 @@
-"""The constants by their rule, and that they are inside the model that is saved."""
+"""Logit adjustment: the rule of the constants, and the saved model."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     )
 
 
-def test_a_round_moves_each_class_by_its_distance_from_the_mean(run: Run, tmp_path: Path) -> None:
+def test_a_round_changes_each_constant_by_the_distance_from_the_mean(run: Run, tmp_path: Path) -> None:
     found = adjust_logits(run, which="last", attack=ATTACK, rates=[0.3], out=tmp_path / "one.safetensors")
     before = found.rounds.query("round == 0")
     assert before["adjustment"].eq(0).all()
@@ -42,7 +42,7 @@ def test_a_round_moves_each_class_by_its_distance_from_the_mean(run: Run, tmp_pa
     assert after["adjustment"].to_numpy() == pytest.approx(found.constants.numpy())
 
 
-def test_the_rounds_add_up(run: Run, tmp_path: Path) -> None:
+def test_the_constants_are_the_sum_over_rounds(run: Run, tmp_path: Path) -> None:
     rates = [0.5, 0.25, 0.125]
     found = adjust_logits(run, which="last", attack=ATTACK, rates=rates, out=tmp_path / "three.safetensors")
     expected = torch.zeros(10, dtype=torch.float64)
@@ -54,7 +54,7 @@ def test_the_rounds_add_up(run: Run, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_the_saved_model_is_the_old_one_and_the_constants(run: Run) -> None:
+def test_the_saved_model_is_the_original_plus_the_constants(run: Run) -> None:
     plain = run.model("last")
     before = {name: value.clone() for name, value in plain.state_dict().items()}
     found = adjust_logits(run, which="last", attack=ATTACK)
@@ -71,7 +71,7 @@ def test_the_saved_model_is_the_old_one_and_the_constants(run: Run) -> None:
     assert found.path.read_bytes() == again
 
 
-def test_images_that_the_run_was_given_and_classes_it_held_none_of(tmp_path: Path) -> None:
+def test_images_passed_to_the_run_and_classes_without_validation_images(tmp_path: Path) -> None:
     images = load_data("digits", split="train", subset=200, seed=0)
     few = images.take((images.y < 3).nonzero().squeeze(1))  # ten names, three of them with images
     own = train("at", budget="short", out=tmp_path / "run", data=few, overrides=SMALL | {"epochs": 1})
@@ -90,7 +90,7 @@ def refused(run: Run | Path, **more: Any) -> str:
     return str(caught.value)
 
 
-def test_what_cannot_be_done_is_one_line(run: Run, tmp_path: Path) -> None:
+def test_impossible_requests_raise_errors(run: Run, tmp_path: Path) -> None:
     assert "has no weights 'average'" in refused(run, which="average")
     assert "rates = []" in refused(run, rates=[])
     assert "rates = [0.3, -1]" in refused(run, rates=[0.3, -1])

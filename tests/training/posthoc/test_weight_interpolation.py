@@ -1,4 +1,4 @@
-"""The mix of two models: its arithmetic, which share is chosen, and that the frontier's stages go together."""
+"""Weight interpolation: its arithmetic, the selected coefficient, and the stages of frontier."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def tuned(first: Run, tmp_path_factory: pytest.TempPathFactory) -> Run:
 
 
 @pytest.mark.slow
-def test_the_mix_is_between_the_two(first: Run, tuned: Run, tmp_path: Path) -> None:
+def test_the_interpolated_weights_are_between_the_two(first: Run, tuned: Run, tmp_path: Path) -> None:
     before, after = first.model("average").state_dict(), tuned.model("average").state_dict()
     for share in (0.0, 0.25, 1.0):
         found = interpolate_weights(
@@ -57,7 +57,7 @@ def test_the_mix_is_between_the_two(first: Run, tuned: Run, tmp_path: Path) -> N
 
 
 @pytest.mark.slow
-def test_the_first_of_the_best_is_kept(tuned: Run) -> None:
+def test_the_first_of_ties_is_selected(tuned: Run) -> None:
     found = interpolate_weights(tuned, shares=[0.5, 0.3, 0.3, 1], attack=ATTACK)
     assert found.path == tuned.path / "checkpoints" / "interpolated.safetensors"
     assert "interpolated" in tuned.saved_weights()
@@ -86,7 +86,7 @@ def refused(run: Run | Path, **more: Any) -> str:
     return str(caught.value)
 
 
-def test_what_cannot_be_done_is_one_line(first: Run, tuned: Run, tmp_path: Path) -> None:
+def test_impossible_requests_raise_errors(first: Run, tuned: Run, tmp_path: Path) -> None:
     assert "started from random weights" in refused(first)
     assert "shares = [0.3, 1.5]" in refused(tuned, shares=[0.3, 1.5])
     assert "shares = []" in refused(tuned, shares=[])

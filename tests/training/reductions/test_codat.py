@@ -1,4 +1,4 @@
-"""CODAT's mixture against its closed form and a numerical maximiser over the chi-square ball."""
+"""CODAT compared with its closed form and a numerical maximiser over the chi-square ball."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def chi_square(p: Tensor) -> float:
 
 
 def by_slsqp(losses: Tensor, rho: float) -> float:
-    """The maximum of p @ losses over the simplex cut by the ball, from the uniform mixture on."""
+    """The maximum of p @ losses over the intersection of simplex and ball, starting at the uniform distribution."""
     values, classes = losses.numpy(), len(losses)
     solve: Any = minimize
     sums = {"type": "eq", "fun": lambda p: p.sum() - 1, "jac": np.ones_like}
@@ -54,8 +54,8 @@ def by_slsqp(losses: Tensor, rho: float) -> float:
 
 @pytest.mark.parametrize("classes", [2, 3, 10, 100])
 @pytest.mark.parametrize("rho", [0.01, 0.1, 0.5, 1.5, 5.0])
-def test_it_is_the_maximum_over_the_ball(classes: int, rho: float) -> None:
-    """SLSQP, from the uniform mixture; where classes are few, a large ball is cut by the simplex."""
+def test_the_mixture_maximises_the_loss_in_the_ball(classes: int, rho: float) -> None:
+    """SLSQP, starting at the uniform distribution; with few classes, a large ball exceeds the simplex."""
     for seed in range(3 if classes < 100 else 1):
         losses = losses_of(classes, seed)
         p = worst_mixture(losses, everybody(losses), rho)
@@ -66,7 +66,7 @@ def test_it_is_the_maximum_over_the_ball(classes: int, rho: float) -> None:
 
 
 @pytest.mark.parametrize("classes", [2, 3, 10, 100])
-def test_inside_the_simplex_it_is_mean_plus_deviation(classes: int) -> None:
+def test_inside_the_simplex_the_loss_is_mean_plus_deviation(classes: int) -> None:
     losses = losses_of(classes, 7)
     p = worst_mixture(losses, everybody(losses), 0.1)
     expected = losses.mean() + 0.1**0.5 * losses.std(correction=0)
@@ -82,7 +82,7 @@ def test_extremes_and_ties() -> None:
     assert torch.allclose(worst_mixture(torch.ones(4), four, 0.7), torch.full((4,), 0.25))
 
 
-def test_absent_classes_take_no_part() -> None:
+def test_absent_classes_are_ignored() -> None:
     losses = losses_of(6, 1)
     present = torch.tensor([True, False, True, True, False, True])
     some = worst_mixture(losses.where(present, torch.nan).nan_to_num(nan=50.0), present, 0.8)
@@ -103,14 +103,14 @@ def test_the_reduction_of_a_batch_by_hand() -> None:
     assert torch.allclose(terms.grad, torch.tensor([0.125, 0.125, 0.75]))
 
 
-def test_the_weights_of_classes_come_before() -> None:
+def test_class_weights_are_applied_first() -> None:
     batch = TrainingBatch(torch.zeros(2, 1, 2, 2), torch.tensor([0, 1]), torch.arange(2), Threat("Linf", 0.1))
     step = Step({"clean": torch.ones(2)}, clean_logits=torch.zeros(2, 2))
     value = Codat(rho=0)(step, batch, ClassSettings(clean_weight=torch.tensor([1.0, 3.0])))
     assert float(value) == pytest.approx(2)
 
 
-def test_a_reduction_with_settings_is_written_out_and_its_mistakes_are_one_line() -> None:
+def test_a_reduction_with_settings_is_completed_and_invalid_settings_raise_errors() -> None:
     recipe = Recipe.read("codat").completed(Threat("Linf", 0.1))
     assert recipe.reduction == {"name": "codat", "rho": 0.1}
     assert Recipe.read("trades", {"reduction": "codat:rho=0.3"}).parts.reduction == Codat(rho=0.3)

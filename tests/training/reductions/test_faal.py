@@ -1,4 +1,4 @@
-"""FAAL: its closed form against SLSQP, its loss by hand."""
+"""FAAL: its closed form compared with SLSQP, its loss by hand."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from ..by_hand import batch_of, close
 
 @pytest.mark.parametrize("count", [2, 3, 10, 100])
 @pytest.mark.parametrize("radius", [0.05, 0.5])
-def test_faals_distribution_lies_on_the_boundary_of_its_ball(count: int, radius: float) -> None:
+def test_the_distribution_is_on_the_boundary_of_the_ball(count: int, radius: float) -> None:
     margins = torch.rand(count, generator=torch.Generator().manual_seed(count)) * 2 - 1
     p = worst_distribution(margins, radius)
     assert float(p.sum()) == pytest.approx(1, abs=1e-12)
@@ -33,7 +33,7 @@ def test_faals_distribution_lies_on_the_boundary_of_its_ball(count: int, radius:
 @pytest.mark.filterwarnings("ignore:Values in x were outside bounds:RuntimeWarning")  # of an older SciPy
 @pytest.mark.parametrize("count", [2, 3, 10, 100])
 @pytest.mark.parametrize("radius", [0.05, 0.5])
-def test_faals_closed_form_is_what_slsqp_finds(count: int, radius: float) -> None:
+def test_the_closed_form_agrees_with_slsqp(count: int, radius: float) -> None:
     margins = torch.rand(count, generator=torch.Generator().manual_seed(7 + count)).double().numpy() * 2 - 1
     uniform = np.full(count, 1 / count)
     found = scipy.optimize.minimize(  # type: ignore[call-overload]  # its stubs want narrower dicts
@@ -55,7 +55,7 @@ def test_faals_closed_form_is_what_slsqp_finds(count: int, radius: float) -> Non
     assert np.abs(worst_distribution(torch.from_numpy(margins), radius).numpy() - found.x).max() < 1e-5
 
 
-def test_faal_with_equal_margins_is_the_mean_and_one_far_class_is_reached() -> None:
+def test_equal_margins_give_the_mean_and_an_extreme_class_is_handled() -> None:
     assert close(worst_distribution(torch.full((10,), 0.3), 0.5), [0.1] * 10)
     margins = torch.zeros(100)
     margins[0] = -1  # a single easy class must be starved almost wholly before the divergence is 0.5
@@ -80,7 +80,7 @@ def test_faals_margins_and_loss_by_hand(weighted: bool, expected: list[float]) -
     assert close(gradient, p[y].tolist())
 
 
-def test_a_reduction_has_settings_that_the_recipe_keeps() -> None:
+def test_the_recipe_has_the_settings_of_a_reduction() -> None:
     recipe = Recipe.read("faal", {"reduction.radius": 0.1})
     assert recipe.completed(Threat("Linf", 0.1)).reduction == {"name": "faal", "radius": 0.1, "weighted": False}
     assert Recipe.read("at", {"reduction": "faal:radius=0.2"}).parts.reduction == FAAL(radius=0.2)

@@ -1,4 +1,4 @@
-"""CFOL is Exp3."""
+"""CFOL equals Exp3."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def erring(y: Tensor, wrong: list[bool], count: int) -> Step:
 
 
 def test_cfol_is_exp3_by_hand() -> None:
-    """Classes of 1 and 3 images; two errors in class 0 and one in class 1, rate 0.5, mix 0.4."""
+    """Classes of 1 and 3 images; two errors in class 0 and one in class 1, rate 0.5, gamma 0.4."""
     schedule = CFOL(gamma=0.4, rate=0.5)
     state = schedule.start(Classes(("a", "b"), torch.tensor([1, 3])))
     first = schedule.settings(state, constants(2), 0)
@@ -38,7 +38,7 @@ def test_cfol_is_exp3_by_hand() -> None:
 
 @pytest.mark.parametrize("count", [3, 10, 100])
 def test_exp3_over_any_number_of_classes(count: int) -> None:
-    """Every second class errs once: its score grows by rate / p, the others' stay."""
+    """Every second class errs once: its score increases by rate / p, the others are constant."""
     schedule = CFOL(gamma=0.5, rate=0.25)
     state = schedule.start(Classes(tuple(map(str, range(count))), torch.ones(count, dtype=torch.int64)))
     y = torch.arange(count)
@@ -52,7 +52,7 @@ def test_exp3_over_any_number_of_classes(count: int) -> None:
     assert close(schedule.distribution(state), (0.5 / count + 0.5 * focused).tolist())
 
 
-def test_cfol_by_weights_divides_by_the_shares_of_the_data() -> None:
+def test_cfol_with_weights_divides_by_the_class_frequencies() -> None:
     schedule = CFOL(gamma=0.5, rate=0.1, mode="weights")
     state = schedule.start(Classes(("a", "b", "c"), torch.tensor([1, 3, 0])))
     y = torch.tensor([0, 1, 1])
@@ -66,7 +66,7 @@ def test_cfol_by_weights_divides_by_the_shares_of_the_data() -> None:
 
 
 @pytest.mark.parametrize("count", [2, 3, 10, 100])
-def test_cfols_law_is_a_law_whatever_the_scores(count: int) -> None:
+def test_the_distribution_of_cfol_sums_to_one_for_any_scores(count: int) -> None:
     schedule = CFOL()
     state = {"scores": torch.linspace(0, 1e4, count), "shares": torch.full((count,), 1 / count)}
     law = schedule.distribution(state)

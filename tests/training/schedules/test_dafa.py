@@ -21,13 +21,13 @@ from ..on_digits import METHODS, TINY
 
 
 def test_dafa_by_hand() -> None:
-    """P_11 < P_00 < P_22: 1 takes 0.4 * 0.5 from 0 and 0.2 * 0.8 from 2, 0 takes 0.2 * 0.8 from 2."""
+    """P_11 < P_00 < P_22: 1 receives 0.4 * 0.5 from 0 and 0.2 * 0.8 from 2; 0 receives 0.2 * 0.8 from 2."""
     assert close(class_weights(CONFIDENCE, 1.0), [1 - 0.2 + 0.16, 1 + 0.2 + 0.16, 1 - 0.16 - 0.16])
     assert close(class_weights(CONFIDENCE, 0.5), [0.98, 1.18, 0.84])
 
 
 @pytest.mark.parametrize("count", [2, 3, 10, 100])
-def test_dafa_weights_sum_to_the_classes_before_the_clamp(count: int) -> None:
+def test_weights_sum_to_the_number_of_classes_before_the_clamp(count: int) -> None:
     logits = 3 * torch.randn(count, count, generator=torch.Generator().manual_seed(0)).double()
     weights = class_weights(logits.softmax(1), 1.5)
     assert float(weights.sum()) == pytest.approx(count, rel=1e-12)
@@ -41,8 +41,8 @@ def test_dafa_weights_sum_to_the_classes_before_the_clamp(count: int) -> None:
     assert weights.tolist() == pytest.approx(expected)
 
 
-def test_dafa_says_once_that_weights_turn_negative() -> None:
-    """All easier classes are taken for class 0, which takes more than they have."""
+def test_negative_weights_are_reported_once() -> None:
+    """All easier classes are confused with class 0, which receives more weight than they have."""
     confidence = torch.tensor([[0.2, 0.4, 0.4], [0.1, 0.9, 0.0], [0.1, 0.0, 0.9]])
     schedule = DAFA(start_epoch=1, strength=3, floor=0.05)
     with pytest.warns(UserWarning, match=r"DAFA: strength = 3 gives negative weights, clamped at 0.05"):
@@ -51,7 +51,7 @@ def test_dafa_says_once_that_weights_turn_negative() -> None:
     schedule.after_epoch(state, {"train.confidence": confidence}, 0)  # said once
 
 
-def test_dafa_of_the_average_differs_in_its_signal_alone() -> None:
+def test_dafa_average_differs_in_its_signal_only() -> None:
     confidence = torch.tensor([[0.4, 0.6], [0.3, 0.7]])
     own, average = DAFA(start_epoch=1), AverageDAFA(start_epoch=1)
     state = own.after_epoch(own.start(classes(2)), {"train.confidence": confidence}, 0)
@@ -65,8 +65,8 @@ def test_dafa_of_the_average_differs_in_its_signal_alone() -> None:
         Recipe.read("frontier", {"data.validation": 0})
 
 
-def test_dafa_of_the_average_reads_the_average(tmp_path: Path) -> None:
-    """P is the mean softmax of the kept average, on the validation split under its attack."""
+def test_dafa_average_uses_the_averaged_model(tmp_path: Path) -> None:
+    """P is the mean softmax of the averaged model, on the validation split under its attack."""
     overrides = TINY | METHODS["frontier"] | {"epochs": 1}
     run = train("frontier", budget="short", out=tmp_path / "run", data="digits", overrides=overrides)
     weights = torch.load(run.state_file, weights_only=True)["schedules"][0]["weights"]
@@ -81,7 +81,7 @@ def test_dafa_of_the_average_reads_the_average(tmp_path: Path) -> None:
     assert torch.allclose(weights, expected, atol=1e-5)
 
 
-def test_dafa_begins_after_its_warm_up_and_then_stays() -> None:
+def test_weights_are_set_after_the_warm_up_and_constant_afterwards() -> None:
     schedule = DAFA(start_epoch=2, floor=0.7)
     before = ClassSettings(epsilon=torch.full((3,), EPSILON), step_size=torch.full((3,), 0.01))
     state = schedule.after_epoch(schedule.start(classes(3)), {"train.confidence": torch.eye(3)}, 0)
@@ -97,7 +97,7 @@ def test_dafa_begins_after_its_warm_up_and_then_stays() -> None:
         state = schedule.after_epoch(state, {"train.confidence": torch.eye(3)}, epoch)
 
 
-def test_a_class_without_images_trades_nothing() -> None:
+def test_a_class_without_images_transfers_no_weight() -> None:
     confidence = CONFIDENCE.clone()
     confidence[1] = NAN
     assert close(class_weights(confidence, 1.0), [1.16, 1.0, 0.84])

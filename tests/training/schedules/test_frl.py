@@ -42,7 +42,7 @@ def test_frl_by_hand_over_two_epochs() -> None:
 
 
 @pytest.mark.parametrize("count", [2, 3, 10, 100])
-def test_frl_multipliers_stay_in_their_bounds_and_weights_sum_to_the_classes(count: int) -> None:
+def test_multipliers_are_bounded_and_weights_sum_to_the_number_of_classes(count: int) -> None:
     schedule = FRL(rate=10, margin_rate=5)
     state = schedule.start(classes(count))
     clean = torch.linspace(0.2, 0.9, count)
@@ -61,7 +61,7 @@ def test_frl_multipliers_stay_in_their_bounds_and_weights_sum_to_the_classes(cou
         assert float(after.epsilon.max()) <= 3 * EPSILON + 1e-6
 
 
-def test_frl_keeps_the_multipliers_of_a_class_that_validation_does_not_hold() -> None:
+def test_multipliers_of_a_class_without_validation_images_do_not_change() -> None:
     schedule = FRL()
     signals = {"valid.clean": torch.tensor([0.9, NAN, 0.1]), "valid.robust": torch.tensor([0.5, NAN, 0.1])}
     state = schedule.after_epoch(schedule.start(classes(3)), signals, 0)
@@ -123,7 +123,9 @@ def test_a_normalised_reduction_divides_by_the_weights_of_the_batch() -> None:
         ("fair-tat", {"schedules.0.smoothing": 0}, "smoothing = 0"),
     ],
 )
-def test_a_mistake_is_one_line_before_data_is_read(recipe: str, overrides: dict[str, object], says: str) -> None:
+def test_an_invalid_recipe_raises_an_error_before_data_is_read(
+    recipe: str, overrides: dict[str, object], says: str
+) -> None:
     with pytest.raises(ClasswiseError) as caught:
         Recipe.read(recipe, overrides)
     assert says in str(caught.value)

@@ -23,7 +23,7 @@ def raw(values: list[float]) -> list[float]:
     return [value * held / sum(values) for value in values]
 
 
-def test_weights_by_counts_are_their_formulas() -> None:
+def test_weights_by_counts_equal_their_formulas() -> None:
     names = ("a", "b", "c", "d")
     inverse, effective = ClassWeights(kind="inverse"), ClassWeights(kind="effective", base=0.99)
     assert close(inverse.weights(inverse.start(Classes(names, COUNTS))), raw([1 / 100, 1 / 10, 0, 1 / 1000]))
@@ -35,7 +35,7 @@ def test_weights_by_counts_are_their_formulas() -> None:
     assert close(sampling * COUNTS, [27.027027] * 2 + [0.0, 27.027027], 1e-4)  # a class is drawn as often as another
 
 
-def test_weights_by_robust_images_follow_the_last_epoch() -> None:
+def test_weights_by_robust_images_use_the_last_epoch() -> None:
     schedule = ClassWeights(kind="inverse", count="robust", start_epoch=1)
     state = schedule.start(classes(3))
     before = constants(3)

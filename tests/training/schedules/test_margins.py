@@ -1,4 +1,4 @@
-"""The family of radii that follow the margin to the mean."""
+"""The schedule of radii by the accuracy relative to the mean."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ..by_hand import EPSILON, NAN, classes, close, constants
 
 
 def radii(schedule: Margins, *epochs: list[float]) -> Tensor:
-    """The radii over eps once the epochs reached these robust accuracies."""
+    """The radii divided by eps after epochs with these robust accuracies."""
     state = schedule.start(classes(len(epochs[0])))
     for number, robust in enumerate(epochs):
         state = schedule.after_epoch(state, {"train.robust": torch.tensor(robust)}, number)
@@ -25,7 +25,7 @@ def radii(schedule: Margins, *epochs: list[float]) -> Tensor:
     return found / EPSILON
 
 
-def test_margins_by_hand_and_the_sign_alone_decides() -> None:
+def test_margins_by_hand_for_both_signs() -> None:
     reached = [0.2, 0.5, 0.8]
     assert close(radii(Margins(slope=1), reached), [0.7, 1.0, 1.3])
     assert close(radii(Margins(slope=-1), reached), [1.3, 1.0, 0.7])
@@ -35,12 +35,12 @@ def test_margins_by_hand_and_the_sign_alone_decides() -> None:
 
 @pytest.mark.parametrize("count", [2, 3, 10, 100])
 @pytest.mark.parametrize("slope", [1.0, -1.0])
-def test_margins_keep_the_mean_radius(count: int, slope: float) -> None:
+def test_the_mean_radius_is_constant(count: int, slope: float) -> None:
     reached = torch.rand(count, generator=torch.Generator().manual_seed(count)).tolist()
     assert float(radii(Margins(slope=slope), reached).mean()) == pytest.approx(1, abs=1e-5)
 
 
-def test_margins_of_classes_never_seen_stand_and_of_absent_ones_stay() -> None:
+def test_radii_of_unseen_classes_are_eps_and_of_absent_classes_unchanged() -> None:
     assert close(radii(Margins(), [0.2, NAN, 0.4]), [0.9, 1.0, 1.1])
     assert close(radii(Margins(), [0.2, 0.6, 0.4], [0.2, NAN, 0.4]), [0.8, 1.2, 1.0])
     assert close(radii(Margins(slope=10, floor=0.25), [0.0, 0.4]), [0.25, 3.0])

@@ -1,4 +1,4 @@
-"""TRIX and FAIR-TAT: which classes are aimed at others."""
+"""TRIX and FAIR-TAT: the targets of attacks."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from classwise.training.schedules.fair_tat import FairTAT
 from ..by_hand import CONFIDENCE, batch_of, classes, constants
 
 
-def test_the_classes_that_trix_calls_easy_by_hand() -> None:
+def test_easy_classes_of_trix_by_hand() -> None:
     """Weights 0.96, 1.36 and 0.68 for two images of class 0 and one each of the others: their mean is 0.99."""
     logits = CONFIDENCE.log()[torch.tensor([0, 0, 1, 2])]
     assert Trix().easy(logits, torch.tensor([0, 0, 1, 2])).tolist() == [True, True, False, True]
@@ -28,9 +28,9 @@ def test_the_classes_that_trix_calls_easy_by_hand() -> None:
 
 
 @pytest.mark.parametrize("count", [2, 3, 10])
-def test_trix_aims_at_others_for_easy_classes_alone(count: int) -> None:
+def test_trix_targets_images_of_easy_classes_only(count: int) -> None:
     class Watched(PGD):
-        """Remembers what it was asked."""
+        """Records the inputs of its calls."""
 
         def run(self, model: Forward, inputs: AttackInputs) -> Tensor:
             del model
@@ -52,8 +52,8 @@ def test_trix_aims_at_others_for_easy_classes_alone(count: int) -> None:
     assert len(set(((target - y) % count)[target >= 0].tolist())) == count - 1
 
 
-def test_towards_a_target_the_divergence_gives_way_to_the_cross_entropy() -> None:
-    """A linear model whose logits are the pixels: a target's pixel rises, and the untargeted row moves as ever."""
+def test_targeted_attacks_use_the_cross_entropy_instead_of_the_divergence() -> None:
+    """A linear model whose logits are the pixels: the target pixel increases, and the untargeted row is unaffected."""
 
     def linear(x: Tensor) -> Tensor:
         return 5 * x.flatten(1)

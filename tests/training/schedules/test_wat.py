@@ -1,4 +1,4 @@
-"""WAT is Hedge."""
+"""WAT equals Hedge."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_wat_is_hedge_by_hand() -> None:
 
 @pytest.mark.parametrize("count", [3, 10, 100])
 def test_wat_over_any_number_of_classes(count: int) -> None:
-    """Losses c / C: the expert of class c weighs exp(rate c / C), that of the average exp of their mean."""
+    """Losses c / C: the weight of expert c is exp(rate c / C), that of the average exp of their mean."""
     schedule = WAT(rate=2.0, beta=6)
     losses = torch.arange(count) / count
     signals = {"valid.loss": losses, "valid.divergence": torch.zeros(count), "valid.count": torch.ones(count)}
@@ -47,7 +47,7 @@ def test_wat_over_any_number_of_classes(count: int) -> None:
     assert close(schedule.settings(state, constants(count), 1).robust_weight, expected, 1e-5)
 
 
-def test_wat_gives_a_class_without_validation_images_the_average() -> None:
+def test_a_class_without_validation_images_has_the_average_loss() -> None:
     signals = {
         "valid.loss": torch.tensor([1.0, NAN, 3.0]),
         "valid.divergence": torch.tensor([0.0, NAN, 0.0]),

@@ -103,7 +103,9 @@ def train(
         console.show_json([_facts(run) for run in runs])
         return
     for run in runs:
-        typer.echo(f"{run.path}: {run.recipe.name}, {run.epochs_done} epochs, saved weights {', '.join(run.saved_weights())}")
+        typer.echo(
+            f"{run.path}: {run.recipe.name}, {run.epochs_done} epochs, saved weights {', '.join(run.saved_weights())}"
+        )
     typer.echo(f"next: classwise audit {folder if len(runs) > 1 else runs[0].path}")
 
 

@@ -122,15 +122,15 @@ class ClassSums:
     def signals(self) -> dict[str, Tensor]:
         """Return the per-class means so far, NaN for a class without images or a quantity that was not measured."""
         nothing = torch.full_like(self.sums["count"], torch.nan)
-        found = {"train.count": self.sums["count"]}
+        means = {"train.count": self.sums["count"]}
         for name in ("clean", "robust"):
             count = self.sums[f"{name}_count"]
-            found[f"train.{name}"] = torch.where(count > 0, self.sums[name] / count, nothing)
+            means[f"train.{name}"] = torch.where(count > 0, self.sums[name] / count, nothing)
         if "loss" in self.sums:
-            found["train.loss"] = torch.where(self.sums["count"] > 0, self.sums["loss"] / self.sums["count"], nothing)
+            means["train.loss"] = torch.where(self.sums["count"] > 0, self.sums["loss"] / self.sums["count"], nothing)
         if "confusion" in self.sums:
-            found["train.confusion"] = self.sums["confusion"].view(self.classes, self.classes)
+            means["train.confusion"] = self.sums["confusion"].view(self.classes, self.classes)
         if "confidence" in self.sums:
             count = self.sums["robust_count"][:, None]
-            found["train.confidence"] = torch.where(count > 0, self.sums["confidence"] / count, torch.nan)
-        return found
+            means["train.confidence"] = torch.where(count > 0, self.sums["confidence"] / count, torch.nan)
+        return means

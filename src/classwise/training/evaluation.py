@@ -122,14 +122,14 @@ def class_means(outputs: Outputs, y: Tensor, classes: int, reads: AbstractSet[st
         "divergence": divergence(outputs.clean, outputs.attacked),
         "soft": outputs.soft,
     }
-    wanted = {
+    selected = {
         name: value for name, value in measured.items() if name in ("clean", "robust") or f"valid.{name}" in reads
     }
     if "valid.average_confidence" in reads:
-        wanted["confidence"] = outputs.attacked.float().softmax(1)
-    found = {"count": count}
-    for name, value in wanted.items():
+        selected["confidence"] = outputs.attacked.float().softmax(1)
+    means = {"count": count}
+    for name, value in selected.items():
         total = torch.zeros(classes, *value.shape[1:], device=y.device).index_add_(0, y, value)
-        number = count.view(-1, *[1] * (value.ndim - 1))
-        found[name] = torch.where(number > 0, total / number, torch.nan)
-    return found
+        counts = count.view(-1, *[1] * (value.ndim - 1))
+        means[name] = torch.where(counts > 0, total / counts, torch.nan)
+    return means

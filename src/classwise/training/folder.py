@@ -150,14 +150,14 @@ class Run:
             return pd.DataFrame()
         verify(self.epochs_file)
         try:
-            found = pd.read_parquet(self.epochs_file)
+            table = pd.read_parquet(self.epochs_file)
         except Exception as error:  # pyarrow and pandas raise many kinds for a damaged file
             reason = type(error).__name__
             raise ClasswiseError(f"{self.epochs_file} is damaged ({reason}); restore it from a copy") from error
         for column in ("epoch", "split", "class", "label"):
-            if not found.empty and column not in found:
+            if not table.empty and column not in table:
                 raise ClasswiseError(f"{self.epochs_file} is damaged (no column {column!r}); restore it from a copy")
-        return found
+        return table
 
     @property
     def events(self) -> list[dict[str, Any]]:
@@ -170,12 +170,12 @@ class Run:
             return []
         verify(self.events_file)
         try:
-            found = [json.loads(line) for line in self.events_file.read_text(encoding="utf-8").splitlines()]
+            events = [json.loads(line) for line in self.events_file.read_text(encoding="utf-8").splitlines()]
         except (OSError, ValueError) as error:
             raise ClasswiseError(f"{self.events_file} is damaged ({error}); restore it from a copy") from error
-        if not all(isinstance(event, dict) and "event" in event for event in found):
+        if not all(isinstance(event, dict) and "event" in event for event in events):
             raise ClasswiseError(f"{self.events_file} is damaged (an event has no name); restore it from a copy")
-        return found
+        return events
 
     @property
     def epochs_done(self) -> int:

@@ -356,15 +356,15 @@ def _is_made(part: object) -> bool:
 def _reduction(part: Part) -> Any:
     """Build a reduction: a function by its name, or an object with settings."""
     name = parse_spec(part, REDUCTIONS)[0] if isinstance(part, str) else part.get("name", "")
-    found: Any = REDUCTIONS.load(name)
-    if isinstance(found, type):
+    loaded: Any = REDUCTIONS.load(name)
+    if isinstance(loaded, type):
         return make(REDUCTIONS, part)
     if part != name and part != {"name": name}:
         raise ClasswiseError(f"reduction {name!r} has no settings; use reduction = {name!r}")
-    return found
+    return loaded
 
 
 def _selection(name: str) -> Selection:
-    found: Any = SELECTIONS.load(name)
-    chosen: Selection = found
-    return chosen
+    loaded: Any = SELECTIONS.load(name)
+    selection: Selection = loaded
+    return selection

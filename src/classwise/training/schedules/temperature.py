@@ -125,8 +125,8 @@ class CMP(ClassSchedule):
         return self.first + (self.last - self.first) * min(epoch / self.epochs, 1.0)
 
     def _solved(self, outputs: Tensor, epoch: int) -> Tensor:
-        found = inverse_temperature(outputs.double().cpu().numpy(), self.target(epoch), self.max_scale)
-        return torch.full((), found, dtype=torch.float32, device=outputs.device)
+        scale = inverse_temperature(outputs.double().cpu().numpy(), self.target(epoch), self.max_scale)
+        return torch.full((), scale, dtype=torch.float32, device=outputs.device)
 
 
 def inverse_temperature(outputs: Floats, target: float, max_scale: float = 300.0) -> float:
@@ -163,8 +163,8 @@ def inverse_temperature(outputs: Floats, target: float, max_scale: float = 300.0
     if excess(high) <= 0:
         return max_scale
     initial = np.array([high / 2])
-    found = optimize.root(excess_and_slope, initial, jac=True, method="hybr", options={"xtol": 1e-12})
-    solution = float(found.x[0])
+    root = optimize.root(excess_and_slope, initial, jac=True, method="hybr", options={"xtol": 1e-12})
+    solution = float(root.x[0])
     if not (low <= solution <= high and abs(excess(solution)) <= _TOLERANCE):
         solution = float(optimize.brentq(excess, low, high, xtol=1e-14, rtol=1e-14))
     return float(np.exp(solution))

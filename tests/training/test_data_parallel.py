@@ -86,7 +86,7 @@ def test_two_processes_equal_one_with_twice_the_batch_size(recipe: str, folder: 
 def test_only_the_main_process_prints(ranks: list[dict[str, Any]], folder: Path) -> None:
     assert [each["status"] for each in ranks] == [0, 0]
     assert "2 processes, batch size 40 in total" in ranks[0]["err"]
-    assert "kept last, best" in ranks[0]["out"]
+    assert "saved weights last, best" in ranks[0]["out"]
     assert ranks[0]["err"].splitlines()[-1].startswith("classwise: --estimate times one process")
     assert (ranks[1]["out"], ranks[1]["err"]) == ("", "")
     assert Run(folder / "cli").environment["processes"] == 2

@@ -45,7 +45,7 @@ class TensorBoard:
         """Forward to the other listener."""
         self.listener.log(line)
 
-    def measured(self, epoch: int, values: Mapping[str, float]) -> None:
+    def log_metrics(self, epoch: int, values: Mapping[str, float]) -> None:
         """Write a scalar for each number of the epoch."""
         for name, value in values.items():
             self.writer.add_scalar(name, value, epoch)

@@ -1,4 +1,4 @@
-"""Bad input: one line that names the value and the remedy, exit status 2, and nothing written or half-written."""
+"""Bad input: one line that names the value and what is accepted, exit status 2, and nothing written or half-written."""
 
 from __future__ import annotations
 

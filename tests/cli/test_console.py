@@ -15,7 +15,7 @@ from classwise.cli import console
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """A clock that stands until it is moved."""
+    """A clock that advances only when set."""
     now = [100.0]
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
     return now

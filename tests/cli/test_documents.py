@@ -44,7 +44,7 @@ class Command(NamedTuple):
     Args:
         document: the name of the document.
         words: what follows ``classwise``.
-        whole: whether it stands on its own line, rather than within a sentence, where arguments may be left out.
+        whole: whether it is on its own line, rather than within a sentence, where arguments may be left out.
         processes: whether ``torchrun`` starts it.
     """
 

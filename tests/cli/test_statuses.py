@@ -223,7 +223,7 @@ def test_a_module_without_shapes_is_bad_input(classwise: Classwise, nets: Path) 
     assert "uninitialized parameter" in said.err
 
 
-def test_in_python_an_error_of_the_user_is_raised_as_it_is(nets: Path) -> None:
+def test_in_python_an_error_of_the_user_is_raised_unchanged(nets: Path) -> None:
     import classwise as cw
 
     model = cw.load_model("mynets:Net", mode="value")

@@ -252,7 +252,7 @@ def test_other_attacks_are_told_by_what_differs(tmp_path: Path, attacks: Any, di
 @pytest.mark.slow
 def test_a_folder_holds_one_audit(tmp_path: Path) -> None:
     run(out=tmp_path / "a")
-    with pytest.raises(ClasswiseError, match="holds this audit already"):
+    with pytest.raises(ClasswiseError, match="already contains this audit"):
         run(out=tmp_path / "a")
     with pytest.raises(ClasswiseError, match="other settings: threat was"):
         run(out=tmp_path / "a", threat="Linf:0.1", resume=True)
@@ -264,7 +264,7 @@ def test_a_folder_holds_one_audit(tmp_path: Path) -> None:
         run(out=tmp_path / "a", data=toys.images(seed=1), resume=True)
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "thesis.txt").write_text("do not touch")
-    with pytest.raises(ClasswiseError, match="not empty and holds no audit"):
+    with pytest.raises(ClasswiseError, match="not empty and contains no audit"):
         run(out=tmp_path / "full")
     with pytest.raises(ClasswiseError, match="is a file"):
         run(out=tmp_path / "full" / "thesis.txt")
@@ -389,9 +389,9 @@ def test_kept_tensors_are_those_of_the_rows() -> None:
     assert logits.argmax(1).tolist() == attacked["prediction"].tolist()
     distance = np.abs(images - data.pixels(torch.from_numpy(index)).numpy()).reshape(len(index), -1).max(1)
     assert distance == pytest.approx(attacked["distance"].to_numpy(), abs=1e-6)
-    with pytest.raises(ClasswiseError, match="unknown tensor to keep"):
+    with pytest.raises(ClasswiseError, match="unknown tensor to save"):
         run(save="logit")
-    with pytest.raises(ClasswiseError, match=r"no images of 'clean' were kept"):
+    with pytest.raises(ClasswiseError, match=r"no images of 'clean' were saved"):
         result.artifacts.get("images", "clean")
 
 
@@ -475,8 +475,8 @@ def test_a_batch_too_large_for_the_device_is_halved_and_said() -> None:
     result = run(model=small, batch_size=128)
     assert result.outcomes.correct("all").tolist() == run().outcomes.correct("all").tolist()
     assert result.outcomes.meta.notes == (
-        "batch halved from 128 to 64 for memory",
-        "batch halved from 64 to 32 for memory",
+        "batch size halved from 128 to 64 for lack of memory",
+        "batch size halved from 64 to 32 for lack of memory",
     )
     assert "not-repeatable" in {warning.name for warning in result.warnings}
 

@@ -66,10 +66,10 @@ def test_the_batch_is_halved_until_it_fits(monkeypatch: pytest.MonkeyPatch) -> N
         memory(monkeypatch, fits * each / batch_sizes.SHARE / 1e6 + 0.001)
         assert fitting_batch(network(), x).batch_size == batch
     found = fitting_batch(network(), x)
-    assert found.note.startswith("batch 4 in place of 128: 4 images of 80 x 80 pixels need about ")
+    assert found.note.startswith("batch size 4 instead of 128: 4 images of 80 x 80 pixels need about ")
     given = fitting_batch(network(), x, 64)
     assert given.batch_size == 64
-    assert given.note.startswith("batch 64 may not fit: 64 images of 80 x 80 pixels")
+    assert given.note.startswith("batch size 64 may not fit: 64 images of 80 x 80 pixels")
 
 
 @pytest.mark.slow
@@ -80,7 +80,7 @@ def test_the_choice_is_logged_recorded_and_kept(tmp_path: Path, monkeypatch: pyt
     batch = made.outcomes.meta.batch_size
     assert batch is not None
     assert 32 <= batch < 128
-    assert lines.said[0].startswith(f"batch {batch} in place of 128")
+    assert lines.said[0].startswith(f"batch size {batch} instead of 128")
     memory(monkeypatch, 1e6)
     again = audit(network(), images(80), "Linf:0.01", ["fgsm"], out=tmp_path / "a", resume=True)
     assert again.outcomes.meta.batch_size == batch == Audit.load(tmp_path / "a").outcomes.meta.batch_size
@@ -101,7 +101,7 @@ def test_a_batch_below_the_smallest_that_repeats_is_noted(monkeypatch: pytest.Mo
 
 def test_an_estimate_says_so_too(monkeypatch: pytest.MonkeyPatch) -> None:
     memory(monkeypatch, 10)
-    assert "in place of 128" in estimate(network(), images(80), "Linf:0.01", ["fgsm"]).note
+    assert "instead of 128" in estimate(network(), images(80), "Linf:0.01", ["fgsm"]).note
     assert estimate(network(), images(32), "Linf:0.01", ["fgsm"]).note == ""
 
 

@@ -1,4 +1,4 @@
-"""Methods side by side: the pieces are those of classwise.stats, put together over the right images."""
+"""Comparisons: the functions of classwise.stats, applied to the right images."""
 
 from __future__ import annotations
 
@@ -215,11 +215,11 @@ UNLIKE: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
     ),
     "pixels": ({}, {"data_hash": "cd" * 32}, "data: toy test SHA-256 abababababab and toy test SHA-256 cdcdcdcdcdcd"),
     "a hash that one lacks": ({}, {"data_hash": ""}, "data: .* and toy test, hash not stated"),
-    "subset": ({}, {"index": np.arange(1, 121)}, "images: 120 .numbers 0 to 119. and 120 .numbers 1 to 120."),
+    "subset": ({}, {"index": np.arange(1, 121)}, "images: 120 .indices 0 to 119. and 120 .indices 1 to 120."),
     "numbers in between": (
         {"index": [*range(119), 130]},
         {"index": [*range(50), *range(51, 120), 130]},
-        "images: with number 50 and without number 50",
+        "images: with index 50 and without index 50",
     ),
     "labels": ({}, {"labels": OTHER_LABELS}, "labels: image 7 is 'dog' and image 7 is 'elk'"),
 }
@@ -345,7 +345,7 @@ def test_across_one_field_the_others_still_agree() -> None:
         compare({"a": one, "b": weak}, across="threat", attack="clean")
     with pytest.raises(ClasswiseError, match="differ in threat"):
         compare({"a": one, "b": weak}, across="attacks")
-    with pytest.raises(ClasswiseError, match="does not state its threat"):
+    with pytest.raises(ClasswiseError, match="'a' has no recorded threat"):
         compare({"a": made(AT, 0), "b": made(AT, 1)}, across="threat")
 
 
@@ -395,7 +395,7 @@ def test_incomplete_audits_have_bounds_alone() -> None:
     # Attacks that are whole still compare, with a note.
     (note,) = compare({"a": one, "b": part}, attack="pgd").notes
     assert "incomplete under attacks that are not compared" in note
-    with pytest.raises(ClasswiseError, match="complete audits"):
+    with pytest.raises(ClasswiseError, match="across requires complete audits"):
         compare({"a": one, "b": part}, across="threat", allow_incomplete=True)
 
 

@@ -294,7 +294,7 @@ def test_interruption_does_not_change_the_result(tmp_path: Path) -> None:
 def test_another_search_is_refused(changes: dict[str, Any], differs: str, tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         search(out=tmp_path / "curve", progress=Counting(1))
-    with pytest.raises(ClasswiseError, match=f"holds a curve with other settings: {re.escape(differs)}"):
+    with pytest.raises(ClasswiseError, match=f"contains a curve with other settings: {re.escape(differs)}"):
         search(out=tmp_path / "curve", resume=True, **changes)
 
 
@@ -302,7 +302,7 @@ def test_a_search_is_not_repeated_by_mistake(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         search(out=tmp_path / "curve", progress=Counting(70))
     with pytest.raises(
-        ClasswiseError, match="holds this curve already; give another --out, or continue it with --resume"
+        ClasswiseError, match="already contains this curve; give another --out, or continue it with --resume"
     ):
         search(out=tmp_path / "curve")
     (part,) = (tmp_path / "curve" / "rounds").iterdir()

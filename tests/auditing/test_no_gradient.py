@@ -115,7 +115,7 @@ def test_the_worst_class_and_the_curve_use_what_applies(model: Any) -> None:
         find_worst_class,
         lambda *given, **more: robustness_curve(given[0], given[1], "Linf", given[3], highest=0.1, **more),
     ):
-        with pytest.raises(ClasswiseError, match=r"none of pgd can be applied: .*; add an attack without gradients"):
+        with pytest.raises(ClasswiseError, match=r"none of pgd is applicable: .*; add an attack without gradients"):
             search(model, images(), THREAT, ["pgd"], precision=EXACT, batch_size=32)
 
 

@@ -114,7 +114,7 @@ def test_a_newer_schema_is_refused_by_name(table: Outcomes, tmp_path: Path) -> N
 
 
 def test_damaged_invalid_and_missing_files_are_one_line(table: Outcomes, tmp_path: Path) -> None:
-    with pytest.raises(ClasswiseError, match=r"holds no outcomes; .* classwise audit MODEL --data DATA --out"):
+    with pytest.raises(ClasswiseError, match=r"contains no outcomes; .* classwise audit MODEL --data DATA --out"):
         Outcomes.load(tmp_path)
     table.save(tmp_path)
     path = tmp_path / "part-00000.parquet"

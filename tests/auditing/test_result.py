@@ -71,10 +71,10 @@ def test_confusion_says_which_images_it_shows(audit: Audit) -> None:
     frame = audit.confusion("pgd")
     assert frame.to_numpy().tolist() == [[3, 7], [20, 20]]
     assert (frame.index.name, frame.columns.name) == ("truth", "prediction")
-    assert frame.attrs["shows"] == "predictions as they were given"
+    assert frame.attrs["shows"] == "predictions made elsewhere"
     success = Audit(Outcomes.from_predictions(LABELS, CLEAN, {"pgd": ATTACKED}, NAMES, early_stop=True))
     assert "on adversarial examples" in success.confusion("pgd").attrs["shows"]
-    assert success.confusion("clean").attrs["shows"] == "predictions on the images themselves"
+    assert success.confusion("clean").attrs["shows"] == "predictions on the clean images"
 
 
 def test_groups_stand_in_place_of_classes() -> None:
@@ -104,7 +104,7 @@ def test_saved_and_loaded_it_says_the_same(audit: Audit, tmp_path: Path) -> None
     assert again.warnings[0] == noted.warnings[0]
     assert np.isnan(again.warnings[1].value)
     assert again.name == "mine"
-    with pytest.raises(ClasswiseError, match="holds an audit already"):
+    with pytest.raises(ClasswiseError, match="already contains an audit"):
         noted.save(tmp_path / "audit")
 
 

@@ -18,11 +18,11 @@ def test_the_radii_of_each_class(classwise: Classwise, run_folder: Path, tmp_pat
     assert names >= {"radii.parquet", "curve.csv", "radii.csv", "curve.svg", "curve.png", "page.html"}
     again = classwise(*words, "--threat=Linf:0.1")
     assert again.status == 2
-    assert "holds this curve already; give another --out, or continue it with --resume" in again.err
+    assert "already contains this curve; give another --out, or continue it with --resume" in again.err
     loaded = classwise(*words, "--threat=Linf:0.1", "--resume")
     assert (loaded.status, loaded.out) == (0, said.out)
     other = classwise(*words, "--resume")
-    assert "holds a curve with other settings: threat was " in other.err
+    assert "contains a curve with other settings: threat was " in other.err
     facts = json.loads(classwise(*words[:-1], f"--out={tmp_path / 'd'}", "--json").out)
     assert facts["highest"] == pytest.approx(0.2)
     assert facts["width"] == pytest.approx(0.05)

@@ -137,7 +137,7 @@ def test_the_library_audits_seeds_too(runs: Path, tmp_path: Path) -> None:
     assert cw.compare([tmp_path / "audits"]).seeds == {"audits": 2}
     with pytest.raises(ClasswiseError, match="audit_seeds"):
         cw.audit(runs, data, "Linf:0.1", "fgsm")
-    with pytest.raises(ClasswiseError, match="holds no runs"):
+    with pytest.raises(ClasswiseError, match="contains no runs"):
         audit_seeds(tmp_path, data, "Linf:0.1", "fgsm")
-    with pytest.raises(ClasswiseError, match="holds an audit already"):
+    with pytest.raises(ClasswiseError, match="already contains an audit"):
         audit_seeds(runs, data, "Linf:0.1", "fgsm", out=tmp_path / "audits")

@@ -20,14 +20,14 @@ from classwise.core.errors import ClasswiseError, unknown
 
 @dataclass(frozen=True, eq=False)
 class Crossing:
-    """Audits that differ in one field, such as the threat: accuracies at each of its values, and no tests.
+    """Audits that differ in one field, such as the threat: accuracies at each of its values, without tests.
 
-    Everything else agrees as in a `Comparison`. A difference between two values of the field is due to the field, to
-    the models, or to both, so that no p-value or difference of methods is given across values.
+    The other fields agree as in a `Comparison`. A difference between two values may be due to the field, to the
+    models, or to both, so there are no p-values and no differences of methods across values.
 
     Attributes:
-        field: what differs, a key of `CROSSED`.
-        levels: for each value of the field, in words, the comparison of the audits that have it; radii ascend.
+        field: the field that differs, a key of `CROSSED`.
+        levels: the comparison of the audits at each value of the field, by the value's text; radii ascend.
     """
 
     field: str
@@ -39,17 +39,17 @@ class Crossing:
 
     @property
     def attack(self) -> str:
-        """What the accuracies are under."""
+        """The attack under which accuracies are compared."""
         return self._first.attack
 
     @property
     def conditions(self) -> str:
-        """What the accuracies are under, in words."""
+        """The conditions of the accuracies, in words."""
         return " or ".join(dict.fromkeys(level.conditions for level in self.levels.values()))
 
     @property
     def group(self) -> str | None:
-        """The grouping that is used in place of the class."""
+        """The grouping that is used instead of the class."""
         return self._first.group
 
     @property
@@ -59,19 +59,19 @@ class Crossing:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The methods."""
+        """Names of the methods."""
         return tuple(dict.fromkeys(name for level in self.levels.values() for name in level.names))
 
     @property
     def seeds(self) -> dict[str, int]:
-        """How many runs each method has, where it has fewest."""
+        """Smallest number of runs of each method at one value."""
         return {
             name: min(level.seeds[name] for level in self.levels.values() if name in level.seeds) for name in self.names
         }
 
     @property
     def population(self) -> str:
-        """What the intervals are about, in words."""
+        """The population of the intervals, in words."""
         seeds = {number for level in self.levels.values() for number in level.seeds.values()}
         if len({number > 1 for number in seeds}) == 1:
             return population(self.seeds)
@@ -82,12 +82,12 @@ class Crossing:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """As of a `Comparison`, each once."""
+        """Distinct notes of the comparisons."""
         return tuple(dict.fromkeys(note for level in self.levels.values() for note in level.notes))
 
     @property
     def audits(self) -> dict[str, tuple[Audit, ...]]:
-        """By the method's name, over all values of the field."""
+        """Audits of each method at all values of the field."""
         return {
             name: tuple(audit for level in self.levels.values() for audit in level.audits.get(name, ()))
             for name in self.names
@@ -95,16 +95,16 @@ class Crossing:
 
     @cached_property
     def radii(self) -> tuple[str, tuple[float, ...]] | None:
-        """The norm and the radius of each level; None unless the threats are of one norm and one radius each."""
-        found = [radius_of(next(iter(level.audits.values()))[0]) for level in self.levels.values()]
-        known = [each for each in found if each is not None]
-        if self.field != "threat" or len(known) < len(found) or len({norm for norm, _ in known}) > 1:
+        """The norm and the radius of each level; None unless all threats have the same norm and one radius each."""
+        threats = [radius_of(next(iter(level.audits.values()))[0]) for level in self.levels.values()]
+        known = [each for each in threats if each is not None]
+        if self.field != "threat" or len(known) < len(threats) or len({norm for norm, _ in known}) > 1:
             return None
         return known[0][0], tuple(radius for _, radius in known)
 
     @cached_property
     def table(self) -> pd.DataFrame:
-        """A row for each method and value of the field: the columns of `Comparison.table`."""
+        """A row for each method and value of the field, with the columns of `Comparison.table`."""
         frames = {level: comparison.table for level, comparison in self.levels.items()}
         frame = pd.concat(frames, names=[self.field]).swaplevel()
         return frame.loc[[(name, level) for name in self.names for level in frames if (name, level) in frame.index]]
@@ -113,43 +113,41 @@ class Crossing:
 def crossing(
     methods: Mapping[str, tuple[Audit, ...]], field: str, attack: str, group: str | None, alpha: float
 ) -> Crossing:
-    """See that audits differ in nothing but one field, and put them in the order of its values.
+    """Check that audits differ in one field only, and group them by its values.
 
     Raises:
-        IncompleteError: if an audit lacks verdicts.
-        ClasswiseError: for a field that cannot be crossed, audits that differ in another, or a single value.
+        IncompleteError: if an audit is incomplete.
+        ClasswiseError: for an unsupported field, audits that differ in another field, or a single value.
     """
     if field not in CROSSED:
         raise unknown("field to compare across:", field, CROSSED)
     if attack == CLEAN:
-        raise ClasswiseError(
-            f"clean accuracy does not depend on the {field}; leave out across={field!r} (--across {field})"
-        )
+        raise ClasswiseError(f"clean accuracy does not depend on the {field}; omit across={field!r} (--across {field})")
     check_methods(methods, attack, group, across=field)
     levels: dict[Any, tuple[str, dict[str, list[Audit]]]] = {}
     for name, audits in methods.items():
         for audit in audits:
             value = value_of(field, audit, attack)
             if not value.stated:
-                raise ClasswiseError(f"{name!r} does not state its {field}, so it has no place across {field}")
+                raise ClasswiseError(f"{name!r} has no recorded {field}, so it cannot be compared across {field}")
             levels.setdefault(value.key, (value.text, {}))[1].setdefault(name, []).append(audit)
     if len(levels) < 2:
         ((text, _),) = levels.values()
-        raise ClasswiseError(f"all audits have the same {field}, {text}; leave out across={field!r} (--across {field})")
+        raise ClasswiseError(f"all audits have the same {field}, {text}; omit across={field!r} (--across {field})")
     order = list(levels.values())
     if field == "threat":
-        place = {text: radius_of(next(iter(found.values()))[0]) or ("~", 0.0) for text, found in order}
+        place = {text: radius_of(next(iter(each.values()))[0]) or ("~", 0.0) for text, each in order}
         order.sort(key=lambda level: place[level[0]])
     names = _distinct([text for text, _ in order])
-    found = {
+    comparisons = {
         name: Comparison({method: tuple(audits) for method, audits in each.items()}, attack, group, alpha)
         for name, (_, each) in zip(names, order, strict=True)
     }
-    return Crossing(field, found)
+    return Crossing(field, comparisons)
 
 
 def _distinct(texts: Sequence[str]) -> list[str]:
-    """The texts, numbered where one comes again."""
+    """The texts, with a number appended to repeated ones."""
     names: list[str] = []
     for text in texts:
         names.append(fresh_name(text, dict.fromkeys(names)))

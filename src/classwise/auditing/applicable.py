@@ -1,4 +1,4 @@
-"""Which attacks of a suite can be applied to a model: where it has no gradient, those that need none."""
+"""The attacks of a suite that are applicable to a model: without gradients, only those that need none."""
 
 from __future__ import annotations
 
@@ -17,61 +17,62 @@ from classwise.core.threat import Threat
 from classwise.data.images import Batch
 
 AUTOGRAD_WORDS = ("grad", "differentiated")
-"""Words of the errors of autograd, which an external attack or a model meets where no gradient is."""
+"""Words in the errors of autograd for a missing gradient, raised inside an external attack or a model."""
 
 
 def split_suite(suite: Suite, engine: Engine, batch: Batch, threat: Threat) -> tuple[Suite, str]:
-    """The attacks that can be applied to the engine's model, and why it has no gradient.
+    """Select the attacks that are applicable to the engine's model.
 
     Args:
-        suite: the attacks that were asked for.
-        engine: with the model; of a small batch size, since a few passes are enough.
-        batch: images to try the attacks on, at least one. They are only looked at where the model has no gradient.
-        threat: the ball; of a radius for each image, one of them.
+        suite: the requested attacks.
+        engine: an engine of the model, with a small batch size, since a few passes suffice.
+        batch: at least one image, on which attacks are tried if the model has no gradient.
+        threat: the ball; of per-image radii, the largest is used.
 
     Returns:
-        The suite without the attacks that asked for a gradient which the model does not have, and the reason in one
-        sentence without its full stop; the suite itself and an empty reason for a model with gradients.
+        The suite without the attacks that need a missing gradient, and the reason why it is missing, as a sentence
+        without its full stop. For a model with gradients: the same suite and an empty reason.
     """
     reason = engine.passes.missing_gradient(batch.x.to(engine.device))
     if not reason:
         return suite, ""
     if isinstance(threat.epsilon, Tensor):
         threat = threat.with_epsilon(float(threat.epsilon.max()))
-    known = {label: attack for label, attack in suite.attacks.items() if _can_step(attack, engine, batch, threat)}
-    return restricted(suite, known), reason
+    steppable = {label: attack for label, attack in suite.attacks.items() if _can_step(attack, engine, batch, threat)}
+    return restricted(suite, steppable), reason
 
 
 def restricted(suite: Suite, attacks: Mapping[str, Attack]) -> Suite:
     """The suite with these attacks only."""
     families = {name: tuple(label for label in members if label in attacks) for name, members in suite.families.items()}
-    return dataclasses.replace(suite, attacks=attacks, families={name: left for name, left in families.items() if left})
+    nonempty = {name: members for name, members in families.items() if members}
+    return dataclasses.replace(suite, attacks=attacks, families=nonempty)
 
 
-def require_applicable(suite: Suite, asked: Suite, reason: str) -> None:
-    """See that an attack is left.
+def require_applicable(suite: Suite, requested: Suite, reason: str) -> None:
+    """Check that at least one attack is applicable.
 
     Raises:
-        ClasswiseError: if none is.
+        ClasswiseError: naming the requested attacks and the reason, if none is applicable.
     """
     if not suite.attacks:
-        names = ", ".join(asked.attacks)
+        names = ", ".join(requested.attacks)
         raise ClasswiseError(
-            f"none of {names} can be applied: {reason}; add an attack without gradients, such as square"
+            f"none of {names} is applicable: {reason}; add an attack without gradients, such as square"
         )
 
 
 def _can_step(attack: Attack, engine: Engine, batch: Batch, threat: Threat) -> bool:
-    """Whether an attack makes its first step without asking for a gradient."""
+    """Whether the first step of an attack succeeds without a gradient."""
     rows = torch.arange(engine.batch_size) % len(batch.x)
     index, x, y = (part[rows].to(engine.device) for part in batch)
     reference = engine.passes.logits(x) if attack.needs_reference else None
-    case = AttackInputs(
+    inputs = AttackInputs(
         x, y, index, threat, CounterRNG(engine.seed, "attack"), reference=reference, restart=torch.zeros_like(index)
     )
     try:
         with engine.forward_for(attack) as model:
-            attack.step(model, case, attack.start(model, case))
+            attack.step(model, inputs, attack.start(model, inputs))
     except NoGradientError:
         return False
     except RuntimeError as error:

@@ -1,7 +1,7 @@
-"""Tensors kept beside the outcomes: logits, features, adversarial images, and a few examples of every class.
+"""Tensors saved with the outcomes: logits, features, adversarial images, and a few examples of every class.
 
-A part of kept tensors belongs to the part of outcomes of the same number and is written before it, so that a part of
-outcomes is there only if what belongs to it is.
+A file of tensors belongs to the file of outcomes of the same number and is written before it. So a file of outcomes
+exists only if its tensors exist.
 """
 
 from __future__ import annotations
@@ -22,105 +22,106 @@ from classwise.core.errors import ClasswiseError, unknown
 from classwise.core.storage import verify, write_bytes
 
 Kind = Literal["logits", "features", "images"]
-"""What a user may ask to keep; each is a tensor with one row for each image and attack."""
+"""Kinds of tensors that a user can save; each has one row for each image and attack."""
 EXAMPLES = "examples"
+"""Kind of the pairs of a clean image and its adversarial example, which are always saved."""
 FOLDER = "artifacts"
-_ADVICE = "remove it and the part of the outcomes with its number, and resume the audit"
+_ADVICE = "remove it and the file of outcomes with its number, and resume the audit"
 
 Array = NDArray[Any]
 
 
 def checked_kinds(save: Any) -> tuple[Kind, ...]:
-    """The kinds that a user asked for.
+    """The requested kinds as a tuple.
 
     Raises:
-        ClasswiseError: for a kind that does not exist.
+        ClasswiseError: for an unknown kind.
     """
     kinds = (save,) if isinstance(save, str) else tuple(save)
     for kind in kinds:
         if kind not in get_args(Kind):
-            raise unknown("tensor to keep:", str(kind), get_args(Kind))
+            raise unknown("tensor to save:", str(kind), get_args(Kind))
     return kinds
 
 
 @dataclass
 class Artifacts:
-    """Kept tensors by kind and attack: the images' numbers (N,), and the rows (N, ...).
+    """Saved tensors by kind and attack: image indices (N,) and rows (N, ...).
 
     Attributes:
-        folder: the folder of an audit, from which tensors are read when they are asked for; None: they are in memory.
+        folder: the folder of an audit, from which tensors are read on access; None: they are in memory.
     """
 
     folder: Path | None = None
     _memory: dict[tuple[str, str], list[tuple[Array, Array]]] = field(default_factory=dict)
 
     def add(self, kind: str, attack: str, index: Array, rows: Array) -> None:
-        """Keep some rows in memory."""
+        """Add rows in memory."""
         self._memory.setdefault((kind, attack), []).append((index, rows))
 
     def merge(self, other: Artifacts) -> None:
-        """Take over what another holds in memory."""
+        """Add the tensors that another object has in memory."""
         for key, blocks in other._memory.items():
             self._memory.setdefault(key, []).extend(blocks)
 
     def kinds(self) -> tuple[str, ...]:
-        """What was kept."""
+        """The kinds that were saved."""
         if self.folder is None:
             return tuple(sorted({kind for kind, _ in self._memory}))
         return tuple(sorted({path.parent.name for path in (self.folder / FOLDER).glob("*/*.safetensors")}))
 
     def get(self, kind: str, attack: str) -> tuple[Array, Array]:
-        """The images' numbers (N,) ascending, and their rows (N, ...).
+        """Image indices (N,), ascending, and rows (N, ...) of one kind and attack.
 
-        ``examples`` are a few images of each class that are right when clean, float16: under ``clean`` as they are,
-        under an attack their adversarial twins.
+        ``examples`` are a few images of each class that are correctly classified without attack, in float16: under
+        ``clean`` the clean images, under an attack their adversarial examples.
 
         Raises:
-            ClasswiseError: if nothing of that kind was kept for the attack.
+            ClasswiseError: if nothing of that kind was saved for the attack.
         """
         blocks = self._blocks_of(kind, attack)
         if not blocks:
-            raise ClasswiseError(f"no {kind} of {attack!r} were kept; run the audit with save={kind!r}")
+            raise ClasswiseError(f"no {kind} of {attack!r} were saved; run the audit with save={kind!r}")
         index, rows = (np.concatenate(columns) for columns in zip(*blocks, strict=True))
-        numbers, first = np.unique(index, return_index=True)
+        images, first = np.unique(index, return_index=True)
         rows = rows[first]
-        return numbers, rows if kind != EXAMPLES else rows[:, 0 if attack == CLEAN else 1]
+        return images, rows if kind != EXAMPLES else rows[:, 0 if attack == CLEAN else 1]
 
     def _blocks_of(self, kind: str, attack: str) -> list[tuple[Array, Array]]:
-        """What was kept, as it is stored: an example is an image and its twin together, with the attack's rows."""
+        """The stored blocks; an example is a pair of clean and adversarial image, stored under the attack."""
         if kind == EXAMPLES and attack == CLEAN:
-            attacks = [each for found, each in self._listed() if found == EXAMPLES]
+            attacks = [each for stored, each in self._listed() if stored == EXAMPLES]
             return [block for each in attacks for block in self._blocks_of(kind, each)]
         return self._memory.get((kind, attack), []) if self.folder is None else _blocks(self.folder, kind, attack)
 
     def _listed(self) -> list[tuple[str, str]]:
-        """The kinds and attacks that there are, each once."""
+        """The stored kinds and attacks, each pair once."""
         return list(self._memory) if self.folder is None else _listed(self.folder)
 
     def save(self, folder: Path) -> None:
-        """Write everything into an audit's folder."""
+        """Write all tensors into an audit's folder."""
         for number, (kind, attack) in enumerate(self._listed()):
             index, rows = zip(*self._blocks_of(kind, attack), strict=True)
             write(folder, kind, attack, number, np.concatenate(index), np.concatenate(rows))
 
 
 def write(folder: Path, kind: str, attack: str, number: int, index: Array, rows: Array) -> None:
-    """Write one part of kept tensors, whole or not at all."""
+    """Write one file of tensors, atomically."""
     path = folder / FOLDER / kind / outcome_files.name(number).replace(".parquet", ".safetensors")
     content = save({"index": index, kind: np.ascontiguousarray(rows)}, {"attack": attack})
     write_bytes(path, content, checksum=True)
 
 
 def _listed(folder: Path) -> list[tuple[str, str]]:
-    """The kinds and attacks in a folder, each once."""
-    found: dict[tuple[str, str], None] = {}
+    """The kinds and attacks in a folder, each pair once."""
+    pairs: dict[tuple[str, str], None] = {}
     for path in sorted((folder / FOLDER).glob("*/*.safetensors")):
-        found[path.parent.name, _attack_of(path)] = None
-    return list(found)
+        pairs[path.parent.name, _attack_of(path)] = None
+    return list(pairs)
 
 
 def _blocks(folder: Path, kind: str, attack: str) -> list[tuple[Array, Array]]:
-    """The parts of one kind and attack."""
+    """The blocks of one kind and attack."""
     blocks = []
     for path in sorted((folder / FOLDER / kind).glob("*.safetensors")):
         if _attack_of(path) == attack:
@@ -130,15 +131,15 @@ def _blocks(folder: Path, kind: str, attack: str) -> list[tuple[Array, Array]]:
 
 
 def remove_orphans(folder: Path) -> None:
-    """Remove kept parts whose part of outcomes was never written: what an audit that was killed leaves behind."""
-    whole = {path.stem for path in outcome_files.listed(folder / "outcomes")}
+    """Remove files of tensors without a file of outcomes, which an interrupted audit leaves behind."""
+    complete = {path.stem for path in outcome_files.listed(folder / "outcomes")}
     for path in (folder / FOLDER).glob("*/*.safetensors"):
-        if path.stem not in whole:
-            path.unlink(missing_ok=True)  # another process may have been faster
+        if path.stem not in complete:
+            path.unlink(missing_ok=True)  # another process may have removed it
 
 
 def _attack_of(path: Path) -> str:
-    verify(path, _ADVICE)  # here, because a file whose attack reads differently would be left out silently
+    verify(path, _ADVICE)  # here, because a file with a damaged attack name would be skipped silently
     try:
         with safe_open(path, framework="numpy") as file:
             metadata: Mapping[str, str] = file.metadata() or {}

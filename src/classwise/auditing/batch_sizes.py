@@ -1,4 +1,4 @@
-"""The batch that fits into memory, chosen before an audit begins."""
+"""The default batch size, and a smaller one for images that are too large for it."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from torch import Tensor, nn
 from classwise.models.modes import evaluating, frozen
 
 USUAL_BATCH = 128
-"""Images on the device at once, unless they are so large that fewer must do."""
+"""The default batch size; large images may need a smaller one."""
 SMALL_PIXELS = 64 * 64
-"""Images of up to so many pixels always get the usual batch: nothing is measured."""
+"""Images of at most this many pixels get the default batch size without a measurement."""
 SHARE = 0.5
 """The share of the device's memory that a batch may take."""
 OVERHEAD = 1.5
-"""A pass with its gradient takes about so many times the tensors that it saves for the backward pass."""
+"""Approximate ratio of the memory of a forward and backward pass to that of the tensors saved for backward."""
 COPIES = 8
-"""An attack holds about so many tensors of the size of its images: start, iterate, gradient, best, momentum, ..."""
+"""Approximate number of tensors of the images' size in an attack: start, iterate, gradient, best, momentum, ..."""
 
 _CGROUP_LIMITS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
 
 
 class Fit(NamedTuple):
-    """A batch, and what a user should know of its choice.
+    """A batch size and a note on its choice.
 
     Attributes:
         batch_size: images on the device at once.
-        note: why it is not the usual one, or that it may not fit; else empty.
+        note: why it is not the default, or that it may not fit into memory; else empty.
     """
 
     batch_size: int
@@ -39,15 +39,15 @@ class Fit(NamedTuple):
 
 
 def fitting_batch(model: nn.Module, x: Tensor, batch_size: int | None = None) -> Fit:
-    """Choose how many images of some size fit into the device's memory together.
+    """Choose a batch size for which images of one size fit into the device's memory.
 
-    The choice depends on the model, the size of the images and the memory that the device has in all, not on what is
-    free at the moment, so it is the same each time on one machine.
+    The choice depends on the model, the image size and the total memory of the device, not on its free memory, so it
+    is the same in each run on one machine.
 
     Args:
-        model: returns logits.
-        x: (N, C, H, W), one image or more on the model's device; the first one is passed once, with its gradient.
-        batch_size: given by the user, who then only gets a warning; None: the usual batch, halved until it fits.
+        model: maps images to logits.
+        x: (N, C, H, W), at least one image on the model's device; one forward pass of the first is measured.
+        batch_size: the user's choice, which is only checked; None: the default, halved until it fits.
     """
     if x.shape[-2] * x.shape[-1] <= SMALL_PIXELS:
         return Fit(batch_size or USUAL_BATCH)
@@ -60,15 +60,15 @@ def fitting_batch(model: nn.Module, x: Tensor, batch_size: int | None = None) ->
     need = f"{chosen} images of {height} x {width} pixels need about {chosen * each / 1e9:.1f} GB"
     need += f" of the device's {limit / SHARE / 1e9:.1f} GB"
     if chosen * each > limit:
-        advice = "give a smaller batch, or none" if batch_size else "use smaller images, or a device with more memory"
-        return Fit(chosen, f"batch {chosen} may not fit: {need}; {advice}")
+        advice = "reduce or omit batch_size" if batch_size else "use smaller images, or a device with more memory"
+        return Fit(chosen, f"batch size {chosen} may not fit: {need}; {advice}")
     if batch_size is None and chosen < USUAL_BATCH:
-        return Fit(chosen, f"batch {chosen} in place of {USUAL_BATCH}: {need}")
+        return Fit(chosen, f"batch size {chosen} instead of {USUAL_BATCH}: {need}")
     return Fit(chosen)
 
 
 def saved_bytes(model: nn.Module, x: Tensor) -> int:
-    """Bytes that a forward pass of some images saves for the gradient with respect to them; parameters do not count."""
+    """Bytes that a forward pass saves for the gradient with respect to the images, without parameters and buffers."""
     own = {tensor.untyped_storage().data_ptr() for tensor in (*model.parameters(), *model.buffers())}
     saved: dict[int, int] = {}
 
@@ -80,14 +80,14 @@ def saved_bytes(model: nn.Module, x: Tensor) -> int:
 
     hooks = torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor)
     with torch.inference_mode(False), evaluating(model), frozen(model), torch.enable_grad(), hooks:
-        # The output holds the graph, and with it every saved tensor, so that no storage is used twice.
-        logits = model(x.detach().clone().requires_grad_().clone())  # not a leaf: a model may write into its input
+        # The output keeps the graph and every saved tensor alive, so that no storage is reused.
+        logits = model(x.detach().clone().requires_grad_().clone())  # not a leaf: models may write into it
     del logits
     return sum(saved.values())
 
 
 def memory_of(device: torch.device) -> float:
-    """Bytes of memory that the device has in all; of a CPU no more than the control group of the process may use."""
+    """Total memory of the device in bytes; for a CPU at most the limit of the process's control group."""
     if device.type == "cuda":
         return float(torch.cuda.get_device_properties(device).total_memory)
     limits = [str(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))]

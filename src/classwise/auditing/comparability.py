@@ -1,4 +1,4 @@
-"""What audits must agree in to be compared, and the error that names the field in which they differ."""
+"""Whether two audits are comparable: the fields that must agree, and the error for the first that differs."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from classwise.core.errors import ClasswiseError
 from classwise.stats.counts import FloatArray
 
 CROSSED: Mapping[str, tuple[str, ...]] = {"threat": ("threat",), "attacks": ("attacks", "cascade")}
-"""The fields that a comparison may be made across, and what may differ then."""
+"""The fields that a comparison may be made across, and the fields that may then differ."""
 UNSTATED = "not stated"
-"""The value of a field that an audit says nothing about, such as the threat of predictions that were given."""
+"""The text of a field that an audit does not record, such as the threat of predictions made elsewhere."""
 
 
 class Value(NamedTuple):
-    """What one audit says about a field.
+    """The value of a field in one audit.
 
     Attributes:
         key: equal for audits that agree.
-        text: for people.
-        stated: whether the audit says anything.
+        text: the value for error messages.
+        stated: whether the audit records the field.
     """
 
     key: Any
@@ -37,17 +37,17 @@ class Value(NamedTuple):
 
 
 class Named(NamedTuple):
-    """An audit and what messages call it."""
+    """An audit and its name in messages."""
 
     name: str
     audit: Audit
 
 
 def members_of(meta: Meta, attack: str) -> tuple[str, ...]:
-    """The attacks that decide the verdict under ``attack``, in their order, ``clean`` among them where it counts.
+    """The attacks that decide the verdict under ``attack``, in their order, including ``clean`` where it counts.
 
-    In a cascade these include the attacks before, since a later one sees only the images that are left. Attacks that
-    are not applicable to the model are not among them.
+    In a cascade these include all earlier attacks, since an attack runs on their survivors only. Attacks that are not
+    applicable to the model are left out.
     """
     labels = list(meta.applicable)
     family = next((attack.removesuffix(f"-{kind}") for kind in (BEST, UNION) if attack.endswith(f"-{kind}")), "")
@@ -63,13 +63,13 @@ def members_of(meta: Meta, attack: str) -> tuple[str, ...]:
 
 
 def check_alike(one: Named, other: Named, attack: str, group: str | None, across: str | None = None) -> None:
-    """See that two audits are comparable under an attack: they agree in everything but ``across``.
+    """Check that two audits are comparable under an attack: all fields but ``across`` agree.
 
-    Classes, images (numbers, labels and the hash of the data) and grouping always count; threat, attacks, early stop
-    and cascade count unless only clean images are compared.
+    The fields are classes, images (indices, labels, hash of the data) and grouping; and unless clean images are
+    compared, threat, attacks, early stop and cascade.
 
     Raises:
-        ClasswiseError: naming the first field that differs, both values and both audits.
+        ClasswiseError: naming both audits, the first field that differs, and both values.
     """
     _check("class names", one, other, _class_names)
     _check_images(one, other)
@@ -81,43 +81,42 @@ def check_alike(one: Named, other: Named, attack: str, group: str | None, across
     for field, read in _FIELDS.items():
         if field in ignored:
             continue
-        mine, theirs = (read(each.audit, attack) for each in (one, other))
-        if mine.key != theirs.key:
-            texts = _differing(one.audit, other.audit, attack) if read is _attacks else (mine.text, theirs.text)
-            raise _unlike(field, one, other, *texts)
+        first, second = (read(each.audit, attack) for each in (one, other))
+        if first.key != second.key:
+            texts = _differing(one.audit, other.audit, attack) if read is _attacks else (first.text, second.text)
+            raise _difference(field, one, other, *texts)
 
 
 def unstated(audits: list[Audit], attack: str) -> tuple[str, ...]:
-    """The fields that no audit states, so that nothing could be checked."""
-    found = {"data hash": [_data(audit) for audit in audits]}
+    """The fields that no audit records, so that their agreement cannot be checked."""
+    values_of = {"data hash": [_data(audit) for audit in audits]}
     if attack != CLEAN:
-        found |= {field: [read(audit, attack) for audit in audits] for field, read in _FIELDS.items()}
-    return tuple(field for field, values in found.items() if not any(value.stated for value in values))
+        values_of |= {field: [read(audit, attack) for audit in audits] for field, read in _FIELDS.items()}
+    return tuple(field for field, values in values_of.items() if not any(value.stated for value in values))
 
 
 def value_of(field: str, audit: Audit, attack: str) -> Value:
-    """What an audit says about a field of `CROSSED`."""
+    """The value of a field of `CROSSED` in an audit."""
     return _FIELDS[field](audit, attack)
 
 
 def radius_of(audit: Audit) -> tuple[str, float] | None:
-    """The norm and the one radius of an audit; None where it has one for each image, or states none."""
+    """The norm and the radius of an audit; None if it has one radius per image, or records none."""
     key = _threat(audit, ALL).key
     return key if isinstance(key, tuple) and isinstance(key[1], float) else None
 
 
 def _check(field: str, one: Named, other: Named, read: Callable[[Audit], Value]) -> None:
-    mine, theirs = read(one.audit), read(other.audit)
-    if mine.key == theirs.key:
-        return
-    raise _unlike(field, one, other, mine.text, theirs.text)
+    first, second = read(one.audit), read(other.audit)
+    if first.key != second.key:
+        raise _difference(field, one, other, first.text, second.text)
 
 
-def _unlike(field: str, one: Named, other: Named, mine: str, theirs: str) -> ClasswiseError:
-    hint = f"; across={field!r} (--across {field}) shows them without tests" if field in CROSSED else ""
+def _difference(field: str, one: Named, other: Named, first: str, second: str) -> ClasswiseError:
+    hint = f", or across={field!r} (--across {field}) to compare them without tests" if field in CROSSED else ""
     return ClasswiseError(
-        f"{one.name} and {other.name} differ in {field}: {_short(mine)} and {_short(theirs)}; only audits with the "
-        f"same {field} are compared{hint}"
+        f"{one.name} and {other.name} differ in {field}: {_short(first)} and {_short(second)}; use audits with "
+        f"the same {field}{hint}"
     )
 
 
@@ -139,49 +138,47 @@ def _data(audit: Audit) -> Value:
 
 
 def _check_images(one: Named, other: Named) -> None:
-    mine, theirs = one.audit.outcomes, other.audit.outcomes
-    if one.audit.complete and other.audit.complete and not np.array_equal(mine.index, theirs.index):
-        texts = [f"{len(each):,} ({_span(each.index)})" for each in (mine, theirs)]
+    first, second = one.audit.outcomes, other.audit.outcomes
+    if one.audit.complete and other.audit.complete and not np.array_equal(first.index, second.index):
+        texts = [f"{len(each):,} ({_span(each.index)})" for each in (first, second)]
         if texts[0] == texts[1]:
-            which = int(np.setxor1d(mine.index, theirs.index)[0])
-            held = which in mine.index
-            texts = [f"{'with' if inside else 'without'} number {which}" for inside in (held, not held)]
-        raise _unlike("images", one, other, *texts)
-    known = [max(each.meta.images, len(each)) for each in (mine, theirs) if each.meta.images is not None]
+            index = int(np.setxor1d(first.index, second.index)[0])
+            in_first = index in first.index
+            texts = [f"{'with' if present else 'without'} index {index}" for present in (in_first, not in_first)]
+        raise _difference("images", one, other, *texts)
+    known = [max(each.meta.images, len(each)) for each in (first, second) if each.meta.images is not None]
     if len(set(known)) > 1:
-        raise _unlike("images", one, other, *(f"{count:,}" for count in known))
-    shared, here, there = np.intersect1d(mine.index, theirs.index, assume_unique=True, return_indices=True)
-    differ = np.flatnonzero(mine.labels[here] != theirs.labels[there])
+        raise _difference("images", one, other, *(f"{count:,}" for count in known))
+    shared, rows, other_rows = np.intersect1d(first.index, second.index, assume_unique=True, return_indices=True)
+    differ = np.flatnonzero(first.labels[rows] != second.labels[other_rows])
     if differ.size:
-        place, number = differ[0], int(shared[differ[0]])
-        texts = [
-            f"image {number} is {each.class_names[label]!r}"
-            for each, label in ((mine, mine.labels[here[place]]), (theirs, theirs.labels[there[place]]))
-        ]
-        raise _unlike("labels", one, other, *texts)
+        place = differ[0]
+        labels = (first, first.labels[rows[place]]), (second, second.labels[other_rows[place]])
+        texts = [f"image {int(shared[place])} is {each.class_names[label]!r}" for each, label in labels]
+        raise _difference("labels", one, other, *texts)
 
 
 def _span(index: Any) -> str:
-    return f"numbers {index[0]} to {index[-1]}" if len(index) else "none"
+    return f"indices {index[0]} to {index[-1]}" if len(index) else "none"
 
 
 def _check_grouping(one: Named, other: Named, group: str | None) -> None:
     if group is None:
         return
-    mine, theirs = (each.audit.outcomes.grouping(group) for each in (one, other))
+    first, second = (each.audit.outcomes.grouping(group) for each in (one, other))
     field = f"grouping {group}"
-    if mine.names != theirs.names:
-        raise _unlike(field, one, other, ", ".join(mine.names), ", ".join(theirs.names))
-    shared, here, there = np.intersect1d(one.audit.outcomes.index, other.audit.outcomes.index, return_indices=True)
-    differ = np.flatnonzero(mine.ids[here] != theirs.ids[there])
+    if first.names != second.names:
+        raise _difference(field, one, other, ", ".join(first.names), ", ".join(second.names))
+    shared, rows, other_rows = np.intersect1d(one.audit.outcomes.index, other.audit.outcomes.index, return_indices=True)
+    differ = np.flatnonzero(first.ids[rows] != second.ids[other_rows])
     if differ.size:
         place = differ[0]
-        ids = mine.ids[here[place]], theirs.ids[there[place]]
-        raise _unlike(field, one, other, *(f"image {shared[place]} in {mine.names[each]!r}" for each in ids))
+        ids = first.ids[rows[place]], second.ids[other_rows[place]]
+        raise _difference(field, one, other, *(f"image {shared[place]} in {first.names[each]!r}" for each in ids))
 
 
 def _threat(audit: Audit, attack: str) -> Value:
-    """The norm with the radius, or with the radii of all images, as the rows state them; else what the metadata say."""
+    """The norm with the radius, or the radii of all images, from the rows; from the metadata if the rows have none."""
     meta = audit.outcomes.meta
     frame = audit.outcomes.frame
     labels = [label for label in members_of(meta, attack) if label != CLEAN]
@@ -219,7 +216,7 @@ def _radius_text(norm: str, radius: float) -> str:
 
 
 def _attacks(audit: Audit, attack: str) -> Value:
-    """The complete spec of each attack that decides; in a cascade also their order."""
+    """The complete spec of each attack that decides the verdict; in a cascade also their order."""
     meta = audit.outcomes.meta
     specs = {label: meta.attacks[label] for label in members_of(meta, attack)}
     order = tuple((label, json.dumps(spec, sort_keys=True)) for label, spec in specs.items())
@@ -232,21 +229,20 @@ def _attacks(audit: Audit, attack: str) -> Value:
 
 
 def _differing(one: Audit, other: Audit, attack: str) -> tuple[str, str]:
-    """The texts of the attacks that two audits do not have in common."""
+    """The texts of the attacks that are in one of two audits only."""
     both = [
         {label: audit.outcomes.meta.attacks[label] for label in members_of(audit.outcomes.meta, attack)}
         for audit in (one, other)
     ]
-    mine, theirs = both
-    if mine == theirs:
-        return " then ".join(mine), " then ".join(theirs)  # a cascade in another order
-    parts = [
+    first, second = both
+    if first == second:
+        return " then ".join(first), " then ".join(second)  # a cascade in another order
+    texts = [
         "; ".join(_spec(item) for item in specs.items() if item[0] not in rest or rest[item[0]] != item[1])
-        for specs, rest in ((mine, theirs), (theirs, mine))
+        for specs, rest in ((first, second), (second, first))
     ]
-    return parts[0] or f"no {', '.join(theirs.keys() - mine.keys())}", parts[
-        1
-    ] or f"no {', '.join(mine.keys() - theirs.keys())}"
+    absent = [f"no {', '.join(names)}" for names in (second.keys() - first.keys(), first.keys() - second.keys())]
+    return texts[0] or absent[0], texts[1] or absent[1]
 
 
 def _spec(item: tuple[str, Mapping[str, Any] | None]) -> str:
@@ -277,4 +273,4 @@ _FIELDS: Mapping[str, Callable[[Audit, str], Value]] = {
     "cascade": _cascade,
     "attacks": _attacks,
 }
-"""What decides the verdicts of attacks."""
+"""The fields that decide verdicts under attack."""

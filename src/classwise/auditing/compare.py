@@ -1,4 +1,4 @@
-"""`compare`: put audits of the same images side by side."""
+"""`compare`: compare audits of the same images."""
 
 from __future__ import annotations
 
@@ -44,28 +44,27 @@ def compare(
     across: str | None = None,
     allow_incomplete: bool = False,
 ) -> Comparison | Crossing:
-    """Put audits of the same images side by side.
+    """Compare audits of the same images.
 
-    Audits are compared if they agree in images, labels, class names, threat, attacks, early stop, cascade and grouping.
+    The audits must agree in images, labels, class names, threat, attacks, early stop, cascade and grouping.
 
     Args:
-        audits: audits, folders of audits, run folders that hold one audit each, or folders of a method's seeds (the
-            runs that ``train --seeds`` made, or audits whose folder names differ in a number, such as ``seed-0`` and
-            ``seed-1``); or a mapping from a method's name to one of them or to several, one for each training seed.
-            Without names, runs of one recipe that differ only in the seed are one method under the recipe's name.
-        attack: what to compare under: an attack, ``clean``, ``<family>-best``, ``<family>-union`` or ``all``.
-        group: compare by groups in place of classes.
+        audits: audits, folders of audits, run folders with one audit each, or folders of a method's seeds (runs of
+            ``train --seeds``, or audits whose folder names differ in a number, such as ``seed-0`` and ``seed-1``); or
+            a mapping from a method's name to one of them or to several, one for each training seed. Without names,
+            runs of one recipe that differ only in the seed are one method, named after the recipe.
+        attack: the attack to compare under: an attack, ``clean``, ``<family>-best``, ``<family>-union`` or ``all``.
+        group: compare by group instead of class.
         alpha: 1 minus the coverage of the intervals.
-        across: ``"threat"`` or ``"attacks"``: audits that differ in it are shown at each of its values, without tests.
-        allow_incomplete: accept audits that lack verdicts; then only bounds are known, and nothing is tested.
+        across: ``"threat"`` or ``"attacks"``: report audits that differ in it at each of its values, without tests.
+        allow_incomplete: accept incomplete audits; the result then has bounds only, without tests.
 
     Returns:
-        A `Comparison`; a `Crossing` with ``across``.
+        A `Comparison`; with ``across`` a `Crossing`.
 
     Raises:
-        IncompleteError: if an audit lacks verdicts under the attack, unless that is allowed.
-        ClasswiseError: if an audit cannot be read, the audits differ in what they should agree in, or the attack is
-            missing.
+        IncompleteError: if an audit is incomplete under the attack, unless that is allowed.
+        ClasswiseError: if an audit cannot be read, the audits differ in one of these fields, or the attack is missing.
 
     Example:
         >>> import classwise as cw
@@ -80,12 +79,12 @@ def compare(
         {'cat': 0.33, 'dog': 0.33}
     """
     if isinstance(audits, Mapping):
-        methods = {name: read_all(sources) for name, sources in audits.items()}
+        methods = {name: read_all(each) for name, each in audits.items()}
     else:
-        given = [audits] if isinstance(audits, Source) else list(audits)
-        methods = by_method(given, across)
+        sources = [audits] if isinstance(audits, Source) else list(audits)
+        methods = by_method(sources, across)
     if across is None:
         return Comparison(methods, attack, group, alpha, allow_incomplete)
     if allow_incomplete:
-        raise ClasswiseError("a comparison across a field needs complete audits; leave out one of the two")
+        raise ClasswiseError("across requires complete audits; omit across or allow_incomplete")
     return crossing(methods, across, attack, group, alpha)

@@ -1,4 +1,4 @@
-"""Several models side by side on the same images: what differs, and whether it could be chance."""
+"""Comparison of methods on the same images: accuracies, differences, and tests."""
 
 from __future__ import annotations
 
@@ -27,20 +27,20 @@ from classwise.stats.worst_class import minimum
 
 @dataclass(frozen=True, eq=False)
 class Comparison:
-    """Methods on the same images, each with one audit or one for each training seed.
+    """Methods on the same images, each with one audit, or one audit for each training seed.
 
-    The audits agree in images, labels, class names, threat, attacks, early stop, cascade and grouping.
+    The audits have the same images, labels, class names, threat, attacks, early stop, cascade and grouping.
 
     Attributes:
         audits: by the method's name.
-        attack: what they are compared under.
-        group: the grouping that is used in place of the class.
+        attack: one of `Audit.names`, under which accuracies are compared.
+        group: the grouping that is used instead of the class.
         alpha: 1 minus the coverage of the intervals.
-        allow_incomplete: accept audits that lack verdicts; then nothing but `bounds` is known.
+        allow_incomplete: accept incomplete audits, which have `bounds` only.
 
     Raises:
-        IncompleteError: if an audit lacks verdicts, unless that is allowed.
-        ClasswiseError: if the audits differ in what they should agree in, lack the attack, or one model is there twice.
+        IncompleteError: if an audit is incomplete, unless that is allowed.
+        ClasswiseError: if the audits differ in one of these fields, lack the attack, or a model occurs twice.
     """
 
     audits: Mapping[str, tuple[Audit, ...]]
@@ -56,7 +56,7 @@ class Comparison:
 
     @cached_property
     def gaps(self) -> tuple[str, ...]:
-        """A phrase on each audit that lacks verdicts which the comparison needs."""
+        """A phrase for each audit that lacks verdicts under the compared attack."""
         found = []
         for name, audits in self.audits.items():
             for number, audit in enumerate(audits):
@@ -66,24 +66,22 @@ class Comparison:
                     counts = ", ".join(f"{count:,} under {label}" for label, count in lacking.items())
                     found.append(f"{_label(name, number, len(audits))} is incomplete: images not judged: {counts}")
                 elif audit.outcomes.meta.images is None:
-                    found.append(
-                        f"{_label(name, number, len(audits))} is incomplete: it is not known how many images it has"
-                    )
+                    found.append(f"{_label(name, number, len(audits))} is incomplete: its number of images is unknown")
         return tuple(found)
 
     def _needed(self, audit: Audit) -> tuple[str, ...]:
-        """The attacks of an audit whose verdicts the comparison needs."""
+        """The attacks of an audit whose verdicts enter the comparison."""
         needed = {CLEAN, *members_of(audit.outcomes.meta, self.attack)}
         return tuple(label for label in audit.outcomes.attacks if label in needed)
 
     @property
     def attacked(self) -> bool:
-        """Whether an attack is compared, and not clean images only."""
+        """Whether accuracies are compared under an attack, not only on clean images."""
         return self.attack != CLEAN and self._reference.attacks != (CLEAN,)
 
     @property
     def conditions(self) -> str:
-        """What the accuracies are under, in words."""
+        """The conditions of the accuracies, in words."""
         if not self.attacked:
             return "on clean images"
         if self.attack == ALL:
@@ -93,37 +91,35 @@ class Comparison:
 
     @property
     def complete(self) -> bool:
-        """Whether every audit has a verdict on every image under the attacks that are compared."""
+        """Whether every audit has a verdict on every image under the compared attack."""
         return not self.gaps
 
     @cached_property
     def notes(self) -> tuple[str, ...]:
-        """What a reader should know of how far the audits are alike, in sentences."""
+        """Sentences on fields whose agreement was not checked, or that differ."""
         audits = [audit for each in self.audits.values() for audit in each]
-        found = []
-        if len(audits) > 1 and (silent := unstated(audits, self.attack)):
-            found.append(
-                f"No audit states these, so that they could not be checked to be the same: {', '.join(silent)}."
-            )
+        notes = []
+        if len(audits) > 1 and (fields := unstated(audits, self.attack)):
+            notes.append(f"No audit states these fields, so their agreement was not checked: {', '.join(fields)}.")
         if self.complete and any(audit.outcomes.unjudged for audit in audits):
-            found.append("An audit is incomplete under attacks that are not compared here.")
+            notes.append("An audit is incomplete under attacks that are not compared here.")
         kinds = {json.dumps(dict(audit.outcomes.meta.precision), sort_keys=True) for audit in audits}
         if self.attack != CLEAN and len(kinds) > 1:
-            found.append("The audits computed gradients in different precision.")
-        return tuple(found)
+            notes.append("The audits computed gradients at different precisions.")
+        return tuple(notes)
 
     @property
     def seeds(self) -> dict[str, int]:
-        """How many runs each method has."""
+        """Number of runs of each method."""
         return {name: len(audits) for name, audits in self.audits.items()}
 
     @cached_property
     def bounds(self) -> pd.DataFrame:
-        """A row for each method: what is certain however the images turn out that are not judged yet.
+        """A row for each method: bounds on its accuracies, whatever the verdicts on images that are not judged.
 
-        Columns: ``seeds``; ``n`` (images; infinite where that is not known); ``judged`` (images with a verdict, in the
-        run that has fewest); ``overall_low``, ``overall_high``, ``worst_low``, ``worst_high``: the accuracies if all of
-        the other images are misclassified, and if all are correct; means over the seeds.
+        Columns: ``seeds``; ``n`` (images; infinite if unknown); ``judged`` (images with a verdict, in the run that has
+        fewest); ``overall_low``, ``overall_high``, ``worst_low``, ``worst_high``: the accuracies if all other images
+        are misclassified, and if all are correct; means over the seeds.
         """
         rows = []
         for audits in self.audits.values():
@@ -133,7 +129,7 @@ class Comparison:
 
     @property
     def judged_by_all(self) -> int:
-        """How many images have a verdict in every audit under every attack that is compared."""
+        """Number of images that have a verdict in every audit under the compared attack."""
         judged = []
         for audits in self.audits.values():
             for audit in audits:
@@ -147,12 +143,12 @@ class Comparison:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The methods."""
+        """Names of the methods."""
         return tuple(self.audits)
 
     @property
     def group_names(self) -> tuple[str, ...]:
-        """The names of the classes, or of the groups in their place."""
+        """Names of the classes, or of the groups."""
         return self._reference.outcomes.grouping(self.group).names
 
     @property
@@ -163,12 +159,12 @@ class Comparison:
     def table(self) -> pd.DataFrame:
         """A row for each method.
 
-        Columns: ``seeds`` and ``n`` (images); ``clean`` (overall accuracy); ``overall``, ``worst``, ``worst20``, each
-        a mean over the seeds with ``_low`` and ``_high`` where an interval is known (population P for one seed: new
-        images; T for several: new seeds too) and ``_sd``, the deviation over seeds (NaN for one); ``worst_class`` (the
-        name; of the class means over the seeds, and the first of equal ones); ``cv``, ``mcd``, ``nrr``, ``hmw``,
-        ``macro``: means over the seeds. ``clean`` and ``nrr`` are NaN where a run has no clean pass, and ``nrr`` also
-        where clean images are compared.
+        Columns: ``seeds`` and ``n`` (images); ``clean`` (overall accuracy); ``overall``, ``worst``, ``worst20``: means
+        over the seeds, with ``_low`` and ``_high`` where there is an interval (population P for one seed: new images; T
+        for several: new seeds too) and ``_sd``, the standard deviation over seeds (NaN for one seed); ``worst_class``:
+        the name of the class of lowest mean over the seeds, the first of equal ones; ``cv``, ``mcd``, ``nrr``, ``hmw``,
+        ``macro``: means over the seeds. ``clean`` and ``nrr`` are NaN for a run without a clean pass, and ``nrr`` also
+        if clean images are compared.
         """
         self._need_verdicts()
         rows = [self._row(name, audits) for name, audits in self.audits.items()]
@@ -176,7 +172,7 @@ class Comparison:
 
     @cached_property
     def _correct(self) -> dict[str, BoolArray]:
-        """(seeds, N) right answers of each method."""
+        """(seeds, N) for each method: which images are classified correctly."""
         return {
             name: np.stack([audit.outcomes.correct(self.attack) for audit in audits])
             for name, audits in self.audits.items()
@@ -184,12 +180,12 @@ class Comparison:
 
     @property
     def _ids(self) -> IntArray:
-        """(N,) labels, or groups in their place."""
+        """(N,) labels, or groups."""
         return self._reference.outcomes.grouping(self.group).ids
 
     @cached_property
     def counts(self) -> dict[str, tuple[ClassCounts, ...]]:
-        """Images and right answers of each class (or group), for every run of each method."""
+        """Number of images and of correct images of each class (or group), for every run of each method."""
         self._need_verdicts()
         groups = len(self.group_names)
         return {
@@ -199,14 +195,14 @@ class Comparison:
 
     @cached_property
     def lowest_classes(self) -> dict[str, tuple[str, ...]]:
-        """Of each method the classes whose mean accuracy over the seeds is the lowest; several where they are equal."""
-        found = {}
+        """For each method the class of lowest mean accuracy over the seeds; several classes if they are equal."""
+        lowest = {}
         for name, each in self.counts.items():
             # The same images in every run: one division of whole numbers, so that equal means are equal numbers.
             accuracy = ratio(sum(counts.correct for counts in each), sum(counts.count for counts in each))
             labels = np.flatnonzero(accuracy == metrics.worst_class(accuracy).accuracy)
-            found[name] = tuple(self.group_names[label] for label in labels)
-        return found
+            lowest[name] = tuple(self.group_names[label] for label in labels)
+        return lowest
 
     def _row(self, name: str, audits: Sequence[Audit]) -> dict[str, Any]:
         each = self.counts[name]
@@ -223,7 +219,7 @@ class Comparison:
         return row | {"worst20_sd": deviation["worst20"]} | {key: mean[key] for key in ("worst20", *_PLAIN)}
 
     def _intervals(self, name: str) -> tuple[Estimate, Estimate]:
-        """Of the overall and the worst-class accuracy: new images, and new seeds too where there are several."""
+        """Intervals of overall and worst-class accuracy for new images; with several seeds, also for new seeds."""
         correct, labels = self._correct[name], self._ids
         if len(correct) == 1:
             (counts,) = self.counts[name]
@@ -237,9 +233,10 @@ class Comparison:
 
     @cached_property
     def classes(self) -> pd.DataFrame:
-        """A row for each class with images: ``n``, and under each method's name ``mean``, ``low``, ``high``, ``sd``.
+        """A row for each class with images; the columns are pairs (method, value).
 
-        The columns are pairs (method, value); with several seeds the interval is for new seeds and new images.
+        Values: ``mean``, ``low``, ``high``, ``sd`` of each method; ``n`` under the empty name. With several seeds the
+        interval is for new seeds and new images.
         """
         self._need_verdicts()
         columns: dict[tuple[str, str], Any] = {}
@@ -262,20 +259,20 @@ class Comparison:
         return means.low, means.high
 
     def pair(self, first: str, second: str, alpha: float | None = None) -> Pair:
-        """Two methods on the same images, over all seeds of each: first minus second.
+        """Compare two methods on the same images, over all seeds of each: first minus second.
 
-        With one seed of each: exact McNemar tests and Tango's intervals, about new images and these two models. With
-        several seeds of one or both: t tests over seeds and images (`classwise.stats.seeds`), seed by seed where both
-        methods have the same known seeds.
+        With one seed each: exact McNemar tests and Tango's intervals, for new images and these two models. With
+        several seeds: t tests over seeds and images (`classwise.stats.seeds`), paired by seed if both methods have the
+        same known seeds.
 
         Args:
-            first: a method.
-            second: another.
-            alpha: 1 minus the coverage of the intervals; by default that of the comparison.
+            first: name of a method.
+            second: name of another method.
+            alpha: 1 minus the coverage of the intervals; None: that of the comparison.
 
         Raises:
-            IncompleteError: if an audit lacks verdicts.
-            ClasswiseError: for a method that is not compared.
+            IncompleteError: if an audit is incomplete.
+            ClasswiseError: for an unknown method.
         """
         self._need_verdicts()
         level = self.alpha if alpha is None else alpha
@@ -291,7 +288,7 @@ class Comparison:
 
     @cached_property
     def pairs(self) -> tuple[Pair, ...]:
-        """Every other method against the first one; none of incomplete audits."""
+        """Every other method against the first one; empty for incomplete audits."""
         if not self.complete:
             return ()
         first, *others = self.names
@@ -321,9 +318,14 @@ def _measures(counts: ClassCounts, audit: Audit, attacked: bool) -> dict[str, fl
 def check_methods(
     methods: Mapping[str, tuple[Audit, ...]], attack: str, group: str | None, *, across: str | None = None
 ) -> None:
-    """See that all audits of all methods can be compared."""
+    """Check that all audits of all methods are comparable.
+
+    Raises:
+        IncompleteError: if the attack is not applicable to a model.
+        ClasswiseError: if there is no audit, an attack is missing, audits differ, or a model occurs twice in a method.
+    """
     if not methods or not all(methods.values()):
-        raise ClasswiseError("nothing to compare: give two audits or more")
+        raise ClasswiseError("nothing to compare: give at least two audits")
     named = [
         Named(_label(name, number, len(audits)), audit)
         for name, audits in methods.items()
@@ -366,9 +368,9 @@ def _bounds(audit: Audit, attack: str, group: str | None, alpha: float) -> dict[
 
 
 def _paired(first: Sequence[Audit], second: Sequence[Audit]) -> tuple[list[int], list[int]] | None:
-    """The places of the runs in the order of their training seeds, if both methods have the same known ones."""
-    mine, theirs = ([training_seed(audit) for audit in audits] for audits in (first, second))
-    shared = sorted({seed for seed in mine if seed is not None and seed in theirs})
-    if len(shared) < 2 or not len(shared) == len(mine) == len(theirs):
+    """Positions of the runs in the order of their seeds; None unless both methods have the same known seeds."""
+    seeds, others = ([training_seed(audit) for audit in audits] for audits in (first, second))
+    shared = sorted({seed for seed in seeds if seed is not None and seed in others})
+    if len(shared) < 2 or not len(shared) == len(seeds) == len(others):
         return None
-    return [mine.index(seed) for seed in shared], [theirs.index(seed) for seed in shared]
+    return [seeds.index(seed) for seed in shared], [others.index(seed) for seed in shared]

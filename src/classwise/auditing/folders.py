@@ -1,4 +1,4 @@
-"""Whether a folder may hold an audit, a curve or a search: it is new, or holds the same one that is to be resumed."""
+"""Claims on the folder of an audit, a curve or a search: it must be new, or contain the one that is resumed."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from classwise.core.storage import check_writable, is_unused, remove_stale_tempo
 
 
 def settings_of(plan: Plan, meta: Meta) -> dict[str, Any]:
-    """Every setting that decides rows, as JSON has it."""
+    """Every setting that decides rows, as JSON values."""
     epsilon = plan.threat.epsilon
     radii = hashlib.sha256(epsilon.cpu().numpy().tobytes()).hexdigest() if isinstance(epsilon, Tensor) else None
     about = json.loads(meta.to_json())
-    for volatile in ("images", "sizes", "notes", "model"):
-        del about[volatile]
+    for key in ("images", "sizes", "notes", "model"):
+        del about[key]
     return {**about, "radii": radii, "save": [*plan.save], "trace": [*plan.trace]}
 
 
 def check_place(folder: Path, kind: str, *files: str) -> None:
-    """Check, before data are read, that files of an evaluation can be written into a folder.
+    """Check, before data are read, that the files of an evaluation can be written into a folder.
 
     Raises:
-        ClasswiseError: if the folder is a file, or they cannot be written.
+        ClasswiseError: if the folder is a file, or a file in it cannot be written.
     """
     if folder.exists() and not folder.is_dir():
         raise ClasswiseError(f"{folder} is a file; give a folder for the {kind}")
@@ -49,28 +49,28 @@ def claim(
     read: Callable[[], Mapping[str, Any]],
     write: Callable[[], None],
 ) -> bool:
-    """Claim a folder for an evaluation, or check that it is this evaluation's already.
+    """Claim a folder for an evaluation, or check that it already contains this evaluation.
 
     Args:
         folder: the folder.
-        kind: ``"audit"`` or another noun for errors.
-        marker: the file that says what the folder holds.
-        settings: every setting that decides the result, as JSON has it.
-        resume: whether the folder may hold this evaluation already.
-        read: reads the settings in the marker file.
+        kind: noun for error messages, such as ``"audit"``.
+        marker: name of the file with the settings.
+        settings: every setting that decides the result, as JSON values.
+        resume: whether the folder may already contain this evaluation.
+        read: reads the settings from the marker file.
         write: writes the marker file.
 
     Returns:
-        Whether the folder holds this evaluation already.
+        Whether the folder already contains this evaluation.
 
     Raises:
-        ClasswiseError: if it holds something else, an evaluation with other settings (the line names the field that
-            differs), or this one while ``resume`` is false.
+        ClasswiseError: if it contains something else, an evaluation with other settings (naming the setting that
+            differs), or this evaluation although ``resume`` is false.
     """
     remove_stale_temporaries(folder)
     if not (folder / marker).is_file():
         if not is_unused(folder):
-            raise ClasswiseError(f"{folder} is not empty and holds no {kind}; give a new folder")
+            raise ClasswiseError(f"{folder} is not empty and contains no {kind}; give a new folder")
         write()
         return False
     before = read()
@@ -79,14 +79,14 @@ def claim(
             differs = _difference(key, before.get(key), value)
             advice = "give another --out, or --resume with the same settings"
             article = "an" if kind[0] in "aeiou" else "a"
-            raise ClasswiseError(f"{folder} holds {article} {kind} with other settings: {differs}; {advice}")
+            raise ClasswiseError(f"{folder} contains {article} {kind} with other settings: {differs}; {advice}")
     if not resume:
-        raise ClasswiseError(f"{folder} holds this {kind} already; give another --out, or continue it with --resume")
+        raise ClasswiseError(f"{folder} already contains this {kind}; give another --out, or continue it with --resume")
     return True
 
 
 def _difference(key: str, was: Any, now: Any) -> str:
-    """Where two values of a setting differ first: of parts with names, in which are there, then within one."""
+    """The first difference between two values of a setting; of mappings, in their keys, then within a value."""
     if isinstance(was, dict) and isinstance(now, dict):
         if was.keys() != now.keys():
             return f"{key} was {', '.join(was) or 'none'}, now {', '.join(now) or 'none'}"

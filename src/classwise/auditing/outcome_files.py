@@ -1,4 +1,4 @@
-"""Outcomes on disk: Parquet parts, written in blocks as they come, readable by any tool that reads Parquet."""
+"""Files of outcomes: a folder of Parquet files, written in blocks during an audit, readable by any Parquet reader."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from classwise.core.errors import ClasswiseError
 from classwise.core.storage import replacing, verify
 
 COLUMNS: Mapping[str, str] = {
-    "index": "int64",  # the image's number in the data set
+    "index": "int64",  # index of the image in the data set
     "label": "int64",
     "attack": "string",
     "epsilon": "float64",  # the radius for this image; 0 for clean
@@ -26,31 +26,33 @@ COLUMNS: Mapping[str, str] = {
     "p_label": "float64",  # softmax confidence in the label
     "p_predicted": "float64",
     "runner_up": "Int64",  # the class of the second largest logit
-    "margin": "float64",  # logit of the label minus the largest other one
+    "margin": "float64",  # logit of the label minus the largest other logit
     "confidence_variance": "float64",  # population variance of the confidences over the classes
-    "distance": "float64",  # from the clean image to the kept one, in the threat's norm
-    "iterations": "Int64",  # steps up to the kept image
+    "distance": "float64",  # from the clean image to the returned one, in the norm of the threat
+    "iterations": "Int64",  # steps up to the returned image
     "forwards": "Int64",  # passes spent, verification included
     "backwards": "Int64",
-    "zero_gradients": "Int64",  # how many of the gradients were zero everywhere; null if the attack does not tell
-    "queries": "Int64",  # logits that an attack without gradients asked for; null if the attack does not tell
-    "minimal_distance": "float64",  # to the nearest misclassified point that was met, infinite for none; else null
-    "first_success": "string",  # the attack that broke the image, or clean; null while it stands
-    "status": "string",  # ok, nan (logits not finite) or skipped (broken before, in a cascade)
+    "zero_gradients": "Int64",  # gradients that were zero everywhere; null if the attack does not report it
+    "queries": "Int64",  # model queries of an attack without gradients; null if the attack does not report it
+    "minimal_distance": "float64",  # to the nearest adversarial example found, infinite for none; null if unreported
+    "first_success": "string",  # the attack that succeeded first, or clean; null while the image is robust
+    "status": "string",  # ok, nan (logits not finite) or skipped (misclassified earlier in a cascade)
 }
-"""The columns of the table and their pandas types; further int64 columns hold the groupings of the metadata."""
+"""The columns of the table and their pandas types; the groupings of the metadata are further int64 columns."""
 
 REPORTED = ("zero_gradients", "queries", "minimal_distance")
-"""The columns that only some attacks fill, from their own records; a table may lack them."""
+"""Optional columns, which only some attacks report."""
 
 _META = b"classwise"
 
 
 def typed(frame: pd.DataFrame, meta: Meta) -> pd.DataFrame:
-    """The frame with exactly the columns of `COLUMNS` and of the metadata's groupings, in their types.
+    """The frame with exactly the columns of `COLUMNS` and the metadata's groupings, in their types.
+
+    Missing columns of `REPORTED` are null.
 
     Raises:
-        ClasswiseError: if a column is missing that is not of `REPORTED`; those are null.
+        ClasswiseError: if any other column is missing.
     """
     types = {**COLUMNS, **dict.fromkeys(meta.groups, "int64")}
     absent = [column for column in types if column not in frame.columns and column not in REPORTED]
@@ -60,7 +62,7 @@ def typed(frame: pd.DataFrame, meta: Meta) -> pd.DataFrame:
 
 
 def filled(blocks: Sequence[pd.DataFrame], meta: Meta) -> pd.DataFrame:
-    """Blocks of rows as one typed frame; columns that no block has are null."""
+    """Concatenate blocks of rows into one typed frame; columns missing in a block are null."""
     rows = {label: np.concatenate([_column(block, label) for block in blocks]) for label in (*COLUMNS, *meta.groups)}
     return typed(pd.DataFrame(rows), meta)
 
@@ -69,22 +71,22 @@ def _column(block: pd.DataFrame, label: str) -> np.ndarray[Any, Any]:
     if label not in block.columns:
         return np.full(len(block), None if COLUMNS[label] == "string" else np.nan, dtype=object)
     column = block[label]
-    # Whole numbers stay exact and strings stay strings beside rows that have none.
+    # As objects, so that integers stay exact and strings stay strings next to nulls.
     return column.to_numpy(dtype=object) if COLUMNS.get(label) in ("Int64", "string") else column.to_numpy()
 
 
 def name(number: int) -> str:
-    """The file name of a part."""
+    """Name of the file with this number."""
     return f"part-{number:05d}.parquet"
 
 
 def listed(folder: Path) -> list[Path]:
-    """The parts in a folder, in order; none if there is no such folder."""
+    """The files in a folder, in order; empty if the folder does not exist."""
     return sorted(folder.glob("part-*.parquet"))
 
 
 def write(path: Path, frame: pd.DataFrame, meta: Meta) -> None:
-    """Write a part, whole or not at all; the metadata goes into the Parquet schema.
+    """Write a file atomically; the metadata is stored in the Parquet schema.
 
     Raises:
         ClasswiseError: if the disk is full or the folder cannot be written.
@@ -96,19 +98,19 @@ def write(path: Path, frame: pd.DataFrame, meta: Meta) -> None:
 
 
 def read(path: Path) -> tuple[pd.DataFrame, Meta]:
-    """Read a part.
+    """Read a file.
 
     Raises:
-        ClasswiseError: if it is damaged, not ours, or of a newer version.
+        ClasswiseError: if it is damaged, was not written by classwise, or has another schema version.
     """
-    of_audit = path.match("outcomes/part-*.parquet")  # the audit computes its rows again
-    advice = "remove it and resume the audit" if of_audit else ""
+    in_audit = path.match("outcomes/part-*.parquet")  # resuming the audit recomputes its rows
+    advice = "remove it and resume the audit" if in_audit else ""
     verify(path, advice)
     try:
         with path.open("rb") as file:
             table = pq.read_table(file, page_checksum_verification=True)
     except FileNotFoundError as error:
-        raise ClasswiseError(f"there is no file {path}") from error
+        raise ClasswiseError(f"there is no file or folder {path}") from error
     except (pa.ArrowException, OSError) as error:
         advice = advice or "give the folder of an audit, a run with one audit, or a file of outcomes"
         raise ClasswiseError(f"{path} is not a valid Parquet file; {advice}") from error
@@ -117,7 +119,7 @@ def read(path: Path) -> tuple[pd.DataFrame, Meta]:
 
 
 def read_all(path: Path) -> tuple[pd.DataFrame, Meta]:
-    """Read one part, a folder of parts, or an audit's folder; the metadata is the last part's, with all notes.
+    """Read one file, a folder of files, or an audit's folder; the metadata are the last file's, with all notes.
 
     Raises:
         ClasswiseError: if there are no outcomes, or as `read` does.
@@ -125,11 +127,11 @@ def read_all(path: Path) -> tuple[pd.DataFrame, Meta]:
     if path.is_file():
         return read(path)
     folder = path / "outcomes" if (path / "outcomes").is_dir() else path
-    found = [read(part) for part in listed(folder)]
-    if not found:
+    tables = [read(file) for file in listed(folder)]
+    if not tables:
         raise ClasswiseError(
-            f"{path} holds no outcomes; make some with: classwise audit MODEL --data DATA --out {path}"
+            f"{path} contains no outcomes; create some with: classwise audit MODEL --data DATA --out {path}"
         )
-    notes = dict.fromkeys(note for _, meta in found for note in meta.notes)
-    meta = dataclasses.replace(found[-1][1], notes=tuple(notes))
-    return pd.concat([frame for frame, _ in found], ignore_index=True), meta
+    notes = dict.fromkeys(note for _, meta in tables for note in meta.notes)
+    meta = dataclasses.replace(tables[-1][1], notes=tuple(notes))
+    return pd.concat([frame for frame, _ in tables], ignore_index=True), meta

@@ -20,7 +20,7 @@ OK, NAN, SKIPPED = "ok", "nan", "skipped"
 
 
 def clean_rows(index: Tensor, y: Tensor, logits: Tensor) -> pd.DataFrame:
-    """Rows of the pass without an attack, for images (N,), labels (N,) and float32 logits (N, C)."""
+    """Rows of the clean pass, from image indices (N,), labels (N,) and float32 logits (N, C)."""
     columns = _of_logits(logits, y) | {
         "index": _numpy(index),
         "epsilon": 0.0,
@@ -33,7 +33,7 @@ def clean_rows(index: Tensor, y: Tensor, logits: Tensor) -> pd.DataFrame:
 
 
 def attacked_rows(attack: str, done: Finished, threat: Threat) -> pd.DataFrame:
-    """Rows of images that an attack has finished with; ``threat`` holds their radius, one number or (N,)."""
+    """Rows of images that an attack has finished; the radius of ``threat`` is one number or (N,)."""
     epsilon = threat.epsilon
     columns = _of_logits(done.logits, done.y) | {
         "index": _numpy(done.index),
@@ -48,40 +48,38 @@ def attacked_rows(attack: str, done: Finished, threat: Threat) -> pd.DataFrame:
 
 
 def carried_rows(attack: str, clean: pd.DataFrame, epsilon: Any, reported: Collection[str] = ()) -> pd.DataFrame:
-    """Rows of images that need no attack, since they are wrong as they are: the image itself, no steps, no passes.
+    """Rows of images that are misclassified without attack: the clean image, with zero steps and passes.
 
     Args:
         attack: the attack's label.
         clean: the images' rows of the clean pass.
         epsilon: the radius, one number or one for each row.
-        reported: the optional columns that the attack reports; all of them are 0, and so is the distance.
+        reported: the optional columns that the attack reports; they are 0, like the distance.
     """
-    nothing = dict.fromkeys(
-        ("iterations", "forwards", "backwards", *(name for name in REPORTED if name in reported)), 0
-    )
-    return clean.assign(attack=attack, epsilon=epsilon, **nothing)
+    zeros = dict.fromkeys(("iterations", "forwards", "backwards", *(name for name in REPORTED if name in reported)), 0)
+    return clean.assign(attack=attack, epsilon=epsilon, **zeros)
 
 
 def skipped_rows(attack: str, removed: pd.DataFrame, epsilon: Any) -> pd.DataFrame:
-    """Rows of images that a cascade does not hand on, from the rows of the attacks that broke them."""
-    nothing = dict.fromkeys(("forwards", "backwards"), 0)
+    """Rows of images that a cascade skips, from the rows of the attacks that succeeded on them."""
+    zeros = dict.fromkeys(("forwards", "backwards"), 0)
     frame = removed[["index", "label", "first_success"]]
-    return frame.assign(attack=attack, epsilon=epsilon, correct=False, status=SKIPPED, **nothing)
+    return frame.assign(attack=attack, epsilon=epsilon, correct=False, status=SKIPPED, **zeros)
 
 
 def _frame(columns: dict[str, Any], attack: str) -> pd.DataFrame:
-    breaker = np.array([attack, None], dtype=object)[columns["correct"].astype(np.int64)]
-    return pd.DataFrame(columns | {"attack": attack, "first_success": breaker})
+    first_success = np.array([attack, None], dtype=object)[columns["correct"].astype(np.int64)]
+    return pd.DataFrame(columns | {"attack": attack, "first_success": first_success})
 
 
 def _of_logits(logits: Tensor, y: Tensor) -> dict[str, Any]:
-    """What the columns hold of float32 logits (N, C): every row from its own logits alone."""
+    """The columns that are computed from float32 logits (N, C), each row from its own logits only."""
     values, label = _numpy(logits).astype(np.float64), _numpy(y)
     rows = np.arange(len(label))
     finite = np.isfinite(values).all(axis=1)
     values = np.where(finite[:, None], values, 0.0)
     confidence = special.softmax(values, axis=1)
-    # The order that torch's argmax has: the first of equal logits.
+    # As in torch.argmax, the first of equal logits ranks first.
     ranked = np.argsort(-values, axis=1, kind="stable")
     predicted = ranked[:, 0]
     others = values.copy()

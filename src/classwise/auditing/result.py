@@ -1,4 +1,4 @@
-"""An audit: outcomes, and everything that they say about the weakest class."""
+"""`Audit`: outcomes, the accuracies of each class, and the worst class."""
 
 from __future__ import annotations
 
@@ -34,16 +34,16 @@ from classwise.stats.intervals import Interval, class_intervals, wilson
 from classwise.stats.worst_class import Minimum, minimum, possibly_worst
 
 LOWER, UPPER = "lower_bound", "upper_bound"
-"""The ends of the columns of an incomplete audit's tables: what holds however the images not judged turn out."""
+"""Suffixes of the columns of an incomplete audit: bounds over all possible verdicts on images not judged."""
 
 
 class AuditWarning(NamedTuple):
-    """Something that a reader of the numbers should know.
+    """A warning of a guard about the evaluation.
 
     Attributes:
-        name: of the guard that raised it.
-        sentence: what is wrong, in one sentence.
-        value: the number behind it; NaN where there is none.
+        name: of the guard.
+        sentence: the problem, in one sentence.
+        value: the measured number; NaN if there is none.
     """
 
     name: str
@@ -57,14 +57,14 @@ class WorstClassEstimate:
 
     Attributes:
         attack: the attack, or ``all``.
-        label: the class's number.
-        name: its name.
-        count: its images.
-        accuracy: the share of them that stand: too low on average, since the class was chosen for being low.
-        low: lower end of the 95 % interval of this class's accuracy.
+        label: number of the class.
+        name: name of the class.
+        count: number of its images.
+        accuracy: its accuracy. It is biased low, since the class is selected for its low accuracy.
+        low: lower end of the 95 % interval of the accuracy of this class.
         high: upper end.
-        possibly: the names of the classes that may be the true worst one.
-        minimum: the accuracy of the true worst class, whichever it is: plug-in, split estimate, simultaneous interval.
+        possibly: names of the classes that may be the true worst class.
+        minimum: accuracy of the true worst class, whichever it is: plug-in, split estimate, simultaneous interval.
     """
 
     attack: str
@@ -84,14 +84,13 @@ class Audit:
 
     Attributes:
         outcomes: a row for each image and attack.
-        warnings: what the guards found.
-        group: the grouping that tables use in place of the class; None for the class.
-        name: what the audit is called.
-        path: the folder that holds it, if it was saved or written.
-        environment: what it was made with, and how long it took.
-        artifacts: tensors that were asked for (``logits``, ``features``, ``images``) and a few ``examples`` of each
-            class.
-        trace: how the confidences of traced images moved, a row for each image, attack, iteration and class; or None.
+        warnings: warnings of the guards.
+        group: the grouping that tables use instead of the class; None: the class.
+        name: name of the audit.
+        path: its folder, if it was written or saved.
+        environment: versions, device, and duration of the run.
+        artifacts: the tensors that were saved (``logits``, ``features``, ``images``), and ``examples`` of each class.
+        trace: confidences of the traced images, a row for each image, attack, iteration and class; or None.
         alpha: 1 minus the coverage of the intervals.
 
     Example:
@@ -122,17 +121,17 @@ class Audit:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """All that can be asked about: ``clean``, each attack, ``<family>-best``, ``<family>-union``, ``all``."""
+        """Names for all methods and tables: ``clean``, each attack, ``<family>-best``, ``<family>-union``, ``all``."""
         return self.outcomes.names
 
     @property
     def attacks(self) -> tuple[str, ...]:
-        """The attacks themselves, ``clean`` among them."""
+        """Labels of the attacks, ``clean`` included."""
         return self.outcomes.attacks
 
     @property
     def group_names(self) -> tuple[str, ...]:
-        """The names of the classes, or of the groups in their place."""
+        """Names of the classes, or of the groups."""
         return self.outcomes.grouping(self.group).names
 
     @cached_property
@@ -140,10 +139,10 @@ class Audit:
         return {name: self.outcomes.counts(name, self.group) for name in self.names}
 
     def counts(self, name: str = ALL) -> ClassCounts:
-        """Images and right answers of each class under an attack.
+        """Number of images and of correct images of each class under an attack.
 
         Raises:
-            IncompleteError: if images are not judged yet under the attack; `bounds` has what is known.
+            IncompleteError: if images are not judged under the attack; see `bounds`.
             ClasswiseError: for an attack that is not in `names`.
         """
         if self.complete and name in self._counts:
@@ -151,7 +150,7 @@ class Audit:
         return self.outcomes.counts(name, self.group)
 
     def bounds(self, name: str = ALL) -> BoundedCounts:
-        """Images of each class, how many are judged under an attack, and how many of these are correct.
+        """Number of images of each class, of judged images under an attack, and of correct images among these.
 
         Raises:
             ClasswiseError: for an attack that is not in `names`.
@@ -162,7 +161,7 @@ class Audit:
         """95 % intervals of the class accuracies (C,) under an attack, for new images of the same classes.
 
         Raises:
-            IncompleteError: as `counts` does.
+            IncompleteError: see `counts`.
         """
         return class_intervals(self.counts(name), self.alpha, simultaneous=simultaneous)
 
@@ -170,12 +169,12 @@ class Audit:
     def by_class(self) -> pd.DataFrame:
         """A row for each class (or group) that has images.
 
-        Columns: ``n``, the accuracy under each of `names` (fractions), and ``low`` and ``high``, the 95 % interval of
-        the last one, ``all``.
+        Columns: ``n`` (images), the accuracy under each of `names` (fractions), and ``low`` and ``high``, the 95 %
+        interval under ``all``.
 
-        Of an incomplete audit there are no estimates: ``n``, and for each of `names` ``<name>_judged`` (images),
-        ``<name>_lower_bound`` (if every image that is not judged is misclassified) and ``<name>_upper_bound`` (if every
-        one is correct).
+        An incomplete audit has no estimates. Its columns are ``n``, and for each of `names` ``<name>_judged`` (images),
+        ``<name>_lower_bound`` (if all images not judged are misclassified) and ``<name>_upper_bound`` (if all of them
+        are correct).
         """
         if not self.complete:
             return self._bounds_by_class()
@@ -187,23 +186,24 @@ class Audit:
         return frame[frame["n"] > 0]
 
     def _bounds_by_class(self) -> pd.DataFrame:
-        found = {name: self.bounds(name) for name in self.names}
-        columns: dict[str, Any] = {"n": next(iter(found.values())).count}
-        for name, counts in found.items():
+        bounds = {name: self.bounds(name) for name in self.names}
+        columns: dict[str, Any] = {"n": next(iter(bounds.values())).count}
+        for name, counts in bounds.items():
             low, high = counts.accuracy
             columns |= {f"{name}_judged": counts.judged, f"{name}_{LOWER}": low, f"{name}_{UPPER}": high}
         frame = pd.DataFrame(columns, index=pd.Index(self.group_names, name=self.group or "class"))
-        return frame if any(counts.unplaced for counts in found.values()) else frame[frame["n"] > 0]
+        return frame if any(counts.unplaced for counts in bounds.values()) else frame[frame["n"] > 0]
 
     @cached_property
     def by_attack(self) -> pd.DataFrame:
         """A row for each of `names`.
 
-        Columns: ``n``; ``overall`` over images with ``low`` and ``high`` (Wilson), ``macro`` over classes; ``worst``
-        (accuracy) and ``worst_class`` (name); ``worst20`` (mean of the lowest fifth of the classes); ``cv`` (variance
-        over classes, fraction squared); ``mcd``; ``nrr`` (with the clean accuracy; NaN if that is not known); ``hmw``.
+        Columns: ``n`` (images); ``overall``, the accuracy over images, with ``low`` and ``high`` (Wilson); ``macro``,
+        the mean over classes; ``worst`` (accuracy) and ``worst_class`` (name); ``worst20`` (mean of the lowest fifth of
+        the classes); ``cv`` (variance over classes, fraction squared); ``mcd``; ``nrr`` (NaN without clean accuracy);
+        ``hmw``. See `classwise.metrics`.
 
-        Of an incomplete audit there are no estimates, no worst class and no intervals: ``n``, ``judged`` (images), and
+        An incomplete audit has no estimates, worst class or intervals. Its columns are ``n``, ``judged`` (images), and
         for each measure ``<measure>_lower_bound`` and ``<measure>_upper_bound`` (`classwise.stats.bounds`).
         """
         if not self.complete:
@@ -245,16 +245,16 @@ class Audit:
         }
 
     def worst_class(self, name: str = ALL) -> WorstClassEstimate:
-        """The weakest class under an attack, and how sure that is.
+        """The class of lowest accuracy under an attack, with intervals.
 
         Raises:
-            IncompleteError: if images are not judged yet under the attack: any class may turn out to be the weakest.
+            IncompleteError: if images are not judged under the attack, since any class may then be the worst.
             ClasswiseError: for an attack that is not in `names`.
         """
         counts = self.counts(name)
         low, high = self.intervals(name)
         least = minimum(counts, self.alpha)
-        suspects = np.flatnonzero(possibly_worst(counts, self.alpha))
+        candidates = np.flatnonzero(possibly_worst(counts, self.alpha))
         return WorstClassEstimate(
             attack=name,
             label=least.label,
@@ -263,18 +263,18 @@ class Audit:
             accuracy=least.plug_in,
             low=float(low[least.label]),
             high=float(high[least.label]),
-            possibly=tuple(self.group_names[label] for label in suspects),
+            possibly=tuple(self.group_names[label] for label in candidates),
             minimum=least,
         )
 
     def confusion(self, name: str) -> pd.DataFrame:
-        """Counts of images by truth (row) and prediction (column) under one attack.
+        """Confusion matrix under one attack: rows are true classes, columns predicted ones, values are images.
 
-        With ``early_stop=True`` the predictions are those on the first adversarial example found; the frame's
-        ``attrs["shows"]`` says in words which images it shows.
+        With ``early_stop=True`` the predictions are those on the first adversarial example found; see `shows`, whose
+        text is in ``attrs["shows"]`` of the frame.
 
         Raises:
-            ClasswiseError: for a name that stands for several attacks, or as `Outcomes.confusion` for too many classes.
+            ClasswiseError: for a name that refers to several attacks, or for too many classes (`Outcomes.confusion`).
         """
         names = list(self.outcomes.class_names)
         frame = pd.DataFrame(
@@ -286,35 +286,35 @@ class Audit:
         return frame
 
     def shows(self, name: str) -> str:
-        """Which images the confusions of an attack are of, in words."""
+        """The images on which the predictions of an attack were made, in words."""
         if name == CLEAN:
-            return "predictions on the images themselves"
-        known = {
+            return "predictions on the clean images"
+        texts = {
             False: "predictions on the attack's last iterate",
             True: "predictions on adversarial examples, or on the iterate of lowest margin where none was found",
-            None: "predictions as they were given",
+            None: "predictions made elsewhere",
         }
-        return known[self.outcomes.meta.early_stop]
+        return texts[self.outcomes.meta.early_stop]
 
     @property
     def complete(self) -> bool:
-        """Whether every attack has judged every image."""
+        """Whether every image is judged under every attack."""
         return self.outcomes.complete
 
     def save(self, path: str | Path) -> Path:
-        """Write the audit into a folder; into ``audits/<name>`` of it if it is a run's.
+        """Write the audit into a folder; into ``audits/<name>`` of a run folder.
 
         Returns:
-            The folder that now holds the audit.
+            The folder of the audit.
 
         Raises:
-            ClasswiseError: if the folder holds another audit, or cannot be written.
+            ClasswiseError: if the folder contains another audit, or cannot be written.
         """
         folder = folder_for(Path(path), self.name)
         if self.path is not None and folder.resolve() == self.path.resolve():
             return folder
         if (folder / ABOUT).exists() or outcome_files.listed(folder / "outcomes"):
-            raise ClasswiseError(f"{folder} holds an audit already; give another folder")
+            raise ClasswiseError(f"{folder} already contains an audit; give another folder")
         self.outcomes.save(folder / "outcomes")
         self.artifacts.save(folder)
         write_trace(folder, self.trace)
@@ -323,18 +323,18 @@ class Audit:
 
     @staticmethod
     def load(path: str | Path) -> Audit:
-        """Read an audit from its folder, or from a run folder that holds exactly one; also a bare table of outcomes.
+        """Read an audit from its folder, from a run folder with exactly one audit, or from a table of outcomes.
 
         Raises:
-            IncompleteError: if the audit has not judged any image.
-            ClasswiseError: if there is no audit, there are several, or a newer version wrote it.
+            IncompleteError: if the audit has no outcomes yet.
+            ClasswiseError: if there is no audit, there are several, or the schema version is another.
         """
         folder = audit_in(Path(path))
         if (folder / ABOUT).is_file() and not outcome_files.listed(folder / "outcomes"):
             raise IncompleteError(f"{folder}: no image is judged yet; continue the audit with --resume")
         outcomes = Outcomes.load(folder)
         about = read_about(folder) if (folder / ABOUT).is_file() else {}
-        # Of a stream the parts do not know how many images it gave, nor which: they were written while it was read.
+        # The files of a stream were written while it was read, before its length and hash were known.
         images, data_hash = about.get("images"), about.get("data_hash")
         if isinstance(images, int) and isinstance(data_hash, str) and data_hash:
             outcomes = Outcomes(outcomes.frame, dataclasses.replace(outcomes.meta, images=images, data_hash=data_hash))
@@ -352,7 +352,7 @@ class Audit:
 
 
 def write_about(folder: Path, audit: Audit, **more: Any) -> None:
-    """Write the file that makes a folder an audit's; it is the last file written."""
+    """Write ``audit.json``, the last file of an audit; ``more`` are further entries."""
     about = {
         "schema_version": SCHEMA_VERSION,
         "name": audit.name,

@@ -1,4 +1,4 @@
-"""The run of an audit: a clean pass, then every attack, over images in memory or a stream cut into pieces."""
+"""The attacks of an audit: a clean pass, then every attack, on images in memory or on the pieces of a stream."""
 
 from __future__ import annotations
 
@@ -30,12 +30,13 @@ from classwise.data.images import Batch, Images
 from classwise.stats.counts import IntArray
 
 EXAMPLES_A_CLASS = 8
+"""Number of examples of each class that are saved for a report."""
 EXAMPLES_BYTES = 16 << 20
-"""How many examples of each class are kept for a report, and how much memory they may take in all."""
+"""Largest size of all examples."""
 
 
 class _Features(nn.Module):
-    """The pooled features of a model in place of its logits."""
+    """A module that returns the pooled features of a model instead of its logits."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
@@ -43,27 +44,27 @@ class _Features(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """(N, F) features of images (N, C, H, W)."""
-        features: Tensor = self.model.features(x)  # type: ignore[operator]  # `prepare` has seen that it exists
+        features: Tensor = self.model.features(x)  # type: ignore[operator]  # `prepare` has checked that it exists
         return features.flatten(1)
 
 
 class Runner:
-    """One audit in progress.
+    """Runs the clean pass and the attacks of one audit.
 
     Args:
-        model: the classifier, returning logits.
-        plan: what to do.
-        recorder: where rows go, and which are done.
-        progress: who is told.
-        deadline: the time (`time.monotonic`) after which no further image is begun; infinity for none.
-        sample_size: how many of the first images to hold for the guards.
-        team: the processes that share the images; each has its part of every class.
+        model: the classifier, which returns logits.
+        plan: how images are attacked.
+        writer: collects rows, and has those of an interrupted audit.
+        progress: receives the progress.
+        deadline: the time (`time.monotonic`) after which no further image is started; infinity: none.
+        sample_size: number of images to collect for the guards.
+        processes: the processes that share the images; each attacks its share of every class.
 
     Attributes:
-        sample: these images, classes in turn.
-        sample_radius: their radii, where images differ in it.
-        traces: what was traced, a frame for each attack.
-        images: how many images there were, over all processes; None before all of them were read.
+        sample: the images for the guards, classes in turn.
+        sample_radius: their radii, if the threat has one for each image.
+        traces: the traces, a frame for each attack.
+        images: number of images, over all processes; None until all of them were read.
     """
 
     def __init__(
@@ -94,14 +95,14 @@ class Runner:
 
     @property
     def late(self) -> bool:
-        """Whether the time is up."""
+        """Whether the deadline has passed."""
         return time.monotonic() > self.deadline
 
     def run(self, pieces: Iterable[Images]) -> None:
-        """Judge every image by every attack, as far as the time goes.
+        """Attack every image by every attack until the deadline.
 
-        A request to stop (SIGINT or SIGTERM, see `classwise.core.interruption`) waits for the next finished images, and
-        what is finished is written.
+        A request to stop (SIGINT or SIGTERM, see `classwise.core.interruption`) takes effect after the next block of
+        finished images; finished rows are written.
         """
         try:
             with interruption.deferred():
@@ -131,13 +132,13 @@ class Runner:
         self.writer.flush()
 
     def _clean(self, piece: Images, order: Tensor) -> None:
-        """The pass without an attack."""
-        number = piece.index.cpu().numpy()
-        done = self.writer.rows(CLEAN, number)
-        before = pd.Series(piece.y.cpu().numpy(), number)[done.index]
-        if not np.array_equal(before.to_numpy(), done["label"].to_numpy(dtype=np.int64)):
-            raise ClasswiseError("the folder holds an audit of other images: their labels differ; give another folder")
-        todo = order[~np.isin(number[order.numpy()], done.index)]
+        """Run the clean pass on the images that have no row yet."""
+        index = piece.index.cpu().numpy()
+        done = self.writer.rows(CLEAN, index)
+        labels = pd.Series(piece.y.cpu().numpy(), index)[done.index]
+        if not np.array_equal(labels.to_numpy(), done["label"].to_numpy(dtype=np.int64)):
+            raise ClasswiseError("the folder contains an audit of other images: the labels differ; give another folder")
+        todo = order[~np.isin(index[order.numpy()], done.index)]
         self.progress.start(CLEAN, len(todo))
         for rows in torch.split(todo, self.plan.batch_size):
             if self.late or not len(rows):
@@ -151,11 +152,11 @@ class Runner:
             self.progress.advance(len(rows))
 
     def _attack(self, label: str, attack: Attack, piece: Images, order: Tensor) -> None:
-        """One attack on all images that it should see."""
-        number = piece.index.cpu().numpy()
-        mine = _numbers(piece, order)
-        done = self.writer.rows(label, mine).index
-        clean = self.writer.rows(CLEAN, mine)
+        """Run one attack on all images that need it, and write the rows of the others."""
+        index = piece.index.cpu().numpy()
+        own = _own_index(piece, order)
+        done = self.writer.rows(label, own).index
+        clean = self.writer.rows(CLEAN, own)
         clean = clean[~clean.index.isin(done)]
         attackable = clean
         if self.plan.early_stop:
@@ -167,14 +168,14 @@ class Runner:
             removed = self._removed_before(label, attackable.index.to_numpy(dtype=np.int64))
             self.writer.add(self._regrouped(skipped_rows(label, removed, self._epsilon(piece, removed)), removed))
             attackable = attackable[~attackable.index.isin(removed.index)]
-        todo = order[np.isin(number[order.numpy()], attackable.index)]
+        todo = order[np.isin(index[order.numpy()], attackable.index)]
         self.progress.start(label, len(todo))
         while len(todo):
             try:
                 self._attack_rows(label, attack, piece, todo)
             except torch.OutOfMemoryError as error:
                 self._halve(error)
-                todo = todo[~np.isin(number[todo.numpy()], self.writer.rows(label, number).index)]
+                todo = todo[~np.isin(index[todo.numpy()], self.writer.rows(label, index).index)]
             else:
                 return
 
@@ -194,7 +195,7 @@ class Runner:
                 interruption.stop_point()
 
     def _jobs(self, piece: Images, todo: Tensor) -> Iterator[Job]:
-        """The images to attack; none any more when the time is up, so that those begun are finished."""
+        """The images to attack; empty after the deadline, so that only started images are finished."""
         for rows in torch.split(todo, self.plan.batch_size):
             if self.late:
                 return
@@ -204,19 +205,19 @@ class Runner:
             yield Job(batch.index, batch.x, batch.y, {} if radius is None else {"epsilon": radius})
 
     def _radii(self, rows: Tensor) -> Tensor | None:
-        """The radius of each image, where they differ; such data are in memory, so that a piece is all of them."""
+        """(N,) radii of the rows of a piece; None if all images have the same radius."""
         epsilon = self.plan.threat.epsilon
         return epsilon.cpu()[rows] if isinstance(epsilon, Tensor) else None
 
     def _epsilon(self, piece: Images, frame: pd.DataFrame) -> Any:
-        """The radius for the rows of a frame: one number, or an array."""
+        """The radius of the rows of a frame: one number, or an array."""
         epsilon = self.plan.threat.epsilon
         if not isinstance(epsilon, Tensor):
             return epsilon
         return pd.Series(epsilon.cpu().numpy(), piece.index.cpu().numpy())[frame.index].to_numpy()
 
     def _removed_before(self, label: str, index: IntArray) -> pd.DataFrame:
-        """Of some images, the rows of those that an earlier attack broke."""
+        """The rows of the earlier attacks that succeeded on the images ``index``."""
         earlier = list(self.plan.suite.attacks)
         rows = [self.writer.rows(name, index) for name in earlier[: earlier.index(label)]]
         removed = [frame[frame["first_success"] == name] for name, frame in zip(earlier, rows, strict=False)]
@@ -225,13 +226,13 @@ class Runner:
         return pd.concat(removed)
 
     def _halve(self, error: Exception) -> None:
-        """Go on with a batch of half the size, which voids the promise of the same bits."""
+        """Halve the batch size for lack of memory, which voids bit-identical repetition."""
         half = self.engine.batch_size // 2
         if half < SMALLEST_BATCH:
             raise ClasswiseError(
-                f"the device has no memory for {self.engine.batch_size} images; use one with more"
+                f"the device has not enough memory for {self.engine.batch_size} images; use a device with more memory"
             ) from error
-        note = f"batch halved from {self.engine.batch_size} to {half} for memory"
+        note = f"batch size halved from {self.engine.batch_size} to {half} for lack of memory"
         self.progress.log(note)
         self.engine = self.plan.engine(self.model, half)
         self.writer.meta = dataclasses.replace(self.writer.meta, notes=(*self.writer.meta.notes, note))
@@ -246,32 +247,33 @@ class Runner:
                 return logits
 
     def _grouped(self, frame: pd.DataFrame, piece: Images, rows: Tensor) -> pd.DataFrame:
-        """The rows with a column for each grouping of the images."""
+        """Add a column for each grouping of the images."""
         ids = {name: piece.columns[name].ids[rows].numpy() for name in self.writer.meta.groups}
         return frame.assign(**ids)
 
     def _regrouped(self, frame: pd.DataFrame, source: pd.DataFrame) -> pd.DataFrame:
+        """Copy the groupings from other rows of the same images."""
         return frame.assign(**{name: source[name].to_numpy() for name in self.writer.meta.groups})
 
     def _tensors(self, index: Tensor, x: Tensor, logits: Tensor, *, images: bool) -> dict[str, tuple[Any, Any]]:
-        """What the user asked to keep of some finished images."""
-        numbers, kept = index.cpu().numpy(), dict[str, tuple[Any, Any]]()
+        """The tensors to save of finished images, by kind."""
+        image, tensors = index.cpu().numpy(), dict[str, tuple[Any, Any]]()
         if "logits" in self.plan.save:
-            kept["logits"] = (numbers, logits.cpu().numpy())
+            tensors["logits"] = (image, logits.cpu().numpy())
         if "features" in self.plan.save:
             (features,) = Engine(_Features(self.model), batch_size=self.engine.batch_size).predict([x])
-            kept["features"] = (numbers, features.cpu().numpy())
+            tensors["features"] = (image, features.cpu().numpy())
         if images and "images" in self.plan.save:
-            kept["images"] = (numbers, x.cpu().numpy())
-        return kept
+            tensors["images"] = (image, x.cpu().numpy())
+        return tensors
 
     def _choose_examples(self, piece: Images, order: Tensor) -> None:
-        """The images of each class whose twins a report may show: the first ones that are right when clean."""
+        """Choose the examples: the first images of each class that are correctly classified without attack."""
         size = 4 * math.prod(piece.shape) * max(len(self.plan.suite.attacks), 1)  # two images, two bytes a pixel
         share = min(EXAMPLES_A_CLASS, EXAMPLES_BYTES // (size * piece.num_classes))
         share = -(-share // self.processes.world_size)
-        clean = self.writer.rows(CLEAN, _numbers(piece, order))
-        if clean.empty:  # the time was up before the first image
+        clean = self.writer.rows(CLEAN, _own_index(piece, order))
+        if clean.empty:  # the deadline passed before the first image
             return
         right = clean[clean["correct"]].reset_index(drop=True).sort_values("index")
         place = right.groupby("label").cumcount() + right["label"].map(self._examples_taken).fillna(0)
@@ -280,15 +282,16 @@ class Runner:
         self._examples_taken = self._examples_taken.add(chosen["label"].value_counts(), fill_value=0)
 
     def _examples_of(self, done: Finished) -> dict[str, tuple[Any, Any]]:
-        """The examples among some finished images, each as it is and as its adversarial twin, in half precision."""
-        numbers = done.index.cpu()
-        chosen = torch.tensor([number in self._examples for number in numbers.tolist()])
+        """The examples among finished images: pairs of clean and adversarial image, in half precision."""
+        index = done.index.cpu()
+        chosen = torch.tensor([image in self._examples for image in index.tolist()])
         if not chosen.any():
             return {}
         pairs = torch.stack([done.x0, done.x], dim=1).cpu()
-        return {EXAMPLES: (numbers[chosen].numpy(), pairs[chosen].half().numpy())}
+        return {EXAMPLES: (index[chosen].numpy(), pairs[chosen].half().numpy())}
 
     def _trace(self, piece: Images) -> None:
+        """Trace the requested images of a piece, in the first process."""
         rows = torch.isin(piece.index.cpu(), torch.tensor(self.plan.trace, dtype=torch.int64)).nonzero().squeeze(1)
         if not len(rows) or self.late or not self.processes.is_main:
             return
@@ -299,14 +302,14 @@ class Runner:
             self.traces.append(trace_rows(self.engine, label, attack, batch, threat))
 
 
-def _numbers(piece: Images, order: Tensor) -> IntArray:
-    """The numbers of this process's images in a piece: a resumed audit has rows of the other processes, too."""
-    numbers: IntArray = piece.index.cpu().numpy()[np.sort(order.numpy())]
-    return numbers
+def _own_index(piece: Images, order: Tensor) -> IntArray:
+    """Indices of this process's images in a piece; a resumed audit also has rows of other processes."""
+    index: IntArray = piece.index.cpu().numpy()[np.sort(order.numpy())]
+    return index
 
 
 def balanced_order(y: Tensor) -> Tensor:
-    """Rows so that classes take turns: an audit that is stopped has judged about as many images of each class."""
+    """Order of the rows in which classes alternate, so that a stopped audit has similar numbers of each class."""
     by_class = torch.argsort(y, stable=True)
     counts = torch.bincount(y)
     rank = torch.empty_like(by_class)
@@ -315,9 +318,9 @@ def balanced_order(y: Tensor) -> Tensor:
 
 
 def part_of(order: Tensor, y: Tensor, processes: ProcessGroup) -> Tensor:
-    """The rows of an order that are this process's: of every class as many as of the others, but for one.
+    """This process's share of an order; the shares of each class differ by at most one row.
 
-    Which rows they are depends on their labels ``y`` alone; what becomes of a row does not depend on whose it is.
+    The share depends on the labels ``y`` only, and the outcome of a row does not depend on the process.
     """
     if processes.world_size == 1:
         return order

@@ -1,4 +1,4 @@
-"""The state of an unfinished search on disk: a table with a few facts, and the settings of the search."""
+"""Files of an unfinished search: a table with metadata, and the settings of the search."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _FACTS = b"classwise"
 
 
 def write(path: Path, frame: pd.DataFrame, facts: Mapping[str, Any]) -> None:
-    """Write a table and the facts beside it (as JSON has them), whole or not at all."""
+    """Write a table and metadata (JSON values) into one file, atomically."""
     table = pa.Table.from_pandas(frame, preserve_index=False)
     about = json.dumps({"schema_version": SCHEMA_VERSION, **facts}).encode()
     table = table.replace_schema_metadata({**(table.schema.metadata or {}), _FACTS: about})
@@ -29,12 +29,12 @@ def write(path: Path, frame: pd.DataFrame, facts: Mapping[str, Any]) -> None:
 
 
 def read(path: Path) -> tuple[pd.DataFrame, dict[str, Any]]:
-    """Read what `write` wrote.
+    """Read the table and the metadata from a file of `write`.
 
     Raises:
-        ClasswiseError: if the file is damaged, or a newer version wrote it.
+        ClasswiseError: if the file is damaged, or has another schema version.
     """
-    verify(path, "remove it and resume, which repeats its part of the search")
+    verify(path, "remove it and resume, which repeats this part of the search")
     try:
         with path.open("rb") as file:
             table = pq.read_table(file, page_checksum_verification=True)
@@ -42,26 +42,26 @@ def read(path: Path) -> tuple[pd.DataFrame, dict[str, Any]]:
         version = int(facts.pop("schema_version"))
     except (pa.ArrowException, OSError, KeyError, ValueError) as error:
         raise ClasswiseError(
-            f"{path} is damaged; remove it and resume, which repeats its part of the search"
+            f"{path} is damaged; remove it and resume, which repeats this part of the search"
         ) from error
     check_schema_version(version, SCHEMA_VERSION, str(path))
     return table.to_pandas(), facts
 
 
 def write_settings(path: Path, settings: Mapping[str, Any]) -> None:
-    """Write the settings of a search, whole or not at all."""
+    """Write the settings of a search, atomically."""
     about = {"schema_version": SCHEMA_VERSION, "settings": settings}
     write_text(path, json.dumps(about, indent=2) + "\n", checksum=True)
 
 
 def read_settings(path: Path) -> dict[str, Any]:
-    """Read what `write_settings` wrote.
+    """Read the settings from a file of `write_settings`.
 
     Raises:
-        ClasswiseError: if the file is damaged, or a newer version wrote it.
+        ClasswiseError: if the file is damaged, or has another schema version.
     """
     about = read_json(path, "search again in another folder", {"schema_version": int, "settings": dict})
     version = about["schema_version"]
     check_schema_version(version, SCHEMA_VERSION, str(path))
-    found: dict[str, Any] = about["settings"]
-    return found
+    settings: dict[str, Any] = about["settings"]
+    return settings

@@ -1,4 +1,4 @@
-"""Audit every training seed of a method with the same settings."""
+"""`audit_seeds`: audit the runs of several training seeds with the same settings."""
 
 from __future__ import annotations
 
@@ -67,25 +67,24 @@ def audit_seeds(
 
     Args:
         folder: a folder written by ``train --seeds``, with ``seed-0``, ``seed-1``, ...
-        data: as of `classwise.audit`.
-        threat: as of `classwise.audit`.
-        attacks: as of `classwise.audit`.
+        data: as of `classwise.audit`, like ``threat``, ``attacks``, ``group``, ``device`` and ``distributed``.
+        threat: the ball.
+        attacks: the attacks.
         name: the folder of each audit in the ``audits`` of its run.
-        group: as of `classwise.audit`.
+        group: the grouping.
         out: a folder for the audits, as ``seed-0``, ``seed-1``, ...; None: those of the runs.
         resume: continue interrupted audits, load finished ones, and run the missing ones.
         max_time: seconds for all seeds together; seeds that do not start in time have no audit.
-        device: as of `classwise.audit`.
+        device: where to run.
         progress: receives the progress.
-        distributed: as of `classwise.audit`.
+        distributed: whether to share the images among processes.
         **options: as of `classwise.audit`; ``seed`` is that of the attacks.
 
     Returns:
         The audits by training seed, ascending.
 
     Raises:
-        ClasswiseError: see `classwise.audit`; if the runs differ in more than the seed; or, before any work, if a run
-            has such an audit already and ``resume`` is false.
+        ClasswiseError: see `classwise.audit`; or if the runs differ in more than the seed, or one has such an audit.
 
     Example:
         >>> import tempfile

@@ -1,4 +1,4 @@
-"""Where compared audits come from: folders of audits, of runs, and of the seeds of one method."""
+"""The sources of a comparison: audits, their folders, run folders, and folders of the seeds of one method."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
     from classwise.training.folder import Run
 
 Source = Audit | str | Path
-"""An audit, its folder, a run folder that holds one audit, or a folder of a method's seeds."""
+"""An audit, its folder, a run folder with one audit, or a folder of a method's seeds."""
 
 
 def audits_in(path: Path) -> list[Path]:
-    """The audits or runs that a folder of one method's seeds holds; the path itself if it is no such folder.
+    """The audits or runs in a folder of a method's seeds; any other path itself.
 
     Raises:
-        ClasswiseError: if the folder holds audits whose names differ in more than a number.
+        ClasswiseError: if the folder contains audits whose names differ in more than a number.
     """
     from classwise.training.folder import runs_in
 
@@ -35,34 +35,34 @@ def audits_in(path: Path) -> list[Path]:
     single = (path / ABOUT).is_file() or (path / "recipe.yaml").is_file() or not path.is_dir()
     if single or outcome_files.listed(path) or outcome_files.listed(path / "outcomes"):
         return [path]
-    found = [folder for folder in sorted(path.iterdir()) if (folder / ABOUT).is_file()]
-    stems = {re.sub(r"\d+$", "", folder.name) for folder in found}
-    if len(stems) > 1 or (len(found) > 1 and any(not folder.name[-1].isdigit() for folder in found)):
-        names = ", ".join(folder.name for folder in found[:4])
+    audits = [folder for folder in sorted(path.iterdir()) if (folder / ABOUT).is_file()]
+    stems = {re.sub(r"\d+$", "", folder.name) for folder in audits}
+    if len(stems) > 1 or (len(audits) > 1 and any(not folder.name[-1].isdigit() for folder in audits)):
+        names = ", ".join(folder.name for folder in audits[:4])
         raise ClasswiseError(
-            f"{path} holds audits whose names differ in more than a seed's number ({names}); give each by itself, "
-            f"as in NAME={found[0]}"
+            f"{path} contains audits whose names differ in more than a seed's number ({names}); give each separately, "
+            f"such as NAME={audits[0]}"
         )
-    return sorted(found, key=lambda folder: (len(folder.name), folder.name)) or [path]
+    return sorted(audits, key=lambda folder: (len(folder.name), folder.name)) or [path]
 
 
 def training_seed(audit: Audit) -> int | None:
-    """The seed of the training run that was audited: of the recipe around the audit, else of a folder ``seed-K``."""
+    """Seed of the audited training run: from its recipe, else from a folder named ``seed-K``; None if unknown."""
     if audit.path is None:
         return None
     run = _run_of(audit)
     if run is not None:
         return int(run.recipe.seed)
     names = [folder.name for folder in (audit.path.absolute(), *audit.path.absolute().parents[:3])]
-    found = next((match for name in names if (match := re.fullmatch(r"seed[-_]?(\d+)", name))), None)
-    return None if found is None else int(found[1])
+    match = next((match for name in names if (match := re.fullmatch(r"seed[-_]?(\d+)", name))), None)
+    return None if match is None else int(match[1])
 
 
 def read_all(sources: Source | Sequence[Source]) -> tuple[Audit, ...]:
-    """The audits of one method, from all of its sources.
+    """Read the audits of one method from its sources.
 
     Raises:
-        ClasswiseError: if one cannot be read.
+        ClasswiseError: if an audit cannot be read.
     """
     return tuple(
         audit for source in ([sources] if isinstance(sources, Source) else sources) for audit in _expanded(source)
@@ -70,21 +70,25 @@ def read_all(sources: Source | Sequence[Source]) -> tuple[Audit, ...]:
 
 
 def _expanded(source: Source) -> list[Audit]:
-    """The audit, or those of all seeds in a folder."""
+    """The audit itself, or the audits of all seeds in a folder."""
     return [source] if isinstance(source, Audit) else [Audit.load(path) for path in audits_in(Path(source))]
 
 
 def by_method(sources: Sequence[Source], across: str | None) -> dict[str, tuple[Audit, ...]]:
-    """Audits by method: those of runs that differ only in the seed together; across a field also those of one model."""
+    """Audits by method: runs that differ only in the seed are one method; across a field, so are audits of one model.
+
+    Raises:
+        ClasswiseError: if the runs in a folder differ in more than the seed.
+    """
     methods: dict[str, list[Audit]] = {}
     labels: dict[str, str] = {}
     for source in sources:
         audits = _expanded(source)
-        found = [_method_of(audit, across) for audit in audits]
-        name, digest = found[0]
+        identified = [_method_of(audit, across) for audit in audits]
+        name, digest = identified[0]
         if not isinstance(source, Audit) and audits_in(Path(source)) != [Path(source)]:
-            if len({each for _, each in found} - {None}) > 1 and across is None:
-                raise ClasswiseError(f"the runs in {source} differ in more than the seed; give each by itself")
+            if len({each for _, each in identified} - {None}) > 1 and across is None:
+                raise ClasswiseError(f"the runs in {source} differ in more than the seed; give each separately")
             name = name if _run_of(audits[0]) is not None else Path(source).resolve().name
         known = digest is not None and digest in labels
         label = labels[digest] if known and digest is not None else fresh_name(name, methods)
@@ -95,7 +99,7 @@ def by_method(sources: Sequence[Source], across: str | None) -> dict[str, tuple[
 
 
 def _method_of(audit: Audit, across: str | None) -> tuple[str, str | None]:
-    """The method's name, and what is equal for audits of one method; None if that cannot be known."""
+    """The method's name, and a key that is equal for audits of one method; None if it is unknown."""
     run = _run_of(audit)
     name = audit.path.name if audit.path is not None else audit.name
     if run is None:
@@ -103,12 +107,12 @@ def _method_of(audit: Audit, across: str | None) -> tuple[str, str | None]:
         return (audit.outcomes.meta.model or name, model) if across is not None and model else (name, None)
     recipe = dataclasses.asdict(dataclasses.replace(run.recipe, seed=0))
     digest = hashlib.sha256(json.dumps(recipe, sort_keys=True, default=str).encode()).hexdigest()
-    # Audits of one run that differ in name (other attacks, other weights) are not seeds of each other.
+    # Audits of one run with different names (other attacks, other weights) are different methods.
     return run.recipe.name, digest if across is not None else f"{digest}/{name}"
 
 
 def _run_of(audit: Audit) -> Run | None:
-    """The run in whose folder the audit lies, or None."""
+    """The run whose folder contains the audit, or None."""
     from classwise.training.folder import Run
 
     folders = [] if audit.path is None else list(audit.path.resolve().parents[:2])
@@ -116,7 +120,7 @@ def _run_of(audit: Audit) -> Run | None:
 
 
 def fresh_name(name: str, taken: Mapping[str, object]) -> str:
-    """The name, or the first free of ``name-2``, ``name-3``, ..."""
+    """The name, or the first unused of ``name-2``, ``name-3``, ..."""
     if name not in taken:
         return name
     return next(f"{name}-{number}" for number in range(2, len(taken) + 3) if f"{name}-{number}" not in taken)

@@ -1,4 +1,4 @@
-"""Which attacks an audit runs, and what each is called in its tables."""
+"""The attacks of an audit and their labels in tables."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ DEFAULT_SPECS: tuple[str, ...] = (
     "pgd:steps=20,step_size=0.1eps,objective=margin",
     "tpgd:steps=20,step_size=0.1eps",
 )
-"""What an audit runs unless told otherwise: twice the steps of usual training, on three losses.
+"""The default attacks: twice the steps of usual training, on three losses.
 
 The step is the papers' 0.003 at 8/255 (kdd21 A.2), rounded to a tenth of the radius so that it fits every radius.
 """
 
 Choice = Spec | Attack
-"""How a user names an attack: a spec, a mapping with a name, or an attack itself."""
+"""One attack: a spec, a mapping with a name, or an `Attack`."""
 Attacks = Choice | Iterable[Choice] | Mapping[str, Choice]
 
 
@@ -36,9 +36,9 @@ class Suite:
     """The attacks of an audit.
 
     Attributes:
-        attacks: in their order, by the label that tables use.
+        attacks: the attacks in their order, by their labels.
         families: labels of attacks that differ in one setting, by the family's name.
-        cascade: whether a named suite is among them, which is meant to run on survivors only.
+        cascade: whether a named suite is among them, which by default runs as a cascade.
     """
 
     attacks: Mapping[str, Attack]
@@ -46,59 +46,55 @@ class Suite:
     cascade: bool = False
 
     def specs(self) -> dict[str, dict[str, Any]]:
-        """The complete spec of each attack, defaults filled in."""
+        """The complete spec of each attack, with defaults."""
         return {label: describe(ATTACKS, attack) for label, attack in self.attacks.items()}
 
 
 def parse_attacks(attacks: Attacks | None = None, norm: str = "Linf") -> Suite:
-    """Read what a user asks for.
+    """Parse the attacks of an audit.
 
-    A name of `classwise.attacks.suites.SUITES`, such as ``autoattack`` or ``autoattack:version=plus``, stands for all
-    of its attacks.
-
-    ``tpgd`` without an inverse temperature stands for the paper's grid {2, 5, 10, 50}, each an attack of its own, such
-    as ``tpgd[5]``. Labels that come twice are numbered: ``pgd``, ``pgd-2``.
+    A name of `classwise.attacks.suites.SUITES`, such as ``autoattack`` or ``autoattack:version=plus``, is replaced by
+    its attacks. ``tpgd`` without an inverse temperature is replaced by the paper's grid {2, 5, 10, 50}, with labels
+    such as ``tpgd[5]``. Repeated labels are numbered: ``pgd``, ``pgd-2``.
 
     Args:
         attacks: a spec such as ``"pgd:steps=20"``, an `Attack`, several of them, or a mapping from labels to them;
             None: `DEFAULT_SPECS`.
-        norm: the norm of the ball, on which the members of a named suite depend.
+        norm: the norm of the ball, which decides the members of a named suite.
 
     Raises:
-        ClasswiseError: for an unknown attack or field, an attack that lacks what it needs, no attack at all, or a
-            label with a meaning of its own.
+        ClasswiseError: for an unknown attack or field, an attack that lacks a required field, an empty list, or a
+            reserved label.
     """
-    given_choices = _chosen(DEFAULT_SPECS if attacks is None else attacks)
-    if len(given_choices) > limits.ATTACKS:
-        raise ClasswiseError(f"{len(given_choices)} attacks are chosen; an audit runs at most {limits.ATTACKS}")
-    chosen = [pair for choice in given_choices for pair in _expanded(choice, norm)]
-    found: dict[str, Attack] = {}
+    choices = _chosen(DEFAULT_SPECS if attacks is None else attacks)
+    if len(choices) > limits.ATTACKS:
+        raise ClasswiseError(f"{len(choices)} attacks are given; an audit runs at most {limits.ATTACKS}")
+    expanded = [pair for choice in choices for pair in _expanded(choice, norm)]
+    by_label: dict[str, Attack] = {}
     families: dict[str, tuple[str, ...]] = {}
-    for given, choice in chosen:
+    for user_label, choice in expanded:
         members = _members(choice)
         for member in members:
             member.check()
-        base = given or (_label(members[0]) if len(members) == 1 else _name(members[0]))
-        base = _fresh(base, [*found, *families], numbered=given is None)
+        base = user_label or (_label(members[0]) if len(members) == 1 else _name(members[0]))
+        base = _fresh(base, [*by_label, *families], numbered=user_label is None)
         labelled = {base: members[0]}
         if len(members) > 1:
             labelled = {f"{base}[{attack.inverse_temperature:g}]": attack for attack in members}
             families[base] = tuple(labelled)
-        for label in found.keys() & labelled.keys():
-            raise ClasswiseError(f"two attacks are called {label!r}; choose another label for one of them")
-        found |= labelled
-    if not found:
-        raise ClasswiseError("no attack is chosen; name one, such as pgd:steps=20")
-    taken = {f"{family}-{kind}" for family in families for kind in (BEST, UNION)}
-    for label in found.keys() & ({CLEAN, ALL} | taken):
-        raise ClasswiseError(
-            f"an attack cannot be called {label!r}, which has a meaning of its own; choose another label"
-        )
-    return Suite(found, families, cascade=len(chosen) > len(given_choices))
+        for label in by_label.keys() & labelled.keys():
+            raise ClasswiseError(f"two attacks have the label {label!r}; labels must be unique")
+        by_label |= labelled
+    if not by_label:
+        raise ClasswiseError("no attack is given; give at least one, such as pgd:steps=20")
+    reserved = {f"{family}-{kind}" for family in families for kind in (BEST, UNION)}
+    for label in by_label.keys() & ({CLEAN, ALL} | reserved):
+        raise ClasswiseError(f"attack label {label!r} is reserved; choose another label")
+    return Suite(by_label, families, cascade=len(expanded) > len(choices))
 
 
 def _expanded(choice: tuple[str | None, Choice], norm: str) -> list[tuple[str | None, Choice]]:
-    """The choice itself, or the members of the suite that it names."""
+    """The members of a named suite, or the choice itself."""
     label, spec = choice
     if not isinstance(spec, str | Mapping):
         return [choice]
@@ -111,20 +107,20 @@ def _expanded(choice: tuple[str | None, Choice], norm: str) -> list[tuple[str | 
 
 
 def _chosen(attacks: Attacks) -> list[tuple[str | None, Choice]]:
-    """Every choice with the label that the user gave it."""
+    """Every choice with the user's label for it, or None."""
     if isinstance(attacks, str | Attack):
         return [(None, attacks)]
     if isinstance(attacks, Mapping):
-        if isinstance(attacks.get("name"), str):  # one attack's spec, not labels with attacks
+        if isinstance(attacks.get("name"), str):  # the spec of one attack, not a mapping from labels
             return [(None, attacks)]
         return [(str(label), choice) for label, choice in attacks.items()]
     return [(None, choice) for choice in attacks]
 
 
 def _members(choice: Choice) -> list[Any]:
-    """The attack that is meant, or the grid of them."""
+    """The attack of a choice, or the attacks of its grid."""
     if not isinstance(choice, str | Mapping | Attack):
-        raise ClasswiseError(f"{choice!r} is no attack; attacks are {', '.join(ATTACKS)}, or a class of your own")
+        raise ClasswiseError(f"{choice!r} is not an attack; give one of {', '.join(ATTACKS)}, or an Attack of your own")
     if not isinstance(choice, Attack):
         name, options = _named(choice)
         if name == "tpgd" and "inverse_temperature" not in options:
@@ -140,12 +136,12 @@ def _named(spec: Spec) -> tuple[str, dict[str, Any]]:
 
 
 def _name(attack: Attack) -> str:
-    """The attack's name in the registry; for a class of the user's own, the class's."""
+    """The attack's name in the registry; for an unregistered class, the name of the class."""
     return ATTACKS.name_of(type(attack)).rpartition(":")[2]
 
 
 def _label(attack: Attack) -> str:
-    """The shortest name that tells the attack from its kin."""
+    """The shortest label that distinguishes the attack from its variants."""
     if isinstance(attack, PGD) and attack.objective != "ce":
         return f"{_name(attack)}-{attack.objective}"
     if isinstance(attack, TemperaturePGD):
@@ -154,17 +150,17 @@ def _label(attack: Attack) -> str:
 
 
 def _fresh(label: str, taken: list[str], *, numbered: bool) -> str:
-    """The label, or the first free of ``label-2``, ``label-3``, ..."""
+    """The label, or the first unused of ``label-2``, ``label-3``, ..."""
     if label not in taken or not numbered:
         return label
     return next(f"{label}-{number}" for number in range(2, len(taken) + 3) if f"{label}-{number}" not in taken)
 
 
 def norm_of(threat: Threat | str | None) -> str:
-    """The norm of a ball; of none given yet, the one that all usual balls have."""
+    """The norm of a ball; None: Linf, the norm of all usual balls."""
     return "Linf" if threat is None else Threat.parse(threat).norm
 
 
 def attack_length(attack: Attack) -> int:
-    """The largest number of steps that an image can take, restarts included."""
+    """The largest number of steps for one image, restarts included."""
     return attack.length * attack.starts

@@ -1,4 +1,4 @@
-"""Conditions that fail a build, such as ``worst(all).low < 0.2``: a small grammar, read before any work."""
+"""Thresholds that fail a build, such as ``worst(all).low < 0.2``, parsed before any evaluation."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ _FORM = re.compile(
 
 @dataclass(frozen=True)
 class Threshold:
-    """A comparison of a measured number with a limit.
+    """A condition that compares a measure of an audit with a limit.
 
     Attributes:
         measure: a key of `classwise.stats.bounds.MEASURES`.
         attack: one of `Audit.names`.
         comparison: ``<``, ``<=``, ``>`` or ``>=``.
-        limit: the number on the right.
+        limit: the number on the right, a fraction.
     """
 
     measure: str
@@ -44,44 +44,43 @@ class Threshold:
 
     @staticmethod
     def parse(text: str) -> Threshold:
-        """Read a condition such as ``worst(all) < 0.2``; the limit may also be ``20 %`` or ``1/5``.
+        """Parse a condition such as ``worst(all) < 0.2``; the limit may also be ``20 %`` or ``1/5``.
 
         Raises:
-            ClasswiseError: if it is not of that form, speaks of something that is not measured, or has a limit that is
-                no fraction, which would make it hold always or never.
+            ClasswiseError: for another form, an unknown measure, or a limit outside [0, 1], which would be met always
+                or never.
         """
-        found = _FORM.fullmatch(text)
-        if found is None:
-            raise ClasswiseError(f"condition {text!r} is not of the form worst(all) < 0.2")
-        measure = ".".join(filter(None, (found["measure"], found["part"])))
+        match = _FORM.fullmatch(text)
+        if match is None:
+            raise ClasswiseError(f"condition {text!r}: must have the form worst(all) < 0.2")
+        measure = ".".join(filter(None, (match["measure"], match["part"])))
         if measure not in MEASURES:
             raise unknown(f"measure in condition {text!r}:", measure, MEASURES)
-        percent = found["limit"].endswith("%")
-        limit = number(found["limit"].rstrip("%").rstrip())
+        percent = match["limit"].endswith("%")
+        limit = number(match["limit"].rstrip("%").rstrip())
         if not isinstance(limit, float) or not math.isfinite(limit):
-            raise ClasswiseError(f"condition {text!r}: {found['limit']!r} is not a number; write 0.2, 20% or 1/5")
+            raise ClasswiseError(
+                f"condition {text!r}: limit {match['limit']!r} must be a number such as 0.2, 20% or 1/5"
+            )
         limit = limit / 100 if percent else limit
         if not 0 <= limit <= 1:
-            squared = "; a cv of 900 in the tables is 0.09" if measure == "cv" else ""
-            given = found["limit"]
-            raise ClasswiseError(
-                f"condition {text!r}: {given} is not between 0 and 1; write 0.2 or 20% for 20 %{squared}"
-            )
-        return Threshold(measure, found["attack"].strip(), found["comparison"], limit)
+            hint = "0.2 or 20% for 20 %" + ("; a cv of 900 in the tables is 0.09" if measure == "cv" else "")
+            raise ClasswiseError(f"condition {text!r}: limit {match['limit']} must be between 0 and 1; write {hint}")
+        return Threshold(measure, match["attack"].strip(), match["comparison"], limit)
 
     def __str__(self) -> str:
-        """The condition as `parse` reads it."""
+        """The condition in the form that `parse` accepts."""
         name, dot, part = self.measure.partition(".")
         return f"{name}({self.attack}){dot}{part} {self.comparison} {self.limit!r}"
 
     def bounds(self, audit: Audit) -> Bounds:
-        """The measured number as a lower and an upper bound, which are equal where no image is left to judge.
+        """Lower and upper bound of the measure; they are equal for a complete audit.
 
-        Of an incomplete audit they hold however the remaining images turn out; NaN where no bound is known.
+        For an incomplete audit they hold for all possible verdicts on the images not judged; NaN if there is no bound.
 
         Raises:
             IncompleteError: if the attack, or every attack, is not applicable to the model.
-            ClasswiseError: if the audit has no such attack, or the number does not exist.
+            ClasswiseError: if the audit has no such attack, or the measure is undefined.
         """
         meta = audit.outcomes.meta
         if self.attack in meta.not_applicable:
@@ -95,17 +94,17 @@ class Threshold:
             raise unknown(f"attack in condition {str(self)!r}:", self.attack, audit.names)
         counts = audit.bounds(self.attack)
         clean = audit.bounds(CLEAN) if CLEAN in audit.names else None
-        found = MEASURES[self.measure](counts, clean, audit.alpha)
-        if math.isnan(found.low) and (counts.complete or clean is None):
+        bounds = MEASURES[self.measure](counts, clean, audit.alpha)
+        if math.isnan(bounds.low) and (counts.complete or clean is None):
             raise ClasswiseError(f"condition {str(self)!r}: {self.measure} is not defined for this audit")
-        return found
+        return bounds
 
     def value(self, audit: Audit) -> float:
-        """The measured number.
+        """The value of the measure.
 
         Raises:
             IncompleteError: if it depends on images that are not judged.
-            ClasswiseError: as `bounds` does.
+            ClasswiseError: see `bounds`.
         """
         low, high = self.bounds(audit)
         if low != high:
@@ -113,10 +112,10 @@ class Threshold:
         return low
 
     def decide(self, audit: Audit) -> bool | None:
-        """Whether the condition holds; None where that depends on images that are not judged.
+        """Whether the condition is met; None if that depends on images that are not judged.
 
         Raises:
-            ClasswiseError: as `bounds` does.
+            ClasswiseError: see `bounds`.
         """
         low, high = self.bounds(audit)
         compare = _COMPARISONS[self.comparison]
@@ -124,11 +123,11 @@ class Threshold:
         return compare(low, self.limit) if decided else None
 
     def holds(self, audit: Audit) -> bool:
-        """Whether the audit meets the condition (so that a build that it should fail does fail).
+        """Whether the condition is met, so that the build fails.
 
         Raises:
             IncompleteError: if that depends on images that are not judged.
-            ClasswiseError: as `bounds` does.
+            ClasswiseError: see `bounds`.
         """
         decided = self.decide(audit)
         if decided is None:
@@ -140,11 +139,11 @@ class Threshold:
 
 
 def met(audit: Audit, thresholds: Iterable[Threshold | str]) -> dict[Threshold, Bounds]:
-    """The conditions that hold, each with the bounds of its number (equal for a complete audit).
+    """The conditions that are met, each with the bounds of its measure (equal for a complete audit).
 
     Raises:
-        IncompleteError: if whether a condition holds depends on images that are not judged.
-        ClasswiseError: as `Threshold.parse` and `Threshold.bounds` do.
+        IncompleteError: if a condition depends on images that are not judged.
+        ClasswiseError: see `Threshold.parse` and `Threshold.bounds`.
     """
-    read = [Threshold.parse(each) if isinstance(each, str) else each for each in thresholds]
-    return {threshold: threshold.bounds(audit) for threshold in read if threshold.holds(audit)}
+    parsed = [Threshold.parse(each) if isinstance(each, str) else each for each in thresholds]
+    return {threshold: threshold.bounds(audit) for threshold in parsed if threshold.holds(audit)}

@@ -1,4 +1,4 @@
-"""Traces: how the confidences of a few images move, step by step, while they are attacked."""
+"""Traces: the confidences of a few images at every step of an attack."""
 
 from __future__ import annotations
 
@@ -15,28 +15,35 @@ from classwise.data.images import Batch
 
 
 def trace_rows(engine: Engine, label: str, attack: Attack, batch: Batch, threat: Threat) -> pd.DataFrame:
-    """Follow the first start of an attack on some images to its last step.
+    """Record the confidences of images at every step of the first restart of an attack.
+
+    Args:
+        engine: an engine of the model.
+        label: the attack's label.
+        attack: the attack.
+        batch: the images.
+        threat: the ball; its radius is one number, or one for each image.
 
     Returns:
-        A row for each image, step (0 is the start) and class: ``index``, ``attack``, ``iteration``, ``class``,
+        A row for each image, step (0 is the initial point) and class: ``index``, ``attack``, ``iteration``, ``class``,
         ``confidence`` (softmax of float32 logits).
     """
     index, x, y = (tensor.to(engine.device) for tensor in batch)
-    # As many rows as in the engine's own passes, so that the arithmetic is the same.
+    # As many rows as in the passes of the engine, so that the arithmetic is the same.
     pad = torch.arange(max(engine.batch_size, len(x)), device=engine.device) % len(x)
     epsilon = threat.epsilon
     ball = threat.with_epsilon(epsilon.to(engine.device)[pad]) if isinstance(epsilon, Tensor) else threat
     reference = engine.passes.logits(x)[pad] if attack.needs_reference else None
     restart = torch.zeros_like(pad)
     rng = CounterRNG(engine.seed, "attack")
-    case = AttackInputs(x[pad], y[pad], index[pad], ball, rng, reference=reference, restart=restart)
+    inputs = AttackInputs(x[pad], y[pad], index[pad], ball, rng, reference=reference, restart=restart)
     confidences = []
     with engine.forward_for(attack) as model:
-        state = attack.start(model, case)
+        state = attack.start(model, inputs)
         for step in range(attack.length + 1):
             confidences.append(engine.passes.logits(state["x"])[: len(x)].double().softmax(1).cpu().numpy())
             if step < attack.length:
-                state = attack.step(model, case, state)
+                state = attack.step(model, inputs, state)
     values = np.stack(confidences, axis=1)
     images, steps, classes = values.shape
     return pd.DataFrame(

@@ -1,4 +1,4 @@
-"""The recorder: finished rows go to disk in blocks as they come, and what is there already is not done again."""
+"""The writer of outcomes: writes finished rows in blocks, and reads the rows of an interrupted audit."""
 
 from __future__ import annotations
 
@@ -19,43 +19,43 @@ from classwise.core.errors import ClasswiseError
 from classwise.stats.counts import IntArray
 
 BLOCK_ROWS = 2048
-"""A part is written when this many rows are ready,"""
+"""A file is written when this many rows are waiting."""
 BLOCK_SECONDS = 30.0
-"""or when the oldest of them has waited so long."""
+"""A file is also written when the oldest row has waited this long, in seconds."""
 
 Tensors = Mapping[str, tuple[IntArray, NDArray[Any]]]
-"""Kept tensors by kind: the images' numbers and the rows."""
+"""Tensors to save by kind: image indices (N,) and rows (N, ...)."""
 
 
 class OutcomeWriter:
-    """Collects the rows of an audit, in memory and (if there is a folder) on disk.
+    """Collects the rows of an audit in memory and, with a folder, on disk.
 
     Args:
-        folder: the audit's folder, or None; the parts in it are taken over as done.
-        meta: the metadata of new parts; it may be replaced while the audit runs.
-        place: of this recorder among those that write into the folder at the same time,
-        among: how many there are; each has part numbers of its own.
+        folder: the audit's folder, or None; the rows of its files count as done.
+        meta: the metadata of new files; it may be replaced during the audit.
+        rank: rank of this writer among those that write into the folder concurrently.
+        world_size: number of these writers; each uses file numbers of its own.
     """
 
-    def __init__(self, folder: Path | None, meta: Meta, place: int = 0, among: int = 1) -> None:
+    def __init__(self, folder: Path | None, meta: Meta, rank: int = 0, world_size: int = 1) -> None:
         self.folder = folder
         self.meta = meta
         self.artifacts = Artifacts(folder)
         self._done: dict[str, list[pd.DataFrame]] = {label: [] for label in meta.attacks}
         self._waiting: list[tuple[pd.DataFrame, Tensors]] = []
         self._since = time.monotonic()
-        self._next, self._among = place, among
+        self._next, self._stride = rank, world_size
         if folder is None:
             return
         artifacts.remove_orphans(folder)
         for path in outcome_files.listed(folder / "outcomes"):
             frame, _ = outcome_files.read(path)
-            self._next = int(path.stem.removeprefix("part-")) + 1 + place
+            self._next = int(path.stem.removeprefix("part-")) + 1 + rank
             for label, rows in frame.groupby("attack", sort=False):
                 self._done[str(label)].append(rows)
 
     def add(self, rows: pd.DataFrame, tensors: Tensors | None = None) -> None:
-        """Take the rows of some images under one attack, and what is kept of them."""
+        """Add the rows of images under one attack, and their tensors to save."""
         if not len(rows):
             return
         label = str(rows["attack"].iloc[0])
@@ -64,12 +64,12 @@ class OutcomeWriter:
         if not self._waiting:
             self._since = time.monotonic()
         self._waiting.append((rows, tensors or {}))
-        ready = sum(len(block) for block, _ in self._waiting)
-        if ready >= BLOCK_ROWS or time.monotonic() - self._since > BLOCK_SECONDS:
+        waiting = sum(len(block) for block, _ in self._waiting)
+        if waiting >= BLOCK_ROWS or time.monotonic() - self._since > BLOCK_SECONDS:
             self.flush()
 
     def flush(self) -> None:
-        """Write what is ready as one part: kept tensors first, the outcomes last.
+        """Write the waiting rows as one file, after their tensors.
 
         Raises:
             ClasswiseError: if the folder was removed, or cannot be written.
@@ -89,12 +89,12 @@ class OutcomeWriter:
                 artifacts.write(self.folder, kind, label, self._next, index, values)
         if self.folder is not None:
             outcome_files.write(self.folder / "outcomes" / outcome_files.name(self._next), rows, self.meta)
-        self._waiting = []  # first, as a signal may stop the process here: a part is never written under two numbers
+        self._waiting = []  # first, as a signal may stop the process here: rows are never written to two files
         self._done[label].append(rows)
-        self._next += self._among
+        self._next += self._stride
 
     def rows(self, label: str, index: IntArray) -> pd.DataFrame:
-        """The rows of one attack that there are for some images, by their numbers, in their order."""
+        """The existing rows of one attack for the images ``index``, in their order."""
         self.flush()
         if not self._done[label]:
             return pd.DataFrame(columns=[*outcome_files.COLUMNS, *self.meta.groups]).set_index("index", drop=False)
@@ -102,17 +102,17 @@ class OutcomeWriter:
         return rows.loc[index[np.isin(index, rows.index)]]
 
     def merge(self, others: Iterable[OutcomeWriter]) -> None:
-        """Take over what other recorders hold in memory."""
+        """Add the rows and tensors that other writers have in memory."""
         for other in others:
             for label, blocks in other._done.items():
                 self._done[label] += blocks
             self.artifacts.merge(other.artifacts)
 
     def count(self) -> int:
-        """How many rows are written, or held in memory where there is no folder."""
+        """Number of rows that are written, or in memory without a folder."""
         return sum(len(rows) for blocks in self._done.values() for rows in blocks)
 
     def outcomes(self) -> Outcomes:
-        """Everything that was recorded."""
+        """The table of all rows."""
         self.flush()
         return Outcomes(pd.concat([rows for blocks in self._done.values() for rows in blocks]), self.meta)

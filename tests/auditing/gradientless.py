@@ -11,7 +11,7 @@ from tests.auditing import toys
 
 
 class Fronted(nn.Module):
-    """The honest linear model behind a front end, its logits handed through a back end."""
+    """A linear model between a front end on its images and a back end on its logits."""
 
     def __init__(
         self, front: Callable[[Tensor], Tensor] = torch.clone, back: Callable[[Tensor], Tensor] = torch.clone
@@ -26,7 +26,7 @@ class Fronted(nn.Module):
 
 
 class Silent(Fronted):
-    """It records no gradient of itself."""
+    """Runs without recording gradients."""
 
     def forward(self, x: Tensor) -> Tensor:
         with torch.no_grad():
@@ -34,7 +34,7 @@ class Silent(Fronted):
 
 
 class Elsewhere(Fronted):
-    """It leaves torch, as the session of another runtime does."""
+    """Computes outside torch, like the session of another runtime."""
 
     def forward(self, x: Tensor) -> Tensor:
         return torch.from_numpy(super().forward(torch.from_numpy(x.numpy())).detach().numpy())
@@ -52,7 +52,7 @@ def sign(x: Tensor) -> Tensor:
 
 
 def without_gradients() -> dict[str, nn.Module]:
-    """Models to which no attack with gradients can be applied."""
+    """Models to which no gradient attack is applicable."""
     return {
         "detached": Fronted(back=torch.detach),
         "no_grad": Silent(),
@@ -62,7 +62,7 @@ def without_gradients() -> dict[str, nn.Module]:
 
 
 class DetachedDigits(nn.Module):
-    """A linear model of 8 x 8 digits that detaches its logits: for the command line, which names it by its path."""
+    """A linear model of 8 x 8 digits that detaches its logits: for the command line, which imports it by path."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""A script that is started in two processes, of which one is killed at its first message in the middle of its work."""
+"""A script for two processes, one of which is killed at its first message during its work."""
 
 from __future__ import annotations
 

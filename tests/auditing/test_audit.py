@@ -45,7 +45,7 @@ def run(**more: Any) -> Audit:
     return audit(**(chosen | more))
 
 
-def test_a_linear_model_of_two_classes_is_judged_exactly() -> None:
+def test_robust_accuracy_of_a_linear_model_is_exact() -> None:
     data, net = toys.images(120, classes=2), toys.model(classes=2)
     truth = toys.margins(data, net, EPSILON)
     assert 15 < int((truth <= 0).sum()) < 105, "the radius should split the images"
@@ -56,7 +56,7 @@ def test_a_linear_model_of_two_classes_is_judged_exactly() -> None:
     assert robust["margin"].to_numpy() == pytest.approx(truth[truth > 0].numpy(), abs=1e-5)
 
 
-def test_rows_say_what_the_design_says() -> None:
+def test_columns_of_clean_and_attacked_rows() -> None:
     data, net = toys.images(), toys.model()
     result = run(model=net, data=data)
     clean, attacked = result.outcomes.rows("clean"), result.outcomes.rows("pgd")
@@ -76,7 +76,7 @@ def test_rows_say_what_the_design_says() -> None:
     assert set(attacked[~attacked["correct"]]["first_success"]) <= {"pgd", "clean"}
 
 
-def test_images_wrong_when_clean_are_broken_without_a_step() -> None:
+def test_images_misclassified_without_attack_take_no_step() -> None:
     data = toys.images(strength=(0.0, 0.06, 0.06))
     result = run(data=data)
     wrong = result.outcomes.rows("clean").query("~correct")
@@ -87,7 +87,7 @@ def test_images_wrong_when_clean_are_broken_without_a_step() -> None:
     assert rows["prediction"].tolist() == wrong["prediction"].tolist()
 
 
-def test_with_stop_never_every_image_takes_every_step() -> None:
+def test_without_early_stop_every_image_takes_every_step() -> None:
     data = toys.images(strength=(0.0, 0.06, 0.06))
     result = run(data=data, early_stop=False, attacks="pgd:steps=5")
     rows = result.outcomes.rows("pgd")
@@ -97,7 +97,7 @@ def test_with_stop_never_every_image_takes_every_step() -> None:
 
 
 @pytest.mark.slow
-def test_a_cascade_hands_only_survivors_on() -> None:
+def test_a_cascade_attacks_survivors_only() -> None:
     side_by_side, cascade = run(), run(cascade=True)
     first = side_by_side.outcomes.rows("pgd")
     second = cascade.outcomes.rows("pgd-margin")
@@ -160,7 +160,7 @@ def test_a_stream_gives_the_rows_of_the_images(monkeypatch: pytest.MonkeyPatch) 
     assert unnamed.outcomes.class_names == ("0", "1", "2")
 
 
-def test_the_model_is_left_as_it_was() -> None:
+def test_the_modes_of_the_model_are_restored() -> None:
     net = toys.model().train()
     net.head.eval()
     before = [parameter.requires_grad for parameter in net.parameters()]
@@ -172,7 +172,7 @@ def test_the_model_is_left_as_it_was() -> None:
 
 
 class Bursting:
-    """A listener that fails when so many images of attacks are done."""
+    """Progress that raises after a number of attacked images."""
 
     def __init__(self, after: int) -> None:
         self.left = after
@@ -189,7 +189,7 @@ class Bursting:
         raise AssertionError(line)
 
 
-def test_the_model_is_left_as_it_was_after_an_exception() -> None:
+def test_the_modes_of_the_model_are_restored_after_an_exception() -> None:
     net = toys.model().train()
     with pytest.raises(KeyboardInterrupt):
         run(model=net, progress=Bursting(100))
@@ -199,7 +199,7 @@ def test_the_model_is_left_as_it_was_after_an_exception() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("after", "cascade"), [(40, False), (110, True), (190, False)])
-def test_killed_and_resumed_it_is_the_same(
+def test_a_killed_audit_resumes_with_the_same_rows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, after: int, cascade: bool
 ) -> None:
     monkeypatch.setattr("classwise.auditing.writer.BLOCK_ROWS", 24)
@@ -220,7 +220,7 @@ def test_killed_and_resumed_it_is_the_same(
 
 
 @pytest.mark.slow
-def test_half_written_parts_are_not_taken_for_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_partially_written_files_are_ignored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("classwise.auditing.writer.BLOCK_ROWS", 16)
     whole = run(out=tmp_path / "whole", save="logits")
     parts = sorted((tmp_path / "whole" / "outcomes").glob("part-*"))
@@ -241,7 +241,7 @@ def test_half_written_parts_are_not_taken_for_whole(tmp_path: Path, monkeypatch:
         ("fgsm:step_size=0.5eps", r"attacks\.fgsm\.step_size was \S+, now \S+"),
     ],
 )
-def test_other_attacks_are_told_by_what_differs(tmp_path: Path, attacks: Any, differs: str) -> None:
+def test_resuming_with_other_attacks_names_the_difference(tmp_path: Path, attacks: Any, differs: str) -> None:
     run(out=tmp_path / "a", attacks="fgsm")
     with pytest.raises(
         ClasswiseError, match=f"other settings: {differs}; give another --out, or --resume with the same"
@@ -250,7 +250,7 @@ def test_other_attacks_are_told_by_what_differs(tmp_path: Path, attacks: Any, di
 
 
 @pytest.mark.slow
-def test_a_folder_holds_one_audit(tmp_path: Path) -> None:
+def test_a_folder_contains_one_audit(tmp_path: Path) -> None:
     run(out=tmp_path / "a")
     with pytest.raises(ClasswiseError, match="already contains this audit"):
         run(out=tmp_path / "a")
@@ -271,7 +271,7 @@ def test_a_folder_holds_one_audit(tmp_path: Path) -> None:
     assert (tmp_path / "full" / "thesis.txt").read_text() == "do not touch"
 
 
-def test_a_run_folder_gets_its_audit_inside(tmp_path: Path) -> None:
+def test_a_run_folder_stores_its_audits_inside(tmp_path: Path) -> None:
     (tmp_path / "recipe.yaml").write_text("name: at\n")
     assert run(out=tmp_path).name == "audit"
     assert Audit.load(tmp_path).path == tmp_path / "audits" / "audit"
@@ -283,7 +283,7 @@ def test_an_audit_has_the_name_of_its_folder(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_when_the_time_is_up_it_says_what_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_images_are_logged_after_the_deadline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = run()
     late = iter([False] * 5)
     monkeypatch.setattr(runner.Runner, "late", property(lambda _: next(late, True)))
@@ -311,7 +311,7 @@ def test_when_the_time_is_up_it_says_what_is_missing(tmp_path: Path, monkeypatch
 
 
 class Lines:
-    """A listener that remembers."""
+    """Progress that records every call."""
 
     def __init__(self) -> None:
         self.said: list[str] = []
@@ -330,7 +330,7 @@ class Lines:
         self.said.append(line)
 
 
-def test_progress_adds_up() -> None:
+def test_progress_sums_to_the_announced_total() -> None:
     lines = Lines()
     run(progress=lines)
     assert list(lines.totals) == ["clean", "pgd", "pgd-margin"]
@@ -376,7 +376,7 @@ def test_grouping_by_column_superclass_and_values() -> None:
         run(data=data, group="sight")
 
 
-def test_kept_tensors_are_those_of_the_rows() -> None:
+def test_saved_tensors_match_the_rows() -> None:
     data, net = toys.images(), toys.model()
     result = run(model=net, data=data, save=["logits", "features", "images"])
     index, images = result.artifacts.get("images", "pgd")
@@ -395,7 +395,7 @@ def test_kept_tensors_are_those_of_the_rows() -> None:
         result.artifacts.get("images", "clean")
 
 
-def test_examples_of_each_class_are_kept_for_the_page() -> None:
+def test_examples_of_each_class_are_saved_for_the_page() -> None:
     data = toys.images()
     result = run(data=data)
     index, clean = result.artifacts.get("examples", "clean")
@@ -425,7 +425,7 @@ def test_traces_follow_the_attack(tmp_path: Path) -> None:
 
 
 class Partly(toys.Linear):
-    """Gives no finite logits for images that begin brightly."""
+    """Returns non-finite logits for images with a bright first pixel."""
 
     def forward(self, x: Tensor) -> Tensor:
         return torch.where(x[:, 0, 0, :1] > 0.53, torch.nan, super().forward(x))
@@ -456,12 +456,12 @@ class Pair(nn.Module):
 
 
 @pytest.mark.slow
-def test_logits_are_picked_from_what_a_model_returns() -> None:
+def test_logits_are_selected_from_the_output_of_a_model() -> None:
     pd.testing.assert_frame_equal(run(model=Pair()).outcomes.frame, run().outcomes.frame)
 
 
 class Small(toys.Linear):
-    """A model for which the device has memory for 40 images."""
+    """A model that runs out of memory above 40 images."""
 
     def forward(self, x: Tensor) -> Tensor:
         if len(x) > 40:
@@ -470,7 +470,7 @@ class Small(toys.Linear):
 
 
 @pytest.mark.slow
-def test_a_batch_too_large_for_the_device_is_halved_and_said() -> None:
+def test_a_batch_size_too_large_for_the_device_is_halved_and_logged() -> None:
     small = Small(toys.patterns(3), 0.2).eval()
     result = run(model=small, batch_size=128)
     assert result.outcomes.correct("all").tolist() == run().outcomes.correct("all").tolist()
@@ -483,7 +483,7 @@ def test_a_batch_too_large_for_the_device_is_halved_and_said() -> None:
 
 @configurable
 class Towards(Ascent):
-    """An attack of a user's own: the loss is minus the label's logit."""
+    """A user-defined attack: the loss is minus the logit of the label."""
 
     def loss(self, logits: Tensor, y: Tensor, inputs: AttackInputs) -> Tensor:
         return -logits.gather(1, y[:, None]).squeeze(1)
@@ -533,14 +533,14 @@ def test_images_without_names_may_lack_the_last_classes() -> None:
     assert len(result.by_class) == 2
 
 
-def test_image_numbers_must_differ() -> None:
+def test_image_indices_must_be_unique() -> None:
     data = toys.images()
     with pytest.raises(ClasswiseError, match="image index 0 occurs 2 times; it must be unique"):
         run(data=data.take(torch.tensor([0, 0, 1])))
 
 
 @pytest.mark.slow
-def test_metadata_tell_how_the_rows_came_about(tmp_path: Path) -> None:
+def test_metadata_record_the_settings(tmp_path: Path) -> None:
     data, net = toys.images(), toys.model()
     result = run(model=net, data=data, out=tmp_path / "a")
     meta = Outcomes.load(tmp_path / "a").meta
@@ -585,7 +585,7 @@ class Counting(nn.Module):
 @pytest.mark.slow
 @pytest.mark.parametrize("attacks", [["fgsm"], ["pgd", "md", "apgd-ce", "square:steps=30"]])
 def test_the_passes_of_the_guards_are_estimated(attacks: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of a model that the suite cannot break, so that every guard goes to its end; and not many times too many."""
+    """For a model that is robust to the suite every guard runs to its end; the estimate is not far above."""
     model = Counting()
     spent: list[tuple[int, int]] = []
 

@@ -1,4 +1,4 @@
-"""The batch of large images: chosen from the memory that they need, printed and recorded."""
+"""The batch size for large images: chosen by their memory, logged and recorded."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from classwise.data.images import Images
 
 
 class Lines(NullProgress):
-    """A listener that remembers what was logged."""
+    """Progress that records log lines."""
 
     def __init__(self) -> None:
         self.said: list[str] = []
@@ -44,7 +44,7 @@ def memory(monkeypatch: pytest.MonkeyPatch, megabytes: float) -> None:
     monkeypatch.setattr(batch_sizes, "memory_of", lambda device: megabytes * 1e6)
 
 
-def test_what_a_pass_saves() -> None:
+def test_bytes_saved_by_a_forward_pass() -> None:
     """The convolution and the pooling save no output of their own; the rectifier saves its output once."""
     x = torch.rand(1, 1, 80, 80)
     found, output = saved_bytes(network(), x), 4 * 4 * 80 * 80
@@ -52,7 +52,7 @@ def test_what_a_pass_saves() -> None:
     assert saved_bytes(network(), torch.rand(2, 1, 80, 80)) == pytest.approx(2 * found, rel=0.01)
 
 
-def test_usual_images_are_not_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_small_images_are_not_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     memory(monkeypatch, 0.001)
     monkeypatch.setattr(batch_sizes, "saved_bytes", None)
     for side in (28, 32, 64):
@@ -73,7 +73,7 @@ def test_the_batch_is_halved_until_it_fits(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 @pytest.mark.slow
-def test_the_choice_is_logged_recorded_and_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_batch_size_is_logged_recorded_and_reused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     lines = Lines()
     memory(monkeypatch, 60)
     made = audit(network(), images(80), "Linf:0.01", ["fgsm"], out=tmp_path / "a", progress=lines)
@@ -89,7 +89,7 @@ def test_the_choice_is_logged_recorded_and_kept(tmp_path: Path, monkeypatch: pyt
 
 
 @pytest.mark.slow
-def test_a_batch_below_the_smallest_that_repeats_is_noted(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_batch_size_below_the_smallest_reproducible_one_is_noted(monkeypatch: pytest.MonkeyPatch) -> None:
     memory(monkeypatch, 1)
     made = audit(network(), images(80, 6), "Linf:0.01", ["fgsm"])
     assert made.outcomes.meta.batch_size is not None
@@ -99,7 +99,7 @@ def test_a_batch_below_the_smallest_that_repeats_is_noted(monkeypatch: pytest.Mo
         audit(network(), images(80, 6), "Linf:0.01", ["fgsm"], batch_size=16)
 
 
-def test_an_estimate_says_so_too(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_estimate_notes_the_batch_size(monkeypatch: pytest.MonkeyPatch) -> None:
     memory(monkeypatch, 10)
     assert "instead of 128" in estimate(network(), images(80), "Linf:0.01", ["fgsm"]).note
     assert estimate(network(), images(32), "Linf:0.01", ["fgsm"]).note == ""

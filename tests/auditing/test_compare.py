@@ -73,7 +73,7 @@ def test_an_audit_does_not_differ_from_itself() -> None:
     assert pair.classes["difference"].tolist() == [0.0, 0.0, 0.0]
 
 
-def test_seeds_of_a_method_are_taken_together() -> None:
+def test_seeds_of_a_method_are_averaged() -> None:
     seeds = [made(AT, seed) for seed in range(3)]
     found = compare({"at": seeds, "cfa": made(CFA, 9)})
     row = found.table.loc["at"].to_dict()
@@ -165,7 +165,7 @@ def audited(
     labels: Any = LABELS,
     **about: Any,
 ) -> Audit:
-    """An audit with everything stated: what an audit of ours writes."""
+    """An audit with all fields recorded, like one of `audit`."""
     chosen: dict[str, dict[str, Any]] = {"pgd": PGD, "fgsm": {"name": "fgsm"}} if specs is None else specs
     success = {name: predictions(rates, seed + place) for place, name in enumerate(chosen)}
     success = {name: np.where(predicted == LABELS, labels, (labels + 1) % 3) for name, predicted in success.items()}
@@ -278,7 +278,7 @@ def test_families_compare_with_equal_members() -> None:
             compare({"a": one, "b": other}, attack=attack)
 
 
-def test_what_is_not_stated_is_compared_with_its_like_alone() -> None:
+def test_unrecorded_fields_must_be_unrecorded_in_both_audits() -> None:
     bare = [made(AT, 0), made(CFA, 1)]
     (note,) = compare({"a": bare[0], "b": bare[1]}).notes
     assert "data hash, threat, early stop, attacks" in note
@@ -296,7 +296,7 @@ def test_what_is_not_stated_is_compared_with_its_like_alone() -> None:
         compare({"a": stated[0], "b": bare[0]})
 
 
-def test_groups_are_the_same_groups() -> None:
+def test_groupings_must_agree() -> None:
     def grouped(ids: list[int], names: list[str]) -> Audit:
         return Audit(audited().outcomes.add_groups("half", ids, names))
 
@@ -310,8 +310,8 @@ def test_groups_are_the_same_groups() -> None:
         compare({"a": halves, "b": renamed}, group="half")
 
 
-def test_across_the_threat_nothing_is_tested(tmp_path: Path) -> None:
-    """One model audited at two radii: +14 points and a p-value before, a curve now."""
+def test_across_threats_there_are_no_tests(tmp_path: Path) -> None:
+    """One model at three radii: accuracies at each, no differences or p-values."""
     at = {radius: audited(0, epsilon=radius, threat=f"Linf:{radius}") for radius in (4 / 255, 1 / 255, 2 / 255)}
     other = audited(1, epsilon=1 / 255, threat="Linf:1/255")
     with pytest.raises(ClasswiseError, match=r"differ in threat: Linf:4/255 and Linf:1/255.*--across threat"):
@@ -332,7 +332,7 @@ def test_across_the_threat_nothing_is_tested(tmp_path: Path) -> None:
     assert compare([*at.values(), other], across="threat").names == ("audit", "audit-2")
 
 
-def test_across_one_field_the_others_still_agree() -> None:
+def test_across_one_field_the_others_must_agree() -> None:
     one = audited(0)
     weak = audited(1, epsilon=1 / 255, threat="Linf:1/255", early_stop=False)
     with pytest.raises(ClasswiseError, match="differ in early stop"):
@@ -366,7 +366,7 @@ def without(audit: Audit, attack: str, images: range) -> Audit:
     return Audit(Outcomes(frame[~lost], audit.outcomes.meta))
 
 
-def test_incomplete_audits_have_bounds_alone() -> None:
+def test_incomplete_audits_have_bounds_only() -> None:
     one, two = audited(0), audited(1)
     part = without(two, "fgsm", range(30))
     with pytest.raises(IncompleteError, match="'b' is incomplete: images not judged: 30 under fgsm"):
@@ -406,7 +406,7 @@ def test_different_suites_are_refused_even_if_incomplete_audits_are_allowed() ->
 
 
 @pytest.mark.slow
-def test_pairs_are_over_all_seeds_paired_where_the_seeds_pair(tmp_path: Path) -> None:
+def test_pairs_use_all_seeds_and_are_paired_by_equal_seeds(tmp_path: Path) -> None:
     def saved(method: str, numbers: tuple[int, ...], rates: tuple[float, float, float]) -> list[Path]:
         places = [tmp_path / method / f"seed-{number}" for number in numbers]
         return [
@@ -489,7 +489,7 @@ def test_a_folder_is_one_method_only_if_names_differ_in_a_number(tmp_path: Path)
         compare([tmp_path / "seeds"])
 
 
-def test_attacks_that_are_not_applicable_are_not_of_the_suite() -> None:
+def test_inapplicable_attacks_are_not_compared() -> None:
     one = audited(0)
     frame, meta = audited(1).outcomes.frame, audited(1).outcomes.meta
     part = Outcomes(frame[frame["attack"] != "pgd"], dataclasses.replace(meta, not_applicable=("pgd",)))

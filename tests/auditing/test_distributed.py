@@ -1,4 +1,4 @@
-"""Audits that several processes share: real ones, and the waiting for each other by itself."""
+"""Audits shared by several processes, and the collectives of `classwise.core.distributed`."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def trained(path: Path) -> None:
-    """A small model that is right about most digits."""
+    """A small model that classifies most digits correctly."""
     torch.manual_seed(0)
     data = load_data("digits", split="train", subset=300)
     net = build_model("small-cnn", num_classes=10, in_channels=1, width=0.1)
@@ -53,7 +53,7 @@ def trained(path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What two processes of torchrun left."""
+    """The results of two processes of torchrun."""
     path = tmp_path_factory.mktemp("together")
     trained(path / "model.safetensors")
     launch("tests.auditing.together", path)
@@ -84,12 +84,12 @@ def test_two_processes_give_the_outcomes_of_one(ranks: list[dict[str, Any]]) -> 
         assert np.array_equal(one, two)
 
 
-def test_all_of_them_get_the_result(ranks: list[dict[str, Any]]) -> None:
+def test_every_process_receives_the_result(ranks: list[dict[str, Any]]) -> None:
     assert_same(ranks[1]["shared"].outcomes.frame, ranks[0]["shared"].outcomes.frame)
     assert ranks[1]["shared"].worst_class() == ranks[0]["shared"].worst_class()
 
 
-def test_what_one_began_two_can_finish(ranks: list[dict[str, Any]], folder: Path) -> None:
+def test_two_processes_resume_the_audit_of_one(ranks: list[dict[str, Any]], folder: Path) -> None:
     assert ranks[0]["begun"] > 0
     assert_same(ranks[0]["resumed"].outcomes.frame, ranks[0]["alone"].outcomes.frame)
     assert_same(Audit.load(folder / "killed").outcomes.frame, ranks[0]["alone"].outcomes.frame)
@@ -105,7 +105,7 @@ def test_a_curve_is_shared_as_well(ranks: list[dict[str, Any]]) -> None:
     assert_same(ranks[1]["curve"].frame, ranks[0]["curve alone"].frame)
 
 
-def test_a_curve_that_two_began_one_can_finish(ranks: list[dict[str, Any]]) -> None:
+def test_one_process_resumes_the_curve_of_two(ranks: list[dict[str, Any]]) -> None:
     said, files = ranks[1]["curve cut"]
     assert said.startswith("ProcessFailedError: process 0 of 2 failed: KeyboardInterrupt")
     assert "part-002-000-00000.parquet" in files
@@ -130,7 +130,7 @@ def test_the_command_line_under_torchrun(ranks: list[dict[str, Any]], folder: Pa
     assert_same(Audit.load(folder / "cli").outcomes.frame, single.outcomes.frame)
 
 
-def test_bad_input_is_said_once(ranks: list[dict[str, Any]]) -> None:
+def test_bad_input_is_printed_once(ranks: list[dict[str, Any]]) -> None:
     status, out, err = ranks[0]["cli again"]
     assert (status, out) == (2, "")
     assert "already contains this audit; give another --out" in err
@@ -145,13 +145,13 @@ def test_nobody_waits_for_a_process_that_failed(ranks: list[dict[str, Any]]) -> 
 
 
 def test_no_thread_of_python_is_left(ranks: list[dict[str, Any]]) -> None:
-    """One that is inside torch while the interpreter shuts down aborts its process."""
+    """A thread inside torch during the shutdown of the interpreter aborts its process."""
     assert [each["threads"] for each in ranks] == [["MainThread"], ["MainThread"]]
 
 
 @pytest.mark.parametrize("lost", [0, 1])
 def test_the_survivor_of_a_kill_reports_it(lost: int, tmp_path: Path) -> None:
-    """Without torchrun, which would stop the survivor: by hand, process 0 holds the store as well."""
+    """Without torchrun, which would stop the other process; process 0 also hosts the store."""
     survivor, killed = launch_by_hand("tests.auditing.killed", str(lost), tmp_path)[:: 1 if lost else -1]
     assert killed[0] == -signal.SIGKILL
     assert survivor[0] == 2
@@ -161,12 +161,12 @@ def test_the_survivor_of_a_kill_reports_it(lost: int, tmp_path: Path) -> None:
 
 def test_processes_need_the_same_settings_and_images(ranks: list[dict[str, Any]]) -> None:
     for each in ranks:
-        assert each["differ"] == "ClasswiseError: all processes need the same seed: process 1 has 1, process 0 0"
+        assert each["differ"] == "ClasswiseError: all processes need the same seed; process 1 has 1, process 0 has 0"
         assert "the processes have read different images; all need the same stream" in each["shuffled"]
 
 
 @pytest.mark.parametrize("size", [2, 3, 5])
-def test_parts_are_of_every_class_alike(size: int) -> None:
+def test_shares_of_processes_are_balanced_by_class(size: int) -> None:
     y = torch.tensor([0] * 7 + [1] * 20 + [3] * 1)[torch.randperm(28, generator=torch.Generator().manual_seed(0))]
     order = balanced_order(y)
     parts = [part_of(order, y, ProcessGroup(rank, size)) for rank in range(size)]
@@ -178,7 +178,7 @@ def test_parts_are_of_every_class_alike(size: int) -> None:
 
 
 class Pretended(processes._TorchProcessGroup):
-    """One of two processes, whose store is in memory."""
+    """One of two processes, with a store in memory."""
 
     def __init__(self, store: HashStore, rank: int) -> None:
         ProcessGroup.__init__(self, rank, 2)
@@ -209,7 +209,7 @@ def test_a_process_reports_an_undelivered_failure_itself(monkeypatch: pytest.Mon
     assert UndeliveredError.reported_by_every_rank
 
 
-def test_one_process_alone_does_nothing() -> None:
+def test_collectives_of_one_process_do_nothing() -> None:
     with process_group() as found:
         assert (found.rank, found.world_size, found.is_main) == (0, 1, True)
         found.check()

@@ -1,4 +1,4 @@
-"""Incomplete audits: bounds that every completion respects, and no estimate, worst class or decision without cause."""
+"""Incomplete audits: bounds that hold for every completion, and no unfounded estimate, worst class or decision."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def test_bounds_and_decisions_agree_with_every_completion(
 
 
 def test_survivors_that_are_not_judged_are_unknown() -> None:
-    """All images are correct; before, the two failures of a suite cut short made 0 %."""
+    """All images are correct; two images that are not judged must not count as misclassified."""
     correct = np.ones((3, 6), dtype=np.bool_)
     correct[2, 3:5] = False
     cut_short = Audit(without(table(correct), {("t[2]", image) for image in (0, 1, 2, 5)}))
@@ -142,7 +142,7 @@ def test_images_without_any_row_have_their_class_from_the_metadata() -> None:
 
 
 @pytest.mark.slow
-def test_a_missing_part_is_noticed(tmp_path: Path) -> None:
+def test_a_missing_file_makes_the_audit_incomplete(tmp_path: Path) -> None:
     whole = audit(linear(), toy_images(90), "Linf:0.01", ["fgsm", "pgd:steps=2"], out=tmp_path / "a")
     assert json.loads((tmp_path / "a" / ABOUT).read_text())["complete"]
     outcome_files.listed(tmp_path / "a" / "outcomes")[-1].unlink()
@@ -197,7 +197,7 @@ def test_incomplete_tables_are_not_joined() -> None:
 
 
 def test_images_that_an_early_stop_does_not_attack_are_judged() -> None:
-    """Without the rows that a killed audit had no time to write, for images that were misclassified before."""
+    """Rows that a killed audit did not write, for images that were misclassified by an earlier attack."""
     correct = np.ones((3, 6), dtype=np.bool_)
     correct[:, :4] = False
     cut_short = without(table(correct, early_stop=True), {("t[2]", image) for image in range(6)})

@@ -1,4 +1,4 @@
-"""What is read before an audit begins: models by path, and the attack that they were trained against."""
+"""The inputs of an audit: models by path, their training attack, threats and groupings."""
 
 from __future__ import annotations
 
@@ -47,12 +47,12 @@ def test_a_module_has_no_known_training_attack() -> None:
     assert training_attack_of(toys.model()) is None
 
 
-def test_models_are_called_by_their_names() -> None:
+def test_names_of_models() -> None:
     assert name_of(build_model("lenet", num_classes=3, in_channels=1)) == "lenet"
     assert name_of(toys.model()) == "Linear"
 
 
-def test_the_usual_radius_is_that_of_the_data_set() -> None:
+def test_the_usual_threat_is_that_of_the_data_set() -> None:
     assert threat_for(load_data("digits"), None) == Threat.parse(DATA.load("digits").threat)
     with pytest.raises(ClasswiseError, match="has no usual threat"):
         threat_for(Stream([(torch.rand(1, 4, 4), 0)], name="digits"), None)

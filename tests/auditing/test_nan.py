@@ -1,4 +1,4 @@
-"""Logits that are not finite: their images are misclassified, one guard names them, and no other guard is misled."""
+"""Non-finite logits: their images count as misclassified, and exactly one guard reports them."""
 
 from __future__ import annotations
 
@@ -64,13 +64,13 @@ def run(twist: Twist, **more: Any) -> Audit:
 @pytest.mark.slow
 @pytest.mark.parametrize("early_stop", [True, False])
 @pytest.mark.parametrize("name", TWISTS)
-def test_one_guard_names_them_and_no_other_is_misled(name: str, early_stop: bool) -> None:
+def test_one_guard_reports_them_and_no_other(name: str, early_stop: bool) -> None:
     result = run(TWISTS[name], early_stop=early_stop)
     assert [warning.name for warning in result.warnings if warning.name != "same-images"] == ["nan-logits"]
     assert result.warnings[0].name == "nan-logits"
 
 
-def test_every_kind_of_attack_leaves_it_at_that() -> None:
+def test_every_kind_of_attack_accepts_such_logits() -> None:
     attacks = ["apgd-ce:steps=5", "fab:steps=3", "square:steps=10", "cw:steps=10"]
     names = [warning.name for warning in run(TWISTS["some"], attacks=attacks).warnings]
     assert names[0] == "nan-logits"

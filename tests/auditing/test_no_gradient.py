@@ -1,4 +1,4 @@
-"""Models without gradients are evaluated by the attacks that need none, and no verdict is made up of the others."""
+"""Models without gradients are evaluated by the attacks that need none; the others have no verdicts."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def test_an_attack_by_transfer_needs_no_gradient_of_the_model(model: Any) -> Non
 
 
 @pytest.mark.slow
-def test_the_worst_class_and_the_curve_use_what_applies(model: Any) -> None:
+def test_the_worst_class_and_the_curve_use_applicable_attacks(model: Any) -> None:
     answer = find_worst_class(model, images(), THREAT, ["apgd-ce:steps=3", SQUARE], precision=EXACT, batch_size=32)
     assert "under square at Linf:0.05" in answer.sentence
     assert "not applicable without gradients: apgd-ce" in answer.suite

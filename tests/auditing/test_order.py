@@ -1,4 +1,4 @@
-"""Classes take turns, so that an audit that is stopped has seen all of them alike."""
+"""Classes alternate, so that a stopped audit has similar numbers of images of each."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from hypothesis import strategies as st
 from classwise.auditing.runner import balanced_order
 
 
-def test_classes_take_turns() -> None:
+def test_classes_alternate() -> None:
     y = torch.tensor([0, 0, 0, 1, 2, 2])
     assert balanced_order(y).tolist() == [0, 3, 4, 1, 5, 2]
 
 
 @given(st.lists(st.integers(0, 4), min_size=1, max_size=40))
-def test_it_is_a_fair_order(labels: list[int]) -> None:
+def test_every_prefix_is_balanced_by_class(labels: list[int]) -> None:
     y = torch.tensor(labels)
     order = balanced_order(y)
     assert sorted(order.tolist()) == list(range(len(labels)))

@@ -184,7 +184,7 @@ def test_a_family_has_its_best_and_its_union() -> None:
     assert table.confusion("t-best").tolist() == table.confusion("t[2]").tolist()
 
 
-def test_an_image_may_be_there_once(table: Outcomes) -> None:
+def test_rows_must_be_unique(table: Outcomes) -> None:
     with pytest.raises(ClasswiseError, match="image index 0 occurs twice under 'clean'"):
         Outcomes(pd.concat([table.frame, table.frame.head(1)]), table.meta)
 

@@ -1,4 +1,4 @@
-"""Models that write into their input get copies: outcomes are those of the same model written otherwise."""
+"""Models that write into their input receive copies: outcomes equal those of the same model without writes."""
 
 from __future__ import annotations
 
@@ -86,8 +86,8 @@ def test_autoattack_leaves_the_images_of_its_caller() -> None:
     assert torch.equal(*found)
 
 
-def test_a_usual_model_gets_a_copy_once() -> None:
-    """The first pass looks whether the model writes into its input; later passes cost no copy."""
+def test_a_model_that_does_not_write_gets_one_copy() -> None:
+    """The first pass detects whether the model writes into its input; later passes make no copy."""
     model, x = Changing(CHANGES["sub_"][1]), torch.rand(4, 1, toys.SIDE, toys.SIDE)
     seen: list[int] = []
 

@@ -1,4 +1,4 @@
-"""What an audit says of its outcomes, against numbers worked out by hand."""
+"""Tables of an audit, compared with numbers computed by hand."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_without_clean_predictions_nrr_is_unknown() -> None:
     assert audit.by_attack["nrr"].isna().all()
 
 
-def test_the_worst_class_comes_with_its_doubt(audit: Audit) -> None:
+def test_the_worst_class_has_intervals_and_candidates(audit: Audit) -> None:
     worst = audit.worst_class("pgd")
     assert (worst.name, worst.label, worst.count, worst.accuracy) == ("cat", 0, 10, 0.3)
     assert (worst.low, worst.high) == pytest.approx((0.06674, 0.65245), abs=1e-5)
@@ -67,7 +67,7 @@ def test_the_worst_class_comes_with_its_doubt(audit: Audit) -> None:
     assert worst.minimum.split > 0.3
 
 
-def test_confusion_says_which_images_it_shows(audit: Audit) -> None:
+def test_confusion_describes_its_images(audit: Audit) -> None:
     frame = audit.confusion("pgd")
     assert frame.to_numpy().tolist() == [[3, 7], [20, 20]]
     assert (frame.index.name, frame.columns.name) == ("truth", "prediction")
@@ -77,7 +77,7 @@ def test_confusion_says_which_images_it_shows(audit: Audit) -> None:
     assert success.confusion("clean").attrs["shows"] == "predictions on the clean images"
 
 
-def test_groups_stand_in_place_of_classes() -> None:
+def test_tables_by_group_instead_of_class() -> None:
     outcomes = Outcomes.from_predictions(LABELS, CLEAN, {"pgd": ATTACKED}, NAMES)
     audit = Audit(outcomes.add_groups("site", [0, 1] * 25, ["north", "south"]), group="site")
     assert audit.by_class.index.tolist() == ["north", "south"]
@@ -94,7 +94,7 @@ def test_classes_without_images_are_left_out() -> None:
     assert audit.worst_class("clean").name == "c"
 
 
-def test_saved_and_loaded_it_says_the_same(audit: Audit, tmp_path: Path) -> None:
+def test_saving_and_loading_preserves_the_audit(audit: Audit, tmp_path: Path) -> None:
     noted = Audit(
         audit.outcomes, (AuditWarning("train-mode", "It was.", 1.0), AuditWarning("x", "y", float("nan"))), name="mine"
     )

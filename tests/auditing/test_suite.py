@@ -1,4 +1,4 @@
-"""Which attacks a user's words stand for, and their labels."""
+"""Parsing of attacks, and their labels."""
 
 from __future__ import annotations
 
@@ -53,10 +53,10 @@ def test_labels(words: Any, labels: list[str]) -> None:
 
 
 class Mine(PGD):
-    """An attack of a user's own."""
+    """A user-defined attack."""
 
 
-def test_a_suite_asks_for_a_cascade_and_knows_the_norm() -> None:
+def test_a_named_suite_is_a_cascade_for_the_norm() -> None:
     assert parse_attacks("autoattack").cascade
     assert not parse_attacks(["pgd", "apgd-ce"]).cascade
     assert list(parse_attacks("autoattack", norm_of("L1:12")).attacks) == ["apgd-ce", "apgd-t"]

@@ -83,6 +83,6 @@ def test_what_is_not_defined_does_not_pass_a_build() -> None:
     st.sampled_from(["<", "<=", ">", ">="]),
     st.integers(0, 64),
 )
-def test_a_condition_reads_what_it_writes(measure: str, attack: str, comparison: str, limit: int) -> None:
+def test_a_condition_parses_its_own_text(measure: str, attack: str, comparison: str, limit: int) -> None:
     threshold = Threshold(measure, attack, comparison, limit / 64)
     assert Threshold.parse(str(threshold)) == threshold

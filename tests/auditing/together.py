@@ -1,4 +1,4 @@
-"""A script that ``torchrun`` starts in two processes; what each of them got is left in a folder."""
+"""A script that ``torchrun`` starts in two processes; each writes its results into a folder."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Failing(toys.Linear):
 
 
 class Stopping:
-    """A listener that stops an audit after some images."""
+    """Progress that stops an audit after some images."""
 
     def __init__(self) -> None:
         self.left = 120
@@ -49,7 +49,7 @@ class Stopping:
         """Ignore it."""
 
     def advance(self, amount: int) -> None:
-        """Stop when enough are done."""
+        """Stop after a number of images."""
         self.left -= amount
         if self.left < 0:
             raise KeyboardInterrupt
@@ -59,7 +59,7 @@ class Stopping:
 
 
 def said(call: Any) -> str:
-    """The line of the error that a call ends with."""
+    """The error message of a call."""
     try:
         call()
     except ClasswiseError as error:
@@ -124,7 +124,7 @@ def python(folder: Path, rank: int) -> dict[str, Any]:
 
 
 def run(folder: Path) -> None:
-    """Everything, one after the other."""
+    """Run all evaluations and save their results."""
     torch.set_num_threads(1)
     found = command_line(folder)  # which initialises the group
     rank = dist.get_rank()

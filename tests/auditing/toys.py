@@ -1,4 +1,4 @@
-"""Images and models small enough that what an audit must find is known in closed form."""
+"""Images and models for which the outcomes of an audit are known in closed form."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ SIDE = 6
 
 
 class Linear(nn.Module):
-    """Logits that are linear in the pixels; the images go through a layer whose mode can be looked at."""
+    """Logits that are linear in the pixels; the images pass through a layer whose mode can be inspected."""
 
     def __init__(self, weight: Tensor, scale: float = 1.0) -> None:
         super().__init__()

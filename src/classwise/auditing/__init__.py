@@ -1,1 +1,1 @@
-"""Auditing: attacks in, outcomes out; everything that a report says is computed from the outcomes."""
+"""Audits: evaluation of every image under attack, and the tables that are computed from the outcomes."""

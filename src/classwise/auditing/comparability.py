@@ -211,8 +211,8 @@ def _stated_threat(text: str | None) -> Value:
 
 def _radius_text(norm: str, radius: float) -> str:
     levels = radius * 255
-    whole = norm == "Linf" and levels >= 1 and abs(levels - round(levels)) < 1e-3
-    return f"{norm}:{round(levels)}/255" if whole else f"{norm}:{radius:.6g}"
+    in_levels = norm == "Linf" and levels >= 1 and abs(levels - round(levels)) < 1e-3
+    return f"{norm}:{round(levels)}/255" if in_levels else f"{norm}:{radius:.6g}"
 
 
 def _attacks(audit: Audit, attack: str) -> Value:

@@ -57,17 +57,17 @@ class Comparison:
     @cached_property
     def gaps(self) -> tuple[str, ...]:
         """A phrase for each audit that lacks verdicts under the compared attack."""
-        found = []
+        phrases = []
         for name, audits in self.audits.items():
             for number, audit in enumerate(audits):
-                needed = self._needed(audit)
-                lacking = {label: count for label, count in audit.outcomes.unjudged.items() if label in needed}
+                needed, label = self._needed(audit), _label(name, number, len(audits))
+                lacking = {attack: count for attack, count in audit.outcomes.unjudged.items() if attack in needed}
                 if lacking:
-                    counts = ", ".join(f"{count:,} under {label}" for label, count in lacking.items())
-                    found.append(f"{_label(name, number, len(audits))} is incomplete: images not judged: {counts}")
+                    counts = ", ".join(f"{count:,} under {attack}" for attack, count in lacking.items())
+                    phrases.append(f"{label} is incomplete: images not judged: {counts}")
                 elif audit.outcomes.meta.images is None:
-                    found.append(f"{_label(name, number, len(audits))} is incomplete: its number of images is unknown")
-        return tuple(found)
+                    phrases.append(f"{label} is incomplete: its number of images is unknown")
+        return tuple(phrases)
 
     def _needed(self, audit: Audit) -> tuple[str, ...]:
         """The attacks of an audit whose verdicts enter the comparison."""
@@ -100,7 +100,7 @@ class Comparison:
         audits = [audit for each in self.audits.values() for audit in each]
         notes = []
         if len(audits) > 1 and (fields := unstated(audits, self.attack)):
-            notes.append(f"No audit states these fields, so their agreement was not checked: {', '.join(fields)}.")
+            notes.append(f"No audit records these fields, so their agreement was not checked: {', '.join(fields)}.")
         if self.complete and any(audit.outcomes.unjudged for audit in audits):
             notes.append("An audit is incomplete under attacks that are not compared here.")
         kinds = {json.dumps(dict(audit.outcomes.meta.precision), sort_keys=True) for audit in audits}
@@ -198,7 +198,7 @@ class Comparison:
         """For each method the class of lowest mean accuracy over the seeds; several classes if they are equal."""
         lowest = {}
         for name, each in self.counts.items():
-            # The same images in every run: one division of whole numbers, so that equal means are equal numbers.
+            # All runs have the same images: a single division of integers, so that equal means are equal floats.
             accuracy = ratio(sum(counts.correct for counts in each), sum(counts.count for counts in each))
             labels = np.flatnonzero(accuracy == metrics.worst_class(accuracy).accuracy)
             lowest[name] = tuple(self.group_names[label] for label in labels)
@@ -228,8 +228,8 @@ class Comparison:
             overall = metrics.overall_micro(counts)
             return Estimate(overall, float(low), float(high)), Estimate(least.plug_in, least.low, least.high)
         means = mean_over_seeds(correct, np.zeros_like(labels), 1, self.alpha)
-        whole = Estimate(float(means.mean[0]), float(means.low[0]), float(means.high[0]))
-        return whole, worst_over_seeds(correct, labels, len(self.group_names), self.alpha)
+        overall = Estimate(float(means.mean[0]), float(means.low[0]), float(means.high[0]))
+        return overall, worst_over_seeds(correct, labels, len(self.group_names), self.alpha)
 
     @cached_property
     def classes(self) -> pd.DataFrame:

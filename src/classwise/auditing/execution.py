@@ -264,7 +264,7 @@ def _check_same_settings(settings: Sequence[Mapping[str, Any]]) -> None:
             if other[key] != value:
                 first, differing = json.dumps(value), json.dumps(other[key])
                 raise ClasswiseError(
-                    f"all processes need the same {key}: process {rank} has {differing[:80]}, process 0 {first[:80]}"
+                    f"all processes need the same {key}; process {rank} has {differing[:80]}, process 0 has {first[:80]}"
                 )
 
 

@@ -184,15 +184,15 @@ def named(piece: Images, names: tuple[str, ...]) -> Images:
 
 
 def _rebuilt(images: Images, names: Sequence[str], columns: dict[str, Column]) -> Images:
-    whole = images.superclasses is not None and len(names) == len(images.superclasses)
+    complete = images.superclasses is not None and len(names) == len(images.superclasses)
     return Images(
         images.x,
         images.y,
         names,
         images.name,
         images.split,
-        images.superclasses if whole else None,
-        images.superclass_names if whole else None,
+        images.superclasses if complete else None,
+        images.superclass_names if complete else None,
         images.index,
         columns,
     )

@@ -91,14 +91,14 @@ def pair_of(
     first, second = correct
     count, zeros = len(classes), np.zeros_like(labels)
     differences: Any
-    whole: Any
+    of_images: Any
     if len(first) == len(second) == 1:
         cells = PairedCounts.from_labels(labels, first[0], second[0], count)
-        differences, whole = class_differences(cells, alpha), overall_difference(cells, alpha)
+        differences, of_images = class_differences(cells, alpha), overall_difference(cells, alpha)
         minima = difference_of_minima(cells, alpha)
     else:
         differences = difference_over_seeds(first, second, labels, count, alpha, paired=paired)
-        whole = difference_over_seeds(first, second, zeros, 1, alpha, paired=paired)
+        of_images = difference_over_seeds(first, second, zeros, 1, alpha, paired=paired)
         minima = worst_difference_over_seeds(first, second, labels, count, alpha, paired=paired)
     frame = pd.DataFrame(
         {
@@ -111,6 +111,6 @@ def pair_of(
         },
         index=classes,
     )
-    overall = Estimate(float(whole.difference[0]), float(whole.low[0]), float(whole.high[0]))
+    overall = Estimate(float(of_images.difference[0]), float(of_images.low[0]), float(of_images.high[0]))
     seeds = (len(first), len(second))
-    return Pair(*names, frame[frame["n"] > 0], overall, float(whole.p_value[0]), minima, seeds, paired)
+    return Pair(*names, frame[frame["n"] > 0], overall, float(of_images.p_value[0]), minima, seeds, paired)

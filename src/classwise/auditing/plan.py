@@ -90,7 +90,7 @@ class Plan:
         trace: indices of the images whose confidences are recorded step by step.
 
     Raises:
-        ClasswiseError: if an attack does not support the norm, or a cascade is asked for without early stop.
+        ClasswiseError: if an attack does not support the norm, or a cascade is requested without early stop.
     """
 
     suite: Suite

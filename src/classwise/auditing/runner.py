@@ -181,7 +181,7 @@ class Runner:
 
     def _attack_rows(self, label: str, attack: Attack, piece: Images, todo: Tensor) -> None:
         blocks = self.engine.attack(attack, self.plan.threat, self._jobs(piece, todo))
-        # Closed at once, also after an exception, so that the model is itself again.
+        # Closed at once, also after an exception, so that the model is restored.
         with contextlib.closing(cast("Generator[Finished, None, None]", blocks)):
             for done in blocks:
                 rows = todo[done.row.cpu()]

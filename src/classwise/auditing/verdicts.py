@@ -80,7 +80,7 @@ class Coverage:
 
     @property
     def total(self) -> int:
-        """Number of images of the data, as far as it is known."""
+        """Number of images of the data; if it is unknown, that of the table."""
         return max(self.expected or 0, self._images)
 
     @cached_property

@@ -262,9 +262,9 @@ def _check_same_settings(settings: Sequence[Mapping[str, Any]]) -> None:
     for rank, other in enumerate(settings):
         for key, value in settings[0].items():
             if other[key] != value:
-                first, differing = json.dumps(value), json.dumps(other[key])
+                first, differing = json.dumps(value)[:80], json.dumps(other[key])[:80]
                 raise ClasswiseError(
-                    f"all processes need the same {key}; process {rank} has {differing[:80]}, process 0 has {first[:80]}"
+                    f"all processes need the same {key}; process {rank} has {differing}, process 0 has {first}"
                 )
 
 

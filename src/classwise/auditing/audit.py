@@ -116,7 +116,9 @@ def _refuse_seed_runs(model: Model) -> None:
         ClasswiseError: if the model is such a folder.
     """
     if not isinstance(model, nn.Module) and is_stored(str(model)) and runs_in(Path(model)):
-        raise ClasswiseError(f"{model} contains one run per seed; use audit_seeds for all of them, or give one of them")
+        raise ClasswiseError(
+            f"{model} contains one run per seed; give one of them, or use classwise.auditing.seeds.audit_seeds for all"
+        )
 
 
 def _checked_folder(out: str | Path | None) -> Path | None:

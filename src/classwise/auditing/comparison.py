@@ -41,6 +41,17 @@ class Comparison:
     Raises:
         IncompleteError: if an audit is incomplete, unless that is allowed.
         ClasswiseError: if the audits differ in one of these fields, lack the attack, or a model occurs twice.
+
+    Example:
+        >>> import classwise as cw
+        >>> labels, names = [0, 0, 0, 1, 1, 1], ["cat", "dog"]
+        >>> at = cw.Outcomes.from_predictions(labels, attacks={"pgd": [0, 0, 1, 1, 0, 0]}, class_names=names)
+        >>> trades = cw.Outcomes.from_predictions(labels, attacks={"pgd": [0, 0, 0, 1, 1, 0]}, class_names=names)
+        >>> comparison = cw.compare({"at": cw.Audit(at), "trades": cw.Audit(trades)}, attack="pgd")
+        >>> comparison.lowest_classes
+        {'at': ('dog',), 'trades': ('dog',)}
+        >>> comparison.pair("trades", "at").test
+        'exact McNemar test'
     """
 
     audits: Mapping[str, tuple[Audit, ...]]

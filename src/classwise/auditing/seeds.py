@@ -63,8 +63,6 @@ def audit_seeds(
 ) -> dict[int, Audit]:
     """Audit every run of a folder of training seeds, into ``audits/<name>`` of each run.
 
-    `classwise.compare` reads the same folder as one method and reports means over the seeds.
-
     Args:
         folder: a folder written by ``train --seeds``, with ``seed-0``, ``seed-1``, ...
         data: as of `classwise.audit`, like ``threat``, ``attacks``, ``group``, ``device`` and ``distributed``.
@@ -81,7 +79,7 @@ def audit_seeds(
         **options: as of `classwise.audit`; ``seed`` is that of the attacks.
 
     Returns:
-        The audits by training seed, ascending.
+        The audits by training seed, ascending. `classwise.compare` reads the same folder as one method.
 
     Raises:
         ClasswiseError: see `classwise.audit`; or if the runs differ in more than the seed, or one has such an audit.

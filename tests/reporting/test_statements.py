@@ -267,7 +267,7 @@ def clean_predictions(case: Case, found: re.Match[str]) -> None:
     assert not case.attacked
 
 
-@statement(r"Shown: predictions (on the images themselves|as they were given)\.")
+@statement(r"Shown: predictions (on the clean images|made elsewhere)\.")
 def shown(case: Case, found: re.Match[str]) -> None:
     del found
     assert not case.audit.outcomes.meta.cascade

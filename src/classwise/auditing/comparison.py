@@ -239,8 +239,8 @@ class Comparison:
             overall = metrics.overall_micro(counts)
             return Estimate(overall, float(low), float(high)), Estimate(least.plug_in, least.low, least.high)
         means = mean_over_seeds(correct, np.zeros_like(labels), 1, self.alpha)
-        overall = Estimate(float(means.mean[0]), float(means.low[0]), float(means.high[0]))
-        return overall, worst_over_seeds(correct, labels, len(self.group_names), self.alpha)
+        of_images = Estimate(float(means.mean[0]), float(means.low[0]), float(means.high[0]))
+        return of_images, worst_over_seeds(correct, labels, len(self.group_names), self.alpha)
 
     @cached_property
     def classes(self) -> pd.DataFrame:

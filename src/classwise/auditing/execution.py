@@ -17,6 +17,7 @@ import pandas as pd
 from classwise.attacks.base import Attack
 from classwise.attacks.engine import SMALLEST_BATCH
 from classwise.auditing import outcome_files
+from classwise.auditing.artifacts import Artifacts
 from classwise.auditing.audit_folder import ABOUT, read_about, write_trace
 from classwise.auditing.folders import claim, settings_of
 from classwise.auditing.guards import SAMPLE, Evidence, Probe, Scale, run_guards
@@ -113,8 +114,7 @@ class Execution:
             if self.processes.is_main:
                 outcomes = self._outcomes(writer, runner.images, fingerprint)
                 evidence = self._evidence(runner, outcomes, training_attack)
-                result = self._result(runner, outcomes, evidence, group)
-                result = dataclasses.replace(result, artifacts=writer.artifacts)
+                result = self._result(runner, evidence, writer.artifacts, group)
                 if self.folder is not None:
                     write_trace(self.folder, result.trace)
                     write_about(self.folder, result, settings=settings)
@@ -229,18 +229,19 @@ class Execution:
             probe=probe,
         )
 
-    def _result(self, runner: Runner, outcomes: Outcomes, evidence: Evidence, group: str | None) -> Audit:
-        """Run the guards and build the result, without its artifacts."""
+    def _result(self, runner: Runner, evidence: Evidence, artifacts: Artifacts, group: str | None) -> Audit:
+        """Run the guards and build the result."""
         facts: dict[str, Any] = {"seconds": round(self.limit.elapsed, 3), "max_time": self.limit.max_time}
         if self.processes.world_size > 1:
             facts["processes"] = self.processes.world_size
         return Audit(
-            outcomes=outcomes,
+            outcomes=evidence.outcomes,
             warnings=run_guards(evidence),
             group=group,
             name=self.name,
             path=self.folder,
             environment=environment(runner.engine.device) | facts,
+            artifacts=artifacts,
             trace=pd.concat(runner.traces, ignore_index=True) if runner.traces else None,
         )
 

@@ -171,7 +171,7 @@ def test_every_model_of_the_zoo_has_a_cosine_head(name: str) -> None:
 
 
 def test_a_wrong_head_and_a_criterion_without_its_head_raise_errors() -> None:
-    with pytest.raises(ClasswiseError, match="head = 'sine' should be linear or cosine"):
+    with pytest.raises(ClasswiseError, match="head = 'sine': must be linear or cosine"):
         build_model("lenet", num_classes=3, in_channels=1, head="sine")
     with pytest.raises(ClasswiseError, match="criterion 'he' needs a model that returns cosines"):
         Recipe.read("at", {"objective.criterion": "he"})

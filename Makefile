@@ -71,6 +71,7 @@ lint: $(INSTALLED)
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
+	$(BIN)/python -m tools.check_structure
 
 clean:
 	rm -rf .venv

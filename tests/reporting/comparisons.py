@@ -559,7 +559,7 @@ def comparisons(draw: st.DrawFn) -> Compared:
     ids = {None: labels, "site": sites, "superclass": labels % 3}[group]
     units: tuple[str, ...] = {None: CLASSES[:number], "site": SITES, "superclass": KINGDOMS}[group]
     return Compared(
-        compare(audits, attack=attack, group=group, alpha=alpha),
+        compare(audits, attack=attack, group=group, confidence=1 - alpha),
         correct,
         clean,
         seeds,

@@ -815,11 +815,11 @@ def test_everything_on_the_page_of_a_crossing_follows_from_the_answers(
             answers.append(np.logical_and.reduce(list(right.values())) if attack == "all" else right["cw"])
             cleans.append(right["clean"])
         audits[name] += here
-        single = compare({name: here}, attack=attack, group=group, alpha=alpha)
+        single = compare({name: here}, attack=attack, group=group, confidence=1 - alpha)
         made[name, radius] = Compared(
             single, {name: np.stack(answers)}, {name: cleans}, {}, ids, names, ("clean", "pgd", "cw"), {}
         )
-    crossing = compare(audits, attack=attack, group=group, alpha=alpha, across="threat")
+    crossing = compare(audits, attack=attack, group=group, confidence=1 - alpha, across="threat")
     assert isinstance(crossing, Crossing)
     text = _page(crossing)
     page = Texts(text)

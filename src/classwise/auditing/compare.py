@@ -11,6 +11,7 @@ from classwise.auditing.outcomes import ALL
 from classwise.auditing.pairs import Pair, population
 from classwise.auditing.sources import Source, by_method, read_all
 from classwise.core.errors import ClasswiseError
+from classwise.stats.intervals import alpha_of
 
 __all__ = ["Comparison", "Crossing", "Pair", "compare", "population"]
 
@@ -21,7 +22,7 @@ def compare(
     *,
     attack: str = ...,
     group: str | None = ...,
-    alpha: float = ...,
+    confidence: float = ...,
     across: None = ...,
     allow_incomplete: bool = ...,
 ) -> Comparison: ...
@@ -31,7 +32,7 @@ def compare(
     *,
     attack: str = ...,
     group: str | None = ...,
-    alpha: float = ...,
+    confidence: float = ...,
     across: str,
     allow_incomplete: bool = ...,
 ) -> Crossing: ...
@@ -40,7 +41,7 @@ def compare(
     *,
     attack: str = ALL,
     group: str | None = None,
-    alpha: float = 0.05,
+    confidence: float = 0.95,
     across: str | None = None,
     allow_incomplete: bool = False,
 ) -> Comparison | Crossing:
@@ -55,7 +56,7 @@ def compare(
             runs of one recipe that differ only in the seed are one method, named after the recipe.
         attack: the attack to compare under: an attack, ``clean``, ``<family>-best``, ``<family>-union`` or ``all``.
         group: compare by group instead of class.
-        alpha: 1 minus the coverage of the intervals.
+        confidence: the confidence level of the intervals, between 0 and 1.
         across: ``"threat"`` or ``"attacks"``: report audits that differ in it at each of its values, without tests.
         allow_incomplete: accept incomplete audits; the result then has bounds only, without tests.
 
@@ -78,6 +79,7 @@ def compare(
         >>> comparison.pairs[0].classes["difference"].round(2).to_dict()  # trades minus at, in each class
         {'cat': 0.33, 'dog': 0.33}
     """
+    alpha = alpha_of(confidence)
     if isinstance(audits, Mapping):
         methods = {name: read_all(each) for name, each in audits.items()}
     else:

@@ -41,6 +41,21 @@ def checked_level(alpha: float) -> float:
     return alpha
 
 
+def alpha_of(confidence: float) -> float:
+    """1 - ``confidence``, without its rounding error: exactly 0.05 for 0.95.
+
+    Raises:
+        ClasswiseError: unless the confidence is between 0 and 1 (exclusive).
+
+    Example:
+        >>> alpha_of(0.95)
+        0.05
+    """
+    if not 0 < confidence < 1:
+        raise ClasswiseError(f"confidence = {confidence}: must be a number above 0 and below 1, such as 0.95")
+    return round(1 - confidence, 15)
+
+
 def two_sided_z(alpha: float) -> float:
     """The normal quantile Phi^-1(1 - alpha/2): 1.96 for alpha = 0.05."""
     return float(special.ndtri(1 - checked_level(alpha) / 2))

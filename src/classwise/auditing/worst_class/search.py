@@ -27,6 +27,7 @@ from classwise.core.errors import ClasswiseError
 from classwise.core.progress import NullProgress, Progress
 from classwise.core.threat import Threat
 from classwise.stats.best_arm import BestArmSearch, Rules, default_sample_size, default_tolerance
+from classwise.stats.intervals import alpha_of
 
 SUITE = "autoattack"
 """The default suite: APGD on the cross-entropy on all images, targeted APGD on all survivors of an escalated class,
@@ -131,9 +132,7 @@ def _checked(confidence: float, tolerance: float | None) -> dict[str, Any]:
     Raises:
         ClasswiseError: for a value out of range.
     """
-    if not 0 < confidence < 1:
-        raise ClasswiseError(f"confidence = {confidence}: must be a number above 0 and below 1, such as 0.95")
-    alpha = round(1 - confidence, 15)  # for 0.95 exactly 0.05, without the rounding error of 4e-17
+    alpha = alpha_of(confidence)
     Rules(alpha, tolerance or 0.0)
     return {"alpha": alpha, "tolerance": tolerance}
 

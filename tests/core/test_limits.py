@@ -1,4 +1,4 @@
-"""Limits: declared sizes are checked before allocation, and the types of components before a call."""
+"""Limits: declared sizes are checked before allocation, and the types of parts before a call."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ def test_plain_yaml() -> None:
 def test_specs_are_bounded() -> None:
     with pytest.raises(ClasswiseError, match="has 100004 characters"):
         parse_spec("pgd:" + "x" * 100_000)
-    with pytest.raises(ClasswiseError, match="more than 8 nested components"):
+    with pytest.raises(ClasswiseError, match="more than 8 nested parts"):
         parse_spec("pgd:" + "a." * 500 + "b=1")
 
 
@@ -136,7 +136,7 @@ def test_messages_are_one_short_printable_line() -> None:
     assert len(one_line("x" * 10**6)) <= LONGEST
 
 
-def test_all_registered_components_load() -> None:
+def test_all_registered_parts_load() -> None:
     for registry in (ATTACKS, DATA, OBJECTIVES, SCHEDULES, AVERAGERS, REDUCTIONS, SELECTIONS):
         for name, path in registry.items():
             assert registry.load(path) is registry.load(name)

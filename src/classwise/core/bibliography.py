@@ -1,4 +1,4 @@
-"""The papers that components cite as their sources, and their BibTeX entries."""
+"""The papers that parts cite as their sources, and their BibTeX entries."""
 
 from __future__ import annotations
 

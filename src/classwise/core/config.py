@@ -102,7 +102,7 @@ def parse_spec(text: str, known: Container[str] = ()) -> tuple[str, dict[str, An
     """Split a spec such as ``"pgd:steps=20,step_size=2/255"`` into a name and its options.
 
     The name may be an import path (``"package.module:Class"``), with options after a second colon. The options of a
-    nested component are prefixed by the name of its field and a dot: ``transfer:attack=pgd,attack.steps=20`` gives
+    nested part are prefixed by the name of its field and a dot: ``transfer:attack=pgd,attack.steps=20`` gives
     ``{"attack": {"name": "pgd", "steps": "20"}}``.
 
     Args:
@@ -124,7 +124,7 @@ def parse_spec(text: str, known: Container[str] = ()) -> tuple[str, dict[str, An
         if not equals:
             raise ClasswiseError(f"{text!r}: {item!r} should be key=value, as in pgd:steps=20,step_size=2/255")
         if key.count(".") > limits.SPEC_DEPTH:
-            raise ClasswiseError(f"{text!r}: {item!r} has more than {limits.SPEC_DEPTH} nested components")
+            raise ClasswiseError(f"{text!r}: {item!r} has more than {limits.SPEC_DEPTH} nested parts")
         options[key.strip()] = value.strip()
     return name.strip(), _nested(options)
 
@@ -274,11 +274,11 @@ def explain(error: pydantic.ValidationError) -> str:
 
 
 Spec = str | Mapping[str, Any]
-"""A component and its options: ``"pgd:steps=20"`` or ``{"name": "pgd", "steps": 20}``."""
+"""A part and its options: ``"pgd:steps=20"`` or ``{"name": "pgd", "steps": 20}``."""
 
 
 def make(registry: Registry[T], spec: Spec | T) -> T:
-    """Build the component of a spec; an instance is returned unchanged.
+    """Build the part of a spec; an instance is returned unchanged.
 
     Raises:
         ClasswiseError: for an unknown name or field, or an invalid value.

@@ -1,4 +1,4 @@
-"""Metadata of a component beside its docstring: its source, its cost, what it changes, and an example spec."""
+"""Metadata of a part beside its docstring: its source, its cost, what it changes, and an example spec."""
 
 from __future__ import annotations
 
@@ -35,18 +35,18 @@ class Passes:
 
 
 class Described:
-    """Base of components with metadata, from which lists, citations and tables of the documents are generated."""
+    """Base of parts with metadata, from which lists, citations and tables of the documents are generated."""
 
     #: The sources: for each the key of a paper in `classwise.core.bibliography`, then the place in it, such as
     #: ``"madry2018towards, eq. 2.1"``. Empty for common knowledge and for methods of this library.
     source: ClassVar[tuple[str, ...]] = ()
-    #: Why the component has no source; empty for one that has.
+    #: Why the part has no source; empty for one that has.
     no_source: ClassVar[str] = ""
-    #: Passes that the component adds to a step, per image.
+    #: Passes that the part adds to a step, per image.
     cost: ClassVar[Passes] = Passes()
-    #: What the component changes of plain training; words of `CHANGES`.
+    #: What the part changes of plain training; words of `CHANGES`.
     changes: ClassVar[tuple[str, ...]] = ()
-    #: A spec of the component, with an option if it has one.
+    #: A spec of the part, with an option if it has one.
     example: ClassVar[str] = ""
 
     def sources(self) -> tuple[str, ...]:
@@ -55,7 +55,7 @@ class Described:
 
 
 def summary(part: object) -> str:
-    """The first paragraph of a component's docstring; for a partial, with its bound arguments."""
+    """The first paragraph of a part's docstring; for a partial, with its bound arguments."""
     if isinstance(part, functools.partial):
         filled = ", ".join(f"{key}={value}" for key, value in part.keywords.items())
         return f"{summary(part.func)} Here {filled}."
@@ -76,4 +76,4 @@ CHANGES = (
     "network",
     "data",
 )
-"""Aspects of training that a component may change: per-class or per-image settings, and others; in table order."""
+"""Aspects of training that a part may change: per-class or per-image settings, and others; in table order."""

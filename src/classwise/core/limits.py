@@ -27,9 +27,9 @@ TENSORS = 20_000
 INTEGER = 2**63 - 1
 """Magnitude of an integer in settings."""
 SPEC_LENGTH = 4096
-"""Characters of a spec of an attack or another component."""
+"""Characters of a spec of an attack or another part."""
 SPEC_DEPTH = 8
-"""Nested components of a spec, and dots in the name of a field."""
+"""Nested parts of a spec, and dots in the name of a field."""
 NAME_LENGTH = 255
 """Characters of a dotted name of a Python object."""
 CLASSES = 1 << 15

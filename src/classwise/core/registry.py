@@ -1,4 +1,4 @@
-"""Registries: names of the components that users can choose, each imported on first use."""
+"""Registries: names of the parts that users can choose, each imported on first use."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def load_object(path: str, kind: str = "object") -> Any:
 class Registry(Mapping[str, str], Generic[T]):
     """A mapping from names to ``"module:Class"`` paths.
 
-    A path is accepted wherever a name is, so custom components need no registration. Installed packages add names
+    A path is accepted wherever a name is, so custom parts need no registration. Installed packages add names
     through entry points.
 
     Example:
@@ -80,15 +80,15 @@ class Registry(Mapping[str, str], Generic[T]):
         instances: tuple[str, ...] = (),
         group: str = "",
     ) -> None:
-        """Create a registry. ``base``, ``arguments`` and ``instances`` define which custom components are accepted.
+        """Create a registry. ``base``, ``arguments`` and ``instances`` define which custom parts are accepted.
 
         Args:
-            kind: the name of the kind of component, for error messages.
+            kind: the name of the kind of part, for error messages.
             entries: paths by name.
-            base: the path of the base class of components.
-            arguments: the number of arguments of a component that is a plain function; 0: functions are refused.
+            base: the path of the base class of parts.
+            arguments: the number of arguments of a part that is a plain function; 0: functions are refused.
             instances: the paths of classes whose instances are accepted.
-            group: the entry-point group through which installed packages add components; empty: none.
+            group: the entry-point group through which installed packages add parts; empty: none.
         """
         self.kind = kind
         self._own = dict(entries)
@@ -133,18 +133,18 @@ class Registry(Mapping[str, str], Generic[T]):
 
         Raises:
             ClasswiseError: for an unknown name (the message suggests the nearest known one), or a path of an object
-                that is not such a component; that object is never called.
+                that is not such a part; that object is never called.
         """
         path = name if ":" in name else self.get(name)
         if path is None:
             raise unknown(self.kind, name, self)
-        component: type[T] = load_object(path, self.kind)
+        part: type[T] = load_object(path, self.kind)
         if name not in self._own:
-            self._check(path, component)
-        return component
+            self._check(path, part)
+        return part
 
     def _check(self, path: str, value: object) -> None:
-        """Check by its type, without calling it, that a custom object is a component of this kind.
+        """Check by its type, without calling it, that a custom object is a part of this kind.
 
         Raises:
             ClasswiseError: if it is not.
@@ -183,7 +183,7 @@ def described(value: object) -> str:
 
 
 def is_builtin(value: object) -> bool:
-    """Whether an object is a function or method in C; custom components and model builders are Python code."""
+    """Whether an object is a function or method in C; custom parts and model builders are Python code."""
     kinds = (
         types.BuiltinFunctionType,
         types.MethodDescriptorType,

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from benchmarks.pairing import Timing, paired, table
 from benchmarks.training_step import images
-from classwise.core.description import Passes
+from classwise.core.description import PassCounts
 from classwise.core.progress import NullProgress
 from classwise.core.threat import Threat
 from classwise.training.averaging import Averager
@@ -34,18 +34,18 @@ class PassCounter:
     """
 
     def __init__(self, model: nn.Module) -> None:
-        self.passes = Passes()
+        self.passes = PassCounts()
         model.register_forward_hook(self._seen)
 
     def _seen(self, model: nn.Module, inputs: tuple[Tensor, ...], logits: Tensor) -> None:
         count = len(inputs[0])
         learns = any(weight.requires_grad for weight in model.parameters())
-        self._add(Passes(forward=count))
+        self._add(PassCounts(forward=count))
         if logits.requires_grad:
-            back = Passes(to_weights=count) if learns else Passes(to_image=count)
+            back = PassCounts(to_weights=count) if learns else PassCounts(to_image=count)
             logits.register_hook(lambda _: self._add(back))  # type: ignore[no-untyped-call]
 
-    def _add(self, more: Passes) -> None:
+    def _add(self, more: PassCounts) -> None:
         self.passes += more
 
 
@@ -99,7 +99,7 @@ def trainer_in_last_epoch(recipe: str, width: float, batch: int) -> Trainer:
     return trainer
 
 
-def counted(trainer: Trainer, batch: int) -> Passes:
+def counted(trainer: Trainer, batch: int) -> PassCounts:
     """The passes of one step, in images."""
     counter = PassCounter(trainer.model)
     trainer.train_step(torch.arange(batch), trainer.class_settings())

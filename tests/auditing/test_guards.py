@@ -21,7 +21,7 @@ from classwise.attacks.engine import AttackInputs, Engine
 from classwise.attacks.gradient.apgd import APGDDLR, APGDT
 from classwise.attacks.gradient.ascent import FGSM, PGD, Ascent
 from classwise.auditing.audit import audit
-from classwise.auditing.guards import GUARDS, Evidence, Scale, run_guards
+from classwise.auditing.guards import GUARDS, Evidence, InputScale, run_guards
 from classwise.auditing.guards.significance import significant_class
 from classwise.auditing.outcomes import Outcomes
 from classwise.auditing.result import Audit
@@ -537,7 +537,7 @@ def test_the_pixels_are_standardised_with_the_usual_scale_of_the_data() -> None:
     digits = load_data("digits", split="test", subset=20)
     evidence = evidence_of(data=digits, model=nn.Sequential(nn.Flatten(), nn.Linear(64, 10)).eval(), attacks="fgsm")
     assert evidence.probe is not None
-    assert evidence.probe.scale == Scale(Digits.mean, Digits.std)
+    assert evidence.probe.scale == InputScale(Digits.mean, Digits.std)
     unnamed = evidence_of(attacks="fgsm").probe
     assert unnamed is not None
     assert unnamed.scale is None

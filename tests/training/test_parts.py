@@ -11,7 +11,7 @@ import pytest
 from classwise.attacks import ATTACKS
 from classwise.core.bibliography import PAPERS, line_of, papers_of
 from classwise.core.config import make
-from classwise.core.description import CHANGES, Described, Passes, summary
+from classwise.core.description import CHANGES, Described, PassCounts, summary
 from classwise.core.registry import Registry
 from classwise.training import AVERAGERS, CRITERIA, OBJECTIVES, REDUCTIONS, SCHEDULES, UPDATES
 from classwise.training.citations import PARTS, sources
@@ -61,7 +61,7 @@ def updates() -> str:
     return table(*rows)
 
 
-def plus(passes: Passes) -> str:
+def plus(passes: PassCounts) -> str:
     return f"{passes.forward} + {passes.to_image + passes.to_weights}"
 
 

@@ -17,7 +17,7 @@ from classwise.analysis.base import AnalysisResult
 from classwise.auditing.outcomes import Outcomes
 from classwise.core.errors import ClasswiseError
 from classwise.data.images import Images
-from classwise.reporting.figures.gallery import Row, gallery
+from classwise.reporting.figures.gallery import GalleryRow, gallery
 from classwise.reporting.figures.lines import Series, line_chart
 from classwise.reporting.svg import Drawing
 from classwise.stats.counts import IntArray
@@ -87,7 +87,7 @@ class Extremes(AnalysisResult):
                 raise ClasswiseError(f"image {missing[0]} is not in {images.name}; pass the audited data set")
             captions = [f"{values['p_label'][index]:.2f} {values['prediction'][index]}" for index in indices]
             pixels = images.to("cpu").pixels(torch.tensor([row_of[index] for index in indices])).numpy()
-            rows.append(Row(f"{title}, by {_BY[self.by]}: confidence and prediction", pixels, captions))
+            rows.append(GalleryRow(f"{title}, by {_BY[self.by]}: confidence and prediction", pixels, captions))
         return gallery(f"{self.class_name} under {self.attack}", rows)
 
 

@@ -22,7 +22,7 @@ UNSTATED = "not stated"
 """The text of a field that an audit does not record, such as the threat of predictions made elsewhere."""
 
 
-class Value(NamedTuple):
+class FieldValue(NamedTuple):
     """The value of a field in one audit.
 
     Attributes:
@@ -95,7 +95,7 @@ def unstated(audits: list[Audit], attack: str) -> tuple[str, ...]:
     return tuple(field for field, values in values_of.items() if not any(value.stated for value in values))
 
 
-def value_of(field: str, audit: Audit, attack: str) -> Value:
+def value_of(field: str, audit: Audit, attack: str) -> FieldValue:
     """The value of a field of `CROSSED` in an audit."""
     return _FIELDS[field](audit, attack)
 
@@ -106,7 +106,7 @@ def radius_of(audit: Audit) -> tuple[str, float] | None:
     return key if isinstance(key, tuple) and isinstance(key[1], float) else None
 
 
-def _check(field: str, one: Named, other: Named, read: Callable[[Audit], Value]) -> None:
+def _check(field: str, one: Named, other: Named, read: Callable[[Audit], FieldValue]) -> None:
     first, second = read(one.audit), read(other.audit)
     if first.key != second.key:
         raise _difference(field, one, other, first.text, second.text)
@@ -124,17 +124,17 @@ def _short(text: str) -> str:
     return textwrap.shorten(text, 120, placeholder=" ...")
 
 
-def _class_names(audit: Audit) -> Value:
+def _class_names(audit: Audit) -> FieldValue:
     names = audit.outcomes.class_names
-    return Value(names, ", ".join(names))
+    return FieldValue(names, ", ".join(names))
 
 
-def _data(audit: Audit) -> Value:
+def _data(audit: Audit) -> FieldValue:
     meta = audit.outcomes.meta
     name = " ".join(filter(None, (meta.data, meta.split)))
     if meta.data_hash:
-        return Value(meta.data_hash, " ".join(filter(None, (name, f"SHA-256 {meta.data_hash[:12]}"))))
-    return Value(name, f"{name}, hash {UNSTATED}" if name else UNSTATED, stated=False)
+        return FieldValue(meta.data_hash, " ".join(filter(None, (name, f"SHA-256 {meta.data_hash[:12]}"))))
+    return FieldValue(name, f"{name}, hash {UNSTATED}" if name else UNSTATED, stated=False)
 
 
 def _check_images(one: Named, other: Named) -> None:
@@ -177,7 +177,7 @@ def _check_grouping(one: Named, other: Named, group: str | None) -> None:
         raise _difference(field, one, other, *(f"image {shared[place]} in {first.names[each]!r}" for each in ids))
 
 
-def _threat(audit: Audit, attack: str) -> Value:
+def _threat(audit: Audit, attack: str) -> FieldValue:
     """The norm with the radius, or the radii of all images, from the rows; from the metadata if the rows have none."""
     meta = audit.outcomes.meta
     frame = audit.outcomes.frame
@@ -190,23 +190,23 @@ def _threat(audit: Audit, attack: str) -> Value:
     rounded = np.array([float(f"{radius:.6g}") for radius in np.unique(radii)])  # float32 and float64 radii agree
     if len(np.unique(rounded)) == 1:
         radius = float(rounded[0])
-        return Value((norm, radius), _radius_text(norm, radius))
+        return FieldValue((norm, radius), _radius_text(norm, radius))
     key = (norm, tuple(zip(rows["index"].tolist(), (f"{radius:.6g}" for radius in radii), strict=True)))
     mean = f"{radii.mean():.6g}"
-    return Value(key, f"{norm}:per-image, {rounded[0]:.6g} to {rounded[-1]:.6g}, mean {mean}")
+    return FieldValue(key, f"{norm}:per-image, {rounded[0]:.6g} to {rounded[-1]:.6g}, mean {mean}")
 
 
-def _stated_threat(text: str | None) -> Value:
+def _stated_threat(text: str | None) -> FieldValue:
     if text is None:
-        return Value(None, UNSTATED, stated=False)
+        return FieldValue(None, UNSTATED, stated=False)
     from classwise.core.threat import Threat
 
     try:
         ball = Threat.parse(text)
     except ClasswiseError:
-        return Value(text, text)
+        return FieldValue(text, text)
     radius = float(f"{float(ball.epsilon):.6g}")
-    return Value((ball.norm, radius), _radius_text(ball.norm, radius))
+    return FieldValue((ball.norm, radius), _radius_text(ball.norm, radius))
 
 
 def _radius_text(norm: str, radius: float) -> str:
@@ -215,13 +215,13 @@ def _radius_text(norm: str, radius: float) -> str:
     return f"{norm}:{round(levels)}/255" if in_levels else f"{norm}:{radius:.6g}"
 
 
-def _attacks(audit: Audit, attack: str) -> Value:
+def _attacks(audit: Audit, attack: str) -> FieldValue:
     """The complete spec of each attack that decides the verdict; in a cascade also their order."""
     meta = audit.outcomes.meta
     specs = {label: meta.attacks[label] for label in members_of(meta, attack)}
     order = tuple((label, json.dumps(spec, sort_keys=True)) for label, spec in specs.items())
     stated = all(spec for label, spec in specs.items() if label != CLEAN)
-    return Value(
+    return FieldValue(
         order if meta.cascade else tuple(sorted(order)),
         "; ".join(_spec(item) for item in specs.items() if item[0] != CLEAN),
         stated,
@@ -254,20 +254,20 @@ def _spec(item: tuple[str, Mapping[str, Any] | None]) -> str:
     return f"{label}:{chosen}" if chosen else label
 
 
-def _early_stop(audit: Audit, attack: str) -> Value:
+def _early_stop(audit: Audit, attack: str) -> FieldValue:
     del attack
     early_stop = audit.outcomes.meta.early_stop
     known = {True: "an attack stops at its first success", False: "an attack runs all its steps"}
-    return Value(early_stop, UNSTATED if early_stop is None else known[early_stop], stated=early_stop is not None)
+    return FieldValue(early_stop, UNSTATED if early_stop is None else known[early_stop], stated=early_stop is not None)
 
 
-def _cascade(audit: Audit, attack: str) -> Value:
+def _cascade(audit: Audit, attack: str) -> FieldValue:
     del attack
     cascade = audit.outcomes.meta.cascade
-    return Value(cascade, "yes" if cascade else "no")
+    return FieldValue(cascade, "yes" if cascade else "no")
 
 
-_FIELDS: Mapping[str, Callable[[Audit, str], Value]] = {
+_FIELDS: Mapping[str, Callable[[Audit, str], FieldValue]] = {
     "threat": _threat,
     "early stop": _early_stop,
     "cascade": _cascade,

@@ -25,7 +25,7 @@ from classwise.models.modes import evaluating, frozen
 
 
 @dataclass(frozen=True)
-class Estimate:
+class CostEstimate:
     """Upper bounds on the cost of an audit; images that are misclassified early cost less.
 
     Attributes:
@@ -56,7 +56,7 @@ def estimate(
     *,
     device: str | torch.device | None = None,
     **options: Unpack[AuditOptions],
-) -> Estimate:
+) -> CostEstimate:
     """Estimate how many passes and minutes an audit takes at most.
 
     The passes of one step of each attack are counted on a few images, and a pass is timed on one batch. An image takes
@@ -99,7 +99,7 @@ def estimate(
     images = ready.meta.images or 0
     minutes = -(-images // batch_size) * seconds / 60
     guards = _guard_seconds(suite, logits_seconds, clocks) * -(-min(images, SAMPLE) // batch_size) / 60
-    return Estimate(images, images * forwards, images * backwards, minutes, guards, batch_size, ready.note)
+    return CostEstimate(images, images * forwards, images * backwards, minutes, guards, batch_size, ready.note)
 
 
 def _guard_seconds(suite: Suite, forward: float, clocks: Mapping[tuple[bool, bool], tuple[float, float]]) -> float:

@@ -20,7 +20,7 @@ from classwise.auditing import outcome_files
 from classwise.auditing.artifacts import Artifacts
 from classwise.auditing.audit_folder import ABOUT, read_about, write_trace
 from classwise.auditing.folders import claim, settings_of
-from classwise.auditing.guards import SAMPLE, Evidence, Probe, Scale, run_guards
+from classwise.auditing.guards import SAMPLE, Evidence, InputScale, Probe, run_guards
 from classwise.auditing.outcomes import Outcomes
 from classwise.auditing.plan import AuditOptions
 from classwise.auditing.preparation import Prepared
@@ -278,5 +278,5 @@ def _probe(runner: Runner, ready: Prepared) -> Probe | None:
         threat = threat.with_epsilon(runner.sample_radius)
     sample = type(runner.sample)(*(tensor.to(runner.engine.device) for tensor in runner.sample))
     known = named_set(ready.source) if isinstance(ready.source, Images) else None
-    scale = None if known is None else Scale(known.mean, known.std)
+    scale = None if known is None else InputScale(known.mean, known.std)
     return Probe(runner.engine, sample, threat, runner.plan.precision, scale, gradients=not ready.no_gradient)

@@ -13,7 +13,7 @@ import typer
 
 from classwise.cli import console
 from classwise.cli.exit_status import ExitStatus
-from classwise.cli.inputs import AttackOptions, DataSource, ModelSource, threat_of
+from classwise.cli.inputs import AttackSelection, DataSource, ModelSource, threat_of
 from classwise.cli.options import (
     Estimate,
     Json,
@@ -74,7 +74,7 @@ class RowOptions:
 def audit(
     model: ModelSource,
     data: DataSource,
-    attacks: AttackOptions,
+    attacks: AttackSelection,
     rows: RowOptions,
     *,
     threat: Threat = None,

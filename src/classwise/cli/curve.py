@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from classwise.cli import console
-from classwise.cli.inputs import AttackOptions, DataSource, ModelSource, threat_of
+from classwise.cli.inputs import AttackSelection, DataSource, ModelSource, threat_of
 from classwise.cli.options import (
     Json,
     Page,
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 def curve(
     model: ModelSource,
     data: DataSource,
-    attacks: AttackOptions,
+    attacks: AttackSelection,
     *,
     threat: Annotated[
         str | None,

@@ -163,7 +163,7 @@ class DataSource:
 
 
 @dataclass(frozen=True)
-class AttackOptions:
+class AttackSelection:
     """Options of the attacks, their seed and device."""
 
     attack: Annotated[

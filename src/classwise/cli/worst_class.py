@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from classwise.cli import console
-from classwise.cli.inputs import AttackOptions, DataSource, ModelSource, threat_of
+from classwise.cli.inputs import AttackSelection, DataSource, ModelSource, threat_of
 from classwise.cli.options import (
     Json,
     MaxTime,
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 def worst_class(
     model: ModelSource,
     data: DataSource,
-    attacks: AttackOptions,
+    attacks: AttackSelection,
     *,
     threat: Threat = None,
     confidence: Annotated[

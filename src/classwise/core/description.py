@@ -9,7 +9,7 @@ from typing import ClassVar
 
 
 @dataclass(frozen=True)
-class Passes:
+class PassCounts:
     """Number of passes of an image through the model.
 
     Args:
@@ -22,11 +22,13 @@ class Passes:
     to_image: int = 0
     to_weights: int = 0
 
-    def __add__(self, other: Passes) -> Passes:
-        return Passes(self.forward + other.forward, self.to_image + other.to_image, self.to_weights + other.to_weights)
+    def __add__(self, other: PassCounts) -> PassCounts:
+        return PassCounts(
+            self.forward + other.forward, self.to_image + other.to_image, self.to_weights + other.to_weights
+        )
 
-    def __mul__(self, count: int) -> Passes:
-        return Passes(self.forward * count, self.to_image * count, self.to_weights * count)
+    def __mul__(self, count: int) -> PassCounts:
+        return PassCounts(self.forward * count, self.to_image * count, self.to_weights * count)
 
     @property
     def equivalents(self) -> int:
@@ -43,7 +45,7 @@ class Described:
     #: Why the part has no source; empty for one that has.
     no_source: ClassVar[str] = ""
     #: Passes that the part adds to a step, per image.
-    cost: ClassVar[Passes] = Passes()
+    cost: ClassVar[PassCounts] = PassCounts()
     #: What the part changes of plain training; words of `CHANGES`.
     changes: ClassVar[tuple[str, ...]] = ()
     #: A spec of the part, with an option if it has one.

@@ -17,7 +17,7 @@ import yaml
 from classwise.attacks import ATTACKS
 from classwise.attacks.base import Attack
 from classwise.core.config import Count, Seed, build, configurable, describe, make, parse_spec
-from classwise.core.description import CHANGES, Described, Passes
+from classwise.core.description import CHANGES, Described, PassCounts
 from classwise.core.errors import ClasswiseError
 from classwise.core.precision import Precision
 from classwise.core.threat import Threat
@@ -263,10 +263,10 @@ class Parts:
     augment: Augmentation
 
     @property
-    def passes(self) -> Passes:
+    def passes(self) -> PassCounts:
         """The passes per image and step with all parts active: the steps of the attack, and the cost of each part."""
         objective = self.objective
-        attack_passes = objective.attack_overhead + Passes(1, 1) * (self.attack.length if objective.attacks else 0)
+        attack_passes = objective.attack_overhead + PassCounts(1, 1) * (self.attack.length if objective.attacks else 0)
         total = attack_passes + objective.cost * self.update.evaluations
         others = (*self.schedules, self.reduction, self.update, self.averaging, self.augment)
         return sum((part.cost for part in others if isinstance(part, Described)), total)

@@ -26,7 +26,7 @@ SAMPLE = 128
 """Number of images in the sample of guards that run the model, balanced over classes."""
 
 
-class Scale(NamedTuple):
+class InputScale(NamedTuple):
     """The mean and standard deviation of a data set's pixels in [0, 1], one per channel."""
 
     mean: tuple[float, ...]
@@ -50,7 +50,7 @@ class Probe:
     batch: Batch
     threat: Threat
     precision: Precision = EXACT
-    scale: Scale | None = None
+    scale: InputScale | None = None
     gradients: bool = True
 
     def logits_of(self, x: Tensor) -> Tensor:

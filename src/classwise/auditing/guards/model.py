@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from classwise.auditing.guards.evidence import Evidence, Guard, GuardWarning, Probe, Scale, needs_model, percent
+from classwise.auditing.guards.evidence import Evidence, Guard, GuardWarning, InputScale, Probe, needs_model, percent
 from classwise.stats.paired import mcnemar
 
 
@@ -124,14 +124,14 @@ def normalised_outside(_: Evidence, probe: Probe) -> GuardWarning | None:
     return found
 
 
-IMAGENET = Scale((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
+IMAGENET = InputScale((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 
 
 def _scaled(probe: Probe) -> Iterator[tuple[str, Tensor]]:
     """Yield the sample on each scale that models are commonly trained on, with its name."""
     x = probe.batch.x
     channels = x.shape[1]
-    own = Scale(tuple(x.mean((0, 2, 3)).tolist()), tuple(x.std((0, 2, 3)).clamp_min(1e-3).tolist()))
+    own = InputScale(tuple(x.mean((0, 2, 3)).tolist()), tuple(x.std((0, 2, 3)).clamp_min(1e-3).tolist()))
     yield "standardised with the mean and deviation of the data", _standardised(x, probe.scale or own)
     if channels == len(IMAGENET.mean):
         yield "standardised with the mean and deviation of ImageNet", _standardised(x, IMAGENET)
@@ -139,7 +139,7 @@ def _scaled(probe: Probe) -> Iterator[tuple[str, Tensor]]:
     yield "scaled to 0..255", 255 * x
 
 
-def _standardised(x: Tensor, scale: Scale) -> Tensor:
+def _standardised(x: Tensor, scale: InputScale) -> Tensor:
     mean, std = (torch.tensor(values, dtype=x.dtype, device=x.device).view(1, -1, 1, 1) for values in scale)
     return (x - mean) / std
 

@@ -29,7 +29,7 @@ PLAIN = "PGD"
 """Name of the attack with 1/T = 1."""
 
 
-class Line(NamedTuple):
+class TrajectoryLine(NamedTuple):
     """A row of panels: a defence and an attack of the grid of temperatures."""
 
     defence: str
@@ -51,7 +51,7 @@ class _AlongAttack(Experiment):
 
     scales: ClassVar[Mapping[Name, Scale]] = DEFAULT_SCALES
     recipes: ClassVar[Mapping[str, str]]
-    lines: ClassVar[tuple[Line, Line]]
+    lines: ClassVar[tuple[TrajectoryLine, TrajectoryLine]]
     number: ClassVar[int]
     situation: ClassVar[str]
 
@@ -118,7 +118,7 @@ class MartAndTemperature(_Tempered):
 
     item = "kdd21/F3b-d"
     recipes: ClassVar[Mapping[str, str]] = {"MART": "mart"}
-    lines = (Line("MART"), Line("MART", 5))
+    lines = (TrajectoryLine("MART"), TrajectoryLine("MART", 5))
     number = 127
     situation = "robust against PGD, misclassified at 1/T = 5"
 
@@ -140,7 +140,7 @@ class HypersphereAndTemperature(_Tempered):
 
     item = "iclr21/F5f-h"
     recipes: ClassVar[Mapping[str, str]] = {"HE": "he"}
-    lines = (Line("HE"), Line("HE", 10))
+    lines = (TrajectoryLine("HE"), TrajectoryLine("HE", 10))
     number = 46
     situation = "robust against PGD, misclassified at 1/T = 10"
 
@@ -161,7 +161,7 @@ class MadryAndMart(_AlongAttack):
 
     item = "iclr21/F5b-d"
     recipes: ClassVar[Mapping[str, str]] = {"Madry": "at", "MART": "mart"}
-    lines = (Line("Madry"), Line("MART"))
+    lines = (TrajectoryLine("Madry"), TrajectoryLine("MART"))
     number = 127
     situation = "robust for both models"
 

@@ -20,8 +20,7 @@ from classwise.papers.experiments.protocol import PGD, under_pgd
 from classwise.papers.scales import DEFAULT_SCALES, Name, Scale
 from classwise.papers.tables import Key, class_table, estimate_cell
 from classwise.reporting import formatting
-from classwise.reporting.figures.gallery import Row as Pictures
-from classwise.reporting.figures.gallery import gallery
+from classwise.reporting.figures.gallery import GalleryRow, gallery
 from classwise.reporting.tables import Cell, Row, Table
 from classwise.stats import metric_intervals
 from classwise.stats.bootstrap import Resampled
@@ -147,7 +146,7 @@ class DigitsFigure(Experiment):
         shown = _coloured(images.take(torch.tensor(first)))
         groups = {name: shown.take(_group(shown) == place) for place, name in enumerate(shown.superclass_names)}
         names = {name: [part.class_names[int(label)] for label in part.y] for name, part in groups.items()}
-        rows = [Pictures(f"background {name}", part.pixels().numpy(), names[name]) for name, part in groups.items()]
+        rows = [GalleryRow(f"background {name}", part.pixels().numpy(), names[name]) for name, part in groups.items()]
         cells = [Row(name, [Cell(", ".join(members))]) for name, members in names.items()]
         note = (
             "The paper states only that 2 and 3 share a background and 2 and 5 do not; the other assignments are ours."

@@ -40,7 +40,7 @@ HARD = (2, 3, 4)
 
 
 @dataclass(frozen=True)
-class Sweep:
+class TrainingSweep:
     """Trainings over one hyper-parameter, and the audits of their best and last epochs.
 
     Attributes:
@@ -70,16 +70,18 @@ class Sweep:
         return Resampled(np.stack(rows), audits[0].outcomes.labels, len(self.names))
 
 
-def run_sweep(context: Context, recipe: str, overrides: Sequence[Mapping[str, Any]], places: Sequence[float]) -> Sweep:
+def run_sweep(
+    context: Context, recipe: str, overrides: Sequence[Mapping[str, Any]], places: Sequence[float]
+) -> TrainingSweep:
     """Train at each value of a sweep, and audit the best and the last epoch of each training."""
     trained = [context.train(recipe, change) for change in overrides]
     best, last = (
         [context.audit(one, {"PGD": context.pgd(PGD)}, which=which) for one in trained] for which in ("best", "last")
     )
-    return Sweep(places, trained, best, last, context.test_images.class_names)
+    return TrainingSweep(places, trained, best, last, context.test_images.class_names)
 
 
-def radius_sweep(context: Context) -> Sweep:
+def radius_sweep(context: Context) -> TrainingSweep:
     """Sweep the training radius of adversarial training; all models are evaluated at the radius of the scale."""
     threat = Threat.parse(context.scale.threat)
     assert isinstance(threat.epsilon, float)

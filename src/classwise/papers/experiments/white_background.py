@@ -25,8 +25,7 @@ from classwise.papers.official import choose_image
 from classwise.papers.scales import CIFAR, CLASSWISE, Name, Scale, other_data
 from classwise.papers.store import Trained
 from classwise.papers.tables import estimate_cell
-from classwise.reporting.figures.gallery import Row as Pictures
-from classwise.reporting.figures.gallery import gallery
+from classwise.reporting.figures.gallery import GalleryRow, gallery
 from classwise.reporting.formatting import percent
 from classwise.reporting.tables import Cell, Row, Table
 from classwise.stats.bootstrap import Resampled
@@ -155,7 +154,7 @@ class SingleImages(Experiment):
             ranked = {kind: dict(zip(*artifacts.get("logits", kind), strict=True)) for kind in KINDS}
             place = {int(number): row for row, number in enumerate(two.index.tolist())}
             pixels = two.pixels(torch.tensor([place[number] for number in numbers])).numpy()
-            pictures.append(Pictures(title, pixels, [f"image {number}" for number in numbers]))
+            pictures.append(GalleryRow(title, pixels, [f"image {number}" for number in numbers]))
             for number in numbers:
                 cells = [cell for kind in KINDS for cell in _first_two(ranked[kind][number], images.class_names)]
                 rows.append(Row(f"image {number}, {title}", cells))

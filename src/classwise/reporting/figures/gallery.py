@@ -13,7 +13,7 @@ from classwise.reporting.svg import Drawing, Image, Label, shorten, width_of
 SIDE, SPACE, HEAD, FOOT = 64.0, 10.0, 40.0, 34.0
 
 
-class Row(NamedTuple):
+class GalleryRow(NamedTuple):
     """A row of images with a title.
 
     Attributes:
@@ -27,7 +27,7 @@ class Row(NamedTuple):
     captions: Sequence[str]
 
 
-def gallery(title: str, rows: Sequence[Row]) -> Drawing:
+def gallery(title: str, rows: Sequence[GalleryRow]) -> Drawing:
     """Draw rows of images.
 
     Args:

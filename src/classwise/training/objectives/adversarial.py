@@ -8,7 +8,7 @@ from torch import Tensor
 
 from classwise.attacks.base import Attack
 from classwise.core.config import configurable
-from classwise.core.description import Passes
+from classwise.core.description import PassCounts
 from classwise.core.precision import Forward
 from classwise.core.rng import CounterRNG
 from classwise.training.classes import ClassSettings, Term
@@ -22,7 +22,7 @@ class AdversarialTraining(Objective):
     source = ("madry2018towards, eq. 2.1",)
     changes = ("loss",)
     example = "at"
-    cost = Passes(forward=1, to_weights=1)
+    cost = PassCounts(forward=1, to_weights=1)
 
     weighted_terms: ClassVar[frozenset[Term]] = frozenset({"robust"})
 

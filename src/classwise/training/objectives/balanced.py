@@ -10,7 +10,7 @@ from torch import Tensor
 from classwise.attacks.base import Attack
 from classwise.attacks.losses import divergence
 from classwise.core.config import NonNegative, configurable
-from classwise.core.description import Passes
+from classwise.core.description import PassCounts
 from classwise.core.precision import Forward
 from classwise.core.rng import CounterRNG
 from classwise.training.classes import ClassSettings, Term
@@ -35,7 +35,7 @@ class Balanced(Objective):
     source = ("sun2023improving",)
     changes = ("loss",)
     example = "bat:beta=6,uniform_weight=1"
-    cost = Passes(forward=3, to_weights=3)
+    cost = PassCounts(forward=3, to_weights=3)
 
     beta: NonNegative = 6.0
     uniform_weight: NonNegative = 1.0

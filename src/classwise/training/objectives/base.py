@@ -14,7 +14,7 @@ from torch import Tensor
 from classwise.attacks.base import Attack
 from classwise.attacks.engine import AttackInputs
 from classwise.core.config import configurable, describe, make
-from classwise.core.description import Described, Passes
+from classwise.core.description import Described, PassCounts
 from classwise.core.precision import Forward
 from classwise.core.rng import CounterRNG
 from classwise.core.threat import Threat
@@ -102,7 +102,7 @@ class Objective(Described, ABC):
     criterion: Annotated[Criterion, pydantic.BeforeValidator(_criterion)] = Softmax()
 
     #: The passes of `points` besides the steps of the inner attack; ``cost`` is that of `step`.
-    attack_overhead: ClassVar[Passes] = Passes()
+    attack_overhead: ClassVar[PassCounts] = PassCounts()
     #: Whether it has an inner attack.
     attacks: ClassVar[bool] = True
     #: Whether it has a regulariser, whose weight is the class setting ``beta`` (default: the field ``beta``).

@@ -10,7 +10,7 @@ from torch import Tensor
 from classwise.attacks.base import Attack
 from classwise.attacks.losses import cross_entropy, divergence
 from classwise.core.config import NonNegative, configurable
-from classwise.core.description import Passes
+from classwise.core.description import PassCounts
 from classwise.core.precision import Forward
 from classwise.core.rng import CounterRNG
 from classwise.training.classes import ClassSettings, Term
@@ -31,7 +31,7 @@ class Mart(Objective):
     source = ("wang2020improving",)
     changes = ("loss",)
     example = "mart:beta=5"
-    cost = Passes(forward=2, to_weights=2)
+    cost = PassCounts(forward=2, to_weights=2)
 
     beta: NonNegative = 5.0
 

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from classwise.attacks.base import Attack
 from classwise.core.config import configurable
-from classwise.core.description import Passes
+from classwise.core.description import PassCounts
 from classwise.core.precision import Forward
 from classwise.core.rng import CounterRNG
 from classwise.training.classes import ClassSettings, Term
@@ -21,7 +21,7 @@ class Standard(Objective):
 
     source = ("goodfellow2016deep, section 6.2.1",)
     example = "standard"
-    cost = Passes(forward=1, to_weights=1)
+    cost = PassCounts(forward=1, to_weights=1)
     attacks = False
 
     weighted_terms: ClassVar[frozenset[Term]] = frozenset({"clean"})

@@ -10,7 +10,7 @@ from torch import Tensor
 from classwise.attacks.base import Attack
 from classwise.attacks.losses import divergence
 from classwise.core.config import NonNegative, configurable
-from classwise.core.description import Passes
+from classwise.core.description import PassCounts
 from classwise.core.precision import Forward
 from classwise.core.rng import CounterRNG
 from classwise.training.classes import ClassSettings
@@ -30,8 +30,8 @@ class Trades(Objective):
     source = ("zhang2019theoretically, eq. 5",)
     changes: ClassVar[tuple[str, ...]] = ("loss",)
     example = "trades:beta=6"
-    cost = Passes(forward=2, to_weights=2)
-    attack_overhead = Passes(forward=1)
+    cost = PassCounts(forward=2, to_weights=2)
+    attack_overhead = PassCounts(forward=1)
 
     beta: NonNegative = 6.0
 

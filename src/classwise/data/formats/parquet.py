@@ -192,7 +192,8 @@ def _contents(file: Path, column: str) -> Iterator[tuple[str, bytes]]:
     row = 0
     with _opened(file) as opened:
         for batch in opened.iter_batches(batch_size=_ROWS, columns=[column]):
-            for cell in batch.column(0).to_pylist():
+            for value in batch.column(0):  # one cell at a time: a Python list would hold all of them twice
+                cell = value.as_py()
                 content = cell.get("bytes") if isinstance(cell, dict) else cell
                 if not content:
                     raise ClasswiseError(

@@ -443,7 +443,7 @@ def test_pairs_use_all_seeds_and_are_paired_by_equal_seeds(tmp_path: Path) -> No
         assert ("one is one training" in pair.population) == (second == "one")
     single = compare([tmp_path / "one", tmp_path / "at" / "seed-0"]).pairs[0]
     assert single.test == "exact McNemar test"
-    assert "not about another training" in single.population
+    assert "not new training seeds" in single.population
 
 
 @pytest.mark.slow

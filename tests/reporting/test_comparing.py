@@ -242,8 +242,8 @@ def pair_classes(made: Compared, found: re.Match[str]) -> None:
 
 
 @statement(
-    r"One training( of each method)?: intervals are about new images, not about another training\.|"
-    r"Intervals are about new images and new training seeds"
+    r"One training run( of each method)?: intervals cover new images, not new training seeds\.|"
+    r"Intervals cover new images and new training seeds"
     r"(?: of (.+?); (.+?) (is one training|are one training each))?\."
 )
 def about(made: Compared, found: re.Match[str]) -> None:
@@ -543,7 +543,7 @@ def test_every_line_of_the_terminal_follows_from_the_answers(
     explained, people, *notes = lines[len(made.correct) :]
     equal = any(len(made.lowest(name)) > 1 for name in made.correct)
     assert explained == (
-        f"{percents}: interval of the number before it"
+        f"{percents}: interval of the preceding number"
         + "; of several seeds the means, and worst class is that of the lowest mean" * several
         + "; of equally low classes the first" * equal
     )
@@ -833,13 +833,9 @@ def test_everything_on_the_page_of_a_crossing_follows_from_the_answers(
     )
     numbers = [len(each.correct[name]) for (name, _), each in made.items()]
     population = {
-        (True, False): "One training of each method: intervals are about new images, not about another training.",
-        (False, True): "Intervals are about new images and new training seeds.",
-        (
-            True,
-            True,
-        ): "Intervals are about new images, in rows of several seeds also about new training seeds, in rows of "
-        "one seed not about another training.",
+        (True, False): "One training run of each method: intervals cover new images, not new training seeds.",
+        (False, True): "Intervals cover new images and new training seeds.",
+        (True, True): "Intervals cover new images; in rows of several seeds also new training seeds.",
     }[min(numbers) == 1, max(numbers) > 1]
     if methods == 1:
         population = population.replace(" of each method", "")

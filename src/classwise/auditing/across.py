@@ -75,10 +75,7 @@ class Crossing:
         seeds = {number for level in self.levels.values() for number in level.seeds.values()}
         if len({number > 1 for number in seeds}) == 1:
             return population(self.seeds)
-        return (
-            "intervals are about new images, in rows of several seeds also about new training seeds, in rows of one "
-            "seed not about another training"
-        )
+        return "intervals cover new images; in rows of several seeds also new training seeds"
 
     @property
     def notes(self) -> tuple[str, ...]:

@@ -60,13 +60,13 @@ def population(seeds: Mapping[str, int]) -> str:
     single = [name for name, number in seeds.items() if number == 1]
     if len(single) == len(seeds):
         whose = "of each method" if len(seeds) > 1 else ""
-        return f"one training {whose}".strip() + ": intervals are about new images, not about another training"
+        return f"one training run {whose}".strip() + ": intervals cover new images, not new training seeds"
     if not single:
-        return "intervals are about new images and new training seeds"
+        return "intervals cover new images and new training seeds"
     names = " and ".join(single)
     others = " and ".join(name for name in seeds if name not in single)
     verb = "is one training" if len(single) == 1 else "are one training each"
-    return f"intervals are about new images and new training seeds of {others}; {names} {verb}"
+    return f"intervals cover new images and new training seeds of {others}; {names} {verb}"
 
 
 def pair_of(

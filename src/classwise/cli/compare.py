@@ -142,7 +142,7 @@ def _about(comparison: Comparison) -> str:
     several = any(number > 1 for number in comparison.seeds.values())
     over = "; of several seeds the means, and worst class is that of the lowest mean" if several else ""
     equal = any(len(names) > 1 for names in comparison.lowest_classes.values())
-    return f"{level}: interval of the number before it{over}{'; of equally low classes the first' if equal else ''}"
+    return f"{level}: interval of the preceding number{over}{'; of equally low classes the first' if equal else ''}"
 
 
 def _show_untested(comparison: Comparison | Crossing) -> None:

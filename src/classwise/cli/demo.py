@@ -67,8 +67,8 @@ def demo(
     show_comparison(comparison)
     typer.echo("")
     overrides = " ".join(f"--set {key}={value}" for key, value in SMALL.items())
-    typer.echo(f"the same by hand: classwise train {RECIPES['CFA-AT']} --budget {BUDGET} --out runs/mine {overrides}")
-    typer.echo(f"pages of each: {', '.join(str(path) for path in pages)}")
+    typer.echo(f"equivalent command: classwise train {RECIPES['CFA-AT']} --budget {BUDGET} --out runs/mine {overrides}")
+    typer.echo(f"audit pages: {', '.join(str(path) for path in pages)}")
     typer.echo(f"page: {page}")
 
 

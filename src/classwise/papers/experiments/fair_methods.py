@@ -31,7 +31,7 @@ BASES: Mapping[Name, Sequence[str]] = {
     "full": ("AT", "TRADES", "FAT"),
 }
 """Base methods of CFA and of weight averaging."""
-NOTE = "one training of each method: intervals cover the sampling of images, not the variation between trainings"
+NOTE = "one training run of each method: intervals cover the sampling of images, not the variation between trainings"
 ATTACKS: Mapping[Name, Mapping[str, Spec]] = {
     "smoke": {"robust": "pgd:steps=5,step_size=0.4eps"},
     "laptop": {"robust": "pgd:steps=20,step_size=0.1eps,objective=margin"},

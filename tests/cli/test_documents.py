@@ -185,7 +185,7 @@ SMALLER = {
     "autoattack": "pgd:steps=1",
     "cifar10": "digits",
     "kdd21/T3": "cfa23/F1",
-    "laptop": "smoke",
+    "reduced": "smoke",
     "size=64": "size=16",
 }
 """Words in whose place a test has others, so that a command takes a second."""

@@ -16,7 +16,7 @@ def test_list(classwise: Classwise) -> None:
     assert all(item["status"] in {"runnable", "covered", "missing"} for item in items)
     assert all(bool(item["command"]) != bool(item["missing"]) for item in items)
     by_id = {item["id"]: item for item in items}
-    assert by_id["kdd21/T1"]["scales"] == ["smoke", "laptop", "full"]
+    assert by_id["kdd21/T1"]["scales"] == ["smoke", "reduced", "full"]
     assert by_id["cfa23/M7"]["covered_by"] == ["schedule ccr"]
     said = classwise("papers", "list", "benz20")
     assert len(said.out.splitlines()) == 31
@@ -27,7 +27,7 @@ def test_show(classwise: Classwise) -> None:
     assert said.status == 0
     assert "HE, 1/T = 50" in said.out
     assert "note 1.1 (misprint)" in said.out
-    assert "scale laptop" in said.out
+    assert "scale reduced" in said.out
     shown = json.loads(classwise("papers", "show", "kdd21/T3", "--json").out)
     assert shown["printed"]["rows"][0]["tot"] == 51.8
     assert len(shown["notes"]) == 9
@@ -76,7 +76,7 @@ def test_data_that_are_not_there(classwise: Classwise, tmp_path: Path, monkeypat
     monkeypatch.setenv("CLASSWISE_DATA", str(tmp_path / "nothing"))
     monkeypatch.setattr("classwise.data.loading._fetch", _no_network)
     monkeypatch.setattr("classwise.data.loading.data_directories", lambda root: [tmp_path / "nothing"])
-    said = classwise("papers", "run", "kdd21/T1", "--scale", "laptop", "--store", tmp_path / "store")
+    said = classwise("papers", "run", "kdd21/T1", "--scale", "reduced", "--store", tmp_path / "store")
     assert said.status == 2
     assert said.err.splitlines()[-1].startswith("classwise: cifar10 (train) is not in")
     assert "days" not in said.err

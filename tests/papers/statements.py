@@ -24,7 +24,7 @@ from classwise.stats.interval_estimators import IntervalEstimator, exactly
 from classwise.stats.intervals import Estimate
 
 SOURCE = Path(__file__).parents[2] / "src" / "classwise" / "papers"
-SIZES: tuple[Name, ...] = ("full", "laptop", "smoke")
+SIZES: tuple[Name, ...] = ("full", "reduced", "smoke")
 """Scales, largest first, as on a page."""
 ALPHA = 0.05
 ANSWER_TEXTS = {"holds": "holds", "does not hold": "does not hold", "inconclusive": "inconclusive at this scale"}

@@ -199,7 +199,7 @@ def test_every_part_belongs_to_a_claim() -> None:
 def test_half_of_a_claim_is_partly_tested() -> None:
     """kdd21/C23 has two parts: attacked images and standard training."""
     half = Verdict(claim="kdd21/C23", answer="holds", estimand="a number", covers=("attacked against clean",))
-    result = Result(item="kdd21/F5bc", scale="laptop", setting="", verdicts=(half,))
+    result = Result(item="kdd21/F5bc", scale="reduced", setting="", verdicts=(half,))
     (row,) = (row for row in claims_table("kdd21", {"kdd21/F5bc": [result]}).rows if row.name == "C23")
     assert row.cells[1].text == "partly tested: attacked against clean; not tested: standard training"
     assert not row.good

@@ -195,9 +195,9 @@ def test_claims_table(smoke: Smoke) -> None:
 
 
 def test_bad_scales(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert NAMES == ("smoke", "laptop", "full")
-    with pytest.raises(ClasswiseError, match="unknown scale 'labtop'; did you mean 'laptop'"):
-        scale_of("kdd21/T1", "labtop")
+    assert NAMES == ("smoke", "reduced", "full")
+    with pytest.raises(ClasswiseError, match="unknown scale 'redused'; did you mean 'reduced'"):
+        scale_of("kdd21/T1", "redused")
     with pytest.raises(
         ClasswiseError, match="kdd21/M3 is a method and does not run by itself; see classwise recipes show"
     ):

@@ -37,7 +37,7 @@ def papers(
         typer.Argument(metavar="[ID...]", help="Items such as kdd21/T1; for list and page, papers. [all papers]"),
     ] = None,
     scale: Annotated[
-        str, typer.Option("--scale", help="smoke (seconds), laptop (minutes to two hours) or full (a GPU).")
+        str, typer.Option("--scale", help="smoke (seconds), reduced (minutes to two hours) or full (a GPU).")
     ] = SCALE,
     store: Annotated[Path, typer.Option("--store", metavar="DIR", help="Folder of models and results.")] = STORE,
     out: Annotated[
@@ -54,7 +54,7 @@ def papers(
     Examples:
         classwise papers list
         classwise papers show kdd21/T3
-        classwise papers run cfa23/F1 kdd21/T3 --scale laptop
+        classwise papers run cfa23/F1 kdd21/T3 --scale reduced
         classwise papers page kdd21
     """  # noqa: D301  # \b keeps the lines of the example apart
     given = names or []
@@ -165,7 +165,7 @@ def _run(names: list[str], scale: str, store: Path, device: str, json: bool) -> 
     for name in names:  # all of them before any work
         scale_of(name, scale)
     if scale == "full" and device == "cpu":
-        typer.echo("full scale on a CPU takes days per network; use --device cuda or --scale laptop", err=True)
+        typer.echo("full scale on a CPU takes days per network; use --device cuda or --scale reduced", err=True)
     kept = Store(new_folder(store))
     results = []
     for name in names:

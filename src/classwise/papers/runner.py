@@ -50,7 +50,7 @@ def run(name: str, scale: str, store: Store, *, device: str = "cpu", progress: P
 
     Args:
         name: item id, such as ``kdd21/T1``.
-        scale: ``smoke``, ``laptop`` or ``full``.
+        scale: ``smoke``, ``reduced`` or ``full``.
         store: store of models, audits and results.
         device: PyTorch device.
         progress: progress listener.

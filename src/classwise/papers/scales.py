@@ -8,8 +8,8 @@ from typing import Any, Literal
 
 from classwise.core.precision import EXACT, FAST, Precision
 
-Name = Literal["smoke", "laptop", "full"]
-NAMES: tuple[Name, ...] = ("smoke", "laptop", "full")
+Name = Literal["smoke", "reduced", "full"]
+NAMES: tuple[Name, ...] = ("smoke", "reduced", "full")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,8 +77,8 @@ SMOKE = Scale(
 _FAST = {"precision.dtype": FAST.dtype, "precision.channels_last": FAST.channels_last}
 """Two to three times as fast as float32 on a CPU that has bfloat16."""
 
-LAPTOP = Scale(
-    name="laptop",
+REDUCED = Scale(
+    name="reduced",
     about="5,000 images of CIFAR-10, a quarter-width ResNet-18, 12 epochs in bfloat16: indicative, with wide intervals",
     data="cifar10",
     threat="Linf:8/255",
@@ -91,7 +91,7 @@ LAPTOP = Scale(
 """Minutes to two hours on two cores."""
 
 FASHION = Scale(
-    name="laptop",
+    name="reduced",
     about="10,000 images of Fashion-MNIST, Linf 0.05, the four-layer CNN, 12 epochs in bfloat16: indicative, with wide "
     "intervals",
     data="fashion-mnist",
@@ -160,7 +160,7 @@ def on_data_set(scale: Scale, data: str) -> Scale:
     if data == scale.data:
         return scale
     threat = MNIST_RADIUS if data == "mnist" else scale.threat
-    if scale.name == "laptop":
+    if scale.name == "reduced":
         return replace(FASHION, data=data, threat=threat, test=5000)
     if scale.name == "full" and data == "mnist":
         return replace(scale, data=data, threat=threat, overrides={**scale.overrides, **_DIGITS})
@@ -174,7 +174,7 @@ def other_data(claim: str, scale: Scale) -> dict[str, str]:
     return {claim: f"the claim names classes of CIFAR-10; this scale uses {scale.data}"}
 
 
-DEFAULT_SCALES: Mapping[Name, Scale] = {"smoke": SMOKE, "laptop": LAPTOP, "full": FULL}
-MANY_TRAININGS: Mapping[Name, Scale] = {**DEFAULT_SCALES, "laptop": FASHION}
+DEFAULT_SCALES: Mapping[Name, Scale] = {"smoke": SMOKE, "reduced": REDUCED, "full": FULL}
+MANY_TRAININGS: Mapping[Name, Scale] = {**DEFAULT_SCALES, "reduced": FASHION}
 CLASSWISE: Mapping[Name, Scale] = {**DEFAULT_SCALES, "full": TIAN}
 """Scales of the class-wise analysis of kdd21 and iclr21."""

@@ -70,6 +70,6 @@ def test_tables_report_the_epochs_admitted_by_fawa(smoke: Smoke, item: str) -> N
     assert list(found) == list(dict.fromkeys(gates))
 
 
-def test_tiny_imagenet_has_no_laptop_scale() -> None:
-    with pytest.raises(ClasswiseError, match="cfa23/T4 has no scale 'laptop'; available: smoke, full"):
-        scale_of("cfa23/T4", "laptop")
+def test_tiny_imagenet_has_no_reduced_scale() -> None:
+    with pytest.raises(ClasswiseError, match="cfa23/T4 has no scale 'reduced'; available: smoke, full"):
+        scale_of("cfa23/T4", "reduced")

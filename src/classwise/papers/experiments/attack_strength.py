@@ -29,10 +29,10 @@ VULNERABLE, ROBUST = (2, 3, 4, 5), (0, 1, 6, 7, 8, 9)
 """The classes of CIFAR-10 below and above the total under PGD, for all four defences of the paper."""
 SUITE: Mapping[Name, Mapping[str, Spec]] = {
     "smoke": {"apgd-ce": "apgd-ce:steps=5", "apgd-dlr": "apgd-dlr:steps=5"},
-    "laptop": {spec: spec for spec in SUITES["fast"]["standard"]},
+    "reduced": {spec: spec for spec in SUITES["fast"]["standard"]},
     "full": {spec: spec for spec in SUITES["autoattack"]["standard"]},
 }
-"""AutoAttack at full scale; at laptop scale the suite ``fast``, which has no black-box attack."""
+"""AutoAttack at full scale; at reduced scale the suite ``fast``, which has no black-box attack."""
 
 
 class Drops(Experiment):

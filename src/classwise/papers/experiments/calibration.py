@@ -38,7 +38,7 @@ AVERAGING_COST = 0.5
 """Points of the average that FAWA may lose."""
 LAMBDAS: Mapping[Name, Sequence[float]] = {
     "smoke": (0.5,),
-    "laptop": (0.3, 0.5, 0.7),
+    "reduced": (0.3, 0.5, 0.7),
     "full": (0.3, 0.4, 0.5, 0.6, 0.7),
 }
 INSENSITIVE = 2

@@ -41,7 +41,7 @@ class Toy(Experiment):
     item = "cfa23/F1"
     scales: ClassVar[Mapping[Name, Scale]] = {
         "smoke": _scale("smoke", "every ninth model of the grid, 100 points per class"),
-        "laptop": _scale("laptop", "the grid of 360 models, 100 points per class"),
+        "reduced": _scale("reduced", "the grid of 360 models, 100 points per class"),
         "full": _scale("full", "the grid of 360 models, 100 points per class"),
     }
 

@@ -40,7 +40,7 @@ INSIDE = "rate inside minus across, points"
 LITTLE = 0.02
 """Change of accuracy interpreted as 'almost no effect', a fraction."""
 RADII: Mapping[Name, tuple[str, str]] = {
-    "laptop": (
+    "reduced": (
         "Linf:0.2",
         "5,000 images of MNIST on two background colours, Linf 0.2: at 0.3 a few epochs learn only the backgrounds",
     ),
@@ -63,7 +63,7 @@ class ColouredBackgrounds(Experiment):
     item = "kdd21/F5bc"
     scales: ClassVar[Mapping[Name, Scale]] = {
         "smoke": DEFAULT_SCALES["smoke"],
-        "laptop": _of_mnist("laptop"),
+        "reduced": _of_mnist("reduced"),
         "full": _of_mnist("full"),
     }
 

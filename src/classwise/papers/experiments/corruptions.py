@@ -33,7 +33,7 @@ COLOUR = ("saturate",)
 """Corruptions that require three channels."""
 GRID: Mapping[Name, tuple[Sequence[str], Sequence[int]]] = {
     "smoke": (("contrast", "fog"), (1, 5)),
-    "laptop": (tuple(CORRUPTIONS), (1, 3, 5)),
+    "reduced": (tuple(CORRUPTIONS), (1, 3, 5)),
     "full": (tuple(CORRUPTIONS), (1, 2, 3, 4, 5)),
 }
 """Corruptions and severities; the plan names fog and contrast."""

@@ -13,7 +13,7 @@ from classwise.papers.claims import Test
 from classwise.papers.context import Context
 from classwise.papers.experiment import Experiment, Findings
 from classwise.papers.experiments.protocol import under_pgd
-from classwise.papers.scales import CIFAR, FULL, LAPTOP, SMOKE, Name, Scale
+from classwise.papers.scales import CIFAR, FULL, REDUCED, SMOKE, Name, Scale
 from classwise.papers.tables import estimate_cell, skipped_table
 from classwise.reporting.svg import Drawing
 from classwise.reporting.tables import Cell, Row, Table
@@ -22,7 +22,7 @@ from classwise.stats.interval_estimators import widest
 
 DATA_SETS: Mapping[Name, Sequence[str]] = {
     "smoke": (SMOKE.data,),
-    "laptop": ("mnist", "svhn", CIFAR, "cifar100", "tiny-imagenet"),
+    "reduced": ("mnist", "svhn", CIFAR, "cifar100", "tiny-imagenet"),
     "full": ("mnist", "svhn", CIFAR, "cifar100", "tiny-imagenet"),
 }
 DRAWN = 20
@@ -47,9 +47,9 @@ class DataSets(Experiment):
     item = "benz20/P1.1"
     scales: ClassVar[Mapping[Name, Scale]] = {
         "smoke": SMOKE,
-        "laptop": replace(
-            LAPTOP,
-            about=f"{LAPTOP.about}; other data sets: 10,000 images and the four-layer CNN; unavailable data sets are "
+        "reduced": replace(
+            REDUCED,
+            about=f"{REDUCED.about}; other data sets: 10,000 images and the four-layer CNN; unavailable data sets are "
             "skipped",
         ),
         "full": replace(FULL, about="five data sets, each with its usual radius; unavailable ones are skipped"),

@@ -41,7 +41,7 @@ COSTLY: Mapping[Name, Mapping[str, Mapping[str, Any]]] = {
         "CW_inf": {"name": "cw", "steps": 20, "binary_search_steps": 2},
         "N_attack": {"name": "nattack", "steps": 5, "samples": 20, "sigma": 0.1, "learning_rate": 0.1},
     },
-    "laptop": {
+    "reduced": {
         "CW_inf": {"name": "cw", "steps": 100},
         "N_attack": {"name": "nattack", "steps": 50, "samples": 100},
     },

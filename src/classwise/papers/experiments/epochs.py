@@ -21,7 +21,7 @@ from classwise.papers.experiment import Experiment, Findings
 from classwise.papers.experiments.estimates import average, paired_models
 from classwise.papers.experiments.fair_methods import METHODS, NOTE, audit_methods, gate, pair_cell
 from classwise.papers.experiments.protocol import under_pgd
-from classwise.papers.scales import CIFAR, DEFAULT_SCALES, LAPTOP, MANY_TRAININGS, SMOKE, TIAN, Name, Scale
+from classwise.papers.scales import CIFAR, DEFAULT_SCALES, REDUCED, MANY_TRAININGS, SMOKE, TIAN, Name, Scale
 from classwise.papers.tables import Key, class_table, estimate_cell, skipped_table
 from classwise.reporting import formatting
 from classwise.reporting.figures.lines import Series, line_chart
@@ -36,7 +36,7 @@ from classwise.training.selection import Rule, overall, overall_plus_worst
 MNIST = "mnist"
 DATA_SETS: Mapping[Name, Sequence[str]] = {
     "smoke": (SMOKE.data,),
-    "laptop": (CIFAR, MNIST),
+    "reduced": (CIFAR, MNIST),
     "full": (CIFAR, MNIST, "svhn", "stl10", "cifar100"),
 }
 """The data sets of the paper without ImageNet, whose models are trained differently."""
@@ -59,7 +59,7 @@ class GapsOverEpochs(Experiment):
     item = "kdd21/F1"
     scales: ClassVar[Mapping[Name, Scale]] = {
         "smoke": SMOKE,
-        "laptop": replace(LAPTOP, about=f"{LAPTOP.about}; MNIST: 10,000 images and the four-layer CNN, Linf 0.3"),
+        "reduced": replace(REDUCED, about=f"{REDUCED.about}; MNIST: 10,000 images and the four-layer CNN, Linf 0.3"),
         "full": replace(
             TIAN, about=f"{TIAN.about}, and its other data sets except ImageNet; unavailable ones are skipped"
         ),

@@ -27,14 +27,14 @@ _FINE_TUNING: Mapping[str, Any] = {
 """Learning rates of FRL at every scale: it fine-tunes a robust model."""
 BASES: Mapping[Name, Sequence[str]] = {
     "smoke": ("AT", "TRADES"),
-    "laptop": ("AT", "TRADES", "FAT"),
+    "reduced": ("AT", "TRADES", "FAT"),
     "full": ("AT", "TRADES", "FAT"),
 }
 """Base methods of CFA and of weight averaging."""
 NOTE = "one training run of each method: intervals cover the sampling of images, not the variation between trainings"
 ATTACKS: Mapping[Name, Mapping[str, Spec]] = {
     "smoke": {"robust": "pgd:steps=5,step_size=0.4eps"},
-    "laptop": {"robust": "pgd:steps=20,step_size=0.1eps,objective=margin"},
+    "reduced": {"robust": "pgd:steps=20,step_size=0.1eps,objective=margin"},
     "full": {"apgd-ce": "apgd-ce", "apgd-t": "apgd-t", "fab-t": "fab-t", "square": "square"},
 }
 """AutoAttack at full scale, a PGD as its substitute at smaller scales."""

@@ -203,7 +203,7 @@ class FairnessOfFRL(Experiment):
 class TinyImageNet(Experiment):
     """cfa23 Table 4: nine methods on Tiny-ImageNet, average and worst fifth of the classes.
 
-    There is no laptop scale: 200 classes need more images and epochs than two cores can process.
+    There is no reduced scale: 200 classes need more images and epochs than two cores can process.
     """
 
     item = "cfa23/T4"

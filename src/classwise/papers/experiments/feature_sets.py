@@ -128,12 +128,12 @@ class NonRobust(_FeatureSet):
     item = "benz20/P2.5"
     makers: ClassVar[Mapping[Name, Maker]] = {
         "smoke": NonRobustFeatures(steps=3),
-        "laptop": NonRobustFeatures(epsilon=1.0, steps=40),
+        "reduced": NonRobustFeatures(epsilon=1.0, steps=40),
         "full": NonRobustFeatures(),
     }
     scales: ClassVar[Mapping[Name, Scale]] = {
         "smoke": SMOKE,
-        "laptop": replace(_FEWER, about=f"{_FEWER.about}; the set by PGD of 40 steps inside an L2 ball of 1"),
+        "reduced": replace(_FEWER, about=f"{_FEWER.about}; the set by PGD of 40 steps inside an L2 ball of 1"),
         "full": FULL,
     }
 
@@ -149,15 +149,15 @@ class Robust(_FeatureSet):
     untrained = ("smoke",)
     makers: ClassVar[Mapping[Name, Maker]] = {
         "smoke": RobustFeatures(steps=3),
-        "laptop": RobustFeatures(steps=150),
+        "reduced": RobustFeatures(steps=150),
         "full": RobustFeatures(),
     }
-    radii: ClassVar[Mapping[Name, str]] = {"laptop": "L2:1", "full": "L2:0.25"}
+    radii: ClassVar[Mapping[Name, str]] = {"reduced": "L2:1", "full": "L2:0.25"}
     scales: ClassVar[Mapping[Name, Scale]] = {
         "smoke": replace(
             SMOKE, about=f"{SMOKE.about}; the network that constructs the set replaces a newly trained one"
         ),
-        "laptop": replace(_FEWER, about=f"{_FEWER.about}; the set in 150 steps with a network trained in an L2 ball"),
+        "reduced": replace(_FEWER, about=f"{_FEWER.about}; the set in 150 steps with a network trained in an L2 ball"),
         "full": FULL,
     }
 

@@ -25,7 +25,7 @@ from classwise.stats.interval_estimators import greatest, plus
 
 TEMPERATURES: Mapping[Name, Sequence[float]] = {
     "smoke": (1, 10, 50),
-    "laptop": (1, 5, 10, 50, 75, 100, 125, 150, 200, 300),
+    "reduced": (1, 5, 10, 50, 75, 100, 125, 150, 200, 300),
     "full": (1, 5, 10, 50, 75, 100, 125, 150, 200, 300),
 }
 

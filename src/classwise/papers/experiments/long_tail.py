@@ -39,14 +39,14 @@ Grid = Mapping[str, tuple[str, Mapping[str, Any]]]
 
 def class_weights(scale: Scale, weak: str) -> Grid:
     """Losses weighted by the robust error of each class, or of the weakest class alone."""
-    by_error = {"smoke": (), "laptop": (1, 2), "full": (1, 2, 4)}[scale.name]
+    by_error = {"smoke": (), "reduced": (1, 2), "full": (1, 2, 4)}[scale.name]
     grid = {f"by error, k = {k}": ("robust-error", {"schedules.0.strength": k}) for k in by_error}
     return {**grid, **critical_weights(scale, weak)}
 
 
 def critical_weights(scale: Scale, weak: str) -> Grid:
     """Losses of the weakest class weighted by k."""
-    weights = {"smoke": (4,), "laptop": (2, 4), "full": (2, 4, 8)}[scale.name]
+    weights = {"smoke": (4,), "reduced": (2, 4), "full": (2, 4, 8)}[scale.name]
     return {
         f"weakest x {k}": ("critical-class", {"schedules": [{"name": "critical-class", "critical": weak, "weight": k}]})
         for k in weights
@@ -56,28 +56,28 @@ def critical_weights(scale: Scale, weak: str) -> Grid:
 def effective_numbers(scale: Scale, weak: str) -> Grid:
     """Weights by the effective number of robust images, for several bases."""
     del weak
-    bases = {"smoke": (0.9999,), "laptop": (0.999, 0.9999), "full": (0.9, 0.99, 0.999, 0.9999)}[scale.name]
+    bases = {"smoke": (0.9999,), "reduced": (0.999, 0.9999), "full": (0.9, 0.99, 0.999, 0.9999)}[scale.name]
     return {f"effective {base:g}": ("effective-number", {"schedules.0.base": base}) for base in bases}
 
 
 def ldam_margins(scale: Scale, weak: str) -> Grid:
     """LDAM for several largest margins."""
     del weak
-    margins = {"smoke": (0.5,), "laptop": (0.5, 2.0), "full": (0.5, 1.0, 2.0)}[scale.name]
+    margins = {"smoke": (0.5,), "reduced": (0.5, 2.0), "full": (0.5, 1.0, 2.0)}[scale.name]
     return {f"LDAM {margin:g}": ("ldam", {"schedules.0.max_margin": margin}) for margin in margins}
 
 
 def resampled_classes(scale: Scale, weak: str) -> Grid:
     """Classes with large robust error sampled more often, the others less often."""
     del weak
-    strengths = {"smoke": (1,), "laptop": (1, 2), "full": (1, 2, 4)}[scale.name]
+    strengths = {"smoke": (1,), "reduced": (1, 2), "full": (1, 2, 4)}[scale.name]
     return {f"drawn, k = {k}": ("robust-error-sampling", {"schedules.0.strength": k}) for k in strengths}
 
 
 def cosine_penalties(scale: Scale, weak: str) -> Grid:
     """Penalty on the cosines between class-mean logits, for several weights."""
     del weak
-    strengths = {"smoke": (1,), "laptop": (0.1, 1), "full": (0.01, 0.1, 1)}[scale.name]
+    strengths = {"smoke": (1,), "reduced": (0.1, 1), "full": (0.01, 0.1, 1)}[scale.name]
     return {f"cosine {k:g}": ("logit-similarity", {"reduction.strength": k}) for k in strengths}
 
 

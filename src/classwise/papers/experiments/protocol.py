@@ -25,7 +25,7 @@ PGD: Mapping[str, Any] = {"name": "pgd", "steps": 20, "step_size": "0.1eps"}
 _FULL = DEFAULT_SCALES["full"].with_overrides(model__name="wrn-34-10")
 SCALES: Mapping[Name, Scale] = {
     "smoke": DEFAULT_SCALES["smoke"],
-    "laptop": DEFAULT_SCALES["laptop"],
+    "reduced": DEFAULT_SCALES["reduced"],
     "full": Scale(**{**vars(_FULL), "few": 2000, "about": "WideResNet-34-10 on CIFAR-10, each by its own recipe"}),
 }
 HARDEST = (3, 4)

@@ -29,11 +29,11 @@ SCALES: Mapping[Name, Scale] = {
 }
 RADII: Mapping[Name, Sequence[float]] = {
     "smoke": (1.0, 2.0),
-    "laptop": (0.5, 1.0, 1.5),
+    "reduced": (0.5, 1.0, 1.5),
     "full": tuple(factor / 4 for factor in range(1, 9)),
 }
 """Training radii as multiples of the evaluation radius: 2/255 .. 16/255 at 8/255 in the paper."""
-BETAS: Mapping[Name, Sequence[float]] = {"smoke": (6, 8), "laptop": (1, 6, 8), "full": tuple(range(1, 9))}
+BETAS: Mapping[Name, Sequence[float]] = {"smoke": (6, 8), "reduced": (1, 6, 8), "full": tuple(range(1, 9))}
 RADIUS = "training radius, in test radii"
 HARD = (2, 3, 4)
 """The classes of CIFAR-10 that the paper calls hard."""

@@ -26,7 +26,7 @@ CYCLIC_LR = 0.2
 """Maximum learning rate of the cyclic schedule."""
 DECAYS: Mapping[Name, Sequence[float]] = {
     "smoke": (5e-4, 1e-3),
-    "laptop": (0, 5e-4, 1e-3),
+    "reduced": (0, 5e-4, 1e-3),
     "full": (0, 1e-4, 2e-4, 5e-4, 1e-3),
 }
 WIDTHS: Mapping[str, float] = {
@@ -40,12 +40,12 @@ WIDTHS: Mapping[str, float] = {
     "googlenet": 0.125,
     "inception-v3": 0.125,
 }
-"""Networks of the plan, and their width factors at laptop scale."""
+"""Networks of the plan, and their width factors at reduced scale."""
 SMOKE_NETWORK = "lenet"
 """Network used for all of them at smoke scale: deep networks reduce an 8x8 image to one or two pixels."""
 SCALES: Mapping[Name, Scale] = {
     "smoke": replace(SMOKE, about=f"{SMOKE.about}; {SMOKE_NETWORK} replaces every network"),
-    "laptop": replace(
+    "reduced": replace(
         FASHION,
         about="4,000 images of Fashion-MNIST, Linf 0.05, networks of an eighth of their width (LeNet and the reference "
         "at full width), 6 epochs, PGD-3 in training: indicative, with wide intervals",
@@ -230,7 +230,7 @@ class _Networks(WeakClasses):
         """Settings of a recipe for each network; the reference is unmodified, so that its run is shared."""
         reference = str(scale.overrides.get("model.name", "preactresnet18"))
         chosen = (SMOKE_NETWORK,) if scale.name == "smoke" else self.networks
-        width = (lambda name: WIDTHS[name]) if scale.name == "laptop" else (lambda _: 1)
+        width = (lambda name: WIDTHS[name]) if scale.name == "reduced" else (lambda _: 1)
         own = {name: (recipe, {"model.name": name, "model.width": width(name)}) for name in chosen}
         shared = {"seed": 1} if recipe == "standard" else {}  # as in the other experiments
         return {f"{reference} (reference)": (recipe, shared), **own}

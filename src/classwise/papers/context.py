@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -22,6 +23,27 @@ from classwise.training.folder import Which
 from classwise.training.recipe import Recipe
 
 
+@dataclass(frozen=True, kw_only=True)
+class Training:
+    """A training that an experiment declares.
+
+    Args:
+        recipe: recipe name.
+        overrides: dotted recipe fields to values, applied after those of the scale.
+        data: data set; empty for that of the scale.
+        start: name of the declared training that provides the initial weights; empty for random ones.
+        teacher: name of the declared training that labels the unlabelled images; empty without self-training.
+        images: description of derived training images, such as ``without one class``; empty for those of the scale.
+    """
+
+    recipe: str
+    overrides: Mapping[str, Any] = field(default_factory=dict)
+    data: str = ""
+    start: str = ""
+    teacher: str = ""
+    images: str = ""
+
+
 class Context:
     """Source of the models, audits and images of an experiment at one scale.
 
@@ -39,6 +61,8 @@ class Context:
         self.progress: Progress = progress or NullProgress()
         self.trainings: dict[str, str] = {}
         """Store key of each requested training to the name of its recipe."""
+        self.requested: dict[str, Recipe] = {}
+        """Store key of each requested training to its recipe."""
 
     def for_data_sets(self, names: Sequence[str]) -> tuple[dict[str, Context], dict[str, str]]:
         """Create a context for each available data set; all share the store and the record of trainings.
@@ -55,7 +79,7 @@ class Context:
         available, absent = dict[str, Context](), dict[str, str]()
         for name in names:
             own = Context(on_data_set(self.scale, name), self.store, device=self.device, progress=self.progress)
-            own.trainings = self.trainings
+            own.trainings, own.requested = self.trainings, self.requested
             try:
                 _ = own.train_images, own.test_images
             except ClasswiseError as error:
@@ -96,21 +120,36 @@ class Context:
         return self.test_images.take(stratified_subset(self.test_images.y, self.scale.few))
 
     def recipe(self, name: str, overrides: Mapping[str, Any] | None = None) -> Recipe:
-        """Read a recipe of the library at this scale; epoch numbers of its schedules are rescaled.
-
-        Args:
-            name: recipe name.
-            overrides: dotted recipe fields to values, applied last.
-        """
-        recipe = Recipe.read(name, budget=self.scale.budget)
-        merged = {**self.scale.overrides, **(overrides or {})}
-        epochs = recipe.epoch_overrides(merged.get("epochs", recipe.epochs))
-        return Recipe.read(recipe, {"threat": self.scale.threat, **epochs, **merged})
+        """Read a recipe of the library at this scale, as `recipe_at` does."""
+        return recipe_at(self.scale, Training(recipe=name, overrides=overrides or {}))
 
     def pgd(self, spec: Mapping[str, Any]) -> dict[str, Any]:
         """Adapt a PGD spec to the number of steps of the scale; the step size is then 2 epsilon / steps."""
         steps = self.scale.attack_steps
         return dict(spec) if steps is None else {**spec, "steps": steps, "step_size": f"{2 / steps:g}eps"}
+
+    def train_all(
+        self, declared: Mapping[str, Training], *, images: Mapping[str, Images] | None = None
+    ) -> dict[str, Trained]:
+        """Train the declared models of one data set, or load them from the store.
+
+        A model that labels or initialises another one comes before it.
+
+        Args:
+            declared: trainings by name, all on the data set of this context.
+            images: derived training images by name, for the trainings that declare them.
+        """
+        trained: dict[str, Trained] = {}
+        for name, one in declared.items():
+            trained[name] = self.train(
+                one.recipe,
+                one.overrides,
+                start=trained[one.start] if one.start else None,
+                teacher=trained[one.teacher] if one.teacher else None,
+                unlabelled=self.spare_images if one.teacher else None,
+                images=(images or {}).get(name),
+            )
+        return trained
 
     def train(
         self,
@@ -133,8 +172,9 @@ class Context:
             images: training images; None for those of the scale.
         """
         data = self.train_images if images is None else images
+        recipe = self.recipe(name, overrides)
         training = self.store.train(
-            self.recipe(name, overrides),
+            recipe,
             data,
             start=start,
             teacher=teacher,
@@ -143,6 +183,7 @@ class Context:
             progress=self.progress,
         )
         self.trainings[training.key] = name
+        self.requested[training.key] = recipe
         return training
 
     def audit(
@@ -186,3 +227,17 @@ class Context:
             device=self.device,
             progress=self.progress,
         )
+
+
+def recipe_at(scale: Scale, training: Training) -> Recipe:
+    """Read the recipe of a training at a scale; epoch numbers of its schedules are rescaled.
+
+    Args:
+        scale: data, network and budget.
+        training: recipe and overrides; another data set than that of the scale adapts the scale to it.
+    """
+    scale = on_data_set(scale, training.data) if training.data else scale
+    recipe = Recipe.read(training.recipe, budget=scale.budget)
+    merged = {**scale.overrides, **training.overrides}
+    epochs = recipe.epoch_overrides(merged.get("epochs", recipe.epochs))
+    return Recipe.read(recipe, {"threat": scale.threat, **epochs, **merged})

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from classwise.papers.claims import Test
-from classwise.papers.context import Context
+from classwise.papers.context import Context, Training
 from classwise.papers.scales import Name, Scale
 from classwise.reporting.svg import Drawing
 from classwise.reporting.tables import Table
@@ -38,6 +38,18 @@ class Experiment(ABC):
     """The id of the inventory item, such as ``kdd21/T1``; also the key in the registry."""
     scales: ClassVar[Mapping[Name, Scale]]
     """The available scales by name."""
+
+    def trainings(self, scale: Scale) -> Mapping[str, Training]:
+        """Declare the trainings of the experiment at a scale, by the name of the model.
+
+        `run` requests exactly these, so the settings of an item can be compared with those of its paper without
+        training anything. Empty for an experiment without trainings.
+
+        Args:
+            scale: data, network and budget.
+        """
+        del scale
+        return {}
 
     @abstractmethod
     def run(self, context: Context) -> Findings:

@@ -9,7 +9,7 @@ from classwise.core.progress import Progress
 from classwise.papers import catalogue
 from classwise.papers.catalogue import EXPERIMENTS
 from classwise.papers.claims import evaluate, not_tested
-from classwise.papers.context import Context
+from classwise.papers.context import Context, recipe_at
 from classwise.papers.experiment import Experiment
 from classwise.papers.result import Figure, Result
 from classwise.papers.scales import NAMES, Scale
@@ -61,8 +61,10 @@ def run(name: str, scale: str, store: Store, *, device: str = "cpu", progress: P
     started = time.monotonic()
     chosen = scale_of(name, scale)
     context = Context(chosen, store, device=device, progress=progress)
+    chosen_experiment = experiment(name)
     with store.collect_work() as work:
-        findings = experiment(name).run(context)
+        findings = chosen_experiment.run(context)
+    _check_declared(chosen_experiment, context)
     own = time.monotonic() - started - work.waited
     result = Result(
         item=name,
@@ -77,3 +79,10 @@ def run(name: str, scale: str, store: Store, *, device: str = "cpu", progress: P
     )
     result.save(store.result_file(name, scale))
     return result
+
+
+def _check_declared(one: Experiment, context: Context) -> None:
+    """Check that every requested training was declared, so that the settings shown for an item are those of its run."""
+    declared = {recipe_at(context.scale, training).digest() for training in one.trainings(context.scale).values()}
+    undeclared = sorted({recipe.name for recipe in context.requested.values() if recipe.digest() not in declared})
+    assert not declared or not undeclared, f"{one.item}: undeclared trainings: {', '.join(undeclared)}"

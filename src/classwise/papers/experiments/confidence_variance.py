@@ -14,19 +14,17 @@ from classwise.analysis.smoothness import Smoothness, smoothness
 from classwise.attacks.gradient.ascent import TEMPERATURES
 from classwise.auditing.outcomes import Outcomes
 from classwise.papers.claims import CORRELATION, Test
-from classwise.papers.context import Context
+from classwise.papers.context import Context, Training
 from classwise.papers.experiment import Experiment, Findings
 from classwise.papers.experiments.estimates import largest_drop
 from classwise.papers.experiments.protocol import (
     DEFENCES,
+    HYPERSPHERE,
     SCALES,
-    hypersphere_models,
     temperature_grid,
-    train_defences,
     under_pgd,
 )
 from classwise.papers.scales import CIFAR, DEFAULT_SCALES, MANY_TRAININGS, Name, Scale, other_data
-from classwise.papers.store import Trained
 from classwise.papers.tables import estimate_cell
 from classwise.reporting.tables import Cell, Row, Table
 from classwise.stats.bootstrap import Resampled
@@ -48,16 +46,17 @@ PLAIN, STEEP, SMOOTH = "PGD", "Madry", "HE"
 class _Confidences(Experiment):
     """CVC of each class on images attacked by PGD; the papers do not specify the images."""
 
-    recipes: ClassVar[Mapping[str, str]]
+    models: ClassVar[Mapping[str, Training]]
     scales: ClassVar[Mapping[Name, Scale]] = DEFAULT_SCALES
 
-    def models(self, context: Context) -> dict[str, Trained]:
-        """Train the models."""
-        return {name: context.train(recipe) for name, recipe in self.recipes.items()}
+    def trainings(self, scale: Scale) -> Mapping[str, Training]:
+        """The models of the figure."""
+        del scale
+        return self.models
 
     def run(self, context: Context) -> Findings:
         """Draw a bar for each class and model, and test the claims of the figure."""
-        tables = {name: under_pgd(context, one).outcomes for name, one in self.models(context).items()}
+        tables = {name: under_pgd(context, one).outcomes for name, one in context.train_all(self.models).items()}
         variances = smoothness(tables, "PGD")
         rows = [Row(name, [estimate_cell(variances.mean(name), 1000, 2)]) for name in tables]
         table = Table(
@@ -100,7 +99,7 @@ class ConfidencesOfDefences(_Confidences):
     """kdd21 Figure 3a: CVC of four defences."""
 
     item = "kdd21/F3a"
-    recipes = DEFENCES
+    models = DEFENCES
 
     def claims(
         self, variances: Smoothness, tables: Mapping[str, Outcomes], scale: Scale
@@ -138,7 +137,7 @@ class ConfidencesOfVariants(_Confidences):
     """iclr21 Figure 5a: CVC of adversarial training and two variants."""
 
     item = "iclr21/F5a"
-    recipes: ClassVar[Mapping[str, str]] = {"Madry": "at", "TRADES": "trades", "MART": "mart"}
+    models: ClassVar[Mapping[str, Training]] = {name: DEFENCES[name] for name in ("Madry", "TRADES", "MART")}
 
     def claims(
         self, variances: Smoothness, tables: Mapping[str, Outcomes], scale: Scale
@@ -153,10 +152,7 @@ class ConfidencesOnTheSphere(_Confidences):
 
     item = "iclr21/F5e"
     scales = MANY_TRAININGS
-
-    def models(self, context: Context) -> dict[str, Trained]:
-        """Train the models of iclr21/T5."""
-        return hypersphere_models(context)
+    models = HYPERSPHERE
 
     def claims(
         self, variances: Smoothness, tables: Mapping[str, Outcomes], scale: Scale
@@ -172,11 +168,16 @@ class SmoothVulnerableSensitive(Experiment):
     item = "kdd21/E7"
     scales: ClassVar[Mapping[Name, Scale]] = SCALES
 
+    def trainings(self, scale: Scale) -> Mapping[str, Training]:
+        """The four defences."""
+        del scale
+        return DEFENCES
+
     def run(self, context: Context) -> Findings:
         """Compute rank correlations over the classes of each defence; test claims C29 and C15."""
         tables = {
             defence: context.audit(one, temperature_grid(context)).outcomes
-            for defence, one in train_defences(context).items()
+            for defence, one in context.train_all(DEFENCES).items()
         }
         best = {defence: strongest(table) for defence, table in tables.items()}
         sensitivities = {defence: sensitivity(table, PLAIN, best[defence]) for defence, table in tables.items()}

@@ -19,10 +19,10 @@ from classwise.papers.experiment import Experiment, Findings
 from classwise.papers.experiments.protocol import (
     CAR,
     CAT,
+    DEFENCES,
     PGD,
     SCALES,
-    defences_with_rst,
-    train_defences,
+    train_with_rst,
     unlabelled_note,
 )
 from classwise.papers.scales import CIFAR, Name, Scale, other_data
@@ -86,7 +86,7 @@ def audit_defences(context: Context, models: Mapping[str, Trained] | None = None
             context.audit(trained, main, surrogates=[substitute]),
             context.audit(trained, few, few=True, early_stop=True, surrogates=[substitute]),
         )
-        for defence, trained in (models or train_defences(context)).items()
+        for defence, trained in (models or context.train_all(DEFENCES)).items()
     }
 
 
@@ -186,7 +186,7 @@ class DefencesWithRST(Experiment):
 
     def run(self, context: Context) -> Findings:
         """Audit each defence twice, tabulate the accuracies, and test claims C7, C8 and C9."""
-        audits = audit_defences(context, defences_with_rst(context))
+        audits = audit_defences(context, train_with_rst(context))
         names = context.test_images.class_names
         ours: dict[Key, ClassCounts] = {
             (defence, attack): one.counts(attack) for attack in FIVE for defence, one in audits.items()

@@ -21,7 +21,7 @@ from classwise.papers.experiment import Experiment, Findings
 from classwise.papers.experiments.estimates import average, paired_models
 from classwise.papers.experiments.fair_methods import METHODS, NOTE, audit_methods, gate, pair_cell
 from classwise.papers.experiments.protocol import under_pgd
-from classwise.papers.scales import CIFAR, DEFAULT_SCALES, REDUCED, MANY_TRAININGS, SMOKE, TIAN, Name, Scale
+from classwise.papers.scales import CIFAR, DEFAULT_SCALES, MANY_TRAININGS, REDUCED, SMOKE, TIAN, Name, Scale
 from classwise.papers.tables import Key, class_table, estimate_cell, skipped_table
 from classwise.reporting import formatting
 from classwise.reporting.figures.lines import Series, line_chart

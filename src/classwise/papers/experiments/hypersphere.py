@@ -11,7 +11,7 @@ from classwise.papers import catalogue
 from classwise.papers.claims import Test
 from classwise.papers.context import Context
 from classwise.papers.experiment import Experiment, Findings
-from classwise.papers.experiments.protocol import HARDEST, audit_temperatures, hypersphere_models, under_pgd
+from classwise.papers.experiments.protocol import HARDEST, HYPERSPHERE, audit_temperatures, under_pgd
 from classwise.papers.scales import CIFAR, MANY_TRAININGS, Name, Scale, other_data
 from classwise.papers.tables import Key, class_table
 from classwise.reporting import formatting
@@ -38,7 +38,7 @@ class Hypersphere(Experiment):
 
     def run(self, context: Context) -> Findings:
         """Tabulate the accuracies; test claim C18: a growing scale raises the robust accuracy under PGD."""
-        tables = {name: under_pgd(context, one).outcomes for name, one in hypersphere_models(context).items()}
+        tables = {name: under_pgd(context, one).outcomes for name, one in context.train_all(HYPERSPHERE).items()}
         printed = {row["defence"]: row for row in catalogue.printed_rows("iclr21/T5")}
         rows = []
         for name, table in tables.items():
@@ -99,7 +99,7 @@ class LargeTemperatures(Experiment):
     def run(self, context: Context) -> Findings:
         """Test claims C17 and C19: the gain of HE and its schedules under PGD vanishes at a large 1/T."""
         temperatures = TEMPERATURES[context.scale.name]
-        tables = audit_temperatures(context, hypersphere_models(context), temperatures)
+        tables = audit_temperatures(context, context.train_all(HYPERSPHERE), temperatures)
         attacks = [f"{inverse:g}" for inverse in temperatures]
         columns = list(catalogue.printed("iclr21/T6")["columns_inv_T"])
         printed = {

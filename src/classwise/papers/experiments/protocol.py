@@ -11,13 +11,27 @@ from classwise.auditing.artifacts import Kind
 from classwise.auditing.outcomes import Outcomes
 from classwise.auditing.result import Audit
 from classwise.data.images import Images
-from classwise.papers.context import Context
+from classwise.papers.context import Context, Training
 from classwise.papers.scales import DEFAULT_SCALES, Name, Scale
 from classwise.papers.store import Trained
 from classwise.training.folder import Which
 
-DEFENCES: Mapping[str, str] = {"Madry": "at", "TRADES": "trades", "MART": "mart", "HE": "he"}
-"""Defences of the paper to our recipes."""
+STANDARD = Training(recipe="standard", overrides={"seed": 1})
+"""Standard training; its seed differs from that of the robust models, since it is also the substitute of transfer."""
+AT = Training(recipe="at")
+DEFENCES: Mapping[str, Training] = {
+    "Madry": AT,
+    "TRADES": Training(recipe="trades"),
+    "MART": Training(recipe="mart"),
+    "HE": Training(recipe="he"),
+}
+"""The four defences of kdd21."""
+DEFENCES_WITH_RST: Mapping[str, Training] = {
+    **{name: DEFENCES[name] for name in ("Madry", "TRADES", "MART")},
+    "standard": STANDARD,
+    "RST": Training(recipe="rst", teacher="standard"),
+}
+"""The four defences of iclr21, and the teacher of RST, which labels `Context.spare_images`."""
 CAR, CAT = 1, 3
 """The most robust and the most vulnerable class of CIFAR-10 in the papers."""
 PGD: Mapping[str, Any] = {"name": "pgd", "steps": 20, "step_size": "0.1eps"}
@@ -35,11 +49,11 @@ UNLABELLED_NOTE = (
     "RST: an equal number of further training images without labels replaces the 500,000 unlabelled images of another "
     "source that the method uses."
 )
-HYPERSPHERE_RECIPES: Mapping[str, tuple[str, Mapping[str, Any]]] = {
-    "Madry": ("at", {}),
-    "HE": ("he", {"objective.criterion.margin": 0}),
-    "HE-LIS": ("he-lis", {}),
-    "HE-CMP": ("he-cmp", {}),
+HYPERSPHERE: Mapping[str, Training] = {
+    "Madry": AT,
+    "HE": Training(recipe="he", overrides={"objective.criterion.margin": 0}),
+    "HE-LIS": Training(recipe="he-lis"),
+    "HE-CMP": Training(recipe="he-cmp"),
 }
 """Appendix G: hypersphere embedding without an angular margin."""
 
@@ -54,11 +68,6 @@ def under_pgd(
 ) -> Audit:
     """Audit a run under the paper's PGD, on the test images or others; ``save`` as in `classwise.audit`."""
     return context.audit(trained, {"PGD": context.pgd(PGD)}, which=which, save=save, images=images)
-
-
-def train_defences(context: Context) -> dict[str, Trained]:
-    """Train the four defences."""
-    return {defence: context.train(recipe) for defence, recipe in DEFENCES.items()}
 
 
 def tpgd(inverse: float) -> dict[str, Any]:
@@ -84,13 +93,9 @@ def audit_temperatures(
     return outcomes
 
 
-def defences_with_rst(context: Context) -> dict[str, Trained]:
-    """Train the four defences of iclr21; the teacher of RST is the standard model, which labels `spare_images`."""
-    supervised = {
-        name: context.train(recipe) for name, recipe in (("Madry", "at"), ("TRADES", "trades"), ("MART", "mart"))
-    }
-    teacher = context.train("standard", {"seed": 1})
-    return {**supervised, "RST": context.train("rst", teacher=teacher, unlabelled=context.spare_images)}
+def train_with_rst(context: Context) -> dict[str, Trained]:
+    """Train the four defences of iclr21; the teacher of RST is not one of them."""
+    return {name: one for name, one in context.train_all(DEFENCES_WITH_RST).items() if name != "standard"}
 
 
 def unlabelled_note(context: Context) -> str:
@@ -100,8 +105,3 @@ def unlabelled_note(context: Context) -> str:
         if context.spare_images is not None
         else "RST: the unlabelled images are read from unlabelled.npz."
     )
-
-
-def hypersphere_models(context: Context) -> dict[str, Trained]:
-    """Train Madry's model and the three variants of hypersphere embedding."""
-    return {name: context.train(recipe, overrides) for name, (recipe, overrides) in HYPERSPHERE_RECIPES.items()}

@@ -23,10 +23,9 @@ from classwise.papers.experiments.protocol import (
     PGD,
     SCALES,
     audit_temperatures,
-    defences_with_rst,
     temperature_grid,
     tpgd,
-    train_defences,
+    train_with_rst,
     unlabelled_note,
 )
 from classwise.papers.scales import CIFAR, DEFAULT_SCALES, MANY_TRAININGS, Name, Scale, other_data
@@ -59,7 +58,7 @@ class Temperature(Experiment):
         """Run PGD and the grid on each defence, in the paper's arithmetic; test claims C12, C13 and C14."""
         names = context.test_images.class_names
         attacks = temperature_grid(context)
-        audits = {defence: context.audit(one, attacks) for defence, one in train_defences(context).items()}
+        audits = {defence: context.audit(one, attacks) for defence, one in context.train_all(DEFENCES).items()}
         ours: dict[Key, ClassCounts] = {}
         changes = []
         paired: dict[str, Resampled] = {}
@@ -161,7 +160,7 @@ class ChosenTemperatures(Experiment):
         attacks = {"PGD": context.pgd(PGD), **{f"{t:g}": context.pgd(tpgd(t)) for t in TEMPERATURES}}
         printed = {row["defence"]: row for row in catalogue.printed_rows(self.item)}
         rows, parts = [], []
-        for name, trained in defences_with_rst(context).items():
+        for name, trained in train_with_rst(context).items():
             table = context.audit(trained, attacks).outcomes
             pair = resampled(table, [f"{CHOSEN_TEMPERATURES[name]:g}", "PGD"])
             cells = [
@@ -245,7 +244,7 @@ class TemperatureAblation(_Temperatures):
 
     def models(self, context: Context) -> Mapping[str, Trained]:
         """Train the defences, Madry's model first."""
-        return defences_with_rst(context)
+        return train_with_rst(context)
 
     def note(self, context: Context) -> str:
         """Note on the source of the unlabelled images of RST."""
@@ -288,7 +287,7 @@ class TemperatureGrid(_Temperatures):
 
     def models(self, context: Context) -> Mapping[str, Trained]:
         """Train the defences of kdd21/T3."""
-        return {name: context.train(recipe) for name, recipe in DEFENCES.items()}
+        return context.train_all(DEFENCES)
 
     def claims(self, tables: Mapping[str, Outcomes], scale: Scale) -> tuple[list[Test], dict[str, str]]:
         """Test C12: the best temperature lowers the total of every defence."""

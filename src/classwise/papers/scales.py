@@ -105,7 +105,7 @@ FASHION = Scale(
         "data.augment": "none",
         "data.validation": 0.06,
         "model.name": "small-cnn",
-        "model.width": 1,
+        "model.width": 0.5,
         "epochs": 12,
         "optimizer.lr": 0.05,
         "attack.step_size": "0.25eps",

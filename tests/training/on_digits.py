@@ -51,6 +51,7 @@ ELSEWHERE: dict[str, dict[str, object]] = {
     "csr": {},
     "bat": {},
     "cfa-trades": {},
+    "trades-scaled": {},
     "cfa-code": {"model": {"name": "preactresnet18", "width": 0.0625}},
 }
 """Methods whose resumption is tested elsewhere."""

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from classwise.attacks import ATTACKS
 from classwise.core.config import make
+from classwise.core.errors import ClasswiseError
 from classwise.core.precision import EXACT, Forward
 from classwise.core.rng import CounterRNG
 from classwise.core.threat import Threat
@@ -18,7 +19,10 @@ from classwise.training import OBJECTIVES
 from classwise.training.classes import ClassSettings
 from classwise.training.objectives.base import TrainingBatch
 from classwise.training.objectives.trades import Trades
-from classwise.training.reductions.base import mean
+from classwise.training.recipe import Recipe
+from classwise.training.reductions.base import mean, per_image
+from classwise.training.schedules.base import Classes
+from classwise.training.schedules.cfa import CCR
 
 from ..attacks.models import Small, images
 
@@ -73,6 +77,45 @@ def test_trades_equals_its_equation(model: Forward, batch: TrainingBatch) -> Non
         divergence = F.kl_div(F.log_softmax(robust, 1), F.softmax(clean, 1), reduction="none").sum(1)
         expected = (F.cross_entropy(clean, batch.y, reduction="none") + betas * divergence).mean()
         assert torch.allclose(mean(step, batch, settings), expected, atol=1e-6)
+
+
+def test_scaled_trades_is_a_convex_combination(model: Forward, batch: TrainingBatch) -> None:
+    """(1 - b) CE + b KL with b = beta / (1 + beta), for the beta of the objective and for betas of classes."""
+    beta = torch.tensor([1.0, 6.0, 3.0])
+    for settings, betas in ((ClassSettings(), torch.full((12,), 6.0)), (ClassSettings(beta=beta), beta[batch.y])):
+        step, points = worked("trades:scaled=true", model, batch, settings)
+        clean, robust = model(batch.x), model(points["robust"])
+        divergence = F.kl_div(F.log_softmax(robust, 1), F.softmax(clean, 1), reduction="none").sum(1)
+        b = betas / (1 + betas)
+        expected = (1 - b) * F.cross_entropy(clean, batch.y, reduction="none") + b * divergence
+        assert torch.allclose(per_image(step, batch, settings), expected, atol=1e-6)
+
+
+def test_scaled_trades_equals_trades_with_ccr_at_the_constant_beta(model: Forward, batch: TrainingBatch) -> None:
+    """lambda2 + t_k = 1 gives beta_k = beta for every class; then both losses are the same bits."""
+    classes = Classes(("a", "b", "c"), torch.full((3,), 4))
+    constants, ccr = ClassSettings(beta=torch.full((3,), 6.0)), CCR(lambda2=0.5)
+    state = ccr.after_epoch(ccr.start(classes), {"train.robust": torch.full((3,), 0.5)}, 0)
+    calibrated = ccr.settings(state, constants, 1)
+    assert torch.equal(torch.full((3,), 6.0), calibrated.beta)  # type: ignore[arg-type]
+    losses = [
+        per_image(worked(name, model, batch, settings)[0], batch, settings)
+        for name, settings in (("trades:scaled=true", constants), ("trades", calibrated))
+    ]
+    assert torch.equal(*losses)
+
+
+def test_the_terms_of_scaled_csr_are_divided_too(model: Forward, batch: TrainingBatch) -> None:
+    plain, scaled = (worked(name, model, batch, ClassSettings())[0].terms for name in ("csr", "csr:scaled=true"))
+    for name, term in plain.items():
+        assert torch.allclose(scaled[name], term / 7, atol=1e-7), name
+
+
+def test_ccr_and_a_scaled_objective_are_refused() -> None:
+    """Both divide by 1 + beta, so the loss would be divided twice."""
+    with pytest.raises(ClasswiseError, match=r"'ccr' divides the loss by 1 \+ beta, and so does objective\.scaled"):
+        Recipe.read("cfa-trades", {"objective.scaled": True})
+    assert Recipe.read("trades-scaled", {"schedules": ["ccm"]}).parts.objective == Trades(scaled=True)
 
 
 def test_trades_maximises_the_divergence_from_a_small_normal_perturbation() -> None:

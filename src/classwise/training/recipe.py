@@ -46,8 +46,15 @@ from classwise.training.schedules.base import ClassSchedule
 from classwise.training.selection import Selection
 from classwise.training.updates import Update
 
-_LATER = ("data.options", "data.unlabelled.options", "data.unlabelled", "model.weights", "model.sync_batch_norm")
-"""Fields that are omitted from the digest at their defaults, since older recipes do not have them."""
+_LATER: dict[str, Any] = {
+    "data.options": {},
+    "data.unlabelled.options": {},
+    "data.unlabelled": None,
+    "model.weights": None,
+    "model.sync_batch_norm": False,
+    "objective.scaled": False,
+}
+"""Fields that are omitted from the digest at these defaults, since older recipes do not have them."""
 EPOCH_FIELDS = ("start_epoch", "epochs", "halve_every")
 """Fields of schedules that are numbers of epochs."""
 
@@ -198,10 +205,10 @@ class Recipe:
         for key in ("name", "description", "source"):
             del plain[key]
         del plain["data"]["root"]  # the same data may be elsewhere
-        for path in _LATER:
+        for path, default in _LATER.items():
             *within, key = path.split(".")
             holder = functools.reduce(lambda node, each: node[each] or {}, within, plain)
-            if not holder.get(key):
+            if isinstance(holder, dict) and holder.get(key) == default:
                 holder.pop(key, None)
         return hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()
 
@@ -293,6 +300,10 @@ def build_parts(recipe: Recipe) -> Parts:
         name = part if isinstance(part, str) else part.get("name")
         if schedule.needs_beta and not objective.regularised:
             raise ClasswiseError(f"schedule {name!r} sets beta, which this objective does not have; use trades")
+        if schedule.divides_by_beta and objective.divides_by_beta:
+            raise ClasswiseError(
+                f"schedule {name!r} divides the loss by 1 + beta, and so does objective.scaled = true; set it to false"
+            )
         if schedule.weighted_terms and not schedule.weighted_terms & objective.weighted_terms:
             raise ClasswiseError(
                 f"schedule {name!r} sets weights of the term {' and '.join(sorted(schedule.weighted_terms))}, but this "

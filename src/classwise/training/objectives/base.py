@@ -110,6 +110,11 @@ class Objective(Described, ABC):
     #: The terms of its loss that class weights multiply.
     weighted_terms: ClassVar[frozenset[Term]] = frozenset({"clean", "robust"})
 
+    @property
+    def divides_by_beta(self) -> bool:
+        """Whether its terms are divided by 1 + beta."""
+        return False
+
     def described(self) -> dict[str, Any]:
         """Return the fields for a spec; the default criterion is omitted, as in older recipes."""
         fields = {each.name: getattr(self, each.name) for each in dataclasses.fields(self)}

@@ -38,13 +38,12 @@ class ConfusionWeighted(Trades):
             return super().step(model, batch, points, settings)
         model = self.criterion.scaled(model, settings)
         clean, robust = model(batch.x), model(points["robust"])
-        beta = settings.of("beta", batch.y)
         confused = self.confusion_weight * self.criterion(robust, batch.y, settings)
         if settings.pair_weight is not None:
             confused = confused * settings.pair_weight[batch.y, robust.argmax(1)]
         terms = {
             "clean": self.clean_weight * self.criterion(clean, batch.y, settings),
-            "robust": divergence(clean, robust) * (self.beta if beta is None else beta),
+            "robust": divergence(clean, robust) * self.betas(batch, settings),
             "confused": confused,
         }
-        return Step(terms, clean_logits=clean, robust_logits=robust)
+        return Step(self.divided(terms, batch, settings), clean_logits=clean, robust_logits=robust)

@@ -23,8 +23,14 @@ class Trades(Objective):
 
     The attack starts at x + 0.001 N(0, 1).
 
+    With ``scaled``, both terms are divided by 1 + beta: (1 - b) CE(f(x), y) + b KL(S f(x) ‖ S f(x')) with b = beta /
+    (1 + beta), the TRADES of CFA's public code and the loss of the schedule ``ccr`` for beta_k = beta. The unscaled
+    gradient is 1 + beta times larger, which acts on SGD with weight decay like a larger learning rate with a smaller
+    decay.
+
     Args:
         beta: the weight of the divergence; a class schedule may set it per class.
+        scaled: whether to divide the loss of an image by 1 + beta; refused with ``ccr``, which does it.
     """
 
     source = ("zhang2019theoretically, eq. 5",)
@@ -34,8 +40,14 @@ class Trades(Objective):
     attack_overhead = PassCounts(forward=1)
 
     beta: NonNegative = 6.0
+    scaled: bool = False
 
     regularised = True
+
+    @property
+    def divides_by_beta(self) -> bool:
+        """The field ``scaled``."""
+        return self.scaled
 
     def inner(self, attack: Attack) -> Attack:
         """Return the recipe's attack on the divergence, with the random initialisation of TRADES."""
@@ -54,9 +66,20 @@ class Trades(Objective):
         """Compute the clean cross-entropy, and beta times the divergence."""
         model = self.criterion.scaled(model, settings)
         clean, robust = model(batch.x), model(points["robust"])
-        beta = settings.of("beta", batch.y)
         terms = {
             "clean": self.criterion(clean, batch.y, settings),
-            "robust": divergence(clean, robust) * (self.beta if beta is None else beta),
+            "robust": divergence(clean, robust) * self.betas(batch, settings),
         }
-        return Step(terms, clean_logits=clean, robust_logits=robust)
+        return Step(self.divided(terms, batch, settings), clean_logits=clean, robust_logits=robust)
+
+    def betas(self, batch: TrainingBatch, settings: ClassSettings) -> Tensor | float:
+        """Return the beta of each image, (N,), or the field ``beta`` if the class settings have none."""
+        beta = settings.of("beta", batch.y)
+        return self.beta if beta is None else beta
+
+    def divided(self, terms: dict[str, Tensor], batch: TrainingBatch, settings: ClassSettings) -> dict[str, Tensor]:
+        """Return the terms divided by 1 + beta if ``scaled``, else unchanged."""
+        if not self.scaled:
+            return terms
+        factor = 1 / (1 + self.betas(batch, settings))
+        return {name: term * factor for name, term in terms.items()}

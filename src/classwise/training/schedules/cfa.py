@@ -66,6 +66,7 @@ class CCR(_Calibration):
     lambda2: NonNegative = 0.5
 
     needs_beta = True
+    divides_by_beta = True
 
     def settings(self, state: State, before: ClassSettings, epoch: int) -> ClassSettings:
         """Return the betas and weights of the epoch."""

@@ -148,7 +148,7 @@ def homing(
     data, test = _images_of(run, data, test)
     name, chosen = _single_attack(attack, run)
     base = audit(
-        run.path if which is None else run.weights_file(which),
+        run.path if which is None else run.weights_file(run.chosen_weights(which)),
         test,
         run.recipe.threat,
         {name: chosen},

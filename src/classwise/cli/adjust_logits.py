@@ -18,7 +18,7 @@ def adjust_logits(
     run: Annotated[Path, typer.Argument(help="A run folder.")],
     which: Annotated[
         str | None,
-        typer.Option("--which", help="Such as last, best-average or interpolated. [selected by validation]"),
+        typer.Option("--which", help="Such as last, best-average, epoch-12 or interpolated. [selected by validation]"),
     ] = None,
     attack: Annotated[
         str, typer.Option("--attack", help="Attack on the validation split, at the run's radius.")
@@ -40,10 +40,9 @@ def adjust_logits(
     """  # noqa: D301  # \b keeps the lines of the example apart
     from classwise.training.folder import Run
     from classwise.training.posthoc.logit_adjustment import adjust_logits
-    from classwise.training.posthoc.validation import chosen_weights
 
     opened = Run.open(run)
-    chosen, target = chosen_weights(opened, which), new_file(out, "--out")
+    chosen, target = opened.chosen_weights(which), new_file(out, "--out")
     refuse_json(json, target)
     with console.progress() as listener:
         found = adjust_logits(

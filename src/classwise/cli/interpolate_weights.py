@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 def interpolate_weights(
     run: Annotated[Path, typer.Argument(help="A run folder; the run must have a model.weights.")],
     which: Annotated[
-        str | None, typer.Option("--which", help="Such as last or best-average. [selected by validation]")
+        str | None, typer.Option("--which", help="Such as last, best-average or epoch-12. [selected by validation]")
     ] = None,
     start: Annotated[
         Path | None, typer.Option("--start", help="The initial model: a run or weights. [model.weights of the recipe]")
@@ -45,11 +45,10 @@ def interpolate_weights(
         classwise interpolate-weights runs/finetune
     """  # noqa: D301  # \b keeps the lines of the example apart
     from classwise.training.folder import Run
-    from classwise.training.posthoc.validation import chosen_weights
     from classwise.training.posthoc.weight_interpolation import interpolate_weights
 
     opened = Run.open(run)
-    chosen, target = chosen_weights(opened, which), new_file(out, "--out")
+    chosen, target = opened.chosen_weights(which), new_file(out, "--out")
     refuse_json(json, target)
     with console.progress() as listener:
         found = interpolate_weights(

@@ -190,7 +190,7 @@ class Store:
         Raises:
             ClasswiseError: as `classwise.audit`.
         """
-        weights_name = which or trained.run.default_weights()
+        weights_name = trained.run.chosen_weights(which)
         text = json.dumps(dict(attacks), sort_keys=True, default=str)
         for place, surrogate in enumerate(surrogates):
             text = text.replace(str(surrogate.run.path), f"surrogate-{place}-{surrogate.key}")

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any
 
 import pandas as pd
 from torch import nn
@@ -20,7 +21,21 @@ from classwise.training.recipe import Recipe
 
 SCHEMA_VERSION = 2
 
-Which = Literal["last", "best", "average", "best-average", "interpolated", "adjusted", "equal-norms"]
+Which = str
+"""A name of saved weights: one of `WEIGHTS`, or one of the names that `epoch_weights` returns."""
+WEIGHTS: tuple[Which, ...] = ("last", "best", "average", "best-average", "interpolated", "adjusted", "equal-norms")
+"""The names of the weights that are not those of one epoch of ``checkpoint_epochs``."""
+_OF_EPOCH = re.compile(r"(average-)?epoch-([1-9][0-9]*)")
+
+
+def epoch_weights(which: Which, epoch: int) -> Which:
+    """Return the name of the weights after an epoch of ``checkpoint_epochs``.
+
+    Args:
+        which: ``"last"`` for the online model, ``"average"`` for the average.
+        epoch: from 1.
+    """
+    return f"epoch-{epoch}" if which == "last" else f"{which}-epoch-{epoch}"
 
 
 def runs_in(folder: Path) -> list[Path]:
@@ -194,8 +209,22 @@ class Run:
         return int(selected[-1]["epoch"]) if selected else None
 
     def saved_weights(self) -> list[Which]:
-        """Return the names of the saved weights."""
-        return [name for name in get_args(Which) if self.weights_file(name).is_file()]
+        """Return the names of the saved weights; those of single epochs are last, in the order of the epochs."""
+        stems = (file.stem for file in (self.path / "checkpoints").glob("*epoch-*.safetensors"))
+        found = [match for match in map(_OF_EPOCH.fullmatch, stems) if match]
+        epochs = [match[0] for match in sorted(found, key=lambda match: (match[1] or "", int(match[2])))]
+        return [*(name for name in WEIGHTS if self.weights_file(name).is_file()), *epochs]
+
+    def chosen_weights(self, which: Which | None) -> Which:
+        """Return the name of the requested weights, or of the default weights if none are requested.
+
+        Raises:
+            ClasswiseError: if the run does not have them.
+        """
+        name, saved = which or self.default_weights(), self.saved_weights()
+        if name not in saved:
+            raise ClasswiseError(f"{self.path} has no weights {name!r}; saved: {', '.join(saved) or 'none'}")
+        return name
 
     def default_weights(self) -> Which:
         """Return the name of the saved weights of the highest validation score: the best epoch or the best average.
@@ -214,7 +243,11 @@ class Run:
         return max(saved, key=lambda name: (scores[name], name))
 
     def model(self, which: Which | None = None) -> nn.Module:
-        """Load a saved model in evaluation mode, by default the one of `default_weights`."""
+        """Load a saved model in evaluation mode, by default the one of `default_weights`.
+
+        Raises:
+            ClasswiseError: if the run does not have these weights.
+        """
         from classwise.models import load_model
 
-        return load_model(self.weights_file(which or self.default_weights()))
+        return load_model(self.weights_file(self.chosen_weights(which)))

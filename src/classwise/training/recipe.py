@@ -40,13 +40,14 @@ from classwise.training.lr_schedules import LRSchedule
 from classwise.training.objectives.base import Objective
 from classwise.training.optimisers import Optimiser
 from classwise.training.recipe_files import apply_budget, override, read_value, read_values, take_budgets
-from classwise.training.recipe_settings import DataSettings, ModelSettings, Part, UnlabelledSettings
+from classwise.training.recipe_settings import DataSettings, EpochNumbers, ModelSettings, Part, UnlabelledSettings
 from classwise.training.reductions.base import Reduction
 from classwise.training.schedules.base import ClassSchedule
 from classwise.training.selection import Selection
 from classwise.training.updates import Update
 
 _LATER: dict[str, Any] = {
+    "checkpoint_epochs": (),
     "data.options": {},
     "data.unlabelled.options": {},
     "data.unlabelled": None,
@@ -82,6 +83,8 @@ class Recipe:
         selection: the rule that selects the best epoch on the validation split.
         validation_attack: the attack on the validation split, with the radius of the recipe.
         epochs: the number of passes over the training split.
+        checkpoint_epochs: the epochs, from 1, after which the weights are also saved as ``epoch-N``, and those of the
+            average as ``average-epoch-N``.
         batch_size: the number of images per step.
         seed: the seed of the initial weights, the split, the order, the augmentation and the attacks.
         precision: precision and memory format.
@@ -111,6 +114,7 @@ class Recipe:
     selection: str = "overall+worst"
     validation_attack: Part = "pgd:steps=10,step_size=0.25eps"
     epochs: Count = 200
+    checkpoint_epochs: EpochNumbers = ()
     batch_size: Count = 128
     seed: Seed = 0
     precision: Precision = Precision()
@@ -125,9 +129,12 @@ class Recipe:
         return build_parts(self)
 
     def epoch_overrides(self, epochs: int) -> dict[str, Any]:
-        """Return overrides for another number of epochs, with the epochs of the schedules scaled in proportion."""
+        """Return overrides for another number of epochs, with all numbers of epochs scaled in proportion."""
         scale = epochs / self.epochs
         overrides: dict[str, Any] = {"epochs": epochs}
+        if self.checkpoint_epochs:
+            scaled = {min(epochs, max(1, round(scale * at))) for at in self.checkpoint_epochs}
+            overrides["checkpoint_epochs"] = sorted(scaled)
         for index, schedule in enumerate(self.parts.schedules):
             numbers = {name: getattr(schedule, name, 0) for name in EPOCH_FIELDS}
             overrides |= {f"schedules.{index}.{name}": max(1, round(scale * at)) for name, at in numbers.items() if at}
@@ -314,6 +321,11 @@ def build_parts(recipe: Recipe) -> Parts:
             raise ClasswiseError(
                 f"schedule {name!r} reads {held_out[0]}, which needs a validation split; set data.validation = 0.02"
             )
+    if recipe.checkpoint_epochs[-1:] > (recipe.epochs,):
+        raise ClasswiseError(
+            f"checkpoint_epochs contains {recipe.checkpoint_epochs[-1]}; it must contain numbers from 1 to the number "
+            f"of epochs, {recipe.epochs}"
+        )
     validation_attack = make(ATTACKS, recipe.validation_attack)
     for each in (attack, validation_attack):
         each.check()

@@ -5,13 +5,15 @@ from __future__ import annotations
 from dataclasses import field
 from typing import Annotated, Any
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
 from classwise.core.config import Count, Number, Seed, Share, configurable
 from classwise.core.description import Described
 
 Part = str | dict[str, Any]
 """A part as a spec or a mapping: ``"pgd:steps=10"`` or ``{"name": "pgd", "steps": 10}``."""
+EpochNumbers = Annotated[tuple[Count, ...], AfterValidator(lambda epochs: tuple(sorted(set(epochs))))]
+"""Numbers of epochs, from 1; sorted, without duplicates."""
 
 
 @configurable

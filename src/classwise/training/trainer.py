@@ -26,7 +26,7 @@ from classwise.training.classes import ALWAYS, MEASURED, ClassSettings, ClassSum
 from classwise.training.data_parallel import BatchShard, averaged_buffers
 from classwise.training.evaluation import class_means, evaluate_distributed
 from classwise.training.finite_checks import FiniteLossCheck, OnNan, all_finite, likely_cause, not_finite_error
-from classwise.training.folder import Run, Which
+from classwise.training.folder import Run, Which, epoch_weights
 from classwise.training.history import History, epoch_line
 from classwise.training.objectives.base import Step
 from classwise.training.recipe import Recipe
@@ -318,6 +318,8 @@ class Trainer:
         history.log_epoch(epoch, splits, settings, self.classes.names)
         for which, model in models.items():
             history.save_model(which, model, epoch)
+            if epoch + 1 in self.recipe.checkpoint_epochs:
+                history.save_model(epoch_weights(which, epoch + 1), model, epoch)
             values = splits["valid" if which == "last" else "valid-average"]
             history.select("best" if which == "last" else "best-average", model, values, epoch)
         history.write()

@@ -12,7 +12,6 @@ from classwise.core.errors import ClasswiseError
 from classwise.models import save_weights
 from classwise.models.base import Classifier, bare
 from classwise.training.folder import Run, Which
-from classwise.training.posthoc.validation import chosen_weights
 
 
 def equalise_norms(run: Run, which: Which | None = None) -> Path:
@@ -32,7 +31,7 @@ def equalise_norms(run: Run, which: Which | None = None) -> Path:
         ClasswiseError: if the run does not have these weights, or the last layer of the model is unknown or has a zero
             row.
     """
-    which = chosen_weights(run, which)
+    which = run.chosen_weights(which)
     model = copy.deepcopy(run.model(which))
     network = bare(model)
     layer = network.classifier if isinstance(network, Classifier) else None

@@ -26,7 +26,7 @@ from classwise.data import Images
 from classwise.models import save_weights
 from classwise.models.base import Classifier, bare
 from classwise.training.folder import Run, Which
-from classwise.training.posthoc.validation import chosen_weights, robust_accuracy, validation_split, writing_into
+from classwise.training.posthoc.validation import robust_accuracy, validation_split, writing_into
 
 RATES = (0.3, 0.3, 0.3, 0.3, 0.15, 0.15, 0.15, 0.15)
 """The step size of each round: change of a constant per unit of accuracy below the mean."""
@@ -89,7 +89,7 @@ def adjust_logits(
     if not rates or not all(0 < rate < float("inf") for rate in rates):
         raise ClasswiseError(f"rates = {rates} must be positive numbers, one per round, such as 0.3,0.15")
     member = make(ATTACKS, attack)
-    which = chosen_weights(run, which)
+    which = run.chosen_weights(which)
     path = Path(out) if out is not None else run.weights_file("adjusted")
     check_writable(path)
     with writing_into(run, path):

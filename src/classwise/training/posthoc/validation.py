@@ -15,7 +15,7 @@ from classwise.core.ownership import owned
 from classwise.core.storage import read_json
 from classwise.core.threat import Threat
 from classwise.data import Images
-from classwise.training.folder import Run, Which
+from classwise.training.folder import Run
 from classwise.training.recipe import Recipe
 from classwise.training.setup import training_images
 
@@ -37,19 +37,6 @@ def validation_split(run: Run, data: Images | None = None) -> Images:
     if images.fingerprint() != run.data["fingerprint"]:
         raise ClasswiseError(f"{run.path} was trained on other images; pass them as data=")
     return images.take(torch.isin(images.index.cpu(), torch.tensor(index)))
-
-
-def chosen_weights(run: Run, which: str | None) -> Which:
-    """Return the name of the requested weights, or of the default weights of the run.
-
-    Raises:
-        ClasswiseError: if the run does not have them.
-    """
-    saved = {str(name): name for name in run.saved_weights()}
-    name = which or run.default_weights()
-    if name not in saved:
-        raise ClasswiseError(f"{run.path} has no weights {name!r}; saved: {', '.join(saved) or 'none'}")
-    return saved[name]
 
 
 def writing_into(run: Run, path: Path) -> AbstractContextManager[None]:

@@ -20,7 +20,7 @@ from classwise.data import Images
 from classwise.models import load_model, save_weights
 from classwise.training.averaging import blend
 from classwise.training.folder import Run, Which
-from classwise.training.posthoc.validation import chosen_weights, robust_accuracy, validation_split, writing_into
+from classwise.training.posthoc.validation import robust_accuracy, validation_split, writing_into
 from classwise.training.selection import overall_plus_worst
 
 SHARES = (0.3, 0.4, 0.5, 0.6, 0.7)
@@ -87,7 +87,7 @@ def interpolate_weights(
     before = start if start is not None else run.recipe.model.weights
     if before is None:
         raise ClasswiseError(f"{run.path} started from random weights; set start to the initial model")
-    which = chosen_weights(run, which)
+    which = run.chosen_weights(which)
     path = Path(out) if out is not None else run.weights_file("interpolated")
     check_writable(path)
     with writing_into(run, path):

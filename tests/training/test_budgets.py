@@ -14,6 +14,7 @@ from classwise.cli import main
 from classwise.core.errors import ClasswiseError
 from classwise.core.threat import Threat
 from classwise.training import recipe as recipes
+from classwise.training.averaging import FAWA
 from classwise.training.recipe import Recipe
 from classwise.training.recipe_files import budget_names, budgets_of, recipe_names
 
@@ -37,10 +38,20 @@ def test_every_recipe_has_the_short_budget() -> None:
 @pytest.mark.parametrize("name", recipe_names())
 def test_the_complete_short_recipe_is_unchanged(name: str) -> None:
     recipe = Recipe.read(name, budget="short")
-    complete = recipe.completed(recipe.parts.threat or Threat("Linf", 8 / 255))
+    complete = recipe.completed(recipe.parts.threat or Threat("Linf", 8 / 255), classes=10)
     wanted = before()[name]
     assert json.dumps(complete._plain()) == json.dumps(wanted["recipe"])
     assert complete.digest() == wanted["digest"]
+
+
+@pytest.mark.parametrize("name", ["cfa-at", "cfa-fat", "cfa-trades"])
+def test_short_cfa_has_the_relative_gate_and_one_override_sets_that_of_the_paper(name: str) -> None:
+    short = Recipe.read(name, budget="short")
+    assert "relative gate of FAWA" in short.description
+    paper = Recipe.read(name, {"averaging.gate": "absolute"}, budget="short")
+    gates = [FAWA(gate="relative", threshold=0.8, worst="class"), FAWA(gate="absolute", threshold=0.2, worst="class")]
+    assert [each.completed(Threat("Linf", 0.1), 10).parts.averaging for each in (short, paper)] == gates
+    assert Recipe.read(name).completed(Threat("Linf", 0.1), 10).parts.averaging == gates[1]
 
 
 def test_overrides_apply_after_the_budget() -> None:
@@ -86,7 +97,7 @@ def test_a_file_inherits_the_budgets_of_the_extended_recipe(tmp_path: Path) -> N
     assert budgets_of(str(file)) == ["short", "tiny"]
     short, tiny = (Recipe.read(file, budget=budget) for budget in ("short", "tiny"))
     assert (short.name, short.epochs, short.batch_size) == ("mine-short", 30, 64)
-    assert short.parts.averaging.relative_threshold == 0.8  # type: ignore[attr-defined]
+    assert short.averaging == {"name": "fawa", "decay": 0.85, "start_fraction": 0.25, "gate": "relative"}
     assert (tiny.name, tiny.epochs, tiny.description) == ("mine-tiny", 2, "Two epochs of mine.")
     assert tiny.optimizer == Recipe.read("cfa-at").optimizer
 

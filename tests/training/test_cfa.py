@@ -137,7 +137,7 @@ def test_fawa_admits_epochs_by_the_worst_class(count: int) -> None:
 
 
 def test_a_relative_threshold_follows_the_best_worst_class_so_far() -> None:
-    averager, state = FAWA(start_fraction=0.0, threshold=None, relative_threshold=0.8), Average()
+    averager, state = FAWA(start_fraction=0.0, gate="relative"), Average()
     admitted = []
     for lowest in (0.05, 0.10, 0.079, 0.081, 0.2, 0.15):
         state = averager.after_epoch(state, weights(1.0), {"valid.robust": torch.tensor([lowest, 0.9])}, 0.5)
@@ -187,11 +187,6 @@ def test_an_average_per_step_ignores_epochs() -> None:
     state = averager.after_step(Average(), weights(2.0), 0.1)
     state = averager.after_step(state, weights(4.0), 0.2)
     assert float(averager.after_epoch(state, weights(100.0), {}, 0.2).weights["w"]) == 3.0
-
-
-def test_fawa_without_a_threshold_is_rejected() -> None:
-    with pytest.raises(ClasswiseError, match="needs threshold or relative_threshold"):
-        FAWA(threshold=None)
 
 
 def test_vector_beta_sets_the_given_classes_only() -> None:

@@ -42,8 +42,10 @@ def test_recipes_have_the_settings_of_the_papers() -> None:
     assert dataclasses.asdict(parts.averaging) == {  # type: ignore[call-overload]
         "decay": 0.85,
         "start_fraction": 0.25,
-        "threshold": 0.2,
-        "relative_threshold": None,
+        "patience": 20,
+        "gate": "absolute",
+        "threshold": None,
+        "worst": "auto",
     }
     assert dataclasses.asdict(parts.attack) == {  # type: ignore[call-overload]
         "steps": 10,
@@ -85,8 +87,8 @@ def test_another_number_of_epochs_scales_the_epochs_of_schedules(
         ({"precision.dtype": "bfloat16"}, lambda r: r.precision.dtype, "bfloat16"),
         ({"schedules.0.lambda1": 0.9}, lambda r: r.parts.schedules[0].lambda1, 0.9),
         (
-            {"averaging.threshold": "null", "averaging.relative_threshold": 0.5},
-            lambda r: r.parts.averaging.relative_threshold,
+            {"averaging.gate": "relative", "averaging.threshold": 0.5},
+            lambda r: r.parts.averaging.threshold,
             0.5,
         ),
         ({"threat": "Linf:4/255"}, lambda r: r.parts.threat.epsilon, 4 / 255),

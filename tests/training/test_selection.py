@@ -22,12 +22,19 @@ SPLITS = [
     ([0.5, 0.1], [10.0, 30.0], 0.2, 0.1),
     ([0.5, 0.2, math.nan], [10.0, 10.0, 0.0], 0.35, 0.2),
     ([0.25] * 99 + [0.0], [1.0] * 100, 0.2475, 0.0),
+    ([0.5] * 19 + [0.0], [1.0] * 20, 0.475, 0.0),
+    ([0.5] * 20 + [0.0], [2.0] * 21, 10 / 21, 0.0),
+    ([0.5] * 19 + [0.0, math.nan], [1.0] * 20 + [0.0], 0.475, 0.0),
 ]
 
 
 @pytest.mark.parametrize(("robust", "count", "overall", "worst"), SPLITS)
 def test_the_rules_by_hand(robust: list[float], count: list[float], overall: float, worst: float) -> None:
+    lowest = sorted(value for value in robust if value == value)
+    fifth = sum(lowest[: math.ceil(len(lowest) / 5)]) / math.ceil(len(lowest) / 5)
     expected = {"overall": overall, "worst": worst, "overall+worst": overall + worst, "last": math.inf}
+    expected |= {"overall+worst-fifth": overall + fifth}
+    expected["auto"] = expected["overall+worst-fifth" if len(lowest) > 20 else "overall+worst"]
     assert set(expected) == set(SELECTIONS) - {"within-error", "three-quarters"}
     for name, score in expected.items():
         rule = Recipe.read("at", {"selection": name}).parts.selection
@@ -44,7 +51,7 @@ def test_the_rules_select_different_epochs() -> None:
             continue
         scores = [rule(torch.tensor(epoch), count) for epoch in epochs]
         chosen[name] = max(range(4), key=lambda epoch, scores=scores: (scores[epoch], epoch))  # type: ignore[misc]
-    assert chosen == {"overall": 2, "worst": 1, "overall+worst": 2, "last": 3}
+    assert chosen == {"overall": 2, "worst": 1, "overall+worst": 2, "last": 3, "overall+worst-fifth": 2, "auto": 2}
 
 
 Y = torch.tensor([0, 0, 0, 0, 2, 2])

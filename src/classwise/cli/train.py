@@ -62,6 +62,9 @@ def train(
 ) -> None:
     """Train a classifier by a recipe into a run folder.
 
+    For data with more than 20 classes, FAWA and the selection of the best epoch use the mean of the worst 20 % of the
+    classes, for others the worst class. Fields: selection, averaging.worst, averaging.threshold.
+
     \b
     Examples:
         classwise train cfa-at --budget short --data cifar10 --out runs/cfa --set model.width=0.25

@@ -71,7 +71,9 @@ UPDATES: Registry[Update] = Registry(
 SELECTIONS: Registry[object] = Registry(
     "selection",
     {
+        "auto": "classwise.training.selection:by_number_of_classes",
         "overall+worst": "classwise.training.selection:overall_plus_worst",
+        "overall+worst-fifth": "classwise.training.selection:overall_plus_worst_fifth",
         "overall": "classwise.training.selection:overall",
         "worst": "classwise.training.selection:worst",
         "last": "classwise.training.selection:last",

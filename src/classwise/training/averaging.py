@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+import dataclasses
 import statistics
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
@@ -15,8 +15,8 @@ from torch import Tensor
 
 from classwise.core.config import Count, NonNegative, Number, Share, configurable
 from classwise.core.description import Described
-from classwise.core.errors import ClasswiseError
 from classwise.training.classes import Signals
+from classwise.training.worst_classes import Worst, resolve_worst, worst_accuracy
 
 Weights = Mapping[str, Tensor]
 """The state dict of a model: parameters and buffers, such as the statistics of batch normalisation."""
@@ -47,6 +47,11 @@ class Averager(Described, ABC):
         """Return the state after a step; ``progress`` is the fraction of training completed."""
         del weights, progress
         return state
+
+    def for_classes(self, classes: int) -> Averager:
+        """Return the averager with the settings that depend on the number of classes resolved."""
+        del classes
+        return self
 
     @abstractmethod
     def after_epoch(self, state: Average, weights: Weights, signals: Signals, progress: float) -> Average:
@@ -145,58 +150,8 @@ class SWA(Averager):
 
 
 @configurable
-class FAWA(Averager):
-    """Fairness-aware weight averaging (FAWA; Wei et al., CVPR 2023, section 4.3): an EMA of the fair epochs.
-
-    An epoch is admitted if the worst-class robust accuracy of the online model on the validation split reaches the
-    threshold. The average starts at the first admitted epoch. Until then, the EMA of all epochs is saved instead, and
-    the events record it.
-
-    Args:
-        decay: the decay rate.
-        start_fraction: the fraction of training after which epochs can be admitted.
-        threshold: the required worst-class accuracy; 0.2 in the paper. None: use ``relative_threshold`` only.
-        relative_threshold: the required worst-class accuracy as a fraction of the best worst-class accuracy so far;
-            None: use ``threshold`` only.
-    """
-
-    source = ("wei2023cfa, section 4.3",)
-    changes = ("average",)
-    example = "fawa:decay=0.85,threshold=0.2"
-
-    decay: Share = 0.85
-    start_fraction: Share = 0.25
-    threshold: Share | None = 0.2
-    relative_threshold: Share | None = None
-
-    reads = frozenset({"valid.robust"})
-
-    def __post_init__(self) -> None:
-        if self.threshold is None and self.relative_threshold is None:
-            raise ClasswiseError("averaging 'fawa' needs threshold or relative_threshold, such as threshold = 0.2")
-
-    def after_epoch(self, state: Average, weights: Weights, signals: Signals, progress: float) -> Average:
-        """Update the average if the worst class reaches the threshold."""
-        robust = signals["valid.robust"]
-        worst = float(robust[~robust.isnan()].min())
-        best = max(worst, state.facts.get("best_worst", 0.0))
-        facts = {"best_worst": best, "admitted": state.facts.get("admitted", 0)}
-        if progress < self.start_fraction:
-            return Average(state.weights, facts)
-        bar = max(self.threshold or 0.0, (self.relative_threshold or 0.0) * best)
-        admitted = worst >= bar
-        facts["admitted"] += admitted
-        plain = not facts["admitted"]  # no epoch admitted so far: save the EMA of all epochs
-        event = {"event": "fawa", "admitted": admitted, "worst": worst, "threshold": bar, "plain_average_saved": plain}
-        first = admitted and facts["admitted"] == 1
-        if admitted or plain:
-            return Average(blend({} if first else state.weights, weights, self.decay), facts, event)
-        return Average(state.weights, facts, event)
-
-
-@configurable
 class GatedAverage(Averager):
-    """FAWA with a general admission rule: an EMA of the epochs whose score reaches a threshold.
+    """Base class of FAWA: an EMA of the epochs whose score reaches a threshold.
 
     The average starts at the first admitted epoch. Until then, the EMA of all epochs is saved instead. The events
     record that, and long sequences of refused epochs.
@@ -247,6 +202,50 @@ class GatedAverage(Averager):
 
 
 @configurable
+class FAWA(GatedAverage):
+    """Fairness-aware weight averaging (FAWA; Wei et al., CVPR 2023, section 4.3): an EMA of the fair epochs.
+
+    An epoch is admitted if the robust accuracy of the worst class on the validation split, of the online model, reaches
+    the threshold: a constant (``gate="absolute"``, the paper's), or a fraction of the best epoch so far
+    (``gate="relative"``, ours, for short runs that do not reach the constant).
+
+    Args:
+        gate: the kind of threshold.
+        threshold: the threshold, or the fraction; None for 0.2 of the worst class (the paper's), 0.05 of the worst
+            fifth, and a fraction of 0.8.
+        worst: the worst class, or the mean of the worst fifth of the classes; ``"auto"``: the fifth of more than 20
+            classes.
+    """
+
+    source = ("wei2023cfa, section 4.3",)
+    changes = ("average",)
+    example = "fawa:decay=0.85,threshold=0.2"
+
+    gate: Literal["absolute", "relative"] = "absolute"
+    threshold: Share | None = None
+    worst: Worst = "auto"
+
+    reads = frozenset({"valid.robust"})
+
+    def for_classes(self, classes: int) -> FAWA:
+        """Return FAWA with ``worst`` and ``threshold`` resolved for a number of classes."""
+        worst = resolve_worst(self.worst, classes)
+        default = 0.8 if self.gate == "relative" else {"class": 0.2, "fifth": 0.05}[worst]
+        threshold = default if self.threshold is None else self.threshold
+        return dataclasses.replace(self, worst=worst, threshold=threshold)
+
+    def score_and_threshold(self, history: list[float], signals: Signals) -> tuple[float, float]:
+        """Compute the accuracy of the worst class or classes, and the threshold."""
+        robust = signals["valid.robust"]
+        gate = self.for_classes(int((~robust.isnan()).sum()))
+        assert gate.threshold is not None
+        reached = worst_accuracy(robust, gate.worst)
+        if gate.gate == "absolute":
+            return reached, gate.threshold
+        return reached, gate.threshold * max((value for value in (*history, reached) if value == value), default=0.0)
+
+
+@configurable
 class ChartFAWA(GatedAverage):
     """FAWA with a control chart over epochs instead of a fixed threshold (ours).
 
@@ -260,6 +259,7 @@ class ChartFAWA(GatedAverage):
     Args:
         window: number of epochs of a window.
         slack: the allowed distance below the reference, in standard deviations.
+        worst: whether W is the lowest class mean or the mean of the lowest fifth, as in `FAWA`.
     """
 
     source = ("wei2023cfa, section 4.3",)
@@ -268,12 +268,17 @@ class ChartFAWA(GatedAverage):
 
     window: Count = 10
     slack: NonNegative = 0.5
+    worst: Worst = "auto"
 
     reads = frozenset({"valid.soft"})
 
+    def for_classes(self, classes: int) -> ChartFAWA:
+        """Return the gate with ``worst`` resolved for a number of classes."""
+        return dataclasses.replace(self, worst=resolve_worst(self.worst, classes))
+
     def score_and_threshold(self, history: list[float], signals: Signals) -> tuple[float, float]:
-        """Compute the lowest class mean of the soft scores, and the control limit."""
-        reached = _lowest(signals["valid.soft"])
+        """Compute the score W of the epoch, and the control limit."""
+        reached = worst_accuracy(signals["valid.soft"], self.worst)
         known = [value for value in history if value == value]  # not NaN
         if len(known) < self.window:
             return reached, statistics.median(known) if known else 0.0
@@ -289,8 +294,8 @@ class ChartFAWA(GatedAverage):
 class IUTFAWA(GatedAverage):
     """FAWA with an intersection-union test: every class must reach the threshold significantly (ours).
 
-    The score of an epoch is the lowest of the classes' one-sided lower Wilson bounds. The test needs about 250
-    validation images per class to have power.
+    The score of an epoch is the lowest of the classes' one-sided lower Wilson bounds, with any number of classes. The
+    test needs about 250 validation images per class to have power.
 
     Args:
         threshold: the required robust accuracy of every class.
@@ -313,10 +318,4 @@ class IUTFAWA(GatedAverage):
         z = statistics.NormalDist().inv_cdf(self.confidence)
         centre = share + z * z / (2 * count)
         spread = z * (share * (1 - share) / count + z * z / (4 * count * count)).sqrt()
-        return _lowest((centre - spread) / (1 + z * z / count)), self.threshold
-
-
-def _lowest(values: Tensor) -> float:
-    """Return the lowest value that is not NaN; NaN if all are."""
-    known = values[~values.isnan()]
-    return float(known.min()) if len(known) else math.nan
+        return worst_accuracy((centre - spread) / (1 + z * z / count), "class"), self.threshold

@@ -43,7 +43,7 @@ from classwise.training.recipe_files import apply_budget, override, read_value, 
 from classwise.training.recipe_settings import DataSettings, EpochNumbers, ModelSettings, Part, UnlabelledSettings
 from classwise.training.reductions.base import Reduction
 from classwise.training.schedules.base import ClassSchedule
-from classwise.training.selection import Selection
+from classwise.training.selection import Selection, resolve_selection
 from classwise.training.updates import Update
 
 _LATER: dict[str, Any] = {
@@ -80,7 +80,8 @@ class Recipe:
         optimizer: the optimiser and its peak learning rate.
         lr_schedule: the learning-rate schedule.
         averaging: the weight averaging.
-        selection: the rule that selects the best epoch on the validation split.
+        selection: the rule that selects the best epoch on the validation split; ``"auto"`` is ``"overall+worst"`` for
+            at most 20 classes and ``"overall+worst-fifth"`` for more.
         validation_attack: the attack on the validation split, with the radius of the recipe.
         epochs: the number of passes over the training split.
         checkpoint_epochs: the epochs, from 1, after which the weights are also saved as ``epoch-N``, and those of the
@@ -111,7 +112,7 @@ class Recipe:
     optimizer: Part = "sgd"
     lr_schedule: Part = "step"
     averaging: Part = "none"
-    selection: str = "overall+worst"
+    selection: str = "auto"
     validation_attack: Part = "pgd:steps=10,step_size=0.25eps"
     epochs: Count = 200
     checkpoint_epochs: EpochNumbers = ()
@@ -162,9 +163,19 @@ class Recipe:
         changed = {word for part in self.described_parts for word in part.changes}
         return [word for word in CHANGES if word in changed]
 
-    def completed(self, threat: Threat) -> Recipe:
-        """Return the recipe with all defaults of its parts and the threat of the run."""
-        parts = self.parts
+    def completed(self, threat: Threat, classes: int | None = None) -> Recipe:
+        """Return the recipe with all defaults of its parts and the threat of the run.
+
+        Args:
+            threat: the threat model of training.
+            classes: the number of classes with training images, which resolves the selection ``"auto"`` and the
+                settings of weight averaging that depend on it; None: they stay.
+        """
+        parts, selection = dataclasses.replace(self.parts, threat=threat), self.selection
+        if classes is not None:
+            selection = resolve_selection(selection, classes)
+            averaging = parts.averaging.for_classes(classes)
+            parts = dataclasses.replace(parts, averaging=averaging, selection=_selection(selection))
         complete = dataclasses.replace(
             self,
             threat=str(threat),
@@ -176,10 +187,11 @@ class Recipe:
             optimizer=describe(OPTIMISERS, parts.optimizer),
             lr_schedule=describe(LR_SCHEDULES, parts.lr_schedule),
             averaging=describe(AVERAGERS, parts.averaging),
+            selection=selection,
             validation_attack=describe(ATTACKS, parts.validation_attack),
             data=dataclasses.replace(self.data, augment=describe(AUGMENTATIONS, parts.augment)),
         )
-        return _from_values(complete._plain())._with_parts(dataclasses.replace(parts, threat=threat))
+        return _from_values(complete._plain())._with_parts(parts)
 
     def times_batch(self, factor: int) -> Recipe:
         """Return the recipe with ``factor`` times the batch size, and the same parts."""

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from classwise.training.worst_classes import resolve_worst, worst_accuracy
+
 Rule = Callable[[Tensor, Tensor], float]
 """A function of the per-class robust accuracy (C,), NaN for absent classes, and the counts (C,), to a score."""
 
@@ -16,13 +18,19 @@ def _overall(robust: Tensor, count: Tensor) -> float:
     return float((robust.nan_to_num() * count).sum() / count.sum())
 
 
-def _worst(robust: Tensor) -> float:
-    return float(robust[~robust.isnan()].min())
-
-
 def overall_plus_worst(robust: Tensor, count: Tensor) -> float:
     """Overall plus worst-class robust accuracy (CFA's rule)."""
-    return _overall(robust, count) + _worst(robust)
+    return _overall(robust, count) + worst_accuracy(robust, "class")
+
+
+def overall_plus_worst_fifth(robust: Tensor, count: Tensor) -> float:
+    """Overall robust accuracy plus the mean of the worst fifth of the classes (CFA's rule for Tiny-ImageNet)."""
+    return _overall(robust, count) + worst_accuracy(robust, "fifth")
+
+
+def by_number_of_classes(robust: Tensor, count: Tensor) -> float:
+    """CFA's rule: ``overall+worst`` of at most 20 classes, ``overall+worst-fifth`` of more."""
+    return _overall(robust, count) + worst_accuracy(robust, "auto")
 
 
 def overall(robust: Tensor, count: Tensor) -> float:
@@ -33,7 +41,7 @@ def overall(robust: Tensor, count: Tensor) -> float:
 def worst(robust: Tensor, count: Tensor) -> float:
     """Worst-class robust accuracy."""
     del count
-    return _worst(robust)
+    return worst_accuracy(robust, "class")
 
 
 def last(robust: Tensor, count: Tensor) -> float:
@@ -102,6 +110,13 @@ class AtFraction:
 
 
 three_quarters = AtFraction(0.75)
+
+
+def resolve_selection(name: str, classes: int) -> str:
+    """Return the name of a selection rule, with ``"auto"`` replaced by the choice for a number of classes."""
+    if name != "auto":
+        return name
+    return "overall+worst" if resolve_worst("auto", classes) == "class" else "overall+worst-fifth"
 
 
 Selection = Rule | WithinError | AtFraction

@@ -20,13 +20,15 @@ from classwise.core.storage import check_writable, is_unused, write_text
 from classwise.core.threat import Threat
 from classwise.data import Images, load_data, named_set, stratified_split
 from classwise.models import build_model, load_model
+from classwise.training.averaging import FAWA
 from classwise.training.batches import Batches
 from classwise.training.data_parallel import convert_sync_batchnorm
 from classwise.training.folder import SCHEMA_VERSION, Run
 from classwise.training.objectives.standard import Standard
 from classwise.training.pseudo_labels import save_pseudo_labels
-from classwise.training.recipe import Recipe
+from classwise.training.recipe import Parts, Recipe
 from classwise.training.recipe_settings import DataSettings
+from classwise.training.selection import overall_plus_worst_fifth
 
 GREY_RADIUS = 0.5
 """The Linf radius from which every image can be perturbed to uniform grey."""
@@ -84,7 +86,7 @@ def setup_notes(recipe: Recipe, images: Images, threat: Threat, *, resumed: bool
         resumed: whether the run is resumed.
     """
     parts = recipe.parts
-    notes: list[str] = []
+    notes = worst_fifth_notes(parts, images)
     if recipe.model.weights is None and not resumed:
         advice = "is designed to fine-tune a robust model; set its weights, as in --set model.weights=runs/at"
         notes += [f"{name!r} {advice}" for name in recipe.fine_tuning()]
@@ -96,6 +98,27 @@ def setup_notes(recipe: Recipe, images: Images, threat: Threat, *, resumed: bool
             f"selection {recipe.selection!r} uses robust accuracy, near 0 for standard training; set selection = last"
         )
     return notes
+
+
+def worst_fifth_notes(parts: Parts, images: Images) -> list[str]:
+    """Return a note if the selection or FAWA uses the worst fifth of the classes instead of the worst class.
+
+    Args:
+        parts: the parts of the complete recipe.
+        images: the training images.
+    """
+    averaging, users, limit = parts.averaging, [], ""
+    if getattr(averaging, "worst", None) == "fifth":
+        users.append("FAWA")
+        if isinstance(averaging, FAWA):
+            limit = f", threshold {averaging.threshold:g}" + " of the best so far" * (averaging.gate == "relative")
+    if parts.selection is overall_plus_worst_fifth:
+        users.append("the selection")
+    if not users:
+        return []
+    classes = int((images.class_counts() > 0).sum())
+    verb = "use" if len(users) > 1 else "uses"
+    return [f"{classes} classes: {' and '.join(users)} {verb} the mean of the worst 20 % of classes{limit}"]
 
 
 def threat_notes(images: Images, threat: Threat, attacks: Mapping[str, Attack]) -> list[str]:

@@ -120,7 +120,7 @@ def _train(
         remove_stale_temporaries(run.path)
     images = data if isinstance(data, Images) else training_images(recipe.data)
     threat = recipe.parts.threat or default_threat(images)
-    recipe = recipe.completed(threat)
+    recipe = recipe.completed(threat, classes=int((images.class_counts() > 0).sum()))
     resumed = run.recipe_file.is_file()
     if resumed:
         check_resumable(run, recipe, images, processes)

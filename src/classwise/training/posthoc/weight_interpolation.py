@@ -21,7 +21,7 @@ from classwise.models import load_model, save_weights
 from classwise.training.averaging import blend
 from classwise.training.folder import Run, Which
 from classwise.training.posthoc.validation import robust_accuracy, validation_split, writing_into
-from classwise.training.selection import overall_plus_worst
+from classwise.training.selection import by_number_of_classes
 
 SHARES = (0.3, 0.4, 0.5, 0.6, 0.7)
 """The default interpolation coefficients."""
@@ -58,7 +58,8 @@ def interpolate_weights(
 
     For each coefficient a, the weights are a * fine-tuned + (1 - a) * initial, including the statistics of batch
     normalisation. The selected model has the highest overall plus worst-class robust accuracy on the validation split
-    of the run (the first of ties). No weight is trained.
+    of the run (the first of ties); with more than 20 classes, plus the mean of the worst fifth of the classes. No
+    weight is trained.
 
     Args:
         run: the fine-tuning run, or its folder.
@@ -105,7 +106,7 @@ def interpolate_weights(
         for share in shares:
             model.load_state_dict(blend(tuned, initial, share))
             robust = robust_accuracy(model, valid, member, threat, run.recipe)
-            score = overall_plus_worst(robust.cpu(), valid.class_counts().cpu())
+            score = by_number_of_classes(robust.cpu(), valid.class_counts().cpu())
             if score > best:
                 best, chosen = score, share
             rows += [

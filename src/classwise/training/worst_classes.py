@@ -1,0 +1,44 @@
+"""The worst class, or with many classes the mean of the worst fifth of them, of the gates of FAWA and the selection."""
+
+from __future__ import annotations
+
+import math
+from typing import Literal
+
+from torch import Tensor
+
+from classwise.stats.metrics import worst_share
+
+Worst = Literal["auto", "class", "fifth"]
+"""The worst class, the mean of the worst fifth of the classes, or a choice between them by the number of classes."""
+
+MANY_CLASSES = 20
+"""Of more classes than this, ``"auto"`` is the mean of the worst fifth."""
+
+
+def resolve_worst(worst: Worst, classes: int) -> Literal["class", "fifth"]:
+    """Return ``worst``, with ``"auto"`` replaced by the choice for a number of classes."""
+    if worst == "auto":
+        return "fifth" if classes > MANY_CLASSES else "class"
+    return worst
+
+
+def worst_accuracy(values: Tensor, worst: Worst) -> float:
+    """Return the accuracy of the worst class, or the mean of the lowest ceil(C / 5) of C classes.
+
+    The minimum over many classes of few images is nearly always 0. CFA (Wei et al., CVPR 2023, appendix C.1) therefore
+    uses the worst 20 % of the 200 classes of Tiny-ImageNet.
+
+    Args:
+        values: a number in [0, 1] per class, (C,); NaN for a class without images, which does not count.
+        worst: which classes; ``"auto"`` by the number of classes with images.
+
+    Returns:
+        The number; NaN if no class has images.
+    """
+    known = values[~values.isnan()]
+    if not len(known):
+        return math.nan
+    if resolve_worst(worst, len(known)) == "class":
+        return float(known.min())
+    return worst_share(known.tolist(), 0.2)

@@ -105,7 +105,7 @@ EXPERIMENTS: Registry[Experiment] = Registry(
         "cfa23/F2a": "classwise.papers.experiments.radius_and_beta:RadiusSweep",
         "cfa23/F2bc": "classwise.papers.experiments.radius_and_beta:RadiusSweepByClass",
         "cfa23/F3": "classwise.papers.experiments.radius_and_beta:BetaSweep",
-        "cfa23/F4": "classwise.papers.experiments.epochs:Fluctuation",
+        "cfa23/F4": "classwise.papers.experiments.adjacent_epochs:Fluctuation",
         "cfa23/F5": "classwise.papers.experiments.calibration:MarginBase",
         "cfa23/F6": "classwise.papers.experiments.fair_training:ClassesOfAverages",
         "cfa23/F7": "classwise.papers.experiments.calibration:RegularisationBase",
@@ -113,7 +113,7 @@ EXPERIMENTS: Registry[Experiment] = Registry(
         "cfa23/T2": "classwise.papers.experiments.calibration:CalibrationOnly",
         "cfa23/T3": "classwise.papers.experiments.calibration:AveragingOnly",
         "cfa23/T4": "classwise.papers.experiments.fair_training:TinyImageNet",
-        "cfa23/E1": "classwise.papers.experiments.epochs:UnfairChoice",
+        "cfa23/E1": "classwise.papers.experiments.adjacent_epochs:UnfairChoice",
         "cfa23/E2": "classwise.papers.experiments.fair_training:FairnessOfFRL",
     },
 )

@@ -10,25 +10,33 @@ import numpy as np
 
 from classwise.auditing.result import Audit
 from classwise.core.threat import Threat
-from classwise.papers import catalogue
 from classwise.papers.claims import Test
-from classwise.papers.context import Context
+from classwise.papers.context import Context, Training
 from classwise.papers.experiment import Experiment, Findings
 from classwise.papers.experiments.estimates import average, paired_models, worst
 from classwise.papers.experiments.fair_methods import (
     BASES,
-    METHODS,
     NOTE,
+    RELATIVE,
+    RELATIVE_FAWA,
+    UNSCALED,
+    Evaluated,
     Method,
-    at_scale,
-    audit_methods,
+    base_of,
+    closed_gate,
+    evaluate_methods,
+    fair_trainings,
     pair_cell,
+    paper_gate,
+    printed_row,
     with_gate_note,
 )
 from classwise.papers.scales import CIFAR, MANY_TRAININGS, Name, Scale, other_data
+from classwise.reporting import formatting
 from classwise.reporting.figures.lines import Series, class_lines, line_chart
 from classwise.reporting.svg import Drawing
 from classwise.reporting.tables import Cell, Row, Table
+from classwise.stats.bootstrap import Resampled
 from classwise.stats.counts import FloatArray
 from classwise.stats.interval_estimators import IntervalEstimator, exactly, plus
 from classwise.training.folder import Run
@@ -41,6 +49,8 @@ LAMBDAS: Mapping[Name, Sequence[float]] = {
     "reduced": (0.3, 0.5, 0.7),
     "full": (0.3, 0.4, 0.5, 0.6, 0.7),
 }
+DRAWN = 0.5
+"""Lambda at which the radius or beta of each class is drawn over the epochs."""
 INSENSITIVE = 2
 """Change in points below which a method is insensitive."""
 HARD = (2, 3, 4, 5)
@@ -60,18 +70,21 @@ def ccr(lambda2: float) -> dict[str, Any]:
 class _Ablation(Experiment):
     """Average and worst class of several methods at their best epoch, attacked."""
 
-    methods: ClassVar[Mapping[str, Method]]
     scales: ClassVar[Mapping[Name, Scale]] = MANY_TRAININGS
+
+    @abstractmethod
+    def methods(self, scale: Scale) -> Mapping[str, Method]:
+        """Rows of the table."""
 
     def run(self, context: Context) -> Findings:
         """Audit each method once, and test the claims."""
-        methods = at_scale(self.methods, context.scale)
-        audits = {name: audit for (name, _), audit in audit_methods(context, methods, ("best",)).items()}
-        printed = {row["method"]: row for row in catalogue.printed_rows(self.item)}
-        rows = [
-            Row(name, [pair_cell(audit.counts("all")), Cell(f"{printed[name]['avg']:g} / {printed[name]['worst']:g}")])
-            for name, audit in audits.items()
-        ]
+        methods = self.methods(context.scale)
+        evaluated = evaluate_methods(context, methods, self.trainings(context.scale), ("best",))
+        rows = []
+        for name in methods:
+            printed = printed_row(self.item, name)
+            reference = f"{printed['avg']:g} / {printed['worst']:g}" if printed else formatting.NONE
+            rows.append(Row(name, [pair_cell(evaluated.audits[name, "best"].counts("all")), Cell(reference)]))
         note = (
             "Small print: 95 % confidence intervals for new images. The attack is that of cfa23/T1 at this scale; "
             "printed: AutoAttack."
@@ -79,69 +92,98 @@ class _Ablation(Experiment):
         table = Table(
             "Average / worst class, best epoch, attacked, in percent", ("method", "this run", "printed"), rows, note
         )
-        return Findings(tables=(with_gate_note(context, methods, table),), tests=self.claims(audits))
+        tests, not_tested = self.claims(evaluated)
+        return Findings(tables=(with_gate_note(evaluated, table),), tests=tests, not_tested=not_tested)
 
     @abstractmethod
-    def claims(self, audits: Mapping[str, Audit]) -> Sequence[Test]:
-        """Tests of the claims of the table."""
+    def claims(self, evaluated: Evaluated) -> tuple[list[Test], dict[str, str]]:
+        """Tests of the claims of the table, and the claims that are not tested with the reasons."""
 
 
-def _gains(audits: Mapping[str, Audit], pairs: Sequence[tuple[str, str]]) -> list[IntervalEstimator]:
-    return [metric(paired_models(audits[one], audits[other])) for one, other in pairs for metric in (average, worst)]
+def _paired(evaluated: Evaluated, one: str, other: str) -> Resampled:
+    """Best epochs of two methods on the same images."""
+    return paired_models(evaluated.audits[one, "best"], evaluated.audits[other, "best"])
+
+
+def _gains(evaluated: Evaluated, pairs: Sequence[tuple[str, str]]) -> list[IntervalEstimator]:
+    return [metric(_paired(evaluated, one, other)) for one, other in pairs for metric in (average, worst)]
 
 
 class CalibrationOnly(_Ablation):
-    """cfa23 Table 2: CCM and CCR without weight averaging."""
+    """cfa23 Table 2: CCM and CCR without weight averaging; TRADES also without its division by 1 + beta."""
 
     item = "cfa23/T2"
-    methods: ClassVar[Mapping[str, Method]] = {
-        "AT": METHODS["AT"],
-        "AT + CCM": Method("at", {"schedules": [ccm(0.5)]}),
-        "TRADES": METHODS["TRADES"],
-        "TRADES + CCM": Method("trades", {"schedules": [ccm(0.3)]}),
-        "TRADES + CCR": Method("trades", {"schedules": [ccr(0.5)]}),
-        BOTH: Method("trades", {"schedules": [ccm(0.3), ccr(0.5)]}),
-        "FAT": METHODS["FAT"],
-        "FAT + CCM": Method("cfa-fat", {"schedules": [ccm(0.7)], "averaging": "none"}),
-    }
 
-    def claims(self, audits: Mapping[str, Audit]) -> Sequence[Test]:
+    def trainings(self, scale: Scale) -> Mapping[str, Training]:
+        """The base methods, and their calibrated variants."""
+        plain = fair_trainings(scale)
+        everything = {
+            "AT": plain["AT"],
+            "AT + CCM": Training(recipe="at", overrides={"schedules": [ccm(0.5)]}),
+            UNSCALED: plain[UNSCALED],
+            "TRADES": plain["TRADES"],
+            "TRADES + CCM": Training(recipe="trades-scaled", overrides={"schedules": [ccm(0.3)]}),
+            "TRADES + CCR": Training(recipe="trades", overrides={"schedules": [ccr(0.5)]}),
+            BOTH: Training(recipe="trades", overrides={"schedules": [ccm(0.3), ccr(0.5)]}),
+            "FAT": plain["FAT"],
+            "FAT + CCM": Training(recipe="cfa-fat", overrides={"schedules": [ccm(0.7)], "averaging": "none"}),
+        }
+        return {name: one for name, one in everything.items() if base_of(name) in BASES[scale.name]}
+
+    def methods(self, scale: Scale) -> Mapping[str, Method]:
+        """A row for each training."""
+        return {name: Method(name) for name in self.trainings(scale)}
+
+    def claims(self, evaluated: Evaluated) -> tuple[list[Test], dict[str, str]]:
         """Test C16: each part improves average and worst class, and both together most."""
-        pairs_of_base = [(name, name.partition(" + ")[0]) for name in audits if "+" in name]
-        together = [(BOTH, name) for name in ("TRADES + CCM", "TRADES + CCR") if BOTH in audits]
+        names = list(evaluated.runs)
+        pairs_of_base = [(name, base_of(name)) for name in names if "+" in name]
+        together = [(BOTH, name) for name in ("TRADES + CCM", "TRADES + CCR") if BOTH in names]
         bases = tuple(dict.fromkeys(base for _, base in pairs_of_base))
         comparisons = {
             "each method with CCM, CCR or both minus the plain one: average and worst class": (pairs_of_base, bases),
             "TRADES with both minus TRADES with one of them: average and worst class": (together, ("both together",)),
         }
         return [
-            Test(claim="cfa23/C16", estimand=estimand, estimators=_gains(audits, pairs), note=NOTE, covers=covers)
+            Test(claim="cfa23/C16", estimand=estimand, estimators=_gains(evaluated, pairs), note=NOTE, covers=covers)
             for estimand, (pairs, covers) in comparisons.items()
             if pairs
-        ]
+        ], {}
 
 
 class AveragingOnly(_Ablation):
-    """cfa23 Table 3: EMA against FAWA, without CCM and CCR."""
+    """cfa23 Table 3: EMA against FAWA, without CCM and CCR; with a short budget also FAWA with a relative gate."""
 
     item = "cfa23/T3"
-    methods: ClassVar[Mapping[str, Method]] = {
-        name: method
-        for base in BASES["full"]
-        for name, method in (
-            (f"{base} + EMA", METHODS[f"{base} + EMA"]),
-            (f"{base} + FAWA", Method(f"cfa-{base.lower()}", {"schedules": []}, averaged=True)),
-        )
-    }
 
-    def claims(self, audits: Mapping[str, Audit]) -> Sequence[Test]:
+    def trainings(self, scale: Scale) -> Mapping[str, Training]:
+        """The base methods with EMA, and with FAWA."""
+        declared: dict[str, Training] = {}
+        for base in BASES[scale.name]:
+            declared[f"{base} + EMA"] = fair_trainings(scale)[base]
+            plain: dict[str, Any] = {"schedules": []} | ({"objective.scaled": True} if base == "TRADES" else {})
+            recipe = f"cfa-{base.lower()}"
+            declared[f"{base} + FAWA"] = Training(recipe=recipe, overrides={**plain, **paper_gate(scale)})
+            if scale.budget is not None:
+                relative = {**plain, "averaging": RELATIVE_FAWA}
+                declared[f"{base} + FAWA{RELATIVE}"] = Training(recipe=recipe, overrides=relative)
+        return declared
+
+    def methods(self, scale: Scale) -> Mapping[str, Method]:
+        """A row for each training: its averaged weights."""
+        return {name: Method(name, averaged=True) for name in self.trainings(scale)}
+
+    def claims(self, evaluated: Evaluated) -> tuple[list[Test], dict[str, str]]:
         """Test C19: the worst class gains and the average loses little (up to 0.3 points in the paper)."""
-        bases = [base for base in BASES["full"] if f"{base} + EMA" in audits]
-        pairs = [paired_models(audits[f"{base} + FAWA"], audits[f"{base} + EMA"]) for base in bases]
+        names = [name for name in evaluated.runs if name.endswith("FAWA")]
+        closed = evaluated.closed(names)
+        bases = [base_of(name) for name in names if name not in closed]
+        pairs = [_paired(evaluated, f"{base} + FAWA", f"{base} + EMA") for base in bases]
         parts = [worst(pair) for pair in pairs]
         parts += [plus(average(pair), AVERAGING_COST) for pair in pairs]
         estimand = f"FAWA minus EMA: worst class, and average plus {AVERAGING_COST} points"
-        return [Test(claim="cfa23/C19", estimand=estimand, estimators=parts, note=NOTE, covers=bases)]
+        tests = [Test(claim="cfa23/C19", estimand=estimand, estimators=parts, note=NOTE, covers=bases)] if bases else []
+        return tests, {"cfa23/C19": closed_gate(closed)} if closed else {}
 
 
 def class_quantity(run: Run, quantity: str) -> tuple[Drawing, Mapping[str, float]]:
@@ -157,6 +199,7 @@ class _Sweep(Experiment):
     """A method over one of its hyper-parameters, compared with its base method."""
 
     plain: ClassVar[str]
+    recipe: ClassVar[str]
     claim: ClassVar[str]
     quantity: ClassVar[str]
     metrics: ClassVar[Sequence[Any]]
@@ -172,12 +215,20 @@ class _Sweep(Experiment):
     def overrides(self, value: float) -> Mapping[str, Any]:
         """Recipe overrides for a value of the hyper-parameter."""
 
+    def trainings(self, scale: Scale) -> Mapping[str, Training]:
+        """The base method, and one training for each value."""
+        plain = {name: one for name, one in fair_trainings(scale).items() if name.partition(",")[0] == self.plain}
+        values = {
+            f"{value:g}": Training(recipe=self.recipe, overrides=self.overrides(value)) for value in LAMBDAS[scale.name]
+        }
+        return {**plain, **values}
+
     def run(self, context: Context) -> Findings:
         """Evaluate average and worst class over the hyper-parameter, and the resulting class-wise quantity."""
         values = LAMBDAS[context.scale.name]
-        plain = METHODS[self.plain]
-        methods = {self.plain: plain, **{f"{value:g}": Method(plain.recipe, self.overrides(value)) for value in values}}
-        audits = {name: audit for (name, _), audit in audit_methods(context, methods, ("best",)).items()}
+        declared = self.trainings(context.scale)
+        evaluated = evaluate_methods(context, {name: Method(name) for name in declared}, declared, ("best",))
+        audits = {name: evaluated.audits[name, "best"] for name in declared}
         counts = {name: audit.counts("all").accuracy for name, audit in audits.items()}
         lines = []
         for what, style in ((np.mean, "stroke-main"), (np.min, "line-weak")):
@@ -189,7 +240,7 @@ class _Sweep(Experiment):
                     f"{self.plain}, {name}", values, level, style.replace("stroke", "guide").replace("line", "guide")
                 )
             )
-        own = context.train(plain.recipe, self.overrides(0.5)).run
+        own = evaluated.runs[f"{DRAWN:g}"]
         drawing, last = class_quantity(own, self.quantity)
         tests = [
             Test(
@@ -218,7 +269,7 @@ class _Sweep(Experiment):
             ),
             figures=(
                 (line_chart("Average and worst class, in percent", lines, "lambda"), "Dashed: the base method."),
-                (drawing, "At lambda 0.5."),
+                (drawing, f"At lambda {DRAWN:g}."),
             ),
             tests=[*tests, *more],
             not_tested=not_tested,
@@ -236,6 +287,7 @@ class MarginBase(_Sweep):
 
     item = "cfa23/F5"
     plain = "AT"
+    recipe = "at"
     claim = "cfa23/C17"
     full_range = "all better than AT"
     quantity = "epsilon"
@@ -293,6 +345,7 @@ class RegularisationBase(_Sweep):
 
     item = "cfa23/F7"
     plain = "TRADES"
+    recipe = "trades"
     claim = "cfa23/C23"
     full_range = "worst class over lambda_2"
     quantity = "beta"

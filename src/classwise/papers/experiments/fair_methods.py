@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from classwise.auditing.result import Audit
 from classwise.core.config import Spec
 from classwise.papers import catalogue
-from classwise.papers.context import Context
+from classwise.papers.context import Context, Training
 from classwise.papers.scales import Name, Scale
 from classwise.papers.store import Trained
 from classwise.reporting import formatting
@@ -20,11 +20,19 @@ from classwise.stats.intervals import Estimate
 from classwise.training.folder import Run, Which
 
 EMA: Mapping[str, Any] = {"name": "ema", "decay": 0.85, "start_fraction": 0.25}
+FAWA: Mapping[str, Any] = {"name": "fawa", "decay": 0.85, "start_fraction": 0.25, "threshold": 0.2}
+"""FAWA with the gate of the paper: a worst-class robust accuracy of 20 % on the validation split."""
+RELATIVE_FAWA: Mapping[str, Any] = {**FAWA, "threshold": None, "relative_threshold": 0.8}
+"""FAWA with a gate of 80 % of the best worst-class accuracy so far (ours), which a short training can reach."""
+RELATIVE = ", relative gate"
+"""End of the name of a method with that gate."""
 _FINE_TUNING: Mapping[str, Any] = {
     "optimizer": {"name": "sgd", "lr": 1e-3, "momentum": 0.9, "weight_decay": 5e-4},
     "lr_schedule": {"name": "step", "milestones": [0.4, 0.8], "gamma": 0.1},
 }
 """Learning rates of FRL at every scale: it fine-tunes a robust model."""
+FRL_VALIDATION = 0.06
+"""Share of the training images that FRL holds out: 300 per class of CIFAR-10."""
 BASES: Mapping[Name, Sequence[str]] = {
     "smoke": ("AT", "TRADES"),
     "reduced": ("AT", "TRADES", "FAT"),
@@ -41,61 +49,134 @@ ATTACKS: Mapping[Name, Mapping[str, Spec]] = {
 RUNS = {"cfa23/T1": ", mean of five runs"}
 """Number of trainings that the printed numbers average, if the paper states it."""
 CHOSEN: Mapping[str, tuple[Which, Which]] = {"best": ("best", "best-average"), "last": ("last", "average")}
+UNSCALED = "TRADES, unscaled"
+"""TRADES as its own paper writes it, CE + 6 KL; the TRADES of cfa23's public code is divided by 1 + beta."""
 
 
 @dataclass(frozen=True)
 class Method:
-    """A row of the table: recipe, its overrides, whether averaged weights are used, and the method it starts from."""
+    """A row of a table.
 
-    recipe: str
-    overrides: Mapping[str, Any] = field(default_factory=dict)
+    Attributes:
+        training: name of the training.
+        averaged: whether the averaged weights are used.
+    """
+
+    training: str
     averaged: bool = False
-    start: str | None = None
 
 
-# FAT is the friendly training of CFA's code, three steps past the boundary, in the recipe that all methods share.
-# Averaging does not change the model, so one run gives the plain row and the averaged row. The exceptions are AT and
-# TRADES, whose runs without an average are shared with other experiments.
 METHODS: Mapping[str, Method] = {
-    "AT": Method("at"),
-    "AT + EMA": Method("at", {"averaging": EMA}, averaged=True),
-    "AT + CFA": Method("cfa-at", averaged=True),
-    "TRADES": Method("trades"),
-    "TRADES + EMA": Method("trades", {"averaging": EMA}, averaged=True),
-    "TRADES + CFA": Method("cfa-trades", averaged=True),
-    "FAT": Method("cfa-fat", {"schedules": [], "averaging": EMA}),
-    "FAT + EMA": Method("cfa-fat", {"schedules": [], "averaging": EMA}, averaged=True),
-    "FAT + CFA": Method("cfa-fat", averaged=True),
-    "FRL": Method("frl", {"averaging": EMA, **_FINE_TUNING}, start="TRADES"),
-    "FRL + EMA": Method("frl", {"averaging": EMA, **_FINE_TUNING}, averaged=True, start="TRADES"),
+    "AT": Method("AT"),
+    "AT + EMA": Method("AT", averaged=True),
+    "AT + CFA": Method("AT + CFA", averaged=True),
+    UNSCALED: Method(UNSCALED),
+    "TRADES": Method("TRADES"),
+    "TRADES + EMA": Method("TRADES", averaged=True),
+    "TRADES + CFA": Method("TRADES + CFA", averaged=True),
+    "FAT": Method("FAT"),
+    "FAT + EMA": Method("FAT", averaged=True),
+    "FAT + CFA": Method("FAT + CFA", averaged=True),
+    "FRL": Method("FRL"),
+    "FRL + EMA": Method("FRL", averaged=True),
 }
+"""The rows of the main table; `UNSCALED` is ours."""
+
+
+def paper_gate(scale: Scale) -> dict[str, Any]:
+    """Overrides for the paper's gate of FAWA: the short budget has a relative gate, the recipes have the paper's."""
+    return {} if scale.budget is None else {"averaging": FAWA}
+
+
+def fair_trainings(scale: Scale) -> dict[str, Training]:
+    """Trainings of the main table.
+
+    FAT is the friendly training of CFA's code, three steps past the boundary, in the recipe that all methods share.
+    Averaging does not change the model, so one run gives the plain row and the row with EMA. FRL starts from a TRADES
+    model that never saw FRL's validation images.
+    """
+    gate_of_paper = paper_gate(scale)
+    return {
+        "AT": Training(recipe="at", overrides={"averaging": EMA}),
+        "AT + CFA": Training(recipe="cfa-at", overrides=gate_of_paper),
+        UNSCALED: Training(recipe="trades"),
+        "TRADES": Training(recipe="trades-scaled", overrides={"averaging": EMA}),
+        "TRADES + CFA": Training(recipe="cfa-trades", overrides=gate_of_paper),
+        "FAT": Training(recipe="cfa-fat", overrides={"schedules": [], "averaging": EMA}),
+        "FAT + CFA": Training(recipe="cfa-fat", overrides=gate_of_paper),
+        "start of FRL": Training(recipe="trades", overrides={"data.validation": FRL_VALIDATION}),
+        "FRL": Training(recipe="frl", overrides={"averaging": EMA, **_FINE_TUNING}, start="start of FRL"),
+    }
+
+
+def base_of(name: str) -> str:
+    """Base method of a row such as ``AT + CFA``."""
+    return name.partition(" + ")[0].partition(",")[0]
 
 
 def at_scale(methods: Mapping[str, Method], scale: Scale) -> dict[str, Method]:
     """Select the methods whose base the scale includes; FRL is always included."""
     bases = (*BASES[scale.name], "FRL")
-    return {name: method for name, method in methods.items() if name.partition(" + ")[0] in bases}
+    return {name: method for name, method in methods.items() if base_of(name) in bases}
 
 
-def audit_methods(
-    context: Context, methods: Mapping[str, Method], kinds: Sequence[str] = tuple(CHOSEN)
-) -> dict[tuple[str, str], Audit]:
+def trainings_of(methods: Mapping[str, Method], trainings: Mapping[str, Training]) -> dict[str, Training]:
+    """Trainings that the rows require, with the models that they start from."""
+    required = {method.training for method in methods.values()}
+    required |= {trainings[name].start for name in required}
+    return {name: training for name, training in trainings.items() if name in required}
+
+
+@dataclass(frozen=True)
+class Evaluated:
+    """Trained and audited methods.
+
+    Attributes:
+        runs: run of each row.
+        audits: audits by row and kind of epoch.
+    """
+
+    runs: Mapping[str, Run]
+    audits: Mapping[tuple[str, str], Audit]
+
+    def gates(self, name: str) -> list[bool]:
+        """Whether FAWA admitted each epoch that it evaluated in the run of a row; empty without FAWA."""
+        return gate(self.runs[name])
+
+    def closed(self, names: Sequence[str]) -> list[str]:
+        """Rows with FAWA whose gate admitted no epoch, so that the average is a plain EMA."""
+        return [name for name in names if self.gates(name) and not any(self.gates(name))]
+
+
+def evaluate_methods(
+    context: Context,
+    methods: Mapping[str, Method],
+    trainings: Mapping[str, Training],
+    kinds: Sequence[str] = tuple(CHOSEN),
+) -> Evaluated:
     """Train each method, and audit its model of the best and of the last epoch.
 
-    Returns:
-        Audits by method and kind of epoch.
+    Args:
+        context: source of models and audits.
+        methods: rows.
+        trainings: declared trainings, those of `trainings_of`.
+        kinds: ``best``, ``last`` or both.
     """
-    trained: dict[str, Trained] = {}
-    audits: dict[tuple[str, str], Audit] = {}
-    for name, method in methods.items():
-        start = None if method.start is None else trained[method.start]
-        trained[name] = context.train(method.recipe, method.overrides, start=start)
-        for kind in kinds:
-            which = CHOSEN[kind][method.averaged]
-            if which not in trained[name].run.saved_weights():  # averaging starts after the end of this training
-                which = CHOSEN[kind][False]
-            audits[name, kind] = context.audit(trained[name], ATTACKS[context.scale.name], which=which, early_stop=True)
-    return audits
+    trained = context.train_all(trainings)
+    runs = {name: trained[method.training].run for name, method in methods.items()}
+    audits = {
+        (name, kind): _audit(context, trained[method.training], CHOSEN[kind], averaged=method.averaged)
+        for name, method in methods.items()
+        for kind in kinds
+    }
+    return Evaluated(runs, audits)
+
+
+def _audit(context: Context, trained: Trained, names: tuple[Which, Which], *, averaged: bool) -> Audit:
+    which = names[averaged]
+    if which not in trained.run.saved_weights():  # averaging starts after the end of this training
+        which = names[0]
+    return context.audit(trained, ATTACKS[context.scale.name], which=which, early_stop=True)
 
 
 def pair_cell(counts: ClassCounts, least: Callable[[ClassCounts], Estimate] = metric_intervals.worst) -> Cell:
@@ -105,10 +186,15 @@ def pair_cell(counts: ClassCounts, least: Callable[[ClassCounts], Estimate] = me
     return Cell(text, f"{formatting.span(mean.low, mean.high)} / {formatting.span(low.low, low.high)}")
 
 
+def printed_row(item: str, name: str) -> Mapping[str, Any]:
+    """Printed row of a method; empty for rows of ours. The paper prints one TRADES and one gate."""
+    return {row["method"]: row for row in catalogue.printed_rows(item)}.get(name.removesuffix(RELATIVE), {})
+
+
 def methods_table(
     item: str,
     methods: Mapping[str, Method],
-    audits: Mapping[tuple[str, str], Audit],
+    evaluated: Evaluated,
     scale: Scale,
     weak: str = "worst class",
     pair: Callable[[ClassCounts], Cell] = pair_cell,
@@ -118,22 +204,21 @@ def methods_table(
     Args:
         item: item with the printed rows.
         methods: methods by name.
-        audits: audits by method and kind of epoch.
+        evaluated: runs and audits of the methods.
         scale: scale that determines the attacks.
         weak: name of the second number of a pair.
         pair: function of counts to a cell with both numbers.
     """
-    printed = {row["method"]: row for row in catalogue.printed_rows(item)}
     heads = ["method"]
     for kind in CHOSEN:
         heads += [f"clean, {kind}", "printed", f"attacked, {kind}", "printed"]
     rows = []
     for name in methods:
-        cells = []
+        cells, reported = [], printed_row(item, name)
         for kind in CHOSEN:
             for attack, key in (("clean", f"clean_{kind}"), ("all", f"aa_{kind}")):
-                reference = " / ".join(f"{value:g}" for value in printed[name][key])
-                cells += [pair(audits[name, kind].counts(attack)), Cell(reference)]
+                reference = " / ".join(f"{value:g}" for value in reported.get(key, ())) or formatting.NONE
+                cells += [pair(evaluated.audits[name, kind].counts(attack)), Cell(reference)]
         rows.append(Row(name, cells))
     under = ", ".join(str(spec) for spec in ATTACKS[scale.name].values())
     return Table(
@@ -150,8 +235,13 @@ def gate(run: Run) -> list[bool]:
     return [event["admitted"] for event in run.events if event["event"] == "fawa"]
 
 
-def with_gate_note(context: Context, methods: Mapping[str, Method], table: Table) -> Table:
+def with_gate_note(evaluated: Evaluated, table: Table) -> Table:
     """Add a note to a table on the number of epochs that FAWA admitted for each method."""
-    runs = {name: context.train(one.recipe, one.overrides).run for name, one in methods.items() if one.start is None}
-    admitted = [f"{sum(gates)} of {len(gates)} ({name})" for name, run in runs.items() if (gates := gate(run))]
+    gates = {name: gate(run) for name, run in evaluated.runs.items()}
+    admitted = [f"{sum(found)} of {len(found)} ({name})" for name, found in gates.items() if found]
     return replace(table, note=f"{table.note} Epochs admitted by FAWA: {', '.join(admitted)}.") if admitted else table
+
+
+def closed_gate(names: Sequence[str]) -> str:
+    """Reason why a claim about FAWA is not tested on methods whose gate admitted no epoch."""
+    return f"the gate of FAWA admitted no epoch of {', '.join(names)}, so its average is a plain EMA"

@@ -9,10 +9,9 @@ from typing import ClassVar
 
 import numpy as np
 
-from classwise.auditing.result import Audit
 from classwise.papers import catalogue
 from classwise.papers.claims import Test
-from classwise.papers.context import Context
+from classwise.papers.context import Context, Training
 from classwise.papers.experiment import Experiment, Findings
 from classwise.papers.experiments.estimates import average, paired_models, worst
 from classwise.papers.experiments.fair_methods import (
@@ -20,11 +19,16 @@ from classwise.papers.experiments.fair_methods import (
     CHOSEN,
     METHODS,
     NOTE,
+    UNSCALED,
+    Evaluated,
     Method,
     at_scale,
-    audit_methods,
+    closed_gate,
+    evaluate_methods,
+    fair_trainings,
     methods_table,
     pair_cell,
+    trainings_of,
     with_gate_note,
 )
 from classwise.papers.scales import CIFAR, DEFAULT_SCALES, Name, Scale, other_data
@@ -40,66 +44,81 @@ LIFTED, LOWERED = (2, 3, 4, 6), (7, 8)
 """Classes of CIFAR-10 that are better, and slightly worse, with CFA in the paper."""
 
 
-class MainTable(Experiment):
-    """cfa23 Table 1: average and worst class of eleven methods."""
+class _Methods(Experiment):
+    """Rows of the main table of cfa23."""
+
+    scales: ClassVar[Mapping[Name, Scale]] = DEFAULT_SCALES
+    methods: ClassVar[Mapping[str, Method]] = METHODS
+
+    def trainings(self, scale: Scale) -> Mapping[str, Training]:
+        """The trainings of the rows."""
+        return trainings_of(at_scale(self.methods, scale), fair_trainings(scale))
+
+
+class MainTable(_Methods):
+    """cfa23 Table 1: average and worst class of eleven methods, and of TRADES without its division by 1 + beta."""
 
     item = "cfa23/T1"
-    scales: ClassVar[Mapping[Name, Scale]] = DEFAULT_SCALES
 
     def run(self, context: Context) -> Findings:
         """Tabulate clean and attacked accuracy at the best and last epoch of each method; test claims C11 to C15."""
-        methods = at_scale(METHODS, context.scale)
-        audits = audit_methods(context, methods)
-        table = with_gate_note(context, methods, methods_table("cfa23/T1", methods, audits, context.scale))
-        bases = BASES[context.scale.name]
-        not_tested = {} if "FAT" in bases else {"cfa23/C13": NO_FAT}
-        return Findings(tables=(table,), tests=_main_tests(audits, bases), not_tested=not_tested)
+        methods = at_scale(self.methods, context.scale)
+        evaluated = evaluate_methods(context, methods, self.trainings(context.scale))
+        table = with_gate_note(evaluated, methods_table("cfa23/T1", methods, evaluated, context.scale))
+        tests, not_tested = _main_tests(evaluated, BASES[context.scale.name])
+        return Findings(tables=(table,), tests=tests, not_tested=not_tested)
 
 
-def _main_tests(audits: Mapping[tuple[str, str], Audit], bases: Sequence[str]) -> list[Test]:
+def _main_tests(evaluated: Evaluated, bases: Sequence[str]) -> tuple[list[Test], dict[str, str]]:
     def paired(one: str, other: str, kind: str, attack: str = "all") -> Resampled:
-        return paired_models(audits[one, kind], audits[other, kind], attack)
+        return paired_models(evaluated.audits[one, kind], evaluated.audits[other, kind], attack)
 
-    differences = [
-        metric(paired(f"{base} + CFA", other, kind))
-        for base in bases
-        for other in (base, f"{base} + EMA")
-        for kind in CHOSEN
-        for metric in (average, worst)
-    ]
-    tests = [
-        Test(
-            claim="cfa23/C11",
-            estimand="CFA minus plain and minus EMA: average and worst class, best and last, each base",
-            estimators=differences,
-            note=NOTE,
-            covers=tuple(bases),
-        ),
-        Test(
-            claim="cfa23/C12",
-            estimand="clean average of the plain method minus that of CFA, best epoch, each base",
-            estimators=[average(paired(base, f"{base} + CFA", "best", "clean")) for base in bases],
-            note=NOTE,
-            covers=tuple(bases),
-        ),
-        *frl_tests(audits),
-    ]
+    tests, not_tested = frl_tests(evaluated)
+    closed = evaluated.closed([f"{base} + CFA" for base in bases])
+    averaged = [base for base in bases if f"{base} + CFA" not in closed]
+    if averaged:
+        differences = [
+            metric(paired(f"{base} + CFA", other, kind))
+            for base in averaged
+            for other in (base, f"{base} + EMA")
+            for kind in CHOSEN
+            for metric in (average, worst)
+        ]
+        tests += [
+            Test(
+                claim="cfa23/C11",
+                estimand="CFA minus plain and minus EMA: average and worst class, best and last, each base",
+                estimators=differences,
+                note=NOTE,
+                covers=tuple(averaged),
+            ),
+            Test(
+                claim="cfa23/C12",
+                estimand="clean average of the plain method minus that of CFA, best epoch, each base",
+                estimators=[average(paired(base, f"{base} + CFA", "best", "clean")) for base in averaged],
+                note=NOTE,
+                covers=tuple(averaged),
+            ),
+        ]
+    if closed:
+        not_tested |= {claim: closed_gate(closed) for claim in ("cfa23/C11", "cfa23/C12")}
     if "FAT" in bases:
         falls = [worst(paired(other, "FAT", "best")) for other in ("AT", "TRADES")]
         estimand = "worst class of AT and of TRADES minus that of FAT, best epoch"
         tests.append(Test(claim="cfa23/C13", estimand=estimand, estimators=falls, note=NOTE))
-    return tests
+    else:
+        not_tested["cfa23/C13"] = NO_FAT
+    return tests, not_tested
 
 
-def frl_tests(audits: Mapping[tuple[str, str], Audit]) -> list[Test]:
-    """Tests of C14 (FRL against TRADES + EMA) and C15 (TRADES + CFA against FRL)."""
+def frl_tests(evaluated: Evaluated) -> tuple[list[Test], dict[str, str]]:
+    """Tests of C14 (FRL against TRADES + EMA) and C15 (TRADES + CFA against FRL), and the claims not tested."""
 
     def paired(one: str, other: str, kind: str = "best") -> Resampled:
-        return paired_models(audits[one, kind], audits[other, kind])
+        return paired_models(evaluated.audits[one, kind], evaluated.audits[other, kind])
 
-    over_frl = paired("TRADES + CFA", "FRL + EMA")
     pairs = (("FRL", "TRADES + EMA"), ("FRL + EMA", "TRADES + EMA"))
-    return [
+    tests = [
         Test(
             claim="cfa23/C14",
             estimand="FRL and FRL + EMA minus TRADES + EMA, best epoch: worst class, and average with the "
@@ -109,31 +128,38 @@ def frl_tests(audits: Mapping[tuple[str, str], Audit]) -> list[Test]:
             ],
             covers=("direction of gain and loss",),
             note=f"{NOTE}; the claimed bound of 2 points on the gain is not tested for lack of power",
-        ),
+        )
+    ]
+    if closed := evaluated.closed(["TRADES + CFA"]):
+        return tests, {"cfa23/C15": closed_gate(closed)}
+    over_frl = paired("TRADES + CFA", "FRL + EMA")
+    tests.append(
         Test(
             claim="cfa23/C15",
             estimand="TRADES + CFA minus FRL + EMA: average and worst class, best epoch; the reverse: worst "
-            "class, last "
-            "epoch",
+            "class, last epoch",
             estimators=[average(over_frl), worst(over_frl), worst(paired("FRL + EMA", "TRADES + CFA", "last"))],
             note=NOTE,
-        ),
-    ]
+        )
+    )
+    return tests, {}
 
 
-class ClassesOfAverages(Experiment):
+class ClassesOfAverages(_Methods):
     """cfa23 Figure 6: class-wise robustness of CFA and of EMA; the paper does not name their base method."""
 
     item = "cfa23/F6"
-    scales: ClassVar[Mapping[Name, Scale]] = DEFAULT_SCALES
+    methods: ClassVar[Mapping[str, Method]] = {
+        name: METHODS[name] for base in ("AT", "TRADES") for name in (f"{base} + EMA", f"{base} + CFA")
+    }
 
     def run(self, context: Context) -> Findings:
         """Use the audits of T1, best epoch, for adversarial training and TRADES; test claim C22."""
         bases = ("AT", "TRADES")
-        methods = {name: METHODS[name] for base in bases for name in (f"{base} + EMA", f"{base} + CFA")}
-        audits = audit_methods(context, methods, ("best",))
+        evaluated = evaluate_methods(context, self.methods, self.trainings(context.scale), ("best",))
+        audits = evaluated.audits
         names = context.test_images.class_names
-        counts: dict[str, ClassCounts] = {name: audits[name, "best"].counts("all") for name in methods}
+        counts: dict[str, ClassCounts] = {name: audits[name, "best"].counts("all") for name in self.methods}
         keyed: dict[Key, ClassCounts] = {(name,): one for name, one in counts.items()}
         pairs = {
             base: paired_models(audits[f"{base} + CFA", "best"], audits[f"{base} + EMA", "best"]) for base in bases
@@ -161,7 +187,9 @@ class ClassesOfAverages(Experiment):
             for base, pair in pairs.items()
         ]
         not_tested = {}
-        if context.scale.data == CIFAR:
+        if closed := evaluated.closed([f"{base} + CFA" for base in bases]):
+            tests, not_tested = [], {"cfa23/C22": closed_gate(closed)}
+        elif context.scale.data == CIFAR:
             parts = [
                 pair.part(lambda a, c=c, sign=sign: sign * (a[..., 0, c] - a[..., 1, c]), 100)  # type: ignore[misc]
                 for pair in pairs.values()
@@ -184,23 +212,23 @@ class ClassesOfAverages(Experiment):
         )
 
 
-class FairnessOfFRL(Experiment):
+class FairnessOfFRL(_Methods):
     """cfa23 section 5.2: FRL compared with TRADES + EMA and TRADES + CFA, best and last epoch."""
 
     item = "cfa23/E2"
-    scales: ClassVar[Mapping[Name, Scale]] = DEFAULT_SCALES
+    methods: ClassVar[Mapping[str, Method]] = {
+        name: method for name, method in METHODS.items() if name.startswith(("TRADES", "FRL"))
+    }
 
     def run(self, context: Context) -> Findings:
         """Tabulate the rows of T1 about TRADES and FRL; test claims C14 and C15."""
-        methods = {name: method for name, method in METHODS.items() if name.startswith(("TRADES", "FRL"))}
-        audits = audit_methods(context, methods)
-        return Findings(
-            tables=(with_gate_note(context, methods, methods_table("cfa23/T1", methods, audits, context.scale)),),
-            tests=frl_tests(audits),
-        )
+        evaluated = evaluate_methods(context, self.methods, self.trainings(context.scale))
+        table = methods_table("cfa23/T1", self.methods, evaluated, context.scale)
+        tests, not_tested = frl_tests(evaluated)
+        return Findings(tables=(with_gate_note(evaluated, table),), tests=tests, not_tested=not_tested)
 
 
-class TinyImageNet(Experiment):
+class TinyImageNet(_Methods):
     """cfa23 Table 4: nine methods on Tiny-ImageNet, average and worst fifth of the classes.
 
     There is no reduced scale: 200 classes need more images and epochs than two cores can process.
@@ -208,7 +236,7 @@ class TinyImageNet(Experiment):
 
     item = "cfa23/T4"
     methods: ClassVar[Mapping[str, Method]] = {
-        name: method for name, method in METHODS.items() if not name.startswith("FRL")
+        name: method for name, method in METHODS.items() if name != UNSCALED and not name.startswith("FRL")
     }
     scales: ClassVar[Mapping[Name, Scale]] = {
         "smoke": DEFAULT_SCALES["smoke"],
@@ -223,7 +251,8 @@ class TinyImageNet(Experiment):
     def run(self, context: Context) -> Findings:
         """Tabulate as in T1 with another measure of the weak classes; test claim C21."""
         methods = at_scale(self.methods, context.scale)
-        audits = audit_methods(context, methods)
+        evaluated = evaluate_methods(context, methods, self.trainings(context.scale))
+        audits = evaluated.audits
         parts = [
             part
             for base in BASES[context.scale.name]
@@ -240,12 +269,12 @@ class TinyImageNet(Experiment):
         table = methods_table(
             self.item,
             methods,
-            audits,
+            evaluated,
             context.scale,
             "worst fifth",
             lambda counts: pair_cell(counts, metric_intervals.worst_fifth),
         )
-        return Findings(tables=(with_gate_note(context, methods, table),), tests=(test,))
+        return Findings(tables=(with_gate_note(evaluated, table),), tests=(test,))
 
 
 def worst_fifth(accuracy: FloatArray) -> FloatArray:

@@ -3,30 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
-import pandas as pd
 
-from classwise.auditing.result import Audit
 from classwise.core.threat import Threat
 from classwise.papers.claims import Test
-from classwise.papers.context import Context
+from classwise.papers.context import Context, Training
 from classwise.papers.experiment import Experiment, Findings
+from classwise.papers.experiments.saved_epochs import (
+    ATTACK,
+    SavedEpochs,
+    WindowMeans,
+    audit_epochs,
+    best_by_other_half,
+    epochs_text,
+    epochs_within,
+    with_checkpoints,
+)
 from classwise.papers.scales import CIFAR, DEFAULT_SCALES, Name, Scale, other_data
-from classwise.papers.store import Trained
-from classwise.papers.tables import Key, class_table
-from classwise.reporting.figures.lines import OVERALL, Series, class_lines, line_chart
+from classwise.papers.tables import estimate_cell
+from classwise.reporting.figures.lines import Series, class_lines, line_chart
+from classwise.reporting.tables import Row, Table
 from classwise.stats.bootstrap import Resampled
-from classwise.stats.counts import ClassCounts, FloatArray
+from classwise.stats.counts import FloatArray
+from classwise.stats.interval_estimators import plus
 
-PGD: Mapping[str, Any] = {"name": "pgd", "steps": 10, "step_size": "0.25eps"}
-"""PGD-10 with step 2/255 at 8/255, for training and evaluation."""
-SCALES: Mapping[Name, Scale] = {
-    name: replace(scale, overrides={**scale.overrides, "selection": "overall"}) if name == "full" else scale
-    for name, scale in DEFAULT_SCALES.items()
-}
 RADII: Mapping[Name, Sequence[float]] = {
     "smoke": (1.0, 2.0),
     "reduced": (0.5, 1.0, 1.5),
@@ -34,153 +36,167 @@ RADII: Mapping[Name, Sequence[float]] = {
 }
 """Training radii as multiples of the evaluation radius: 2/255 .. 16/255 at 8/255 in the paper."""
 BETAS: Mapping[Name, Sequence[float]] = {"smoke": (6, 8), "reduced": (1, 6, 8), "full": tuple(range(1, 9))}
+CURVE_STEP: Mapping[Name, int] = {"smoke": 1, "reduced": 1, "full": 5}
+"""Every how many epochs a model is evaluated for the curve over the epochs."""
+Window = tuple[float, float]
+AFTER_DROP: Mapping[Name, Window] = {"smoke": (0.5, 1.0), "reduced": (0.5, 0.75), "full": (0.5, 0.6)}
+"""Epochs 101 to 120 of 200, as fractions; a short training has too few epochs for so narrow a window."""
+AT_END: Mapping[Name, Window] = {"smoke": (0.5, 1.0), "reduced": (0.75, 1.0), "full": (0.9, 1.0)}
+"""Epochs 181 to 200 of 200."""
+LATE: Mapping[Name, Window] = {"smoke": (0.5, 1.0), "reduced": (0.75, 1.0), "full": (0.75, 0.85)}
+"""Epochs 151 to 170 of 200."""
 RADIUS = "training radius, in test radii"
+TOLERANCE = 1
+"""Rise in points below which the best epoch is not considered to be raised."""
 HARD = (2, 3, 4)
 """The classes of CIFAR-10 that the paper calls hard."""
+NOTE = "one training at each value: intervals cover the sampling of images only"
 
 
-@dataclass(frozen=True)
-class TrainingSweep:
-    """Trainings over one hyper-parameter, and the audits of their best and last epochs.
-
-    Attributes:
-        places: values of the hyper-parameter.
-        trained: one training per value.
-        best: audits of the best epochs.
-        last: audits of the last epochs.
-        names: class names.
-    """
-
-    places: Sequence[float]
-    trained: Sequence[Trained]
-    best: Sequence[Audit]
-    last: Sequence[Audit]
-    names: Sequence[str]
-
-    def table(self, audits: Sequence[Audit], attack: str) -> pd.DataFrame:
-        """Accuracies as fractions: a row for each value, a column for each class, and the overall accuracy last."""
-        counts = [audit.counts(attack) for audit in audits]
-        table = pd.DataFrame([one.accuracy for one in counts], index=list(self.places), columns=list(self.names))
-        table[OVERALL] = [one.correct.sum() / one.count.sum() for one in counts]
-        return table
-
-    def ends(self, audits: Sequence[Audit], attack: str, first: int, last: int) -> Resampled:
-        """Resample two positions of the sweep on the same images jointly: rows 0 and 1."""
-        rows = [audits[place].outcomes.correct(attack) for place in (first, last)]
-        return Resampled(np.stack(rows), audits[0].outcomes.labels, len(self.names))
-
-
-def run_sweep(
-    context: Context, recipe: str, overrides: Sequence[Mapping[str, Any]], places: Sequence[float]
-) -> TrainingSweep:
-    """Train at each value of a sweep, and audit the best and the last epoch of each training."""
-    trained = [context.train(recipe, change) for change in overrides]
-    best, last = (
-        [context.audit(one, {"PGD": context.pgd(PGD)}, which=which) for one in trained] for which in ("best", "last")
-    )
-    return TrainingSweep(places, trained, best, last, context.test_images.class_names)
-
-
-def radius_sweep(context: Context) -> TrainingSweep:
-    """Sweep the training radius of adversarial training; all models are evaluated at the radius of the scale."""
-    threat = Threat.parse(context.scale.threat)
+def radius_trainings(scale: Scale) -> dict[str, Training]:
+    """Adversarial training at each radius, by the radius in test radii; each saves the epochs of the figures."""
+    threat = Threat.parse(scale.threat)
     assert isinstance(threat.epsilon, float)
-    factors = RADII[context.scale.name]
-    overrides = [{} if factor == 1 else {"threat": f"{threat.norm}:{factor * threat.epsilon!r}"} for factor in factors]
-    return run_sweep(context, "at", overrides, factors)
+    declared = {}
+    for factor in RADII[scale.name]:
+        own = {} if factor == 1 else {"threat": f"{threat.norm}:{factor * threat.epsilon!r}"}
+        training = Training(recipe="at", overrides=own)
+        declared[f"{factor:g}"] = with_checkpoints(training, figure_epochs(scale, training))
+    return declared
 
 
-class RadiusSweep(Experiment):
-    """cfa23 Figure 2a: overall robustness at the best and the last epoch, over the training radius."""
+def figure_epochs(scale: Scale, training: Training) -> list[int]:
+    """Epochs of the curve and of both windows of cfa23 Figure 2."""
+    curve = [epoch for epoch in epochs_within(scale, training, (0.0, 1.0)) if epoch % CURVE_STEP[scale.name] == 0]
+    windows = [epochs_within(scale, training, window[scale.name]) for window in (AFTER_DROP, AT_END)]
+    return sorted({*curve, *windows[0], *windows[1]})
+
+
+class _Radii(Experiment):
+    """Adversarial training over its radius; all models are evaluated at the radius of the scale."""
+
+    scales: ClassVar[Mapping[Name, Scale]] = DEFAULT_SCALES
+
+    def trainings(self, scale: Scale) -> Mapping[str, Training]:
+        """One training for each radius."""
+        return radius_trainings(scale)
+
+
+def evaluate_radii(context: Context) -> dict[float, SavedEpochs]:
+    """Train at each radius, and audit the epochs of the figures."""
+    declared = radius_trainings(context.scale)
+    return {
+        float(name): audit_epochs(context, trained, figure_epochs(context.scale, declared[name]))
+        for name, trained in context.train_all(declared).items()
+    }
+
+
+class RadiusSweep(_Radii):
+    """cfa23 Figure 2a: overall robustness over the epochs, a line for each training radius."""
 
     item = "cfa23/F2a"
-    scales: ClassVar[Mapping[Name, Scale]] = SCALES
 
     def run(self, context: Context) -> Findings:
         """Test claim C5: a training radius above the evaluation radius helps the last epoch, not the best."""
-        sweep = radius_sweep(context)
-        series = [
-            Series(f"{kind} epoch", sweep.places, sweep.table(audits, "PGD")[OVERALL].tolist(), style)
-            for kind, audits, style in (("best", sweep.best, "stroke-main"), ("last", sweep.last, "line-weak"))
-        ]
-        drawing = line_chart("Robust accuracy of all images, PGD-10, in percent", series, RADIUS)
-        counts: dict[Key, ClassCounts] = {
-            (f"{place:g} of the test radius", kind): audit.counts("PGD")
-            for kind, audits in (("best", sweep.best), ("last", sweep.last))
-            for place, audit in zip(sweep.places, audits, strict=True)
+        sweep = evaluate_radii(context)
+        first = next(iter(next(iter(sweep.values())).outcomes.values()))
+        labels, classes = first.labels, first.num_classes
+        lines = []
+        for factor, saved in sweep.items():
+            overall = saved.overall(ATTACK)
+            lines.append(Series(f"{factor:g}", [float(epoch) for epoch in overall.index], overall.tolist()))
+        drawing = line_chart("Robust accuracy of all test images, PGD-10, in percent", lines, "epoch")
+        tables = {factor: saved.correct(ATTACK, list(saved.outcomes)) for factor, saved in sweep.items()}
+        best = {factor: best_by_other_half(table, labels) for factor, table in tables.items()}
+        last = {factor: table[-1] for factor, table in tables.items()}
+        rows = []
+        for factor in sweep:
+            pair = Resampled(np.stack([best[factor], last[factor]]), labels, classes)
+            cells = [estimate_cell(pair.estimate(lambda a, row=row: a[..., row, :].mean(-1))) for row in (0, 1)]  # type: ignore[misc]
+            rows.append(Row(f"{factor:g} of the test radius", cells))
+        larger = [factor for factor in sweep if factor > 1]
+        gains = {
+            kind: [Resampled(np.stack([right[factor], right[1.0]]), labels, classes) for factor in larger]
+            for kind, right in (("last", last), ("best", best))
         }
-        middle, end = list(sweep.places).index(1.0), len(sweep.places) - 1
-        gains = [sweep.ends(audits, "PGD", middle, end) for audits in (sweep.last, sweep.best)]
-        tests = [
-            Test(
-                claim="cfa23/C5",
-                covers=("last epoch",),
-                estimand="overall accuracy at the largest training radius minus at the test radius, last epoch",
-                estimators=[gains[0].part(_gain, 100)],
-                note="one training at each radius: intervals cover the sampling of images only",
-            ),
-            Test(
-                claim="cfa23/C5",
-                covers=("best epoch",),
-                estimand="overall accuracy at the test radius minus at the largest training radius, best epoch, "
-                "plus 1 point",
-                estimators=[gains[1].part(lambda a: 0.01 - _gain(a), 100)],
-                note="'does not raise' is interpreted as a rise of less than 1 point",
-            ),
-        ]
-        caption = (
-            "The best epoch is selected on the validation split at the training radius; the paper selects at the "
-            "test radius."
-        )
         return Findings(
-            tables=(class_table("Class accuracy under PGD-10, in percent", counts, sweep.names),),
-            figures=((drawing, caption),),
-            tests=tests,
+            tables=(
+                Table(
+                    "Robust accuracy of all test images under PGD-10, in percent",
+                    ("training radius", "best epoch", "last epoch"),
+                    rows,
+                    "The best epoch of one half of the images is evaluated on the other half, so its accuracy is not "
+                    "biased upwards. Small print: 95 % confidence intervals.",
+                ),
+            ),
+            figures=(
+                (drawing, "A line for each training radius, in test radii; all are evaluated at the test radius."),
+            ),
+            tests=(
+                Test(
+                    claim="cfa23/C5",
+                    covers=("last epoch",),
+                    estimand="overall accuracy at each larger training radius minus at the test radius, last epoch",
+                    estimators=[pair.total() for pair in gains["last"]],
+                    note=NOTE,
+                ),
+                Test(
+                    claim="cfa23/C5",
+                    covers=("best epoch",),
+                    estimand="overall accuracy at the test radius minus at each larger training radius, best epoch, "
+                    "plus 1 point",
+                    estimators=[plus(pair.total(1, 0), TOLERANCE) for pair in gains["best"]],
+                    note=f"'do not raise' is interpreted as a rise of less than {TOLERANCE} point; {NOTE}",
+                ),
+            ),
         )
 
 
-class RadiusSweepByClass(Experiment):
-    """cfa23 Figures 2b and 2c: robustness of each class over the training radius."""
+class RadiusSweepByClass(_Radii):
+    """cfa23 Figures 2b and 2c: robustness of each class over the training radius, averaged over windows of epochs."""
 
     item = "cfa23/F2bc"
-    scales: ClassVar[Mapping[Name, Scale]] = SCALES
 
     def run(self, context: Context) -> Findings:
-        """Test claims C6 and C7: beyond the test radius hard classes lose at the best epoch, all gain at the last."""
-        sweep = radius_sweep(context)
-        figures = []
-        for kind, audits in (("Best", sweep.best), ("Last", sweep.last)):
-            lines = class_lines(sweep.table(audits, "PGD"))
-            drawing = line_chart(f"{kind} epoch, PGD-10, in percent", lines, RADIUS)
-            figures.append((drawing, "One line per class. The paper averages twenty epochs; this is a single epoch."))
-        middle, end = list(sweep.places).index(1.0), len(sweep.places) - 1
-        last = sweep.ends(sweep.last, "PGD", middle, end)
-        note = "one training at each radius: intervals cover the sampling of images only"
+        """Test claims C6 and C7: after the drop hard classes lose beyond the test radius, at the end all gain."""
+        sweep = evaluate_radii(context)
+        base = radius_trainings(context.scale)["1"]
+        windows = {
+            name: epochs_within(context.scale, base, window[context.scale.name])
+            for name, window in (("after the first drop", AFTER_DROP), ("at the end", AT_END))
+        }
+        figures, ends = [], {}
+        for name, epochs in windows.items():
+            rows = {factor: saved.correct(ATTACK, epochs) for factor, saved in sweep.items()}
+            averaged = WindowMeans(context, rows, len(epochs))
+            drawing = line_chart(f"PGD-10, {name}, in percent", class_lines(averaged.table), RADIUS)
+            figures.append((drawing, f"One line per class, mean over {epochs_text(epochs)}."))
+            ends[name] = averaged
+        middle, end = ends.values()
         tests = [
             Test(
                 claim="cfa23/C7",
-                estimand="class accuracy at the largest training radius minus at the test radius, last epoch, "
-                "each class",
+                estimand="class accuracy at the largest training radius minus at the test radius, mean over the last "
+                "window of epochs, each class",
                 estimators=[
-                    last.part(lambda a, c=c: a[..., 1, c] - a[..., 0, c], 100)  # type: ignore[misc]
-                    for c in range(len(sweep.names))
+                    end.change(1.0, max(sweep), lambda change, c=c: change[..., c])  # type: ignore[misc]
+                    for c in range(len(end.names))
                 ],
-                note=note,
+                note=NOTE,
             )
         ]
         not_tested = {}
         if context.scale.data == CIFAR:
-            best = sweep.ends(sweep.best, "PGD", middle, end)
-            easy = [c for c in range(len(sweep.names)) if c not in HARD]
+            easy = [c for c in range(len(end.names)) if c not in HARD]
             tests.append(
                 Test(
                     claim="cfa23/C6",
-                    estimand="change beyond the test radius: hard classes fall, the others rise; best epoch",
+                    estimand="change beyond the test radius after the first drop: hard classes fall, the others rise",
                     estimators=[
-                        best.part(lambda a: -_change(a, HARD), 100),
-                        best.part(lambda a: _change(a, easy), 100),
+                        middle.change(1.0, max(sweep), lambda change: -_mean_of(change, HARD)),
+                        middle.change(1.0, max(sweep), lambda change: _mean_of(change, easy)),
                     ],
-                    note=note,
+                    note=NOTE,
                 )
             )
         else:
@@ -189,56 +205,68 @@ class RadiusSweepByClass(Experiment):
 
 
 class BetaSweep(Experiment):
-    """cfa23 Figure 3: robust and clean accuracy of each class over the beta of TRADES."""
+    """cfa23 Figure 3: robust and clean accuracy of each class over the beta of TRADES, averaged over 20 epochs.
+
+    The loss is divided by 1 + beta, as in the public code, so that all betas have the same learning rate.
+    """
 
     item = "cfa23/F3"
-    scales: ClassVar[Mapping[Name, Scale]] = SCALES
+    scales: ClassVar[Mapping[Name, Scale]] = DEFAULT_SCALES
+
+    def trainings(self, scale: Scale) -> Mapping[str, Training]:
+        """One training for each beta."""
+        declared = {}
+        for beta in BETAS[scale.name]:
+            training = Training(recipe="trades-scaled", overrides={"objective.beta": beta})
+            epochs = epochs_within(scale, training, LATE[scale.name])
+            declared[f"{beta:g}"] = with_checkpoints(training, epochs)
+        return declared
 
     def run(self, context: Context) -> Findings:
         """Test claim C8: a large beta favours the easy classes at the expense of the hard ones."""
-        betas = BETAS[context.scale.name]
-        sweep = run_sweep(context, "trades", [{"objective.beta": beta} for beta in betas], betas)
-        figures = []
-        counts: dict[Key, ClassCounts] = {}
-        for title, attack in (("Robust accuracy, PGD-10", "PGD"), ("Clean accuracy", "clean")):
-            lines = class_lines(sweep.table(sweep.last, attack))
-            drawing = line_chart(f"{title}, in percent", lines, "beta of TRADES")
-            figures.append((drawing, "One line per class, last epoch. The paper averages twenty epochs."))
-            counts |= {
-                (f"beta {beta:g}", attack): audit.counts(attack) for beta, audit in zip(betas, sweep.last, strict=True)
-            }
+        declared = self.trainings(context.scale)
+        epochs = epochs_within(context.scale, next(iter(declared.values())), LATE[context.scale.name])
+        sweep = {
+            float(name): audit_epochs(context, trained, epochs) for name, trained in context.train_all(declared).items()
+        }
+        figures, rows, averaged = [], [], {}
+        for title, attack in (("Robust accuracy, PGD-10", ATTACK), ("Clean accuracy", "clean")):
+            rows_of = {beta: saved.correct(attack, epochs) for beta, saved in sweep.items()}
+            averaged[attack] = means = WindowMeans(context, rows_of, len(epochs))
+            drawing = line_chart(f"{title}, in percent", class_lines(means.table), "beta of TRADES")
+            figures.append((drawing, f"One line per class, mean over {epochs_text(epochs)}."))
+            for place, beta in enumerate(sweep):
+                each = [
+                    means.images.estimate(lambda a, c=c, p=place, m=means: m.means(a)[..., p, c])  # type: ignore[misc]
+                    for c in range(len(means.names))
+                ]
+                rows.append(Row(f"beta {beta:g}, {attack}", [estimate_cell(one) for one in each]))
+        table = Table(
+            f"Class accuracy, mean over {epochs_text(epochs)}, in percent",
+            ("training", *averaged[ATTACK].names),
+            rows,
+            "Small print: 95 % confidence intervals for new images.",
+        )
         tests, not_tested = [], {}
         if context.scale.data == CIFAR:
-            clean = sweep.ends(sweep.last, "clean", 0, len(betas) - 1)
-            robust = sweep.ends(sweep.last, "PGD", 0, len(betas) - 1)
-            easy = [c for c in range(len(sweep.names)) if c not in HARD]
+            easy = [c for c in range(len(table.heads) - 1) if c not in HARD]
+            ends = (min(sweep), max(sweep))
             tests.append(
                 Test(
                     claim="cfa23/C8",
                     estimand="from the smallest to the largest beta: clean loss of hard classes minus that of "
-                    "the others; "
-                    "robust gain of the others minus that of hard classes",
+                    "the others; robust gain of the others minus that of hard classes",
                     estimators=[
-                        clean.part(lambda a: _change(a, easy) - _change(a, HARD), 100),
-                        robust.part(lambda a: _change(a, easy) - _change(a, HARD), 100),
+                        averaged[attack].change(*ends, lambda change: _mean_of(change, easy) - _mean_of(change, HARD))
+                        for attack in ("clean", ATTACK)
                     ],
-                    note="one training at each beta: intervals cover the sampling of images only",
+                    note=NOTE,
                 )
             )
         else:
             not_tested = other_data("cfa23/C8", context.scale)
-        return Findings(
-            tables=(class_table("Class accuracy of the last epoch, in percent", counts, sweep.names),),
-            figures=figures,
-            tests=tests,
-            not_tested=not_tested,
-        )
+        return Findings(tables=(table,), figures=figures, tests=tests, not_tested=not_tested)
 
 
-def _gain(accuracy: FloatArray) -> FloatArray:
-    return np.asarray(accuracy[..., 1, :].mean(axis=-1) - accuracy[..., 0, :].mean(axis=-1))
-
-
-def _change(accuracy: FloatArray, classes: Sequence[int]) -> FloatArray:
-    change = accuracy[..., 1, :] - accuracy[..., 0, :]
+def _mean_of(change: FloatArray, classes: Sequence[int]) -> FloatArray:
     return np.asarray(change[..., list(classes)].mean(axis=-1))

@@ -21,12 +21,11 @@ from classwise.papers.experiments.estimates import paired_models, worst
 from classwise.papers.experiments.fair_methods import (
     ATTACKS,
     NOTE,
+    PAPER_GATE,
     RELATIVE,
-    RELATIVE_FAWA,
     closed_gate,
     gate,
     pair_cell,
-    paper_gate,
 )
 from classwise.papers.experiments.saved_epochs import (
     ATTACK,
@@ -65,10 +64,9 @@ class Fluctuation(Experiment):
 
     def trainings(self, scale: Scale) -> Mapping[str, Training]:
         """AT with FAWA, which also gives the plain model; with a short budget also with a relative gate."""
-        declared = {"AT + FAWA": Training(recipe="cfa-at", overrides={"schedules": [], **paper_gate(scale)})}
+        declared = {"AT + FAWA": Training(recipe="cfa-at", overrides={"schedules": [], **PAPER_GATE})}
         if scale.budget is not None:
-            relative = {"schedules": [], "averaging": RELATIVE_FAWA}
-            declared[f"AT + FAWA{RELATIVE}"] = Training(recipe="cfa-at", overrides=relative)
+            declared[f"AT + FAWA{RELATIVE}"] = Training(recipe="cfa-at", overrides={"schedules": []})
         return {
             name: with_checkpoints(one, epochs_within(scale, one, WINDOW[scale.name])) for name, one in declared.items()
         }

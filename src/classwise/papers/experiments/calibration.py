@@ -17,17 +17,16 @@ from classwise.papers.experiments.estimates import average, paired_models, worst
 from classwise.papers.experiments.fair_methods import (
     BASES,
     NOTE,
+    PAPER_GATE,
     RELATIVE,
-    RELATIVE_FAWA,
+    TRAININGS,
     UNSCALED,
     Evaluated,
     Method,
     base_of,
     closed_gate,
     evaluate_methods,
-    fair_trainings,
     pair_cell,
-    paper_gate,
     printed_row,
     with_gate_note,
 )
@@ -116,16 +115,15 @@ class CalibrationOnly(_Ablation):
 
     def trainings(self, scale: Scale) -> Mapping[str, Training]:
         """The base methods, and their calibrated variants."""
-        plain = fair_trainings(scale)
         everything = {
-            "AT": plain["AT"],
+            "AT": TRAININGS["AT"],
             "AT + CCM": Training(recipe="at", overrides={"schedules": [ccm(0.5)]}),
-            UNSCALED: plain[UNSCALED],
-            "TRADES": plain["TRADES"],
+            UNSCALED: TRAININGS[UNSCALED],
+            "TRADES": TRAININGS["TRADES"],
             "TRADES + CCM": Training(recipe="trades-scaled", overrides={"schedules": [ccm(0.3)]}),
             "TRADES + CCR": Training(recipe="trades", overrides={"schedules": [ccr(0.5)]}),
             BOTH: Training(recipe="trades", overrides={"schedules": [ccm(0.3), ccr(0.5)]}),
-            "FAT": plain["FAT"],
+            "FAT": TRAININGS["FAT"],
             "FAT + CCM": Training(recipe="cfa-fat", overrides={"schedules": [ccm(0.7)], "averaging": "none"}),
         }
         return {name: one for name, one in everything.items() if base_of(name) in BASES[scale.name]}
@@ -160,13 +158,12 @@ class AveragingOnly(_Ablation):
         """The base methods with EMA, and with FAWA."""
         declared: dict[str, Training] = {}
         for base in BASES[scale.name]:
-            declared[f"{base} + EMA"] = fair_trainings(scale)[base]
+            declared[f"{base} + EMA"] = TRAININGS[base]
             plain: dict[str, Any] = {"schedules": []} | ({"objective.scaled": True} if base == "TRADES" else {})
             recipe = f"cfa-{base.lower()}"
-            declared[f"{base} + FAWA"] = Training(recipe=recipe, overrides={**plain, **paper_gate(scale)})
+            declared[f"{base} + FAWA"] = Training(recipe=recipe, overrides={**plain, **PAPER_GATE})
             if scale.budget is not None:
-                relative = {**plain, "averaging": RELATIVE_FAWA}
-                declared[f"{base} + FAWA{RELATIVE}"] = Training(recipe=recipe, overrides=relative)
+                declared[f"{base} + FAWA{RELATIVE}"] = Training(recipe=recipe, overrides=plain)
         return declared
 
     def methods(self, scale: Scale) -> Mapping[str, Method]:
@@ -217,7 +214,7 @@ class _Sweep(Experiment):
 
     def trainings(self, scale: Scale) -> Mapping[str, Training]:
         """The base method, and one training for each value."""
-        plain = {name: one for name, one in fair_trainings(scale).items() if name.partition(",")[0] == self.plain}
+        plain = {name: one for name, one in TRAININGS.items() if name.partition(",")[0] == self.plain}
         values = {
             f"{value:g}": Training(recipe=self.recipe, overrides=self.overrides(value)) for value in LAMBDAS[scale.name]
         }

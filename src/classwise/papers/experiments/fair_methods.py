@@ -20,12 +20,10 @@ from classwise.stats.intervals import Estimate
 from classwise.training.folder import Run, Which
 
 EMA: Mapping[str, Any] = {"name": "ema", "decay": 0.85, "start_fraction": 0.25}
-FAWA: Mapping[str, Any] = {"name": "fawa", "decay": 0.85, "start_fraction": 0.25, "threshold": 0.2}
-"""FAWA with the gate of the paper: a worst-class robust accuracy of 20 % on the validation split."""
-RELATIVE_FAWA: Mapping[str, Any] = {**FAWA, "threshold": None, "relative_threshold": 0.8}
-"""FAWA with a gate of 80 % of the best worst-class accuracy so far (ours), which a short training can reach."""
+PAPER_GATE: Mapping[str, Any] = {"averaging.gate": "absolute"}
+"""FAWA with the gate of the paper, a constant; the budget ``short`` has a relative gate, which short runs can reach."""
 RELATIVE = ", relative gate"
-"""End of the name of a method with that gate."""
+"""End of the name of a method with the relative gate of the budget ``short``."""
 _FINE_TUNING: Mapping[str, Any] = {
     "optimizer": {"name": "sgd", "lr": 1e-3, "momentum": 0.9, "weight_decay": 5e-4},
     "lr_schedule": {"name": "step", "milestones": [0.4, 0.8], "gamma": 0.1},
@@ -66,6 +64,20 @@ class Method:
     averaged: bool = False
 
 
+# FAT is the friendly training of CFA's code, three steps past the boundary, in the recipe that all methods share.
+# Averaging does not change the model, so one run gives the plain row and the row with EMA.
+TRAININGS: Mapping[str, Training] = {
+    "AT": Training(recipe="at", overrides={"averaging": EMA}),
+    "AT + CFA": Training(recipe="cfa-at", overrides=PAPER_GATE),
+    UNSCALED: Training(recipe="trades"),
+    "TRADES": Training(recipe="trades-scaled", overrides={"averaging": EMA}),
+    "TRADES + CFA": Training(recipe="cfa-trades", overrides=PAPER_GATE),
+    "FAT": Training(recipe="cfa-fat", overrides={"schedules": [], "averaging": EMA}),
+    "FAT + CFA": Training(recipe="cfa-fat", overrides=PAPER_GATE),
+    "start of FRL": Training(recipe="trades", overrides={"data.validation": FRL_VALIDATION}),
+    "FRL": Training(recipe="frl", overrides={"averaging": EMA, **_FINE_TUNING}, start="start of FRL"),
+}
+"""Trainings of the main table. FRL starts from a TRADES model that never saw FRL's validation images."""
 METHODS: Mapping[str, Method] = {
     "AT": Method("AT"),
     "AT + EMA": Method("AT", averaged=True),
@@ -83,32 +95,6 @@ METHODS: Mapping[str, Method] = {
 """The rows of the main table; `UNSCALED` is ours."""
 
 
-def paper_gate(scale: Scale) -> dict[str, Any]:
-    """Overrides for the paper's gate of FAWA: the short budget has a relative gate, the recipes have the paper's."""
-    return {} if scale.budget is None else {"averaging": FAWA}
-
-
-def fair_trainings(scale: Scale) -> dict[str, Training]:
-    """Trainings of the main table.
-
-    FAT is the friendly training of CFA's code, three steps past the boundary, in the recipe that all methods share.
-    Averaging does not change the model, so one run gives the plain row and the row with EMA. FRL starts from a TRADES
-    model that never saw FRL's validation images.
-    """
-    gate_of_paper = paper_gate(scale)
-    return {
-        "AT": Training(recipe="at", overrides={"averaging": EMA}),
-        "AT + CFA": Training(recipe="cfa-at", overrides=gate_of_paper),
-        UNSCALED: Training(recipe="trades"),
-        "TRADES": Training(recipe="trades-scaled", overrides={"averaging": EMA}),
-        "TRADES + CFA": Training(recipe="cfa-trades", overrides=gate_of_paper),
-        "FAT": Training(recipe="cfa-fat", overrides={"schedules": [], "averaging": EMA}),
-        "FAT + CFA": Training(recipe="cfa-fat", overrides=gate_of_paper),
-        "start of FRL": Training(recipe="trades", overrides={"data.validation": FRL_VALIDATION}),
-        "FRL": Training(recipe="frl", overrides={"averaging": EMA, **_FINE_TUNING}, start="start of FRL"),
-    }
-
-
 def base_of(name: str) -> str:
     """Base method of a row such as ``AT + CFA``."""
     return name.partition(" + ")[0].partition(",")[0]
@@ -120,11 +106,11 @@ def at_scale(methods: Mapping[str, Method], scale: Scale) -> dict[str, Method]:
     return {name: method for name, method in methods.items() if base_of(name) in bases}
 
 
-def trainings_of(methods: Mapping[str, Method], trainings: Mapping[str, Training]) -> dict[str, Training]:
-    """Trainings that the rows require, with the models that they start from."""
+def trainings_of(methods: Mapping[str, Method]) -> dict[str, Training]:
+    """Trainings of the main table that the rows require, with the models that they start from."""
     required = {method.training for method in methods.values()}
-    required |= {trainings[name].start for name in required}
-    return {name: training for name, training in trainings.items() if name in required}
+    required |= {TRAININGS[name].start for name in required}
+    return {name: training for name, training in TRAININGS.items() if name in required}
 
 
 @dataclass(frozen=True)

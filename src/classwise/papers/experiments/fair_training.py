@@ -25,7 +25,6 @@ from classwise.papers.experiments.fair_methods import (
     at_scale,
     closed_gate,
     evaluate_methods,
-    fair_trainings,
     methods_table,
     pair_cell,
     trainings_of,
@@ -52,7 +51,7 @@ class _Methods(Experiment):
 
     def trainings(self, scale: Scale) -> Mapping[str, Training]:
         """The trainings of the rows."""
-        return trainings_of(at_scale(self.methods, scale), fair_trainings(scale))
+        return trainings_of(at_scale(self.methods, scale))
 
 
 class MainTable(_Methods):

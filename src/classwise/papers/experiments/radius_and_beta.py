@@ -15,6 +15,7 @@ from classwise.papers.experiments.saved_epochs import (
     ATTACK,
     SavedEpochs,
     WindowMeans,
+    as_share,
     audit_epochs,
     best_by_other_half,
     epochs_text,
@@ -112,7 +113,8 @@ class RadiusSweep(_Radii):
         rows = []
         for factor in sweep:
             pair = Resampled(np.stack([best[factor], last[factor]]), labels, classes)
-            cells = [estimate_cell(pair.estimate(lambda a, row=row: a[..., row, :].mean(-1))) for row in (0, 1)]  # type: ignore[misc]
+            each = [pair.estimate(lambda a, row=row: a[..., row, :].mean(-1)) for row in (0, 1)]  # type: ignore[misc]
+            cells = [estimate_cell(as_share(one)) for one in each]
             rows.append(Row(f"{factor:g} of the test radius", cells))
         larger = [factor for factor in sweep if factor > 1]
         gains = {
@@ -240,7 +242,7 @@ class BetaSweep(Experiment):
                     means.images.estimate(lambda a, c=c, p=place, m=means: m.means(a)[..., p, c])  # type: ignore[misc]
                     for c in range(len(means.names))
                 ]
-                rows.append(Row(f"beta {beta:g}, {attack}", [estimate_cell(one) for one in each]))
+                rows.append(Row(f"beta {beta:g}, {attack}", [estimate_cell(as_share(one)) for one in each]))
         table = Table(
             f"Class accuracy, mean over {epochs_text(epochs)}, in percent",
             ("training", *averaged[ATTACK].names),

@@ -18,6 +18,7 @@ from classwise.reporting.figures.lines import OVERALL
 from classwise.stats.bootstrap import Resampled
 from classwise.stats.counts import BoolArray, FloatArray, IntArray
 from classwise.stats.interval_estimators import IntervalEstimator
+from classwise.stats.intervals import Estimate
 from classwise.training.folder import Which, epoch_weights
 
 ATTACK = "PGD"
@@ -123,3 +124,8 @@ class WindowMeans:
 def epochs_text(epochs: Sequence[int]) -> str:
     """Text of a window of epochs."""
     return f"epochs {epochs[0]} to {epochs[-1]}" if len(epochs) > 1 else f"epoch {epochs[0]}"
+
+
+def as_share(one: Estimate) -> Estimate:
+    """Clip the interval of an accuracy to 0 and 1."""
+    return Estimate(one.value, max(one.low, 0.0), min(one.high, 1.0))

@@ -11,7 +11,7 @@ import pytest
 
 from classwise.analysis.epochs import images_of, measured
 from classwise.core.errors import ClasswiseError
-from classwise.papers.experiments.epochs import RULES, counts_at, selected_epoch
+from classwise.papers.experiments.adjacent_epochs import RULES, counts_at, selected_epoch
 from classwise.papers.experiments.fair_training import worst_fifth
 from classwise.papers.runner import scale_of
 from classwise.stats.metrics import worst_share
@@ -33,7 +33,7 @@ def test_the_example_of_the_paper() -> None:
 
 def test_selected_epoch_equals_that_of_the_training(smoke: Smoke) -> None:
     """The rule of CFA applied to the table agrees with the events of the training."""
-    key = next(key for key, recipe in smoke.results["cfa23/E1"].runs.items() if recipe == "at")
+    key = next(key for key, recipe in smoke.results["cfa23/T1"].runs.items() if recipe == "at")
     run = Run.open(smoke.store.path / "runs" / key)
     assert run.recipe.selection == "overall+worst"
     found = selected_epoch(RULES["overall + worst"][0], measured(run, "valid", "robust"), images_of(run, "valid"))

@@ -37,10 +37,13 @@ def test_run_and_page(classwise: Classwise, tmp_path: Path) -> None:
     store = tmp_path / "store"
     said = classwise("papers", "run", "cfa23/F1", "--store", store)
     assert said.status == 0
-    assert "cfa23/C4 holds" in said.out
+    assert "cfa23/C4 supported by exact computation: " in said.out
     assert "note 7.1" in said.out
     said = classwise("papers", "run", "cfa23/F1", "--store", store, "--json")
-    assert json.loads(said.out)[0]["verdicts"][0]["answer"] == "holds"
+    (shown,) = json.loads(said.out)
+    assert (shown["item"], shown["evidence"]["scale"]) == ("cfa23/F1", "smoke")
+    verdict = shown["verdicts"][0]
+    assert (verdict["answer"], verdict["text"]) == ("supported", "supported by exact computation")
     said = classwise("papers", "page", "cfa23", "--store", store)
     assert said.out == f"page: {store}/pages/cfa23.html\n"
     assert "Optimal weights" in (store / "pages" / "cfa23.html").read_text(encoding="utf-8")

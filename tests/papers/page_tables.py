@@ -7,9 +7,9 @@ import re
 import numpy as np
 
 from .page_texts import NONE, Place, agrees, number, plain, printed_of
+from .raw_evidence import RawMeasurement
 from .statements import (
     ALPHA,
-    ANSWER_TEXTS,
     Paper,
     RawTable,
     Shown,
@@ -18,11 +18,11 @@ from .statements import (
     listed,
     shows,
     variance_bounds,
-    whole,
     wilson_of,
     words_of,
     z_of,
 )
+from .whole_claims import whole
 
 
 def check_estimate(one: Shown, value: str, span: str) -> None:
@@ -77,23 +77,46 @@ def check_verdicts(place: Place, table: list[list[str]], marks: list[str]) -> No
     for row, mark, one in zip(table[1:], marks[1:], tests, strict=False):
         claim = one.raw.claim
         assert row[:2] == [claim.partition("/")[2], cell(words_of(claim)["claim"], one.raw.estimand)]
-        assert row[2] == cell(one.covered, one.raw.note)
+        assert row[2] == cell(one.covered(short=True), one.raw.note)
         value, _, span = row[3].partition("|")
         check_estimate(one, value, span)
         check_p(row[4], one)
-        assert mark == {"holds": "good", "does not hold": "weak", "inconclusive": ""}[one.answer]
+        assert mark == one.mark
     for row, mark, (claim, reason) in zip(
         table[1 + len(tests) :], marks[1 + len(tests) :], untested.items(), strict=True
     ):
         words = [
             claim.partition("/")[2],
             words_of(claim)["claim"],
-            f"{ANSWER_TEXTS['inconclusive']}|{reason}",
+            f"not tested|{reason}",
             NONE,
             NONE,
         ]
         assert [*map(plain, words)] == row
         assert mark == ""
+
+
+def check_measurements(place: Place, table: list[list[str]], marks: list[str]) -> None:
+    assert table[0] == ["question", "statement", "quantity", "estimate"]
+    assert not any(marks)
+    assert len(table) == 1 + len(place.below.measurements)
+    for row, one in zip(table[1:], place.below.measurements, strict=True):
+        assert row[:2] == [one.question.partition("/")[2], plain(words_of(one.question)["claim"])]
+        value, _, span = row[3].partition("|")
+        check_measured(one, value, span)
+        assert row[2] == cell(one.quantity, "interval for new images of a kind" if span else "")
+
+
+def check_measured(one: RawMeasurement, value: str, span: str) -> None:
+    text, _, unit = value.partition(" ")
+    assert unit == one.unit
+    shows(text, one.value, 2)
+    if one.low != one.low:
+        assert span == ""
+        return
+    low, high = span.split(" to ")
+    shows(low, one.low, 2)
+    shows(high, one.high, 2)
 
 
 def check_claims(paper: Paper, table: list[list[str]], marks: list[str]) -> None:

@@ -216,17 +216,21 @@ def missing(place: Place, found: re.Match[str]) -> None:
     assert found[1]
 
 
-@statement("p", r"(.+ its setting)\. (\d+) trainings?, (at least )?([\d,.]+) s (.+), classwise ([\d.]+)\.")
+@statement(
+    "p",
+    r"(.+ its setting)\. (?:Each model: (.+?)\. )?(\d+) trainings?, (at least )?([\d,.]+) s (.+), classwise ([\d.]+)\.",
+)
 def run(place: Place, found: re.Match[str]) -> None:
     one = place.below
     assert found[1] == one.setting
-    assert int(found[2]) == one.trainings
-    assert f"{found[2]} training{'' if one.trainings == 1 else 's'}," in found[0]
-    shows(found[4].replace(",", ""), one.seconds, 1)
+    assert (found[2] or "") == one.evidence.settings
+    assert int(found[3]) == one.trainings
+    assert f"{found[3]} training{'' if one.trainings == 1 else 's'}," in found[0]
+    shows(found[5].replace(",", ""), one.seconds, 1)
     stored = "excluding trainings and audits loaded from the store"
-    assert found[5] == (stored if one.work is None else "including all trainings and audits")
-    assert bool(found[3]) == (one.work is not None and None in one.work.values())
-    assert found[6] == VERSION
+    assert found[6] == (stored if one.work is None else "including all trainings and audits")
+    assert bool(found[4]) == (one.work is not None and None in one.work.values())
+    assert found[7] == VERSION
 
 
 @statement(
@@ -236,6 +240,14 @@ def run(place: Place, found: re.Match[str]) -> None:
 )
 def note_of_verdicts(place: Place, found: re.Match[str]) -> None:
     assert place.below.tests or place.below.untested, found
+
+
+@statement(
+    "p",
+    r"Measurements for open questions have no verdict; their intervals are not corrected for multiple testing\.",
+)
+def note_of_measurements(place: Place, found: re.Match[str]) -> None:
+    assert place.below.measurements, found
 
 
 @statement("p", "Small print: 95 % confidence intervals for new images of the class with the model fixed\\.")

@@ -13,7 +13,7 @@ import numpy as np
 import yaml
 from scipy import stats
 
-from classwise.papers.claims import Test, evaluate, not_tested
+from classwise.papers.claims import Basis, Test, evaluate, not_tested
 from classwise.papers.result import Figure, Result
 from classwise.papers.scales import Name
 from classwise.papers.tables import Key, class_table, estimate_cell, summary_table
@@ -23,11 +23,12 @@ from classwise.stats.counts import ClassCounts
 from classwise.stats.interval_estimators import IntervalEstimator, exactly
 from classwise.stats.intervals import Estimate
 
+from .raw_evidence import RawEvidence, RawMeasurement
+
 SOURCE = Path(__file__).parents[2] / "src" / "classwise" / "papers"
 SIZES: tuple[Name, ...] = ("full", "reduced", "smoke")
 """Scales, largest first, as on a page."""
 ALPHA = 0.05
-ANSWER_TEXTS = {"holds": "holds", "does not hold": "does not hold", "inconclusive": "inconclusive at this scale"}
 VERSION = "9.8.7"
 CAPTIONS = ("Attacked, in percent", "Per <class> & more", "Changes, in points")
 
@@ -69,6 +70,10 @@ def parts_of(claim: str) -> list[tuple[str, str]]:
     return own + others or [(claim, "")]
 
 
+def is_question(claim: str) -> bool:
+    return claim in _read("items.yaml")["open_questions"]
+
+
 @dataclass(frozen=True)
 class RawTest:
     """A test of a claim with normal estimates (value, standard error): error 0 if exact, NaN without interval."""
@@ -79,6 +84,8 @@ class RawTest:
     note: str
     covers: tuple[str, ...]
     limits: tuple[float, float] | None
+    basis: Basis = "experiment"
+    trainings: int = 1
 
     @property
     def exact(self) -> bool:
@@ -98,6 +105,8 @@ class RawTest:
             limits=self.limits,
             note=self.note,
             covers=self.covers,
+            basis=self.basis,
+            trainings=self.trainings,
         )
 
     @property
@@ -121,9 +130,9 @@ class RawTest:
         least = min(self.parts, key=lambda part: part[0] - reach * part[1])
         most = min(self.parts, key=lambda part: part[0] + shared * part[1])
         if least[0] - reach * least[1] > 0:
-            return "holds", *least, 1
+            return "supported", *least, 1
         if most[0] + shared * most[1] < 0 or self.exact:
-            return "does not hold", *most, number
+            return "contradicted", *most, number
         above = least[0] + reach * least[1] >= 0
         return ("inconclusive", *least, 1) if above else ("inconclusive", *most, number)
 
@@ -167,7 +176,7 @@ class RawTable:
 @dataclass(frozen=True)
 class RawResult:
     item: str
-    scale: Name
+    evidence: RawEvidence
     setting: str
     tests: tuple[RawTest, ...]
     untested: dict[str, str]
@@ -176,6 +185,11 @@ class RawResult:
     trainings: int
     own: float
     work: dict[str, float | None] | None
+    measurements: tuple[RawMeasurement, ...] = ()
+
+    @property
+    def scale(self) -> Name:
+        return self.evidence.scale
 
     @property
     def seconds(self) -> float:
@@ -184,7 +198,7 @@ class RawResult:
     def result(self) -> Result:
         return Result(
             item=self.item,
-            scale=self.scale,
+            evidence=self.evidence.evidence(),
             setting=self.setting,
             tables=tuple(one.table() for one in self.tables),
             figures=tuple(Figure(svg=Drawing(40, 20, text).svg(), caption=text) for text in self.figures),
@@ -192,6 +206,7 @@ class RawResult:
                 *evaluate([one.test() for one in self.tests]),
                 *(not_tested(claim, reason) for claim, reason in self.untested.items()),
             ),
+            measurements=tuple(one.measurement() for one in self.measurements),
             runs={f"key {number}": "at" for number in range(self.trainings)},
             seconds=self.seconds,
             work=self.work,
@@ -204,6 +219,7 @@ class Shown:
     """Expected answer and numbers of one test on a page, computed from the raw estimates."""
 
     raw: RawTest
+    evidence: RawEvidence
     answer: str
     value: float
     error: float
@@ -211,9 +227,21 @@ class Shown:
     levels: tuple[float, ...]
     adjusted: float
 
+    def text(self, *, short: bool = False) -> str:
+        return self.evidence.text(self.answer, self.raw.basis, self.raw.trainings, short=short)
+
+    def covered(self, *, short: bool = False) -> str:
+        return (f"{', '.join(self.raw.covers)}: " if self.raw.covers else "") + self.text(short=short)
+
     @property
-    def covered(self) -> str:
-        return (f"{', '.join(self.raw.covers)}: " if self.raw.covers else "") + ANSWER_TEXTS[self.answer]
+    def mark(self) -> str:
+        """CSS class of the row; none for a smoke run, which is no evidence."""
+        if self.evidence.scale == "smoke" and self.raw.basis == "experiment":
+            return ""
+        return {"supported": "good", "contradicted": "weak", "inconclusive": ""}[self.answer]
+
+
+_ITEM_ORDER = [row["id"] for name in ("kdd21", "iclr21", "benz20", "cfa23") for row in rows_of(name)]
 
 
 @dataclass(frozen=True)
@@ -237,10 +265,15 @@ class Paper:
         ]
         return shown(result, family)
 
+    def measured(self) -> Iterable[tuple[str, set[str]]]:
+        """For each item with results: the open questions that its largest scale measures."""
+        for item in _ITEM_ORDER:
+            for result in self.of(item)[:1]:
+                yield item, {one.question for one in result.measurements}
+
     def newest(self) -> Iterable[tuple[str, Sequence[Shown], dict[str, str]]]:
         """For each item with results: the tests of its largest scale, and the claims not tested at that scale."""
-        order = [row["id"] for name in ("kdd21", "iclr21", "benz20", "cfa23") for row in rows_of(name)]
-        for item in order:
+        for item in _ITEM_ORDER:
             for result in self.of(item)[:1]:
                 yield item, self.shown(result), result.untested
 
@@ -255,7 +288,7 @@ def shown(result: RawResult, family: Sequence[RawResult]) -> list[Shown]:
     for test, level in zip(result.tests, own, strict=True):
         answer, value, error, shares = test.seen(level)
         if test.exact:
-            found.append(Shown(test, answer, value, error, shares, (ALPHA,), math.nan))
+            found.append(Shown(test, result.evidence, answer, value, error, shares, (ALPHA,), math.nan))
             continue
         p = test.p_value
         ranks = [place for place, one in enumerate(order) if math.isclose(one, p, rel_tol=1e-9)]
@@ -266,6 +299,7 @@ def shown(result: RawResult, family: Sequence[RawResult]) -> list[Shown]:
         found.append(
             Shown(
                 test,
+                result.evidence,
                 answer if adjusted_p <= ALPHA and clear else "inconclusive",
                 value,
                 error,
@@ -285,42 +319,6 @@ def own_levels(result: RawResult) -> list[float]:
         level = level if stopped else ALPHA / (len(places) - rank)
         levels[place], stopped = level, stopped or result.tests[place].p_value > level
     return levels
-
-
-def whole(paper: Paper, claim: str) -> tuple[str, str, str]:
-    """Verdict on a whole claim, its small print, and the CSS class of its row."""
-    parts = parts_of(claim)
-    related = {claim, *(one for one, _ in parts)}
-    tests = [(item, one) for item, some, _ in paper.newest() for one in some if one.raw.claim in related]
-    reasons = [item for item, _, untested in paper.newest() for one in untested if one in related]
-    covered = {(one.raw.claim, part) for _, one in tests for part in one.raw.covers or ("",)}
-    missing = [pair for pair in parts if pair not in covered]
-    if tests and missing:
-        names = [_part(claim, pair) for pair in parts if pair in covered]
-        names += [_part(claim, pair) for pair in sorted(covered) if pair not in parts]
-        lacking = ", ".join(_part(claim, pair) for pair in missing)
-        text = f"partly tested: {', '.join(names)}; not tested: {lacking}"
-        return text, f"tested by {', '.join(dict.fromkeys(item for item, _ in tests))}", ""
-    if not tests:
-        where = ", ".join(dict.fromkeys(reasons))
-        return (ANSWER_TEXTS["inconclusive"], where, "") if reasons else ("not tested yet", "", "")
-    answers: dict[str, list[str]] = {}
-    items = {item for item, _ in tests}
-    for item, some, untested in paper.newest():
-        if item in items:
-            tested_answers = [one.answer for one in some if one.raw.claim in related]
-            for answer in [*tested_answers, *("inconclusive" for one in untested if one in related)]:
-                answers.setdefault(ANSWER_TEXTS[answer], []).append(item)
-    named = {answer: ", ".join(dict.fromkeys(where)) for answer, where in answers.items()}
-    marks: dict[tuple[str, ...], str] = {("holds",): "good", ("does not hold",): "weak"}
-    if len(named) == 1:
-        return (*next(iter(named.items())), marks.get(tuple(named), ""))
-    return "; ".join(named), "; ".join(f"{answer}: {where}" for answer, where in named.items()), ""
-
-
-def _part(claim: str, pair: tuple[str, str]) -> str:
-    one, part = pair
-    return (part or "the claim") if one == claim else (f"{one}: {part}" if part else one)
 
 
 def shows(text: str, value: float, digits: int, *, sign: bool = False) -> None:

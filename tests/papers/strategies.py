@@ -8,7 +8,9 @@ import numpy as np
 from hypothesis import strategies as st
 
 from classwise.papers.catalogue import EXPERIMENTS
+from classwise.papers.scales import Name
 
+from .raw_evidence import RawEvidence, RawMeasurement
 from .statements import CAPTIONS, SIZES, Paper, RawResult, RawTable, RawTest, facts, parts_of
 
 _TEXTS = st.sampled_from(("", "on mnist of the six", "a <b>note</b> & more", "one = two\u202e"))
@@ -41,7 +43,35 @@ def tests(draw: st.DrawFn, claim: str, number: int) -> RawTest:
         note=draw(_TEXTS),
         covers=tuple(covers),
         limits=limits,
+        basis=draw(st.sampled_from(("experiment", "computation", "printed numbers")))
+        if kind == "exact"
+        else "experiment",
+        trainings=1 if kind == "exact" else draw(st.sampled_from((1, 1, 2, 3, 5))),
     )
+
+
+@st.composite
+def evidence(draw: st.DrawFn, scale: Name) -> RawEvidence:
+    """Levels of a result without trainings, or with one to five trainings of each of one or more models."""
+    trainings = draw(st.sampled_from((0, 1, 1, 2, 3, 5)))
+    if trainings == 0:
+        return RawEvidence(scale)
+    return RawEvidence(
+        scale,
+        trainings,
+        data=draw(st.sampled_from((("cifar10",), ("fashion-mnist",), ("cifar10", "mnist")))),
+        images=draw(st.sampled_from(((5000,), (10_000,), (500, 5000, 50_000)))),
+        epochs=draw(st.sampled_from(((1,), (12,), (6, 12, 200)))),
+        networks=draw(st.sampled_from((("preactresnet18",), ("small-cnn",), ("lenet", "preactresnet18", "vgg16")))),
+        widths=draw(st.sampled_from(((1.0,), (0.25,), (0.5,), (0.1,), (0.125, 0.25, 1.0)))),
+    )
+
+
+@st.composite
+def measurements(draw: st.DrawFn, claim: str) -> RawMeasurement:
+    value = draw(st.sampled_from((0.0, -1e-9, 0.9, 12.345, -3.0)))
+    reach = draw(st.sampled_from((0.001, 0.5, math.nan)))
+    return RawMeasurement(claim, value, value - reach, value + reach, draw(st.sampled_from(("points", ""))))
 
 
 @st.composite
@@ -85,12 +115,13 @@ def papers(draw: st.DrawFn) -> Paper:
     for item in chosen:
         claims = [one["id"] for one in facts(item.partition("/")[0])["claims"]]
         for scale in draw(st.lists(st.sampled_from(SIZES), min_size=1, max_size=2, unique=True)):
+            measured = draw(st.lists(st.sampled_from(claims), max_size=2))
             tested = draw(st.lists(st.sampled_from(claims), max_size=4))
             work = draw(st.none() | st.lists(st.sampled_from(sorted(shared)), unique=True))
             results.append(
                 RawResult(
                     item=item,
-                    scale=scale,
+                    evidence=draw(evidence(scale)),
                     setting=f"{item} at {scale} & its setting",
                     tests=tuple(draw(tests(claim, len(results) + place)) for place, claim in enumerate(tested)),
                     untested=dict.fromkeys(draw(st.lists(st.sampled_from(claims), max_size=1)), "no cats here"),
@@ -98,6 +129,7 @@ def papers(draw: st.DrawFn) -> Paper:
                     figures=tuple(draw(st.lists(st.sampled_from(CAPTIONS), max_size=1))),
                     trainings=draw(st.integers(0, 2)),
                     own=draw(_SECONDS),
+                    measurements=tuple(draw(measurements(claim)) for claim in measured),
                     work=None if work is None else {key: shared[key] for key in work},
                 )
             )

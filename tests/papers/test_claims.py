@@ -11,8 +11,9 @@ from scipy import stats
 
 from classwise.papers import catalogue
 from classwise.papers.claims import CORRELATION, Answer, Test, Verdict, correct_jointly, evaluate, not_tested
-from classwise.papers.page import claim_verdict, claims_table, estimate_text, verdict_table
+from classwise.papers.evidence import Evidence
 from classwise.papers.result import Result
+from classwise.papers.verdict_tables import claim_text, claim_verdict, claims_table, estimate_text, verdict_table
 from classwise.stats.interval_estimators import exactly, interval
 from classwise.stats.intervals import Estimate, two_sided_z
 from classwise.stats.paired import holm
@@ -30,7 +31,7 @@ def claim(*values: float) -> Test:
     return Test(claim="kdd21/C1", estimand="a number", estimators=[normal(value) for value in values])
 
 
-@pytest.mark.parametrize(("value", "answer"), [(2.5, "holds"), (-2.5, "does not hold"), (1.5, "inconclusive")])
+@pytest.mark.parametrize(("value", "answer"), [(2.5, "supported"), (-2.5, "contradicted"), (1.5, "inconclusive")])
 def test_one_claim(value: float, answer: Answer) -> None:
     (verdict,) = evaluate([claim(value)])
     assert verdict.answer == answer
@@ -59,13 +60,13 @@ def test_family_wise_error_rate_of_true_nulls() -> None:
 
 
 def test_all_estimates_must_be_above_zero() -> None:
-    assert evaluate([claim(3, 4)])[0].answer == "holds"
+    assert evaluate([claim(3, 4)])[0].answer == "supported"
     verdict = evaluate([claim(3, 1)])[0]
     assert (verdict.answer, verdict.value) == ("inconclusive", 1)
     verdict = evaluate([claim(5, -3)])[0]
-    assert (verdict.answer, verdict.value) == ("does not hold", -3)
+    assert (verdict.answer, verdict.value) == ("contradicted", -3)
     # -2.1 is below zero at 0.05, but not at half of that, which each of two has.
-    assert evaluate([claim(-2.1)])[0].answer == "does not hold"
+    assert evaluate([claim(-2.1)])[0].answer == "contradicted"
     assert evaluate([claim(5, -2.1)])[0].answer == "inconclusive"
 
 
@@ -73,7 +74,7 @@ def test_exact_claims_do_not_count_for_holm() -> None:
     exact = Test(claim="cfa23/C1", estimand="a fact", estimators=[exactly(1.0)], exact=True)
     false = Test(claim="cfa23/C2", estimand="a fact", estimators=[exactly(0.0)], exact=True)
     verdicts = evaluate([exact, claim(2.0), false])
-    assert [verdict.answer for verdict in verdicts] == ["holds", "holds", "does not hold"]
+    assert [verdict.answer for verdict in verdicts] == ["supported", "supported", "contradicted"]
     assert verdicts[1].level == 0.05
 
 
@@ -100,30 +101,30 @@ def test_joint_correction_equals_one_evaluation() -> None:
 
 
 def test_answers_agree_with_their_intervals() -> None:
-    """Also with several estimates, each of which has a share of the level for "does not hold"."""
+    """Also with several estimates, each of which has a share of the level for "contradicted"."""
     random = np.random.default_rng(5)
     found = set()
     for _ in range(40):
         tests = [claim(*random.normal(0, 3, size=size)) for size in (1, 2, 5, 9, 3)]
         for verdict in correct_jointly([one for test in tests for one in evaluate([test])]):
             found.add(verdict.answer)
-            if verdict.answer == "holds":
+            if verdict.answer == "supported":
                 assert verdict.low > 0
-            elif verdict.answer == "does not hold":
+            elif verdict.answer == "contradicted":
                 assert verdict.high < 0
-    assert found == {"holds", "does not hold", "inconclusive"}
+    assert found == {"supported", "contradicted", "inconclusive"}
 
 
 def test_a_rescaled_interval_that_includes_zero_is_inconclusive() -> None:
     """Such as the interval of the worst class, whose p-value and width are not those of a normal interval."""
     found = Verdict(
-        claim="kdd21/C1", answer="does not hold", estimand="worst class", value=-17, low=-28, high=-0.5, p_value=0.0049
+        claim="kdd21/C1", answer="contradicted", estimand="worst class", value=-17, low=-28, high=-0.5, p_value=0.0049
     )
-    assert [one.answer for one in correct_jointly([found])] == ["does not hold"]
+    assert [one.answer for one in correct_jointly([found])] == ["contradicted"]
     unclear = Verdict(claim="kdd21/C2", answer="inconclusive", estimand="", value=0, low=-2, high=2, p_value=0.9)
     wide, narrow, *_ = correct_jointly([found, replace(found, high=-8.0), *[unclear] * 3])
     assert (wide.answer, wide.high > 0) == ("inconclusive", True)
-    assert (narrow.answer, narrow.high < 0) == ("does not hold", True)
+    assert (narrow.answer, narrow.high < 0) == ("contradicted", True)
 
 
 def test_correlations_stay_within_their_limits() -> None:
@@ -132,7 +133,7 @@ def test_correlations_stay_within_their_limits() -> None:
     unsure = replace(sure, estimators=[normal(0.3, 0.25)])
     single = [verdict for test in (sure, unsure) for verdict in evaluate([test])]
     assert [(one.answer, one.high) for one in single] == [
-        ("holds", 1.0),
+        ("supported", 1.0),
         ("inconclusive", pytest.approx(0.79, abs=0.001)),
     ]
     for one in correct_jointly(single):
@@ -164,9 +165,12 @@ def test_no_negative_zeros_are_printed() -> None:
 CLAIMS = [one["id"] for paper in catalogue.PAPERS for one in catalogue.facts(paper)["claims"]]
 
 
+LEVELS = {"kdd21/T1": Evidence(scale="full", trainings=1)}
+
+
 def verdict_of(claim: str, part: str) -> tuple[str, Verdict]:
     covers = (part,) if part else ()
-    return ("kdd21/T1", Verdict(claim=claim, answer="holds", estimand="a number", covers=covers))
+    return ("kdd21/T1", Verdict(claim=claim, answer="supported", estimand="a number", covers=covers))
 
 
 @pytest.mark.parametrize("claim", CLAIMS)
@@ -174,19 +178,19 @@ def test_a_claim_has_a_verdict_only_if_each_of_its_parts_was_tested(claim: str) 
     parts = catalogue.claim_parts(claim)
     verdicts = [verdict_of(one, part) for one, part in parts]
     whole = claim_verdict(claim, verdicts)
-    assert (whole.answers, whole.untested) == (("holds",), ())
+    assert (claim_text(whole, LEVELS), whole.untested) == ("supported at full scale (1 training)", ())
     assert len(whole.tested) == len(parts) == len(set(parts))
     for left_out in range(len(parts)):
         others = verdicts[:left_out] + verdicts[left_out + 1 :]
         fewer = claim_verdict(claim, others)
-        assert fewer.answers == ()
+        assert "supported" not in claim_text(fewer, LEVELS)
         assert len(fewer.untested) == 1
         assert fewer.partial == bool(others)
     one = parts[0][0]  # an untested claim, or a test of another part, does not complete the claim
     assert claim_verdict(claim, [*verdicts[1:], (verdicts[0][0], not_tested(one, "no cats"))]).untested
     beside = claim_verdict(claim, [*verdicts[1:], verdict_of(one, "something else")])
     assert beside.partial
-    assert beside.answers == ()
+    assert claim_text(beside, LEVELS).startswith("partly tested: ")
 
 
 def test_every_part_belongs_to_a_claim() -> None:
@@ -196,12 +200,19 @@ def test_every_part_belongs_to_a_claim() -> None:
             assert part.strip() == part
 
 
+REDUCED = Evidence(scale="reduced", trainings=1, data=("mnist",), train_images=(5000,), epochs=(5,))
+
+
 def test_half_of_a_claim_is_partly_tested() -> None:
     """kdd21/C23 has two parts: attacked images and standard training."""
-    half = Verdict(claim="kdd21/C23", answer="holds", estimand="a number", covers=("attacked against clean",))
-    result = Result(item="kdd21/F5bc", scale="reduced", setting="", verdicts=(half,))
+    half = Verdict(claim="kdd21/C23", answer="supported", estimand="a number", covers=("attacked against clean",))
+    result = Result(item="kdd21/F5bc", evidence=REDUCED, setting="", verdicts=(half,))
     (row,) = (row for row in claims_table("kdd21", {"kdd21/F5bc": [result]}).rows if row.name == "C23")
     assert row.cells[1].text == "partly tested: attacked against clean; not tested: standard training"
     assert not row.good
     assert not row.weak
-    assert verdict_table([half]).rows[0].cells[1].text == "attacked against clean: holds"
+    full = (
+        "attacked against clean: supported at reduced scale (1 training, 5,000 images of mnist, 5 epochs): kdd21/F5bc"
+    )
+    assert row.cells[1].span == full
+    assert verdict_table([half], REDUCED).rows[0].cells[1].text == "attacked against clean: supported at reduced scale"

@@ -15,11 +15,11 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from .page_tables import cell
+from .page_tables import cell, check_measured
 from .page_texts import NONE, Page, Section, number, plain
+from .raw_evidence import RawEvidence, RawMeasurement
 from .statements import (
     ALPHA,
-    ANSWER_TEXTS,
     RawTest,
     Shown,
     facts,
@@ -29,11 +29,11 @@ from .statements import (
     rows_of,
     shows,
     variance_bounds,
-    whole,
     wilson_of,
     words_of,
     z_of,
 )
+from .whole_claims import whole
 
 COMMITTED = Path(__file__).parents[2] / "docs/results/papers"
 PAPERS = ("kdd21", "iclr21", "benz20", "cfa23")
@@ -51,6 +51,27 @@ def results() -> dict[str, dict[str, Any]]:
     found = [json.loads(file.read_text(encoding="utf-8")) for file in files]
     assert len({one["item"] for one in found}) == len(found)
     return {one["item"]: one for one in found}
+
+
+def level_of(item: str) -> RawEvidence:
+    known = results()[item]["evidence"]
+    lists = {
+        key: tuple(known[name])
+        for key, name in (
+            ("data", "data"),
+            ("images", "train_images"),
+            ("epochs", "epochs"),
+            ("networks", "networks"),
+            ("widths", "widths"),
+        )
+    }
+    return RawEvidence(known["scale"], known["trainings"], **lists)
+
+
+def text_of(item: str, one: dict[str, Any], answer: str, *, short: bool = False) -> str:
+    if not one["estimand"]:
+        return "not tested"
+    return level_of(item).text(answer, one["basis"], one["trainings"], short=short)
 
 
 @functools.cache
@@ -87,14 +108,31 @@ class Artifacts:
 
     answered: dict[str, list[tuple[dict[str, Any], str]]]
 
+    def measured(self) -> Iterable[tuple[str, set[str]]]:
+        for item in [row["id"] for name in PAPERS for row in rows_of(name)]:
+            yield item, {one["question"] for one in results().get(item, {}).get("measurements", ())}
+
     def newest(self) -> Iterable[tuple[str, list[Shown], dict[str, str]]]:
         for item in [row["id"] for name in PAPERS for row in rows_of(name)]:
             some = self.answered.get(item, [])
             raws = [
-                (RawTest(one["claim"], (), "", "", tuple(one.get("covers", ())), None), answer) for one, answer in some
+                (
+                    RawTest(
+                        one["claim"],
+                        (),
+                        "",
+                        "",
+                        tuple(one["covers"]),
+                        None,
+                        basis=one["basis"],
+                        trainings=one["trainings"],
+                    ),
+                    answer,
+                )
+                for one, answer in some
             ]
             tests = [
-                Shown(raw, answer, 0, 0, 1, (), 0)
+                Shown(raw, level_of(item), answer, 0, 0, 1, (), 0)
                 for (raw, answer), (one, _) in zip(raws, some, strict=True)
                 if one["estimand"]
             ]
@@ -104,14 +142,22 @@ class Artifacts:
 @functools.cache
 def printed_answers() -> dict[str, list[tuple[dict[str, Any], str]]]:
     """Item to its verdicts with the answers printed on its page, which the test of verdicts recomputes."""
-    words = {text: answer for answer, text in ANSWER_TEXTS.items()}
     found: dict[str, list[tuple[dict[str, Any], str]]] = {}
     for item, result in results().items():
         section = page_of(item.partition("/")[0])[1][item]
         if result["verdicts"]:
             rows = section.tables[0][1:]
             printed = [row[2].partition("|")[0].rpartition(": ")[2] for row in rows]
-            found[item] = [(one, words[text]) for one, text in zip(result["verdicts"], printed, strict=True)]
+            words = [
+                {
+                    text_of(item, one, answer, short=True): answer
+                    for answer in ("supported", "contradicted", "inconclusive")
+                }
+                for one in result["verdicts"]
+            ]
+            found[item] = [
+                (one, known[text]) for one, known, text in zip(result["verdicts"], words, printed, strict=True)
+            ]
     return found
 
 
@@ -125,8 +171,8 @@ def test_verdicts_follow_from_p_values_and_intervals(name: str) -> None:
             known = {part for claim, part in parts_of(one["claim"]) if claim == one["claim"] and part}
             assert bool(covers) == bool(known and one["estimand"]), "covers must name the tested parts of the claim"
             value, _, span = row[3].partition("|")
-            if one["value"] is None:
-                assert (row[2], value, row[4]) == (cell(ANSWER_TEXTS["inconclusive"], one["note"]), NONE, NONE)
+            if not one["estimand"]:
+                assert (row[2], value, row[4]) == (cell("not tested", one["note"]), NONE, NONE)
                 continue
             text, _, unit = value.partition(" ")
             shows(text, one["value"], 2, sign=True)
@@ -138,11 +184,13 @@ def test_verdicts_follow_from_p_values_and_intervals(name: str) -> None:
                 check_interval(item, one, span, answer)
             ends = re.findall(r"([+-][\d.]+) to ([+-][\d.]+)", span)
             shown = answer
-            if answer == "holds" and ends:
+            if answer == "supported" and ends:
                 assert float(ends[0][0]) >= 0
-            elif answer == "does not hold" and ends and float(ends[0][1]) > 0:
+            elif answer == "contradicted" and ends and float(ends[0][1]) > 0:
                 shown = "inconclusive"  # the rescaled interval is wider than the p-value implies
-            assert row[2] == cell((f"{', '.join(covers)}: " if covers else "") + ANSWER_TEXTS[shown], one["note"])
+            assert one["text"] == text_of(item, one, one["answer"]), "the text of the stored result"
+            text = text_of(item, one, shown, short=True)
+            assert row[2] == cell((f"{', '.join(covers)}: " if covers else "") + text, one["note"])
             assert level <= ALPHA
 
 
@@ -203,15 +251,19 @@ def test_times_equal_those_of_the_results(name: str) -> None:
     assert f"at least {math.fsum(found['seconds'] for found in paper_results):,.1f} s" in lead
     for found in paper_results:
         texts = page_of(name)[1][found["item"]].of("p")
-        trainings = f"{len(found['runs'])} training{'' if len(found['runs']) == 1 else 's'}, {found['seconds']:,.1f} s "
+        level = level_of(found["item"]).settings
+        each = f"Each model: {level}. " if level else ""
+        trainings = (
+            f"{each}{len(found['runs'])} training{'' if len(found['runs']) == 1 else 's'}, {found['seconds']:,.1f} s "
+        )
         assert any(text.startswith(f"{plain(found['setting'])}. {trainings}") for text in texts)
 
 
 @pytest.mark.parametrize("item", sorted(results()))
 def test_tables_equal_the_results_and_agree_with_their_classes(item: str) -> None:
     result, section = results()[item], page_of(item.partition("/")[0])[1][item]
-    tables = section.tables[1 if result["verdicts"] else 0 :]
-    marks = section.marks[1 if result["verdicts"] else 0 :]
+    first = bool(result["verdicts"]) + bool(result["measurements"])
+    tables, marks = section.tables[first:], section.marks[first:]
     classes = dict[str, list[str]]()
     for kept, table, mark in zip(result["tables"], tables, marks, strict=False):
         assert table[0] == [plain(head) for head in kept["heads"]]
@@ -226,6 +278,18 @@ def test_tables_equal_the_results_and_agree_with_their_classes(item: str) -> Non
         for row in table[1:]:
             if "lowest" in kept["heads"] and row[0] in classes:
                 check_summary(item, table[0], row, classes[row[0]], list(result["tables"][-1]["heads"][1:]))
+
+
+@pytest.mark.parametrize("item", sorted(item for item, result in results().items() if result["measurements"]))
+def test_measurements_equal_the_results(item: str) -> None:
+    result, section = results()[item], page_of(item.partition("/")[0])[1][item]
+    rows = section.tables[bool(result["verdicts"])][1:]
+    for row, one in zip(rows, result["measurements"], strict=True):
+        assert row[:2] == [one["question"].partition("/")[2], plain(words_of(one["question"])["claim"])]
+        value, _, span = row[3].partition("|")
+        raw = RawMeasurement(one["question"], one["value"], nan(one["low"]), nan(one["high"]), one["unit"])
+        check_measured(raw, value, span)
+        assert row[2] == cell(one["quantity"], f"interval for {one['population']}" if span else "")
 
 
 @functools.cache

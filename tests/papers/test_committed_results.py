@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
@@ -24,6 +25,15 @@ def test_pages_equal_their_results(name: str, tmp_path: Path) -> None:
     assert page.read_text(encoding="utf-8") == (COMMITTED / f"{name}.html").read_text(encoding="utf-8")
 
 
+@pytest.mark.parametrize("name", catalogue.PAPERS)
+def test_no_page_says_more_than_its_evidence(name: str) -> None:
+    """Results at reduced scale neither hold nor fail: claims are supported, not observed or inconclusive."""
+    page = (COMMITTED / f"{name}.html").read_text(encoding="utf-8")
+    own = re.sub(r"<style>.*?</style>|<small>The paper: .*?</small>", "", page, flags=re.DOTALL)
+    assert not re.search(r"\b(holds|hold|refuted?|confirmed)\b", own)
+    assert f"{name}/" in page
+
+
 @pytest.mark.parametrize("file", RESULTS, ids=lambda file: "-".join(file.parts[-3:-1]))
 def test_results_match_the_current_experiments(file: Path) -> None:
     """The setting equals that of the scale today, and the file contains no absolute paths."""
@@ -31,4 +41,7 @@ def test_results_match_the_current_experiments(file: Path) -> None:
     assert (result.item, f"{result.scale}.json") == ("/".join(file.parts[-3:-1]), file.name)
     assert result.setting == EXPERIMENTS.load(result.item).scales[result.scale].about
     assert all(catalogue.claim(verdict.claim)["id"] == verdict.claim for verdict in result.verdicts)
+    assert {key: result.to_json()[key] for key in ("evidence", "verdicts", "measurements")} == {
+        key: json.loads(file.read_text(encoding="utf-8"))[key] for key in ("evidence", "verdicts", "measurements")
+    }
     assert not re.search(r"(?<![\w.])/(home|root|tmp|work|Users)/", file.read_text(encoding="utf-8"))

@@ -14,11 +14,13 @@ from classwise.core.errors import ClasswiseError
 from classwise.papers import catalogue
 from classwise.papers.catalogue import EXPERIMENTS
 from classwise.papers.claims import Answer, Verdict
-from classwise.papers.page import claims_table, paper_page
+from classwise.papers.evidence import Evidence
+from classwise.papers.page import paper_page
 from classwise.papers.result import Result
 from classwise.papers.runner import run, scale_of
 from classwise.papers.scales import NAMES
 from classwise.papers.store import Store
+from classwise.papers.verdict_tables import claims_table
 from classwise.reporting.tables import Cell
 
 from .conftest import Smoke
@@ -43,12 +45,16 @@ def test_each_experiment_has_output_and_a_verdict(smoke: Smoke, name: str) -> No
     for table in result.tables:
         assert table.rows
         assert {len(row.cells) for row in table.rows} == {len(table.heads) - 1}
-    assert result.verdicts
+    assert result.verdicts or result.measurements
+    assert not any(catalogue.is_question(verdict.claim) for verdict in result.verdicts)
+    for one in result.measurements:
+        assert catalogue.claim(one.question)["claim"]
+        assert np.isnan(one.low) or one.low <= one.value <= one.high
     for verdict in result.verdicts:
         assert catalogue.claim(verdict.claim)["claim"]
-        if verdict.answer == "holds":
+        if verdict.answer == "supported":
             assert verdict.low > 0
-        elif verdict.answer == "does not hold":
+        elif verdict.answer == "contradicted":
             assert verdict.high < 0 or verdict.exact
         else:
             assert np.isnan(verdict.low) or verdict.low <= 0
@@ -61,7 +67,7 @@ def test_results_round_trip(smoke: Smoke, name: str, tmp_path: Path) -> None:
     loaded.save(tmp_path / "again.json")
     assert (tmp_path / "again.json").read_bytes() == smoke.store.result_file(name, "smoke").read_bytes()
     again = smoke.results[name]
-    assert (loaded.item, loaded.scale, dict(loaded.runs)) == (again.item, again.scale, dict(again.runs))
+    assert (loaded.item, loaded.evidence, dict(loaded.runs)) == (again.item, again.evidence, dict(again.runs))
     assert str([*loaded.verdicts]) == str([*again.verdicts])  # as text, since NaN differs from itself
 
 
@@ -88,6 +94,7 @@ def test_table_1_equals_the_outcomes(smoke: Smoke) -> None:
 
 def test_every_claim_is_tested_by_some_item(smoke: Smoke) -> None:
     tested = {one.claim for result in smoke.results.values() for one in result.verdicts}
+    tested |= {one.question for result in smoke.results.values() for one in result.measurements}
     claims = [one["id"] for paper in catalogue.PAPERS for one in catalogue.facts(paper)["claims"]]
     assert len(claims) == 85
     assert [claim for claim in claims if not tested & set(catalogue.same_claims(claim))] == []
@@ -101,7 +108,7 @@ def test_claims_about_cifar_classes_are_not_tested_on_digits(smoke: Smoke) -> No
 
 
 def test_the_theorems_hold(smoke: Smoke) -> None:
-    assert [one.answer for one in smoke.results["cfa23/F1"].verdicts] == ["holds"] * 4
+    assert [one.answer for one in smoke.results["cfa23/F1"].verdicts] == ["supported"] * 4
     assert len(smoke.results["cfa23/F1"].figures) == 2
 
 
@@ -157,7 +164,8 @@ def test_partly_tested_claims_in_json_and_terminal(smoke: Smoke) -> None:
         assert all(one["answer"] != "partly tested" for one in both if one["claim"] == "kdd21/C23")
 
 
-HALVES: tuple[tuple[Answer, str], ...] = (("holds", "a number"), ("inconclusive", ""))
+LEVEL = Evidence(scale="reduced", trainings=1, epochs=(12,))
+HALVES: tuple[tuple[Answer, str], ...] = (("supported", "a number"), ("inconclusive", ""))
 
 
 def test_claims_table(smoke: Smoke) -> None:
@@ -166,16 +174,16 @@ def test_claims_table(smoke: Smoke) -> None:
     def answered(item: str, claim: str, answer: Answer, estimand: str = "a number", covers: str = "") -> Result:
         parts = (covers,) if covers else ()
         verdicts = (Verdict(claim=claim, answer=answer, estimand=estimand, covers=parts),)
-        return dataclasses.replace(smoke.results[item], verdicts=verdicts)
+        return dataclasses.replace(smoke.results[item], verdicts=verdicts, evidence=LEVEL)
 
     half, other_half = (answered("kdd21/F2", "kdd21/C6", answer, of) for answer, of in HALVES)
     two_halves = dataclasses.replace(half, verdicts=(*half.verdicts, *other_half.verdicts))
     found = {
-        "kdd21/F4a": [answered("kdd21/F4a", "kdd21/C19", "holds")],
-        "kdd21/F4b": [answered("kdd21/F4b", "kdd21/C19", "holds")],
+        "kdd21/F4a": [answered("kdd21/F4a", "kdd21/C19", "supported")],
+        "kdd21/F4b": [answered("kdd21/F4b", "kdd21/C19", "supported")],
         "kdd21/F5bc": [
-            answered("kdd21/F5bc", "kdd21/C23", "holds", covers="attacked against clean"),
-            answered("kdd21/F5bc", "kdd21/C1", "does not hold", covers="mnist"),
+            answered("kdd21/F5bc", "kdd21/C23", "supported", covers="attacked against clean"),
+            answered("kdd21/F5bc", "kdd21/C1", "contradicted", covers="mnist"),
         ],
         "kdd21/E10": [answered("kdd21/E10", "kdd21/C23", "inconclusive", covers="standard training")],
         "kdd21/T1": [],
@@ -183,10 +191,11 @@ def test_claims_table(smoke: Smoke) -> None:
         "kdd21/F5a": [answered("kdd21/F5a", "kdd21/C19", "inconclusive", estimand="")],  # names the item that tests it
     }
     rows = {row.name: row for row in claims_table("kdd21", found).rows}
-    assert rows["C19"].cells[1] == Cell("holds", "kdd21/F4a, kdd21/F4b")
+    assert rows["C19"].cells[1] == Cell("supported at reduced scale (1 training, 12 epochs)", "kdd21/F4a, kdd21/F4b")
     assert rows["C19"].good
-    both = "holds: kdd21/F5bc; inconclusive at this scale: kdd21/E10"
-    assert rows["C23"].cells[1] == Cell("holds; inconclusive at this scale", both)
+    settings = "at reduced scale (1 training, 12 epochs)"
+    both = f"supported {settings}: kdd21/F5bc; inconclusive {settings}: kdd21/E10"
+    assert rows["C23"].cells[1] == Cell("supported at reduced scale; inconclusive at reduced scale", both)
     assert not rows["C23"].good
     assert not rows["C6"].good  # the untested half of an item counts
     assert rows["C1"].cells[1] == Cell("not tested yet")  # only the largest scale of an item counts
@@ -220,5 +229,5 @@ def test_damaged_results(tmp_path: Path) -> None:
     with pytest.raises(ClasswiseError, match=r"a.json is damaged; run the experiment again"):
         Result.load(tmp_path / "a.json")
     (tmp_path / "b.json").write_text('{"schema_version": 7}')
-    with pytest.raises(ClasswiseError, match="schema_version 7 is not supported, only 2; run the experiment again"):
+    with pytest.raises(ClasswiseError, match="schema_version 7 is not supported, only 3; run the experiment again"):
         Result.load(tmp_path / "b.json")

@@ -18,18 +18,25 @@ from classwise.papers.catalogue import EXPERIMENTS
 from classwise.papers.page import paper_page
 from classwise.papers.store import Store
 
-from .page_tables import check_claims, check_estimate, check_printed, check_table, check_verdicts
+from .page_tables import (
+    check_claims,
+    check_estimate,
+    check_measured,
+    check_measurements,
+    check_printed,
+    check_table,
+    check_verdicts,
+)
 from .page_texts import SEEN, STATEMENTS, Page, Place, Section, check, printed_of
 from .statements import (
-    ANSWER_TEXTS,
     Paper,
     Shown,
     notes_of,
     rows_of,
-    whole,
     words_of,
 )
 from .strategies import papers
+from .whole_claims import all_texts
 
 QUICK = settings(max_examples=40, phases=[Phase.generate], suppress_health_check=list(HealthCheck), deadline=None)
 
@@ -52,6 +59,8 @@ def check_section(paper: Paper, section: Section) -> None:
         place = Place(paper, section.name, one)
         if one.tests or one.untested:
             check_verdicts(place, *tables.pop(0))
+        if one.measurements:
+            check_measurements(place, *tables.pop(0))
         for raw in one.tables:
             check_table(raw, *tables.pop(0))
     if printed_of(section.name)["rows"]:
@@ -109,7 +118,7 @@ def claim_lines(paper: Paper) -> list[str]:
     """Lines of a call on each claim with tests of parts of it."""
     claims = [one.raw.claim for _, some, _ in paper.newest() for one in some if one.raw.covers]
     return [
-        f"{claim} as a whole: {whole(paper, claim)[0]}: {words_of(claim)['claim']}" for claim in dict.fromkeys(claims)
+        f"{claim} as a whole: {all_texts(paper, claim)}: {words_of(claim)['claim']}" for claim in dict.fromkeys(claims)
     ]
 
 
@@ -117,9 +126,9 @@ def check_lines_of_verdicts(lines: list[str], tests: list[Shown], untested: dict
     for one in tests:
         claim = one.raw.claim
         if one.raw.covers:
-            assert lines.pop(0) == f"{claim}, {one.covered}"
+            assert lines.pop(0) == f"{claim}, {one.covered()}"
         else:
-            assert lines.pop(0) == f"{claim} {one.covered}: {words_of(claim)['claim']}"
+            assert lines.pop(0) == f"{claim} {one.covered()}: {words_of(claim)['claim']}"
         start = f"  {one.raw.estimand}: "
         assert lines[0].startswith(start)
         found = re.fullmatch(r"([+-][\d.]+(?: points| %²)?)(?: (.+))?", lines.pop(0)[len(start) :])
@@ -128,7 +137,7 @@ def check_lines_of_verdicts(lines: list[str], tests: list[Shown], untested: dict
         if one.raw.note:
             assert lines.pop(0) == f"  {one.raw.note}"
     for claim, reason in untested.items():
-        assert lines.pop(0) == f"{claim} {ANSWER_TEXTS['inconclusive']}: {words_of(claim)['claim']}"
+        assert lines.pop(0) == f"{claim} not tested: {words_of(claim)['claim']}"
         assert lines.pop(0) == f"  {reason}"
 
 
@@ -155,6 +164,15 @@ def test_every_line_of_a_run_follows_from_its_results(paper: Paper) -> None:
                 assert lines.pop(0) == table.note.replace("\u00a0", " ")
         assert lines.pop(0) == ""
         check_lines_of_verdicts(lines, single.shown(raw), raw.untested)
+        for one in raw.measurements:
+            assert lines.pop(0) == f"{one.question} open question: {words_of(one.question)['claim']}"
+            start = f"  {one.quantity}: "
+            assert lines[0].startswith(start)
+            found = re.fullmatch(
+                r"([^()]+?)(?: \((.+); 95 % interval for new images of a kind\))?", lines.pop(0)[len(start) :]
+            )
+            assert found is not None
+            check_measured(one, found[1], found[2] or "")
         for line in claim_lines(single):
             assert lines.pop(0) == line
         notes = [f"note {one['id']} ({one['kind']}): {one['text']}" for one in notes_of(raw.item)]
@@ -165,9 +183,9 @@ def test_every_line_of_a_run_follows_from_its_results(paper: Paper) -> None:
         assert lines.pop(0) == "Joint Holm correction of all claims of a paper in this call:"
         pairs = [pair for raw in call for pair in zip(Paper("", (raw,)).shown(raw), family.shown(raw), strict=True)]
         changed = [
-            f"{one.raw.claim} {joint.covered} (separately: {ANSWER_TEXTS[one.answer]}): {one.raw.estimand}"
+            f"{one.raw.claim} {joint.covered()} (separately: {one.text(short=True)}): {one.raw.estimand}"
             for one, joint in pairs
-            if one.answer != joint.answer
+            if one.mark != joint.mark
         ]
         verdicts = len(pairs) + sum(len(raw.untested) for raw in call)
         assert lines == [*(changed or [f"none of the {verdicts} verdicts change"]), *claim_lines(family)]

@@ -14,6 +14,7 @@ from classwise.core.storage import replacing
 from classwise.data import load_data
 from classwise.papers import store as module
 from classwise.papers.context import Context
+from classwise.papers.evidence import Evidence
 from classwise.papers.experiments.homing import homing_matrices
 from classwise.papers.page import work_text
 from classwise.papers.result import Result
@@ -24,6 +25,7 @@ from classwise.training.folder import Run
 from classwise.training.recipe import Recipe
 
 IMAGES = load_data("digits", split="train", subset=120)
+SMOKE_RUN = Evidence(scale="smoke", trainings=1)
 QUICK = Recipe.read("at", {**SMOKE.overrides, "threat": "Linf:0.1", "epochs": 2})
 
 
@@ -227,12 +229,12 @@ def test_duration_of_stopped_and_killed_attempts(tmp_path: Path) -> None:
 
 
 def test_total_time_counts_shared_work_once() -> None:
-    one = Result(item="kdd21/T1", scale="smoke", setting="", seconds=15.0, work={"a": 10.0, "b": 3.0})
-    two = Result(item="kdd21/T3", scale="smoke", setting="", seconds=11.0, work={"a": 10.0})
+    one = Result(item="kdd21/T1", evidence=SMOKE_RUN, setting="", seconds=15.0, work={"a": 10.0, "b": 3.0})
+    two = Result(item="kdd21/T3", evidence=SMOKE_RUN, setting="", seconds=11.0, work={"a": 10.0})
     assert (one.own_seconds, two.own_seconds) == (2.0, 1.0)
     assert work_text([one, two]) == "Total time: 16.0 s, each training and audit counted once."
-    lost = Result(item="kdd21/E6", scale="smoke", setting="", seconds=1.0, work={"c": None})
-    old = Result(item="kdd21/E7", scale="smoke", setting="", seconds=1.0)
+    lost = Result(item="kdd21/E6", evidence=SMOKE_RUN, setting="", seconds=1.0, work={"c": None})
+    old = Result(item="kdd21/E7", evidence=SMOKE_RUN, setting="", seconds=1.0)
     for more in (lost, old):
         assert work_text([one, two, more]) == "Total time: at least 17.0 s, each training and audit counted once."
     assert work_text([]) == ""

@@ -16,6 +16,8 @@ from classwise.core.errors import ClasswiseError, unknown
 if TYPE_CHECKING:
     from classwise.papers.catalogue import Item
     from classwise.papers.claims import Verdict
+    from classwise.papers.evidence import Evidence
+    from classwise.papers.measurements import Measurement
     from classwise.papers.result import Result
     from classwise.reporting.tables import Table
 
@@ -181,45 +183,51 @@ def _run(names: list[str], scale: str, store: Path, device: str, json: bool) -> 
 
 def _report_together(results: list[Result]) -> None:
     """Print the verdicts that change if all claims of this call are corrected jointly instead of per item."""
-    from classwise.papers.page import ANSWERS, answer_text, corrected
+    from classwise.papers.evidence import verdict_text
+    from classwise.papers.page import corrected
+    from classwise.papers.verdict_tables import answer_text
 
     typer.echo("Joint Holm correction of all claims of a paper in this call:")
-    pairs = [
-        pair
-        for before, after in zip(results, corrected(results), strict=True)
-        for pair in zip(before.verdicts, after.verdicts, strict=True)
+    together = corrected(results)
+    triples = [
+        (single, joint, after.evidence)
+        for before, after in zip(results, together, strict=True)
+        for single, joint in zip(before.verdicts, after.verdicts, strict=True)
     ]
-    changed = [(single, joint) for single, joint in pairs if single.answer != joint.answer]
-    for single, joint in changed:
-        typer.echo(f"{single.claim} {answer_text(joint)} (separately: {ANSWERS[single.answer]}): {single.estimand}")
+    changed = 0
+    for single, joint, evidence in triples:
+        separately = verdict_text(single, evidence, short=True)
+        if verdict_text(joint, evidence, short=True) != separately:
+            changed += 1
+            typer.echo(f"{single.claim} {answer_text(joint, evidence)} (separately: {separately}): {single.estimand}")
     if not changed:
-        typer.echo(f"none of the {len(pairs)} verdicts change")
-    for line in _claim_lines(corrected(results)):
+        typer.echo(f"none of the {len(triples)} verdicts change")
+    for line in _claim_lines(together):
         typer.echo(line)
 
 
 def _claim_lines(results: Sequence[Result]) -> list[str]:
     """A line for each claim of several parts; its verdict requires that all parts were tested."""
     from classwise.papers import catalogue
-    from classwise.papers.page import ANSWERS, claim_verdict, partly_text
+    from classwise.papers.verdict_tables import claim_text, claim_verdict
 
     verdicts = [(result.item, one) for result in results for one in result.verdicts]
+    evidence = {result.item: result.evidence for result in results}
     lines = []
     for claim in dict.fromkeys(one.claim for _, one in verdicts if one.covers):
-        summary = claim_verdict(claim, verdicts)
-        text = partly_text(summary) if summary.partial else "; ".join(ANSWERS[answer] for answer in summary.answers)
+        text = claim_text(claim_verdict(claim, verdicts), evidence)
         lines.append(f"{claim} as a whole: {text}: {catalogue.claim(claim)['claim']}")
     return lines
 
 
 def _results_facts(results: Sequence[Result]) -> list[dict[str, Any]]:
-    """Results as JSON; a claim of several parts has a verdict only if all parts were tested."""
-    from classwise.papers.page import PARTLY, claim_verdict
+    """Results as JSON; a claim of several parts has an answer only if all parts were tested."""
+    from classwise.papers.verdict_tables import PARTLY, claim_verdict
 
     verdicts = [(result.item, one) for result in results for one in result.verdicts]
     found = []
     for result in results:
-        facts = dataclasses.asdict(result)
+        facts = result.to_json()
         for plain in facts["verdicts"]:
             summary = claim_verdict(plain["claim"], verdicts)
             plain["answer_of_part"] = plain["answer"] if plain["covers"] else None
@@ -239,7 +247,10 @@ def _report(result: Result) -> None:
         _show_table(table)
     typer.echo("")
     for verdict in result.verdicts:
-        for line in _verdict_lines(verdict):
+        for line in _verdict_lines(verdict, result.evidence):
+            typer.echo(line)
+    for measurement in result.measurements:
+        for line in _measurement_lines(measurement):
             typer.echo(line)
     for line in _claim_lines([result]):
         typer.echo(line)
@@ -248,16 +259,28 @@ def _report(result: Result) -> None:
     typer.echo("")
 
 
-def _verdict_lines(verdict: Verdict) -> list[str]:
+def _verdict_lines(verdict: Verdict, evidence: Evidence) -> list[str]:
     from classwise.papers.catalogue import claim
-    from classwise.papers.page import answer_text, estimate_text
+    from classwise.papers.verdict_tables import answer_text, estimate_text
 
     value, span = estimate_text(verdict)
     about = "" if verdict.covers else f": {claim(verdict.claim)['claim']}"
-    lines = [f"{verdict.claim}{',' if verdict.covers else ''} {answer_text(verdict)}{about}"]
+    lines = [f"{verdict.claim}{',' if verdict.covers else ''} {answer_text(verdict, evidence)}{about}"]
     if verdict.estimand:
         lines.append(f"  {verdict.estimand}: {value} {span}".rstrip())
     return [*lines, *([f"  {verdict.note}"] if verdict.note else [])]
+
+
+def _measurement_lines(measurement: Measurement) -> list[str]:
+    from classwise.papers.catalogue import claim
+    from classwise.papers.verdict_tables import OPEN, measurement_text
+
+    value, span = measurement_text(measurement)
+    interval = f" ({span}; 95 % interval for {measurement.population})" if span else ""
+    return [
+        f"{measurement.question} {OPEN}: {claim(measurement.question)['claim']}",
+        f"  {measurement.quantity}: {value}{interval}",
+    ]
 
 
 def _show_table(table: Table) -> None:

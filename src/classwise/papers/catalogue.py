@@ -300,6 +300,11 @@ def same_claims(name: str) -> tuple[str, ...]:
     return (name, *_read("items.yaml")["same_claims"].get(name, ()))
 
 
+def is_question(name: str) -> bool:
+    """Whether a claim is an open question, for which items report measurements instead of verdicts."""
+    return name in _read("items.yaml")["open_questions"]
+
+
 def claim_parts(name: str) -> tuple[tuple[str, str], ...]:
     """Parts that must be tested before a claim gets a verdict: pairs of a claim and a part of it.
 

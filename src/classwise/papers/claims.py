@@ -18,7 +18,10 @@ from classwise.stats.interval_estimators import IntervalEstimator
 from classwise.stats.intervals import Estimate, two_sided_z
 from classwise.stats.paired import holm
 
-Answer = Literal["holds", "does not hold", "inconclusive"]
+Answer = Literal["supported", "contradicted", "inconclusive"]
+"""What the evidence says about a claim; `classwise.papers.evidence` adds the level at which it was obtained."""
+Basis = Literal["experiment", "computation", "printed numbers"]
+"""What a test uses: trained models, a computation without models such as a closed form, or the paper's own numbers."""
 Limits = tuple[float, float] | None
 CORRELATION = (-1.0, 1.0)
 """The range of a correlation."""
@@ -36,12 +39,23 @@ class Test:
         estimand: description of the estimated quantity; the claim is that it is above zero.
         unit: unit of the estimate: ``points``, ``%²`` or empty.
         estimators: functions from an error level to an estimate with its interval; the claim is that all are above
-            zero. "holds" requires all intervals above zero, each at the full level; "does not hold" requires one
+            zero. "supported" requires all intervals above zero, each at the full level; "contradicted" requires one
             interval below zero, each at its share of the level.
         exact: whether there is no sampling error; the interval is then the value itself.
         limits: range of the estimate, such as -1 and 1 for a correlation; intervals are clipped to it.
         note: remark shown with the verdict.
         covers: the tested parts of the claim, named as in `catalogue.claim_parts`; empty if the claim has one part.
+        basis: what the test uses. A computation and the printed numbers are exact.
+        trainings: number of independent trainings (seeds) of each model that the intervals cover, such as those of
+            `classwise.stats.seeds`; 1 if the intervals are for fixed models.
+
+    Example:
+        >>> from classwise.papers.claims import Test, evaluate
+        >>> from classwise.stats.interval_estimators import interval
+        >>> from classwise.stats.intervals import Estimate
+        >>> gain = interval(Estimate(2.4, 1.4, 3.4))
+        >>> evaluate([Test(claim="cfa23/C11", estimand="gain of the worst class", estimators=[gain])])[0].answer
+        'supported'
     """
 
     __test__ = False  # not a pytest class
@@ -54,6 +68,12 @@ class Test:
     limits: Limits = None
     note: str = ""
     covers: Sequence[str] = ()
+    basis: Basis = "experiment"
+    trainings: int = 1
+
+    def __post_init__(self) -> None:
+        assert self.exact or self.basis == "experiment", "a computation has no sampling error"
+        assert self.trainings == 1 or (self.trainings > 1 and not self.exact), "exact tests are for fixed models"
 
     def decide(self, level: float) -> tuple[Answer, Estimate, int]:
         """Decide the claim at an error level.
@@ -67,12 +87,12 @@ class Test:
                 return "inconclusive", estimate, 1
         lowest = min(full, key=lambda estimate: estimate.low)
         if lowest.low > 0:
-            return "holds", lowest, 1
+            return "supported", lowest, 1
         count = len(self.estimators)
         refuting = min((estimator(level / count) for estimator in self.estimators), key=lambda estimate: estimate.high)
         not_above = self.exact and lowest.low <= 0
         if refuting.high < 0 or not_above:
-            return "does not hold", refuting, count
+            return "contradicted", refuting, count
         return ("inconclusive", lowest, 1) if lowest.high >= 0 else ("inconclusive", refuting, count)
 
     def p_value(self) -> float:
@@ -98,7 +118,8 @@ class Verdict:
 
     Attributes:
         claim: claim id.
-        answer: ``holds``, ``does not hold`` or ``inconclusive`` (at this scale).
+        answer: ``supported``, ``contradicted`` or ``inconclusive``, by the evidence of this result;
+            `classwise.papers.evidence.verdict_text` qualifies it by the level of the evidence.
         estimand: description of the estimated quantity; empty if the claim was not tested.
         value: estimate, with its interval ``low`` to ``high`` at `level`; NaN if there is no estimate.
         unit: unit of the estimate.
@@ -110,6 +131,8 @@ class Verdict:
         exact: whether there is no sampling error.
         note: remark shown with the verdict.
         covers: the tested parts of the claim; empty if the claim has one part, or was not tested.
+        basis: what the test used.
+        trainings: number of independent trainings of each model that the interval covers; 1 for fixed models.
     """
 
     claim: str
@@ -127,6 +150,8 @@ class Verdict:
     exact: bool = False
     note: str = ""
     covers: Sequence[str] = ()
+    basis: Basis = "experiment"
+    trainings: int = 1
 
 
 def not_tested(claim: str, reason: str) -> Verdict:
@@ -177,7 +202,7 @@ def correct_jointly(verdicts: Sequence[Verdict], alpha: float = ALPHA) -> tuple[
     for position, rank in enumerate(p_values.argsort().argsort().tolist()):
         one = verdicts[tested[position]]
         rescaled = _rescaled(one, alpha / (len(tested) - min(rank, rejected)))
-        excludes_zero = rescaled.low > 0 if one.answer == "holds" else rescaled.high < 0
+        excludes_zero = rescaled.low > 0 if one.answer == "supported" else rescaled.high < 0
         answer: Answer = one.answer if adjusted[position] <= alpha and excludes_zero else "inconclusive"
         corrected[tested[position]] = replace(rescaled, answer=answer, adjusted=float(adjusted[position]))
     return tuple(corrected)
@@ -203,11 +228,6 @@ class ClaimSummary:
     def partial(self) -> bool:
         """Whether some parts were tested and others were not."""
         return bool(self.tested and self.untested)
-
-    @property
-    def answers(self) -> tuple[Answer, ...]:
-        """Distinct answers of the verdicts; empty if some parts were tested and others were not."""
-        return () if self.partial else tuple(dict.fromkeys(one.answer for _, one in self.verdicts))
 
 
 def summarise_claim(
@@ -274,4 +294,6 @@ def _verdict(test: Test, level: float, p_value: float) -> Verdict:
         exact=test.exact,
         note=test.note,
         covers=tuple(test.covers),
+        basis=test.basis,
+        trainings=test.trainings,
     )

@@ -63,6 +63,10 @@ class Context:
         """Store key of each requested training to the name of its recipe."""
         self.requested: dict[str, Recipe] = {}
         """Store key of each requested training to its recipe."""
+        self.train_images_of: dict[str, tuple[str, int]] = {}
+        """Store key of each requested training to its data set and the number of its images."""
+        self.tested: set[int] = set()
+        """Numbers of test images of the audits."""
 
     def for_data_sets(self, names: Sequence[str]) -> tuple[dict[str, Context], dict[str, str]]:
         """Create a context for each available data set; all share the store and the record of trainings.
@@ -80,6 +84,7 @@ class Context:
         for name in names:
             own = Context(on_data_set(self.scale, name), self.store, device=self.device, progress=self.progress)
             own.trainings, own.requested = self.trainings, self.requested
+            own.train_images_of, own.tested = self.train_images_of, self.tested
             try:
                 _ = own.train_images, own.test_images
             except ClasswiseError as error:
@@ -184,6 +189,7 @@ class Context:
         )
         self.trainings[training.key] = name
         self.requested[training.key] = recipe
+        self.train_images_of[training.key] = (self.scale.data, len(data))
         return training
 
     def audit(
@@ -212,10 +218,11 @@ class Context:
             trace: indices of images whose confidences are recorded at every step.
             save: tensors to save for every image.
         """
-        default = self.few_images if few else self.test_images
+        chosen = images if images is not None else self.few_images if few else self.test_images
+        self.tested.add(len(chosen))
         return self.store.audit(
             trained,
-            default if images is None else images,
+            chosen,
             attacks,
             self.scale.threat,
             which=which,

@@ -9,6 +9,7 @@ from typing import ClassVar
 
 from classwise.papers.claims import Test
 from classwise.papers.context import Context, Training
+from classwise.papers.measurements import Measurement
 from classwise.papers.scales import Name, Scale
 from classwise.reporting.svg import Drawing
 from classwise.reporting.tables import Table
@@ -23,12 +24,14 @@ class Findings:
         figures: pairs of a drawing and its caption.
         tests: tests of the claims, corrected jointly for multiple testing.
         not_tested: claim id to the reason why this scale cannot test it.
+        measurements: measured quantities for open questions, without verdicts.
     """
 
     tables: Sequence[Table] = ()
     figures: Sequence[tuple[Drawing, str]] = ()
     tests: Sequence[Test] = ()
     not_tested: Mapping[str, str] = field(default_factory=dict)
+    measurements: Sequence[Measurement] = ()
 
 
 class Experiment(ABC):

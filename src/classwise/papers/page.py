@@ -6,7 +6,7 @@ import dataclasses
 import itertools
 import os
 import re
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Container, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,19 +15,17 @@ from markupsafe import Markup, escape
 from classwise.core.storage import write_text
 from classwise.papers import catalogue
 from classwise.papers.catalogue import Item
-from classwise.papers.claims import ClaimSummary, Verdict, correct_jointly, summarise_claim
+from classwise.papers.claims import correct_jointly
 from classwise.papers.printed import printed_table
 from classwise.papers.result import Result
 from classwise.papers.scales import NAMES
 from classwise.papers.store import Store
+from classwise.papers.verdict_tables import claims_table, measurement_table, verdict_table
 from classwise.reporting.escape import checked_svg, visible
-from classwise.reporting.formatting import NONE, level, probability
 from classwise.reporting.tables import Cell, Row, Table
 from classwise.reporting.templating import render
 
 _ITEM = re.compile(r"\w+/[\w.-]+")
-PARTLY = "partly tested"
-ANSWERS = {"holds": "holds", "does not hold": "does not hold", "inconclusive": "inconclusive at this scale"}
 
 
 def paper_page(name: str, store: Store | None, path: str | os.PathLike[str]) -> Path:
@@ -64,71 +62,6 @@ def corrected(results: Sequence[Result]) -> list[Result]:
     return replaced
 
 
-def verdict_table(verdicts: Sequence[Verdict]) -> Table:
-    """Table with a row for each verdict: claim, answer, estimate with its adjusted interval, adjusted p-value."""
-    rows = [
-        Row(
-            one.claim.partition("/")[2],
-            [
-                Cell(catalogue.claim(one.claim)["claim"], one.estimand),
-                Cell(answer_text(one), one.note),
-                Cell(*estimate_text(one)),
-                Cell("exact" if one.exact else probability(one.adjusted).replace(" ", "\N{NO-BREAK SPACE}")),
-            ],
-            weak=one.answer == "does not hold",
-            good=one.answer == "holds",
-        )
-        for one in verdicts
-    ]
-    note = (
-        "p-values are corrected by Holm's procedure over all tests of the paper at this scale; each interval is at the "
-        "corresponding level."
-    )
-    return Table("Claims", ("claim", "statement", "verdict", "estimate", "adjusted p"), rows, note)
-
-
-def claims_table(name: str, results_by_item: Mapping[str, Sequence[Result]]) -> Table:
-    """Table with a row for each claim of a paper: its statement and the verdicts of the items that test it.
-
-    Args:
-        name: name of the paper.
-        results_by_item: results by item, largest scale first; only the first is used. A claim shared with another
-            paper also uses the items of that paper.
-    """
-    by_claim: dict[str, list[tuple[str, Verdict]]] = {}
-    for item, results in results_by_item.items():
-        for one in results[0].verdicts if results else ():
-            by_claim.setdefault(one.claim, []).append((item, one))
-    verdicts = [pair for pairs in by_claim.values() for pair in pairs]
-    rows = []
-    for claim in catalogue.facts(name)["claims"]:
-        summary = claim_verdict(claim["id"], verdicts)
-        rows.append(
-            Row(
-                claim["id"].partition("/")[2],
-                [Cell(claim["claim"], f"The paper: {claim['paper']}"), _summary_cell(summary)],
-                weak=summary.answers == ("does not hold",),
-                good=summary.answers == ("holds",),
-            )
-        )
-    return Table("Claims of the paper and verdicts of these runs", ("claim", "statement", "verdict"), rows)
-
-
-def claim_verdict(claim: str, verdicts: Sequence[tuple[str, Verdict]]) -> ClaimSummary:
-    """Summarise the verdicts on a claim; it is "partly tested" if only some of its parts were tested."""
-    return summarise_claim(claim, catalogue.claim_parts(claim), verdicts)
-
-
-def partly_text(summary: ClaimSummary) -> str:
-    """Text that lists the tested and the untested parts of a claim."""
-    return f"{PARTLY}: {', '.join(summary.tested)}; not tested: {', '.join(summary.untested)}"
-
-
-def answer_text(one: Verdict) -> str:
-    """Text of an answer, preceded by the parts of the claim that the test covers."""
-    return f"{', '.join(one.covers)}: {ANSWERS[one.answer]}" if one.covers else ANSWERS[one.answer]
-
-
 def _linked(table: Table, here: Container[str]) -> Table:
     """Turn the item ids in the last column into links if the items are on this page."""
 
@@ -140,34 +73,6 @@ def _linked(table: Table, here: Container[str]) -> Table:
         return [*others, Cell(last.text, Markup(_ITEM.sub(link, str(escape(visible(last.span))))))]  # noqa: S704  # escaped
 
     return dataclasses.replace(table, rows=[dataclasses.replace(row, cells=cells(row)) for row in table.rows])
-
-
-def _summary_cell(summary: ClaimSummary) -> Cell:
-    """Cell of the answers to a claim, each with the items that gave it."""
-    if summary.partial:
-        items_of = dict.fromkeys(item for item, one in summary.verdicts if one.estimand)
-        return Cell(partly_text(summary), f"tested by {', '.join(items_of)}")
-    items: dict[str, list[str]] = {}
-    for item, one in summary.verdicts:
-        items.setdefault(ANSWERS[one.answer], []).append(item)
-    if not items:
-        return Cell("not tested yet")
-    item_lists = {answer: ", ".join(dict.fromkeys(where)) for answer, where in items.items()}
-    if len(item_lists) == 1:
-        return Cell(*item_lists.popitem())
-    return Cell("; ".join(item_lists), "; ".join(f"{answer}: {where}" for answer, where in item_lists.items()))
-
-
-def estimate_text(one: Verdict) -> tuple[str, str]:
-    """Texts of an estimate and of its interval."""
-    if one.value != one.value:  # NaN: nothing was estimated
-        return NONE, ""
-    value = f"{one.value:+z.2f} {one.unit}".strip()
-    if one.low != one.low:
-        return value, "" if one.exact else "no interval: all resamples are equal"
-    return (
-        (value, "") if one.exact else (value, f"{one.low:+z.2f} to {one.high:+z.2f} ({level(one.level / one.shares)})")
-    )
 
 
 def _context(name: str, store: Store | None) -> dict[str, Any]:
@@ -220,7 +125,9 @@ def _item(item: Item, results: Sequence[Result]) -> dict[str, Any]:
                 "setting": result.setting,
                 "tables": result.tables,
                 "figures": [(checked_svg(figure.svg), figure.caption) for figure in result.figures],
-                "verdicts": verdict_table(result.verdicts) if result.verdicts else None,
+                "evidence": result.evidence.settings,
+                "verdicts": verdict_table(result.verdicts, result.evidence) if result.verdicts else None,
+                "measurements": measurement_table(result.measurements) if result.measurements else None,
                 "facts": f"{_trainings(len(result.runs))}, {_time(result)}, classwise {result.version}",
             }
             for result in results

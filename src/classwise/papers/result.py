@@ -14,10 +14,12 @@ from classwise.core.errors import ClasswiseError
 from classwise.core.storage import write_text
 from classwise.core.version import __version__
 from classwise.papers.claims import Verdict
+from classwise.papers.evidence import Evidence, verdict_text
+from classwise.papers.measurements import Measurement
 from classwise.papers.scales import Name
 from classwise.reporting.tables import Cell, Row, Table
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,11 +36,12 @@ class Result:
 
     Attributes:
         item: item id, such as ``kdd21/T1``.
-        scale: name of the scale.
+        evidence: scale and budget of the result.
         setting: description of the scale.
         tables: numbers with intervals, next to the printed ones.
         figures: figures with captions.
         verdicts: verdicts on claims.
+        measurements: measured quantities for open questions.
         runs: store key of each training to its recipe name.
         seconds: duration. If ``work`` is given, it includes each training and audit once; otherwise (results of
             earlier versions) it excludes those loaded from the store.
@@ -47,24 +50,37 @@ class Result:
     """
 
     item: str
-    scale: Name
+    evidence: Evidence
     setting: str
     tables: Sequence[Table] = ()
     figures: Sequence[Figure] = ()
     verdicts: Sequence[Verdict] = ()
+    measurements: Sequence[Measurement] = ()
     runs: Mapping[str, str] = field(default_factory=dict)
     seconds: float = 0.0
     work: Mapping[str, float | None] | None = None
     version: str = __version__
 
     @property
+    def scale(self) -> Name:
+        """Name of the scale."""
+        return self.evidence.scale
+
+    @property
     def own_seconds(self) -> float:
         """Seconds spent outside trainings and audits."""
         return self.seconds - sum(seconds for seconds in (self.work or {}).values() if seconds is not None)
 
+    def to_json(self) -> dict[str, Any]:
+        """The result as JSON values; the ``text`` of a verdict states its answer and the level of its evidence."""
+        plain: dict[str, Any] = _finite(dataclasses.asdict(self))
+        for fields, verdict in zip(plain["verdicts"], self.verdicts, strict=True):
+            fields["text"] = verdict_text(verdict, self.evidence)
+        return plain
+
     def save(self, path: Path) -> None:
         """Write the result as JSON, atomically."""
-        plain = {"schema_version": SCHEMA_VERSION, **_finite(dataclasses.asdict(self))}
+        plain = {"schema_version": SCHEMA_VERSION, **self.to_json()}
         write_text(path, json.dumps(plain, indent=1, ensure_ascii=False) + "\n")
 
     @staticmethod
@@ -99,16 +115,33 @@ class Result:
             ]
             figures = [Figure(**figure) for figure in plain.pop("figures")]
             verdicts = [Verdict(**_verdict_fields(verdict)) for verdict in plain.pop("verdicts")]
-            return Result(tables=tables, figures=figures, verdicts=verdicts, **plain)
+            measurements = [Measurement(**_with_nan(one)) for one in plain.pop("measurements")]
+            evidence = plain.pop("evidence")
+            evidence = {key: tuple(value) if isinstance(value, list) else value for key, value in evidence.items()}
+            return Result(
+                tables=tables,
+                figures=figures,
+                verdicts=verdicts,
+                measurements=measurements,
+                evidence=Evidence(**evidence),
+                **plain,
+            )
         except (ValueError, KeyError, TypeError) as error:
             raise ClasswiseError(damaged) from error
 
 
 def _verdict_fields(plain: Mapping[str, Any]) -> dict[str, Any]:
-    """Convert the JSON fields of a verdict: null is NaN (for ``limits``: None), a list is a tuple."""
-    fields = {key: math.nan if value is None else value for key, value in plain.items()}
+    """Convert the JSON fields of a verdict: null is NaN (for ``limits``: None), a list is a tuple.
+
+    The text is derived from the other fields and the evidence.
+    """
+    fields = _with_nan({key: value for key, value in plain.items() if key != "text"})
     limits = plain.get("limits")
     return {**fields, "limits": None if limits is None else tuple(limits), "covers": tuple(plain.get("covers", ()))}
+
+
+def _with_nan(plain: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: math.nan if value is None else value for key, value in plain.items()}
 
 
 def _finite(value: Any) -> Any:

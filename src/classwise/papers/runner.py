@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
+from collections.abc import Iterable, Sequence
+from typing import TypeVar
 
 from classwise.core.errors import ClasswiseError, unknown
 from classwise.core.progress import Progress
 from classwise.papers import catalogue
 from classwise.papers.catalogue import EXPERIMENTS
-from classwise.papers.claims import evaluate, not_tested
+from classwise.papers.claims import Test, evaluate, not_tested
 from classwise.papers.context import Context, recipe_at
+from classwise.papers.evidence import Evidence
 from classwise.papers.experiment import Experiment
 from classwise.papers.result import Figure, Result
 from classwise.papers.scales import NAMES, Scale
 from classwise.papers.store import Store
+
+Value = TypeVar("Value", str, int, float)
 
 
 def experiment(name: str) -> Experiment:
@@ -65,14 +71,16 @@ def run(name: str, scale: str, store: Store, *, device: str = "cpu", progress: P
     with store.collect_work() as work:
         findings = chosen_experiment.run(context)
     _check_declared(chosen_experiment, context)
+    _check_trainings(findings.tests, context)
     own = time.monotonic() - started - work.waited
     result = Result(
         item=name,
-        scale=chosen.name,
+        evidence=evidence_of(context),
         setting=chosen.about,
         tables=tuple(findings.tables),
         figures=tuple(Figure(svg=drawing.svg(), caption=caption) for drawing, caption in findings.figures),
         verdicts=(*evaluate(findings.tests), *(not_tested(*pair) for pair in findings.not_tested.items())),
+        measurements=tuple(findings.measurements),
         runs=dict(context.trainings),
         seconds=round(own + sum(seconds for seconds in work.seconds.values() if seconds is not None), 2),
         work=work.seconds,
@@ -86,3 +94,41 @@ def _check_declared(one: Experiment, context: Context) -> None:
     declared = {recipe_at(context.scale, training).digest() for training in one.trainings(context.scale).values()}
     undeclared = sorted({recipe.name for recipe in context.requested.values() if recipe.digest() not in declared})
     assert not declared or not undeclared, f"{one.item}: undeclared trainings: {', '.join(undeclared)}"
+
+
+def evidence_of(context: Context) -> Evidence:
+    """The level of the evidence from the trainings and audits that an experiment requested.
+
+    Trainings whose recipes differ only in the seed are trainings of one model.
+    """
+    recipes, images = context.requested.values(), context.train_images_of.values()
+    return Evidence(
+        scale=context.scale.name,
+        trainings=min(_seeds_per_model(context), default=0),
+        data=_distinct(data for data, _ in images),
+        train_images=_distinct(count for _, count in images),
+        epochs=_distinct(recipe.epochs for recipe in recipes),
+        networks=_distinct(recipe.model.name for recipe in recipes),
+        widths=_distinct(recipe.model.width for recipe in recipes),
+        test_images=_distinct(context.tested),
+    )
+
+
+def _seeds_per_model(context: Context) -> list[int]:
+    """Number of seeds of each requested model; a model is a recipe without its seed, and the training images."""
+    seeds: dict[tuple[str, str, int], set[int]] = {}
+    for key, recipe in context.requested.items():
+        model = dataclasses.replace(recipe, seed=0).digest()
+        seeds.setdefault((model, *context.train_images_of[key]), set()).add(recipe.seed)
+    return [len(known) for known in seeds.values()]
+
+
+def _check_trainings(tests: Sequence[Test], context: Context) -> None:
+    """Check that no test states more trainings of a model than the experiment requested."""
+    most = max(_seeds_per_model(context), default=1)
+    for test in tests:
+        assert test.trainings <= most, f"{test.claim}: intervals over {test.trainings} trainings, of {most} requested"
+
+
+def _distinct(values: Iterable[Value]) -> tuple[Value, ...]:
+    return tuple(sorted(set(values)))

@@ -45,7 +45,7 @@ def test_claims_of_the_printed_counts() -> None:
     assert values[2] == pytest.approx([14.1, 11.8 - 14.1 / 2, 17.3, 17.0 - 17.3 / 2])
     assert all(part(0.05).low < part(0.05).value < part(0.05).high for part in white.estimators)
     answers = {one.claim: one.answer for one in evaluate([white, adjusted, taken])}
-    assert answers["kdd21/C26"] == "holds"
+    assert answers["kdd21/C26"] == "supported"
 
 
 def test_rows_precede_the_printed_ones() -> None:

@@ -139,6 +139,7 @@ class Fluctuation(Experiment):
                 estimators=[exactly(_saved_passes(run))],
                 unit="forward passes",
                 exact=True,
+                basis="computation",
                 note="a gradient of activations or weights counts as one pass; this library also evaluates "
                 "the online model",
             ),

@@ -60,10 +60,11 @@ class Toy(Experiment):
         tests = [
             Test(
                 claim=claim,
-                estimand=f"{statements[name].says} ({statements[name].cases:,} cases; 1 if all hold)",
+                estimand=f"{statements[name].says} ({statements[name].cases:,} cases; 1 if all are true)",
                 estimators=[exactly(1.0 if statements[name].holds else -1.0)],
                 unit="",
                 exact=True,
+                basis="computation",
             )
             for claim, name in THEOREMS.items()
         ]
@@ -83,7 +84,7 @@ class Toy(Experiment):
         ]
         return Findings(
             tables=(
-                Table(f"Theorems on a grid of {len(grid)} models", ("statement", "holds", "cases", "failures"), rows),
+                Table(f"Theorems on a grid of {len(grid)} models", ("statement", "true", "cases", "failures"), rows),
                 Table("Optimal weights of the plotted model", ("optimum of", "w"), optima),
             ),
             figures=(
@@ -176,7 +177,7 @@ class GradientOfWeights(Experiment):
         note = "Checked by central differences. Eq. 4 lacks the factor 1/T of the derivative for logits w_i z / T."
         return Findings(
             tables=(
-                Table(f"Equation 4 on {len(cases)} cases", ("statement", "holds", "cases", "failures"), rows, note),
+                Table(f"Equation 4 on {len(cases)} cases", ("statement", "true", "cases", "failures"), rows, note),
             ),
             figures=(
                 (

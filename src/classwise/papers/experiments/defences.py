@@ -253,7 +253,7 @@ class RankConsistency(Experiment):
                     estimators=[lowered(interval(ours.lowest), CORRELATION[1])],
                     unit="",
                     limits=CORRELATION,
-                    note="sampling noise lowers the estimate, so the claim cannot be refuted",
+                    note="sampling noise lowers the estimate, so the claim cannot be contradicted",
                     covers=("this run",),
                 ),
                 Test(
@@ -262,7 +262,7 @@ class RankConsistency(Experiment):
                     estimators=[exactly(printed.lowest.value - 0.5)],
                     unit="",
                     exact=True,
-                    note="about the printed numbers, not about this run",
+                    basis="printed numbers",
                     covers=("printed numbers",),
                 ),
             ),

@@ -36,6 +36,7 @@ def homing_matrices(context: Context) -> Homing:
     The computation is locked in the store, so that one process at a time runs it.
     """
     trained = context.train("at")
+    context.tested.add(len(context.test_images))
     name = f"homing-{context.scale.name}"
     with context.store.timed(f"{name}-{trained.key}", trained.run.path / name, context.progress):
         return homing(

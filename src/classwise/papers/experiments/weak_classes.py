@@ -143,7 +143,8 @@ class WeakClasses(Experiment):
                     estimators=[lowered(interval(robust.agreement.lowest), CORRELATION[1])],
                     unit="",
                     limits=CORRELATION,
-                    note="one training of each; sampling noise lowers the estimate, so the claim cannot be refuted",
+                    note="one training of each; sampling noise lowers the estimate, so the claim cannot be "
+                    "contradicted",
                     covers=self.covers(context.scale),
                 ),
             ),

@@ -67,7 +67,7 @@ class NormsAndRobustness(Experiment):
                     unit="",
                     limits=(NONE - 1, NONE),
                     note="'none' is interpreted as below 0.5; sampling noise lowers the correlation, so the "
-                    "claim can only be refuted",
+                    "claim cannot be supported",
                 ),
             ),
         )

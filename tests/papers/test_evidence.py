@@ -1,0 +1,165 @@
+"""Texts of verdicts at each level of evidence, and the evidence of a run."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from pathlib import Path
+
+import pytest
+
+from classwise.papers import runner
+from classwise.papers.claims import Answer, Basis, Test, Verdict, evaluate
+from classwise.papers.context import Context
+from classwise.papers.evidence import CONFIRMING, Evidence, verdict_text
+from classwise.papers.scales import FASHION, NAMES, REDUCED, Name
+from classwise.papers.store import Store
+from classwise.stats.interval_estimators import exactly, interval
+from classwise.stats.intervals import Estimate
+from classwise.training.recipe import Recipe
+
+ANSWERS: tuple[Answer, ...] = ("supported", "contradicted", "inconclusive")
+BUDGET = Evidence(
+    scale="reduced",
+    trainings=1,
+    data=("cifar10",),
+    train_images=(5000,),
+    epochs=(12,),
+    networks=("preactresnet18",),
+    widths=(0.25,),
+)
+SETTINGS = "1 training, 5,000 images, 12 epochs, quarter width"
+
+
+def verdict(answer: Answer, *, basis: Basis = "experiment", trainings: int = 1) -> Verdict:
+    return Verdict(claim="kdd21/C8", answer=answer, estimand="a number", basis=basis, trainings=trainings)
+
+
+@pytest.mark.parametrize(
+    ("answer", "text"),
+    [("supported", "supported"), ("contradicted", "not observed"), ("inconclusive", "inconclusive")],
+)
+def test_reduced_evidence_neither_confirms_nor_refutes(answer: Answer, text: str) -> None:
+    assert verdict_text(verdict(answer), BUDGET) == f"{text} at reduced scale ({SETTINGS})"
+    assert verdict_text(verdict(answer), BUDGET, short=True) == f"{text} at reduced scale"
+
+
+@pytest.mark.parametrize("answer", ANSWERS)
+def test_a_smoke_run_is_no_evidence(answer: Answer) -> None:
+    assert verdict_text(verdict(answer), dataclasses.replace(BUDGET, scale="smoke")) == "smoke run, no evidence"
+
+
+@pytest.mark.parametrize("scale", NAMES)
+@pytest.mark.parametrize(
+    ("basis", "words"), [("computation", "exact computation"), ("printed numbers", "the printed numbers")]
+)
+def test_computations_have_no_scale(scale: Name, basis: Basis, words: str) -> None:
+    for answer in ANSWERS:
+        assert verdict_text(verdict(answer, basis=basis), Evidence(scale=scale)) == f"{answer} by {words}"
+
+
+def test_confirmed_and_refuted_require_full_scale_and_intervals_over_three_trainings() -> None:
+    """Over all combinations of the scale, the trainings of each model, and those that the interval covers."""
+    found = set()
+    for scale, trainings, covered, answer in itertools.product(NAMES, (0, 1, 2, 3, 4, 10), (1, 2, 3, 4, 10), ANSWERS):
+        text = verdict_text(verdict(answer, trainings=covered), Evidence(scale=scale, trainings=trainings))
+        word = text.partition(" ")[0]
+        if word in {"confirmed", "refuted"}:
+            assert (scale, covered >= 3, answer) == (
+                "full",
+                True,
+                "supported" if word == "confirmed" else "contradicted",
+            )
+            found.add(covered)
+        if scale == "full" and covered >= 3:
+            assert (word in {"confirmed", "refuted"}) == (answer != "inconclusive")
+    assert found == {3, 4, 10}
+    assert CONFIRMING == 3
+
+
+@pytest.mark.parametrize(
+    ("trainings", "covered", "text"),
+    [
+        (1, 1, "supported at full scale (1 training)"),
+        (2, 2, "supported at full scale (2 trainings)"),
+        (3, 1, "supported at full scale (3 trainings, intervals for fixed models)"),
+        (3, 3, "confirmed at full scale (3 trainings)"),
+        (1, 3, "confirmed at full scale (3 trainings)"),  # another model of the item has one training
+    ],
+)
+def test_trainings_at_full_scale(trainings: int, covered: int, text: str) -> None:
+    level = dataclasses.replace(BUDGET, scale="full", trainings=trainings)
+    assert verdict_text(verdict("supported", trainings=covered), level) == text
+
+
+def test_settings_name_what_differs_from_the_usual() -> None:
+    several = dataclasses.replace(
+        BUDGET,
+        trainings=2,
+        data=("cifar10", "mnist"),
+        train_images=(5000, 10_000),
+        epochs=(6, 12),
+        networks=("lenet", "vgg16"),
+        widths=(0.125, 1.0),
+    )
+    expected = "2 trainings, 5,000 to 10,000 images of cifar10 and mnist, 6 to 12 epochs, 2 networks, width 0.125 to 1"
+    assert several.settings == expected
+    small = dataclasses.replace(BUDGET, data=("mnist",), epochs=(1,), networks=("small-cnn",), widths=(1.0,))
+    assert small.settings == "1 training, 5,000 images of mnist, 1 epoch, small-cnn"
+    assert Evidence(scale="reduced").settings == ""
+    assert verdict_text(verdict("supported"), Evidence(scale="reduced")) == "supported at reduced scale"
+
+
+def requested(context: Context, overrides: dict[str, object], count: int = 5000) -> None:
+    """Record a training as `Context.train` does, without training."""
+    recipe: Recipe = context.recipe("at", overrides)
+    key = f"key {len(context.requested)}"
+    context.requested[key], context.train_images_of[key] = recipe, (context.scale.data, count)
+
+
+def test_evidence_counts_the_seeds_of_each_model(tmp_path: Path) -> None:
+    context = Context(REDUCED, Store(tmp_path / "store"))
+    assert runner.evidence_of(context) == Evidence(scale="reduced")
+    requested(context, {})
+    context.tested |= {200, 1000}
+    assert runner.evidence_of(context) == dataclasses.replace(BUDGET, test_images=(200, 1000))
+    assert runner.evidence_of(context).settings == SETTINGS
+    for seed in (1, 2):
+        requested(context, {"seed": seed})
+    assert runner.evidence_of(context).trainings == 3
+    requested(context, {"seed": 2, "model.width": 0.5})
+    found = runner.evidence_of(context)
+    assert (found.trainings, found.widths) == (1, (0.25, 0.5))
+
+
+def test_evidence_of_several_data_sets_is_shared(tmp_path: Path) -> None:
+    context = Context(FASHION, Store(tmp_path / "store"))
+    requested(context, {})
+    own = Context(dataclasses.replace(FASHION, data="mnist"), context.store)
+    own.trainings, own.requested, own.train_images_of = context.trainings, context.requested, context.train_images_of
+    requested(own, {"seed": 1}, 10_000)
+    found = runner.evidence_of(context)
+    assert (found.data, found.train_images, found.trainings) == (("fashion-mnist", "mnist"), (5000, 10_000), 1)
+
+
+def test_a_test_cannot_state_more_trainings_than_were_requested(tmp_path: Path) -> None:
+    context = Context(REDUCED, Store(tmp_path / "store"))
+    part = interval(Estimate(2.0, 1.0, 3.0))
+    one = Test(claim="cfa23/C11", estimand="a number", estimators=[part], trainings=3)
+    for seed in range(2):
+        requested(context, {"seed": seed})
+    with pytest.raises(AssertionError, match="cfa23/C11: intervals over 3 trainings, of 2 requested"):
+        runner._check_trainings([one], context)
+    requested(context, {"seed": 2})
+    runner._check_trainings([one], context)
+    (found,) = evaluate([one])
+    assert (found.trainings, found.basis) == (3, "experiment")
+
+
+def test_exact_tests_are_not_over_trainings() -> None:
+    with pytest.raises(AssertionError, match="no sampling error"):
+        Test(claim="cfa23/C1", estimand="a", estimators=[exactly(1)], basis="computation")
+    with pytest.raises(AssertionError, match="fixed models"):
+        Test(claim="cfa23/C1", estimand="a", estimators=[exactly(1)], exact=True, trainings=3)
+    with pytest.raises(AssertionError, match="fixed models"):
+        Test(claim="cfa23/C1", estimand="a", estimators=[exactly(1)], trainings=0)

@@ -101,9 +101,16 @@ def test_the_gap_of_printed_rows() -> None:
     sides = counts(TABLE_1["Madry", "transfer"]), counts(TABLE_1["Madry", "PGD"])
     found = gap_of(*sides, [str(label) for label in range(10)], resamples=300)
     assert [round(100 * each.value, 1) for each in found.discrepancy] == [19.4, 46.3]
-    assert [1e4 * each.value for each in found.variance] == pytest.approx([56.1, 224.3], abs=0.15)
+    plug_in = [1e4 * side.accuracy.var() for side in sides]
+    assert plug_in == pytest.approx([56.1, 224.3], abs=0.15)
+    sampling = [9 / 10 * (1e4 * side.accuracy * (1 - side.accuracy) / 999).mean() for side in sides]
+    corrected = np.array(plug_in) - sampling
+    assert [1e4 * each.value for each in found.variance] == pytest.approx(corrected)
+    assert all(each.low < each.value < each.high for each in found.variance)
+    assert found.variance_ratio.value == pytest.approx(corrected[1] / corrected[0])
+    assert found.discrepancy_ratio.value == pytest.approx(46.3 / 19.4)
+    assert found.variance_ratio.low > 2.5
     assert found.discrepancy_ratio.low > 1
-    assert found.variance_ratio.value == pytest.approx(224.3 / 56.1, rel=0.01)
     ranked = table_1().T[["Madry, transfer", "Madry, PGD"]].corr("spearman")
     assert found.order.value == pytest.approx(ranked.iloc[0, 1])
     other = dataclasses.replace(outcomes().meta, class_names=tuple("uvwxyz"))

@@ -16,9 +16,9 @@ from classwise.core.errors import ClasswiseError
 from classwise.reporting import formatting
 from classwise.reporting.figures.dots import ROW_WIDTH, Value, dot_rows
 from classwise.reporting.svg import Drawing
-from classwise.stats.counts import ClassCounts, FloatArray, ratio
+from classwise.stats import gap_intervals, metric_intervals
+from classwise.stats.counts import ClassCounts, FloatArray
 from classwise.stats.intervals import Estimate, class_intervals
-from classwise.stats.metrics import class_variance, max_class_discrepancy
 from classwise.stats.ranks import Association, spearman, spearman_matrix
 from classwise.stats.resampling import RESAMPLES, percentiles, resampled_counts
 
@@ -32,15 +32,17 @@ class Gap(AnalysisResult):
     Attributes:
         classes: a row for each class with images in both: ``standard`` and ``robust`` (accuracies), each with ``_n``,
             ``_low`` and ``_high`` (of level ``alpha``, for new images).
-        discrepancy: MCD of the standard and of the robust model, fractions.
-        discrepancy_ratio: the second over the first.
-        variance: CV of both, fractions squared.
+        counts: counts of the standard and of the robust model, of these classes.
+        discrepancy: MCD of both, fractions: the plug-in value, biased up, with bounds that are valid for equal classes.
+        discrepancy_ratio: the second over the first, with such bounds.
+        variance: CV of both, fractions squared: unbiased estimates (`classwise.stats.gap_intervals.variance`).
         variance_ratio: the second over the first.
         order: Spearman's correlation of the two class rankings, with its permutation p-value over classes.
         order_interval: the same correlation with an interval for new images.
     """
 
     classes: pd.DataFrame
+    counts: tuple[ClassCounts, ClassCounts]
     discrepancy: tuple[Estimate, Estimate]
     discrepancy_ratio: Estimate
     variance: tuple[Estimate, Estimate]
@@ -69,8 +71,8 @@ def gap(
 ) -> Gap:
     """Compare a standard model's clean accuracies with a robust model's accuracies under attack (iclr21 Figure 7).
 
-    For the intervals the images of each class are resampled, independently for the two models. MCD and CV are biased up
-    by noise, and resampling adds to the bias: the intervals of small gaps are too high.
+    Noise biases the plug-in MCD and CV up. CV is corrected for this bias; MCD has bounds that are valid under it. For
+    the interval of the rank correlation the images of each class are resampled, independently for the two models.
 
     Args:
         standard: outcomes of the standard model, of which the clean accuracies are used.
@@ -109,19 +111,15 @@ def gap_of(
     resampled = [
         resampled_counts(side, resamples=resamples, seed=seed + n) for n, side in enumerate((standard, robust))
     ]
-    sides = (standard.accuracy, robust.accuracy)
-    discrepancy = [np.ptp(accuracies, axis=1) for accuracies in resampled]
-    variance = [accuracies.var(axis=1) for accuracies in resampled]
-    gaps = [max_class_discrepancy(side) for side in sides]
-    variances = [class_variance(side) for side in sides]
-    order = spearman(*sides, seed=seed)
+    order = spearman(standard.accuracy, robust.accuracy, seed=seed)
     correlations = np.array([_rank_correlation(*pair) for pair in zip(*resampled, strict=True)])
     return Gap(
         classes=pd.DataFrame(columns, index=pd.Index(names, name="class")),
-        discrepancy=(percentiles(gaps[0], discrepancy[0], alpha), percentiles(gaps[1], discrepancy[1], alpha)),
-        discrepancy_ratio=percentiles(float(ratio(gaps[1], gaps[0])), ratio(discrepancy[1], discrepancy[0]), alpha),
-        variance=(percentiles(variances[0], variance[0], alpha), percentiles(variances[1], variance[1], alpha)),
-        variance_ratio=percentiles(float(ratio(variances[1], variances[0])), ratio(variance[1], variance[0]), alpha),
+        counts=(standard, robust),
+        discrepancy=(metric_intervals.discrepancy(standard, alpha), metric_intervals.discrepancy(robust, alpha)),
+        discrepancy_ratio=gap_intervals.discrepancy_ratio(robust, standard, alpha),
+        variance=(gap_intervals.variance(standard, alpha), gap_intervals.variance(robust, alpha)),
+        variance_ratio=gap_intervals.variance_ratio(robust, standard, alpha),
         order=order,
         order_interval=percentiles(order.value, correlations, alpha),
     )

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
-from classwise.stats import metric_intervals
+from classwise.stats import gap_intervals, metric_intervals
 from classwise.stats.counts import ClassCounts
 from classwise.stats.intervals import Estimate, two_sided_z
 
@@ -71,9 +71,22 @@ def widest(counts: ClassCounts, beyond: float = 0.0) -> IntervalEstimator:
     return at
 
 
-def wider(one: ClassCounts, other: ClassCounts) -> IntervalEstimator:
-    """MCD of ``one`` minus that of ``other``, in points."""
-    return minus(widest(one), widest(other))
+def wider(one: ClassCounts, other: ClassCounts, factor: float = 1.0) -> IntervalEstimator:
+    """MCD of ``one`` minus ``factor`` times that of ``other``, in points (`gap_intervals.discrepancy_difference`)."""
+    return lambda level: _in_points(gap_intervals.discrepancy_difference(one, other, factor, level))
+
+
+def more_varied(one: ClassCounts, other: ClassCounts, factor: float = 1.0) -> IntervalEstimator:
+    """Root of CV of ``one`` minus that of ``factor`` times CV of ``other``, corrected for bias, in points.
+
+    It is above 0 exactly if CV of ``one`` is above ``factor`` times CV of ``other``; see
+    `gap_intervals.deviation_difference`.
+    """
+    return lambda level: _in_points(gap_intervals.deviation_difference(one, other, factor, level))
+
+
+def _in_points(one: Estimate) -> Estimate:
+    return Estimate(*(100 * end for end in one))
 
 
 def minus(one: IntervalEstimator, other: IntervalEstimator) -> IntervalEstimator:

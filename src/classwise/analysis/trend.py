@@ -5,7 +5,7 @@ kdd21 Figure 1; benz20/P1.11; cfa23 section 3.3 and Figure 4 (FAWA against a pla
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -71,6 +71,7 @@ def trend(
     *,
     split: str = "valid",
     window: tuple[float, float] = (0.0, 1.0),
+    labels: Sequence[int] | None = None,
     alpha: float = 0.05,
 ) -> Trend:
     """Tabulate class accuracies over the epochs (kdd21 Figure 1), and the worst class's fluctuation (cfa23 Figure 4).
@@ -80,15 +81,20 @@ def trend(
         measure: ``"robust"`` or ``"clean"``.
         split: split of the runs that are passed without one.
         window: the epochs of the summary, as fractions of the training: (0.5, 0.6) of 200 epochs is 101 to 120.
+        labels: the classes to include, such as a sample of many; None for all.
         alpha: 1 minus the coverage of the intervals.
 
     Raises:
-        ClasswiseError: if a run has no such measure, or fewer than two epochs in the window.
+        ClasswiseError: if a run has no such measure or no class of ``labels``, or fewer than two epochs in the window.
     """
     epochs, classes, summary = list[pd.DataFrame](), list[pd.DataFrame](), dict[str, dict[str, float]]()
     for name, entry in runs.items():
         run, run_split = entry if isinstance(entry, tuple) else (entry, split)
         table = measured(run, run_split, measure)
+        if labels is not None:
+            table = table[[label for label in table.columns if label in labels]]
+            if table.empty:
+                raise ClasswiseError(f"{name!r}: labels {list(labels)}: none is a class of the run")
         weights = images_of(run, run_split).reindex(table.columns).fillna(0).to_numpy(dtype=np.float64)
         names = _names(run)
         values = table.to_numpy()

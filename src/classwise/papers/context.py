@@ -14,6 +14,7 @@ from classwise.auditing.result import Audit
 from classwise.core.config import Spec
 from classwise.core.errors import ClasswiseError
 from classwise.core.progress import NullProgress, Progress
+from classwise.data.derived import only_classes
 from classwise.data.images import Images
 from classwise.data.loading import load_data
 from classwise.data.splits import stratified_subset
@@ -100,8 +101,8 @@ class Context:
 
     @cached_property
     def train_images(self) -> Images:
-        """Training images of the scale."""
-        return load_data(self.scale.data, split="train", subset=self.scale.train)
+        """Training images of the scale, of the classes that have any."""
+        return self._loaded[0]
 
     @cached_property
     def spare_images(self) -> Images | None:
@@ -109,13 +110,24 @@ class Context:
         if self.scale.train is None:
             return None
         whole = load_data(self.scale.data, split="train")
+        if len(whole) == len(self.train_images):
+            return None
         rest = whole.take(~torch.isin(whole.index, self.train_images.index))
         return rest.take(stratified_subset(rest.y, min(self.scale.train, len(rest))))
 
     @cached_property
     def test_images(self) -> Images:
-        """Test images of the scale."""
-        return load_data(self.scale.data, split="test", subset=self.scale.test)
+        """Test images of the scale, of the classes that have training images."""
+        return self._loaded[1]
+
+    @cached_property
+    def _loaded(self) -> tuple[Images, Images]:
+        """Training and test images. A data set that is available in part has fewer of them, or fewer classes."""
+        train, test = load_data(self.scale.data, split="train"), load_data(self.scale.data, split="test")
+        present = torch.nonzero(train.class_counts()).flatten().tolist()
+        if len(present) < train.num_classes:
+            train, test = (only_classes(images, present) for images in (train, test))
+        return _subset(train, self.scale.train), _subset(test, self.scale.test)
 
     @cached_property
     def few_images(self) -> Images:
@@ -129,9 +141,10 @@ class Context:
         return recipe_at(self.scale, Training(recipe=name, overrides=overrides or {}))
 
     def pgd(self, spec: Mapping[str, Any]) -> dict[str, Any]:
-        """Adapt a PGD spec to the number of steps of the scale; the step size is then 2 epsilon / steps."""
+        """Adapt a PGD spec to the data set, or to the number of steps of the scale with a step of 2 epsilon / steps."""
         steps = self.scale.attack_steps
-        return dict(spec) if steps is None else {**spec, "steps": steps, "step_size": f"{2 / steps:g}eps"}
+        own = self.scale.evaluation if steps is None else {"steps": steps, "step_size": f"{2 / steps:g}eps"}
+        return {**spec, **own}
 
     def train_all(
         self, declared: Mapping[str, Training], *, images: Mapping[str, Images] | None = None
@@ -248,3 +261,8 @@ def recipe_at(scale: Scale, training: Training) -> Recipe:
     merged = {**scale.overrides, **training.overrides}
     epochs = recipe.epoch_overrides(merged.get("epochs", recipe.epochs))
     return Recipe.read(recipe, {"threat": scale.threat, **epochs, **merged})
+
+
+def _subset(images: Images, most: int | None) -> Images:
+    """Stratified subset of ``most`` images; all if there are fewer, or if it is None."""
+    return images if most is None or most >= len(images) else images.take(stratified_subset(images.y, most))

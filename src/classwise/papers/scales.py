@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -21,10 +21,12 @@ class Scale:
         about: one-sentence description.
         data: data set name.
         threat: threat spec of training and evaluation; replaces that of the recipe.
-        train: number of training images; None for all.
-        test: number of test images; None for all.
+        train: largest number of training images; None for all.
+        test: largest number of test images; None for all.
         few: number of test images for attacks that cost thousands of passes; None for all.
         attack_steps: PGD steps of the evaluation; None for those of the paper.
+        evaluation: settings of PGD in the evaluation that the paper uses on this data set instead of those of CIFAR-10.
+        superclasses: whether statements about classes are made about superclasses, since the classes have few images.
         precision: precision of the gradients in the evaluation.
         budget: budget of the recipes; None for unmodified recipes.
         overrides: dotted recipe fields to values, for every training.
@@ -38,6 +40,8 @@ class Scale:
     test: int | None = None
     few: int | None = None
     attack_steps: int | None = None
+    evaluation: Mapping[str, Any] = field(default_factory=dict)
+    superclasses: bool = False
     precision: Precision = FAST
     budget: str | None = None
     overrides: Mapping[str, Any] = field(default_factory=dict)
@@ -136,37 +140,67 @@ TIAN = replace(
 )
 """The class-wise analysis of kdd21 and iclr21; evaluated with the PGD steps of kdd21 Table 1."""
 
-_DIGITS = {
-    "model.name": "small-cnn",
-    "data.augment": "none",
-    "optimizer.lr": 0.01,
-    "lr_schedule": {"name": "step", "milestones": [0.55, 0.75, 0.9], "gamma": 0.1},
-    "attack.steps": 40,
-    "attack.step_size": 0.01,
-    "validation_attack.steps": 40,
-    "validation_attack.step_size": 0.01,
-}
-"""Recipe overrides for MNIST, from the appendix of kdd21."""
-
 CIFAR = "cifar10"
 """The data set whose classes the papers name."""
-MNIST_RADIUS = "Linf:0.3"
-DIGITS = ("mnist", "svhn")
-"""Data sets without horizontal flips in augmentation."""
+MNIST = "mnist"
+PAPER_DATA: Sequence[str] = (MNIST, "svhn", CIFAR, "stl10", "cifar100", "imagenet")
+"""The data sets of the class-wise analysis of kdd21 and iclr21."""
+OWN_DATA: Sequence[str] = ("fashion-mnist", "tiny-imagenet")
+"""Further data sets, on which the analysis measures without testing a claim."""
+_ATTACKS = ("attack", "validation_attack")
+_PLAIN = {"data.augment": "crop"}  # house numbers are not flipped
+_SLOW = {"optimizer.lr": 0.01}
+_PGD_40 = {"steps": 40, "step_size": 0.01}
+_PAPER_SETTINGS: Mapping[str, Mapping[str, Any]] = {
+    MNIST: {
+        "threat": "Linf:0.3",
+        "evaluation": _PGD_40,
+        "overrides": {
+            "model.name": "small-cnn",
+            "data.augment": "none",
+            "lr_schedule": {"name": "step", "milestones": [0.55, 0.75, 0.9], "gamma": 0.1},
+            **{f"{attack}.{key}": value for attack in _ATTACKS for key, value in _PGD_40.items()},
+            **_SLOW,
+        },
+    },
+    "svhn": {"overrides": {**_PLAIN, **_SLOW}},
+    "stl10": {"overrides": _SLOW},
+    "imagenet": {
+        "threat": "Linf:0.007",
+        "evaluation": {"steps": 50, "step_size": 0.003},
+        "overrides": {"model.name": "resnet50", "epochs": 15, "optimizer.weight_decay": 2e-4},
+    },
+}
+"""Differences of a data set from CIFAR-10 at full scale: appendix A.1 of kdd21."""
+_COLOURED = {**FASHION.overrides, "data.augment": "crop-flip"}
+_FEW = {**REDUCED.overrides, "epochs": 30, "batch_size": 64}
+_REDUCED_SETTINGS: Mapping[str, Mapping[str, Any]] = {
+    "fashion-mnist": {},
+    MNIST: {"threat": "Linf:0.3", "test": 5000, "attack_steps": None, "evaluation": _PGD_40},
+    "svhn": {"overrides": {**_COLOURED, **_PLAIN}},
+    "cifar100": {"train": 2000, "test": 1000, "superclasses": True, "overrides": _FEW},
+    "stl10": {"train": 1000, "test": 500, "overrides": {**_COLOURED, "epochs": 30, "batch_size": 32}},
+    "tiny-imagenet": {"train": 2000, "test": 1000, "overrides": {**_COLOURED, "epochs": 15, "batch_size": 64}},
+}
+"""Differences of a data set from `FASHION` at reduced scale; few images need more epochs and smaller batches."""
 
 
 def on_data_set(scale: Scale, data: str) -> Scale:
-    """Adapt a scale to another data set; on its own data set it is unchanged, so that models are shared."""
+    """Adapt a scale to another data set; on its own data set it is unchanged, so that models are shared.
+
+    At full scale, the settings are those of the paper. At reduced scale, they are those of `FASHION` with the radius of
+    the data set. ImageNet has no reduced settings; its training differs, see `fast_training`.
+    """
     if data == scale.data:
         return scale
-    threat = MNIST_RADIUS if data == "mnist" else scale.threat
+    if scale.name == "full":
+        changes = _PAPER_SETTINGS.get(data, {})
+        overrides = changes["overrides"] if data == "imagenet" else {**scale.overrides, **changes.get("overrides", {})}
+        return replace(scale, data=data, **{**changes, "overrides": overrides})
     if scale.name == "reduced":
-        return replace(FASHION, data=data, threat=threat, test=5000)
-    if scale.name == "full" and data == "mnist":
-        return replace(scale, data=data, threat=threat, overrides={**scale.overrides, **_DIGITS})
-    overrides = {f"{attack}.step_size": "0.25eps" for attack in ("attack", "validation_attack")}
-    overrides["data.augment"] = "crop" if data in DIGITS else "crop-flip"
-    return replace(scale, data=data, threat=threat, overrides={**scale.overrides, **overrides})
+        changes = _REDUCED_SETTINGS.get(data, {})
+        return replace(FASHION, data=data, **({} if data == FASHION.data else {"threat": scale.threat}) | changes)
+    return replace(scale, data=data)
 
 
 def other_data(claim: str, scale: Scale) -> dict[str, str]:

@@ -7,15 +7,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import ClassVar
 
-from classwise.analysis.gap import Gap, gap
-from classwise.analysis.spread import spread
+from classwise.analysis.gap import Gap, gap, gap_of
+from classwise.analysis.spread import spread_of
 from classwise.auditing.result import Audit
 from classwise.core.threat import Threat
 from classwise.papers.claims import Test
-from classwise.papers.context import Context
+from classwise.papers.context import Context, Training
 from classwise.papers.experiment import Experiment, Findings
-from classwise.papers.experiments.protocol import under_pgd
-from classwise.papers.scales import CLASSWISE, DEFAULT_SCALES, Name, Scale
+from classwise.papers.experiments.data_set_audits import DRAWN, SCALES, audit_each, data_tables, declare, no_verdict
+from classwise.papers.experiments.protocol import AT, STANDARD, under_pgd
+from classwise.papers.scales import CLASSWISE, DEFAULT_SCALES, SMOKE, Name, Scale
 from classwise.papers.store import Trained
 from classwise.papers.tables import Key, class_table, estimate_cell
 from classwise.reporting.figures.dots import ROW_WIDTH, Value, dot_rows
@@ -31,49 +32,75 @@ FILLED_BINS = 4
 """Number of ten-point intervals interpreted as a broad distribution."""
 RADII: Sequence[float] = (1 / 32, 1 / 16, 1 / 8, 1 / 4, 1)
 """Multiples of the radius of the scale: 0.25, 0.5, 1, 2 and 8 of 8/255, where a standard model has accuracy 0."""
+MANY_CLASSES = ("cifar100", "imagenet")
+"""The data sets of Figure 6."""
 HALF = 0.5
 """Average accuracy at which classes are compared."""
 
 
 class StandardAgainstAdversarial(Experiment):
-    """iclr21 Figure 7: standard accuracy and adversarial robustness of each class."""
+    """iclr21 Figure 7: standard accuracy and adversarial robustness of each class, on each data set."""
 
     item = "iclr21/F7"
-    scales: ClassVar[Mapping[Name, Scale]] = CLASSWISE
+    claim: ClassVar[str] = "iclr21/C14"
+    scales: ClassVar[Mapping[Name, Scale]] = SCALES
+
+    def trainings(self, scale: Scale) -> Mapping[str, Training]:
+        """A standard and an adversarially trained model of each data set."""
+        return declare(scale)
 
     def run(self, context: Context) -> Findings:
-        """Compare gap, variance and order of the classes of both models, and test the claims."""
-        standard = under_pgd(context, context.train("standard", {"seed": 1})).outcomes
-        adversarial = under_pgd(context, context.train("at")).outcomes
-        robust, clean = gap(standard, adversarial, "PGD"), gap(standard, adversarial, "clean")
-        rows = [
-            Row("MCD, points", [*map(estimate_cell, robust.discrepancy), estimate_cell(robust.discrepancy_ratio, 1)]),
-            Row(
-                "CV, percent squared",
-                [*(estimate_cell(one, 1e4) for one in robust.variance), estimate_cell(robust.variance_ratio, 1)],
-            ),
-        ]
-        heads = ("gap between classes", "standard, clean", "adversarial, PGD", "ratio")
-        note = f"Spearman's correlation of the class orders: {robust.order.value:.2f}. "
-        note += "CV is corrected for its upward bias by sampling error. MCD is not; its bounds are valid for equal "
-        note += "classes. Small print: 95 % confidence intervals."
-        table = Table("Standard and adversarial training", heads, rows, note)
+        """Compare gap, variance and order of the classes of both models, and test the claim on each data set."""
+        audited, absent = audit_each(context)
+        rows, figures, tests = [], [], []
+        for one in audited:
+            (standard, names), (adversarial, _) = one.shown("standard", "clean"), one.shown()
+            robust = gap_of(standard, adversarial, list(names))
+            rows += gap_rows(robust, f"{one.data}: ")
+            rows.append(Row(f"{one.data}: order of the classes", _order_cells(robust)))
+            drawing = robust.figure() if len(names) <= DRAWN else spread_of(adversarial, "PGD").figure()
+            figures.append((drawing, f"{one.data}: test images, PGD."))
+            tests += [] if one.unfit else [replace(test, covers=(one.data,)) for test in self.claims(robust)]
         return Findings(
-            tables=(table,), figures=((robust.figure(), "Test images, PGD-20."),), tests=self.claims(robust, clean)
+            tables=(gap_table(rows), *data_tables(audited, absent)),
+            figures=figures,
+            tests=tests,
+            not_tested=no_verdict(self.claim, audited),
         )
 
-    def claims(self, robust: Gap, clean: Gap) -> Sequence[Test]:
+    def claims(self, robust: Gap) -> Sequence[Test]:
         """Test iclr21 C14: the same class order, a larger gap under attack.
 
         Args:
             robust: standard clean accuracy against adversarial training under PGD.
-            clean: the same comparison on clean images for both models.
         """
-        del clean
         one, other = robust.counts
         parts = [interval(robust.order_interval), lambda level: discrepancy_difference(other, one, alpha=level)]
         estimand = "Spearman's correlation of the two class orders; difference of the gaps (fractions)"
-        return [Test(claim="iclr21/C14", estimand=estimand, estimators=parts, unit="")]
+        return [Test(claim=self.claim, estimand=estimand, estimators=parts, unit="")]
+
+
+def gap_rows(one: Gap, prefix: str = "") -> list[Row]:
+    """Rows of MCD and CV of the standard and of the robust model, with their ratios."""
+    variances = (estimate_cell(each, 1e4) for each in one.variance)
+    return [
+        Row(f"{prefix}MCD, points", [*map(estimate_cell, one.discrepancy), estimate_cell(one.discrepancy_ratio, 1)]),
+        Row(f"{prefix}CV, percent squared", [*variances, estimate_cell(one.variance_ratio, 1)]),
+    ]
+
+
+def _order_cells(one: Gap) -> list[Cell]:
+    return [Cell(""), Cell(""), estimate_cell(one.order_interval, 1, 2)]
+
+
+def gap_table(rows: Sequence[Row]) -> Table:
+    """Table of `gap_rows`."""
+    heads = ("gap between classes", "standard, clean", "adversarial, PGD", "ratio or correlation")
+    note = (
+        "CV is corrected for its upward bias by sampling error. MCD is not; its bounds are valid for equal classes. "
+        "Order: Spearman's correlation of the two class rankings. Small print: 95 % confidence intervals."
+    )
+    return Table("Standard and adversarial training", heads, rows, note)
 
 
 class ClassOrder(StandardAgainstAdversarial):
@@ -86,28 +113,32 @@ class LargerGaps(StandardAgainstAdversarial):
     """kdd21 section 4.3: CV and MCD of adversarial training compared with standard training."""
 
     item = "kdd21/E1"
+    claim = "kdd21/C4"
 
-    def run(self, context: Context) -> Findings:
-        """Run as the other items; the claim is about six data sets, of which this tests one."""
-        robust = super().run(context)
-        return replace(robust, tests=[replace(test, covers=(context.scale.data,)) for test in robust.tests])
-
-    def claims(self, robust: Gap, clean: Gap) -> Sequence[Test]:
+    def claims(self, robust: Gap) -> Sequence[Test]:
         """Test kdd21 C4: both far larger, interpreted as twice as large."""
-        del clean
         note = "'far larger' is interpreted as more than twice"
         estimand = "root of CV minus that of twice standard training's CV; MCD minus twice standard training's"
-        return [Test(claim="kdd21/C4", estimand=estimand, estimators=_more_than(robust, 2), note=note)]
+        return [Test(claim=self.claim, estimand=estimand, estimators=_more_than(robust, 2), note=note)]
 
 
-class AdversarialModel(StandardAgainstAdversarial):
+class AdversarialModel(Experiment):
     """benz20 Figure 2: accuracy and robustness of the adversarially trained and the standard model."""
 
     item = "benz20/F2"
+    scales: ClassVar[Mapping[Name, Scale]] = CLASSWISE
 
-    def claims(self, robust: Gap, clean: Gap) -> Sequence[Test]:
-        """Test benz20 C2: a larger discrepancy in accuracy and in robustness."""
-        return [
+    def trainings(self, scale: Scale) -> Mapping[str, Training]:
+        """A standard and an adversarially trained model."""
+        del scale
+        return {"standard": STANDARD, "adversarial": AT}
+
+    def run(self, context: Context) -> Findings:
+        """Compare both models; test claim C2: a larger discrepancy in accuracy and in robustness."""
+        trained = context.train_all(self.trainings(context.scale))
+        standard, adversarial = (under_pgd(context, one).outcomes for one in trained.values())
+        robust, clean = gap(standard, adversarial, "PGD"), gap(standard, adversarial, "clean")
+        tests = [
             Test(
                 claim="benz20/C2",
                 covers=(what,),
@@ -116,6 +147,8 @@ class AdversarialModel(StandardAgainstAdversarial):
             )
             for what, one in (("robustness", robust), ("accuracy", clean))
         ]
+        table = gap_table([*gap_rows(robust), *gap_rows(clean, "adversarial training, clean: ")])
+        return Findings(tables=(table,), figures=((robust.figure(), "Test images, PGD."),), tests=tests)
 
 
 def _more_than(one: Gap, factor: float) -> list[IntervalEstimator]:
@@ -125,40 +158,46 @@ def _more_than(one: Gap, factor: float) -> list[IntervalEstimator]:
 
 
 class RobustnessHistogram(Experiment):
-    """iclr21 Figure 6: histogram of class robustness in ten intervals."""
+    """iclr21 Figure 6: histogram of class robustness in ten intervals, on the data sets with many classes."""
 
     item = "iclr21/F6"
-    scales: ClassVar[Mapping[Name, Scale]] = CLASSWISE
+    claim: ClassVar[str] = "iclr21/C16"
+    scales: ClassVar[Mapping[Name, Scale]] = SCALES
+
+    def trainings(self, scale: Scale) -> Mapping[str, Training]:
+        """An adversarially trained model of each data set."""
+        return declare(scale, ("adversarial",))
 
     def run(self, context: Context) -> Findings:
-        """Count classes per interval; test claim C16."""
-        audit = under_pgd(context, context.train("at"))
-        histogram = spread(audit.outcomes, "PGD")
-        ends = (100 * histogram.edges).round().astype(int).tolist()
-        edges = [f"{low} to {high} %" for low, high in itertools.pairwise(ends)]
-        counts = [Estimate(*ends) for ends in zip(histogram.count, histogram.low, histogram.high, strict=True)]
-        rows = [Row(name, [estimate_cell(one, 1, 0)]) for name, one in zip(edges, counts, strict=True)]
-        accuracies = audit.counts("PGD")
+        """Count the classes per interval on each data set; test claim C16 on CIFAR-100 and ImageNet."""
+        found, absent = audit_each(context, ("adversarial",))
+        audited = [one.by_class for one in found]
+        rows, figures, tests = [], [], []
+        for one in audited:
+            counts = one.counts()
+            histogram = spread_of(counts, "PGD")
+            bins = [Estimate(*ends) for ends in zip(histogram.count, histogram.low, histogram.high, strict=True)]
+            rows.append(Row(one.data, [estimate_cell(each, 1, 0) for each in bins]))
+            figures.append((histogram.figure(), f"{one.data}: adversarial training under PGD."))
+            if one.data in (*MANY_CLASSES, SMOKE.data) and not one.unfit:
+                tests.append(self._test(one.data, counts, histogram.edges))
+        edges = (100 * histogram.edges).round().astype(int).tolist()
+        heads = ("data set", *(f"{low} to {high} %" for low, high in itertools.pairwise(edges)))
+        note = "Small print: 95 % confidence intervals."
         return Findings(
-            tables=(
-                Table(
-                    "Classes by their robustness",
-                    ("interval", "classes"),
-                    rows,
-                    "Small print: 95 % confidence intervals.",
-                ),
-            ),
-            figures=((histogram.figure(), "Adversarial training under PGD."),),
-            tests=(
-                Test(
-                    claim="iclr21/C16",
-                    covers=(context.scale.data,),
-                    estimand="number of ten-point intervals that contain a class, minus 4",
-                    estimators=[plus(filled_bins(accuracies, histogram.edges), -FILLED_BINS)],
-                    unit="",
-                    note=f"the claim is about CIFAR-100 and ImageNet; this is {context.scale.data}",
-                ),
-            ),
+            tables=(Table("Number of classes by their robustness", heads, rows, note), *data_tables(audited, absent)),
+            figures=figures,
+            tests=tests,
+            not_tested=no_verdict(self.claim, [one for one in audited if one.data in (*MANY_CLASSES, SMOKE.data)]),
+        )
+
+    def _test(self, data: str, counts: ClassCounts, edges: FloatArray) -> Test:
+        return Test(
+            claim=self.claim,
+            covers=(data,),
+            estimand="number of ten-point intervals that contain a class, minus 4",
+            estimators=[plus(filled_bins(counts, edges), -FILLED_BINS)],
+            unit="",
         )
 
 
@@ -194,9 +233,15 @@ class StandardModel(Experiment):
     item = "benz20/F1"
     scales: ClassVar[Mapping[Name, Scale]] = DEFAULT_SCALES
 
+    def trainings(self, scale: Scale) -> Mapping[str, Training]:
+        """A standard and an adversarially trained model."""
+        del scale
+        return {"standard": STANDARD, "adversarial": AT}
+
     def run(self, context: Context) -> Findings:
         """Audit the model at each radius; test claims C1, and C3 at one radius."""
-        trained = context.train("standard", {"seed": 1})
+        models = context.train_all(self.trainings(context.scale))
+        trained = models["standard"]
         audits = {share: at_radius(context, trained, share) for share in RADII}
         first = next(iter(audits.values()))
         counts = {"clean": first.counts("clean")}
@@ -206,7 +251,7 @@ class StandardModel(Experiment):
         shown = ("clean", radius_name(context.scale, reference_share))
         drawn = [counts[name] for name in shown]
         table = first.outcomes
-        adversarial = under_pgd(context, context.train("at")).outcomes
+        adversarial = under_pgd(context, models["adversarial"]).outcomes
         smaller = [drawn[0], drawn[1], adversarial.counts("clean")]
         rows = [
             Row(

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 TAKES = {
     "list": ("--json",),
     "show": ("--json",),
-    "run": ("--scale", "--store", "--device", "--json"),
+    "run": ("--scale", "--store", "--device", "--json", "--model", "--data"),
     "page": ("--store", "--out"),
 }
 """The options of each action."""
@@ -46,6 +46,17 @@ def papers(
         Path | None, typer.Option("--out", metavar="DIR", help="The folder of the pages. [pages, in the store]")
     ] = None,
     device: Device = "cpu",
+    model: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--model",
+            help="For benz20/P1.2: a run folder, a weights file that names its model, NAME=WEIGHTS such as "
+            "resnet50=weights.pth, or package.module:callable. Repeat it for a second, adversarially trained model.",
+        ),
+    ] = None,
+    data: Annotated[
+        str, typer.Option("--data", help="For benz20/P1.2: a folder with a subfolder of images per class.")
+    ] = "",
     json: Json = False,
 ) -> None:
     """List, show and rerun items of the four papers.
@@ -57,13 +68,14 @@ def papers(
         classwise papers list
         classwise papers show kdd21/T3
         classwise papers run cfa23/F1 kdd21/T3 --scale reduced
+        classwise papers run benz20/P1.2 --scale full --model resnet50=weights.pth --data imagenet/val
         classwise papers page kdd21
     """  # noqa: D301  # \b keeps the lines of the example apart
     given = names or []
     if what not in TAKES:
         raise unknown("action of papers", what, TAKES)
     changed = {"--scale": scale != SCALE, "--store": store != STORE, "--out": out is not None}
-    changed |= {"--device": device != "cpu", "--json": json}
+    changed |= {"--device": device != "cpu", "--json": json, "--model": bool(model), "--data": bool(data)}
     for option, asked in changed.items():
         if asked and option not in TAKES[what]:
             raise ClasswiseError(f"papers {what} takes no {option}; it takes {' and '.join(TAKES[what])}")
@@ -72,7 +84,7 @@ def papers(
     elif what == "show":
         _show(_named(given, what), json)
     elif what == "run":
-        _run(_named(given, what), scale, store, check_device(device), json)
+        _run(_named(given, what), scale, store, check_device(device), json, models=model or [], data=data)
     else:
         _page(given, store, out)
 
@@ -160,19 +172,22 @@ def _explain(item: Item) -> None:
             typer.echo(f"  {name}: {text}")
 
 
-def _run(names: list[str], scale: str, store: Path, device: str, json: bool) -> None:
-    from classwise.papers.runner import run, scale_of
+def _run(names: list[str], scale: str, store: Path, device: str, json: bool, *, models: list[str], data: str) -> None:
+    from classwise.papers.runner import check_inputs, run, scale_of
     from classwise.papers.store import Store
+    from classwise.papers.user_inputs import UserInputs
 
+    inputs = UserInputs(models=models, data=data)
     for name in names:  # all of them before any work
         scale_of(name, scale)
+        check_inputs(name, scale, inputs)
     if scale == "full" and device == "cpu":
         typer.echo("full scale on a CPU takes days per network; use --device cuda or --scale reduced", err=True)
     kept = Store(new_folder(store))
     results = []
     for name in names:
         with console.resumable("repeat the command to continue"), console.progress() as listener:
-            results.append(run(name, scale, kept, device=device, progress=listener))
+            results.append(run(name, scale, kept, device=device, progress=listener, inputs=inputs))
         if not json:
             _report(results[-1])
     if json:

@@ -76,6 +76,7 @@ EXPERIMENTS: Registry[Experiment] = Registry(
         "iclr21/E7": "classwise.papers.experiments.weight_norms:EqualNorms",
         "benz20/F2": "classwise.papers.experiments.class_wise:AdversarialModel",
         "benz20/P1.1": "classwise.papers.experiments.data_sets:DataSets",
+        "benz20/P1.2": "classwise.papers.experiments.pretrained:PretrainedModels",
         "benz20/P1.3": "classwise.papers.experiments.weak_classes:LeNets",
         "benz20/P1.4": "classwise.papers.experiments.weak_classes:VGGs",
         "benz20/P1.5": "classwise.papers.experiments.weak_classes:ResNets",

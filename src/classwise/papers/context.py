@@ -20,6 +20,7 @@ from classwise.data.loading import load_data
 from classwise.data.splits import stratified_subset
 from classwise.papers.scales import Scale, on_data_set
 from classwise.papers.store import Store, Trained
+from classwise.papers.user_inputs import UserInputs
 from classwise.training.folder import Which
 from classwise.training.recipe import Recipe
 
@@ -53,9 +54,19 @@ class Context:
         store: store of trainings and audits.
         device: PyTorch device.
         progress: progress listener.
+        inputs: models and images of the user, for an experiment that takes them.
     """
 
-    def __init__(self, scale: Scale, store: Store, *, device: str = "cpu", progress: Progress | None = None) -> None:
+    def __init__(
+        self,
+        scale: Scale,
+        store: Store,
+        *,
+        device: str = "cpu",
+        progress: Progress | None = None,
+        inputs: UserInputs | None = None,
+    ) -> None:
+        self.inputs = inputs or UserInputs()
         self.scale = scale
         self.store = store
         self.device = device

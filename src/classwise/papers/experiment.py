@@ -41,6 +41,8 @@ class Experiment(ABC):
     """The id of the inventory item, such as ``kdd21/T1``; also the key in the registry."""
     scales: ClassVar[Mapping[Name, Scale]]
     """The available scales by name."""
+    takes_models: ClassVar[bool] = False
+    """Whether the user names the models and images of the experiment (`UserInputs`)."""
 
     def trainings(self, scale: Scale) -> Mapping[str, Training]:
         """Declare the trainings of the experiment at a scale, by the name of the model.

@@ -18,6 +18,7 @@ from classwise.papers.experiment import Experiment
 from classwise.papers.result import Figure, Result
 from classwise.papers.scales import NAMES, Scale
 from classwise.papers.store import Store
+from classwise.papers.user_inputs import UserInputs
 
 Value = TypeVar("Value", str, int, float)
 
@@ -51,7 +52,30 @@ def scale_of(name: str, scale: str) -> Scale:
     return scales[scale]
 
 
-def run(name: str, scale: str, store: Store, *, device: str = "cpu", progress: Progress | None = None) -> Result:
+def check_inputs(name: str, scale: str, inputs: UserInputs) -> None:
+    """Check that models and images are named if and only if the experiment takes them.
+
+    Raises:
+        ClasswiseError: if they are missing or superfluous.
+    """
+    if not experiment(name).takes_models:
+        if inputs:
+            takers = ", ".join(item for item in EXPERIMENTS if EXPERIMENTS.load(item).takes_models)
+            raise ClasswiseError(f"{name} takes no --model and no --data; only {takers} does")
+        return
+    if bool(inputs.models) != bool(inputs.data) or not (inputs or scale == "smoke"):
+        raise ClasswiseError(f"{name} needs --model and --data, such as --model resnet50=w.pth --data imagenet/val")
+
+
+def run(
+    name: str,
+    scale: str,
+    store: Store,
+    *,
+    device: str = "cpu",
+    progress: Progress | None = None,
+    inputs: UserInputs | None = None,
+) -> Result:
     """Run an experiment and save its result in the store.
 
     Args:
@@ -60,13 +84,15 @@ def run(name: str, scale: str, store: Store, *, device: str = "cpu", progress: P
         store: store of models, audits and results.
         device: PyTorch device.
         progress: progress listener.
+        inputs: models and images of the user, for an experiment that takes them.
 
     Raises:
-        ClasswiseError: if the id or scale is unknown, or data are missing.
+        ClasswiseError: if the id or scale is unknown, or data are missing, or as `check_inputs`.
     """
     started = time.monotonic()
     chosen = scale_of(name, scale)
-    context = Context(chosen, store, device=device, progress=progress)
+    check_inputs(name, scale, inputs or UserInputs())
+    context = Context(chosen, store, device=device, progress=progress, inputs=inputs)
     chosen_experiment = experiment(name)
     with store.collect_work() as work:
         findings = chosen_experiment.run(context)

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from filelock import FileLock, Timeout
+from torch import nn
 
 from classwise.auditing.artifacts import Kind
 from classwise.auditing.audit import Audit, audit
@@ -30,6 +31,7 @@ from classwise.core.storage import is_unused, read_json, write_text
 from classwise.core.threat import Threat
 from classwise.core.version import __version__
 from classwise.data.images import Images
+from classwise.models import fingerprint
 from classwise.training.folder import Run, Which
 from classwise.training.recipe import Recipe
 from classwise.training.train import train
@@ -199,29 +201,64 @@ class Store:
         options: dict[str, Sequence[Any]] = {"trace": [*trace], "save": [*save]}
         more = {name: values for name, values in options.items() if values}  # no key without a value
         key = _hash({**about, "early_stop": early_stop, "seed": seed, "precision": str(precision), **more})
-        folder, listener = trained.run.audits / key, progress or NullProgress()
+        return self._audited(
+            key,
+            trained.run.audits / key,
+            trained.run.weights_file(weights_name),
+            images,
+            attacks,
+            threat,
+            early_stop=early_stop,
+            seed=seed,
+            precision=precision,
+            trace=trace,
+            save=save,
+            device=device,
+            progress=progress,
+        )
+
+    def audit_model(
+        self, model: nn.Module, images: Images, attacks: Mapping[str, Spec], threat: str, **options: Any
+    ) -> Audit:
+        """Audit a model that was trained elsewhere; the key of the audit is a hash of its weights and structure.
+
+        Args:
+            model: a module that maps images in [0, 1] to logits.
+            images: test images.
+            attacks: labels to attack specs.
+            threat: threat spec such as ``Linf:4/255``.
+            **options: ``precision``, ``device`` and ``progress`` as in `audit`.
+
+        Raises:
+            ClasswiseError: as `classwise.audit`.
+        """
+        text = json.dumps(dict(attacks), sort_keys=True, default=str)
+        about = {"model": f"{fingerprint(model)} {model}", "data": images.fingerprint(), "attacks": text}
+        key = _hash({**about, "threat": threat, "precision": str(options.get("precision", FAST))})
+        return self._audited(key, self.path / "audits" / key, model, images, attacks, threat, **options)
+
+    def _audited(
+        self,
+        key: str,
+        folder: Path,
+        model: Path | nn.Module,
+        images: Images,
+        attacks: Mapping[str, Spec],
+        threat: str,
+        *,
+        progress: Progress | None = None,
+        early_stop: bool = False,
+        **options: Any,
+    ) -> Audit:
+        """Load a finished audit, or run or resume it."""
+        listener = progress or NullProgress()
         with self.timed(key, folder, listener):
             if (folder / ABOUT).is_file():
                 facts = read_about(folder)
                 if facts["complete"] and facts["environment"]:
                     return Audit.load(folder)
-            return audit(
-                trained.run.weights_file(weights_name),
-                images,
-                threat,
-                dict(attacks),
-                cascade=False,
-                early_stop=early_stop,
-                seed=seed,
-                precision=precision,
-                trace=trace,
-                save=save,
-                out=folder,
-                resume=True,
-                device=device,
-                progress=listener,
-                distributed=False,
-            )
+            settings = {"cascade": False, "early_stop": early_stop, "resume": True, "distributed": False, **options}
+            return audit(model, images, threat, dict(attacks), out=folder, progress=listener, **settings)
 
     @contextmanager
     def collect_work(self) -> Iterator[Work]:

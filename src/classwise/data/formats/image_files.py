@@ -74,6 +74,19 @@ def decode(content: bytes | Path, where: str, size: int | None = None, resize: i
         raise ClasswiseError(f"{where} cannot be decoded: {reason}") from error
 
 
+def size_of(file: Path) -> tuple[int, int]:
+    """Width and height of an image file, from its header.
+
+    Raises:
+        ClasswiseError: if the file is not an image.
+    """
+    try:
+        with _opened(file) as image:
+            return image.size
+    except _DAMAGED as error:
+        raise ClasswiseError(f"{file} cannot be decoded: not an image") from error
+
+
 @contextmanager
 def _opened(content: bytes | Path) -> Iterator[Image.Image]:
     """Open an image and read its header; `_check_pixels` replaces Pillow's warning about its size."""

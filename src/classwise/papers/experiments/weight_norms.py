@@ -74,7 +74,7 @@ def _link(one: DataSetAudits, kind: str) -> NormLink:
     link = norm_link(one.outcomes(kind), ATTACKS[kind], row_norms(one.trained[kind].run.model()))
     if one.sampled is None:
         return link
-    return replace(link, classes=link.classes.loc[one.shown(kind, ATTACKS[kind])[1]])
+    return replace(link, classes=link.classes.loc[list(one.shown(kind, ATTACKS[kind])[1])])
 
 
 def _norm_tests(data: str, links: Mapping[str, NormLink]) -> list[Test]:

@@ -13,9 +13,9 @@ import numpy as np
 from classwise.analysis.epochs import measured
 from classwise.auditing.result import Audit
 from classwise.papers.claims import Test
-from classwise.papers.context import Context
+from classwise.papers.context import Context, Training
 from classwise.papers.experiment import Experiment, Findings
-from classwise.papers.experiments.protocol import under_pgd
+from classwise.papers.experiments.protocol import AT, under_pgd
 from classwise.papers.measurements import IMAGES, Measurement
 from classwise.papers.scales import MANY_TRAININGS, Name, Scale
 from classwise.papers.store import Trained
@@ -105,8 +105,7 @@ class Compared:
     Attributes:
         trained: runs by name, plain training first.
         audits: audits of the runs under PGD.
-        weak: label of the weakest class of plain training on its validation split, so that test images do not select
-            it.
+        weak: label of the weakest class of plain training on its validation split, not on test images.
         names: class names.
     """
 
@@ -223,6 +222,15 @@ class _Technique(Experiment):
     """Several settings of one technique compared with plain adversarial training."""
 
     scales: ClassVar[Mapping[Name, Scale]] = MANY_TRAININGS
+    for_weakest: ClassVar[bool] = False
+    """Whether settings name the weakest class, which is known only after the plain training."""
+
+    def trainings(self, scale: Scale) -> Mapping[str, Training]:
+        """Plain training and each setting; empty if settings name the weakest class."""
+        if self.for_weakest:
+            return {}
+        grid = self.grid(scale, "")
+        return {PLAIN: AT, **{name: Training(recipe=recipe, overrides=own) for name, (recipe, own) in grid.items()}}
 
     @abstractmethod
     def grid(self, scale: Scale, weak: str) -> Grid:
@@ -247,6 +255,7 @@ class ClassWeighted(_Technique):
     """benz20 plan: larger loss weights on the vulnerable classes."""
 
     item = "benz20/P3.1"
+    for_weakest = True
 
     def grid(self, scale: Scale, weak: str) -> Grid:
         """Settings: weights by error, and on the weakest class."""
@@ -297,6 +306,7 @@ class TowardsWeakest(_Technique):
     """benz20 plan: training attacks targeted at the vulnerable class."""
 
     item = "benz20/P3.8"
+    for_weakest = True
 
     def grid(self, scale: Scale, weak: str) -> Grid:
         """Settings: the weakest class as the target."""
@@ -375,10 +385,8 @@ class OneClass(Experiment):
             ]
             rows.append(Row(training, [*cells, Cell("yes" if optimal else "no")]))
         heads = ("training", name, "the others", f"{name}, change", "the others, change", "Pareto-optimal")
-        note = (
-            f"Changes are relative to {PLAIN}, on the same images. Small print: 95 % confidence intervals for new "
-            "images."
-        )
+        note = f"Changes are relative to {PLAIN}, on the same images. "
+        note += "Small print: 95 % confidence intervals for new images."
         drawing = scatter(
             f"One critical class, {name}, against the others",
             list(comparison.audits),

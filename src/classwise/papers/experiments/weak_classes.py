@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 from classwise.analysis.consistency import Consistency, ranked_alike
 from classwise.core.precision import EXACT
 from classwise.papers.claims import CORRELATION, Test
-from classwise.papers.context import Context
+from classwise.papers.context import Context, Training
 from classwise.papers.experiment import Experiment, Findings
 from classwise.papers.experiments.protocol import under_pgd
 from classwise.papers.scales import FASHION, FULL, MANY_TRAININGS, SMOKE, Name, Scale
@@ -109,6 +109,11 @@ class WeakClasses(Experiment):
         del scale
         return self.varied
 
+    def trainings(self, scale: Scale) -> Mapping[str, Training]:
+        """A training for each setting of the two grids."""
+        robust, clean = _declared(self.grid(scale)), _declared(self.standard(scale))
+        return {**robust, **{f"{name}, standard training": one for name, one in clean.items()}}
+
     def run(self, context: Context) -> Findings:
         """Attack each model by PGD; test the part of claim C4 that the grid covers."""
         robust = _ranked(context, self.grid(context.scale), "PGD")
@@ -157,9 +162,13 @@ class _Ranked:
     counts: Mapping[Key, ClassCounts]
 
 
+def _declared(grid: Grid) -> dict[str, Training]:
+    return {name: Training(recipe=recipe, overrides=overrides) for name, (recipe, overrides) in grid.items()}
+
+
 def _ranked(context: Context, grid: Grid, attack: str) -> _Ranked:
     """Train and audit the models of a grid, and measure the agreement of their class rankings."""
-    audits = {name: under_pgd(context, context.train(recipe, overrides)) for name, (recipe, overrides) in grid.items()}
+    audits = {name: under_pgd(context, one) for name, one in context.train_all(_declared(grid)).items()}
     agreement = ranked_alike({name: audit.outcomes for name, audit in audits.items()}, {attack: attack})
     return _Ranked(agreement, {(name,): audit.counts(attack) for name, audit in audits.items()})
 

@@ -16,7 +16,7 @@ from classwise.papers.context import Context, Training
 from classwise.papers.experiment import Experiment, Findings
 from classwise.papers.experiments.data_set_audits import DRAWN, SCALES, audit_each, data_tables, declare, no_verdict
 from classwise.papers.experiments.protocol import AT, STANDARD, under_pgd
-from classwise.papers.scales import CLASSWISE, DEFAULT_SCALES, SMOKE, Name, Scale
+from classwise.papers.scales import CLASSWISE, DEFAULT_SCALES, Name, Scale
 from classwise.papers.store import Trained
 from classwise.papers.tables import Key, class_table, estimate_cell
 from classwise.reporting.figures.dots import ROW_WIDTH, Value, dot_rows
@@ -32,8 +32,6 @@ FILLED_BINS = 4
 """Number of ten-point intervals interpreted as a broad distribution."""
 RADII: Sequence[float] = (1 / 32, 1 / 16, 1 / 8, 1 / 4, 1)
 """Multiples of the radius of the scale: 0.25, 0.5, 1, 2 and 8 of 8/255, where a standard model has accuracy 0."""
-MANY_CLASSES = ("cifar100", "imagenet")
-"""The data sets of Figure 6."""
 HALF = 0.5
 """Average accuracy at which classes are compared."""
 
@@ -60,7 +58,8 @@ class StandardAgainstAdversarial(Experiment):
             rows.append(Row(f"{one.data}: order of the classes", _order_cells(robust)))
             drawing = robust.figure() if len(names) <= DRAWN else spread_of(adversarial, "PGD").figure()
             figures.append((drawing, f"{one.data}: test images, PGD."))
-            tests += [] if one.unfit else [replace(test, covers=(one.data,)) for test in self.claims(robust)]
+            if one.judges(self.claim):
+                tests += [replace(test, covers=(one.data,)) for test in self.claims(robust)]
         return Findings(
             tables=(gap_table(rows), *data_tables(audited, absent)),
             figures=figures,
@@ -190,7 +189,7 @@ class RobustnessHistogram(Experiment):
             bins = [Estimate(*ends) for ends in zip(histogram.count, histogram.low, histogram.high, strict=True)]
             rows.append(Row(one.data, [estimate_cell(each, 1, 0) for each in bins]))
             figures.append((histogram.figure(), f"{one.data}: adversarial training under PGD."))
-            if one.data in (*MANY_CLASSES, SMOKE.data) and not one.unfit:
+            if one.judges(self.claim):
                 tests.append(self._test(one.data, counts, histogram.edges))
         edges = (100 * histogram.edges).round().astype(int).tolist()
         heads = ("data set", *(f"{low} to {high} %" for low, high in itertools.pairwise(edges)))
@@ -199,7 +198,7 @@ class RobustnessHistogram(Experiment):
             tables=(Table("Number of classes by their robustness", heads, rows, note), *data_tables(audited, absent)),
             figures=figures,
             tests=tests,
-            not_tested=no_verdict(self.claim, [one for one in audited if one.data in (*MANY_CLASSES, SMOKE.data)]),
+            not_tested=no_verdict(self.claim, audited),
         )
 
     def _test(self, data: str, counts: ClassCounts, edges: FloatArray) -> Test:

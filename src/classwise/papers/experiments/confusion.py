@@ -82,7 +82,8 @@ class ConfusionUnderAttack(Experiment):
                 unit="",
                 limits=CORRELATION,
             )
-            for data in fit
+            for data, one in fit.items()
+            if one.judges("kdd21/C5")
         ]
         not_tested = no_verdict("kdd21/C5", audited)
         inside = {data: each for data in fit if (each := classes[data].inside) is not None}

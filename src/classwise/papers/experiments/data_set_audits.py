@@ -134,6 +134,14 @@ class DataSetAudits:
         own = self.context.scale.name != "smoke" and self.data not in PAPER_DATA
         return "not a data set of the papers" if own else self.fault
 
+    def judges(self, claim: str) -> bool:
+        """Whether this data set gives a verdict on a claim: it is a part of the claim, and there is no `fault`.
+
+        At smoke scale, its data set replaces those of the claims.
+        """
+        parts = {part for name, part in catalogue.claim_parts(claim) if name == claim}
+        return not self.fault and (self.data in parts or self.context.scale.name == "smoke")
+
 
 _CLASSES: Mapping[str, int] = {"cifar100": 100, "imagenet": 1000}
 _LISTS: Mapping[str, str] = {"cifar100": "CIFAR-100", "imagenet": "ImageNet"}
@@ -184,11 +192,10 @@ def audit_each(
 
 
 def no_verdict(claim: str, audited: Sequence[DataSetAudits]) -> dict[str, str]:
-    """The claim with the reason of each data set, if none of them gives a verdict; else empty."""
-    if any(not one.unfit for one in audited):
+    """The claim with the reason of each data set, if none of them gives a verdict on it; else empty."""
+    if any(one.judges(claim) for one in audited):
         return {}
-    reasons = "; ".join(f"{one.data}: {one.unfit}" for one in audited)
-    return {claim: reasons or "none of the data sets of the claim is available"}
+    return {claim: "; ".join(f"{one.data}: {one.fault or 'not a data set of the claim'}" for one in audited)}
 
 
 def data_tables(audited: Sequence[DataSetAudits], absent: Mapping[str, str]) -> list[Table]:

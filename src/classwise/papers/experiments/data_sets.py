@@ -54,26 +54,23 @@ class DataSets(Experiment):
         table = Table("In percent and points", (*heads, "weakest"), rows, note)
         fit = [one for one in audited if not one.fault]
         note = f"on {', '.join(one.data for one in fit)}; one training of each model"
-        tests = [
-            Test(
-                claim="benz20/C1",
-                estimand="MCD of clean accuracy, standard training, each data set",
-                estimators=[widest(one.counts("standard", "clean")) for one in fit],
-                note=f"{note}; 'non-trivial' is interpreted as above zero by simultaneous intervals for all classes",
-            ),
-            Test(
-                claim="benz20/C4",
-                covers=("data sets",) if len(fit) > 1 else tuple(one.data for one in fit),
-                estimand="MCD under PGD, adversarial training, each data set",
-                estimators=[widest(one.counts()) for one in fit],
-                note=note,
-            ),
-        ]
+        any_gap = Test(
+            claim="benz20/C1",
+            estimand="MCD of clean accuracy, standard training, each data set",
+            estimators=[widest(one.counts("standard", "clean")) for one in fit],
+            note=f"{note}; 'non-trivial' is interpreted as above zero by simultaneous intervals for all classes",
+        )
+        tests = [any_gap] if fit else []
+        for one in audited:
+            if one.judges("benz20/C4"):
+                estimand = f"MCD under PGD, adversarial training on {one.data}"
+                gaps = [widest(one.counts())]
+                tests.append(Test(claim="benz20/C4", covers=(one.data,), estimand=estimand, estimators=gaps))
         reason = "; ".join(f"{one.data}: {one.fault}" for one in audited)
         return Findings(
             tables=(table, *data_tables(audited, absent)),
             figures=[(_drawn(one), f"{one.data}: standard clean, adversarial under PGD.") for one in audited],
-            tests=tests if fit else (),
+            tests=tests,
             not_tested={} if fit else {"benz20/C1": reason, "benz20/C4": reason},
         )
 

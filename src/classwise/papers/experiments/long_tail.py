@@ -15,7 +15,7 @@ from classwise.auditing.result import Audit
 from classwise.papers.claims import Test
 from classwise.papers.context import Context, Training
 from classwise.papers.experiment import Experiment, Findings
-from classwise.papers.experiments.protocol import AT, under_pgd
+from classwise.papers.experiments.protocol import under_pgd
 from classwise.papers.measurements import IMAGES, Measurement
 from classwise.papers.scales import MANY_TRAININGS, Name, Scale
 from classwise.papers.store import Trained
@@ -145,14 +145,8 @@ class Compared:
 
     def measurements(self) -> list[Measurement]:
         """Gain of the worst class and reduction of the MCD by each technique, for benz20 C7."""
-        return [
-            one
-            for name in self.techniques
-            for one in (
-                question(f"worst class: {name} minus {PLAIN}", self.worst_gain(name)),
-                question(f"MCD: {PLAIN} minus {name}", self.mcd_reduction(name)),
-            )
-        ]
+        gains = [question(f"worst class: {name} minus {PLAIN}", self.worst_gain(name)) for name in self.techniques]
+        return gains + [question(f"MCD: {PLAIN} minus {name}", self.mcd_reduction(name)) for name in self.techniques]
 
     def table(self) -> Table:
         """Table of average, worst class and MCD of each run, with the differences from plain training."""
@@ -223,14 +217,11 @@ class _Technique(Experiment):
 
     scales: ClassVar[Mapping[Name, Scale]] = MANY_TRAININGS
     for_weakest: ClassVar[bool] = False
-    """Whether settings name the weakest class, which is known only after the plain training."""
 
     def trainings(self, scale: Scale) -> Mapping[str, Training]:
-        """Plain training and each setting; empty if settings name the weakest class."""
-        if self.for_weakest:
-            return {}
-        grid = self.grid(scale, "")
-        return {PLAIN: AT, **{name: Training(recipe=recipe, overrides=own) for name, (recipe, own) in grid.items()}}
+        """Plain training and each setting; empty if settings name the weakest class of the plain training."""
+        grid = {} if self.for_weakest else {PLAIN: ("at", {}), **self.grid(scale, "")}
+        return {name: Training(recipe=recipe, overrides=overrides) for name, (recipe, overrides) in grid.items()}
 
     @abstractmethod
     def grid(self, scale: Scale, weak: str) -> Grid:

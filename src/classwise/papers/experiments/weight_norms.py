@@ -58,7 +58,7 @@ class NormsAndRobustness(Experiment):
                 p_value = Cell(formatting.probability(link.spearman.p_value))
                 rows.append(Row(f"{one.data}, {kind}, {ATTACKS[kind]}", [*cells, p_value]))
                 figures.append((link.figure(), f"{one.data}: the {kind} model, {ATTACKS[kind]}."))
-            tests += [] if one.unfit else _norm_tests(one.data, links)
+            tests += [test for test in _norm_tests(one.data, links) if one.judges(test.claim)]
         heads = ("model", "Pearson", "Spearman", "Kendall", "p of Spearman")
         note = "Over all classes; the figures of data sets with many classes show the 12 of the paper. "
         note += "Small print: 95 % confidence intervals for new images. p by permutation of the classes."

@@ -252,9 +252,12 @@ def box(cells: Cells, alpha: float) -> list[tuple[float, float]]:
     return [binomial(right, images, sidak(alpha, len(cells))) for right, images in cells]
 
 
-def lowest_ends(cells: Cells, alpha: float) -> tuple[float, float]:
-    found = box(cells, alpha)
-    return min(low for low, _ in found), min(high for _, high in found)
+def lowest_ends(cells: Cells, alpha: float, number: int = 1) -> tuple[float, float]:
+    """Interval of the mean of the lowest accuracies: ends at alpha/2, corrected for ``number`` and for all classes."""
+    lower, upper = (2 * sidak(alpha / 2, tests) for tests in (number, len(cells)))
+    lows = sorted(binomial(right, images, lower)[0] for right, images in cells)
+    highs = sorted(binomial(right, images, upper)[1] for right, images in cells)
+    return sum(lows[:number]) / number, sum(highs[:number]) / number
 
 
 def difference_of_worst(first: Bools, second: Bools, ids: Ints, alpha: float) -> Ends:
@@ -268,12 +271,14 @@ def difference_of_worst(first: Bools, second: Bools, ids: Ints, alpha: float) ->
     for unit in units:
         one, other = first[ids == unit], second[ids == unit]
         up, down = int((one & ~other).sum()), int((~one & other).sum())
-        paired.append(tango(up, down, len(one), sidak(alpha / 2, len(units))))
-    first_box, second_box = box(first_cells, alpha / 4), box(second_cells, alpha / 4)
-    first_low, first_high = min(low for low, _ in first_box), min(high for _, high in first_box)
-    second_low, second_high = min(low for low, _ in second_box), min(high for _, high in second_box)
-    first_worst = [place for place, (low, _) in enumerate(first_box) if low <= first_high]
-    second_worst = [place for place, (low, _) in enumerate(second_box) if low <= second_high]
+        paired.append(tango(up, down, len(one), alpha / 2))
+    (first_low, first_high), (second_low, second_high) = (
+        lowest_ends(cells, alpha / 4) for cells in (first_cells, second_cells)
+    )
+    first_worst, second_worst = (
+        [place for place, cell in enumerate(cells) if binomial(*cell, alpha / 4)[0] <= high]
+        for cells, high in ((first_cells, first_high), (second_cells, second_high))
+    )
     low = max(min(paired[place][0] for place in first_worst), first_low - second_high)
     high = min(max(paired[place][1] for place in second_worst), first_high - second_low)
     return Ends(value, low, high)
@@ -309,7 +314,7 @@ def measures(cells: Cells, clean: tuple[int, int] | None, alpha: float) -> dict[
     by_head = {
         "overall": Ends(overall, *wilson(right, images, alpha)),
         "worst": Ends(min(shares), *lowest_ends(cells, alpha)),
-        "worst 20 %": Ends(fifth(shares), fifth(lows), fifth(highs)),
+        "worst 20 %": Ends(fifth(shares), *lowest_ends(cells, alpha, -(-len(cells) // 5))),
         "MCD": Ends(max(shares) - min(shares), max(max(lows) - min(highs), 0), max(highs) - min(lows)),
         "CV": Ends(float(np.mean((np.array(shares) - np.mean(shares)) ** 2)), *variance_ends(found)),
         "HMW": Ends(harmonic(overall, min(shares)), *(harmonic(a, b) for a, b in zip(whole, worst, strict=True))),

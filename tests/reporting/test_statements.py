@@ -143,8 +143,8 @@ def worst_candidates(case: Case, found: re.Match[str]) -> None:
 @statement(
     rf"The plug-in estimate, ({SHARE}), is the minimum of ([\d,]+) estimates and therefore biased downwards\."
     rf"(?: Sample splitting \((.*?) chosen on one half of the images, accuracy measured on the other half\) gives "
-    rf"({SHARE}), which is biased upwards\.)? The ([\d.]+) % interval of the lowest (.*?) accuracy, simultaneous over "
-    rf"all ([\d,]+) (.*?), is ({SPAN}) %\."
+    rf"({SHARE}), which is biased upwards\.)? The ([\d.]+) % interval of the lowest (.*?) accuracy, whose upper end is "
+    rf"corrected for ([\d,]+) (.*?), is ({SPAN}) %\."
 )
 def worst_accuracy(case: Case, found: re.Match[str]) -> None:
     share, number, split_kind, split, level, kind, covered, many, ends = found.groups()
@@ -153,9 +153,9 @@ def worst_accuracy(case: Case, found: re.Match[str]) -> None:
     assert (kind, many) == kinds(case)
     assert split_kind in {None, kind}
     assert share == percent(min(case.shares.values()))
-    single = 1 - (1 - case.alpha) ** (1 / rows)
-    intervals = [usual(*cell, single) for cell in case.cells().values()]
-    assert ends == span(min(low for low, _ in intervals), min(high for _, high in intervals))
+    corrected = 2 * (1 - (1 - case.alpha / 2) ** (1 / rows))
+    low = min(usual(*cell, case.alpha)[0] for cell in case.cells().values())
+    assert ends == span(low, min(usual(*cell, corrected)[1] for cell in case.cells().values()))
     assert level == f"{100 - 100 * case.alpha:g}"
     estimate = minimum(case.audit.counts("all"), case.alpha).split
     if split is None:
@@ -283,8 +283,9 @@ def frames(case: Case, found: re.Match[str]) -> None:
     r"On ([\d,]+) (images?)\. Overall: mean over images\. Class mean: mean over classes\. Worst 20 %: mean over the 20 "
     r"% of classes with the lowest accuracy\. MCD: maximum class discrepancy, highest minus lowest class accuracy, in "
     r"percentage points\. CV: class-wise variance of the accuracy, in percent squared\. NRR: harmonic mean of clean "
-    r"and robust accuracy\. HMW: harmonic mean of overall and worst-class accuracy\. The intervals of worst 20 %, MCD, "
-    r"CV and HMW are derived from simultaneous intervals of all classes\."
+    r"and robust accuracy\. HMW: harmonic mean of overall and worst-class accuracy\. The intervals of MCD and CV are "
+    r"derived from simultaneous intervals of all classes\. Of those of worst 20 % and HMW, only the upper ends are "
+    r"corrected for all classes\."
 )
 def columns(case: Case, found: re.Match[str]) -> None:
     assert whole(found[1]) == len(case.truth)

@@ -19,6 +19,11 @@ TIGHT = ("overall", "macro", "worst", "worst20", "nrr", "hmw", "overall.low", "o
 """Metrics whose bounds are attained if no image is unplaced (nrr: with complete clean counts)."""
 
 
+def upper(counts: ClassCounts) -> float:
+    """Level of the upper bounds of the classes, which are correct simultaneously with probability 0.975."""
+    return float(2 * (1 - 0.975 ** (1 / np.count_nonzero(counts.count))))
+
+
 def value(measure: str, counts: ClassCounts, clean: ClassCounts) -> float:
     """The metric of complete counts, computed without bounds."""
     accuracy, total = counts.accuracy, metrics.overall_micro(counts)
@@ -33,8 +38,8 @@ def value(measure: str, counts: ClassCounts, clean: ClassCounts) -> float:
         "hmw": lambda: metrics.hmw(total, metrics.worst_class(accuracy).accuracy),
         "overall.low": lambda: float(wilson(counts.correct.sum(), counts.count.sum()).low),
         "overall.high": lambda: float(wilson(counts.correct.sum(), counts.count.sum()).high),
-        "worst.low": lambda: float(np.nanmin(class_intervals(counts, simultaneous=True).low)),
-        "worst.high": lambda: float(np.nanmin(class_intervals(counts, simultaneous=True).high)),
+        "worst.low": lambda: float(np.nanmin(class_intervals(counts).low)),
+        "worst.high": lambda: float(np.nanmin(class_intervals(counts, upper(counts)).high)),
     }
     return compute[measure]()
 

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -8,7 +10,7 @@ from scipy import stats
 
 from classwise.core.errors import ClasswiseError
 from classwise.stats.counts import ClassCounts
-from classwise.stats.intervals import class_intervals, clopper_pearson, sidak, wilson
+from classwise.stats.intervals import class_intervals, clopper_pearson, lowest_interval, sidak, wilson
 from tests.stats.strategies import some_counts
 
 numbers = st.integers(1, 2000).flatmap(lambda n: st.tuples(st.integers(0, n), st.just(n)))
@@ -118,6 +120,57 @@ def test_absent_classes_do_not_widen_the_intervals() -> None:
     np.testing.assert_array_equal(
         class_intervals(three, simultaneous=True).low[:2], class_intervals(two, simultaneous=True).low
     )
+
+
+@pytest.mark.parametrize("number", [1, 2])
+def test_the_interval_of_the_lowest_accuracies_by_hand(number: int) -> None:
+    counts = ClassCounts(np.array([400, 50, 0, 400, 30]), np.array([110, 14, 0, 200, 20]))
+    present = counts.present
+    lower = class_intervals(counts, 2 * (1 - 0.975 ** (1 / number))).low[present]
+    upper = class_intervals(counts, 2 * (1 - 0.975 ** (1 / 4))).high[present]
+    expected = sorted(lower)[:number], sorted(upper)[:number]
+    assert lowest_interval(counts, number=number) == pytest.approx(tuple(map(np.mean, expected)), abs=1e-12)
+
+
+@pytest.mark.parametrize(
+    "true", [(0.5, 0.5, 0.5), (0.1, 0.1, 0.6), (0.02, 0.03, 0.04), (0.4, 0.7, 0.95), (0.0, 0.5, 0.5), (0.9, 0.93, 1.0)]
+)
+@pytest.mark.parametrize("number", [1, 2])
+def test_each_end_of_the_lowest_accuracies_fails_with_half_the_level(true: tuple[float, ...], number: int) -> None:
+    """Exact probabilities over all outcomes; with so few images the class intervals are Clopper and Pearson's."""
+    images, alpha = (9, 14, 11), 0.2
+    above = below = 0.0
+    truth = float(np.mean(sorted(true)[:number]))
+    for correct in itertools.product(*(range(n + 1) for n in images)):
+        probability = float(np.prod(stats.binom.pmf(correct, images, true)))
+        low, high = lowest_interval(ClassCounts(np.array(images), np.array(correct)), alpha, number=number)
+        above += probability * (low > truth + 1e-12)
+        below += probability * (high < truth - 1e-12)
+    assert above <= alpha / 2
+    assert below <= alpha / 2
+
+
+@given(some_counts(), st.integers(0, 7), st.floats(1e-6, 0.3))
+def test_the_interval_of_the_lowest_accuracy_is_monotone(counts: ClassCounts, label: int, alpha: float) -> None:
+    low, high = lowest_interval(counts, alpha)
+    value = float(np.nanmin(counts.accuracy))
+    assert 0 <= low <= value + 1e-12
+    assert value - 1e-12 <= high <= 1
+    wider = lowest_interval(counts, alpha / 2)
+    assert wider[0] <= low
+    assert wider[1] >= high
+    # A further class that is never wrong leaves the lower end unless it has few images, and cannot lower the upper end.
+    images = np.append(counts.count, 10**6)
+    more = lowest_interval(ClassCounts(images, np.append(counts.correct, 10**6)), alpha)
+    assert more[0] == low
+    assert more[1] >= high - 1e-12
+    few = np.minimum(counts.count, 30)  # Clopper and Pearson's intervals are monotone in the correct predictions
+    fewer = ClassCounts(few, np.minimum(counts.correct, few))
+    place = label % counts.num_classes
+    better = fewer.correct.copy()
+    better[place] = few[place]
+    raised = lowest_interval(ClassCounts(few, better), alpha)
+    assert all(after >= before - 1e-12 for before, after in zip(lowest_interval(fewer, alpha), raised, strict=True))
 
 
 @pytest.mark.parametrize("alpha", [0, 1, -0.1, 95])

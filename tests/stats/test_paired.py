@@ -4,11 +4,12 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import optimize, stats
 
 from classwise.stats.counts import PairedCounts
+from classwise.stats.intervals import class_intervals
 from classwise.stats.paired import (
     class_differences,
     difference_of_minima,
@@ -138,9 +139,38 @@ def test_difference_of_minima_is_within_its_bounds(pairs: PairedCounts) -> None:
     # The inequality behind the bounds, on the sample itself.
     assert np.nanmin(pairs.difference) - 1e-12 <= value <= np.nanmax(pairs.difference) + 1e-12
     assert low - 1e-12 <= value <= high + 1e-12
-    joint = class_differences(pairs, 0.025, simultaneous=True)
-    assert low >= np.nanmin(joint.low)
-    assert high <= np.nanmax(joint.high)
+    single = class_differences(pairs, 0.025)
+    assert low >= np.nanmin(single.low)
+    assert high <= np.nanmax(single.high)
+
+
+@settings(deadline=None, max_examples=100)
+@given(paired_counts())
+def test_difference_of_minima_by_its_definition(pairs: PairedCounts) -> None:
+    present = pairs.count > 0
+    level = 2 * (1 - (1 - 0.05 / 8) ** (1 / np.count_nonzero(present)))  # upper bounds of all classes at 0.05 / 8
+    lower = [class_intervals(counts, 0.05 / 4).low[present] for counts in (pairs.first, pairs.second)]
+    upper = [class_intervals(counts, level).high[present].min() for counts in (pairs.first, pairs.second)]
+    single = tango(pairs.only_first[present], pairs.only_second[present], pairs.count[present], 0.05 / 2)
+    low = max(min(single.low[lower[0] <= upper[0]]), min(lower[0]) - upper[1])
+    high = min(max(single.high[lower[1] <= upper[1]]), upper[0] - min(lower[1]))
+    assert difference_of_minima(pairs)[1:] == pytest.approx((low, high), abs=1e-12)
+
+
+@pytest.mark.parametrize("images", [20, 100])
+def test_difference_of_minima_covers_the_difference_at_ties(images: int) -> None:
+    """The second model is the first on nine images of ten, and another draw of equal accuracy on the others."""
+    rng = np.random.default_rng(images)
+    for law in (np.full(20, 0.3), np.array([0.3] * 2 + [0.6] * 8)):
+        held = []
+        for _ in range(80):
+            first = rng.random((len(law), images)) < law[:, None]
+            other = rng.random((len(law), images)) < law[:, None]
+            second = np.where(rng.random((len(law), images)) < 0.9, first, other)
+            cells = [(one & two).sum(axis=1) for one in (first, ~first) for two in (second, ~second)]
+            found = difference_of_minima(PairedCounts(*cells))
+            held.append(found.low <= 0 <= found.high)
+        assert np.mean(held) >= 0.95
 
 
 def test_difference_of_minima_uses_the_intervals_of_the_minima() -> None:

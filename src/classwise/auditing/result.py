@@ -64,7 +64,7 @@ class WorstClassEstimate:
         low: lower end of the 95 % interval of the accuracy of this class.
         high: upper end.
         possibly: names of the classes that may be the true worst class.
-        minimum: accuracy of the true worst class, whichever it is: plug-in, split estimate, simultaneous interval.
+        minimum: accuracy of the true worst class, whichever it is: plug-in and split estimate, and an interval.
     """
 
     attack: str

@@ -72,8 +72,8 @@ def attack_table(summary: AuditSummary) -> Table:
         rows.append(Row(summary.heading(name), cells, weak=name == ALL))
     images = formatting.counted(int(summary.under_all.count.sum()), "image")
     note = (
-        f"On {images}. {MEANS_NOTE} {METRICS_NOTE} The intervals of worst 20\u00a0%, MCD, CV and HMW are derived from "
-        "simultaneous intervals of all classes."
+        f"On {images}. {MEANS_NOTE} {METRICS_NOTE} The intervals of MCD and CV are derived from simultaneous intervals "
+        "of all classes. Of those of worst 20\u00a0% and HMW, only the upper ends are corrected for all classes."
     )
     if summary.meta.cascade:
         note += f" {CUMULATIVE_NOTE}"

@@ -96,8 +96,8 @@ def uncertainty(summary: AuditSummary) -> list[str]:
     )
     size = (
         f"The plug-in estimate, {formatting.percent(estimates.plug_in)}, is the minimum of {number} estimates and "
-        f"therefore biased downwards.{split} The {level} interval of the lowest {one} accuracy, simultaneous over all "
-        f"{number} {many}, is {formatting.span(estimates.low, estimates.high)}\u00a0%."
+        f"therefore biased downwards.{split} The {level} interval of the lowest {one} accuracy, whose upper end is "
+        f"corrected for {number} {many}, is {formatting.span(estimates.low, estimates.high)}\u00a0%."
     )
     return [_worst_candidates(summary), size]
 

@@ -1,7 +1,8 @@
 """Confidence intervals of metrics of all class accuracies: CV, MCD, means, worst class and harmonic means.
 
 Simultaneous intervals of the classes form a box that contains all true class accuracies with probability 1 - alpha. The
-minimum and maximum of a metric over the box bound it with at least that probability.
+minimum and maximum of CV and MCD over the box bound them with at least that probability. The lower end of the worst
+class, and of the worst fifth, needs less correction for the number of classes (`classwise.stats.intervals`).
 """
 
 from __future__ import annotations
@@ -12,9 +13,18 @@ import math
 import numpy as np
 
 from classwise.stats.counts import ClassCounts, FloatArray
-from classwise.stats.intervals import Estimate, class_intervals, score_interval, sidak, two_sided_z, wilson
+from classwise.stats.intervals import (
+    Estimate,
+    class_intervals,
+    lowest_interval,
+    score_interval,
+    sidak,
+    two_sided_z,
+    wilson,
+)
 from classwise.stats.metrics import (
     class_variance,
+    classes_of_share,
     hmw,
     max_class_discrepancy,
     nrr,
@@ -24,6 +34,8 @@ from classwise.stats.metrics import (
     worst_share,
 )
 
+FIFTH = 0.2
+"""The share of the classes in `worst_fifth`."""
 _ALL_CORNERS = 10
 """Up to this number of classes, all corners of a box are tried."""
 _HALVINGS = 50
@@ -50,9 +62,8 @@ def macro(counts: ClassCounts, alpha: float = 0.05) -> Estimate:
 
 
 def worst(counts: ClassCounts, alpha: float = 0.05) -> Estimate:
-    """The lowest class accuracy, with an interval of the minimum over the classes."""
-    low, high = _box(counts, alpha)
-    return Estimate(worst_class(counts.accuracy).accuracy, float(low.min()), float(high.min()))
+    """The lowest class accuracy, with the interval of `lowest_interval`."""
+    return Estimate(worst_class(counts.accuracy).accuracy, *lowest_interval(counts, alpha))
 
 
 def worst_label(counts: ClassCounts) -> int:
@@ -61,9 +72,9 @@ def worst_label(counts: ClassCounts) -> int:
 
 
 def worst_fifth(counts: ClassCounts, alpha: float = 0.05) -> Estimate:
-    """The mean accuracy of the lowest fifth of the classes; it is monotone in every class accuracy."""
-    low, high = _box(counts, alpha)
-    return Estimate(worst_share(counts.accuracy, 0.2), worst_share(low, 0.2), worst_share(high, 0.2))
+    """The mean accuracy of the lowest fifth of the classes, with the interval of `lowest_interval`."""
+    number = classes_of_share(int(counts.present.sum()), FIFTH)
+    return Estimate(worst_share(counts.accuracy, FIFTH), *lowest_interval(counts, alpha, number=number))
 
 
 def discrepancy(counts: ClassCounts, alpha: float = 0.05) -> Estimate:

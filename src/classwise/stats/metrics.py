@@ -172,12 +172,20 @@ def worst_share(accuracy: ArrayLike, share: float) -> float:
         >>> metrics.worst_share([0.9, 0.5, 0.1, 0.3, 0.7], share=0.4)
         0.2
     """
+    present = np.sort(_present(accuracy))
+    return float(present[: classes_of_share(len(present), share)].mean())
+
+
+def classes_of_share(classes: int, share: float) -> int:
+    """The number of classes in a share of them, rounded up: ceil(``share`` C).
+
+    Raises:
+        ClasswiseError: if ``share`` is out of range.
+    """
     if not 0 < share <= 1:
         raise ClasswiseError(f"worst share {share}: must be a share of the classes in (0, 1], such as 0.2")
-    present = np.sort(_present(accuracy))
     # 0.07 * 100 is slightly above 7 in floating point, which must not add an eighth class.
-    classes = math.ceil(share * len(present) - 1e-9)
-    return float(present[:classes].mean())
+    return math.ceil(share * classes - 1e-9)
 
 
 def nrr(clean: float, robust: float) -> float:

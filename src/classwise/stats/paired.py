@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike
 from scipy import special
 
 from classwise.stats.counts import FloatArray, PairedCounts
-from classwise.stats.intervals import Estimate, Interval, class_intervals, sidak, two_sided_z
+from classwise.stats.intervals import Estimate, Interval, class_intervals, lowest_interval, sidak, two_sided_z
 from classwise.stats.metrics import worst_class
 
 _HALVINGS = 60
@@ -134,14 +134,17 @@ def difference_of_minima(pairs: PairedCounts, alpha: float = 0.05) -> Estimate:
     The worst classes j of the first model (accuracies p) and k of the second (accuracies q) may differ. Two kinds of
     bounds are combined:
 
-    - p_j - q_j <= min p - min q <= p_k - q_k, from paired intervals; tight if the models are similar. Only classes that
-      may be the worst are considered for j and k.
-    - interval arithmetic with the intervals of the two minima; tighter if the models differ.
+    - p_j - q_j <= min p - min q <= p_k - q_k, from the paired intervals of the classes; tight if the models are
+      similar. Only classes that may be the worst are considered for j and k: those with L_c <= min U.
+    - interval arithmetic with the intervals of the two minima (`lowest_interval`); tighter if the models differ.
+
+    Only the upper bounds U of the accuracies are corrected for the number of classes. The interval fails only if the
+    paired interval of class j or of class k fails, if L_j or L_k fails, or if any U fails: L_j <= p_j <= min U keeps j
+    among the classes considered, and the least paired lower end of these classes is at most that of j.
 
     Args:
         pairs: paired counts of each class.
-        alpha: 1 minus the coverage; alpha/2 is spent on the differences and alpha/4 on the accuracies of each model,
-            each simultaneous over the classes.
+        alpha: 1 minus the coverage; alpha/2 is spent on the differences and alpha/4 on the worst class of each model.
 
     Returns:
         The plug-in difference, with the tighter of the two bounds on each side.
@@ -150,9 +153,9 @@ def difference_of_minima(pairs: PairedCounts, alpha: float = 0.05) -> Estimate:
         ClasswiseError: if no class has an image.
     """
     value = worst_class(pairs.first.accuracy).accuracy - worst_class(pairs.second.accuracy).accuracy
-    paired = class_differences(pairs, alpha / 2, simultaneous=True)
-    first, second = (class_intervals(counts, alpha / 4, simultaneous=True) for counts in (pairs.first, pairs.second))
-    (low_1, high_1), (low_2, high_2) = ((np.nanmin(low), np.nanmin(high)) for low, high in (first, second))
-    low = max(paired.low[first.low <= high_1].min(), low_1 - high_2)
-    high = min(paired.high[second.low <= high_2].max(), high_1 - low_2)
-    return Estimate(value, float(low), float(high))
+    paired = class_differences(pairs, alpha / 2)
+    (low_1, high_1), (low_2, high_2) = (lowest_interval(counts, alpha / 4) for counts in (pairs.first, pairs.second))
+    lower_1, lower_2 = (class_intervals(counts, alpha / 4).low for counts in (pairs.first, pairs.second))
+    low = max(float(paired.low[lower_1 <= high_1].min()), low_1 - high_2)
+    high = min(float(paired.high[lower_2 <= high_2].max()), high_1 - low_2)
+    return Estimate(value, low, high)

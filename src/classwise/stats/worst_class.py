@@ -14,7 +14,7 @@ from scipy import special, stats
 
 from classwise.core.errors import ClasswiseError
 from classwise.stats.counts import BoolArray, ClassCounts, FloatArray, IntArray, ratio
-from classwise.stats.intervals import checked_level, class_intervals
+from classwise.stats.intervals import checked_level, lowest_interval
 from classwise.stats.metrics import worst_class
 
 FEW = 5
@@ -132,9 +132,9 @@ class Minimum(NamedTuple):
 def minimum(counts: ClassCounts, alpha: float = 0.05, *, splits: int = 10, seed: int = 0) -> Minimum:
     """Estimate the worst-class accuracy.
 
-    The plug-in and the split estimate bracket the true value in expectation. The interval is [min_c L_c, min_c U_c]
-    with simultaneous bounds L_c and U_c. No bootstrap correction is applied: at ties it removes less than half of the
-    bias.
+    The plug-in and the split estimate bracket the true value in expectation. The interval is that of
+    `classwise.stats.intervals.lowest_interval`: [min_c L_c, min_c U_c], where only the upper bounds are corrected for
+    the number of classes. No bootstrap correction is applied: at ties it removes less than half of the bias.
 
     Args:
         counts: counts of C classes; absent classes are excluded, from the split estimate also classes with one image.
@@ -148,8 +148,7 @@ def minimum(counts: ClassCounts, alpha: float = 0.05, *, splits: int = 10, seed:
     if splits < 1:
         raise ClasswiseError(f"splits {splits}: must be at least 1")
     label, plug_in = worst_class(counts.accuracy)
-    low, high = class_intervals(counts, alpha, simultaneous=True)
-    return Minimum(label, plug_in, _split_estimate(counts, splits, seed), float(np.nanmin(low)), float(np.nanmin(high)))
+    return Minimum(label, plug_in, _split_estimate(counts, splits, seed), *lowest_interval(counts, alpha))
 
 
 def _split_estimate(counts: ClassCounts, splits: int, seed: int) -> float:

@@ -191,7 +191,7 @@ class Recipe:
             validation_attack=describe(ATTACKS, parts.validation_attack),
             data=dataclasses.replace(self.data, augment=describe(AUGMENTATIONS, parts.augment)),
         )
-        return _from_values(complete._plain())._with_parts(parts)
+        return recipe_from_values(complete._plain())._with_parts(parts)
 
     def times_batch(self, factor: int) -> Recipe:
         """Return the recipe with ``factor`` times the batch size, and the same parts."""
@@ -264,7 +264,7 @@ class Recipe:
             apply_budget(values, budget, budgets, Recipe)
         for path, value in (overrides or {}).items():
             override(values, path, read_value(path, value), Recipe)
-        recipe = _from_values(values)
+        recipe = recipe_from_values(values)
         if isinstance(source, Recipe) and recipe._text() == source._text():
             recipe = source
         _ = recipe.parts
@@ -369,8 +369,8 @@ def build_parts(recipe: Recipe) -> Parts:
     )
 
 
-def _from_values(values: Mapping[str, Any]) -> Recipe:
-    """Build a recipe from plain values; errors in nested settings name the nested field."""
+def recipe_from_values(values: Mapping[str, Any]) -> Recipe:
+    """Build a recipe, but not its parts, from plain values; errors in nested settings name the nested field."""
     plain = dict(values)
     data = plain.get("data")
     if isinstance(data, Mapping) and isinstance(data.get("unlabelled"), Mapping):

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from classwise.attacks.base import Attack
 from classwise.core.config import relative_step
@@ -52,14 +52,15 @@ def check_folder(run: Run, *, resume: bool) -> None:
         check_writable(file)
 
 
-def training_images(settings: DataSettings) -> Images:
-    """Load the training images of a recipe."""
+def training_images(settings: DataSettings, *, download: bool = True) -> Images:
+    """Load the training images of a recipe; a named data set that is not found is downloaded if allowed."""
     return load_data(
         settings.name,
         split="train",
         root=settings.root,
         subset=settings.subset,
         seed=settings.subset_seed,
+        download=download,
         **settings.options,
     )
 
@@ -171,12 +172,21 @@ def check_resumable(run: Run, recipe: Recipe, images: Images, processes: Process
         raise ClasswiseError(f"{run.path} was started with other images; use another folder")
 
 
+def split_rows(recipe: Recipe, images: Images) -> tuple[Tensor, Tensor]:
+    """Return the rows of the training and the validation images, int64, by the recipe's fraction and seed.
+
+    Splits of the same images and seed are nested: a smaller fraction holds out a subset of a larger one.
+    """
+    if recipe.data.validation == 0:
+        return torch.arange(len(images)), torch.arange(0)
+    return stratified_split(images.y.cpu(), recipe.data.validation, recipe.seed)
+
+
 def split_images(recipe: Recipe, images: Images, device: torch.device) -> tuple[Images, Images | None]:
-    """Split the images into training and validation images, on the device, by the recipe's fraction and seed."""
-    fraction = recipe.data.validation
-    if fraction == 0:
+    """Split the images into training and validation images, on the device; see `split_rows`."""
+    if recipe.data.validation == 0:
         return images.to(device), None
-    train, valid = stratified_split(images.y.cpu(), fraction, recipe.seed)
+    train, valid = split_rows(recipe, images)
     return images.take(train).to(device), images.take(valid).to(device)
 
 

@@ -22,7 +22,15 @@ from classwise.training.finite_checks import OnNan, parse_on_nan
 from classwise.training.folder import Run
 from classwise.training.pseudo_labels import pseudo_labelled
 from classwise.training.recipe import Recipe
-from classwise.training.setup import check_folder, check_resumable, default_threat, setup_notes, training_images
+from classwise.training.setup import (
+    check_folder,
+    check_resumable,
+    default_threat,
+    setup_notes,
+    split_rows,
+    training_images,
+)
+from classwise.training.start_models import check_start_models
 from classwise.training.trainer import Trainer
 
 
@@ -69,7 +77,8 @@ def train(
 
     Raises:
         ClasswiseError: if the recipe or the device is invalid (checked before data is read), the data do not fit the
-            recipe, the folder contains another run or is in use, or the loss or the weights are not finite.
+            recipe, the start model was trained on validation images of this run, the folder contains another run or is
+            in use, or the loss or the weights are not finite.
 
     Example:
         >>> import tempfile
@@ -125,13 +134,17 @@ def _train(
     if resumed:
         check_resumable(run, recipe, images, processes)
     written = run.recipe if resumed else recipe
+    notes = setup_notes(recipe, images, threat, resumed=resumed)
+    start = recipe.model.weights
+    if start is not None and Path(start).exists() and not run.state_file.is_file():
+        notes += check_start_models(run, recipe, images, split_rows(recipe, images)[1], [start])
     extra = pseudo_labelled(recipe, images, run, device, unlabelled)
     if processes.world_size > 1:
         check_same_arguments(
             processes, {"recipe": recipe.digest(), "data": images.fingerprint(), "folder": str(run.path)}
         )
         progress.log(f"{processes.world_size} processes, batch size {recipe.batch_size} in total")
-    for note in setup_notes(recipe, images, threat, resumed=resumed):
+    for note in notes:
         progress.log(note)
     with torch.random.fork_rng(devices=[] if device == "cpu" else None):
         Trainer(recipe, images, run, device, progress, extra, processes, on_nan).fit()

@@ -27,6 +27,7 @@ from classwise.models import save_weights
 from classwise.models.base import Classifier, bare
 from classwise.training.folder import Run, Which
 from classwise.training.posthoc.validation import robust_accuracy, validation_split, writing_into
+from classwise.training.start_models import interpolated_with, starts_of
 
 RATES = (0.3, 0.3, 0.3, 0.3, 0.15, 0.15, 0.15, 0.15)
 """The step size of each round: change of a constant per unit of accuracy below the mean."""
@@ -79,9 +80,9 @@ def adjust_logits(
         The file, the constants, and the accuracies of each round.
 
     Raises:
-        ClasswiseError: if the run has no validation split, the images differ from those of the run, the last layer of
-            the model is unknown or has no bias, the device does not exist, or the file is in the run folder and another
-            process uses the folder.
+        ClasswiseError: if the run has no validation split, a start model was trained on it, the images differ from
+            those of the run, the last layer of the model is unknown or has no bias, the device does not exist, or the
+            file is in the run folder and another process uses the folder.
     """
     run = run if isinstance(run, Run) else Run.open(run)
     check_device(device)
@@ -93,11 +94,12 @@ def adjust_logits(
     path = Path(out) if out is not None else run.weights_file("adjusted")
     check_writable(path)
     with writing_into(run, path):
-        valid = validation_split(run, data).to(torch.device(device))
+        threat, listener = Threat.parse(str(run.recipe.threat)), progress or NullProgress()
+        starts = starts_of(run, run.weights_file(which))
+        valid = validation_split(run, data, starts, listener).to(torch.device(device))
         model = copy.deepcopy(run.model(which)).to(device)
         bias = _bias(model)
         trained, names = bias.detach().clone(), valid.class_names
-        threat, listener = Threat.parse(str(run.recipe.threat)), progress or NullProgress()
         constants, rows = torch.zeros_like(trained), []
         listener.start("logit adjustment", len(rates) + 1)
         for turn, rate in enumerate([*rates, 0.0]):
@@ -117,7 +119,9 @@ def adjust_logits(
 
 def _save(run: Run, which: Which, model: nn.Module, constants: Tensor, path: Path) -> None:
     """Save the model with the metadata of the run and the constants."""
+    start = interpolated_with(run.weights_file(which))
     metadata = {
+        **({} if start is None else {"start": start}),
         "recipe": run.recipe.name,
         "class_names": run.data["classes"],
         "adjusted_from": which,

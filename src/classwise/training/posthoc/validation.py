@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
@@ -12,23 +13,30 @@ from classwise.attacks.base import Attack
 from classwise.attacks.engine import Engine, Job
 from classwise.core.errors import ClasswiseError
 from classwise.core.ownership import owned
+from classwise.core.progress import NullProgress, Progress
 from classwise.core.storage import read_json
 from classwise.core.threat import Threat
 from classwise.data import Images
 from classwise.training.folder import Run
 from classwise.training.recipe import Recipe
 from classwise.training.setup import training_images
+from classwise.training.start_models import check_start_models
 
 
-def validation_split(run: Run, data: Images | None = None) -> Images:
+def validation_split(
+    run: Run, data: Images | None = None, starts: Sequence[str | Path] = (), progress: Progress | None = None
+) -> Images:
     """Return the validation split of a run.
 
     Args:
         run: the run.
         data: its training images; None to load those of its recipe.
+        starts: models that must not have been trained on the split, see `check_start_models`.
+        progress: receives notes on starts that cannot be checked.
 
     Raises:
-        ClasswiseError: if the run has no validation split, or the images differ from those of the run.
+        ClasswiseError: if the run has no validation split, the images differ from those of the run, or a start was
+            trained on the split.
     """
     index = read_json(run.path / "validation.json", keys={"index": list})["index"]
     if not index:
@@ -36,7 +44,10 @@ def validation_split(run: Run, data: Images | None = None) -> Images:
     images = training_images(run.recipe.data) if data is None else data
     if images.fingerprint() != run.data["fingerprint"]:
         raise ClasswiseError(f"{run.path} was trained on other images; pass them as data=")
-    return images.take(torch.isin(images.index.cpu(), torch.tensor(index)))
+    rows = torch.isin(images.index.cpu(), torch.tensor(index)).nonzero().flatten()
+    for note in check_start_models(run, run.recipe, images, rows, list(dict.fromkeys(starts))):
+        (progress or NullProgress()).log(note)
+    return images.take(rows)
 
 
 def writing_into(run: Run, path: Path) -> AbstractContextManager[None]:

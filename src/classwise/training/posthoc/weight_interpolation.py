@@ -22,6 +22,7 @@ from classwise.training.averaging import blend
 from classwise.training.folder import Run, Which
 from classwise.training.posthoc.validation import robust_accuracy, validation_split, writing_into
 from classwise.training.selection import by_number_of_classes
+from classwise.training.start_models import starts_of
 
 SHARES = (0.3, 0.4, 0.5, 0.6, 0.7)
 """The default interpolation coefficients."""
@@ -76,8 +77,9 @@ def interpolate_weights(
         The file, the selected coefficient, and the accuracies for each coefficient.
 
     Raises:
-        ClasswiseError: if the initial model is unknown, the run has no validation split, the images differ from those
-            of the run, the device does not exist, or the file is in the run folder and another process uses the folder.
+        ClasswiseError: if the initial model is unknown, the run has no validation split, a start model was trained on
+            it, the images differ from those of the run, the device does not exist, or the file is in the run folder and
+            another process uses the folder.
     """
     run = run if isinstance(run, Run) else Run.open(run)
     check_device(device)
@@ -95,12 +97,10 @@ def interpolate_weights(
         model = run.model(which)
         tuned = model.state_dict()
         initial = load_model(copy.deepcopy(model), weights=str(before)).state_dict()
-        valid = validation_split(run, data).to(device)
-        model, threat, listener = (
-            copy.deepcopy(model).to(device),
-            Threat.parse(str(run.recipe.threat)),
-            progress or NullProgress(),
-        )
+        threat, listener = Threat.parse(str(run.recipe.threat)), progress or NullProgress()
+        starts = [str(before), *starts_of(run, run.weights_file(which))]
+        valid = validation_split(run, data, starts, listener).to(device)
+        model = copy.deepcopy(model).to(device)
         best, chosen, rows = float("-inf"), shares[0], []
         listener.start("interpolation", len(shares))
         for share in shares:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 TAKES = {
     "list": ("--json",),
     "show": ("--json",),
-    "run": ("--scale", "--store", "--device", "--json", "--model", "--data"),
+    "run": ("--scale", "--store", "--device", "--trainings", "--json", "--model", "--data"),
     "page": ("--store", "--out"),
 }
 """The options of each action."""
@@ -46,6 +46,9 @@ def papers(
         Path | None, typer.Option("--out", metavar="DIR", help="The folder of the pages. [pages, in the store]")
     ] = None,
     device: Device = "cpu",
+    trainings: Annotated[
+        int, typer.Option("--trainings", min=1, help="Independent trainings of each model, with other seeds.")
+    ] = 1,
     model: Annotated[
         list[str] | None,
         typer.Option(
@@ -76,6 +79,7 @@ def papers(
         raise unknown("action of papers", what, TAKES)
     changed = {"--scale": scale != SCALE, "--store": store != STORE, "--out": out is not None}
     changed |= {"--device": device != "cpu", "--json": json, "--model": bool(model), "--data": bool(data)}
+    changed |= {"--trainings": trainings != 1}
     for option, asked in changed.items():
         if asked and option not in TAKES[what]:
             raise ClasswiseError(f"papers {what} takes no {option}; it takes {' and '.join(TAKES[what])}")
@@ -84,7 +88,8 @@ def papers(
     elif what == "show":
         _show(_named(given, what), json)
     elif what == "run":
-        _run(_named(given, what), scale, store, check_device(device), json, models=model or [], data=data)
+        run_on = check_device(device)
+        _run(_named(given, what), scale, store, json, device=run_on, trainings=trainings, models=model or [], data=data)
     else:
         _page(given, store, out)
 
@@ -172,7 +177,17 @@ def _explain(item: Item) -> None:
             typer.echo(f"  {name}: {text}")
 
 
-def _run(names: list[str], scale: str, store: Path, device: str, json: bool, *, models: list[str], data: str) -> None:
+def _run(
+    names: list[str],
+    scale: str,
+    store: Path,
+    json: bool,
+    *,
+    device: str,
+    trainings: int,
+    models: list[str],
+    data: str,
+) -> None:
     from classwise.papers.runner import check_inputs, run, scale_of
     from classwise.papers.store import Store
     from classwise.papers.user_inputs import UserInputs
@@ -187,7 +202,8 @@ def _run(names: list[str], scale: str, store: Path, device: str, json: bool, *, 
     results = []
     for name in names:
         with console.resumable("repeat the command to continue"), console.progress() as listener:
-            results.append(run(name, scale, kept, device=device, progress=listener, inputs=inputs))
+            options: dict[str, Any] = {"device": device, "inputs": inputs, "trainings": trainings}
+            results.append(run(name, scale, kept, progress=listener, **options))
         if not json:
             _report(results[-1])
     if json:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -23,6 +23,9 @@ from classwise.papers.store import Store, Trained
 from classwise.papers.user_inputs import UserInputs
 from classwise.training.folder import Which
 from classwise.training.recipe import Recipe
+
+SEEDS_APART = 100
+"""Difference of the seeds of two repetitions; within a repetition, the seeds of an experiment are smaller."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,9 +97,7 @@ class Context:
         """
         available, absent = dict[str, Context](), dict[str, str]()
         for name in names:
-            own = Context(on_data_set(self.scale, name), self.store, device=self.device, progress=self.progress)
-            own.trainings, own.requested = self.trainings, self.requested
-            own.train_images_of, own.tested = self.train_images_of, self.tested
+            own = self._at(on_data_set(self.scale, name))
             try:
                 _ = own.train_images, own.test_images
             except ClasswiseError as error:
@@ -109,6 +110,20 @@ class Context:
                 f"none of the data sets {', '.join(absent)} is available: {next(iter(absent.values()))}"
             )
         return available, absent
+
+    def repeated(self, repetition: int) -> Context:
+        """Create a context with other seeds of all trainings; it shares the store and the record of trainings.
+
+        Args:
+            repetition: number of the repetition; 0 for the seeds of the experiment itself.
+        """
+        return self._at(replace(self.scale, repetition=repetition))
+
+    def _at(self, scale: Scale) -> Context:
+        own = Context(scale, self.store, device=self.device, progress=self.progress, inputs=self.inputs)
+        own.trainings, own.requested = self.trainings, self.requested
+        own.train_images_of, own.tested = self.train_images_of, self.tested
+        return own
 
     @cached_property
     def train_images(self) -> Images:
@@ -263,6 +278,8 @@ class Context:
 def recipe_at(scale: Scale, training: Training) -> Recipe:
     """Read the recipe of a training at a scale; epoch numbers of its schedules are rescaled.
 
+    A repetition of the scale adds `SEEDS_APART` to the seed for each repetition before it.
+
     Args:
         scale: data, network and budget.
         training: recipe and overrides; another data set than that of the scale adapts the scale to it.
@@ -271,7 +288,8 @@ def recipe_at(scale: Scale, training: Training) -> Recipe:
     recipe = Recipe.read(training.recipe, budget=scale.budget)
     merged = {**scale.overrides, **training.overrides}
     epochs = recipe.epoch_overrides(merged.get("epochs", recipe.epochs))
-    return Recipe.read(recipe, {"threat": scale.threat, **epochs, **merged})
+    read = Recipe.read(recipe, {"threat": scale.threat, **epochs, **merged})
+    return Recipe.read(read, {"seed": read.seed + SEEDS_APART * scale.repetition})
 
 
 def _subset(images: Images, most: int | None) -> Images:

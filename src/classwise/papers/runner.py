@@ -15,6 +15,7 @@ from classwise.papers.claims import Test, evaluate, not_tested
 from classwise.papers.context import Context, recipe_at
 from classwise.papers.evidence import Evidence
 from classwise.papers.experiment import Experiment
+from classwise.papers.repetitions import combine
 from classwise.papers.result import Figure, Result
 from classwise.papers.scales import NAMES, Scale
 from classwise.papers.store import Store
@@ -75,8 +76,12 @@ def run(
     device: str = "cpu",
     progress: Progress | None = None,
     inputs: UserInputs | None = None,
+    trainings: int = 1,
 ) -> Result:
     """Run an experiment and save its result in the store.
+
+    With several trainings, the experiment is repeated with other seeds of all of its trainings, and its tests have
+    intervals over the trainings.
 
     Args:
         name: item id, such as ``kdd21/T1``.
@@ -85,6 +90,7 @@ def run(
         device: PyTorch device.
         progress: progress listener.
         inputs: models and images of the user, for an experiment that takes them.
+        trainings: number of independent trainings of each model; an experiment without trainings runs once.
 
     Raises:
         ClasswiseError: if the id or scale is unknown, or data are missing, or as `check_inputs`.
@@ -94,9 +100,12 @@ def run(
     check_inputs(name, scale, inputs or UserInputs())
     context = Context(chosen, store, device=device, progress=progress, inputs=inputs)
     chosen_experiment = experiment(name)
+    if not chosen_experiment.trainings(chosen):
+        trainings = 1
     with store.collect_work() as work:
-        findings = chosen_experiment.run(context)
-    _check_declared(chosen_experiment, context)
+        repetitions = [chosen_experiment.run(context.repeated(repetition)) for repetition in range(trainings)]
+    _check_declared(chosen_experiment, context, trainings)
+    findings = combine(repetitions)
     _check_trainings(findings.tests, context)
     own = time.monotonic() - started - work.waited
     result = Result(
@@ -115,9 +124,10 @@ def run(
     return result
 
 
-def _check_declared(one: Experiment, context: Context) -> None:
+def _check_declared(one: Experiment, context: Context, trainings: int) -> None:
     """Check that every requested training was declared, so that the settings shown for an item are those of its run."""
-    declared = {recipe_at(context.scale, training).digest() for training in one.trainings(context.scale).values()}
+    scales = [dataclasses.replace(context.scale, repetition=repetition) for repetition in range(trainings)]
+    declared = {recipe_at(scale, training).digest() for scale in scales for training in one.trainings(scale).values()}
     undeclared = sorted({recipe.name for recipe in context.requested.values() if recipe.digest() not in declared})
     assert not declared or not undeclared, f"{one.item}: undeclared trainings: {', '.join(undeclared)}"
 

@@ -30,6 +30,7 @@ class Scale:
         precision: precision of the gradients in the evaluation.
         budget: budget of the recipes; None for unmodified recipes.
         overrides: dotted recipe fields to values, for every training.
+        repetition: number of the repetition, from 0; each has other seeds of all trainings.
     """
 
     name: Name
@@ -45,6 +46,7 @@ class Scale:
     precision: Precision = FAST
     budget: str | None = None
     overrides: Mapping[str, Any] = field(default_factory=dict)
+    repetition: int = 0
 
     def with_overrides(self, **more: Any) -> Scale:
         """Copy the scale with further recipe overrides; a double underscore denotes a dot."""
@@ -202,7 +204,7 @@ def on_data_set(scale: Scale, data: str) -> Scale:
         return replace(scale, data=data, **{**changes, "overrides": overrides})
     if scale.name == "reduced":
         own = {"threat": FASHION.threat if data == FASHION.data else scale.threat, **_REDUCED_SETTINGS.get(data, {})}
-        return replace(FASHION, data=data, **own)
+        return replace(FASHION, data=data, repetition=scale.repetition, **own)
     return replace(scale, data=data)
 
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 
 from classwise.stats import gap_intervals, metric_intervals
 from classwise.stats.counts import ClassCounts
-from classwise.stats.intervals import Estimate, two_sided_z
+from classwise.stats.intervals import Estimate, student, two_sided_z
 
 IntervalEstimator = Callable[[float], Estimate]
 """Maps an error level to an estimate with its interval."""
@@ -161,5 +161,27 @@ def alike(one: IntervalEstimator, other: IntervalEstimator) -> IntervalEstimator
         if sign.low > 0 or sign.high < 0:
             return product
         return Estimate(product.value, min(same.low, opposite.low), max(same.high, opposite.high))
+
+    return at
+
+
+def over_trainings(parts: Sequence[IntervalEstimator]) -> IntervalEstimator:
+    """The mean of an estimate over independent trainings, for new trainings and new images (population T).
+
+    The trainings are evaluated on the same images, so the error of the images does not shrink with their number: the
+    half-width is sqrt(t^2 s^2 / S + h^2), where t is Student's quantile with S - 1 degrees of freedom, s the standard
+    deviation of the S estimates, and h the mean half-width for fixed models. It is conservative, since s includes a
+    part of the error of the images.
+
+    Args:
+        parts: an estimator for each training, at least two.
+    """
+
+    def at(level: float) -> Estimate:
+        each = [part(level) for part in parts]
+        mean = student([one.value for one in each], level)
+        below, above = (sum(ends) / len(each) for ends in zip(*((v - lo, hi - v) for v, lo, hi in each), strict=True))
+        between = mean.value - mean.low
+        return Estimate(mean.value, mean.value - math.hypot(between, below), mean.value + math.hypot(between, above))
 
     return at

@@ -183,9 +183,11 @@ def test_options_named_in_sentences_exist() -> None:
 
 SMALLER = {
     "autoattack": "pgd:steps=1",
+    "checkpoint_epochs=[10, 20, 30]": "checkpoint_epochs=[1]",
     "cifar10": "digits",
     "kdd21/T3": "cfa23/F1",
     "reduced": "smoke",
+    "runs/epochs/checkpoints/epoch-20.safetensors": "runs/epochs/checkpoints/epoch-1.safetensors",
     "size=64": "size=16",
 }
 """Words in whose place a test has others, so that a command takes a second."""

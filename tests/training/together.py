@@ -71,7 +71,7 @@ class Remember(ClassSchedule):
 
 def begun(folder: Path) -> dict[str, Any]:
     """The settings of a run that starts from a partially trained model in a folder."""
-    return SETTINGS | {"model": {**SETTINGS["model"], "weights": str(folder / "start")}}
+    return SETTINGS | {"model": {**SETTINGS["model"], "weights": str(folder / "start.safetensors")}}
 
 
 def with_memory(recipe: str, folder: Path) -> dict[str, Any]:

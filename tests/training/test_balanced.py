@@ -8,12 +8,16 @@ import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812
 
+from classwise.attacks import ATTACKS
+from classwise.core.config import make
 from classwise.core.precision import EXACT
 from classwise.core.rng import CounterRNG
 from classwise.core.threat import Threat
+from classwise.training import OBJECTIVES
 from classwise.training.classes import ClassSettings
 from classwise.training.objectives.balanced import Balanced, divergence_from_uniform
 from classwise.training.objectives.base import TrainingBatch
+from classwise.training.objectives.friendly import attack_to_boundary
 from classwise.training.recipe import Recipe
 
 from ..attacks.models import Linear, images
@@ -56,6 +60,44 @@ def test_the_loss_equals_its_equation(classes: int) -> None:
         assert torch.allclose(step.terms["robust"], robust, atol=1e-4)
         assert torch.allclose(step.terms["uniform"], torch.as_tensor(uniform), atol=1e-5)
         assert step.clean_logits is not None
+
+
+def test_the_variant_of_the_code_attacks_the_divergence_and_goes_one_step_further() -> None:
+    paper, code = Balanced(), Balanced(variant="code")
+    pgd = make(ATTACKS, "pgd:steps=3")
+    assert paper.inner(pgd) == pgd
+    assert code.inner(pgd) == make(ATTACKS, "pgd:steps=3,objective=kl,random_init=normal")
+    for objective, tau in ((paper, 0), (code, 1), (Balanced(variant="code", tau=2), 2), (Balanced(tau=1), 1)):
+        model, case = world(10)
+        batch = TrainingBatch(case.x, case.y, case.index, case.threat)
+        kl = objective.variant == "code"
+        attack = objective.inner(ATTACK)
+        inputs = batch.attack_inputs(case.rng, reference=model(case.x).detach() if kl else None)
+        expected = attack_to_boundary(attack, model, inputs, tau, last_if_robust=kl)
+        points = objective.points(model, batch, attack, ClassSettings(), case.rng)
+        assert torch.equal(points["before"], expected[0])
+        assert torch.equal(points["after"], expected[1])
+
+
+def test_the_points_by_hand() -> None:
+    """One pixel, class 1 above 0.5, three steps of 0.1: 0.9 stays above it, 0.62 falls below it in the second step."""
+
+    def model(x: torch.Tensor) -> torch.Tensor:
+        return torch.stack((torch.zeros(len(x)), 40 * x.flatten() - 20), 1)
+
+    x = torch.tensor([0.9, 0.62]).view(2, 1, 1, 1)
+    batch = TrainingBatch(x, torch.tensor([1, 1]), torch.arange(2), Threat("Linf", 0.35))
+    attack = make(ATTACKS, "pgd:steps=3,step_size=0.1,random_init=none")
+    expected = {
+        "bat": ([0.7, 0.52], [0.6, 0.42]),
+        "bat:tau=1": ([0.7, 0.52], [0.6, 0.32]),
+        "bat:variant=code": ([0.6, 0.52], [0.6, 0.32]),
+        "bat:variant=code,tau=0": ([0.6, 0.52], [0.6, 0.42]),
+    }
+    for spec, (before, after) in expected.items():
+        points = make(OBJECTIVES, spec).points(model, batch, attack, ClassSettings(), CounterRNG(0))
+        assert points["before"].flatten().tolist() == pytest.approx(before), spec
+        assert points["after"].flatten().tolist() == pytest.approx(after), spec
 
 
 def test_the_recipe_has_the_settings_of_the_paper() -> None:

@@ -138,12 +138,14 @@ def test_fawa_admits_epochs_by_the_worst_class(count: int) -> None:
 
 def test_a_relative_threshold_follows_the_best_worst_class_so_far() -> None:
     averager, state = FAWA(start_fraction=0.0, gate="relative"), Average()
-    admitted = []
+    admitted, bars = [], []
     for lowest in (0.05, 0.10, 0.079, 0.081, 0.2, 0.15):
         state = averager.after_epoch(state, weights(1.0), {"valid.robust": torch.tensor([lowest, 0.9])}, 0.5)
         assert state.event is not None
         admitted.append(state.event["admitted"])
+        bars.append(state.event["threshold"])
     assert admitted == [True, True, False, True, True, False]
+    assert bars == pytest.approx([0.04, 0.08, 0.08, 0.08, 0.16, 0.16])
 
 
 def test_without_admitted_epochs_the_average_of_all_epochs_is_saved_and_reported() -> None:

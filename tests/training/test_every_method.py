@@ -15,6 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from classwise.core.errors import ClasswiseError
 from classwise.core.progress import NullProgress
+from classwise.core.threat import Threat
 from classwise.data import Images
 from classwise.training.batches import Batches
 from classwise.training.recipe import Recipe
@@ -114,9 +115,15 @@ def test_an_epoch_records_sampling_margins_and_targets(tmp_path: Path) -> None:
     assert (law.diagonal() == 0).all()
 
 
-def test_the_digest_of_a_recipe_without_initial_weights_is_fixed() -> None:
+def test_the_digest_of_a_complete_recipe_is_fixed() -> None:
     """The fields added later do not enter the digest at their defaults, so that older runs can be resumed."""
-    assert Recipe.read("at").digest() == "b3f0baa874c948ab5f5dc1a6c07c4ad30d7876ebb0bfd30761e16be51fc08670"
+    digests = {
+        "at": "c222c3bcee8e439f18f7560643bd1e51f5b22c653af03c4f9373ed046ad90484",
+        "trades": "67c1eee2e28a320e669abf12a09ae3a9abfc4264a2928ae078a082af7837bbe9",
+        "wat": "8d7bae808040ab77ee99e416fff5e067c9c37ce84301023959902ded33df0fe2",
+    }
+    for name, digest in digests.items():
+        assert Recipe.read(name).completed(Threat("Linf", 8 / 255), 10).digest() == digest
 
 
 class NeverWaits(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch does not annotate it

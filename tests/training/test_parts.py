@@ -10,11 +10,13 @@ import pytest
 
 from classwise.attacks import ATTACKS
 from classwise.core.bibliography import PAPERS, line_of, papers_of
-from classwise.core.config import make
+from classwise.core.config import make, relative_step
 from classwise.core.description import CHANGES, Described, PassCounts, summary
 from classwise.core.registry import Registry
+from classwise.core.threat import Threat
 from classwise.training import AVERAGERS, CRITERIA, OBJECTIVES, REDUCTIONS, SCHEDULES, UPDATES
 from classwise.training.citations import PARTS, sources
+from classwise.training.lr_schedules import MultiStep
 from classwise.training.recipe import Recipe
 from classwise.training.recipe_files import recipe_names
 
@@ -78,6 +80,25 @@ def recipes() -> str:
     return table(*rows)
 
 
+def published() -> str:
+    rows: list[tuple[object, ...]] = [
+        ("recipe", "network", "radius", "step size", "learning rate", "/ 10 from epoch", "weight decay", "epochs")
+    ]
+    for recipe in map(Recipe.read, recipe_names()):
+        parts: Any = recipe.parts
+        if parts.threat != Threat("Linf", 0.031) and not recipe.name.endswith("-code"):
+            continue
+        steps = parts.lr_schedule if isinstance(parts.lr_schedule, MultiStep) else None
+        drops = [str(round(at * recipe.epochs) + 1) for at in steps.milestones] if steps else [str(recipe.lr_schedule)]
+        rate = f"{parts.optimizer.lr:g}" + (", Nesterov" if parts.optimizer.nesterov else "")
+        size, relative = relative_step(parts.attack.step_size)
+        step = f"{size * (parts.threat.epsilon if relative else 1):.2g}" + (" W_c" if relative else "")
+        decay = f"{parts.optimizer.weight_decay:g}"
+        radius = f"{parts.threat.epsilon:.4g}"
+        rows.append((f"`{recipe.name}`", recipe.model.name, radius, step, rate, ", ".join(drops), decay, recipe.epochs))
+    return table(*rows)
+
+
 TABLES = {
     ("objectives.md", "objectives"): objectives,
     ("objectives.md", "criteria"): lambda: listed(CRITERIA, "loss"),
@@ -85,6 +106,7 @@ TABLES = {
     ("schedules.md", "schedules"): schedules,
     ("updates.md", "updates"): updates,
     ("methods.md", "recipes"): recipes,
+    ("methods.md", "published"): published,
 }
 """The generated tables by page and name."""
 

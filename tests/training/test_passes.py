@@ -40,7 +40,7 @@ class Counted(torch.nn.Module):
         self.backwards += 1
 
 
-@pytest.mark.parametrize("name", list(OBJECTIVES))
+@pytest.mark.parametrize("name", [*OBJECTIVES, "bat:variant=code", "trades:scaled=true"])
 def test_the_passes_of_a_step_equal_the_declared_cost(name: str) -> None:
     model = Counted()
     objective: Any = make(OBJECTIVES, name)

@@ -27,7 +27,7 @@ from .test_cfa import weights
     [(2, "class", 0.0), (10, "class", 0.05), (20, "class", 0.15), (21, "fifth", 0.2), (200, "fifth", 1.95)],
 )
 def test_more_than_20_classes_are_many(classes: int, worst: str, fifth: float) -> None:
-    """Class c has the accuracy c / 10 (a stand-in that tells which classes are averaged); the fifth is rounded up."""
+    """Class c has the value c / 10, which shows the classes in the mean; the fifth is rounded up."""
     values = torch.arange(classes).flip(0) / 10
     assert resolve_worst("auto", classes) == worst
     assert worst_accuracy(values, "class") == 0

@@ -229,6 +229,9 @@ class Recipe:
             holder = functools.reduce(lambda node, each: node[each] or {}, within, plain)
             if isinstance(holder, dict) and holder.get(key) == default:
                 holder.pop(key, None)
+        for part in (plain["objective"], *plain["schedules"]):
+            if isinstance(part, dict) and part.get("variant") == "paper":
+                del part["variant"]
         return hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()
 
     @staticmethod

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 
 import pytest
 import torch
@@ -80,3 +81,23 @@ def test_fair_tat_by_hand() -> None:
     law = schedule.settings(state, constants(3), 1).target
     assert law is not None
     assert torch.allclose(law, torch.tensor([[0, 7 / 8, 1 / 8], [5 / 6, 0, 1 / 6], [5 / 12, 7 / 12, 0]]))
+
+
+def test_fair_tat_of_the_code_by_hand() -> None:
+    """Shares 0.4, 0.6 and 0 of ten false positives: odds e^0.8, e^1.2 and 1, over the other classes."""
+    schedule = FairTAT(variant="code", smoothing=7)
+    state = schedule.start(classes(3))
+    first = schedule.settings(state, constants(3), 0).target
+    assert first is not None
+    assert torch.allclose(first, (1 - torch.eye(3)) / 2)
+    confusion = torch.tensor([[5.0, 2.0, 0.0], [1.0, 6.0, 0.0], [3.0, 4.0, 9.0]])
+    state = schedule.after_epoch(state, {"train.confusion": confusion}, 0)
+    law = schedule.settings(state, constants(3), 1).target
+    assert law is not None
+    a, b, c = math.exp(0.8), math.exp(1.2), 1.0
+    expected = [[0, b / (b + c), c / (b + c)], [a / (a + c), 0, c / (a + c)], [a / (a + b), b / (a + b), 0]]
+    assert torch.allclose(law, torch.tensor(expected))
+    correct = schedule.after_epoch(state, {"train.confusion": torch.diag(torch.tensor([3.0, 4.0, 5.0]))}, 1)
+    again = schedule.settings(correct, constants(3), 2).target
+    assert again is not None
+    assert torch.allclose(again, (1 - torch.eye(3)) / 2)  # without errors

@@ -35,6 +35,41 @@ def test_wat_is_hedge_by_hand() -> None:
         assert close(weight, [2 * w[0] + w[2], 2 * w[1] + w[2]])
 
 
+def test_the_variant_of_the_code_by_hand() -> None:
+    """Two classes of 3 and 1 images: loss sums times C / N are 1.5 and 0.5 times the means; C w_3 instead of w_3."""
+    schedule = WAT(rate=0.1, beta=6, variant="code")
+    state = schedule.start(classes(2))
+    first = schedule.settings(state, constants(2), 0)
+    assert close(first.clean_weight, [2.0, 2.0])
+    assert close(first.robust_weight, [2.0, 2.0])
+    signals = {
+        "valid.loss": torch.tensor([1.0, 2.0]),
+        "valid.divergence": torch.tensor([0.1, 0.5]),
+        "valid.count": torch.tensor([3.0, 1.0]),
+    }
+    state = schedule.after_epoch(state, signals, 0)
+    losses = [1.5 * 1.6, 0.5 * 5.0, (3 * 1.6 + 5.0) / 4]
+    assert close(state["losses"], losses)
+    raised = [math.exp(0.1 * value) for value in losses]
+    w = [value / sum(raised) for value in raised]
+    after = schedule.settings(state, constants(2), 1)
+    for weight in (after.clean_weight, after.robust_weight):
+        assert close(weight, [2 * w[0] + 2 * w[2], 2 * w[1] + 2 * w[2]])
+
+
+def test_the_losses_of_both_variants_are_equal_for_classes_of_equal_size() -> None:
+    signals = {
+        "valid.loss": torch.tensor([1.0, 2.0, 6.0]),
+        "valid.divergence": torch.zeros(3),
+        "valid.count": torch.full((3,), 4.0),
+    }
+    for schedule in (WAT(), WAT(variant="code")):
+        assert close(schedule.after_epoch(schedule.start(classes(3)), signals, 0)["losses"], [1.0, 2.0, 6.0, 3.0])
+    absent = signals | {"valid.loss": torch.tensor([1.0, NAN, 3.0]), "valid.count": torch.tensor([1.0, 0.0, 1.0])}
+    state = WAT(variant="code").after_epoch(schedule.start(classes(3)), absent, 0)
+    assert close(state["losses"], [1.5, 0.0, 4.5, 2.0])
+
+
 @pytest.mark.parametrize("count", [3, 10, 100])
 def test_wat_over_any_number_of_classes(count: int) -> None:
     """Losses c / C: the weight of expert c is exp(rate c / C), that of the average exp of their mean."""

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from typing import ClassVar
+from typing import ClassVar, Literal
 
+import torch
 from torch import Tensor
 
 from classwise.attacks.base import Attack
@@ -14,7 +15,7 @@ from classwise.core.description import PassCounts
 from classwise.core.precision import Forward
 from classwise.core.rng import CounterRNG
 from classwise.training.classes import ClassSettings, Term
-from classwise.training.objectives.base import Objective, Step, TrainingBatch
+from classwise.training.objectives.base import Objective, Step, TrainingBatch, with_fields
 from classwise.training.objectives.friendly import Past, attack_to_boundary
 
 
@@ -26,10 +27,15 @@ class Balanced(Objective):
     misclassified, r and w are the last two iterates; if the initial point is, both are the initial point. U is the
     uniform distribution.
 
+    With ``variant="code"``, as in the public code, the attack maximises KL(S f(x) ‖ S f(x')) from x + 0.001 N(0, 1)
+    instead of the cross-entropy, w is one step past the first misclassified iterate, and r is the last iterate if none
+    is misclassified. (The code runs the attack twice, with two initial points; here one run gives both points.)
+
     Args:
         beta: the weight of the divergence between the image and w; a class schedule may set it per class.
         uniform_weight: the weight of the two divergences from U.
-        tau: number of steps from the first misclassified iterate to w; 1 in the public code.
+        tau: number of steps from the first misclassified iterate to w; None for 0, or 1 with ``variant="code"``.
+        variant: the inner attack of the paper or of the public code.
     """
 
     source = ("sun2023improving",)
@@ -39,17 +45,36 @@ class Balanced(Objective):
 
     beta: NonNegative = 6.0
     uniform_weight: NonNegative = 1.0
-    tau: Past = 0
+    tau: Past | None = None
+    variant: Literal["paper", "code"] = "paper"
 
     regularised = True
     weighted_terms: ClassVar[frozenset[Term]] = frozenset({"robust"})
+
+    @property
+    def attack_overhead(self) -> PassCounts:
+        """The clean logits, if the attack maximises the divergence from them."""
+        return PassCounts(forward=int(self.variant == "code"))
+
+    def inner(self, attack: Attack) -> Attack:
+        """Return the recipe's attack; with ``variant="code"`` on the divergence, with the initialisation of TRADES."""
+        if self.variant == "paper":
+            return attack
+        return with_fields(attack, "bat", objective="kl", random_init="normal")
 
     def points(
         self, model: Forward, batch: TrainingBatch, attack: Attack, settings: ClassSettings, rng: CounterRNG
     ) -> dict[str, Tensor]:
         """Compute r (``"before"``) and w (``"after"``) by one attack."""
         model = self.criterion.scaled(model, settings)
-        before, after = attack_to_boundary(attack, model, batch.attack_inputs(rng), self.tau)
+        code = self.variant == "code"
+        reference = None
+        if code:
+            with torch.no_grad():
+                reference = model(batch.x)
+        tau = int(code) if self.tau is None else self.tau
+        inputs = batch.attack_inputs(rng, reference=reference)
+        before, after = attack_to_boundary(attack, model, inputs, tau, last_if_robust=code)
         return {"before": before, "after": after}
 
     def step(self, model: Forward, batch: TrainingBatch, points: dict[str, Tensor], settings: ClassSettings) -> Step:

@@ -101,14 +101,17 @@ class Objective(Described, ABC):
 
     criterion: Annotated[Criterion, pydantic.BeforeValidator(_criterion)] = Softmax()
 
-    #: The passes of `points` besides the steps of the inner attack; ``cost`` is that of `step`.
-    attack_overhead: ClassVar[PassCounts] = PassCounts()
     #: Whether it has an inner attack.
     attacks: ClassVar[bool] = True
     #: Whether it has a regulariser, whose weight is the class setting ``beta`` (default: the field ``beta``).
     regularised: ClassVar[bool] = False
     #: The terms of its loss that class weights multiply.
     weighted_terms: ClassVar[frozenset[Term]] = frozenset({"clean", "robust"})
+
+    @property
+    def attack_overhead(self) -> PassCounts:
+        """The passes of `points` besides the steps of the inner attack; ``cost`` is that of `step`."""
+        return PassCounts()
 
     @property
     def divides_by_beta(self) -> bool:

@@ -22,7 +22,9 @@ from classwise.training.objectives.trades import Trades
 Past = Annotated[int, pydantic.Field(ge=0)]
 
 
-def attack_to_boundary(attack: Attack, model: Forward, inputs: AttackInputs, tau: int) -> tuple[Tensor, Tensor]:
+def attack_to_boundary(
+    attack: Attack, model: Forward, inputs: AttackInputs, tau: int, *, last_if_robust: bool = False
+) -> tuple[Tensor, Tensor]:
     """Run an attack on each image until it has more than ``tau`` misclassified iterates (including the initial point).
 
     All images take part in every pass, which avoids synchronisation with the device; early stopping saves no time.
@@ -32,6 +34,7 @@ def attack_to_boundary(attack: Attack, model: Forward, inputs: AttackInputs, tau
         model: the model.
         inputs: the images, labels and threats.
         tau: the allowed number of misclassified iterates before the last.
+        last_if_robust: if no iterate is misclassified, return the last iterate twice instead of the last two.
 
     Returns:
         The last iterate before the first misclassified one (the initial point, if that is misclassified), and the
@@ -48,6 +51,8 @@ def attack_to_boundary(attack: Attack, model: Forward, inputs: AttackInputs, tau
         before = _where(crossings == 0, x, before)
         stopped = crossings > tau
         state = {name: _where(stopped, state.get(name, value), value) for name, value in moved.items()}
+    if last_if_robust:
+        before = _where(crossings == 0, state["x"], before)
     return before, state["x"]
 
 

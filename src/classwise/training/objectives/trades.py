@@ -37,12 +37,16 @@ class Trades(Objective):
     changes: ClassVar[tuple[str, ...]] = ("loss",)
     example = "trades:beta=6"
     cost = PassCounts(forward=2, to_weights=2)
-    attack_overhead = PassCounts(forward=1)
 
     beta: NonNegative = 6.0
     scaled: bool = False
 
     regularised = True
+
+    @property
+    def attack_overhead(self) -> PassCounts:
+        """The clean logits."""
+        return PassCounts(forward=1)
 
     @property
     def divides_by_beta(self) -> bool:

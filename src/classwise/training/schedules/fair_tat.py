@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Literal
 
 import torch
 
@@ -18,8 +19,13 @@ class FairTAT(ClassSchedule):
     The false positives of a class are the images of other classes misclassified as it, on the training batches under
     attack. In the first epoch, targets are uniform over the other classes.
 
+    With ``variant="code"``, as in the public code, a target has the probability softmax(2 s), restricted to the other
+    classes, where s is the share of each class in all false positives. It is close to uniform: the odds of two classes
+    are at most e^2.
+
     Args:
-        smoothing: pseudo-count added to the false positives of each class.
+        smoothing: pseudo-count added to the false positives of each class; not used with ``variant="code"``.
+        variant: the distribution of the paper or of the public code.
     """
 
     source = ("medi2025fairtat",)
@@ -27,6 +33,7 @@ class FairTAT(ClassSchedule):
     example = "fair-tat:smoothing=1"
 
     smoothing: Positive = 1.0
+    variant: Literal["paper", "code"] = "paper"
 
     reads = frozenset({"train.confusion"})
 
@@ -43,6 +50,8 @@ class FairTAT(ClassSchedule):
     def settings(self, state: State, before: ClassSettings, epoch: int) -> ClassSettings:
         """Return the target distribution of the epoch, (C, C)."""
         del epoch
-        odds = (state["false_positives"] + self.smoothing).expand(len(state["false_positives"]), -1).clone()
+        counts = state["false_positives"]
+        odds = counts + self.smoothing if self.variant == "paper" else (2 * counts / counts.sum().clamp_min(1)).exp()
+        odds = odds.expand(len(counts), -1).clone()
         odds.fill_diagonal_(0)
         return dataclasses.replace(before, target=odds / odds.sum(1, keepdim=True).clamp_min(1e-12))

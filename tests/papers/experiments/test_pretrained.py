@@ -1,0 +1,174 @@
+"""Models and images that the user names: benz20/P1.2."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from classwise.core.errors import ClasswiseError
+from classwise.data.loading import load_data
+from classwise.data.sets.imagenet import ImageNet
+from classwise.models import load_model, save_weights
+from classwise.models.normalization import Normalized
+from classwise.papers.runner import check_inputs, run
+from classwise.papers.store import Store
+from classwise.papers.user_inputs import UserInputs, with_imagenet_labels
+
+IDS = (ImageNet.ids[3], ImageNet.ids[700], ImageNet.ids[950])
+COLOURS = ((210, 40, 40), (40, 210, 40), (40, 40, 210))
+PER_CLASS = 55
+
+
+def photographs(folder: Path, names: tuple[str, ...], per_class: int, sides: tuple[int, ...] = (16,)) -> Path:
+    """Noisy images, a colour per class; the sides alternate."""
+    random = np.random.default_rng(0)
+    for label, name in enumerate(names):
+        (folder / name).mkdir(parents=True)
+        for number in range(per_class):
+            side = sides[number % len(sides)]
+            pixels = np.clip(np.array(COLOURS[label]) + random.normal(0, 60, (side, side, 3)), 0, 255)
+            Image.fromarray(pixels.astype(np.uint8)).save(folder / name / f"{number:03}.png")
+    return folder
+
+
+def weights(folder: Path, name: str, seed: int, classes: int = 3) -> Path:
+    """A small network with random weights, in a file that names it."""
+    torch.manual_seed(seed)
+    file = folder / name
+    save_weights(file, load_model("small-cnn", num_classes=classes, in_channels=3, width=0.1))
+    return file
+
+
+def test_two_models_on_a_folder(tmp_path: Path) -> None:
+    """Every number equals a count of the models' own predictions."""
+    folder = photographs(tmp_path / "photos", ("ant", "bee", "cow"), PER_CLASS)
+    files = [weights(tmp_path, f"{name}.safetensors", seed) for seed, name in enumerate(("plain", "robust"))]
+    inputs = UserInputs(models=[str(file) for file in files], data=str(folder))
+    result = run("benz20/P1.2", "reduced", Store(tmp_path / "store"), inputs=inputs)
+    images = load_data(folder)
+    rows = {row.name: row.cells for row in result.tables[0].rows}
+    assert list(rows) == [f"{file}, {attack}" for file in files for attack in ("clean", "PGD")]
+    for file in files:
+        with torch.no_grad():
+            right = load_model(file)(images.pixels()).argmax(1) == images.y
+        each = [float(right[images.y == label].float().mean()) for label in range(3)]
+        shown = [float(cell.text) for cell in rows[f"{file}, clean"][:3]]
+        assert shown == pytest.approx([100 * np.mean(each), 100 * min(each), 100 * np.ptp(each)], abs=0.06)
+        weakest = rows[f"{file}, clean"][3].text.split(", ")
+        assert weakest[0] == f"{images.class_names[int(np.argmin(each))]} {100 * min(each):.0f}"
+        assert float(rows[f"{file}, PGD"][0].text) <= shown[0]
+    assert {(one.claim, *one.covers) for one in result.verdicts if one.estimand} == {
+        ("benz20/C1",),
+        ("benz20/C2", "robustness"),
+        ("benz20/C2", "accuracy"),
+    }
+    assert not result.runs
+    assert {row.name for row in result.tables[1].rows} == {str(file) for file in files}
+
+
+def test_audits_of_the_same_weights_are_loaded(tmp_path: Path) -> None:
+    folder = photographs(tmp_path / "photos", ("ant", "bee", "cow"), 3)
+    file, store = weights(tmp_path, "a.safetensors", 0), Store(tmp_path / "store")
+    inputs = UserInputs(models=[str(file)], data=str(folder))
+    first = run("benz20/P1.2", "reduced", store, inputs=inputs)
+    (audit,) = (store.path / "audits").glob("*/audit.json")
+    before = audit.stat().st_mtime_ns
+    assert run("benz20/P1.2", "reduced", store, inputs=inputs).tables == first.tables
+    assert audit.stat().st_mtime_ns == before
+    assert [one.note for one in first.verdicts] == ["3 test images in a class, of at least 50"] * 2
+    weights(tmp_path, "a.safetensors", 1)
+    run("benz20/P1.2", "reduced", store, inputs=inputs)
+    assert len(list((store.path / "audits").glob("*/audit.json"))) == 2
+
+
+def test_at_most_1000_images_at_reduced_scale(tmp_path: Path) -> None:
+    folder = photographs(tmp_path / "photos", ("ant", "bee", "cow"), 400, sides=(4,))
+    inputs = UserInputs(models=[str(weights(tmp_path, "a.safetensors", 0))], data=str(folder))
+    result = run("benz20/P1.2", "reduced", Store(tmp_path / "store"), inputs=inputs)
+    assert result.tables[0].note.startswith("1,000 images of 3 classes, Linf:4/255.")
+
+
+def test_wordnet_ids_are_imagenet_labels(tmp_path: Path) -> None:
+    images = with_imagenet_labels(load_data(photographs(tmp_path / "some", IDS, 2)))
+    assert images.num_classes == 1000
+    assert images.y.tolist() == [3, 3, 700, 700, 950, 950]
+    assert images.class_names == ImageNet.class_names
+    others = load_data(photographs(tmp_path / "others", (*IDS[:2], "cow"), 2))
+    assert with_imagenet_labels(others) is others
+
+
+def test_large_images_are_resized_and_small_ones_are_not(tmp_path: Path) -> None:
+    for name, sides, shape in (("small", (20,), 20), ("large", (230,), 224), ("different", (20, 24), 224)):
+        inputs = UserInputs(data=str(photographs(tmp_path / name, ("ant", "bee"), 2, sides)))
+        assert inputs.load_images().shape == (3, shape, shape), name
+
+
+def test_imagenet_weights_get_its_normalisation(tmp_path: Path) -> None:
+    """Raw weights of ImageNet get its mean; a file with its own normalisation and other classes keep theirs."""
+    images = with_imagenet_labels(load_data(photographs(tmp_path / "photos", IDS, 1)))
+    other = load_data(tmp_path / "photos")
+    model = load_model("small-cnn", num_classes=1000, in_channels=3)
+    torch.save(model.state_dict(), tmp_path / "bare.pth")
+    text = f"small-cnn={tmp_path / 'bare.pth'}"
+    (loaded,) = UserInputs(models=[text]).load_models(images, "cpu").values()
+    normalised = [part for part in loaded.modules() if isinstance(part, Normalized)]
+    assert len(normalised) == 1
+    assert normalised[0].mean.flatten().tolist() == pytest.approx(ImageNet.mean)
+    small = load_model("small-cnn", num_classes=3, in_channels=3)
+    torch.save(small.state_dict(), tmp_path / "small.pth")
+    (loaded,) = UserInputs(models=[f"small-cnn={tmp_path / 'small.pth'}"]).load_models(other, "cpu").values()
+    assert not any(isinstance(part, Normalized) for part in loaded.modules())
+
+
+def test_a_model_is_named_once(tmp_path: Path) -> None:
+    file = str(weights(tmp_path, "a.safetensors", 0))
+    images = load_data(photographs(tmp_path / "photos", ("ant", "bee", "cow"), 1))
+    with pytest.raises(ClasswiseError, match=r"--model .*a.safetensors is given twice"):
+        UserInputs(models=[file, file]).load_models(images, "cpu")
+
+
+@pytest.mark.parametrize(
+    ("item", "scale", "inputs", "line"),
+    [
+        ("kdd21/T1", "reduced", {"models": ["a.pt"]}, "kdd21/T1 takes no --model and no --data; only benz20/P1.2 does"),
+        ("kdd21/T1", "smoke", {"data": "photos"}, "kdd21/T1 takes no --model and no --data; only benz20/P1.2 does"),
+        ("benz20/P1.2", "reduced", {}, "benz20/P1.2 needs --model and --data, such as --model resnet50=w.pth"),
+        ("benz20/P1.2", "full", {"models": ["a.pt"]}, "benz20/P1.2 needs --model and --data"),
+        ("benz20/P1.2", "smoke", {"data": "photos"}, "benz20/P1.2 needs --model and --data"),
+    ],
+)
+def test_inputs_are_checked(item: str, scale: str, inputs: dict[str, object], line: str) -> None:
+    with pytest.raises(ClasswiseError, match=line):
+        check_inputs(item, scale, UserInputs(**inputs))  # type: ignore[arg-type]
+
+
+def test_a_sample_of_imagenet(tmp_path: Path) -> None:
+    """Photographs of full size, one a class: no verdict."""
+    sample = Path(__file__).parents[4] / "shared" / "data" / "imagenet-sample-30.parquet"
+    if not sample.is_file():
+        pytest.skip("the sample of ImageNet is not beside this checkout")
+    torch.manual_seed(0)
+    file = tmp_path / "a.safetensors"
+    save_weights(file, load_model("small-cnn", num_classes=1000, in_channels=3, width=0.1))
+    folder = unpacked(sample, tmp_path / "photos")
+    result = run(
+        "benz20/P1.2", "reduced", Store(tmp_path / "store"), inputs=UserInputs(models=[str(file)], data=str(folder))
+    )
+    assert result.tables[0].note.startswith("30 images of 30 classes")
+    assert json.dumps([one.note for one in result.verdicts]).count("1 test images in a class") == 2
+
+
+def unpacked(file: Path, folder: Path) -> Path:
+    """The photographs of a Parquet file as files, in a folder for each WordNet id."""
+    import pyarrow.parquet as pq
+
+    for row in pq.read_table(file)["image"].to_pylist():
+        name = Path(row["path"]).name
+        (folder / name.split("_")[0]).mkdir(parents=True)
+        (folder / name.split("_")[0] / name).write_bytes(row["bytes"])
+    return folder

@@ -131,7 +131,8 @@ class Store:
             overrides["data.unlabelled.teacher"] = str(teacher.run.path)
         if unlabelled is not None:
             overrides["data.unlabelled.name"] = unlabelled.name
-        plan = Recipe.read(recipe, overrides).completed(Threat.parse(threat))
+        classes = int((images.class_counts() > 0).sum())
+        plan = Recipe.read(recipe, overrides).completed(Threat.parse(threat), classes)
         hashed = plan if start is None else _with_start(plan, f"store:{start.key}")
         hashed = hashed if teacher is None else _with_teacher(hashed, f"store:{teacher.key}")
         about: dict[str, Any] = {"recipe": hashed.digest(), "data": images.fingerprint(), "seed": plan.seed}

@@ -73,6 +73,7 @@ def test_the_default_criterion_changes_neither_the_model_nor_the_recipe() -> Non
     assert recipe.objective == {
         "name": "trades",
         "beta": 6.0,
+        "scaled": False,
         "criterion": {"name": "he", "scale": 15.0, "margin": 0.2},
     }
 

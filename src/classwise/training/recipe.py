@@ -32,7 +32,6 @@ from classwise.training import (
     OPTIMISERS,
     REDUCTIONS,
     SCHEDULES,
-    SELECTIONS,
     UPDATES,
 )
 from classwise.training.averaging import Averager
@@ -41,9 +40,9 @@ from classwise.training.objectives.base import Objective
 from classwise.training.optimisers import Optimiser
 from classwise.training.recipe_files import apply_budget, override, read_value, read_values, take_budgets
 from classwise.training.recipe_settings import DataSettings, EpochNumbers, ModelSettings, Part, UnlabelledSettings
-from classwise.training.reductions.base import Reduction
+from classwise.training.reductions.base import Reduction, make_reduction
 from classwise.training.schedules.base import ClassSchedule
-from classwise.training.selection import Selection, resolve_selection
+from classwise.training.selection import Selection, load_selection, resolve_selection
 from classwise.training.updates import Update
 
 _LATER: dict[str, Any] = {
@@ -175,14 +174,16 @@ class Recipe:
         if classes is not None:
             selection = resolve_selection(selection, classes)
             averaging = parts.averaging.for_classes(classes)
-            parts = dataclasses.replace(parts, averaging=averaging, selection=_selection(selection))
+            parts = dataclasses.replace(parts, averaging=averaging, selection=load_selection(selection))
         complete = dataclasses.replace(
             self,
             threat=str(threat),
             objective=describe(OBJECTIVES, parts.objective),
             attack=describe(ATTACKS, make(ATTACKS, self.attack)),
             schedules=tuple(describe(SCHEDULES, schedule) for schedule in parts.schedules),
-            reduction=describe(REDUCTIONS, parts.reduction) if _is_made(parts.reduction) else self.reduction,
+            reduction=(  # a plain function has no settings
+                describe(REDUCTIONS, parts.reduction) if dataclasses.is_dataclass(parts.reduction) else self.reduction
+            ),
             update=describe(UPDATES, parts.update),
             optimizer=describe(OPTIMISERS, parts.optimizer),
             lr_schedule=describe(LR_SCHEDULES, parts.lr_schedule),
@@ -361,12 +362,12 @@ def build_parts(recipe: Recipe) -> Parts:
         objective=objective,
         attack=attack,
         schedules=schedules,
-        reduction=_reduction(recipe.reduction),
+        reduction=make_reduction(recipe.reduction),
         update=make(UPDATES, recipe.update),
         optimizer=make(OPTIMISERS, recipe.optimizer),
         lr_schedule=make(LR_SCHEDULES, recipe.lr_schedule),
         averaging=averaging,
-        selection=_selection(recipe.selection),
+        selection=load_selection(recipe.selection),
         validation_attack=validation_attack,
         augment=make(AUGMENTATIONS, recipe.data.augment),
     )
@@ -384,25 +385,3 @@ def recipe_from_values(values: Mapping[str, Any]) -> Recipe:
             plain[key] = build(kind, plain[key], f"recipe field {key!r}")
     recipe: Recipe = build(Recipe, plain, "recipe")
     return recipe
-
-
-def _is_made(part: object) -> bool:
-    """Return whether the part has settings; a plain function does not."""
-    return dataclasses.is_dataclass(part)
-
-
-def _reduction(part: Part) -> Any:
-    """Build a reduction: a function by its name, or an object with settings."""
-    name = parse_spec(part, REDUCTIONS)[0] if isinstance(part, str) else part.get("name", "")
-    loaded: Any = REDUCTIONS.load(name)
-    if isinstance(loaded, type):
-        return make(REDUCTIONS, part)
-    if part != name and part != {"name": name}:
-        raise ClasswiseError(f"reduction {name!r} has no settings; use reduction = {name!r}")
-    return loaded
-
-
-def _selection(name: str) -> Selection:
-    loaded: Any = SELECTIONS.load(name)
-    selection: Selection = loaded
-    return selection

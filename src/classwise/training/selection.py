@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from classwise.training import SELECTIONS
 from classwise.training.worst_classes import resolve_worst, worst_accuracy
 
 Rule = Callable[[Tensor, Tensor], float]
@@ -120,6 +122,17 @@ def resolve_selection(name: str, classes: int) -> str:
 
 
 Selection = Rule | WithinError | AtFraction
+
+
+def load_selection(name: str) -> Selection:
+    """Return the selection rule of a name, or of a path ``"package.module:name"``.
+
+    Raises:
+        ClasswiseError: if it does not exist.
+    """
+    loaded: Any = SELECTIONS.load(name)
+    selection: Selection = loaded
+    return selection
 
 
 def _contributions(scores: Tensor, y: Tensor) -> Tensor:

@@ -3,14 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from classwise.core.config import Spec, make, parse_spec
+from classwise.core.errors import ClasswiseError
 from classwise.training.classes import ClassSettings
 from classwise.training.objectives.base import Step, TrainingBatch
+from classwise.training.reductions import REDUCTIONS
 
 Reduction = Callable[[Step, TrainingBatch, ClassSettings], Tensor]
+
+
+def make_reduction(spec: Spec) -> Reduction:
+    """Build a reduction: a function by its name, or an object with settings.
+
+    Raises:
+        ClasswiseError: if the reduction does not exist, or its settings are invalid.
+    """
+    name = parse_spec(spec, REDUCTIONS)[0] if isinstance(spec, str) else spec.get("name", "")
+    loaded: Any = REDUCTIONS.load(name)
+    reduction: Any = make(REDUCTIONS, spec) if isinstance(loaded, type) else loaded
+    if reduction is loaded and spec not in (name, {"name": name}):
+        raise ClasswiseError(f"reduction {name!r} has no settings; use reduction = {name!r}")
+    made: Reduction = reduction
+    return made
 
 
 def per_image(step: Step, batch: TrainingBatch, settings: ClassSettings) -> Tensor:

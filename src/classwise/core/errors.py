@@ -51,6 +51,10 @@ class IncompleteError(ClasswiseError):
     """
 
 
+class DataNotFoundError(ClasswiseError):
+    """The files of a named data set are in none of the data directories, and could not be downloaded."""
+
+
 def unknown(kind: str, name: str, known: Iterable[str]) -> ClasswiseError:
     """The error for an unknown name; it suggests the nearest known name."""
     names = sorted(known)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from classwise.core.config import build
-from classwise.core.errors import ClasswiseError, unknown
+from classwise.core.errors import ClasswiseError, DataNotFoundError, unknown
 from classwise.data.formats import FORMATS
 from classwise.data.images import Images
 from classwise.data.sets import DATA
@@ -100,7 +100,7 @@ def _load_named(data_set: DataSet, split: str, root: str | os.PathLike[str] | No
             return images
     missing = f"{data_set.name} ({split}) is not in {', '.join(str(directory) for directory in directories)}"
     if not download or not data_set.remote:
-        raise ClasswiseError(f"{missing}; copy its files into one of them, or set CLASSWISE_DATA to their folder")
+        raise DataNotFoundError(f"{missing}; copy its files into one of them, or set CLASSWISE_DATA to their folder")
     target = Path(root or os.environ.get("CLASSWISE_DATA") or CACHE).expanduser()
     _fetch(data_set, target, missing)
     images = data_set.read(target, split)
@@ -127,7 +127,7 @@ def _fetch(data_set: DataSet, target: Path, missing: str) -> None:
         except (OSError, ValueError) as error:  # no network, no permission, wrong hash
             fault = "hash mismatch" if isinstance(error, ValueError) else type(error).__name__
             reason = f"{remote.url} could not be downloaded ({fault})"
-            raise ClasswiseError(
+            raise DataNotFoundError(
                 f"{missing}, and {reason}; get it elsewhere and set CLASSWISE_DATA to its folder"
             ) from error
         if remote.file_name.endswith(".tar.gz"):

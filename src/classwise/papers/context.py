@@ -12,7 +12,7 @@ import torch
 from classwise.auditing.artifacts import Kind
 from classwise.auditing.result import Audit
 from classwise.core.config import Spec
-from classwise.core.errors import ClasswiseError
+from classwise.core.errors import ClasswiseError, DataNotFoundError
 from classwise.core.progress import NullProgress, Progress
 from classwise.data.derived import only_classes
 from classwise.data.images import Images
@@ -95,20 +95,19 @@ class Context:
         Raises:
             ClasswiseError: if no data set is available.
         """
-        available, absent = dict[str, Context](), dict[str, str]()
+        available, absent, errors = dict[str, Context](), dict[str, str](), list[str]()
         for name in names:
             own = self._at(on_data_set(self.scale, name))
             try:
                 _ = own.train_images, own.test_images
             except ClasswiseError as error:
-                absent[name] = str(error)
+                absent[name] = "its files were not found" if isinstance(error, DataNotFoundError) else str(error)
+                errors.append(str(error))
                 self.progress.log(f"skipping {name}: {error}")
                 continue
             available[name] = own
         if not available:
-            raise ClasswiseError(
-                f"none of the data sets {', '.join(absent)} is available: {next(iter(absent.values()))}"
-            )
+            raise ClasswiseError(f"none of the data sets {', '.join(absent)} is available: {errors[0]}")
         return available, absent
 
     def repeated(self, repetition: int) -> Context:

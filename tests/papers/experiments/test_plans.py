@@ -12,13 +12,12 @@ import pytest
 import torch
 
 from classwise.analysis.feature_sets import NonRobustFeatures
-from classwise.core.errors import ClasswiseError
 from classwise.models import fingerprint, load_model
 from classwise.papers.context import Context
-from classwise.papers.experiments import class_wise, data_sets, feature_sets, long_tail, weak_classes
+from classwise.papers.experiments import class_wise, feature_sets, long_tail, weak_classes
 from classwise.papers.experiments.logit_similarity import clean_logits
 from classwise.papers.result import Result
-from classwise.papers.scales import DIGITS, MANY_TRAININGS, Scale, on_data_set
+from classwise.papers.scales import MANY_TRAININGS, Scale
 from classwise.papers.store import Store
 from classwise.training.folder import Run
 
@@ -144,30 +143,6 @@ def test_robustness_falls_with_the_radius(smoke: Smoke) -> None:
     averages = [float(row.cells[0].text) for row in rows]
     assert len(rows) == 1 + len(class_wise.RADII)
     assert averages == sorted(averages, reverse=True)
-
-
-def test_unavailable_data_sets_are_skipped(smoke: Smoke, monkeypatch: pytest.MonkeyPatch) -> None:
-    context = Context(MANY_TRAININGS["smoke"], smoke.store)
-    monkeypatch.setattr(data_sets, "DATA_SETS", {"smoke": ("digits", "nowhere")})
-    found, absent = data_sets.audit_data_sets(context)
-    assert list(found) == ["digits"]
-    assert "nowhere" in absent["nowhere"]
-    monkeypatch.setattr(data_sets, "DATA_SETS", {"smoke": ("nowhere",)})
-    with pytest.raises(ClasswiseError, match="none of the data sets nowhere is available: "):
-        data_sets.audit_data_sets(context)
-
-
-@pytest.mark.parametrize("scale", data_sets.DataSets.scales.values(), ids=lambda scale: scale.name)
-def test_the_data_sets_have_recipes(scale: Scale, tmp_path: Path) -> None:
-    """Each data set has its own radius, and digits are not flipped."""
-    for data in data_sets.DATA_SETS[scale.name]:
-        own = on_data_set(scale, data)
-        recipe = Context(own, Store(tmp_path / "store")).recipe("at")
-        assert own.data == data
-        assert (own.threat == "Linf:0.3") == (data == "mnist")
-        assert recipe.threat == own.threat
-        if data in DIGITS:
-            assert recipe.data.augment in ("none", "crop")
 
 
 def test_clean_logits_equal_the_audit(smoke: Smoke) -> None:

@@ -1,0 +1,370 @@
+"""The class-wise analysis on several data sets: settings, samples, skipped sets, and which of them give verdicts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from scipy.io import savemat
+
+from classwise.analysis.trend import trend
+from classwise.auditing.outcomes import Outcomes
+from classwise.core.errors import ClasswiseError, DataNotFoundError
+from classwise.data import loading
+from classwise.data.images import Images
+from classwise.papers import context as context_module
+from classwise.papers.catalogue import claim_parts
+from classwise.papers.context import Context, recipe_at
+from classwise.papers.experiments import class_wise, confusion, data_set_audits, data_sets, epochs, weight_norms
+from classwise.papers.experiments.data_set_audits import (
+    DATA_SETS,
+    SCALES,
+    DataSetAudits,
+    by_superclass,
+    data_tables,
+    declare,
+    no_verdict,
+    sampled_classes,
+)
+from classwise.papers.experiments.protocol import PGD
+from classwise.papers.runner import run
+from classwise.papers.scales import FULL, MNIST, OWN_DATA, PAPER_DATA, Scale, on_data_set
+from classwise.papers.store import Store
+from classwise.training.folder import Run
+
+from ..conftest import Smoke
+
+EXPERIMENTS = (
+    class_wise.StandardAgainstAdversarial,
+    class_wise.LargerGaps,
+    class_wise.RobustnessHistogram,
+    confusion.ConfusionUnderAttack,
+    confusion.ConfusedLabels,
+    data_sets.DataSets,
+    epochs.GapsOverEpochs,
+    weight_norms.NormsAndRobustness,
+)
+
+
+def plain(scale: Scale) -> Mapping[str, Any]:
+    """The settings of adversarial training on the data set of a scale."""
+    recipe = recipe_at(scale, data_set_audits._training("adversarial", scale.data))
+    assert isinstance(recipe.optimizer, dict)
+    assert isinstance(recipe.attack, dict)
+    assert isinstance(recipe.lr_schedule, dict | str)
+    lr_schedule = recipe.lr_schedule
+    return {
+        "lr": recipe.optimizer["lr"],
+        "weight decay": recipe.optimizer["weight_decay"],
+        "step": recipe.attack["step_size"],
+        "steps": recipe.attack.get("steps"),
+        "threat": recipe.threat,
+        "epochs": recipe.epochs,
+        "network": recipe.model.name,
+        "drops": lr_schedule if isinstance(lr_schedule, str) else lr_schedule.get("milestones"),
+        "augment": recipe.data.augment,
+    }
+
+
+def test_the_settings_of_the_paper() -> None:
+    """Appendix A.1 of kdd21, by data set."""
+    common = {"weight decay": 2e-4, "step": 0.007, "steps": 10, "threat": "Linf:0.031", "epochs": 100}
+    common |= {"network": "resnet18", "drops": [0.75, 0.9], "augment": "crop-flip"}
+    mnist = {"lr": 0.01, "step": 0.01, "steps": 40, "threat": "Linf:0.3", "network": "small-cnn", "augment": "none"}
+    expected: dict[str, dict[str, Any]] = {
+        "cifar10": {**common, "lr": 0.1},
+        "cifar100": {**common, "lr": 0.1},
+        "svhn": {**common, "lr": 0.01, "augment": "crop"},
+        "stl10": {**common, "lr": 0.01},
+        "mnist": {**common, **mnist, "drops": [0.55, 0.75, 0.9]},
+    }
+    for data, settings in expected.items():
+        assert plain(on_data_set(SCALES["full"], data)) == settings, data
+    imagenet = plain(on_data_set(SCALES["full"], "imagenet"))
+    assert (imagenet["threat"], imagenet["network"], imagenet["epochs"]) == ("Linf:0.007", "resnet50", 15)
+    assert imagenet["drops"] == "three-stage"
+    assert {*expected, "imagenet"} == {*PAPER_DATA}
+
+
+def test_the_evaluations_of_the_paper(tmp_path: Path) -> None:
+    """PGD-40 on MNIST, PGD-50 on ImageNet, else PGD-20 with a tenth of the radius."""
+    store = Store(tmp_path / "store")
+    specs = {data: Context(on_data_set(SCALES["full"], data), store).pgd(PGD) for data in PAPER_DATA}
+    assert specs.pop(MNIST) == {"name": "pgd", "steps": 40, "step_size": 0.01}
+    assert specs.pop("imagenet") == {"name": "pgd", "steps": 50, "step_size": 0.003}
+    assert all(spec == {"name": "pgd", "steps": 20, "step_size": "0.1eps"} for spec in specs.values())
+    assert Context(on_data_set(SCALES["reduced"], MNIST), store).pgd(PGD)["steps"] == 40
+
+
+def test_own_settings_of_reduced_data_sets() -> None:
+    """Every data set has a recipe; digits are not flipped, and each set but CIFAR-10 uses the four-layer network."""
+    radii = {"mnist": "Linf:0.3", "fashion-mnist": "Linf:0.05", "cifar10": "Linf:8/255"}
+    for data in (*PAPER_DATA[:-1], *OWN_DATA):
+        settings = plain(on_data_set(SCALES["reduced"], data))
+        assert settings["threat"] == radii.get(data, "Linf:4/255"), data
+        assert settings["network"] == ("preactresnet18" if data == "cifar10" else "small-cnn"), data
+        assert ("flip" in settings["augment"]) == (data not in {"mnist", "fashion-mnist", "svhn"}), data
+    assert on_data_set(FULL, "cifar10") is FULL
+
+
+@pytest.mark.parametrize("scale", SCALES.values(), ids=lambda scale: scale.name)
+def test_the_standard_model_differs_only_in_its_attack(scale: Scale) -> None:
+    declared = declare(scale)
+    assert len(declared) == 2 * len(DATA_SETS[scale.name])
+    recipes = {name: recipe_at(scale, training) for name, training in declared.items()}
+    for data in DATA_SETS[scale.name]:
+        standard, adversarial = recipes[f"standard, {data}"], recipes[f"adversarial, {data}"]
+        assert standard.model == adversarial.model
+        assert standard.epochs == adversarial.epochs
+        assert standard.seed != adversarial.seed
+
+
+def house_numbers(folder: Path, counts: Mapping[str, int]) -> None:
+    """SVHN's files with generated images: a grey level per digit and noise; 6 and 8 are almost alike."""
+    random = np.random.default_rng(0)
+    for split, count in counts.items():
+        y = np.tile(np.arange(10), count)
+        level = 20 * np.array([0, 1, 2, 3, 4, 5, 9.5, 6, 10, 7.5])[y]
+        pixels = np.clip(level[:, None, None, None] + random.normal(0, 12, (len(y), 32, 32, 3)), 0, 255)
+        labels = np.where(y == 0, 10, y)
+        content = {"X": pixels.astype(np.uint8).transpose(1, 2, 3, 0), "y": labels[:, None]}
+        savemat(folder / f"{split}_32x32.mat", content)
+
+
+@pytest.fixture
+def svhn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder that has only generated files of SVHN."""
+    folder = tmp_path / "data" / "svhn"
+    folder.mkdir(parents=True)
+    house_numbers(folder, {"train": 12, "test": 4})
+    monkeypatch.setattr(loading, "data_directories", lambda root: [folder.parent])
+    monkeypatch.setattr(loading, "_fetch", _no_network)
+    monkeypatch.setattr(data_set_audits, "DATA_SETS", {"smoke": ("svhn", "stl10")})
+    return tmp_path
+
+
+def _no_network(known: object, target: Path, looked: str) -> None:
+    raise DataNotFoundError(f"{looked}; no network")
+
+
+@pytest.mark.parametrize("kind", EXPERIMENTS, ids=lambda kind: kind.item)
+def test_items_run_on_files_of_svhn(kind: Any, svhn: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each item trains what it declares, states the data sets and the skipped ones, and tests the part of its claim."""
+    monkeypatch.setattr(data_sets, "_data", lambda scale: ("svhn", "stl10"))
+    result = run(kind.item, "smoke", Store(svhn / "store"))
+    tables = {table.caption: table for table in result.tables}
+    (row,) = tables["Data sets"].rows
+    assert [row.name, *(cell.text for cell in row.cells)][:4] == ["svhn", "10 classes", "120", "4"]
+    (skipped,) = tables["Skipped data sets"].rows
+    assert (skipped.name, skipped.cells[0].text) == ("stl10", "its files were not found")
+    tested = [one for one in result.verdicts if one.estimand]
+    grouped = kind is confusion.ConfusedLabels  # SVHN has no superclasses
+    assert bool(tested) == (not grouped)
+    assert {part for one in tested for part in one.covers} == (set() if grouped else {"svhn"})
+    if kind is confusion.ConfusionUnderAttack:
+        (similar,) = (one for one in tested if one.claim == "kdd21/C7")
+        assert "6 as 8" in similar.estimand
+        assert {one.claim for one in result.verdicts} == {"kdd21/C5", "kdd21/C6", "kdd21/C7"}
+
+
+def test_no_data_set_is_available(svhn: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(data_set_audits, "DATA_SETS", {"smoke": ("stl10", "nowhere")})
+    with pytest.raises(
+        ClasswiseError, match=r"none of the data sets stl10, nowhere is available: stl10 \(train\) is not"
+    ):
+        run("kdd21/F1", "smoke", Store(svhn / "store"))
+
+
+def images(classes: Sequence[int], per_class: int, split: str, of: int = 6) -> Images:
+    y = torch.tensor(classes).repeat(per_class)
+    names = [f"class {label}" for label in range(of)]
+    return Images(torch.rand(len(y), 1, 8, 8), y, names, "some", split, superclasses=[0, 0, 1, 1, 2, 2])
+
+
+def test_a_data_set_that_is_available_in_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Classes without training images are dropped; there are at most as many images as there are."""
+    splits = {"train": images((1, 4, 5), 7, "train"), "test": images((0, 1, 4), 3, "test")}
+    monkeypatch.setattr(context_module, "load_data", lambda data, split: splits[split])
+    own = Context(SCALES["smoke"], Store(tmp_path / "store"))
+    assert own.train_images.class_counts().tolist() == [7, 7, 7]
+    assert own.test_images.class_counts().tolist() == [3, 3, 0]
+    assert own.test_images.class_names == ("class 1", "class 4", "class 5")
+    assert own.test_images.superclasses == (0, 2, 2)
+    assert own.spare_images is None
+    whole = {split: images(range(6), 100, split) for split in splits}
+    monkeypatch.setattr(context_module, "load_data", lambda data, split: whole[split])
+    own = Context(SCALES["smoke"], Store(tmp_path / "store"))
+    assert len(own.train_images) == 300
+    assert own.train_images.class_counts().tolist() == [50] * 6
+    assert own.spare_images is not None
+    assert not set(own.spare_images.index.tolist()) & set(own.train_images.index.tolist())
+
+
+def audits(
+    right: Sequence[int],
+    per_class: int,
+    data: str = "cifar100",
+    scale: str = "reduced",
+    *,
+    superclasses: bool = False,
+) -> DataSetAudits:
+    """Audits in which ``right[c]`` of the images of class c are correct under PGD; the others are class (c + 1) % C."""
+    labels = np.repeat(np.arange(len(right)), per_class)
+    place = np.tile(np.arange(per_class), len(right))
+    predicted = np.where(place < np.asarray(right)[labels], labels, (labels + 1) % len(right))
+    about = {"superclasses": tuple(label // 2 for label in range(len(right)))}
+    about |= {"superclass_names": tuple(f"group {label}" for label in range(len(right) // 2))}
+    names = [f"class {label}" for label in range(len(right))]
+    table = Outcomes.from_predictions(labels, labels, {"PGD": predicted}, names, **about)
+    audit: Any = SimpleNamespace(outcomes=table)
+    own: Any = SimpleNamespace(scale=SimpleNamespace(name=scale, threat="Linf:4/255"), train_images=range(10))
+    recipe = SimpleNamespace(model=SimpleNamespace(name="small-cnn", width=0.5))
+    trained: Any = {"adversarial": SimpleNamespace(run=SimpleNamespace(recipe=recipe))}
+    return DataSetAudits(data, own, trained, {"adversarial": audit, "standard": audit}, superclasses)
+
+
+def test_which_data_sets_give_verdicts() -> None:
+    """Enough test images a class, a total beyond twice chance, and a part of the claim."""
+    good = audits([30] * 10, 50)
+    assert (good.fault, good.unfit) == ("", "")
+    assert good.judges("kdd21/C1")
+    assert not audits([30] * 10, 50, data="fashion-mnist").judges("kdd21/C1")
+    assert audits([30] * 10, 50, data="fashion-mnist").unfit == "not a data set of the papers"
+    assert not audits([30] * 10, 50, data="mnist").judges("iclr21/C14")  # its numbers are unreadable in the paper
+    few = audits([30] * 10, 49)
+    assert few.fault == few.unfit == "49 test images in a class, of at least 50"
+    assert audits([1] * 10, 2, scale="smoke").judges("kdd21/C1")
+    for right, fault in ((11, "the total is not above 2 times chance (20 percent)"), (14, "")):
+        assert audits([right] * 10, 50).fault == fault, right  # 22 percent of 500 images are not above 20, 28 are
+    assert no_verdict("kdd21/C1", [few, good]) == {}
+    others = [few, audits([30] * 10, 50, data="fashion-mnist")]
+    reason = "cifar100: 49 test images in a class, of at least 50; fashion-mnist: not a data set of the claim"
+    assert no_verdict("kdd21/C1", others) == {"kdd21/C1": reason}
+
+
+def test_superclasses_as_labels() -> None:
+    """Image by image: correct if the superclass of the prediction is that of the label."""
+    one = audits([3, 0, 7, 2], 10, superclasses=True)
+    table = one.outcomes()
+    assert table.class_names == ("group 0", "group 1")
+    # Class 0 is otherwise predicted as 1 and class 2 as 3 (same group), 1 as 2 and 3 as 0 (another group).
+    assert one.counts().count.tolist() == [20, 20]
+    assert one.counts().correct.tolist() == [10, 12]
+    assert table.confusion("PGD").tolist() == [[10, 10], [8, 12]]
+    assert one.counts(attack="clean").correct.tolist() == [20, 20]
+    assert one.by_class.counts().correct.tolist() == [3, 0, 7, 2]
+    assert by_superclass(one.by_class.outcomes()).frame.equals(table.frame)
+
+
+def test_the_twelve_classes_of_the_papers() -> None:
+    assert sampled_classes("cifar100") == [69, 9, 1, 28, 89, 79, 81, 93, 96, 27, 4, 80]
+    assert sampled_classes("cifar10") is None
+    labels = sampled_classes("imagenet")
+    assert labels is not None
+    assert len({*labels}) == 12
+    assert labels[:8] == [22, 127, 562, 471, 383, 580, 101, 353]
+    assert 800 <= labels[8] < 900
+    assert labels[8] not in (848, 899)
+
+
+def test_gaps_of_cifar100_are_over_the_twelve_classes() -> None:
+    """The other classes do not count, except where the set is available in part or judged by superclass."""
+    right = [40] * 100
+    right[0], right[80], right[69] = 0, 20, 50
+    one = audits(right, 50)
+    counts, names = one.shown()
+    assert counts.correct.tolist() == [50, 40, 40, 40, 40, 40, 40, 40, 40, 40, 40, 20]
+    assert names[0] == "class 69"
+    tests, not_tested = epochs._gap_tests([one])
+    (gap,) = (test for test in tests if test.claim == "kdd21/C1")
+    assert gap.covers == ("cifar100",)
+    assert gap.estimators[0](0.05).value == pytest.approx(60 - epochs.LARGE)
+    assert "kdd21/C1" not in not_tested
+    assert len(audits(right, 50, superclasses=True).shown()[1]) == 50
+    assert len(audits(right[:20], 50).shown()[1]) == 20
+
+
+@pytest.mark.parametrize(("right", "tested"), [(96, True), (95, False), (60, False)])
+def test_the_gap_of_mnist_needs_a_strong_model(right: int, tested: bool) -> None:
+    tests, not_tested = epochs._gap_tests([audits([right] * 10, 100, data=MNIST)])
+    assert ("kdd21/C2" in {test.claim for test in tests}) == tested
+    assert ("kdd21/C2" in not_tested) == (not tested)
+    (gap,) = (test for test in tests if test.claim == "kdd21/C1")
+    assert "minus 1" in gap.estimand
+    assert tested or f"this one has {right}.0 percent" in not_tested["kdd21/C2"]
+
+
+def test_the_table_of_data_sets() -> None:
+    table, skipped = data_tables([audits([30] * 10, 49)], {"stl10": "its files were not found"})
+    (row,) = table.rows
+    assert [cell.text for cell in row.cells] == [
+        "10 classes",
+        "10",
+        "49",
+        "small-cnn, width 0.5",
+        "Linf:4/255",
+        "100.0",
+        "61.2",
+        "49 test images in a class, of at least 50",
+    ]
+    assert skipped.rows[0].cells[0].text == "its files were not found"
+
+
+def test_similar_digits_against_the_mean_rate() -> None:
+    random = np.random.default_rng(3)
+    matrix = random.integers(5, 30, (10, 10))
+    rate = matrix / matrix.sum(axis=1, keepdims=True)
+    mean = np.mean([rate[i, j] for i in range(10) for j in range(10) if i != j])
+    for truth, predicted in ((6, 8), (8, 6)):
+        found = confusion._beyond_mean(matrix, truth, predicted)
+        assert found.value == pytest.approx(rate[truth, predicted] - mean)
+        assert found.low < found.value < found.high
+    other = matrix.copy()
+    other[6, 8], other[8, 6] = 400, 400
+    test = confusion._similar_digits(other)
+    assert all(part(0.05).low > 20 for part in test.estimators)
+
+
+def test_symmetry_inside_superclasses() -> None:
+    """Only pairs of one superclass count: the others are made asymmetric."""
+    random = np.random.default_rng(4)
+    groups = [0, 0, 0, 1, 1, 1]
+    same = np.equal.outer(groups, groups)
+    base = random.integers(1, 40, (6, 6))
+    matrix = np.where(same, base + base.T, random.integers(1, 90, (6, 6)))
+    rate = matrix / matrix.sum(axis=1, keepdims=True)
+    pairs = [(i, j) for i in range(6) for j in range(i + 1, 6) if groups[i] == groups[j]]
+    expected = np.corrcoef([rate[i, j] for i, j in pairs], [rate[j, i] for i, j in pairs])[0, 1]
+    found = confusion.symmetry_inside(matrix, groups)
+    assert found.value == pytest.approx(expected)
+    assert found.low <= found.value <= found.high
+
+
+def test_errors_across_superclasses_are_compared_with_chance() -> None:
+    """kdd21 C6 has two parts: rates of pairs, and the share of the errors across the superclasses."""
+    one = audits([30] * 10, 60, data="cifar10")
+    tests, not_tested = confusion.ConfusionUnderAttack().claims(
+        [one], {"cifar10": confusion._confused(one)}, {"cifar10": confusion._confused(one)}
+    )
+    across = next(test for test in tests if test.covers == ("rarely across superclasses",))
+    assert across.estimators[0](0.05).value == pytest.approx(100 * (0.5 - 1 / 9))  # half of the errors stay inside
+    parts = {test.covers for test in tests if test.claim == "kdd21/C6"}
+    assert parts == {(part,) for _, part in claim_parts("kdd21/C6")}
+    assert set(not_tested) == {"kdd21/C7"}
+
+
+def test_curves_of_some_classes(smoke: Smoke) -> None:
+    """The trend of two classes has their accuracies only."""
+    key = next(key for key, recipe in smoke.results["kdd21/F1"].runs.items() if recipe == "at")
+    run_folder = Run.open(smoke.store.path / "runs" / key)
+    whole, some = trend({"AT": run_folder}), trend({"AT": run_folder}, labels=[3, 7])
+    assert set(some.classes["class"]) == {"3", "7"}
+    chosen = whole.classes[whole.classes["class"].isin(["3", "7"])].groupby("epoch")["accuracy"].min()
+    assert some.epochs.set_index("epoch")["worst"].tolist() == chosen.tolist()
+    with pytest.raises(ClasswiseError, match=r"'AT': labels \[99\]: none is a class of the run"):
+        trend({"AT": run_folder}, labels=[99])

@@ -4,6 +4,9 @@ import json
 from pathlib import Path
 
 import pytest
+from PIL import Image
+
+from classwise.models import load_model, save_weights
 
 from .conftest import Classwise
 
@@ -63,6 +66,10 @@ def test_run_and_page(classwise: Classwise, tmp_path: Path) -> None:
         (["show", "kdd21/T1", "--scale", "big"], "papers show takes no --scale; it takes --json"),
         (["page", "kdd21", "--json"], "papers page takes no --json; it takes --store and --out"),
         (["run", "cfa23/Th1"], "cfa23/Th1 is a theorem and does not run by itself"),
+        (["run", "kdd21/T1", "--model", "a.pt"], "kdd21/T1 takes no --model and no --data; only benz20/P1.2 does"),
+        (["run", "cfa23/F1", "--data", "photos"], "cfa23/F1 takes no --model and no --data; only benz20/P1.2 does"),
+        (["run", "benz20/P1.2", "--scale", "full"], "benz20/P1.2 needs --model and --data, such as --model resnet50="),
+        (["list", "--model", "a.pt"], "papers list takes no --model; it takes --json"),
         (["list", "kdd20"], "unknown paper 'kdd20'; did you mean 'kdd21'"),
         (["page", "cfa32"], "unknown paper 'cfa32'; did you mean 'cfa23'"),
     ],
@@ -92,3 +99,22 @@ def _no_network(known: object, target: Path, looked: str) -> None:
     from classwise.core.errors import ClasswiseError
 
     raise ClasswiseError(f"{looked}; get it elsewhere and set CLASSWISE_DATA to its folder")
+
+
+def test_models_and_images_of_the_user(classwise: Classwise, tmp_path: Path) -> None:
+    """A generated model and folder; a missing model or folder is one line."""
+    for label, name in enumerate(("ant", "bee")):
+        (tmp_path / "photos" / name).mkdir(parents=True)
+        for number in range(2):
+            Image.new("RGB", (16, 16), (200 * label, 90 * number, 30)).save(tmp_path / f"photos/{name}/{number}.png")
+    model = tmp_path / "plain.safetensors"
+    save_weights(model, load_model("small-cnn", num_classes=2, in_channels=3, width=0.1))
+    given = ["--scale", "reduced", "--store", tmp_path / "store", "--data", tmp_path / "photos"]
+    said = classwise("papers", "run", "benz20/P1.2", *given, "--model", model, "--json")
+    assert said.status == 0
+    (result,) = json.loads(said.out)
+    assert [row["name"] for row in result["tables"][0]["rows"]] == [f"{model}, clean", f"{model}, PGD"]
+    assert result["tables"][0]["note"].startswith("4 images of 2 classes, Linf:4/255.")
+    said = classwise("papers", "run", "benz20/P1.2", *given, "--model", "resnet5")
+    assert said.status == 2
+    assert "resnet5" in said.err.splitlines()[-1]

@@ -17,10 +17,11 @@ from classwise.auditing.outcomes import Outcomes
 from classwise.core.errors import ClasswiseError
 from classwise.reporting.figures.dots import ROW_WIDTH, Value, dot_rows
 from classwise.reporting.svg import Drawing
-from classwise.stats.counts import BoolArray, FloatArray, PairedCounts, ratio
+from classwise.stats.counts import PairedCounts, ratio
 from classwise.stats.intervals import Estimate, two_sided_z
 from classwise.stats.metrics import overall_micro, robust_classes, vulnerable_classes
 from classwise.stats.paired import class_differences
+from classwise.stats.resampling import halves
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,8 +86,8 @@ def drop(outcomes: Outcomes, weak: str, strong: str, *, alpha: float = 0.05, see
     labels, size = first.label, outcomes.num_classes
     pairs = PairedCounts.from_labels(labels, first.correct, second.correct, size)
     differences = class_differences(pairs, alpha)
-    halves = _halves(labels, seed)
-    parts = [PairedCounts.from_labels(labels[h], first.correct[h], second.correct[h], size) for h in (halves, ~halves)]
+    half = halves(labels, seed)
+    parts = [PairedCounts.from_labels(labels[h], first.correct[h], second.correct[h], size) for h in (half, ~half)]
     contrasts = [_contrast(parts[0], parts[1]), _contrast(parts[1], parts[0])]
     # Given the selection on the other half, the contrast of a half is unbiased; the two use disjoint images.
     vulnerable, robust, variance = np.mean(contrasts, axis=0)
@@ -109,15 +110,6 @@ def drop(outcomes: Outcomes, weak: str, strong: str, *, alpha: float = 0.05, see
     )
     difference = Estimate(float(value), float(value - half_width), float(value + half_width))
     return Drop(weak, strong, frame[frame["n"] > 0], float(vulnerable), float(robust), difference, p_value)
-
-
-def _halves(labels: FloatArray | np.ndarray[tuple[int], np.dtype[np.int64]], seed: int) -> BoolArray:
-    """(N,) true for a random half of the images of each class."""
-    keys = np.random.default_rng(seed).permutation(len(labels))
-    order = np.lexsort((keys, labels))
-    half = np.zeros(len(labels), dtype=np.bool_)
-    half[order[::2]] = True
-    return half
 
 
 def _contrast(selection: PairedCounts, evaluation: PairedCounts) -> tuple[float, float, float]:

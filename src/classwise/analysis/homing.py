@@ -5,13 +5,17 @@ kdd21 section 6.1, Definition 6.1 and Figure 4; iclr21 Figure 3.
 
 from __future__ import annotations
 
+import dataclasses
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import torch
+from torch import nn
 
 from classwise.analysis.base import AnalysisResult
 from classwise.attacks.base import Attack
@@ -29,7 +33,8 @@ from classwise.data.loading import load_data
 from classwise.reporting.figures.heatmap import Confusion, heatmap
 from classwise.reporting.svg import Drawing
 from classwise.stats.counts import BoolArray, IntArray, ratio
-from classwise.stats.intervals import wilson
+from classwise.stats.intervals import Estimate, wilson
+from classwise.stats.paired import mcnemar, tango
 from classwise.training.folder import Run, Which
 from classwise.training.recipe import Recipe
 from classwise.training.setup import training_images
@@ -37,7 +42,7 @@ from classwise.training.train import train
 
 ATTACK = "pgd:steps=20,step_size=0.1eps"
 FILE = "homing.parquet"
-"""File in the run without a class: which of the images misclassified as it are correct under attack."""
+"""File in a run without a class, or in the control: which of the base model's errors are correct under attack."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,6 +56,9 @@ class Homing(AnalysisResult):
             class of the column.
         runs: the folder of the model without each class; None if no image was misclassified as the class.
         alpha: 1 minus the coverage of the intervals.
+        control: (C, C) int64, the misclassified images of ``matrix`` that are robust for a model trained with all
+            classes and another seed; None without a control.
+        beyond: (C, C) int64, the images of ``homing`` that are not robust for the control; None without a control.
     """
 
     class_names: tuple[str, ...]
@@ -58,6 +66,8 @@ class Homing(AnalysisResult):
     homing: IntArray
     runs: tuple[Path | None, ...]
     alpha: float = 0.05
+    control: IntArray | None = None
+    beyond: IntArray | None = None
 
     @property
     def misclassified(self) -> IntArray:
@@ -71,7 +81,9 @@ class Homing(AnalysisResult):
 
         Columns: ``truth`` and ``taken_for`` (names of the label and the prediction), ``misclassified`` and ``homing``
         (counts), ``share`` (homing over misclassified) with ``low`` and ``high`` (Wilson; for new images and these
-        models).
+        models). With a control also ``control`` (count), ``difference`` (share of homing images minus that of the
+        control) with ``difference_low`` and ``difference_high`` (Tango), and ``p`` (exact McNemar test that the shares
+        are equal).
         """
         errors = self.misclassified
         truth, predicted = np.nonzero(errors)
@@ -87,12 +99,56 @@ class Homing(AnalysisResult):
             "low": low,
             "high": high,
         }
+        if self.control is not None and self.beyond is not None:
+            control, only_homing = self.control[truth, predicted], self.beyond[truth, predicted]
+            only_control = control - (homing - only_homing)
+            below, above = tango(only_homing, only_control, count, self.alpha)
+            columns |= {
+                "control": control,
+                "difference": ratio(homing - control, count),
+                "difference_low": below,
+                "difference_high": above,
+                "p": mcnemar(only_homing, only_control),
+            }
         frame = pd.DataFrame(columns).sort_values("misclassified", ascending=False, kind="stable")
         return frame.reset_index(drop=True)
 
+    def difference(self, alpha: float = 0.05) -> Estimate:
+        """Share of homing images among all misclassified ones, minus the share that is robust for the control.
+
+        A model with another seed is also robust on some errors of the base model. The difference is what the removal
+        of the predicted class adds. The images are paired; the interval (Tango 1998) is for new images and these
+        models.
+
+        Args:
+            alpha: 1 minus the coverage.
+
+        Raises:
+            ClasswiseError: without a control.
+        """
+        if self.control is None or self.beyond is None:
+            raise ClasswiseError("the homing matrix has no control; pass control=SEED to homing")
+        count, gained = int(self.misclassified.sum()), int(self.beyond.sum())
+        lost = int(self.control.sum()) - (int(self.homing.sum()) - gained)
+        low, high = (float(end) for end in tango(gained, lost, count, alpha))
+        return Estimate((gained - lost) / count if count else math.nan, low, high)
+
     def figure(self) -> Drawing:
         """kdd21 Figure 4b: the homing images, without the diagonal."""
-        return heatmap(Confusion(self.homing, self.class_names, totals=self.matrix.sum(axis=1)), "errors")
+        return self._counts_figure(self.homing)
+
+    def control_figure(self) -> Drawing:
+        """The misclassified images that are robust for the control, without the diagonal.
+
+        Raises:
+            ClasswiseError: without a control.
+        """
+        if self.control is None:
+            raise ClasswiseError("the homing matrix has no control; pass control=SEED to homing")
+        return self._counts_figure(self.control)
+
+    def _counts_figure(self, counts: IntArray) -> Drawing:
+        return heatmap(Confusion(counts, self.class_names, totals=self.matrix.sum(axis=1)), "errors")
 
     def misclassified_figure(self) -> Drawing:
         """kdd21 Figure 4a: the misclassified images, without the diagonal."""
@@ -111,6 +167,7 @@ def homing(
     precision: Precision = FAST,
     batch_size: int = 128,
     seed: int = 0,
+    control: int | None = None,
     device: str = "cpu",
     progress: Progress | None = None,
     alpha: float = 0.05,
@@ -120,11 +177,14 @@ def homing(
     The recipe, the labels and the number of outputs are those of the run; only the training images of the class are
     excluded. The cost is at most C trainings, one audit of the base model, and one attack on each of its misclassified
     images, on the model without the predicted class. A class that no image is misclassified as requires no training.
+
+    Any other model is robust on some of these images. ``control`` is one with all classes (`Homing.difference`).
+
     All results are saved in ``out``; calling again with the same folder resumes an interrupted call.
 
     Args:
         run: the base run.
-        out: folder for the audit of the base run and the runs ``without-J``.
+        out: folder for the audit of the base run and the runs ``without-J`` and ``control-SEED``.
         data: the training images of the base run; None: those of its recipe.
         test: the images to attack; None: the test split of the data set of the recipe.
         attack: the attack; exactly one.
@@ -133,17 +193,21 @@ def homing(
         precision: precision of the attack's gradients.
         batch_size: images per batch on the device.
         seed: seed of the attack.
+        control: seed of the training of the control; None for no control.
         device: device of the trainings and attacks.
         progress: receives the progress.
         alpha: 1 minus the coverage of the intervals.
 
     Raises:
-        ClasswiseError: if the base run is not finished, the classes of the data differ, or ``out`` has other contents.
+        ClasswiseError: if the base run is not finished or has the seed of the control, the classes of the data differ,
+            or ``out`` has other contents.
     """
     if not run.complete:
         raise ClasswiseError(
             f"{run.path}: {run.epochs_done} of {run.recipe.epochs} epochs are finished; homing requires a finished run"
         )
+    if control == run.recipe.seed:
+        raise ClasswiseError(f"control = {control}: must differ from the seed of the base run")
     folder = Path(out)
     data, test = _images_of(run, data, test)
     name, chosen = _single_attack(attack, run)
@@ -161,23 +225,60 @@ def homing(
         device=device,
         progress=progress,
     ).outcomes
-    rows = base.rows(name)
-    matrix = base.confusion(name)
-    counts, runs = np.zeros_like(matrix), list[Path | None]()
-    for label in range(test.num_classes):
-        errors = rows["index"][(rows["prediction"] == label) & (rows["label"] != label)].to_numpy(dtype=np.int64)
-        path = folder / f"without-{label}"
-        runs.append(path if len(errors) else None)
-        if not len(errors):
-            continue
-        without = _train(run.recipe, data.take(data.y != label), path, device, progress)
-        images = test.take(torch.isin(test.index.cpu(), torch.tensor(errors)).to(test.device))
-        model = without.model(which).to(device)
-        engine = Engine(model, precision=precision, batch_size=batch_size, early_stop=early_stop, seed=seed)
-        threat = Threat.parse(str(without.recipe.threat))
-        robust = _saved(path / FILE, lambda: _robust(engine, chosen, images, threat))  # noqa: B023  # called at once
-        counts[:, label] = np.bincount(images.y.cpu().numpy()[robust], minlength=test.num_classes)
-    return Homing(test.class_names, matrix, counts, tuple(runs), alpha)
+    errors = base.rows(name)[["index", "label", "prediction"]].query("label != prediction").reset_index(drop=True)
+    engine = partial(Engine, precision=precision, batch_size=batch_size, early_stop=early_stop, seed=seed)
+    retry = _Retry(run, data, test, chosen, which, engine, device, progress)
+    home, runs = _without_each_class(retry, errors, folder)
+    matrices = Homing(test.class_names, base.confusion(name), _count(errors[home], test.num_classes), runs, alpha)
+    if control is None:
+        return matrices
+    again = retry.robust(dataclasses.replace(run.recipe, seed=control), data, folder / f"control-{control}", errors)
+    counts, beyond = (_count(errors[where], test.num_classes) for where in (again, home & ~again))
+    return dataclasses.replace(matrices, control=counts, beyond=beyond)
+
+
+@dataclass(frozen=True)
+class _Retry:
+    """Training of another model than that of ``run``, and the attack on its errors."""
+
+    run: Run
+    data: Images
+    test: Images
+    attack: Attack
+    which: Which | None
+    engine: Callable[[nn.Module], Engine]
+    device: str
+    progress: Progress | None
+
+    def robust(self, recipe: Recipe, data: Images, out: Path, errors: pd.DataFrame) -> BoolArray:
+        """Whether the errors (rows) of the base model are correct for a model trained on ``data``, under the attack."""
+        if errors.empty:
+            return np.zeros(0, dtype=np.bool_)
+        trained = _train(recipe, data, out, self.device, self.progress)
+        indices = torch.tensor(errors["index"].to_numpy(dtype=np.int64))
+        images = self.test.take(torch.isin(self.test.index.cpu(), indices).to(self.test.device))
+        engine, threat = self.engine(trained.model(self.which).to(self.device)), Threat.parse(str(recipe.threat))
+        found = _saved(out / FILE, images, lambda: _robust(engine, self.attack, images, threat))
+        return found[errors["index"]].to_numpy(dtype=np.bool_)
+
+
+def _without_each_class(retry: _Retry, errors: pd.DataFrame, folder: Path) -> tuple[BoolArray, tuple[Path | None, ...]]:
+    """Whether each error is correct for the model without its predicted class; and the folders of the models."""
+    home, runs = np.zeros(len(errors), dtype=np.bool_), list[Path | None]()
+    for label in range(retry.test.num_classes):
+        as_label, path = (errors["prediction"] == label).to_numpy(), folder / f"without-{label}"
+        runs.append(path if as_label.any() else None)
+        if as_label.any():
+            data = retry.data.take(retry.data.y != label)
+            home[as_label] = retry.robust(retry.run.recipe, data, path, errors[as_label])
+    return home, tuple(runs)
+
+
+def _count(errors: pd.DataFrame, classes: int) -> IntArray:
+    """Counts (C, C) of rows by label and prediction."""
+    matrix = np.zeros((classes, classes), dtype=np.int64)
+    np.add.at(matrix, (errors["label"].to_numpy(dtype=np.int64), errors["prediction"].to_numpy(dtype=np.int64)), 1)
+    return matrix
 
 
 def _images_of(run: Run, data: Images | None, test: Images | None) -> tuple[Images, Images]:
@@ -224,13 +325,13 @@ def _robust(engine: Engine, attack: Attack, images: Images, threat: Threat) -> B
     return np.concatenate(correct)
 
 
-def _saved(path: Path, compute: Callable[[], BoolArray]) -> BoolArray:
-    """Read a file, after computing and writing it if it is missing.
+def _saved(path: Path, images: Images, compute: Callable[[], BoolArray]) -> pd.Series[bool]:
+    """Read a file, after computing and writing it if it is missing: a value for each image index.
 
     The audit of the base run has already checked that the settings are the same.
     """
     if not path.is_file():
         robust = compute()
         with replacing(path) as temporary:
-            pd.DataFrame({"home": robust}).to_parquet(temporary, index=False)
-    return pd.read_parquet(path)["home"].to_numpy(dtype=np.bool_)
+            pd.DataFrame({"index": images.index.cpu().numpy(), "home": robust}).to_parquet(temporary, index=False)
+    return pd.read_parquet(path).set_index("index")["home"]

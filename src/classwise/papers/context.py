@@ -11,8 +11,9 @@ import torch
 
 from classwise.auditing.artifacts import Kind
 from classwise.auditing.result import Audit
-from classwise.core.config import Spec
+from classwise.core.config import Spec, parse_spec
 from classwise.core.errors import ClasswiseError, DataNotFoundError
+from classwise.core.precision import EXACT, Precision
 from classwise.core.progress import NullProgress, Progress
 from classwise.data.derived import only_classes
 from classwise.data.images import Images
@@ -242,8 +243,12 @@ class Context:
         images: Images | None = None,
         trace: Sequence[int] = (),
         save: Sequence[Kind] = (),
+        precision: Precision | None = None,
     ) -> Audit:
         """Audit a run at this scale, or load the audit from the store.
+
+        An audit with an attack in the paper's arithmetic, which is float32, computes the gradients of all of its
+        attacks in float32, so that the attacks are compared on the same network.
 
         Args:
             trained: the run.
@@ -255,9 +260,12 @@ class Context:
             images: test images; None for those of the scale.
             trace: indices of images whose confidences are recorded at every step.
             save: tensors to save for every image.
+            precision: precision of the gradients; None for that of the attacks and the scale.
         """
         chosen = images if images is not None else self.few_images if few else self.test_images
         self.tested.add(len(chosen))
+        if precision is None:
+            precision = EXACT if any(map(_in_float32, attacks.values())) else self.scale.precision
         return self.store.audit(
             trained,
             chosen,
@@ -265,13 +273,19 @@ class Context:
             self.scale.threat,
             which=which,
             early_stop=early_stop,
-            precision=self.scale.precision,
+            precision=precision,
             surrogates=surrogates,
             trace=trace,
             save=save,
             device=self.device,
             progress=self.progress,
         )
+
+
+def _in_float32(spec: Spec) -> bool:
+    """Whether an attack uses the paper's arithmetic."""
+    options = parse_spec(spec)[1] if isinstance(spec, str) else spec
+    return options.get("arithmetic") == "paper"
 
 
 def recipe_at(scale: Scale, training: Training) -> Recipe:

@@ -124,6 +124,16 @@ def greatest(parts: Sequence[IntervalEstimator]) -> IntervalEstimator:
     return at
 
 
+def averaged(parts: Sequence[IntervalEstimator]) -> IntervalEstimator:
+    """The mean of several numbers, from intervals that are simultaneous (Bonferroni); they may be dependent."""
+
+    def at(level: float) -> Estimate:
+        each = [part(level / len(parts)) for part in parts]
+        return Estimate(*(sum(ends) / len(parts) for ends in zip(*each, strict=True)))
+
+    return at
+
+
 def lowered(one: IntervalEstimator, limit: float) -> IntervalEstimator:
     """An estimate that is biased down by noise, such as the minimum of many correlations, without an upper end.
 

@@ -11,11 +11,29 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from classwise.core.errors import ClasswiseError
-from classwise.stats.counts import ClassCounts, FloatArray, class_labels, outcomes, ratio
+from classwise.stats.counts import BoolArray, ClassCounts, FloatArray, class_labels, outcomes, ratio
 from classwise.stats.intervals import Estimate, checked_level
 
 RESAMPLES = 2000
 """The default number of resamples."""
+
+
+def halves(labels: ArrayLike, seed: int = 0) -> BoolArray:
+    """Split images into two random halves with equal shares of each class, for a selection on one of them.
+
+    Args:
+        labels: (N,) integers.
+        seed: seed of the split.
+
+    Returns:
+        (N,) true for the images of the first half.
+    """
+    index = np.asarray(labels)
+    keys = np.random.default_rng(seed).permutation(len(index))
+    order = np.lexsort((keys, index))
+    first = np.zeros(len(index), dtype=np.bool_)
+    first[order[::2]] = True
+    return first
 
 
 def resampled_accuracies(

@@ -16,11 +16,11 @@ from classwise.core.config import Spec
 from classwise.core.errors import ClasswiseError
 from classwise.papers import catalogue
 from classwise.papers.claims import Test
-from classwise.papers.context import Context
+from classwise.papers.context import Context, Training
 from classwise.papers.experiment import Experiment, Findings
-from classwise.papers.experiments.defences import audit_defences
-from classwise.papers.experiments.protocol import DEFENCES, PGD, SCALES
-from classwise.papers.scales import DEFAULT_SCALES, Name, Scale
+from classwise.papers.experiments.defences import attacked_trainings, audit_defences
+from classwise.papers.experiments.protocol import DEFENCES, SCALES, defences, pgd
+from classwise.papers.scales import Name, Scale
 from classwise.reporting import formatting
 from classwise.reporting.tables import Cell, Row, Table
 from classwise.stats.interval_estimators import interval
@@ -86,9 +86,14 @@ class _DropOfDefences(Drops):
 
     scales: ClassVar[Mapping[Name, Scale]] = SCALES
 
+    def trainings(self, scale: Scale) -> Mapping[str, Training]:
+        """The models of Table 1."""
+        return attacked_trainings(scale)
+
     def tables(self, context: Context) -> Mapping[str, Outcomes]:
         """Outcomes of both attacks from the audits of Table 1."""
-        return {name: one.outcomes(self.weak, self.strong) for name, one in audit_defences(context).items()}
+        audits = audit_defences(context, self.trainings(context.scale))
+        return {name: one.outcomes(self.weak, self.strong) for name, one in audits.items()}
 
     def printed(self) -> Mapping[str, float]:
         """Differences computed from the printed rows of Table 1."""
@@ -125,16 +130,17 @@ class HiddenGradients(Drops):
     claim = "iclr21/C21"
     weak = "PGD"
     strong = ALL
-    recipes: ClassVar[Mapping[str, str]] = {"TRADES": "trades", "MART": "mart"}
     scales: ClassVar[Mapping[Name, Scale]] = {
         name: replace(scale, about=f"{scale.about}; PGD against {', '.join(SUITE[name])}")
-        for name, scale in DEFAULT_SCALES.items()
+        for name, scale in SCALES.items()
     }
+
+    def trainings(self, scale: Scale) -> Mapping[str, Training]:
+        """TRADES and MART."""
+        return {name: defences(scale)[name] for name in ("TRADES", "MART")}
 
     def tables(self, context: Context) -> Mapping[str, Outcomes]:
         """Outcomes of PGD and of a suite on the same images, without a cascade."""
-        attacks = {"PGD": context.pgd(PGD), **SUITE[context.scale.name]}
-        return {
-            name: context.audit(context.train(recipe), attacks, early_stop=True).outcomes
-            for name, recipe in self.recipes.items()
-        }
+        attacks = {"PGD": pgd(context), **SUITE[context.scale.name]}
+        models = context.train_all(self.trainings(context.scale))
+        return {name: context.audit(one, attacks, early_stop=True).outcomes for name, one in models.items()}

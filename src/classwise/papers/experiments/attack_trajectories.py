@@ -11,13 +11,21 @@ import numpy as np
 import pandas as pd
 
 from classwise.analysis.steps import Steps, steps_of
+from classwise.core.precision import EXACT
 from classwise.papers.claims import Test
-from classwise.papers.context import Context
+from classwise.papers.context import Context, Training
 from classwise.papers.experiment import Experiment, Findings
 from classwise.papers.experiments.estimates import mean, proportion
-from classwise.papers.experiments.protocol import temperature_grid
+from classwise.papers.experiments.protocol import (
+    DEFENCES,
+    HYPERSPHERE,
+    SPHERE_SCALES,
+    TEMPERATURE_SCALES,
+    defences,
+    temperature_grid,
+)
 from classwise.papers.official import choose_image
-from classwise.papers.scales import DEFAULT_SCALES, Name, Scale
+from classwise.papers.scales import Name, Scale
 from classwise.papers.tables import estimate_cell
 from classwise.reporting.formatting import NONE
 from classwise.reporting.tables import Cell, Row, Table
@@ -49,16 +57,19 @@ class TrajectoryLine(NamedTuple):
 class _AlongAttack(Experiment):
     """Two traces of one image, and the frequency of the same pattern among the test images."""
 
-    scales: ClassVar[Mapping[Name, Scale]] = DEFAULT_SCALES
-    recipes: ClassVar[Mapping[str, str]]
+    scales: ClassVar[Mapping[Name, Scale]] = TEMPERATURE_SCALES
     lines: ClassVar[tuple[TrajectoryLine, TrajectoryLine]]
     number: ClassVar[int]
     situation: ClassVar[str]
 
+    def trainings(self, scale: Scale) -> Mapping[str, Training]:
+        """The defences of the lines, from the tables of defences."""
+        return {line.defence: defences(scale)[line.defence] for line in self.lines}
+
     def run(self, context: Context) -> Findings:
         """Audit the grid of temperatures, then trace the attacks on a single image."""
         attacks = temperature_grid(context)
-        trained = {defence: context.train(recipe) for defence, recipe in self.recipes.items()}
+        trained = context.train_all(self.trainings(context.scale))
         audits = {defence: context.audit(one, attacks).outcomes for defence, one in trained.items()}
         rows = [audits[line.defence].rows(line.attack) for line in self.lines]
         right = np.stack([one["correct"].to_numpy(dtype=np.bool_) for one in rows])
@@ -69,7 +80,7 @@ class _AlongAttack(Experiment):
         parts = []
         for line in self.lines:
             attack = {line.attack: attacks[line.attack]}
-            audit = context.audit(trained[line.defence], attack, images=place, trace=[number])
+            audit = context.audit(trained[line.defence], attack, images=place, trace=[number], precision=EXACT)
             parts.append(steps_of(audit, number, steps=shown(int(attacks[line.attack]["steps"]))))
         traces = _beside(parts, [line.title for line in self.lines])
         table = Table(
@@ -117,7 +128,6 @@ class MartAndTemperature(_Tempered):
     """kdd21 Figures 3b-d: MART, PGD against Temperature-PGD with 1/T = 5."""
 
     item = "kdd21/F3b-d"
-    recipes: ClassVar[Mapping[str, str]] = {"MART": "mart"}
     lines = (TrajectoryLine("MART"), TrajectoryLine("MART", 5))
     number = 127
     situation = "robust against PGD, misclassified at 1/T = 5"
@@ -139,10 +149,14 @@ class HypersphereAndTemperature(_Tempered):
     """iclr21 Figures 5f-h: hypersphere embedding, 1/T = 1 and 10 in the attack."""
 
     item = "iclr21/F5f-h"
-    recipes: ClassVar[Mapping[str, str]] = {"HE": "he"}
+    scales: ClassVar[Mapping[Name, Scale]] = {**TEMPERATURE_SCALES, "full": SPHERE_SCALES["full"]}
     lines = (TrajectoryLine("HE"), TrajectoryLine("HE", 10))
     number = 46
     situation = "robust against PGD, misclassified at 1/T = 10"
+
+    def trainings(self, scale: Scale) -> Mapping[str, Training]:
+        """The ResNet-18 of appendix G at full scale; otherwise the model of the tables of defences."""
+        return {"HE": (HYPERSPHERE if scale.name == "full" else DEFENCES)["HE"]}
 
     def claims(self, right: BoolArray, rows: Sequence[pd.DataFrame], context: Context) -> list[Test]:
         """Test C17: more images are misclassified at 1/T = 10 alone than at 1/T = 1 alone."""
@@ -160,7 +174,6 @@ class MadryAndMart(_AlongAttack):
     """iclr21 Figures 5b-d: outputs of Madry's model and of MART under PGD."""
 
     item = "iclr21/F5b-d"
-    recipes: ClassVar[Mapping[str, str]] = {"Madry": "at", "MART": "mart"}
     lines = (TrajectoryLine("Madry"), TrajectoryLine("MART"))
     number = 127
     situation = "robust for both models"

@@ -16,19 +16,22 @@ from classwise.auditing.outcomes import Outcomes
 from classwise.papers.claims import CORRELATION, Test
 from classwise.papers.context import Context, Training
 from classwise.papers.experiment import Experiment, Findings
-from classwise.papers.experiments.estimates import largest_drop
+from classwise.papers.experiments.estimates import largest_drop, strongest
 from classwise.papers.experiments.protocol import (
-    DEFENCES,
     HYPERSPHERE,
     SCALES,
+    SETUP_STEP,
+    SPHERE_SCALES,
+    TABLE_STEP,
+    TEMPERATURE_SCALES,
+    defences,
     temperature_grid,
     under_pgd,
 )
-from classwise.papers.scales import CIFAR, DEFAULT_SCALES, MANY_TRAININGS, Name, Scale, other_data
+from classwise.papers.scales import CIFAR, Name, Scale, other_data
 from classwise.papers.tables import estimate_cell
 from classwise.reporting.tables import Cell, Row, Table
 from classwise.stats.bootstrap import Resampled
-from classwise.stats.counts import FloatArray
 from classwise.stats.interval_estimators import alike, difference, interval, minus, negative, plus
 
 TRANSPORTATION, ANIMALS = (0, 1, 8, 9), (2, 3, 4, 5, 6, 7)
@@ -46,17 +49,17 @@ PLAIN, STEEP, SMOOTH = "PGD", "Madry", "HE"
 class _Confidences(Experiment):
     """CVC of each class on images attacked by PGD; the papers do not specify the images."""
 
-    models: ClassVar[Mapping[str, Training]]
-    scales: ClassVar[Mapping[Name, Scale]] = DEFAULT_SCALES
+    scales: ClassVar[Mapping[Name, Scale]] = SCALES
+    step: ClassVar[float] = TABLE_STEP
 
     def trainings(self, scale: Scale) -> Mapping[str, Training]:
-        """The models of the figure."""
-        del scale
-        return self.models
+        """The models of the figure; the four defences by default."""
+        return defences(scale)
 
     def run(self, context: Context) -> Findings:
         """Draw a bar for each class and model, and test the claims of the figure."""
-        tables = {name: under_pgd(context, one).outcomes for name, one in context.train_all(self.models).items()}
+        trained = context.train_all(self.trainings(context.scale))
+        tables = {name: under_pgd(context, one, step=self.step).outcomes for name, one in trained.items()}
         variances = smoothness(tables, "PGD")
         rows = [Row(name, [estimate_cell(variances.mean(name), 1000, 2)]) for name in tables]
         table = Table(
@@ -99,26 +102,24 @@ class ConfidencesOfDefences(_Confidences):
     """kdd21 Figure 3a: CVC of four defences."""
 
     item = "kdd21/F3a"
-    models = DEFENCES
 
     def claims(
         self, variances: Smoothness, tables: Mapping[str, Outcomes], scale: Scale
     ) -> tuple[list[Test], dict[str, str]]:
         """Test C17 (HE is the smoothest) and C16 (animals are smoother than transportation)."""
-        del tables
-        others = [name for name in DEFENCES if name != "HE"]
+        others = [name for name in tables if name != "HE"]
         tests = [_below("kdd21/C17", "mean CVC of each other defence minus that of HE", variances, "HE", others)]
         if scale.data != CIFAR:
             return tests, other_data("kdd21/C16", scale)
         parts = [
             interval(difference(variances.mean(name, TRANSPORTATION), variances.mean(name, ANIMALS)), 1000)
-            for name in DEFENCES
+            for name in tables
         ]
         groups = "mean CVC of transportation minus that of animals, each defence"
         tests.append(Test(claim="kdd21/C16", estimand=groups, estimators=parts, unit="thousandths", covers=COVERS[:1]))
         order = [
             interval(difference(variances.mean(name, (above,)), variances.mean(name, (label,))), 1000)
-            for name in DEFENCES
+            for name in tables
             for place, label in enumerate(LOWEST)
             for above in (*TRANSPORTATION, *ANIMALS)
             if above not in LOWEST[: place + 1]
@@ -137,7 +138,10 @@ class ConfidencesOfVariants(_Confidences):
     """iclr21 Figure 5a: CVC of adversarial training and two variants."""
 
     item = "iclr21/F5a"
-    models: ClassVar[Mapping[str, Training]] = {name: DEFENCES[name] for name in ("Madry", "TRADES", "MART")}
+
+    def trainings(self, scale: Scale) -> Mapping[str, Training]:
+        """Three of the four defences."""
+        return {name: defences(scale)[name] for name in ("Madry", "TRADES", "MART")}
 
     def claims(
         self, variances: Smoothness, tables: Mapping[str, Outcomes], scale: Scale
@@ -151,8 +155,13 @@ class ConfidencesOnTheSphere(_Confidences):
     """iclr21 Figure 5e: CVC of hypersphere embedding, its two schedules, and adversarial training."""
 
     item = "iclr21/F5e"
-    scales = MANY_TRAININGS
-    models = HYPERSPHERE
+    scales = SPHERE_SCALES
+    step = SETUP_STEP
+
+    def trainings(self, scale: Scale) -> Mapping[str, Training]:
+        """The four models of appendix G."""
+        del scale
+        return HYPERSPHERE
 
     def claims(
         self, variances: Smoothness, tables: Mapping[str, Outcomes], scale: Scale
@@ -166,27 +175,30 @@ class SmoothVulnerableSensitive(Experiment):
     """kdd21 section 5: are smooth classes the vulnerable ones, and the ones sensitive to the temperature?"""
 
     item = "kdd21/E7"
-    scales: ClassVar[Mapping[Name, Scale]] = SCALES
+    scales: ClassVar[Mapping[Name, Scale]] = TEMPERATURE_SCALES
 
     def trainings(self, scale: Scale) -> Mapping[str, Training]:
         """The four defences."""
-        del scale
-        return DEFENCES
+        return defences(scale)
 
     def run(self, context: Context) -> Findings:
         """Compute rank correlations over the classes of each defence; test claims C29 and C15."""
-        tables = {
-            defence: context.audit(one, temperature_grid(context)).outcomes
-            for defence, one in context.train_all(DEFENCES).items()
-        }
-        best = {defence: strongest(table) for defence, table in tables.items()}
+        trained = context.train_all(self.trainings(context.scale))
+        tables = {defence: context.audit(one, temperature_grid(context)).outcomes for defence, one in trained.items()}
+        inverses = [f"{inverse:g}" for inverse in TEMPERATURES]
+        best = {defence: strongest(table, inverses) for defence, table in tables.items()}
+        drops = {defence: largest_drop(table, [PLAIN, *inverses]) for defence, table in tables.items()}
         sensitivities = {defence: sensitivity(table, PLAIN, best[defence]) for defence, table in tables.items()}
         means = smoothness(tables, PLAIN)
         rows = []
         for defence, one in sensitivities.items():
-            drop = _paired([tables[defence]], [best[defence]]).part(lambda a: _drop(a, 0), 100)(0.05)
             both = [estimate_cell(link, 1, 2) for link in (one.vulnerable, one.sensitive)]
-            cells = [*both, estimate_cell(means.mean(defence), 1000, 2), Cell(best[defence]), estimate_cell(drop, 1)]
+            cells = [
+                *both,
+                estimate_cell(means.mean(defence), 1000, 2),
+                Cell(best[defence]),
+                estimate_cell(drops[defence](0.05), 1),
+            ]
             rows.append(Row(defence, cells))
         heads = (
             "defence",
@@ -194,14 +206,10 @@ class SmoothVulnerableSensitive(Experiment):
             "CVC and drop",
             "mean CVC, thousandths",
             "best 1/T",
-            "drop of the total, points",
+            "largest drop of the total, points",
         )
         note = "Spearman's correlation over the classes; CVC on images attacked by PGD. "
-        note += "Small print: 95 % confidence intervals for new images."
-        drops = {
-            defence: largest_drop(table, [PLAIN, *(f"{t:g}" for t in TEMPERATURES)])
-            for defence, table in tables.items()
-        }
+        note += "Small print: 95 % confidence intervals for new images; that of the largest drop covers every 1/T."
         others = [defence for defence in tables if defence != SMOOTH]
         order = [(STEEP, other) for other in others if other != STEEP] + [(other, SMOOTH) for other in others]
         tests = [
@@ -238,20 +246,3 @@ class SmoothVulnerableSensitive(Experiment):
             figures=[(one.figure(), f"{defence}; 1/T = {best[defence]}.") for defence, one in sensitivities.items()],
             tests=tests,
         )
-
-
-def strongest(table: Outcomes) -> str:
-    """Name of the 1/T in the grid with the lowest robust accuracy; the first at a tie."""
-    return min((f"{inverse:g}" for inverse in TEMPERATURES), key=lambda name: int(table.correct(name).sum()))
-
-
-def _paired(tables: list[Outcomes], attacks: list[str]) -> Resampled:
-    """Resample models on the same images jointly; two rows per model: PGD, and its given attack."""
-    rows = [table.correct(name) for table, attack in zip(tables, attacks, strict=True) for name in (PLAIN, attack)]
-    return Resampled(np.stack(rows), tables[0].labels, tables[0].num_classes)
-
-
-def _drop(accuracy: FloatArray, row: int) -> FloatArray:
-    """Total of a row minus that of the next row."""
-    total = accuracy.mean(axis=-1)
-    return np.asarray(total[..., row] - total[..., row + 1])

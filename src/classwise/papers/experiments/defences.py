@@ -14,19 +14,21 @@ from classwise.auditing.outcomes import CLEAN, Outcomes
 from classwise.auditing.result import Audit
 from classwise.papers import catalogue
 from classwise.papers.claims import CORRELATION, Test
-from classwise.papers.context import Context
+from classwise.papers.context import Context, Training
 from classwise.papers.experiment import Experiment, Findings
 from classwise.papers.experiments.protocol import (
     CAR,
     CAT,
-    DEFENCES,
-    PGD,
+    RST_TEST_STEP,
     SCALES,
-    train_with_rst,
+    defences,
+    pgd,
+    settings_table,
+    substitute,
     unlabelled_note,
+    with_rst,
 )
 from classwise.papers.scales import CIFAR, Name, Scale, other_data
-from classwise.papers.store import Trained
 from classwise.papers.tables import Key, by_name, class_table, names_of, summary_table
 from classwise.reporting import formatting
 from classwise.reporting.tables import Cell, Row, Table
@@ -74,20 +76,33 @@ class Attacked:
         return Resampled(np.stack([table.correct(attack) for attack in attacks]), table.labels, table.num_classes)
 
 
-def audit_defences(context: Context, models: Mapping[str, Trained] | None = None) -> dict[str, Attacked]:
-    """Audit the four defences, or the given models, under the five attacks."""
-    substitute = context.train("standard", {"seed": 1})
-    transfer = {"name": "transfer", "surrogate": str(substitute.run.path), "attack": context.pgd(PGD)}
-    main = {"FGSM": {"name": "fgsm", "random_init": "uniform"}, "PGD": context.pgd(PGD), "transfer": transfer}
+def attacked_trainings(scale: Scale) -> Mapping[str, Training]:
+    """The four defences of kdd21, and the substitute of the transfer attack."""
+    return {**defences(scale), "standard": substitute(scale)}
+
+
+def audit_defences(context: Context, trainings: Mapping[str, Training]) -> dict[str, Attacked]:
+    """Audit defences under the five attacks.
+
+    Args:
+        context: the scale.
+        trainings: the defences, and the substitute of the transfer attack as ``standard``. A defence called ``RST`` is
+            attacked by PGD-40 with step size 0.01 (iclr21 appendix E).
+    """
+    models = context.train_all(trainings)
+    standard = models.pop("standard")
+    transfer = {"name": "transfer", "surrogate": str(standard.run.path), "attack": pgd(context)}
     few = {"transfer": transfer, **{name: dict(spec) for name, spec in COSTLY[context.scale.name].items()}}
-    return {
-        defence: Attacked(
+    audits = {}
+    for defence, trained in models.items():
+        own = pgd(context, RST_TEST_STEP, steps=40) if defence == "RST" else pgd(context)
+        main = {"FGSM": {"name": "fgsm", "random_init": "uniform"}, "PGD": own, "transfer": transfer}
+        audits[defence] = Attacked(
             defence,
-            context.audit(trained, main, surrogates=[substitute]),
-            context.audit(trained, few, few=True, early_stop=True, surrogates=[substitute]),
+            context.audit(trained, main, surrogates=[standard]),
+            context.audit(trained, few, few=True, early_stop=True, surrogates=[standard]),
         )
-        for defence, trained in (models or context.train_all(DEFENCES)).items()
-    }
+    return audits
 
 
 class DefencesByAttacks(Experiment):
@@ -96,9 +111,13 @@ class DefencesByAttacks(Experiment):
     item = "kdd21/T1"
     scales: ClassVar[Mapping[Name, Scale]] = SCALES
 
+    def trainings(self, scale: Scale) -> Mapping[str, Training]:
+        """The four defences and the substitute."""
+        return attacked_trainings(scale)
+
     def run(self, context: Context) -> Findings:
         """Audit each defence twice, tabulate the accuracies, and test claims C8 and C10."""
-        audits = audit_defences(context)
+        audits = audit_defences(context, self.trainings(context.scale))
         names = context.test_images.class_names
         ours: dict[Key, ClassCounts] = {
             (defence, attack): one.counts(attack) for attack in FIVE for defence, one in audits.items()
@@ -128,6 +147,7 @@ class DefencesByAttacks(Experiment):
             tables=(
                 summary_table("Four defences under five attacks, in percent", ours, printed, names),
                 class_table("By class, in percent", ours, names),
+                settings_table(context.scale, self.trainings(context.scale)),
             ),
             tests=tests,
             not_tested=not_tested,
@@ -184,9 +204,13 @@ class DefencesWithRST(Experiment):
     item = "iclr21/T2"
     scales: ClassVar[Mapping[Name, Scale]] = SCALES
 
+    def trainings(self, scale: Scale) -> Mapping[str, Training]:
+        """The four defences; the substitute is also the teacher of RST."""
+        return with_rst(scale)
+
     def run(self, context: Context) -> Findings:
         """Audit each defence twice, tabulate the accuracies, and test claims C7, C8 and C9."""
-        audits = audit_defences(context, train_with_rst(context))
+        audits = audit_defences(context, self.trainings(context.scale))
         names = context.test_images.class_names
         ours: dict[Key, ClassCounts] = {
             (defence, attack): one.counts(attack) for attack in FIVE for defence, one in audits.items()
@@ -208,8 +232,15 @@ class DefencesWithRST(Experiment):
         classes = class_table("By class, in percent", ours, names)
         return Findings(
             tables=(
-                Table(summary.caption, summary.heads, summary.rows, f"{summary.note} {unlabelled_note(context)}"),
+                Table(
+                    summary.caption,
+                    summary.heads,
+                    summary.rows,
+                    f"{summary.note} RST: PGD-40 with step size {RST_TEST_STEP:g} at radius 0.031, as in the paper. "
+                    f"{unlabelled_note(context)}",
+                ),
                 classes,
+                settings_table(context.scale, self.trainings(context.scale)),
             ),
             tests=tests,
             not_tested=not_tested,
@@ -234,9 +265,14 @@ class RankConsistency(Experiment):
     item = "kdd21/E3"
     scales: ClassVar[Mapping[Name, Scale]] = SCALES
 
+    def trainings(self, scale: Scale) -> Mapping[str, Training]:
+        """The models of T1."""
+        return attacked_trainings(scale)
+
     def run(self, context: Context) -> Findings:
         """Compute Spearman's correlation of all pairs of rows of T1 and Kendall's W, measured and printed."""
-        tables = {defence: one.main.outcomes for defence, one in audit_defences(context).items()}
+        audits = audit_defences(context, self.trainings(context.scale))
+        tables = {defence: one.main.outcomes for defence, one in audits.items()}
         ours = ranked_alike(tables)
         rows = catalogue.printed_rows("kdd21/T1")
         printed = consistency(pd.DataFrame([row["per_class"] for row in rows], index=names_of(rows)))

@@ -9,10 +9,18 @@ import numpy as np
 
 from classwise.papers import catalogue
 from classwise.papers.claims import Test
-from classwise.papers.context import Context
+from classwise.papers.context import Context, Training
 from classwise.papers.experiment import Experiment, Findings
-from classwise.papers.experiments.protocol import HARDEST, HYPERSPHERE, audit_temperatures, under_pgd
-from classwise.papers.scales import CIFAR, MANY_TRAININGS, Name, Scale, other_data
+from classwise.papers.experiments.protocol import (
+    HARDEST,
+    HYPERSPHERE,
+    SETUP_STEP,
+    SPHERE_SCALES,
+    audit_temperatures,
+    settings_table,
+    under_pgd,
+)
+from classwise.papers.scales import CIFAR, Name, Scale, other_data
 from classwise.papers.tables import Key, class_table
 from classwise.reporting import formatting
 from classwise.reporting.figures.lines import Series, line_chart
@@ -34,7 +42,12 @@ class Hypersphere(Experiment):
     """iclr21 Table 5: accuracy of adversarial training, HE, HE-LIS and HE-CMP, clean and under PGD-20."""
 
     item = "iclr21/T5"
-    scales: ClassVar[Mapping[Name, Scale]] = MANY_TRAININGS
+    scales: ClassVar[Mapping[Name, Scale]] = SPHERE_SCALES
+
+    def trainings(self, scale: Scale) -> Mapping[str, Training]:
+        """The four models of appendix G."""
+        del scale
+        return HYPERSPHERE
 
     def run(self, context: Context) -> Findings:
         """Tabulate the accuracies; test claim C18: a growing scale raises the robust accuracy under PGD."""
@@ -79,6 +92,7 @@ class Hypersphere(Experiment):
             tables=(
                 Table("Totals in percent", heads, rows, "Small print: 95 % confidence intervals."),
                 class_table("By class, in percent", counts, first.class_names),
+                settings_table(context.scale, HYPERSPHERE),
             ),
             tests=tests,
             not_tested=not_tested,
@@ -94,12 +108,17 @@ class LargeTemperatures(Experiment):
     """iclr21 Table 6: totals of the models of Table 5 under Temperature-PGD, 1/T from 1 to 300."""
 
     item = "iclr21/T6"
-    scales: ClassVar[Mapping[Name, Scale]] = MANY_TRAININGS
+    scales: ClassVar[Mapping[Name, Scale]] = SPHERE_SCALES
+
+    def trainings(self, scale: Scale) -> Mapping[str, Training]:
+        """The four models of appendix G."""
+        del scale
+        return HYPERSPHERE
 
     def run(self, context: Context) -> Findings:
         """Test claims C17 and C19: the gain of HE and its schedules under PGD vanishes at a large 1/T."""
         temperatures = TEMPERATURES[context.scale.name]
-        tables = audit_temperatures(context, context.train_all(HYPERSPHERE), temperatures)
+        tables = audit_temperatures(context, context.train_all(HYPERSPHERE), temperatures, SETUP_STEP)
         attacks = [f"{inverse:g}" for inverse in temperatures]
         columns = list(catalogue.printed("iclr21/T6")["columns_inv_T"])
         printed = {
@@ -127,6 +146,7 @@ class LargeTemperatures(Experiment):
                     "Small print: 95 % confidence intervals. The paper's arithmetic: at a large 1/T most "
                     "gradients are zero.",
                 ),
+                settings_table(context.scale, HYPERSPHERE),
             ),
             figures=((line_chart("Total under Temperature-PGD, in percent", lines, "1/T"), "One line per model."),),
             tests=(

@@ -1,20 +1,26 @@
-"""Models and attacks shared by experiments: defences, PGD and Temperature-PGD with the settings of the papers."""
+"""Defences, attacks and scales with the settings of kdd21 and iclr21, shared by experiments."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from classwise.attacks.gradient.ascent import TEMPERATURES
 from classwise.auditing.artifacts import Kind
 from classwise.auditing.outcomes import Outcomes
 from classwise.auditing.result import Audit
+from classwise.core.config import describe
 from classwise.data.images import Images
-from classwise.papers.context import Context, Training
-from classwise.papers.scales import DEFAULT_SCALES, Name, Scale
+from classwise.papers.context import Context, Training, recipe_at
+from classwise.papers.scales import CLASSWISE, DEFAULT_SCALES, FASHION, FULL, REDUCED, Name, Scale
 from classwise.papers.store import Trained
+from classwise.reporting.formatting import NONE
+from classwise.reporting.tables import Cell, Row, Table
+from classwise.training import SCHEDULES
 from classwise.training.folder import Which
+from classwise.training.recipe import Recipe
 
 STANDARD = Training(recipe="standard", overrides={"seed": 1})
 """Standard training; its seed differs from that of the robust models, since it is also the substitute of transfer."""
@@ -25,23 +31,37 @@ DEFENCES: Mapping[str, Training] = {
     "MART": Training(recipe="mart"),
     "HE": Training(recipe="he"),
 }
-"""The four defences of kdd21."""
-DEFENCES_WITH_RST: Mapping[str, Training] = {
-    **{name: DEFENCES[name] for name in ("Madry", "TRADES", "MART")},
-    "standard": STANDARD,
-    "RST": Training(recipe="rst", teacher="standard"),
+"""The four defences of kdd21 with an equal budget."""
+PUBLISHED: Mapping[str, Training] = {
+    "Madry": Training(recipe="madry-wrn"),
+    "TRADES": Training(recipe="trades-wrn"),
+    "MART": Training(recipe="mart-wrn"),
+    "HE": Training(recipe="he-wrn"),
 }
-"""The four defences of iclr21, and the teacher of RST, which labels `Context.spare_images`."""
+"""The four defences of kdd21, each with the settings of its own paper for WideResNet-34-10."""
+RST_STEP = 0.007
+"""Step size of the training attack of RST (Carmon et al. 2019)."""
 CAR, CAT = 1, 3
 """The most robust and the most vulnerable class of CIFAR-10 in the papers."""
-PGD: Mapping[str, Any] = {"name": "pgd", "steps": 20, "step_size": "0.1eps"}
-"""kdd21 A.2: step 0.003 at radius 0.031, here a tenth of the radius."""
-_FULL = DEFAULT_SCALES["full"].with_overrides(model__name="wrn-34-10")
+RADIUS = "Linf:0.031"
+"""The radius of the papers on CIFAR-10, to which the absolute step sizes belong."""
 SCALES: Mapping[Name, Scale] = {
-    "smoke": DEFAULT_SCALES["smoke"],
-    "reduced": DEFAULT_SCALES["reduced"],
-    "full": Scale(**{**vars(_FULL), "few": 2000, "about": "WideResNet-34-10 on CIFAR-10, each by its own recipe"}),
+    **DEFAULT_SCALES,
+    "full": replace(
+        FULL,
+        about="WideResNet-34-10 on CIFAR-10, each defence with the settings of its own paper",
+        threat=RADIUS,
+        few=2000,
+    ),
 }
+"""The tables of defences (kdd21 section 4.3, iclr21 section 3.3)."""
+TEMPERATURE_SCALES: Mapping[Name, Scale] = {
+    **SCALES,
+    "reduced": replace(REDUCED, about=f"{REDUCED.about}; 500 test images, attacked in float32", test=500),
+}
+"""Temperature-PGD on the models of `SCALES`; float32 is slower, so there are fewer test images at reduced scale."""
+SPHERE_SCALES: Mapping[Name, Scale] = {**CLASSWISE, "reduced": FASHION}
+"""ResNet-18 with the settings of the class-wise analysis (iclr21 appendix G): an equal budget for all models."""
 HARDEST = (3, 4)
 """The classes of CIFAR-10 with the largest drops in the paper."""
 FAMILY = "T-PGD"
@@ -56,46 +76,150 @@ HYPERSPHERE: Mapping[str, Training] = {
     "HE-CMP": Training(recipe="he-cmp"),
 }
 """Appendix G: hypersphere embedding without an angular margin."""
+PGD: Mapping[str, Any] = {"name": "pgd", "steps": 20, "step_size": "0.1eps"}
+"""PGD of kdd21 A.2, with its step size 0.003 at radius 0.031 as a share of the radius."""
+TABLE_STEP, SETUP_STEP, RST_TEST_STEP = 0.003, 0.007, 0.01
+"""Step sizes of PGD: tables of defences (kdd21 A.2), class-wise analysis (A.1), and RST (iclr21 appendix E)."""
+
+
+def defences(scale: Scale) -> Mapping[str, Training]:
+    """The four defences of kdd21: at full scale each with the settings of its own paper, otherwise an equal budget."""
+    return PUBLISHED if scale.name == "full" else DEFENCES
+
+
+def substitute(scale: Scale) -> Training:
+    """The standard model that transfer attacks use: at full scale the network of the defences and 100 epochs."""
+    if scale.name != "full":
+        return STANDARD
+    schedule = {"name": "step", "milestones": [0.75, 0.9], "gamma": 0.1}
+    network = {"model.name": "wrn-34-10", "optimizer.weight_decay": 2e-4, "epochs": 100, "lr_schedule": schedule}
+    return Training(recipe=STANDARD.recipe, overrides={**STANDARD.overrides, **network})
+
+
+def with_rst(scale: Scale) -> Mapping[str, Training]:
+    """The four defences of iclr21, and the teacher of RST, which labels `Context.spare_images`."""
+    steps = {f"{attack}.step_size": RST_STEP for attack in ("attack", "validation_attack")}
+    rst = Training(recipe="rst", teacher="standard", overrides=steps if scale.name == "full" else {})
+    three = {name: defences(scale)[name] for name in ("Madry", "TRADES", "MART")}
+    return {**three, "standard": substitute(scale), "RST": rst}
+
+
+def pgd(context: Context, step: float = TABLE_STEP, steps: int = 20) -> dict[str, Any]:
+    """Spec of PGD with a step size of the papers.
+
+    Args:
+        context: the scale. At the radius of the papers the step size is absolute; at others it is the same share of the
+            radius. A scale with `attack_steps` has its own steps.
+        step: step size at radius 0.031.
+        steps: number of steps.
+    """
+    at_radius = context.scale.threat == RADIUS
+    size: float | str = step if at_radius else f"{round(step / float(RADIUS.partition(':')[2]), 2):g}eps"
+    return context.pgd({**PGD, "steps": steps, "step_size": size})
 
 
 def under_pgd(
     context: Context,
     trained: Trained,
     *,
+    step: float = SETUP_STEP,
     which: Which | None = None,
     save: Sequence[Kind] = (),
     images: Images | None = None,
 ) -> Audit:
-    """Audit a run under the paper's PGD, on the test images or others; ``save`` as in `classwise.audit`."""
-    return context.audit(trained, {"PGD": context.pgd(PGD)}, which=which, save=save, images=images)
+    """Audit a run under PGD-20, on the test images or others.
+
+    Args:
+        context: the scale.
+        trained: the run.
+        step: step size at radius 0.031; that of the class-wise analysis by default.
+        which: the saved weights; None for the default of the run.
+        save: tensors to save for every image.
+        images: test images; None for those of the scale.
+    """
+    return context.audit(trained, {"PGD": pgd(context, step)}, which=which, save=save, images=images)
 
 
-def tpgd(inverse: float) -> dict[str, Any]:
-    """Spec of Temperature-PGD at one 1/T, in the paper's arithmetic."""
-    return {**PGD, "name": "tpgd", "inverse_temperature": inverse, "arithmetic": "paper"}
+def tpgd(context: Context, inverse: float, step: float = TABLE_STEP) -> dict[str, Any]:
+    """Spec of Temperature-PGD at one 1/T, in the paper's arithmetic (float32)."""
+    return {**pgd(context, step), "name": "tpgd", "inverse_temperature": inverse, "arithmetic": "paper"}
 
 
-def temperature_grid(context: Context) -> dict[str, dict[str, Any]]:
-    """Specs of PGD, and of Temperature-PGD at each 1/T of the paper's grid, named by 1/T."""
-    return {"PGD": context.pgd(PGD), **{f"{inverse:g}": context.pgd(tpgd(inverse)) for inverse in TEMPERATURES}}
+def temperature_grid(
+    context: Context, temperatures: Sequence[float] = TEMPERATURES, step: float = TABLE_STEP
+) -> dict[str, dict[str, Any]]:
+    """Specs of PGD, and of Temperature-PGD at each 1/T, named by 1/T; the grid of the paper by default."""
+    return {"PGD": pgd(context, step), **{f"{inverse:g}": tpgd(context, inverse, step) for inverse in temperatures}}
 
 
 def audit_temperatures(
-    context: Context, models: Mapping[str, Trained], temperatures: Sequence[float]
+    context: Context, models: Mapping[str, Trained], temperatures: Sequence[float], step: float = TABLE_STEP
 ) -> dict[str, Outcomes]:
     """Audit models under PGD and under Temperature-PGD at each 1/T, which form a family of attacks."""
-    attacks = {"PGD": context.pgd(PGD), **{f"{inverse:g}": context.pgd(tpgd(inverse)) for inverse in temperatures}}
     families = {FAMILY: tuple(f"{inverse:g}" for inverse in temperatures)}
     outcomes = {}
     for name, trained in models.items():
-        table = context.audit(trained, attacks).outcomes
+        table = context.audit(trained, temperature_grid(context, temperatures, step)).outcomes
         outcomes[name] = Outcomes(table.frame, dataclasses.replace(table.meta, families=families))
     return outcomes
 
 
+def settings_table(scale: Scale, trainings: Mapping[str, Training]) -> Table:
+    """Table of the training settings of each model: network, budget, optimiser, loss and attack.
+
+    Args:
+        scale: the scale.
+        trainings: declared trainings by the name of the model.
+    """
+    heads = ("model", "recipe", "network", "epochs", "batch", "learning rate", "schedule", "weight decay", "loss")
+    rows = [Row(name, [Cell(text) for text in _settings(recipe_at(scale, one))]) for name, one in trainings.items()]
+    note = "Learning-rate drops are shares of the epochs. The attack is that of training."
+    return Table("Settings of the trainings", (*heads, "threat", "attack"), rows, note)
+
+
+def _settings(recipe: Recipe) -> list[str]:
+    """Cells of a row of `settings_table`."""
+    parts = recipe.parts
+    assert parts.threat is not None, "set by the scale"
+    whole = recipe.completed(parts.threat)
+    optimiser, schedule, loss, attack = (
+        dict(part) if isinstance(part, Mapping) else {"name": part}
+        for part in (whole.optimizer, whole.lr_schedule, whole.objective, whole.attack)
+    )
+    width = f", width {recipe.model.width:g}" if recipe.model.width != 1 else ""
+    return [
+        recipe.name,
+        f"{recipe.model.name}{width}",
+        str(recipe.epochs),
+        str(recipe.batch_size),
+        f"{optimiser['lr']:g}",
+        _options(schedule),
+        f"{optimiser['weight_decay']:g}",
+        "; ".join([_options(loss), *(_options(describe(SCHEDULES, one)) for one in parts.schedules)]),
+        str(recipe.threat),
+        _options({key: attack[key] for key in ("name", "steps", "step_size")}) if parts.objective.attacks else NONE,
+    ]
+
+
+def _options(part: Mapping[str, Any]) -> str:
+    """A part in words: ``trades, beta 6``."""
+    words = [str(part["name"])]
+    for key, value in part.items():
+        if isinstance(value, Mapping):
+            words.append(_options(value))
+        elif key != "name" and value not in (None, False):
+            shown = [f"{one:.3g}" if isinstance(one, float) else str(one) for one in _listed(value)]
+            words.append(f"{key.replace('_', ' ')} {' '.join(shown)}")
+    return ", ".join(words)
+
+
+def _listed(value: Any) -> Sequence[Any]:
+    return value if isinstance(value, list | tuple) else [value]
+
+
 def train_with_rst(context: Context) -> dict[str, Trained]:
     """Train the four defences of iclr21; the teacher of RST is not one of them."""
-    return {name: one for name, one in context.train_all(DEFENCES_WITH_RST).items() if name != "standard"}
+    return {name: one for name, one in context.train_all(with_rst(context.scale)).items() if name != "standard"}
 
 
 def unlabelled_note(context: Context) -> str:

@@ -13,28 +13,40 @@ from classwise.attacks.gradient.ascent import TEMPERATURES
 from classwise.auditing.outcomes import Outcomes
 from classwise.papers import catalogue
 from classwise.papers.claims import Test
-from classwise.papers.context import Context
+from classwise.papers.context import Context, Training
 from classwise.papers.experiment import Experiment, Findings
-from classwise.papers.experiments.estimates import dropped_more, largest_drop, resampled
+from classwise.papers.experiments.estimates import (
+    Selected,
+    dropped_more,
+    largest_drop,
+    mean_of_halves,
+    resampled,
+    select_on_halves,
+    strongest,
+)
 from classwise.papers.experiments.protocol import (
-    DEFENCES,
+    AT,
     FAMILY,
     HARDEST,
-    PGD,
-    SCALES,
+    SETUP_STEP,
+    SPHERE_SCALES,
+    TABLE_STEP,
+    TEMPERATURE_SCALES,
     audit_temperatures,
+    defences,
+    settings_table,
     temperature_grid,
-    tpgd,
     train_with_rst,
     unlabelled_note,
+    with_rst,
 )
-from classwise.papers.scales import CIFAR, DEFAULT_SCALES, MANY_TRAININGS, Name, Scale, other_data
+from classwise.papers.scales import CIFAR, Name, Scale, other_data
 from classwise.papers.store import Trained
 from classwise.papers.tables import Key, class_table, estimate_cell, summary_table
 from classwise.reporting.tables import Cell, Row, Table
-from classwise.stats.bootstrap import Resampled, beyond_others
+from classwise.stats.bootstrap import beyond_others
 from classwise.stats.counts import ClassCounts, FloatArray
-from classwise.stats.interval_estimators import negative, plus, wider
+from classwise.stats.interval_estimators import averaged, negative, plus
 from classwise.stats.intervals import Estimate
 
 CHOSEN_TEMPERATURES: Mapping[str, float] = {"Madry": 2, "TRADES": 5, "MART": 5, "RST": 5}
@@ -44,6 +56,8 @@ LITTLE = 1
 """Drop of the total in points below which a model is insensitive."""
 SMOOTHING = 0.1
 """The common default; the paper gives no value."""
+SELECTED = "selected on one half of the images, evaluated on the other"
+"""How the best temperature of claims C13 and C14 of kdd21 is chosen."""
 COVERS = ("smaller drop than the others", "nearly insensitive")
 """The parts of claim C11 of iclr21."""
 
@@ -52,54 +66,53 @@ class Temperature(Experiment):
     """kdd21 Table 3: the best temperature of the grid for each defence, compared with PGD."""
 
     item = "kdd21/T3"
-    scales: ClassVar[Mapping[Name, Scale]] = SCALES
+    scales: ClassVar[Mapping[Name, Scale]] = TEMPERATURE_SCALES
+
+    def trainings(self, scale: Scale) -> Mapping[str, Training]:
+        """The four defences."""
+        return defences(scale)
 
     def run(self, context: Context) -> Findings:
         """Run PGD and the grid on each defence, in the paper's arithmetic; test claims C12, C13 and C14."""
         names = context.test_images.class_names
         attacks = temperature_grid(context)
-        audits = {defence: context.audit(one, attacks) for defence, one in context.train_all(DEFENCES).items()}
+        models = context.train_all(self.trainings(context.scale))
+        audits = {defence: context.audit(one, attacks).outcomes for defence, one in models.items()}
+        inverses = [name for name in attacks if name != "PGD"]
         ours: dict[Key, ClassCounts] = {}
-        changes = []
-        paired: dict[str, Resampled] = {}
-        bests: dict[str, str] = {}
-        for defence, audit in audits.items():
-            robust_counts = {f"{t:g}": int(audit.counts(f"{t:g}").correct.sum()) for t in TEMPERATURES}
-            best = bests[defence] = min(robust_counts, key=robust_counts.__getitem__)
-            ours[defence, f"1/T = {best}"] = audit.counts(best)
-            rows = np.stack([audit.outcomes.correct(label) for label in (best, "PGD")])
-            paired[defence] = Resampled(rows, audit.outcomes.labels, len(names))
-            changes.append(_change_row(defence, best, paired[defence]))
+        for defence, table in audits.items():
+            best = strongest(table, inverses)
+            ours[defence, f"1/T = {best}"] = table.counts(best)
+        selected = {defence: select_on_halves(table, inverses, "PGD") for defence, table in audits.items()}
         printed_rows = catalogue.printed_rows("kdd21/T3")
         printed: dict[Key, Mapping[str, Any]] = {(row["defence"], f"1/T = {row['inv_T']}"): row for row in printed_rows}
         printed_changes = [f"{row['defence']} {row['d_tot']:+g} at 1/T = {row['inv_T']}" for row in printed_rows]
-        table = Table(
+        changes = Table(
             "Change from PGD to the best temperature, in points",
             ("defence", "1/T", "total", "MCD", "CV, %²"),
-            changes,
-            f"Printed changes of the total: {', '.join(printed_changes)}. Small print: 95 % confidence intervals.",
+            [_change_row(defence, halves) for defence, halves in selected.items()],
+            "1/T is selected on one half of the images and evaluated on the other; means over both halves. CV is "
+            "corrected for its bias. Small print: 95 % confidence intervals. Printed changes of the total: "
+            f"{', '.join(printed_changes)}.",
         )
         tests = [
             Test(
                 claim="kdd21/C12",
                 estimand="total under PGD minus that under the best temperature, each defence",
-                estimators=[largest_drop(audit.outcomes, list(attacks)) for audit in audits.values()],
+                estimators=[largest_drop(table, list(attacks)) for table in audits.values()],
             ),
             Test(
                 claim="kdd21/C13",
                 covers=("CV",),
-                estimand="CV under the best temperature minus that under PGD, each defence",
-                estimators=[one.part(lambda a: _cv(a, 0) - _cv(a, 1), 1e4) for one in paired.values()],
+                estimand=f"CV under the best temperature minus that under PGD, each defence; {SELECTED}",
+                estimators=[averaged([one.variance_change() for one in halves]) for halves in selected.values()],
                 unit="%²",
             ),
             Test(
                 claim="kdd21/C13",
                 covers=("MCD",),
-                estimand="MCD under the best temperature minus that under PGD, each defence",
-                estimators=[
-                    wider(audits[defence].counts(best), audits[defence].counts("PGD"))
-                    for defence, best in bests.items()
-                ],
+                estimand=f"MCD under the best temperature minus that under PGD, each defence; {SELECTED}",
+                estimators=[averaged([one.discrepancy_change() for one in halves]) for halves in selected.values()],
             ),
         ]
         not_tested = {}
@@ -107,43 +120,39 @@ class Temperature(Experiment):
             tests.append(
                 Test(
                     claim="kdd21/C14",
-                    estimand="drop of classes 3 and 4 minus that of the others, each defence",
-                    estimators=[one.part(lambda a: beyond_others(_drop(a), HARDEST), 100) for one in paired.values()],
+                    estimand=f"drop of classes 3 and 4 minus that of the others, each defence; {SELECTED}",
+                    estimators=[
+                        mean_of_halves(halves, lambda a: beyond_others(_drop(a), HARDEST))
+                        for halves in selected.values()
+                    ],
                 )
             )
         else:
             not_tested = other_data("kdd21/C14", context.scale)
         return Findings(
             tables=(
-                table,
-                summary_table("Under the best temperature, in percent", ours, printed, names),
+                changes,
+                summary_table("Under the best temperature of all images, in percent", ours, printed, names),
                 class_table("By class, in percent", ours, names),
+                settings_table(context.scale, self.trainings(context.scale)),
             ),
             tests=tests,
             not_tested=not_tested,
         )
 
 
-def _mean(accuracy: FloatArray, row: int) -> FloatArray:
-    return np.asarray(accuracy[..., row, :].mean(axis=-1))
-
-
-def _cv(accuracy: FloatArray, row: int) -> FloatArray:
-    return np.asarray(accuracy[..., row, :].var(axis=-1))
-
-
-def _mcd(accuracy: FloatArray, row: int) -> FloatArray:
-    return np.asarray(np.ptp(accuracy[..., row, :], axis=-1))
-
-
 def _drop(accuracy: FloatArray) -> FloatArray:
     return np.asarray(accuracy[..., 1, :] - accuracy[..., 0, :])
 
 
-def _change_row(defence: str, best: str, one: Resampled) -> Row:
-    cells = [Cell(best)]
-    for metric, scale in ((_mean, 100), (_mcd, 100), (_cv, 1e4)):
-        estimate = one.part(lambda a, m=metric: m(a, 0) - m(a, 1), scale)(0.05)  # type: ignore[misc]
+def _change_row(defence: str, halves: Sequence[Selected]) -> Row:
+    cells = [Cell(" and ".join(dict.fromkeys(one.attack for one in halves)))]
+    for change in (
+        mean_of_halves(halves, lambda a: -_drop(a).mean(axis=-1)),
+        averaged([one.discrepancy_change() for one in halves]),
+        averaged([one.variance_change() for one in halves]),
+    ):
+        estimate = change(0.05)
         cells.append(Cell(f"{estimate.value:+z.1f}", f"{estimate.low:+z.1f} to {estimate.high:+z.1f}"))
     return Row(defence, cells)
 
@@ -152,12 +161,16 @@ class ChosenTemperatures(Experiment):
     """iclr21 Table 3: change from PGD to Temperature-PGD at the paper's 1/T for each defence."""
 
     item = "iclr21/T3"
-    scales: ClassVar[Mapping[Name, Scale]] = SCALES
+    scales: ClassVar[Mapping[Name, Scale]] = TEMPERATURE_SCALES
+
+    def trainings(self, scale: Scale) -> Mapping[str, Training]:
+        """The four defences, and the teacher of RST."""
+        return with_rst(scale)
 
     def run(self, context: Context) -> Findings:
         """Use the audits of kdd21/T3 where they exist; test claim C10."""
         names = context.test_images.class_names
-        attacks = {"PGD": context.pgd(PGD), **{f"{t:g}": context.pgd(tpgd(t)) for t in TEMPERATURES}}
+        attacks = temperature_grid(context)
         printed = {row["defence"]: row for row in catalogue.printed_rows(self.item)}
         rows, parts = [], []
         for name, trained in train_with_rst(context).items():
@@ -190,6 +203,7 @@ class ChosenTemperatures(Experiment):
         return Findings(
             tables=(
                 Table(caption, heads, rows, f"Small print: 95 % confidence intervals. {unlabelled_note(context)}"),
+                settings_table(context.scale, self.trainings(context.scale)),
             ),
             tests=(test,),
         )
@@ -199,11 +213,12 @@ class _Temperatures(Experiment):
     """Robustness of several models over 1/T."""
 
     temperatures: ClassVar[Sequence[float]]
-    scales: ClassVar[Mapping[Name, Scale]] = DEFAULT_SCALES
+    step: ClassVar[float] = TABLE_STEP
+    scales: ClassVar[Mapping[Name, Scale]] = TEMPERATURE_SCALES
 
-    @abstractmethod
     def models(self, context: Context) -> Mapping[str, Trained]:
         """Train the models; the first is the one that the others are compared with."""
+        return context.train_all(self.trainings(context.scale))
 
     @abstractmethod
     def claims(self, tables: Mapping[str, Outcomes], scale: Scale) -> tuple[list[Test], dict[str, str]]:
@@ -216,7 +231,7 @@ class _Temperatures(Experiment):
 
     def run(self, context: Context) -> Findings:
         """Run the grid on each model, paired with PGD."""
-        tables = audit_temperatures(context, self.models(context), self.temperatures)
+        tables = audit_temperatures(context, self.models(context), self.temperatures, self.step)
         result = ablation(tables, "PGD", FAMILY)
         overall = result.rows[result.rows["class"] == OVERALL]
         rows = []
@@ -242,8 +257,12 @@ class TemperatureAblation(_Temperatures):
     item = "iclr21/T4"
     temperatures = (2, 3, 4, 7, 10)
 
+    def trainings(self, scale: Scale) -> Mapping[str, Training]:
+        """The four defences, Madry's model first, and the teacher of RST."""
+        return with_rst(scale)
+
     def models(self, context: Context) -> Mapping[str, Trained]:
-        """Train the defences, Madry's model first."""
+        """Train the defences, and leave out the teacher."""
         return train_with_rst(context)
 
     def note(self, context: Context) -> str:
@@ -285,9 +304,9 @@ class TemperatureGrid(_Temperatures):
     item = "kdd21/E6"
     temperatures = TEMPERATURES
 
-    def models(self, context: Context) -> Mapping[str, Trained]:
-        """Train the defences of kdd21/T3."""
-        return context.train_all(DEFENCES)
+    def trainings(self, scale: Scale) -> Mapping[str, Training]:
+        """The defences of kdd21/T3."""
+        return defences(scale)
 
     def claims(self, tables: Mapping[str, Outcomes], scale: Scale) -> tuple[list[Test], dict[str, str]]:
         """Test C12: the best temperature lowers the total of every defence."""
@@ -303,12 +322,14 @@ class SmoothLabels(_Temperatures):
 
     item = "iclr21/E5"
     temperatures = (2, 5, 10, 50)
-    scales: ClassVar[Mapping[Name, Scale]] = MANY_TRAININGS
+    step = SETUP_STEP
+    scales: ClassVar[Mapping[Name, Scale]] = SPHERE_SCALES
 
-    def models(self, context: Context) -> Mapping[str, Trained]:
-        """Train adversarially, without and with label smoothing."""
+    def trainings(self, scale: Scale) -> Mapping[str, Training]:
+        """Adversarial training without and with label smoothing."""
+        del scale
         smooth = {"name": "at", "criterion": {"name": "label-smoothing", "smoothing": SMOOTHING}}
-        return {"AT": context.train("at"), "AT, smooth labels": context.train("at", {"objective": smooth})}
+        return {"AT": AT, "AT, smooth labels": Training(recipe="at", overrides={"objective": smooth})}
 
     def claims(self, tables: Mapping[str, Outcomes], scale: Scale) -> tuple[list[Test], dict[str, str]]:
         """Test C20: its total drops more than that of adversarial training."""

@@ -14,19 +14,28 @@ from classwise.analysis.extremes import extremes
 from classwise.auditing.outcomes import CLEAN, Outcomes
 from classwise.data.derived import random_regions, white_background
 from classwise.data.images import Images
-from classwise.data.masks import GrabCut, MaskQuality, mask_quality
 from classwise.papers import catalogue
 from classwise.papers.claims import Test
-from classwise.papers.context import Context
+from classwise.papers.context import Context, Training
 from classwise.papers.experiment import Experiment, Findings
-from classwise.papers.experiments.case_study import ATTACK, LOWEST, TAKER, VICTIM, case_study_attack, trades_with_beta
+from classwise.papers.experiments.case_study import (
+    ATTACK,
+    BETA,
+    LOWEST,
+    TAKER,
+    VICTIM,
+    ObjectMasks,
+    case_study_attack,
+    object_masks,
+    trades_with_beta,
+)
 from classwise.papers.experiments.estimates import proportion
+from classwise.papers.experiments.protocol import SCALES
 from classwise.papers.official import choose_image
-from classwise.papers.scales import CIFAR, CLASSWISE, Name, Scale, other_data
+from classwise.papers.scales import CIFAR, Name, Scale, other_data
 from classwise.papers.store import Trained
 from classwise.papers.tables import estimate_cell
 from classwise.reporting.figures.gallery import GalleryRow, gallery
-from classwise.reporting.formatting import percent
 from classwise.reporting.tables import Cell, Row, Table
 from classwise.stats.bootstrap import Resampled
 from classwise.stats.counts import BoolArray, FloatArray, IntArray
@@ -53,37 +62,31 @@ class PaintedImages:
     images: Images
     white: Images
     elsewhere: Images
-    quality: MaskQuality
-
-    @property
-    def quality_note(self) -> str:
-        """Sentence on the quality of the masks; the paper's were made by hand and are not published."""
-        return (
-            f"Masks: automatic (manual in the paper); they cover {percent(self.quality.area)} of the pixels on "
-            "average, "
-            f"{percent(self.quality.empty)} are nearly empty, {percent(self.quality.full)} cover the whole "
-            "allowed area."
-        )
+    found: ObjectMasks
 
 
 def painted_images(context: Context) -> PaintedImages:
     """Paint the backgrounds of the images of the case study."""
-    images, cut = context.test_images.take(context.test_images.y == VICTIM), GrabCut()
-    masks = cut(images)
-    elsewhere = white_background(images, random_regions(masks)).renamed(f"{images.name} white elsewhere")
-    return PaintedImages(images, white_background(images, masks), elsewhere, mask_quality(masks, inset=cut.inset))
+    images = context.test_images.take(context.test_images.y == VICTIM)
+    found = object_masks(images)
+    elsewhere = white_background(images, random_regions(found.masks)).renamed(f"{images.name} white elsewhere")
+    return PaintedImages(images, white_background(images, found.masks), elsewhere, found)
 
 
 class WhiteBackground(Experiment):
     """kdd21 Table 4: predictions on class-3 images: original, white background, and white with beta lowered."""
 
     item = "kdd21/T4"
-    scales: ClassVar[Mapping[Name, Scale]] = CLASSWISE
+    scales: ClassVar[Mapping[Name, Scale]] = SCALES
+
+    def trainings(self, scale: Scale) -> Mapping[str, Training]:
+        """TRADES with beta 6 and with the lowered beta."""
+        return trades_with_beta(scale, BETA, LOWEST)
 
     def run(self, context: Context) -> Findings:
         """Tabulate six lines as printed and a control; test claims C26, C27 and C28."""
         data = painted_images(context)
-        plain, lowered = trades_with_beta(context), trades_with_beta(context, LOWEST)
+        plain, lowered = context.train_all(self.trainings(context.scale)).values()
         models: Mapping[str, tuple[Trained, Images]] = {
             ORIGINAL: (plain, data.images),
             WHITE: (plain, data.white),
@@ -100,7 +103,7 @@ class WhiteBackground(Experiment):
             not_tested |= other_data(claim, context.scale)
         names = data.images.class_names
         note = f"{len(data.images)} images of {names[VICTIM]}; the paper has 1,000. 'White elsewhere' is a control: as "
-        note += f"many pixels are white, in other places. {data.quality_note}"
+        note += f"many pixels are white, in other places. {data.found.note}"
         share_rows = [
             Row(name, [estimate_cell(proportion(predicted[name, kind] == VICTIM)) for kind in KINDS])
             for name in outcomes
@@ -119,6 +122,7 @@ class WhiteBackground(Experiment):
                     share_rows,
                     "Small print: 95 % confidence intervals for new images.",
                 ),
+                data.found.table(),
             ),
             tests=[] if not_tested else claims(predicted),
             not_tested=not_tested,
@@ -129,13 +133,17 @@ class SingleImages(Experiment):
     """kdd21 Figure 6: the most robust image, and one that becomes robust on a white background."""
 
     item = "kdd21/F6"
-    scales: ClassVar[Mapping[Name, Scale]] = CLASSWISE
+    scales: ClassVar[Mapping[Name, Scale]] = SCALES
     robust: ClassVar[int] = 2261
     repaired: ClassVar[int] = 3634
 
+    def trainings(self, scale: Scale) -> Mapping[str, Training]:
+        """TRADES with beta 6."""
+        return trades_with_beta(scale, BETA)
+
     def run(self, context: Context) -> Findings:
         """Tabulate the two most likely classes of both images before and after painting; test claim C25 as a share."""
-        data, plain = painted_images(context), trades_with_beta(context)
+        data, (plain,) = painted_images(context), context.train_all(self.trainings(context.scale)).values()
         before, after, control = (
             context.audit(plain, case_study_attack(context), images=images).outcomes
             for images in (data.images, data.white, data.elsewhere)
@@ -174,7 +182,7 @@ class SingleImages(Experiment):
         counts = f"{int(became_robust.sum())} of {int(misclassified.sum())}"
         caption = f"{provenance} {counts} non-robust images become robust."
         return Findings(
-            tables=(Table("Two most likely classes with confidence", heads, rows, data.quality_note),),
+            tables=(Table("Two most likely classes with confidence", heads, rows, data.found.note),),
             figures=((gallery("Before and after painting the background white", pictures), caption),),
             tests=tests,
             not_tested=not_tested,

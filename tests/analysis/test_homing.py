@@ -20,12 +20,14 @@ from classwise.core.precision import Precision
 from classwise.core.threat import Threat
 from classwise.data.images import Images
 from classwise.data.loading import load_data
+from classwise.stats.paired import tango
 from classwise.training.folder import Run
 from classwise.training.train import train
 
 ATTACK = "pgd:steps=3,step_size=0.5eps"
 THREAT = "Linf:0.08"
 TRAIN, TEST = 200, 60
+SEED = 4
 CHANGES = {
     "model": {"name": "lenet", "width": 0.5},
     "data.validation": 0.1,
@@ -63,9 +65,8 @@ def found(folder: Path, base: Run) -> Homing:
 
 
 def found_in(run: Run, out: Path) -> Homing:
-    return homing(
-        run, out=out, data=four("train", TRAIN), test=four("test", TEST), attack=ATTACK, precision=Precision()
-    )
+    data, test = four("train", TRAIN), four("test", TEST)
+    return homing(run, out=out, data=data, test=test, attack=ATTACK, precision=Precision(), control=SEED)
 
 
 def attacked(run: Run, images: Images) -> list[int]:
@@ -81,7 +82,8 @@ def attacked(run: Run, images: Images) -> list[int]:
 def test_the_matrix_by_a_loop_over_the_images(base: Run, found: Homing, folder: Path) -> None:
     """Definition 6.1 literally: re-train without y', attack x again, check whether the prediction is y."""
     data, test = four("train", TRAIN), four("test", TEST)
-    matrix, home = np.zeros((4, 4), int), np.zeros((4, 4), int)
+    matrix, home, control, beyond = (np.zeros((4, 4), int) for _ in range(4))
+    other = attacked(train(base.recipe, out=folder / "loop-control", data=data, overrides={"seed": SEED}), test)
     predictions, again = attacked(base, test), dict[int, list[int]]()
     for row in range(len(test)):
         label, taken = int(test.y[row]), predictions[row]
@@ -92,12 +94,20 @@ def test_the_matrix_by_a_loop_over_the_images(base: Run, found: Homing, folder: 
                 without = train(base.recipe, out=folder / f"loop-{taken}", data=data.take(kept))
                 again[taken] = attacked(without, test)
             home[label, taken] += again[taken][row] == label
+            control[label, taken] += other[row] == label
+            beyond[label, taken] += again[taken][row] == label != other[row]
     errors = matrix - np.diag(np.diag(matrix))
     assert 5 < errors.sum() < TEST - 5  # neither all correct nor all wrong
     assert 0 < home.sum() < errors.sum()
     assert found.matrix.tolist() == matrix.tolist()
     assert found.misclassified.tolist() == errors.tolist()
     assert found.homing.tolist() == home.tolist()
+    assert 0 < control.sum() < errors.sum()
+    assert 0 < beyond.sum() < home.sum()
+    assert found.control is not None
+    assert found.beyond is not None
+    assert found.control.tolist() == control.tolist()
+    assert found.beyond.tolist() == beyond.tolist()
 
 
 @pytest.mark.slow
@@ -107,7 +117,13 @@ def test_the_table_and_the_figures(found: Homing) -> None:
     assert table["misclassified"].sum() == found.misclassified.sum()
     assert table["homing"].sum() == found.homing.sum()
     assert ((table["low"] <= table["share"]) & (table["share"] <= table["high"])).all()
+    assert (table["difference"] * table["misclassified"]).sum() == pytest.approx(
+        table["homing"].sum() - table["control"].sum()
+    )
+    assert ((table["difference_low"] <= table["difference"]) & (table["difference"] <= table["difference_high"])).all()
     assert "misclassified images" in found.misclassified_figure().svg()
+    assert found.control is not None
+    assert found.control_figure().svg().count("misclassified as") == (found.control > 0).sum()
     assert found.figure().svg().count("misclassified as") == (found.homing > 0).sum()
 
 
@@ -134,8 +150,9 @@ def test_it_costs_c_trainings_and_two_audits_and_resumes(
     monkeypatch.setattr(module, "train", counting_train)
     monkeypatch.setattr(Engine, "perturb", counting_attack)
     assert found_in(base, place).homing.tolist() == found.homing.tolist()
-    assert trained == [place / f"without-{label}" for label, run in enumerate(found.runs) if run is not None]
-    assert len(trained) <= 4
+    without = [place / f"without-{label}" for label, run in enumerate(found.runs) if run is not None]
+    assert trained == [*without, place / f"control-{SEED}"]
+    assert len(trained) <= 5
     assert sum(attacked) == found.misclassified[:, last].sum()  # the misclassified images of the last class, once
     assert (place / "without-0" / "epochs.parquet").stat().st_mtime_ns == before
 
@@ -149,6 +166,48 @@ def unfinished(tmp_path: Path, base: Run) -> Run:
 def test_an_unfinished_run_is_refused(unfinished: Run, tmp_path: Path) -> None:
     with pytest.raises(ClasswiseError, match="0 of 4 epochs"):
         homing(unfinished, out=tmp_path / "out")
+
+
+MATRIX = np.array([[30, 10, 0], [20, 30, 5], [0, 0, 9]])
+
+
+def of_counts(home: int, control: int, both: int) -> Homing:
+    """A homing matrix with these counts among the 20 images of class 1 misclassified as class 0."""
+    homing, other, beyond = (np.zeros((3, 3), dtype=np.int64) for _ in range(3))
+    homing[1, 0], other[1, 0], beyond[1, 0] = home, control, home - both
+    return Homing(("a", "b", "c"), MATRIX, homing, (None,) * 3, control=other, beyond=beyond)
+
+
+def test_the_difference_from_the_control_is_paired() -> None:
+    """By hand: of 35 errors, 12 home and 5 are robust for the control, 4 of them for both models."""
+    found = of_counts(12, 5, 4)
+    value, low, high = found.difference()
+    assert value == pytest.approx(7 / 35)
+    assert (low, high) == tuple(float(end) for end in tango(8, 1, 35))
+    row = found.table.iloc[0]
+    assert (row["truth"], row["taken_for"], row["misclassified"], row["control"]) == ("b", "a", 20, 5)
+    assert row["difference"] == pytest.approx(7 / 20)
+    assert row["difference_low"] == pytest.approx(float(tango(8, 1, 20).low))
+    assert row["p"] == pytest.approx(2 * 10 / 2**9)  # at most one of nine discordant images
+    assert found.difference(0.001).low < low
+    assert of_counts(5, 5, 5).difference().value == 0
+
+
+def test_without_errors_the_difference_is_undefined() -> None:
+    nothing = np.zeros((2, 2), dtype=np.int64)
+    found = Homing(("a", "b"), np.diag([3, 4]), nothing, (None,) * 2, control=nothing, beyond=nothing)
+    assert all(np.isnan(end) for end in found.difference())
+    assert found.table.empty
+
+
+def test_a_matrix_without_a_control(base: Run, folder: Path) -> None:
+    found = Homing(("a", "b", "c"), MATRIX, np.zeros((3, 3), dtype=np.int64), (None,) * 3)
+    assert "control" not in found.table
+    for read in (found.difference, found.control_figure):
+        with pytest.raises(ClasswiseError, match="no control; pass control=SEED"):
+            read()
+    with pytest.raises(ClasswiseError, match="control = 0: must differ from the seed of the base run"):
+        homing(base, out=folder / "same", control=0)
 
 
 def test_two_attacks_are_refused(base: Run, folder: Path) -> None:

@@ -67,26 +67,37 @@ def test_homing_pairs(errors: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     random = np.random.default_rng(0)
     matrix = random.integers(1, 9, (4, 4)) * (1 if errors else np.eye(4, dtype=int))
     home = np.where(np.eye(4, dtype=bool), 0, random.integers(0, matrix + 1))
-    found = Homing(class_names=NAMES, matrix=matrix, homing=home, runs=(None,) * 4)
+    again, both = random.integers(0, matrix + 1), np.zeros_like(home)
+    again *= 1 - np.eye(4, dtype=int)
+    both = np.maximum(home + again - matrix, random.integers(0, np.minimum(home, again) + 1))
+    found = Homing(NAMES, matrix, home, (None,) * 4, control=again, beyond=home - both)
     monkeypatch.setattr(homing, "homing_matrices", lambda context: found)
     result = homing.HomingMatrix().run(CONTEXT)
     *rows, last = result.tables[0].rows
     for row in rows:
-        truth, taken = (NAMES.index(name) for name in row.name.split(" misclassified as "))
-        check(row.cells, int(home[truth, taken]), int(matrix[truth, taken]))
+        pair = tuple(NAMES.index(name) for name in row.name.split(" misclassified as "))
+        check(row.cells, int(home[pair]), int(again[pair]), int(matrix[pair]))
     off = int(matrix.sum() - np.trace(matrix))
     assert last.name == "all pairs"
-    check(last.cells, int(home.sum()), off)
+    check(last.cells, int(home.sum()), int(again.sum()), off)
+    (test,) = result.tests
+    beyond, many = (part(ALPHA) for part in test.estimators)
+    if errors:
+        assert beyond.value == pytest.approx(100 * (home.sum() - again.sum()) / off)
+        assert many.value == pytest.approx(100 * home.sum() / off - 25)
+        assert beyond.low < beyond.value < beyond.high
+    assert len(result.figures) == 3
 
 
-def check(cells: Any, home: int, errors: int) -> None:
-    assert [cell.text for cell in cells[:2]] == [str(errors), str(home)]
+def check(cells: Any, home: int, control: int, errors: int) -> None:
+    assert [cell.text for cell in cells[:3]] == [str(errors), str(home), str(control)]
     if errors == 0:
-        assert tuple(cells[2]) == ("–", "")
+        assert [tuple(cell) for cell in cells[3:]] == [("–", "")] * 2
         return
-    shows(cells[2].text, 100 * home / errors, 1)
-    for text, end in zip(cells[2].span.split(" to "), wilson_of(home, errors), strict=True):
+    shows(cells[3].text, 100 * home / errors, 1)
+    for text, end in zip(cells[3].span.split(" to "), wilson_of(home, errors), strict=True):
         shows(text, 100 * end, 1)
+    shows(cells[4].text, 100 * (home - control) / errors, 1)
 
 
 def test_printed_drops_equal_the_printed_rows() -> None:

@@ -23,7 +23,7 @@ from classwise.auditing.compare import Comparison, compare
 from classwise.auditing.outcomes import Outcomes
 from classwise.auditing.result import Audit, AuditWarning
 
-from .statements import CLASSES, KINGDOMS, SITES, usual, wilson
+from .statements import CLASSES, KINGDOMS, SITES, exact, usual, wilson
 
 Bools = NDArray[np.bool_]
 Ints = NDArray[np.int64]
@@ -245,6 +245,7 @@ def worst_difference_of_seeds(first: Bools, second: Bools, ids: Ints, alpha: flo
 
 Cells = list[tuple[int, int]]
 binomial = cache(usual)
+exact_binomial = cache(exact)
 
 
 def box(cells: Cells, alpha: float) -> list[tuple[float, float]]:
@@ -255,8 +256,8 @@ def box(cells: Cells, alpha: float) -> list[tuple[float, float]]:
 def lowest_ends(cells: Cells, alpha: float, number: int = 1) -> tuple[float, float]:
     """Interval of the mean of the lowest accuracies: ends at alpha/2, corrected for ``number`` and for all classes."""
     lower, upper = (2 * sidak(alpha / 2, tests) for tests in (number, len(cells)))
-    lows = sorted(binomial(right, images, lower)[0] for right, images in cells)
-    highs = sorted(binomial(right, images, upper)[1] for right, images in cells)
+    lows = sorted(exact_binomial(right, images, lower)[0] for right, images in cells)
+    highs = sorted(exact_binomial(right, images, upper)[1] for right, images in cells)
     return sum(lows[:number]) / number, sum(highs[:number]) / number
 
 
@@ -276,7 +277,7 @@ def difference_of_worst(first: Bools, second: Bools, ids: Ints, alpha: float) ->
         lowest_ends(cells, alpha / 4) for cells in (first_cells, second_cells)
     )
     first_worst, second_worst = (
-        [place for place, cell in enumerate(cells) if binomial(*cell, alpha / 4)[0] <= high]
+        [place for place, cell in enumerate(cells) if exact_binomial(*cell, alpha / 4)[0] <= high]
         for cells, high in ((first_cells, first_high), (second_cells, second_high))
     )
     low = max(min(paired[place][0] for place in first_worst), first_low - second_high)

@@ -131,6 +131,12 @@ def wilson(right: int, images: int, alpha: float) -> tuple[float, float]:
     return float(found.low), float(found.high)
 
 
+def exact(right: int, images: int, alpha: float) -> tuple[float, float]:
+    """Clopper and Pearson's interval."""
+    found = stats.binomtest(right, images).proportion_ci(1 - alpha, method="exact")
+    return float(found.low), float(found.high)
+
+
 def usual(right: int, images: int, alpha: float) -> tuple[float, float]:
     """Wilson's interval, or Clopper and Pearson's where n p (1 - p) is below 10."""
     share = right / images

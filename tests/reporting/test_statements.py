@@ -26,7 +26,7 @@ from classwise.reporting.pages.audit import audit_context
 from classwise.reporting.templating import render
 from classwise.stats.worst_class import minimum
 
-from .statements import CLASSES, Case, cases, join_names, pairs_inside, percent, span, usual, wilson
+from .statements import CLASSES, Case, cases, exact, join_names, pairs_inside, percent, span, usual, wilson
 
 Check = Callable[[Case, re.Match[str]], None]
 STATEMENTS: list[tuple[re.Pattern[str], Check]] = []
@@ -154,8 +154,8 @@ def worst_accuracy(case: Case, found: re.Match[str]) -> None:
     assert split_kind in {None, kind}
     assert share == percent(min(case.shares.values()))
     corrected = 2 * (1 - (1 - case.alpha / 2) ** (1 / rows))
-    low = min(usual(*cell, case.alpha)[0] for cell in case.cells().values())
-    assert ends == span(low, min(usual(*cell, corrected)[1] for cell in case.cells().values()))
+    low = min(exact(*cell, case.alpha)[0] for cell in case.cells().values())
+    assert ends == span(low, min(exact(*cell, corrected)[1] for cell in case.cells().values()))
     assert level == f"{100 - 100 * case.alpha:g}"
     estimate = minimum(case.audit.counts("all"), case.alpha).split
     if split is None:

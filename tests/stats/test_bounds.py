@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from classwise.stats import metrics
 from classwise.stats.bounds import MEASURES, BoundedCounts
 from classwise.stats.counts import ClassCounts
-from classwise.stats.intervals import class_intervals, wilson
+from classwise.stats.intervals import clopper_pearson, wilson
 
 TIGHT = ("overall", "macro", "worst", "worst20", "nrr", "hmw", "overall.low", "overall.high", "worst.low", "worst.high")
 """Metrics whose bounds are attained if no image is unplaced (nrr: with complete clean counts)."""
@@ -38,8 +38,8 @@ def value(measure: str, counts: ClassCounts, clean: ClassCounts) -> float:
         "hmw": lambda: metrics.hmw(total, metrics.worst_class(accuracy).accuracy),
         "overall.low": lambda: float(wilson(counts.correct.sum(), counts.count.sum()).low),
         "overall.high": lambda: float(wilson(counts.correct.sum(), counts.count.sum()).high),
-        "worst.low": lambda: float(np.nanmin(class_intervals(counts).low)),
-        "worst.high": lambda: float(np.nanmin(class_intervals(counts, upper(counts)).high)),
+        "worst.low": lambda: float(np.nanmin(clopper_pearson(counts.correct, counts.count).low)),
+        "worst.high": lambda: float(np.nanmin(clopper_pearson(counts.correct, counts.count, upper(counts)).high)),
     }
     return compute[measure]()
 

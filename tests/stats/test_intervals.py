@@ -126,8 +126,9 @@ def test_absent_classes_do_not_widen_the_intervals() -> None:
 def test_the_interval_of_the_lowest_accuracies_by_hand(number: int) -> None:
     counts = ClassCounts(np.array([400, 50, 0, 400, 30]), np.array([110, 14, 0, 200, 20]))
     present = counts.present
-    lower = class_intervals(counts, 2 * (1 - 0.975 ** (1 / number))).low[present]
-    upper = class_intervals(counts, 2 * (1 - 0.975 ** (1 / 4))).high[present]
+    rows = list(zip(counts.correct[present].tolist(), counts.count[present].tolist(), strict=True))
+    lower = [stats.beta.ppf(1 - 0.975 ** (1 / number), k, n - k + 1) for k, n in rows]
+    upper = [stats.beta.ppf(0.975 ** (1 / 4), k + 1, n - k) for k, n in rows]
     expected = sorted(lower)[:number], sorted(upper)[:number]
     assert lowest_interval(counts, number=number) == pytest.approx(tuple(map(np.mean, expected)), abs=1e-12)
 
@@ -137,7 +138,7 @@ def test_the_interval_of_the_lowest_accuracies_by_hand(number: int) -> None:
 )
 @pytest.mark.parametrize("number", [1, 2])
 def test_each_end_of_the_lowest_accuracies_fails_with_half_the_level(true: tuple[float, ...], number: int) -> None:
-    """Exact probabilities over all outcomes; with so few images the class intervals are Clopper and Pearson's."""
+    """Exact probabilities over all outcomes."""
     images, alpha = (9, 14, 11), 0.2
     above = below = 0.0
     truth = float(np.mean(sorted(true)[:number]))
@@ -148,6 +149,11 @@ def test_each_end_of_the_lowest_accuracies_fails_with_half_the_level(true: tuple
         below += probability * (high < truth - 1e-12)
     assert above <= alpha / 2
     assert below <= alpha / 2
+
+
+def test_an_interval_of_the_lowest_accuracy_needs_images() -> None:
+    with pytest.raises(ClasswiseError, match="no class has an image"):
+        lowest_interval(ClassCounts.zeros(3))
 
 
 @given(some_counts(), st.integers(0, 7), st.floats(1e-6, 0.3))
@@ -164,13 +170,11 @@ def test_the_interval_of_the_lowest_accuracy_is_monotone(counts: ClassCounts, la
     more = lowest_interval(ClassCounts(images, np.append(counts.correct, 10**6)), alpha)
     assert more[0] == low
     assert more[1] >= high - 1e-12
-    few = np.minimum(counts.count, 30)  # Clopper and Pearson's intervals are monotone in the correct predictions
-    fewer = ClassCounts(few, np.minimum(counts.correct, few))
-    place = label % counts.num_classes
-    better = fewer.correct.copy()
-    better[place] = few[place]
-    raised = lowest_interval(ClassCounts(few, better), alpha)
-    assert all(after >= before - 1e-12 for before, after in zip(lowest_interval(fewer, alpha), raised, strict=True))
+    correct = counts.correct.copy()
+    correct[label % counts.num_classes] = counts.count[label % counts.num_classes]
+    better = lowest_interval(ClassCounts(counts.count, correct), alpha)
+    assert better[0] >= low - 1e-12
+    assert better[1] >= high - 1e-12
 
 
 @pytest.mark.parametrize("alpha", [0, 1, -0.1, 95])

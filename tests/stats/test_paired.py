@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from scipy import optimize, stats
 
 from classwise.stats.counts import PairedCounts
-from classwise.stats.intervals import class_intervals
+from classwise.stats.intervals import clopper_pearson
 from classwise.stats.paired import (
     class_differences,
     difference_of_minima,
@@ -149,8 +149,9 @@ def test_difference_of_minima_is_within_its_bounds(pairs: PairedCounts) -> None:
 def test_difference_of_minima_by_its_definition(pairs: PairedCounts) -> None:
     present = pairs.count > 0
     level = 2 * (1 - (1 - 0.05 / 8) ** (1 / np.count_nonzero(present)))  # upper bounds of all classes at 0.05 / 8
-    lower = [class_intervals(counts, 0.05 / 4).low[present] for counts in (pairs.first, pairs.second)]
-    upper = [class_intervals(counts, level).high[present].min() for counts in (pairs.first, pairs.second)]
+    models = [(each.correct[present], each.count[present]) for each in (pairs.first, pairs.second)]
+    lower = [clopper_pearson(*model, 0.05 / 4).low for model in models]
+    upper = [clopper_pearson(*model, level).high.min() for model in models]
     single = tango(pairs.only_first[present], pairs.only_second[present], pairs.count[present], 0.05 / 2)
     low = max(min(single.low[lower[0] <= upper[0]]), min(lower[0]) - upper[1])
     high = min(max(single.high[lower[1] <= upper[1]]), upper[0] - min(lower[1]))

@@ -11,7 +11,7 @@ from scipy import stats
 
 from classwise.core.errors import ClasswiseError
 from classwise.stats.counts import ClassCounts
-from classwise.stats.intervals import class_intervals
+from classwise.stats.intervals import clopper_pearson
 from classwise.stats.worst_class import above_any, minimum, possibly_best, possibly_worst, significantly_above
 from tests.stats.strategies import some_counts
 
@@ -88,7 +88,8 @@ def test_a_single_class_is_the_worst() -> None:
 
 def test_minimum_interval_is_the_minimum_of_the_bounds() -> None:
     counts = ClassCounts(np.array([1000, 50, 1000]), np.array([260, 14, 500]))
-    low, high = class_intervals(counts).low, class_intervals(counts, 2 * (1 - 0.975 ** (1 / 3))).high
+    low = clopper_pearson(counts.correct, counts.count).low
+    high = clopper_pearson(counts.correct, counts.count, 2 * (1 - 0.975 ** (1 / 3))).high
     found = minimum(counts)
     assert (found.label, found.plug_in) == (0, 0.26)
     # The small class has the lowest lower bound, the large one the lowest upper bound.

@@ -15,7 +15,7 @@ import numpy as np
 
 from classwise.stats import metrics
 from classwise.stats.counts import ClassCounts, FloatArray, IntArray
-from classwise.stats.intervals import class_intervals, lowest_levels, wilson
+from classwise.stats.intervals import lowest_interval, wilson
 from classwise.stats.worst_class import minimum
 
 SLACK = 1e-12
@@ -213,23 +213,14 @@ def _overall_end(end: int) -> Measure:
 def _worst_end(end: int) -> Measure:
     """Bounds of the lower (0) or upper (1) end of the interval of the lowest class accuracy (`lowest_interval`).
 
-    Classes with few errors have an exact interval, the others Wilson's, so an end is not always monotone in the number
-    of correct predictions. Every possible number of every class is therefore tried. Both bounds are attained.
+    The end increases with every correct prediction, so both bounds are attained.
     """
 
     def measure(counts: BoundedCounts, clean: BoundedCounts | None, alpha: float) -> Bounds:
         del clean
         if counts.unplaced:
             return Bounds(0.0, 1.0)
-        present = np.flatnonzero(counts.count)
-        remaining = (counts.count - counts.judged)[present]
-        start = np.concatenate([[0], np.cumsum(remaining + 1)[:-1]])
-        label = np.repeat(present, remaining + 1)
-        correct = counts.correct[label] + np.arange(len(label)) - np.repeat(start, remaining + 1)
-        level = lowest_levels(len(present), alpha)[end]
-        ends = class_intervals(ClassCounts(counts.count[label], correct), level)[end]
-        lowest, highest = np.minimum.reduceat(ends, start), np.maximum.reduceat(ends, start)
-        return Bounds(float(lowest.min()), float(highest.min()))
+        return Bounds(*(lowest_interval(each, alpha)[end] for each in (counts.low, counts.high)))
 
     return measure
 

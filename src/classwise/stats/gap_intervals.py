@@ -125,6 +125,7 @@ def discrepancy_difference(one: ClassCounts, other: ClassCounts, factor: float =
     Each end combines a lower bound of one MCD with an upper bound of the other, each with error probability alpha/4, so
     that the images of the two may be the same (Bonferroni). The bounds:
 
+    - The class intervals are those of Clopper and Pearson, so that every error probability is exact or smaller.
     - max_c L_c - min_c U_c exceeds MCD only if the interval of some class fails; the intervals are simultaneous.
     - max_c U_c - min_c L_c is below MCD only if U_c fails for the true best class or L_c for the true worst one, so
       these ends need no correction for the number of classes.
@@ -145,9 +146,9 @@ def discrepancy_difference(one: ClassCounts, other: ClassCounts, factor: float =
 
 def _discrepancy_bounds(counts: ClassCounts, error: float) -> tuple[float, float]:
     """Lower and upper bound of MCD, each of which fails with probability at most ``error``."""
-    low, high = class_intervals(counts, error, simultaneous=True)
+    low, high = class_intervals(counts, error, simultaneous=True, guaranteed=True)
     least = max(float(np.nanmax(low) - np.nanmin(high)), 0.0)
-    low, high = class_intervals(counts, 2 * sidak(error, 2))
+    low, high = class_intervals(counts, 2 * sidak(error, 2), guaranteed=True)
     return least, float(np.nanmax(high) - np.nanmin(low)) if int(counts.present.sum()) > 1 else 0.0
 
 

@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike
 from scipy import special
 
 from classwise.stats.counts import FloatArray, PairedCounts
-from classwise.stats.intervals import Estimate, Interval, class_intervals, lowest_interval, sidak, two_sided_z
+from classwise.stats.intervals import Estimate, Interval, clopper_pearson, lowest_interval, sidak, two_sided_z
 from classwise.stats.metrics import worst_class
 
 _HALVINGS = 60
@@ -155,7 +155,9 @@ def difference_of_minima(pairs: PairedCounts, alpha: float = 0.05) -> Estimate:
     value = worst_class(pairs.first.accuracy).accuracy - worst_class(pairs.second.accuracy).accuracy
     paired = class_differences(pairs, alpha / 2)
     (low_1, high_1), (low_2, high_2) = (lowest_interval(counts, alpha / 4) for counts in (pairs.first, pairs.second))
-    lower_1, lower_2 = (class_intervals(counts, alpha / 4).low for counts in (pairs.first, pairs.second))
+    lower_1, lower_2 = (
+        clopper_pearson(each.correct, each.count, alpha / 4).low for each in (pairs.first, pairs.second)
+    )
     low = max(float(paired.low[lower_1 <= high_1].min()), low_1 - high_2)
     high = min(float(paired.high[lower_2 <= high_2].max()), high_1 - low_2)
     return Estimate(value, low, high)

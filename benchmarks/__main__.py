@@ -9,6 +9,7 @@ from benchmarks import (
     autoattack,
     comparison,
     evaluation,
+    interval_coverage,
     methods,
     scaling,
     strength,
@@ -25,6 +26,7 @@ ALL = {
     "autoattack": autoattack.run,
     "worst-class": worst_class.run,
     "scaling": scaling.run,
+    "interval-coverage": interval_coverage.run,
 }
 LONG = {"comparison": comparison.run}
 """Benchmarks of hours or days, which run only if named."""

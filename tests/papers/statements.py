@@ -66,8 +66,10 @@ def parts_of(claim: str) -> list[tuple[str, str]]:
     """Parts required for a verdict on a claim: its own, and those of the equivalent claims."""
     table = _read("items.yaml")
     own = [(claim, part) for part in table["claim_parts"].get(claim, ())]
-    others = [pair for other in table["same_claims"].get(claim, ()) for pair in parts_of(other)]
-    return own + others or [(claim, "")]
+    for other in table["same_claims"].get(claim, ()):
+        name, _, only = other.partition(": ")
+        own += [(name, only)] if only else parts_of(name)
+    return own or [(claim, "")]
 
 
 def is_question(claim: str) -> bool:

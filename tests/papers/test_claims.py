@@ -204,11 +204,14 @@ REDUCED = Evidence(scale="reduced", trainings=1, data=("mnist",), train_images=(
 
 
 def test_half_of_a_claim_is_partly_tested() -> None:
-    """kdd21/C23 has two parts: attacked images and standard training."""
+    """kdd21/C23 has three parts, two of them about attacked images."""
     half = Verdict(claim="kdd21/C23", answer="supported", estimand="a number", covers=("attacked against clean",))
     result = Result(item="kdd21/F5bc", evidence=REDUCED, setting="", verdicts=(half,))
     (row,) = (row for row in claims_table("kdd21", {"kdd21/F5bc": [result]}).rows if row.name == "C23")
-    assert row.cells[1].text == "partly tested: attacked against clean; not tested: standard training"
+    assert (
+        row.cells[1].text
+        == "partly tested: attacked against clean; not tested: much more on attacked images, standard training"
+    )
     assert not row.good
     assert not row.weak
     full = (
@@ -216,3 +219,34 @@ def test_half_of_a_claim_is_partly_tested() -> None:
     )
     assert row.cells[1].span == full
     assert verdict_table([half], REDUCED).rows[0].cells[1].text == "attacked against clean: supported at reduced scale"
+
+
+def test_default_parts_are_parts_of_their_claims() -> None:
+    with_default = [claim for claim in CLAIMS if catalogue.default_part(claim)]
+    assert "kdd21/C17" in with_default
+    for claim in with_default:
+        assert (claim, catalogue.default_part(claim)) in catalogue.claim_parts(claim)
+
+
+def test_an_equivalent_part_of_a_claim() -> None:
+    """iclr21/C13 includes the smoother confidences of kdd21/C29, not the distance to the decision boundary."""
+    assert catalogue.claim_parts("iclr21/C13") == (
+        ("iclr21/C13", "stronger models"),
+        ("kdd21/C29", "smoother confidences"),
+    )
+    assert catalogue.same_claims("iclr21/C13") == ("iclr21/C13", "kdd21/C29")
+    assert len(catalogue.claim_parts("kdd21/C29")) == 2
+
+
+PARTLY = ("kdd21/C1", "kdd21/C4", "iclr21/C5", "cfa23/C14", "cfa23/C19")
+
+
+@pytest.mark.parametrize("claim", PARTLY)
+def test_claims_with_sizes_that_no_test_checks_are_partly_tested(claim: str) -> None:
+    """Even if every data set or base method is tested."""
+    sizes = ("as printed", "almost monotonic", "points")
+    parts = [part for _, part in catalogue.claim_parts(claim)]
+    tested = [verdict_of(claim, part) for part in parts if not part.endswith(sizes) or part.startswith("gain under")]
+    whole = claim_verdict(claim, tested)
+    assert whole.partial
+    assert all(part.endswith(sizes) for part in whole.untested)

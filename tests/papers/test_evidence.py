@@ -163,3 +163,10 @@ def test_exact_tests_are_not_over_trainings() -> None:
         Test(claim="cfa23/C1", estimand="a", estimators=[exactly(1)], exact=True, trainings=3)
     with pytest.raises(AssertionError, match="fixed models"):
         Test(claim="cfa23/C1", estimand="a", estimators=[exactly(1)], trainings=0)
+
+
+def test_a_test_without_parts_covers_the_default_part() -> None:
+    part = interval(Estimate(2.0, 1.0, 3.0))
+    tests = [Test(claim=claim, estimand="a", estimators=[part]) for claim in ("kdd21/C17", "kdd21/C22")]
+    named = dataclasses.replace(tests[0], covers=("much smaller",))
+    assert [test.covers for test in runner.with_parts([*tests, named])] == [("smaller",), (), ("much smaller",)]

@@ -33,11 +33,13 @@ def whole(paper: Paper, claim: str) -> tuple[str, str, str]:
     if not tests:
         return ("not tested", _items_of(reasons), "") if reasons else ("not tested yet", "", "")
     items = {item for item, _ in tests}
-    texts, short, marks = [], dict[str, None](), set()
+    texts, named, short, marks = [], [], dict[str, None](), set()
     for item, some, untested in paper.newest():
         if item in items:
             own = [one for one in some if one.raw.claim in related]
-            texts += [(one.text(), item) for one in own] + [("not tested", item) for one in untested if one in related]
+            others = [("not tested", item) for one in untested if one in related]
+            texts += [(one.text(), item) for one in own] + others
+            named += [(one.covered(), item) for one in own] + others
             short |= dict.fromkeys(one.text(short=True) for one in own)
             marks |= {one.mark for one in own}
             if any(one in related for one in untested):
@@ -46,7 +48,7 @@ def whole(paper: Paper, claim: str) -> tuple[str, str, str]:
     mark = marks.pop() if len(marks) == 1 else ""
     if len({text for text, _ in texts}) == 1:
         return texts[0][0], ", ".join(dict.fromkeys(item for _, item in texts)), mark
-    return "; ".join(short), _items_of(texts), mark
+    return "; ".join(short), _items_of(named), mark
 
 
 def _items_of(pairs: Iterable[tuple[str, str]]) -> str:
@@ -59,9 +61,10 @@ def _items_of(pairs: Iterable[tuple[str, str]]) -> str:
 def all_texts(paper: Paper, claim: str) -> str:
     """Text of the verdicts on a claim in the terminal, with the settings of each."""
     text, small, _ = whole(paper, claim)
-    if text.startswith("partly tested"):
+    if text.startswith("partly tested") or ": " not in small:
         return text
-    return "; ".join(one.rpartition(": ")[0] for one in small.split("; ")) if ": " in small else text
+    texts = (one.rpartition(": ")[0].rpartition(": ")[2] for one in small.split("; "))
+    return "; ".join(dict.fromkeys(texts))
 
 
 def _part(claim: str, pair: tuple[str, str]) -> str:

@@ -298,7 +298,13 @@ def claim(name: str) -> Mapping[str, str]:
 
 def same_claims(name: str) -> tuple[str, ...]:
     """The claim itself, followed by equivalent claims of other papers."""
-    return (name, *_read("items.yaml")["same_claims"].get(name, ()))
+    return (name, *(claim for claim, _ in _equivalent(name)))
+
+
+def _equivalent(name: str) -> list[tuple[str, str]]:
+    """Equivalent claims of other papers, each with the equivalent part of it; empty for the whole claim."""
+    pairs = (entry.partition(": ") for entry in _read("items.yaml")["same_claims"].get(name, ()))
+    return [(claim, part) for claim, _, part in pairs]
 
 
 def is_question(name: str) -> bool:
@@ -313,8 +319,14 @@ def claim_parts(name: str) -> tuple[tuple[str, str], ...]:
     own, if any.
     """
     named = [(name, part) for part in _read("items.yaml")["claim_parts"].get(name, ())]
-    others = [part for other in same_claims(name)[1:] for part in claim_parts(other)]
+    others = [pair for other, only in _equivalent(name) for pair in ([(other, only)] if only else claim_parts(other))]
     return (*named, *others) or ((name, ""),)
+
+
+def default_part(name: str) -> str:
+    """The part of a claim that a test covers if it names none; empty for most claims."""
+    part: str = _read("items.yaml")["default_parts"].get(name, "")
+    return part
 
 
 def present(reference: str) -> bool:

@@ -114,7 +114,7 @@ def run(
         setting=chosen.about,
         tables=tuple(findings.tables),
         figures=tuple(Figure(svg=drawing.svg(), caption=caption) for drawing, caption in findings.figures),
-        verdicts=(*evaluate(findings.tests), *(not_tested(*pair) for pair in findings.not_tested.items())),
+        verdicts=(*evaluate(with_parts(findings.tests)), *(not_tested(*pair) for pair in findings.not_tested.items())),
         measurements=tuple(findings.measurements),
         runs=dict(context.trainings),
         seconds=round(own + sum(seconds for seconds in work.seconds.values() if seconds is not None), 2),
@@ -130,6 +130,15 @@ def _check_declared(one: Experiment, context: Context, trainings: int) -> None:
     declared = {recipe_at(scale, training).digest() for scale in scales for training in one.trainings(scale).values()}
     undeclared = sorted({recipe.name for recipe in context.requested.values() if recipe.digest() not in declared})
     assert not declared or not undeclared, f"{one.item}: undeclared trainings: {', '.join(undeclared)}"
+
+
+def with_parts(tests: Sequence[Test]) -> list[Test]:
+    """Name the default part of its claim in each test that names none."""
+    defaults = [catalogue.default_part(test.claim) for test in tests]
+    return [
+        dataclasses.replace(test, covers=(part,)) if part and not test.covers else test
+        for test, part in zip(tests, defaults, strict=True)
+    ]
 
 
 def evidence_of(context: Context) -> Evidence:

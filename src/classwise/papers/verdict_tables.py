@@ -157,7 +157,7 @@ def _summary_cell(summary: ClaimSummary, evidence: Mapping[str, Evidence]) -> Ce
     if len(texts) == 1:
         return Cell(next(iter(texts)), _listed(item for item, _ in summary.verdicts))
     short = dict.fromkeys(verdict_text(one, evidence[item], short=True) for item, one in summary.verdicts)
-    by_text = _by_text((verdict_text(one, evidence[item]), item) for item, one in summary.verdicts)
+    by_text = _by_text((answer_text(one, evidence[item]), item) for item, one in summary.verdicts)
     return Cell("; ".join(short), by_text)
 
 

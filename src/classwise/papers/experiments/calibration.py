@@ -41,7 +41,7 @@ from classwise.stats.interval_estimators import IntervalEstimator, exactly, plus
 from classwise.training.folder import Run
 
 BOTH = "TRADES + CCM + CCR"
-AVERAGING_COST = 0.5
+AVERAGING_COST = 0.3
 """Points of the average that FAWA may lose."""
 LAMBDAS: Mapping[Name, Sequence[float]] = {
     "smoke": (0.5,),

@@ -97,7 +97,7 @@ def check_verdicts(place: Place, table: list[list[str]], marks: list[str]) -> No
 
 
 def check_measurements(place: Place, table: list[list[str]], marks: list[str]) -> None:
-    assert table[0] == ["question", "statement", "quantity", "estimate"]
+    assert table[0] == ["claim", "statement", "quantity", "estimate"]
     assert not any(marks)
     assert len(table) == 1 + len(place.below.measurements)
     for row, one in zip(table[1:], place.below.measurements, strict=True):

@@ -235,16 +235,17 @@ def run(place: Place, found: re.Match[str]) -> None:
 
 @statement(
     "p",
-    "p-values are corrected by Holm's procedure over all tests of the paper at this scale; each interval is at the "
-    r"corresponding level\.",
+    "The p-values of the items are corrected by Holm's procedure over all tests of the paper at the same scale; each "
+    r"interval is at the corresponding level\.",
 )
-def note_of_verdicts(place: Place, found: re.Match[str]) -> None:
-    assert place.below.tests or place.below.untested, found
+def note_of_claims(place: Place, found: re.Match[str]) -> None:
+    assert place.paper.own_results, found
+    assert not place.item
 
 
 @statement(
     "p",
-    r"Measurements for open questions have no verdict; their intervals are not corrected for multiple testing\.",
+    r"Measurements have no verdict; their 95 % intervals are not corrected for multiple testing\.",
 )
 def note_of_measurements(place: Place, found: re.Match[str]) -> None:
     assert place.below.measurements, found
@@ -318,11 +319,18 @@ def caption_of_table(place: Place, found: re.Match[str]) -> None:
     assert found[1] in [table.caption for table in place.below.tables]
 
 
+@statement("p", r"Figure as in (\w+/\S+): (.+)")
+def same_figure(place: Place, found: re.Match[str]) -> None:
+    assert found[2] in place.below.figures
+    assert found[1] == place.paper.first_with_figure(found[2]) != place.item
+
+
 @statement("li", r"(\S+) \((.+?)\): (.+)")
 def note(place: Place, found: re.Match[str]) -> None:
-    assert (found[1], found[2], found[3]) in [
-        (str(one["id"]), one["kind"], plain(one["text"])) for one in notes_of(place.item)
-    ]
+    (one,) = (one for one in notes_of(place.item) if str(one["id"]) == found[1])
+    assert found[2] == one["kind"]
+    first = next(row["id"] for row in rows_of(place.paper.name) if row["id"] in one["items"])
+    assert found[3] == (plain(one["text"]) if first == place.item else f"see {first}")
 
 
 def printed_of(item: str) -> dict[str, Any]:

@@ -258,6 +258,11 @@ class Paper:
     def own_results(self) -> list[RawResult]:
         return [one for one in self.results if one.item.startswith(f"{self.name}/")]
 
+    def first_with_figure(self, caption: str) -> str:
+        """The first item of the page with a figure; figures with equal captions are equal."""
+        items = [row["id"] for row in rows_of(self.name)]
+        return next(item for item in items for one in self.of(item) if caption in one.figures)
+
     def shown(self, result: RawResult) -> list[Shown]:
         """Tests of a result, corrected over all results of its paper at its scale."""
         family = [

@@ -31,6 +31,7 @@ from .page_texts import SEEN, STATEMENTS, Page, Place, Section, check, printed_o
 from .statements import (
     Paper,
     Shown,
+    is_question,
     notes_of,
     rows_of,
     words_of,
@@ -67,7 +68,9 @@ def check_section(paper: Paper, section: Section) -> None:
         check_printed(place, *tables.pop(0))
     assert not tables
     captions = [text for one in paper.of(section.name) for text in one.figures]
-    assert section.of("figcaption") == captions
+    first = [text for text in captions if paper.first_with_figure(text) == section.name]
+    assert section.of("figcaption") == first
+    assert sum(text.startswith("Figure as in ") for text in section.of("p")) == len(captions) - len(first)
     assert len(section.of("li")) == len(notes_of(section.name))
 
 
@@ -87,6 +90,8 @@ def test_every_text_of_a_page_follows_from_its_results(paper: Paper) -> None:
         assert claims.name == "claims"
         (head_of_claims,) = claims.of("h2")
         check(Place(paper, ""), "h2", head_of_claims)
+        (note,) = (text for text in claims.of("p") if text)
+        check(Place(paper, ""), "p", note)
         check_claims(paper, claims.tables[0], claims.marks[0])
         assert set(claims.links) == {f"#{item}" for item in run_items if item in " ".join(claims.of("tr"))}
     assert [section.name for section in sections] == [row["id"] for row in rows_of(paper.name)]
@@ -165,7 +170,8 @@ def test_every_line_of_a_run_follows_from_its_results(paper: Paper) -> None:
         assert lines.pop(0) == ""
         check_lines_of_verdicts(lines, single.shown(raw), raw.untested)
         for one in raw.measurements:
-            assert lines.pop(0) == f"{one.question} open question: {words_of(one.question)['claim']}"
+            kind = "open question" if is_question(one.question) else "measurement"
+            assert lines.pop(0) == f"{one.question} {kind}: {words_of(one.question)['claim']}"
             start = f"  {one.quantity}: "
             assert lines[0].startswith(start)
             found = re.fullmatch(

@@ -303,13 +303,14 @@ def _verdict_lines(verdict: Verdict, evidence: Evidence) -> list[str]:
 
 
 def _measurement_lines(measurement: Measurement) -> list[str]:
-    from classwise.papers.catalogue import claim
+    from classwise.papers.catalogue import claim, is_question
     from classwise.papers.verdict_tables import OPEN, measurement_text
 
+    kind = OPEN if is_question(measurement.question) else "measurement"
     value, span = measurement_text(measurement)
     interval = f" ({span}; 95 % interval for {measurement.population})" if span else ""
     return [
-        f"{measurement.question} {OPEN}: {claim(measurement.question)['claim']}",
+        f"{measurement.question} {kind}: {claim(measurement.question)['claim']}",
         f"  {measurement.quantity}: {value}{interval}",
     ]
 

@@ -1,4 +1,4 @@
-"""Measurements for open questions of a paper: an estimate with its interval, without a verdict."""
+"""Measurements: an estimate with its interval that answers a question of a paper, without a verdict."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ IMAGES = "new images of the same classes, with the trained models fixed"
 
 @dataclass(frozen=True, kw_only=True)
 class Measurement:
-    """A measured quantity that informs an open question; it has no verdict.
+    """A measured quantity that informs an open question or a claim; it has no verdict.
 
     Attributes:
-        question: id of the question among the claims of the paper, such as ``benz20/C10``.
+        question: id of the question or claim, such as ``benz20/C10``.
         quantity: description of the quantity.
         value: estimate, with its 95 % interval ``low`` to ``high``; NaN for an unknown end.
         unit: unit of the estimate; empty for a number without unit.
@@ -33,7 +33,12 @@ class Measurement:
 
     @staticmethod
     def of(
-        question: str, quantity: str, estimate: Estimate, unit: str = "points", population: str = IMAGES
+        question: str,
+        quantity: str,
+        estimate: Estimate,
+        unit: str = "points",
+        population: str = IMAGES,
+        limits: tuple[float, float] = (-math.inf, math.inf),
     ) -> Measurement:
         """Create a measurement from an estimate.
 
@@ -43,6 +48,7 @@ class Measurement:
             estimate: value with its 95 % interval, in the unit.
             unit: unit of the estimate.
             population: what the interval covers.
+            limits: range of the quantity; the interval is clipped to it.
 
         Example:
             >>> from classwise.papers.measurements import Measurement
@@ -53,5 +59,11 @@ class Measurement:
         """
         value, low, high = estimate
         return Measurement(
-            question=question, quantity=quantity, value=value, low=low, high=high, unit=unit, population=population
+            question=question,
+            quantity=quantity,
+            value=value,
+            low=max(low, limits[0]),
+            high=min(high, limits[1]),
+            unit=unit,
+            population=population,
         )

@@ -14,7 +14,7 @@ from markupsafe import Markup, escape
 
 from classwise.core.storage import write_text
 from classwise.papers import catalogue
-from classwise.papers.catalogue import Item
+from classwise.papers.catalogue import Item, Note
 from classwise.papers.claims import correct_jointly
 from classwise.papers.printed import printed_table
 from classwise.papers.result import Result
@@ -88,6 +88,7 @@ def _context(name: str, store: Store | None) -> dict[str, Any]:
     page_results = {item.id: everything[item.id] for item in items}
     counts = {status: sum(item.status == status for item in items) for status in ("runnable", "covered", "missing")}
     done = sum(bool(results) for results in page_results.values())
+    drawn: dict[str, str] = {}
     return {
         "title": f"{name}: {about['title']}",
         "over": [f"classwise papers page {name}", about["venue"]],
@@ -100,11 +101,18 @@ def _context(name: str, store: Store | None) -> dict[str, Any]:
         "population": "Intervals are for new images of the same classes, with the trained models fixed.",
         "claims": _linked(claims_table(name, everything), page_results) if done else None,
         "done": [item.id for item in items if page_results[item.id]],
-        "items": [_item(item, page_results[item.id]) for item in items],
+        "items": [_item(item, page_results[item.id], drawn) for item in items],
     }
 
 
-def _item(item: Item, results: Sequence[Result]) -> dict[str, Any]:
+def _item(item: Item, results: Sequence[Result], drawn: dict[str, str]) -> dict[str, Any]:
+    """Values of the template for an item.
+
+    Args:
+        item: the item.
+        results: its results.
+        drawn: drawing to the first item of the page that has it; extended by this item.
+    """
     table = printed_table(item.id)
     return {
         "id": item.id,
@@ -117,14 +125,21 @@ def _item(item: Item, results: Sequence[Result]) -> dict[str, Any]:
         "command": item.command,
         "missing": item.missing,
         "covered_by": ", ".join(item.covered_by or item.same_as),
-        "notes": item.notes,
+        "notes": [(note, _first_with(note, item.paper)) for note in item.notes],
         "printed": table,
         "results": [
             {
                 "scale": result.scale,
                 "setting": result.setting,
                 "tables": result.tables,
-                "figures": [(checked_svg(figure.svg), figure.caption) for figure in result.figures],
+                "figures": [
+                    (checked_svg(figure.svg), figure.caption)
+                    for figure in result.figures
+                    if drawn.setdefault(figure.svg, item.id) == item.id
+                ],
+                "same_figures": [
+                    (drawn[figure.svg], figure.caption) for figure in result.figures if drawn[figure.svg] != item.id
+                ],
                 "evidence": result.evidence.settings,
                 "verdicts": verdict_table(result.verdicts, result.evidence) if result.verdicts else None,
                 "measurements": measurement_table(result.measurements) if result.measurements else None,
@@ -133,6 +148,11 @@ def _item(item: Item, results: Sequence[Result]) -> dict[str, Any]:
             for result in results
         ],
     }
+
+
+def _first_with(note: Note, paper: str) -> str:
+    """The first item of a page that a note is about, which shows its text."""
+    return next(item.id for item in catalogue.items().values() if item.paper == paper and item.id in note.items)
 
 
 def work_text(results: Sequence[Result]) -> str:

@@ -36,15 +36,11 @@ def verdict_table(verdicts: Sequence[Verdict], evidence: Evidence) -> Table:
         )
         for one in verdicts
     ]
-    note = (
-        "p-values are corrected by Holm's procedure over all tests of the paper at this scale; each interval is at the "
-        "corresponding level."
-    )
-    return Table("Claims", ("claim", "statement", "verdict", "estimate", "adjusted p"), rows, note)
+    return Table("Claims", ("claim", "statement", "verdict", "estimate", "adjusted p"), rows)
 
 
 def measurement_table(measurements: Sequence[Measurement]) -> Table:
-    """Table with a row for each measurement: open question, quantity, estimate with its interval, population."""
+    """Table with a row for each measurement: question or claim, quantity, estimate with its interval, population."""
     rows = [
         Row(
             one.question.partition("/")[2],
@@ -56,8 +52,8 @@ def measurement_table(measurements: Sequence[Measurement]) -> Table:
         )
         for one in measurements
     ]
-    note = "Measurements for open questions have no verdict; their intervals are not corrected for multiple testing."
-    return Table("Measurements", ("question", "statement", "quantity", "estimate"), rows, note)
+    note = "Measurements have no verdict; their 95 % intervals are not corrected for multiple testing."
+    return Table("Measurements", ("claim", "statement", "quantity", "estimate"), rows, note)
 
 
 def claims_table(name: str, results_by_item: Mapping[str, Sequence[Result]]) -> Table:
@@ -91,7 +87,11 @@ def claims_table(name: str, results_by_item: Mapping[str, Sequence[Result]]) -> 
                 good=answers == {"supported"},
             )
         )
-    return Table("Claims of the paper and verdicts of these runs", ("claim", "statement", "verdict"), rows)
+    note = (
+        "The p-values of the items are corrected by Holm's procedure over all tests of the paper at the same scale; "
+        "each interval is at the corresponding level."
+    )
+    return Table("Claims of the paper and verdicts of these runs", ("claim", "statement", "verdict"), rows, note)
 
 
 def claim_verdict(claim: str, verdicts: Sequence[tuple[str, Verdict]]) -> ClaimSummary:

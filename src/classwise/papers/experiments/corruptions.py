@@ -112,7 +112,7 @@ class ClassesUnderCorruptions(Experiment):
             rows = Resampled(np.stack([*predictions.correct.values()]), predictions.labels, len(predictions.names))
             mcd = rows.part(lambda a: np.ptp(a.mean(axis=-2), axis=-1), 100)(0.05)
             quantity = f"MCD of the accuracy under corruptions, mean over kinds and severities, {name} model"
-            measurements.append(Measurement.of("benz20/C10", quantity, mcd))
+            measurements.append(Measurement.of("benz20/C10", quantity, mcd, limits=(0, 100)))
         return Findings(tables=tables, figures=figures, measurements=measurements)
 
 

@@ -180,7 +180,8 @@ class Compared:
 
 def question(quantity: str, estimator: IntervalEstimator) -> Measurement:
     """Measurement for benz20 C7, whether long-tail techniques reduce the discrepancy."""
-    return Measurement.of("benz20/C7", quantity, estimator(0.05), population=f"{IMAGES}, one training of each")
+    population = f"{IMAGES}, one training of each"
+    return Measurement.of("benz20/C7", quantity, estimator(0.05), population=population, limits=(-100, 100))
 
 
 def average(accuracy: FloatArray) -> FloatArray:

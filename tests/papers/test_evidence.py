@@ -12,10 +12,11 @@ from classwise.papers import runner
 from classwise.papers.claims import Answer, Basis, Test, Verdict, evaluate
 from classwise.papers.context import Context
 from classwise.papers.evidence import CONFIRMING, Evidence, verdict_text
-from classwise.papers.scales import FASHION, NAMES, REDUCED, Name
-from classwise.papers.store import Store
+from classwise.papers.scales import FASHION, NAMES, REDUCED, SMOKE, Name
+from classwise.papers.store import Store, Trained
 from classwise.stats.interval_estimators import exactly, interval
 from classwise.stats.intervals import Estimate
+from classwise.training.folder import Run
 from classwise.training.recipe import Recipe
 
 ANSWERS: tuple[Answer, ...] = ("supported", "contradicted", "inconclusive")
@@ -170,3 +171,19 @@ def test_a_test_without_parts_covers_the_default_part() -> None:
     tests = [Test(claim=claim, estimand="a", estimators=[part]) for claim in ("kdd21/C17", "kdd21/C22")]
     named = dataclasses.replace(tests[0], covers=("much smaller",))
     assert [test.covers for test in runner.with_parts([*tests, named])] == [("smaller",), (), ("much smaller",)]
+
+
+def test_a_verdict_keeps_the_basis_of_its_test() -> None:
+    one = Test(claim="cfa23/C1", estimand="a", estimators=[exactly(1)], exact=True, basis="computation")
+    (found,) = evaluate([one])
+    assert verdict_text(found, BUDGET) == "supported by exact computation"
+
+
+def test_audits_count_their_test_images(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    context = Context(SMOKE, Store(tmp_path / "store"))
+    monkeypatch.setattr(context.store, "audit", lambda *_args, **_options: None)
+    trained = Trained(Run(tmp_path), "key")
+    context.audit(trained, {})
+    context.audit(trained, {}, few=True)
+    context.audit(trained, {}, images=context.test_images.take(context.test_images.y == 3))
+    assert context.tested == {40, 100, int((context.test_images.y == 3).sum())}

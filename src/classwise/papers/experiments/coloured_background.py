@@ -14,9 +14,9 @@ from classwise.analysis.confusion import confused
 from classwise.data.derived import GROUPS, coloured_background
 from classwise.data.images import Images
 from classwise.papers.claims import Test
-from classwise.papers.context import Context
+from classwise.papers.context import Context, Training
 from classwise.papers.experiment import Experiment, Findings
-from classwise.papers.experiments.protocol import PGD, under_pgd
+from classwise.papers.experiments.protocol import AT, PGD, STANDARD, under_pgd
 from classwise.papers.scales import DEFAULT_SCALES, Name, Scale
 from classwise.papers.tables import Key, class_table, estimate_cell
 from classwise.reporting import formatting
@@ -67,10 +67,16 @@ class ColouredBackgrounds(Experiment):
         "full": _of_mnist("full"),
     }
 
+    def trainings(self, scale: Scale) -> Mapping[str, Training]:
+        """Adversarial training on the coloured digits."""
+        del scale
+        return {"coloured": replace(AT, images="coloured backgrounds")}
+
     def run(self, context: Context) -> Findings:
         """Train adversarially on the coloured digits; test claims C22 and C23."""
         train, test = _coloured(context.train_images), _coloured(context.test_images)
-        audit = context.audit(context.train("at", images=train), {"PGD": context.pgd(PGD)}, images=test)
+        trained = context.train_all(self.trainings(context.scale), images={"coloured": train})["coloured"]
+        audit = context.audit(trained, {"PGD": context.pgd(PGD)}, images=test)
         matrices = {attack: confused(audit.outcomes, attack) for attack in ("clean", "PGD")}
         rows, contrast = list[Row](), dict[str, Estimate]()
         for attack, one in matrices.items():
@@ -167,16 +173,18 @@ class BackgroundsAndStandardTraining(Experiment):
     item = "kdd21/E10"
     scales: ClassVar[Mapping[Name, Scale]] = ColouredBackgrounds.scales
 
+    def trainings(self, scale: Scale) -> Mapping[str, Training]:
+        """Standard training on grey and on coloured digits."""
+        del scale
+        return {"grey": STANDARD, "coloured": replace(STANDARD, images="coloured backgrounds")}
+
     def run(self, context: Context) -> Findings:
         """Train on grey and on coloured digits; test claim C23 for standard training."""
-        trainings = {
-            "grey": (context.train_images, context.test_images),
-            "coloured": (_coloured(context.train_images), _coloured(context.test_images)),
-        }
+        models = context.train_all(self.trainings(context.scale), images={"coloured": _coloured(context.train_images)})
+        test_images = {"grey": context.test_images, "coloured": _coloured(context.test_images)}
         tables, rows = {}, []
-        for name, (train, test) in trainings.items():
-            trained = context.train("standard", {"seed": 1}, images=train)
-            tables[name] = under_pgd(context, trained, images=test).outcomes
+        for name, trained in models.items():
+            tables[name] = under_pgd(context, trained, images=test_images[name]).outcomes
             total = metric_intervals.overall(tables[name].counts("clean"))
             cells = [Cell(formatting.bare_percent(total.value), formatting.span(total.low, total.high))]
             if name == "coloured":

@@ -16,9 +16,9 @@ from classwise.attacks.engine import Engine
 from classwise.data import CORRUPTIONS, corrupt
 from classwise.data.images import Images
 from classwise.papers.claims import CORRELATION
-from classwise.papers.context import Context
+from classwise.papers.context import Context, Training
 from classwise.papers.experiment import Experiment, Findings
-from classwise.papers.experiments.protocol import under_pgd
+from classwise.papers.experiments.protocol import AT, STANDARD, under_pgd
 from classwise.papers.measurements import Measurement
 from classwise.papers.scales import DEFAULT_SCALES, Name, Scale
 from classwise.papers.store import Trained
@@ -37,10 +37,7 @@ GRID: Mapping[Name, tuple[Sequence[str], Sequence[int]]] = {
     "full": (tuple(CORRUPTIONS), (1, 2, 3, 4, 5)),
 }
 """Corruptions and severities; the plan names fog and contrast."""
-RECIPES: Mapping[str, tuple[str, Mapping[str, int]]] = {
-    "standard": ("standard", {"seed": 1}),
-    "adversarial": ("at", {}),
-}
+MODELS: Mapping[str, Training] = {"standard": STANDARD, "adversarial": AT}
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,6 +86,11 @@ class ClassesUnderCorruptions(Experiment):
     item = "benz20/P4.1"
     scales: ClassVar[Mapping[Name, Scale]] = DEFAULT_SCALES
 
+    def trainings(self, scale: Scale) -> Mapping[str, Training]:
+        """A standard and an adversarially trained model."""
+        del scale
+        return MODELS
+
     def run(self, context: Context) -> Findings:
         """Draw class accuracies over the severity, averaged over corruptions, and tabulate each corruption.
 
@@ -96,8 +98,8 @@ class ClassesUnderCorruptions(Experiment):
         """
         tables, figures, measurements = [], [], []
         _, severities = GRID[context.scale.name]
-        for name, (recipe, overrides) in RECIPES.items():
-            predictions = evaluate_corruptions(context, context.train(recipe, overrides))
+        for name, trained in context.train_all(MODELS).items():
+            predictions = evaluate_corruptions(context, trained)
             lines = pd.DataFrame(
                 [predictions.counts(at).accuracy for at in severities], list(severities), list(predictions.names)
             )
@@ -122,14 +124,18 @@ class CorruptionsAndAttacks(Experiment):
     item = "benz20/P4.2"
     scales: ClassVar[Mapping[Name, Scale]] = DEFAULT_SCALES
 
+    def trainings(self, scale: Scale) -> Mapping[str, Training]:
+        """A standard and an adversarially trained model."""
+        del scale
+        return MODELS
+
     def run(self, context: Context) -> Findings:
         """Correlate the ranks of class accuracies under corruptions and under PGD, for the open question C10."""
-        attacked = under_pgd(context, context.train("at")).outcomes.correct("PGD")
+        models = context.train_all(MODELS)
+        attacked = under_pgd(context, models["adversarial"]).outcomes.correct("PGD")
         rows, measurements = [], []
-        kinds = ("standard", "adversarial")
-        for name in kinds:
-            recipe, overrides = RECIPES[name]
-            predictions = evaluate_corruptions(context, context.train(recipe, overrides))
+        for name, trained in models.items():
+            predictions = evaluate_corruptions(context, trained)
             stack = Resampled(
                 np.stack([*predictions.correct.values(), attacked]), predictions.labels, len(predictions.names)
             )

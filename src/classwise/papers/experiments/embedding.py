@@ -7,9 +7,9 @@ from typing import ClassVar, NamedTuple
 
 from classwise.analysis.embedding import embedding
 from classwise.papers.claims import Test
-from classwise.papers.context import Context
+from classwise.papers.context import Context, Training
 from classwise.papers.experiment import Experiment, Findings
-from classwise.papers.experiments.protocol import under_pgd
+from classwise.papers.experiments.protocol import AT, under_pgd
 from classwise.papers.scales import CLASSWISE, Name, Scale
 from classwise.papers.tables import estimate_cell
 from classwise.reporting.tables import Cell, Row, Table
@@ -37,9 +37,15 @@ class FeaturesOnAPlane(Experiment):
     item = "iclr21/F8"
     scales: ClassVar[Mapping[Name, Scale]] = CLASSWISE
 
+    def trainings(self, scale: Scale) -> Mapping[str, Training]:
+        """One adversarially trained model."""
+        del scale
+        return {"AT": AT}
+
     def run(self, context: Context) -> Findings:
         """Compute the embedding and the purity of neighbourhoods; test claim C15."""
-        projection = embedding(under_pgd(context, context.train("at"), save=("features",)), "PGD")
+        trained = context.train_all(self.trainings(context.scale))["AT"]
+        projection = embedding(under_pgd(context, trained, save=("features",)), "PGD")
         values = projection.purity[list(Purity._fields)].to_numpy(dtype=float).tolist()
         places = projection.purity.index.to_list()
         purity = {place: Purity(*row) for place, row in zip(places, values, strict=True)}

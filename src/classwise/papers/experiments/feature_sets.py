@@ -7,7 +7,7 @@ from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -16,10 +16,10 @@ from classwise.analysis.consistency import ranked_alike
 from classwise.analysis.feature_sets import NonRobustFeatures, RobustFeatures
 from classwise.core.storage import replacing
 from classwise.data.images import Images
-from classwise.papers.context import Context
+from classwise.papers.context import Context, Training
 from classwise.papers.experiment import Experiment, Findings
 from classwise.papers.experiments.class_wise import class_dots
-from classwise.papers.experiments.protocol import under_pgd
+from classwise.papers.experiments.protocol import AT, STANDARD, under_pgd
 from classwise.papers.measurements import Measurement
 from classwise.papers.scales import FASHION, FULL, SMOKE, Name, Scale
 from classwise.papers.store import Trained
@@ -66,15 +66,13 @@ class _FeatureSet(Experiment):
     """Scales that train no network on the set and use the source network instead."""
 
     @abstractmethod
-    def source(self, context: Context) -> Trained:
-        """Train the source network, with which the set is constructed."""
+    def source(self, scale: Scale) -> Training:
+        """The training of the source network, with which the set is constructed."""
 
-    def learner(self, context: Context, source: Trained) -> Trained:
-        """Train a network on the set; at scales in `untrained`, return the source network."""
-        made = cached_set(source.run.path, self.makers[context.scale.name], source, context.train_images, context)
-        if context.scale.name in self.untrained:
-            return source
-        return context.train("standard", {"seed": 1}, images=made)
+    def trainings(self, scale: Scale) -> Mapping[str, Training]:
+        """Standard training on the original images and on the set, and the source network."""
+        learner = {} if scale.name in self.untrained else {OWN: replace(STANDARD, images="the constructed set")}
+        return {ORIGINAL: STANDARD, MAKER: self.source(scale), **learner}
 
     def run(self, context: Context) -> Findings:
         """Compare class accuracies with standard training on the original images.
@@ -82,10 +80,13 @@ class _FeatureSet(Experiment):
         Which features cause the discrepancy is a question about claim C1; the discrepancy is measured, not tested.
         """
         own = MAKER if context.scale.name in self.untrained else OWN
-        audits = {
-            ORIGINAL: under_pgd(context, context.train("standard", {"seed": 1})),
-            own: under_pgd(context, self.learner(context, self.source(context))),
-        }
+        declared = self.trainings(context.scale)
+        trained = context.train_all({name: declared[name] for name in (ORIGINAL, MAKER)})
+        source = trained[MAKER]
+        made = cached_set(source.run.path, self.makers[context.scale.name], source, context.train_images, context)
+        if own == OWN:
+            trained |= context.train_all({OWN: declared[OWN]}, images={OWN: made})
+        audits = {name: under_pgd(context, trained[name]) for name in (ORIGINAL, own)}
         rows = []
         for name, audit in audits.items():
             cells = []
@@ -141,9 +142,10 @@ class NonRobust(_FeatureSet):
         "full": FULL,
     }
 
-    def source(self, context: Context) -> Trained:
-        """Train a standard network."""
-        return context.train("standard", {"seed": 1})
+    def source(self, scale: Scale) -> Training:
+        """A standard network."""
+        del scale
+        return STANDARD
 
 
 class Robust(_FeatureSet):
@@ -165,10 +167,9 @@ class Robust(_FeatureSet):
         "full": FULL,
     }
 
-    def source(self, context: Context) -> Trained:
-        """Train a network adversarially in an L2 ball."""
-        if context.scale.name not in self.radii:
-            return context.train("at")
+    def source(self, scale: Scale) -> Training:
+        """A network that is adversarially trained in an L2 ball."""
+        if scale.name not in self.radii:
+            return AT
         steps = {f"{attack}.step_size": "0.25eps" for attack in ("attack", "validation_attack")}
-        overrides: dict[str, Any] = {"threat": self.radii[context.scale.name], **steps}
-        return context.train("at", overrides)
+        return replace(AT, overrides={"threat": self.radii[scale.name], **steps})

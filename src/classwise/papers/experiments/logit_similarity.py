@@ -14,9 +14,9 @@ from classwise.auditing.result import Audit
 from classwise.data.images import Images
 from classwise.models.modes import evaluating
 from classwise.papers.claims import CORRELATION, Test
-from classwise.papers.context import Context
+from classwise.papers.context import Context, Training
 from classwise.papers.experiment import Experiment, Findings
-from classwise.papers.experiments.protocol import under_pgd
+from classwise.papers.experiments.protocol import AT, STANDARD, under_pgd
 from classwise.papers.scales import DEFAULT_SCALES, Name, Scale
 from classwise.papers.tables import estimate_cell
 from classwise.reporting import formatting
@@ -26,6 +26,8 @@ from classwise.stats.counts import FloatArray
 from classwise.stats.interval_estimators import interval
 from classwise.stats.intervals import Estimate
 
+ATTACKS: Mapping[str, str] = {"adversarial": "PGD", "standard": "clean"}
+"""The attack under which each model is evaluated."""
 BATCH = 256
 
 
@@ -35,11 +37,16 @@ class SimilarityAndRobustness(Experiment):
     item = "benz20/P2.4"
     scales: ClassVar[Mapping[Name, Scale]] = DEFAULT_SCALES
 
+    def trainings(self, scale: Scale) -> Mapping[str, Training]:
+        """An adversarially trained and a standard model."""
+        del scale
+        return {"adversarial": AT, "standard": STANDARD}
+
     def run(self, context: Context) -> Findings:
         """Evaluate the adversarial model under PGD and the standard one on clean images; test claim C6."""
         rows, figures, links = [], [], dict[str, Estimate]()
-        for name, recipe, attack in (("adversarial", "at", "PGD"), ("standard", "standard", "clean")):
-            trained = context.train(recipe, {"seed": 1} if recipe == "standard" else None)
+        for name, trained in context.train_all(self.trainings(context.scale)).items():
+            attack = ATTACKS[name]
             audit = under_pgd(context, trained)
             similarity = _similarity(trained.run.model().to(context.device), context.test_images, audit, attack)
             assert similarity.link is not None

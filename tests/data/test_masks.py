@@ -1,12 +1,21 @@
 from __future__ import annotations
 
+import importlib.util
+import sys
+from pathlib import Path
+
 import pytest
 import torch
 from torch import Tensor
 
 from classwise.core.errors import ClasswiseError
 from classwise.data import Images
-from classwise.data.masks import GrabCut, background_brightness, mask_quality
+from classwise.data.masks import GrabCut, OpenCVGrabCut, background_brightness, has_opencv, mask_quality
+
+
+needs_opencv = pytest.mark.skipif(
+    importlib.util.find_spec("cv2") is None, reason="OpenCV is not installed (the extra 'masks')"
+)
 
 
 def scenes(channels: int = 3, count: int = 8) -> tuple[Images, Tensor]:
@@ -63,6 +72,58 @@ def test_flat_images_are_no_trouble() -> None:
     quality = mask_quality(masks)
     assert quality.empty + quality.full == 1, "nothing to tell apart, and the numbers say so"
     assert quality.overlap is None
+
+
+@needs_opencv
+@pytest.mark.parametrize("channels", [1, 3])
+def test_opencv_finds_objects_of_other_colours(channels: int) -> None:
+    images, true = scenes(channels)
+    masks = OpenCVGrabCut(size=64)(images)
+    quality = mask_quality(masks, true)
+    assert quality.overlap is not None
+    assert quality.overlap > 0.9
+    assert not masks[:, :2].any(), "outside the rectangle"
+    assert not masks[:, :, -2:].any()
+    other = mask_quality(masks, GrabCut()(images))
+    assert other.overlap is not None
+    assert other.overlap > 0.9
+
+
+@needs_opencv
+def test_an_opencv_mask_is_its_image_s_own() -> None:
+    images, _ = scenes()
+    rows = torch.tensor([5, 1])
+    cut = OpenCVGrabCut(size=32)
+    assert torch.equal(cut(images)[rows], cut(images.take(rows)))
+
+
+@needs_opencv
+def test_bad_input_of_opencv() -> None:
+    images, _ = scenes()
+    with pytest.raises(ClasswiseError, match="inset = 16: must be at most 15 for images of 32x32"):
+        OpenCVGrabCut(inset=16)(images)
+    with pytest.raises(ClasswiseError, match="images have 2 channels; GrabCut needs 1 or 3"):
+        OpenCVGrabCut()(Images(images.x[:, :2], images.y))
+
+
+def test_missing_opencv_raises_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "cv2", None)
+    with pytest.raises(ClasswiseError, match="OpenCV is not installed") as caught:
+        OpenCVGrabCut()(scenes()[0])
+    assert not has_opencv()
+    _, _, command = str(caught.value).partition("in the clone of classwise: ")
+    assert command in (Path(__file__).parents[2] / "docs" / "data.md").read_text(encoding="utf-8")
+    assert "[masks]" in command
+
+
+def test_agreement_of_masks() -> None:
+    """By hand: 1 of 3 pixels in common and 14 of 16 equal; two empty masks agree."""
+    one, other = torch.zeros(2, 4, 4, dtype=torch.bool), torch.zeros(2, 4, 4, dtype=torch.bool)
+    one[0, 1, 1:3] = True
+    other[0, 1:3, 1] = True
+    quality = mask_quality(one, other)
+    assert quality.overlap == pytest.approx((1 / 3 + 1) / 2)
+    assert quality.agreement == pytest.approx((14 / 16 + 1) / 2)
 
 
 def test_bad_input() -> None:

@@ -12,7 +12,6 @@ from classwise.core.errors import ClasswiseError
 from classwise.data import Images
 from classwise.data.masks import GrabCut, OpenCVGrabCut, background_brightness, has_opencv, mask_quality
 
-
 needs_opencv = pytest.mark.skipif(
     importlib.util.find_spec("cv2") is None, reason="OpenCV is not installed (the extra 'masks')"
 )

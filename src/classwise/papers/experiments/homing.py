@@ -26,8 +26,8 @@ from classwise.stats.intervals import Estimate, wilson
 SHOWN = 10
 MANY = 0.25
 """Share of homing images interpreted as many; it is 0.6 for the paper's pair 3 to 5."""
-CONTROL = 1
-"""Seed of the control, which is trained with all classes."""
+SEEDS_APART = 1
+"""Seed of the control, which is trained with all classes, minus that of the base model."""
 SCALES: Mapping[Name, Scale] = {
     **CLASSWISE,
     "smoke": CLASSWISE["smoke"].with_overrides(epochs=1),
@@ -57,7 +57,7 @@ def homing_matrices(context: Context) -> Homing:
             test=context.test_images,
             attack={"PGD": pgd(context, SETUP_STEP)},
             precision=context.scale.precision,
-            control=CONTROL,
+            control=trained.run.recipe.seed + SEEDS_APART,
             device=context.device,
             progress=context.progress,
         )

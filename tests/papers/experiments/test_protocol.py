@@ -28,7 +28,7 @@ from classwise.papers.experiments.protocol import (
     under_pgd,
     with_rst,
 )
-from classwise.papers.scales import CLASSWISE, FASHION, NAMES, REDUCED, Scale
+from classwise.papers.scales import CLASSWISE, FASHION, NAMES, REDUCED, Scale, on_data_set
 from classwise.papers.store import Store, Trained
 from classwise.training.folder import Run
 from classwise.training.recipe import Recipe
@@ -96,6 +96,14 @@ def test_the_models_of_appendix_g_have_one_budget(name: Any) -> None:
     }
     ((network, epochs, *_),) = budgets
     assert (network, epochs) == {"reduced": ("small-cnn", 12), "full": ("resnet18", 100)}[name]
+
+
+def test_the_evaluated_epoch_has_the_lower_learning_rate() -> None:
+    """In the public code of TRADES the rate is lower from the 75th epoch on, whose model the papers evaluate."""
+    for scale, others in ((CLASSWISE["full"], ()), (on_data_set(CLASSWISE["full"], "mnist"), (54,))):
+        schedule = recipe_at(scale, Training(recipe="at")).parts.lr_schedule
+        drops = [epoch for epoch in range(1, 100) if schedule.factor(epoch / 100) < schedule.factor((epoch - 1) / 100)]
+        assert drops == [*others, 74, 89]  # epochs that were finished before the drop
 
 
 def test_defences_share_a_budget_at_reduced_scale() -> None:

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from classwise.papers.experiments.estimates import mean_of_halves, select_on_halves, strongest
-from classwise.papers.experiments.temperature import HARDEST, _drop
+from classwise.papers.experiments.protocol import HARDEST
+from classwise.papers.experiments.temperature import _drop
 from classwise.stats.bootstrap import Resampled, beyond_others
 from classwise.stats.counts import FloatArray
 from classwise.stats.interval_estimators import IntervalEstimator, averaged, interval

@@ -108,7 +108,8 @@ class Selected:
     def discrepancy_change(self) -> IntervalEstimator:
         """MCD under the attack minus that under the baseline, in points."""
         labels, classes = self.images.labels, len(self.images.count)
-        return wider(*(ClassCounts.from_labels(labels, row, classes) for row in self.images.right))
+        attacked, plain = (ClassCounts.from_labels(labels, row, classes) for row in self.images.right)
+        return wider(attacked, plain)
 
 
 def select_on_halves(table: Outcomes, attacks: Sequence[str], baseline: str, seed: int = 0) -> tuple[Selected, ...]:

@@ -19,10 +19,11 @@ if TYPE_CHECKING:
     from classwise.papers.evidence import Evidence
     from classwise.papers.measurements import Measurement
     from classwise.papers.result import Result
+    from classwise.papers.store import Store
     from classwise.reporting.tables import Table
 
 TAKES = {
-    "list": ("--json",),
+    "list": ("--store", "--json"),
     "show": ("--json",),
     "run": ("--scale", "--store", "--device", "--trainings", "--json", "--model", "--data"),
     "page": ("--store", "--out"),
@@ -84,7 +85,7 @@ def papers(
         if asked and option not in TAKES[what]:
             raise ClasswiseError(f"papers {what} takes no {option}; it takes {' and '.join(TAKES[what])}")
     if what == "list":
-        _list(given, json)
+        _list(given, store, json)
     elif what == "show":
         _show(_named(given, what), json)
     elif what == "run":
@@ -100,30 +101,54 @@ def _named(names: list[str], what: str) -> list[str]:
     return names
 
 
-def _list(papers: list[str], json: bool) -> None:
+def _list(papers: list[str], store: Path, json: bool) -> None:
     from classwise.papers import catalogue
+    from classwise.papers.settings_tables import deviation_counts
+    from classwise.papers.store import Store
 
+    if store != STORE and not store.exists():
+        raise ClasswiseError(f"no store at {store}; papers run ID --store {store} makes one")
+    kept = Store(store) if store.exists() else None
     chosen = [catalogue.paper(name) for name in papers] or list(catalogue.PAPERS)
     items = [item for item in catalogue.items().values() if item.paper in chosen]
     if json:
-        console.show_json([_facts(item) for item in items])
+        console.show_json([_facts(item) | {"run_at": _run_at(item, kept)} for item in items])
         return
-    rows = [(item.id, item.kind, _short(item.title), item.status, item.command or item.missing) for item in items]
-    console.show(["id", "kind", "what", "status", "command, or what is missing"], rows)
+    rows = []
+    for item in items:
+        scales = _scales(item) if kept is None else _run_at(item, kept)
+        counts = (item.id, item.kind, _short(item.title), item.status, ", ".join(scales), deviation_counts(item.id))
+        rows.append((*counts, item.command or item.missing))
+    heads = ["id", "kind", "what", "status", "scales" if kept is None else "run at", "deviations"]
+    console.show([*heads, "command, or what is missing"], rows)
 
 
-def _short(text: str, letters: int = 60) -> str:
+def _scales(item: Item) -> list[str]:
+    from classwise.papers.catalogue import EXPERIMENTS
+
+    return [str(scale) for scale in EXPERIMENTS.load(item.id).scales] if item.id in EXPERIMENTS else []
+
+
+def _run_at(item: Item, store: Store | None) -> list[str]:
+    """Scales at which a store has a result of an item."""
+    return [scale for scale in _scales(item) if store is not None and store.result_file(item.id, scale).is_file()]
+
+
+def _short(text: str, letters: int = 44) -> str:
     return text if len(text) <= letters else text[: letters - 1].rstrip() + "…"
 
 
 def _facts(item: Item) -> dict[str, Any]:
     """An item as JSON."""
     from classwise.papers.catalogue import EXPERIMENTS
+    from classwise.papers.settings_tables import comparisons
 
     facts = dataclasses.asdict(item)
     del facts["absent"]
-    scales = list(EXPERIMENTS.load(item.id).scales) if item.id in EXPERIMENTS else []
-    return {**facts, "status": item.status, "command": item.command, "missing": item.missing, "scales": scales}
+    status = {"status": item.status, "command": item.command, "missing": item.missing, "scales": _scales(item)}
+    compared = comparisons(item.id) if item.id in EXPERIMENTS else {}
+    settings = {scale: one.facts() for scale, one in compared.items()}
+    return {**facts, **status, "settings": settings}
 
 
 def _show(names: list[str], json: bool) -> None:
@@ -148,8 +173,30 @@ def _show(names: list[str], json: bool) -> None:
         if table is not None:
             typer.echo("")
             _show_table(table)
+        if item.status == "runnable":
+            _show_settings(item)
         for note in item.notes:
             typer.echo(f"note {note.id} ({note.kind}): {note.text}")
+
+
+def _show_settings(item: Item) -> None:
+    """Print the settings of the paper and of each scale, and their deviations."""
+    from classwise.papers.settings_tables import comparisons, deviation_lines, settings_table
+
+    typer.echo("")
+    table = settings_table(item.id)
+    if table is not None:
+        _show_table(table)
+    for scale, one in comparisons(item.id).items():
+        if one.reason:
+            typer.echo(f"settings: {one.reason}")
+            return
+        lines = deviation_lines(one)
+        typer.echo(f"deviations from the paper at scale {scale}: {len(lines)}")
+        for line in lines:
+            typer.echo(f"  {line}")
+        if one.ours:
+            typer.echo(f"  not in the paper: {', '.join(one.ours)}")
 
 
 def _explain(item: Item) -> None:

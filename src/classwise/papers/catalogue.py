@@ -338,17 +338,17 @@ def present(reference: str) -> bool:
     kind, _, name = reference.partition(" ")
     if kind == "python":
         return _importable(name)
-    if kind == "facts":
+    if kind in ("facts", "settings"):
         source, _, key = name.partition(":")
-        return key in facts(source)
+        return key in (facts(source) if kind == "facts" else facts(source)["settings"]["trainings"])
     if kind == "recipe":
         return (resources.files("classwise") / "recipes" / f"{name}.yaml").is_file()
     if kind == "theorem":
         return name in importlib.import_module("classwise.papers.theory.theorems").STATEMENTS
     if kind not in REGISTRIES:
         raise ClasswiseError(
-            f"reference {reference!r}: unknown kind {kind!r}; known are python, facts, recipe, theorem, "
-            f"{', '.join(REGISTRIES)}"
+            f"reference {reference!r}: unknown kind {kind!r}; known are python, facts, settings, recipe, "
+            f"theorem, {', '.join(REGISTRIES)}"
         )
     module, _, attribute = REGISTRIES[kind].partition(":")
     return name in getattr(importlib.import_module(module), attribute)

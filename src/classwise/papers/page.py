@@ -19,6 +19,7 @@ from classwise.papers.claims import correct_jointly
 from classwise.papers.printed import printed_table
 from classwise.papers.result import Result
 from classwise.papers.scales import NAMES
+from classwise.papers.settings_tables import comparisons, deviation_lines
 from classwise.papers.store import Store
 from classwise.papers.verdict_tables import claims_table, measurement_table, verdict_table
 from classwise.reporting.escape import checked_svg, visible
@@ -144,6 +145,7 @@ def _item(item: Item, results: Sequence[Result], drawn: dict[str, str]) -> dict[
                 "verdicts": verdict_table(result.verdicts, result.evidence) if result.verdicts else None,
                 "measurements": measurement_table(result.measurements) if result.measurements else None,
                 "facts": f"{_trainings(len(result.runs))}, {_time(result)}, classwise {result.version}",
+                "deviations": _deviations(result),
             }
             for result in results
         ],
@@ -153,6 +155,12 @@ def _item(item: Item, results: Sequence[Result], drawn: dict[str, str]) -> dict[
 def _first_with(note: Note, paper: str) -> str:
     """The first item of a page that a note is about, which shows its text."""
     return next(item.id for item in catalogue.items().values() if item.paper == paper and item.id in note.items)
+
+
+def _deviations(result: Result) -> list[str] | None:
+    """Deviations from the settings of the paper at the scale of a result; None if they are not compared."""
+    compared = comparisons(result.item).get(result.scale)
+    return None if compared is None or compared.reason else deviation_lines(compared)
 
 
 def work_text(results: Sequence[Result]) -> str:

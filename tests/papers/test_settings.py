@@ -1,0 +1,378 @@
+"""Settings of the papers, and the deviations of the recipes from them."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import pytest
+
+from classwise.papers import catalogue
+from classwise.papers.catalogue import EXPERIMENTS
+from classwise.papers.context import Context, Training, recipe_at
+from classwise.papers.deviations import Comparison, compare, compare_with
+from classwise.papers.experiment import Experiment, Findings
+from classwise.papers.run_settings import epoch_ranges, evaluation_settings, number_text, text, training_settings
+from classwise.papers.scales import FASHION, FULL, SMOKE, TIAN, Scale
+from classwise.papers.settings import ATTACK, TRAINING, ItemSettings, PaperSettings, item_settings, read
+from classwise.papers.settings_tables import comparisons, deviation_lines, settings_table
+from classwise.training.recipe import Recipe
+
+NOT_COMPARED = {
+    "name",
+    "description",
+    "source",
+    "seed",  # counted as trainings
+    "data.root",
+    "data.subset",  # the scale has the numbers of images
+    "data.subset_seed",
+    "data.options",
+    "model.options",
+    "model.weights",  # as the training that is declared as start
+    "model.sync_batch_norm",
+    "precision.channels_last",
+    "precision.compile",
+}
+"""Fields of a recipe that are no settings of a paper."""
+
+
+class _Declared(Experiment):
+    """An experiment that only declares its trainings."""
+
+    item = "kdd21/T1"
+    scales: ClassVar[Mapping[Any, Scale]] = {}
+
+    def __init__(self, trainings: Mapping[str, Training]) -> None:
+        self.declared = trainings
+
+    def trainings(self, scale: Scale) -> Mapping[str, Training]:
+        return self.declared
+
+    def run(self, context: Context) -> Findings:
+        raise NotImplementedError
+
+
+def _stated(more: Mapping[str, Any] | None = None, recipe: str = "at", scale: Scale = TIAN) -> PaperSettings:
+    """Settings that equal those of a recipe at a scale, but for some."""
+    own = training_settings(recipe_at(scale, Training(recipe=recipe)), scale)
+    values = {name: (value,) for name, value in own.items()} | {"trainings": (1,), "initial weights": ("random",)}
+    changed = {name: value if isinstance(value, tuple) else (value,) for name, value in (more or {}).items()}
+    return PaperSettings(name="stated", source="a test", values={**values, **changed}, code={})
+
+
+def _lines(stated: ItemSettings, trainings: Mapping[str, Training], scale: Scale = TIAN) -> list[str]:
+    return deviation_lines(compare_with(stated, _Declared(trainings), scale))
+
+
+@pytest.mark.parametrize("name", list(EXPERIMENTS))
+def test_each_item_has_settings_or_a_reason(name: str) -> None:
+    stated = item_settings(name)
+    assert stated is not None, name
+    assert bool(stated.trainings) != bool(stated.reason)
+    experiment = EXPERIMENTS.load(name)()
+    for scale in experiment.scales.values():
+        for row, training in experiment.trainings(scale).items():
+            assert stated.reason or stated.key_of(row, training.recipe) is not None, (scale.name, row)
+
+
+@pytest.mark.parametrize("paper", catalogue.PAPERS)
+def test_settings_name_items_and_are_complete(paper: str) -> None:
+    section = catalogue.facts(paper)["settings"]
+    named = {*section["items"], *section.get("reasons", {})}
+    assert named >= {name for name in EXPERIMENTS if name.startswith(f"{paper}/")}
+    assert named <= set(catalogue.items())
+    for name in section["items"]:
+        stated = item_settings(name)
+        assert stated is not None
+        for table in (table for tables in stated.trainings.values() for table in tables):
+            needed = set(TRAINING) | (set() if table.values["attack"] == ("none",) else set(ATTACK))
+            assert needed <= set(table.values), (table.name, needed - set(table.values))
+            assert table.source
+            assert set(table.sweep) <= {key for key, values in table.values.items() if len(values) > 1}
+
+
+def test_a_recipe_with_the_settings_of_the_paper_does_not_deviate() -> None:
+    stated = ItemSettings(trainings={"AT": [_stated()]})
+    assert _lines(stated, {"AT": Training(recipe="at")}) == []
+
+
+@pytest.mark.parametrize(
+    ("override", "line"),
+    [
+        ({"optimizer.lr": 0.05}, "learning rate: 0.1 (paper), 0.05 (here)"),
+        ({"optimizer.momentum": 0.8}, "momentum: 0.9 (paper), 0.8 (here)"),
+        ({"optimizer.weight_decay": 5e-4}, "weight decay: 0.0002 (paper), 0.0005 (here)"),
+        ({"optimizer.nesterov": True}, "optimiser: sgd (paper), sgd, Nesterov (here)"),
+        ({"epochs": 12}, "epochs: 100 (paper), 12 (here)"),
+        ({"batch_size": 64}, "batch size: 128 (paper), 64 (here)"),
+        (
+            {"lr_schedule.milestones": [0.5, 0.9]},
+            "learning-rate schedule: x0.1 at epochs 75, 90 (paper), x0.1 at epochs 50, 90 (here)",
+        ),
+        (
+            {"lr_schedule.gamma": 0.2},
+            "learning-rate schedule: x0.1 at epochs 75, 90 (paper), x0.2 at epochs 75, 90 (here)",
+        ),
+        ({"model.name": "wrn-34-10"}, "network: resnet18 (paper), wrn-34-10 (here)"),
+        ({"model.width": 0.25}, "network width: 1 (paper), 0.25 (here)"),
+        ({"threat": "Linf:8/255"}, "threat: Linf:0.031 (paper), Linf:8/255 (here)"),
+        ({"attack.steps": 7}, "attack steps: 10 (paper), 7 (here)"),
+        ({"attack.step_size": "2/255"}, "attack step size: 0.007 (paper), 2/255 (here)"),
+        ({"attack.random_init": "none"}, "attack initialisation: uniform (paper), none (here)"),
+        ({"attack_mode": "train"}, "attack mode: eval (paper), train (here)"),
+        ({"objective": "trades"}, "loss: at (paper), trades (here)"),
+        ({"data.validation": 0.06}, "validation share: 0.02 (paper), 0.06 (here)"),
+        ({"data.augment": "none"}, "augmentation: crop-flip (paper), none (here)"),
+        ({"selection": "last"}, "selection: epoch 75 (paper), last epoch (here)"),
+        ({"averaging": "ema"}, "averaging: none (paper), ema (here)"),
+        ({"update": "awp"}, "update: plain (paper), awp (here)"),
+        ({"reduction": "normalised"}, "reduction: mean (paper), normalised (here)"),
+        ({"schedules": [{"name": "ccm"}]}, "class schedules: none (paper), ccm (here)"),
+        ({"precision.dtype": "bfloat16"}, "precision: float32 (paper), bfloat16 (here)"),
+        ({"checkpoint_epochs": [5, 6, 20]}, "evaluated epochs: 5-7 (paper), 5-6, 20 (here)"),
+        ({}, "evaluated epochs: 5-7 (paper), none (here)"),
+    ],
+)
+def test_each_changed_setting_is_a_deviation(override: dict[str, Any], line: str) -> None:
+    more = {"evaluated epochs": "5-7"} if line.startswith("evaluated") else {}
+    stated = ItemSettings(trainings={"AT": [_stated(more)]})
+    assert line in _lines(stated, {"AT": Training(recipe="at", overrides=override)})
+
+
+def test_each_recipe_field_is_compared() -> None:
+    """A new field of recipes must be compared, or listed as no setting of a paper."""
+    base = TIAN.with_overrides(selection="overall")
+    before = training_settings(recipe_at(base, Training(recipe="at")), base)
+    changed: dict[str, Any] = {
+        "data.name": None,  # the scale has the data set
+        "data.validation": 0.1,
+        "data.augment": "none",
+        "data.unlabelled": {"name": "unlabelled.npz", "teacher": "teacher"},
+        "model.name": "lenet",
+        "model.width": 2,
+        "threat": "Linf:0.1",
+        "objective": "mart",
+        "attack": "fgsm",
+        "attack_mode": "train",
+        "schedules": [{"name": "ccm"}],
+        "reduction": "normalised",
+        "update": "awp",
+        "optimizer": {"name": "adam", "lr": 0.1},
+        "lr_schedule": "cosine",
+        "averaging": "ema",
+        "selection": "worst",
+        "validation_attack": "pgd:steps=3",
+        "epochs": 10,
+        "batch_size": 5,
+        "checkpoint_epochs": [3],
+        "precision.dtype": "bfloat16",
+    }
+    fields = {field.name for field in dataclasses.fields(Recipe)} - {"data", "model", "precision"}
+    for part in ("data", "model", "precision"):
+        fields |= {f"{part}.{field.name}" for field in dataclasses.fields(getattr(Recipe(), part))}
+    assert fields == set(changed) | NOT_COMPARED
+    small = dataclasses.replace(base, train=500)
+    for field, value in changed.items():
+        if value is not None:
+            scale = small if field == "data.unlabelled" else base
+            after = training_settings(recipe_at(scale, Training(recipe="at", overrides={field: value})), scale)
+            assert {**after, "training images": "all"} != before, field
+
+
+def test_parameters_of_parts() -> None:
+    own = training_settings(recipe_at(FULL, Training(recipe="cfa-trades")), FULL)
+    expected = {
+        "loss beta": 6,
+        "class schedules": "ccm, ccr",
+        "ccm lambda1": 0.3,
+        "ccr lambda2": 0.5,
+        "averaging": "fawa",
+        "averaging decay": 0.85,
+        "averaging start epoch": 50,
+        "averaging threshold": 0.2,
+        "attack initialisation": "normal",
+        "attack loss": "kl",
+        "validation attack": "pgd, 10 steps of 2/255",
+    }
+    assert {name: own[name] for name in expected} == expected
+    standard = training_settings(recipe_at(FULL, Training(recipe="standard")), FULL)
+    assert standard["attack"] == "none"
+    assert not set(ATTACK) & set(standard)
+    lis = training_settings(recipe_at(TIAN, Training(recipe="he-lis")), TIAN)
+    assert (lis["criterion"], lis["criterion margin"], lis["lis last"]) == ("he", 0, 75)
+
+
+def test_a_part_that_is_missing_deviates_once() -> None:
+    stated = ItemSettings(trainings={"AT": [_stated(recipe="cfa-at", scale=FULL)]})
+    lines = _lines(stated, {"AT": Training(recipe="at")}, FULL)
+    assert lines == [
+        "class schedules: ccm (paper), none (here)",
+        "averaging: fawa (paper), none (here)",
+    ]
+
+
+def test_lost_options_of_a_part_deviate() -> None:
+    stated = ItemSettings(trainings={"AT": [_stated(recipe="cfa-at", scale=FULL)]})
+    relative = Training(recipe="cfa-at", overrides={"averaging.gate": "relative"})
+    assert _lines(stated, {"AT": relative}, FULL) == [
+        "averaging gate: absolute (paper), relative (here)",
+        "averaging threshold: 0.2 (paper), 0.8 (here)",
+    ]
+    stated = ItemSettings(trainings={"AT": [_stated({"averaging limit": 1})]})
+    ema = Training(recipe="at", overrides={"averaging": "ema"})
+    assert "averaging limit: 1 (paper), none (here)" in _lines(stated, {"AT": ema})
+
+
+def test_evaluated_epochs_may_be_more_than_those_of_the_paper() -> None:
+    stated = ItemSettings(trainings={"AT": [_stated({"evaluated epochs": "5-7, 10-20 in steps of 5"})]})
+    more = Training(recipe="at", overrides={"checkpoint_epochs": [1, 5, 6, 7, 10, 15, 20, 30]})
+    assert _lines(stated, {"AT": more}) == []
+    assert epoch_ranges([5, 6, 7, 10, 20, 30, 41]) == "5-7, 10-30 in steps of 10, 41"
+
+
+def test_equal_deviations_share_a_line() -> None:
+    stated = ItemSettings(trainings={"*": [_stated()]}, evaluations=[_evaluation()])
+    at = Training(recipe="at")
+    wide = Training(recipe="at", overrides={"model.name": "wrn-34-10"})
+    slow = {"optimizer.lr": 0.01}
+    assert _lines(stated, {"one": at, "other": wide}) == ["other: network: resnet18 (paper), wrn-34-10 (here)"]
+    both = _lines(
+        stated, {"one": Training(recipe="at", overrides=slow), "other": Training(recipe="at", overrides=slow)}
+    )
+    assert both == ["learning rate: 0.1 (paper), 0.01 (here)"]
+    radius = dataclasses.replace(TIAN, threat="Linf:8/255")
+    lines = _lines(stated, {"one": at, "other": at}, radius)
+    assert "all; evaluation: threat: Linf:0.031 (paper), Linf:8/255 (here)" in lines
+
+
+def _evaluation(**more: Any) -> PaperSettings:
+    values: dict[str, Any] = {
+        "data set": ("cifar10",),
+        "test images": ("all",),
+        "threat": ("Linf:0.031",),
+        "steps": (20,),
+    }
+    return PaperSettings(name="evaluation", source="a test", values={**values, **more}, code={})
+
+
+def test_evaluation() -> None:
+    assert evaluation_settings(TIAN)["threat"] == "Linf:0.031"
+    assert "steps" not in evaluation_settings(TIAN), "those of the paper, unless the scale replaces them"
+    assert evaluation_settings(FASHION)["step size"] == pytest.approx(0.005)
+    stated = ItemSettings(trainings={"*": [_stated(scale=FASHION)]}, evaluations=[_evaluation(steps=(50,))])
+    scale = dataclasses.replace(FASHION, few=None)
+    assert _lines(stated, {"AT": Training(recipe="at")}, scale) == [
+        "evaluation: test images: all (paper), 2,000 (here)",
+        "evaluation: threat: Linf:0.031 (paper), Linf:0.05 (here)",
+        "evaluation: steps: 50 (paper), 20 (here)",
+    ]
+
+
+def test_values_of_a_sweep_that_are_not_trained() -> None:
+    swept = _stated({"loss beta": (1.0, 6.0, 8.0)}, "trades")
+    stated = ItemSettings(trainings={"*": [dataclasses.replace(swept, sweep=("loss beta",))]})
+    some = {f"b{beta}": Training(recipe="trades", overrides={"objective.beta": beta}) for beta in (1, 6)}
+    assert _lines(stated, some) == ["further values of loss beta: 8 (paper), none (here)"]
+    assert _lines(stated, {"b8": Training(recipe="trades", overrides={"objective.beta": 8}), **some}) == []
+
+
+def test_rows_and_data_sets_that_are_not_trained() -> None:
+    tables = [_stated(), _stated({"data set": "mnist"})]
+    stated = ItemSettings(trainings={"AT": tables, "MART": [_stated()], "control": ()})
+    experiment = _Declared({"AT": Training(recipe="at"), "control": Training(recipe="trades")})
+    found = compare_with(stated, experiment, TIAN)
+    assert deviation_lines(found) == [
+        "further data sets: mnist (paper), none (here)",
+        "MART: training: stated (paper), none (here)",
+    ]
+    assert found.ours == ["control"]
+
+
+def test_a_data_set_that_the_paper_does_not_use() -> None:
+    """It is compared with the first one if it takes the place of all, and is no row of the paper otherwise."""
+    tables = [_stated(scale=FULL), _stated({"data set": "svhn", "epochs": 1}, scale=FULL)]
+    stated = ItemSettings(trainings={"*": tables})
+    fashion, svhn = (Training(recipe="at", data=data) for data in ("fashion-mnist", "svhn"))
+    lines = _lines(stated, {"AT": fashion}, FULL)
+    assert "data set: cifar10 (paper), fashion-mnist (here)" in lines
+    assert not any(line.startswith("epochs") for line in lines)
+    assert "further data sets: cifar10, svhn (paper), none (here)" in lines
+    found = compare_with(stated, _Declared({"AT": svhn, "AT, more": fashion}), FULL)
+    assert found.ours == ["AT, more"]
+    lines = deviation_lines(found)
+    assert "epochs: 1 (paper), 200 (here)" in lines
+    assert "further data sets: cifar10 (paper), none (here)" in lines
+
+
+def test_trainings_with_other_seeds_are_counted() -> None:
+    stated = ItemSettings(trainings={"*": [_stated({"trainings": 3})]})
+    seeds = {f"seed {seed}": Training(recipe="at", overrides={"seed": seed}) for seed in range(3)}
+    assert _lines(stated, seeds) == []
+    del seeds["seed 2"]
+    assert _lines(stated, seeds) == ["trainings: 3 (paper), 2 (here)"]
+
+
+def test_initial_weights() -> None:
+    stated = ItemSettings(trainings={"*": [_stated({"initial weights": "random"}, "trades")]})
+    lines = _lines(stated, {"one": Training(recipe="trades"), "other": Training(recipe="trades", start="one")})
+    assert lines == ["other: initial weights: random (paper), trades (here)"]
+
+
+@pytest.mark.parametrize(
+    ("paper", "here", "deviates"),
+    [
+        ("0.031", "Linf:8/255", True),
+        ("8/255", f"Linf:{8 / 255!r}", False),
+        ("0.0314", "Linf:8/255", True),
+    ],
+)
+def test_radii(paper: str, here: str, deviates: bool) -> None:
+    stated = ItemSettings(trainings={"AT": [_stated({"threat": f"Linf:{number_text(read(paper))}"})]})
+    lines = _lines(stated, {"AT": Training(recipe="at", overrides={"threat": here})})
+    assert bool([line for line in lines if line.startswith("threat")]) == deviates
+
+
+@pytest.mark.parametrize(
+    ("milestones", "deviates"), [([0.74, 0.9], False), ([0.75, 0.91], False), ([0.73, 0.9], True), ([0.75], True)]
+)
+def test_a_milestone_may_be_one_epoch_apart(milestones: list[float], deviates: bool) -> None:
+    """At the 75th epoch: before or after it."""
+    stated = ItemSettings(trainings={"AT": [_stated()]})
+    changed = Training(recipe="at", overrides={"lr_schedule.milestones": milestones})
+    assert bool(_lines(stated, {"AT": changed})) == deviates
+
+
+def test_texts() -> None:
+    assert [number_text(value) for value in (8 / 255, 0.2, 0.031, 5000, 2e-4, "all")] == [
+        "8/255",
+        "0.2",
+        "0.031",
+        "5,000",
+        "0.0002",
+        "all",
+    ]
+    assert (text(), text(1.0, 2.0), text(None)) == ("not stated", "1 or 2", "none")
+
+
+def test_unstated_settings_do_not_deviate() -> None:
+    stated = ItemSettings(trainings={"AT": [_stated({"epochs": ()})]})
+    found = compare_with(stated, _Declared({"AT": Training(recipe="at")}), TIAN)
+    assert not found.deviations
+    assert "epochs" in found.not_stated
+    assert "learning rate" not in found.not_stated
+
+
+def test_code_has_its_own_column() -> None:
+    table = settings_table("cfa23/T1")
+    assert table is not None
+    assert table.heads == ("setting", "rows", "paper", "authors' code", "here, full", "here, reduced")
+    rows = [(row.name, *(cell.text for cell in row.cells)) for row in table.rows]
+    decay = next(row for row in rows if row[0] == "averaging decay")
+    assert decay[2:5] == ("0.85", "0.88", "0.85")
+    assert settings_table("cfa23/F1") is None
+
+
+def test_smoke_is_not_compared() -> None:
+    assert list(comparisons("kdd21/T1")) == ["full", "reduced"]
+    assert isinstance(compare("kdd21/T1", SMOKE.name), Comparison)

@@ -25,6 +25,39 @@ def test_list(classwise: Classwise) -> None:
     assert len(said.out.splitlines()) == 31
 
 
+def test_list_with_deviations_and_scales_that_were_run(classwise: Classwise, tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    assert classwise("papers", "run", "cfa23/F1", "--store", store).status == 0
+    rows = classwise("papers", "list", "cfa23", "--store", store).out.splitlines()
+    assert "run at" in rows[0]
+    assert "deviations" in rows[0]
+    by_id = {row.partition(" ")[0]: row for row in rows}
+    assert "smoke" in by_id["cfa23/F1"]
+    assert "no settings" in by_id["cfa23/F1"]
+    assert "smoke" not in by_id["cfa23/F4"]
+    assert "full 0, reduced " in by_id["cfa23/F4"]
+    items = {item["id"]: item for item in json.loads(classwise("papers", "list", "--store", store, "--json").out)}
+    assert len(items) == 150
+    assert items["cfa23/F1"]["run_at"] == ["smoke"]
+    assert items["cfa23/M3"]["settings"] == {}
+    facts = items["cfa23/T1"]["settings"]["full"]
+    assert {"row": "AT", "setting": "trainings", "paper": "5", "here": "1"} in facts["deviations"]
+    assert facts["rows"]["AT + CFA"]["ccm lambda1"] == {"paper": [0.5], "code": None, "here": 0.5}
+    assert facts["rows_not_in_the_paper"] == ["TRADES, unscaled"]
+    said = classwise("papers", "list", "--store", tmp_path / "stroe")
+    assert said.err == f"classwise: no store at {tmp_path}/stroe; papers run ID --store {tmp_path}/stroe makes one\n"
+
+
+def test_show_settings(classwise: Classwise) -> None:
+    shown = classwise("papers", "show", "cfa23/T1").out.splitlines()
+    decay = next(row for row in shown if row.startswith("averaging decay"))
+    assert decay.split()[-4:] == ["0.85", "0.88", "0.85", "0.85"]
+    assert "deviations from the paper at scale full: 3" in shown
+    assert "  trainings: 5 (paper), 1 (here)" in shown
+    assert "  not in the paper: TRADES, unscaled" in shown
+    assert "settings: a closed form; nothing is trained" in classwise("papers", "show", "cfa23/F1").out
+
+
 def test_show(classwise: Classwise) -> None:
     said = classwise("papers", "show", "kdd21/T3")
     assert said.status == 0

@@ -363,6 +363,49 @@ def test_unstated_settings_do_not_deviate() -> None:
     assert "learning rate" not in found.not_stated
 
 
+HOLDS_OUT = "validation share: 0 (paper), 0.02 (here)"
+RESNET = "network: resnet18 (paper), preactresnet18 (here)"
+
+
+@pytest.mark.parametrize(
+    ("item", "lines"),
+    [
+        (
+            "cfa23/T1",
+            [
+                "trainings: 5 (paper), 1 (here)",
+                "TRADES: loss scaled: no (paper), yes (here)",
+                "start of FRL: validation share: 0.02 (paper), 0.06 (here)",
+            ],
+        ),
+        ("cfa23/F4", []),
+        ("cfa23/F2bc", []),
+        (
+            "cfa23/F2a",
+            ["evaluated epochs: 1-200 (paper), 5-100 in steps of 5, 101-120, 125-180 in steps of 5, 181-200 (here)"],
+        ),
+        ("kdd21/F1", [HOLDS_OUT]),
+        ("kdd21/E2", [HOLDS_OUT]),
+        ("iclr21/F8", [HOLDS_OUT]),
+        ("benz20/F1", [RESNET]),
+        ("benz20/F2", []),
+        ("benz20/P1.4", []),
+    ],
+)
+def test_deviations_at_full_scale(item: str, lines: list[str]) -> None:
+    """Complete lists, written by hand; a change of a definition at full scale must change them."""
+    assert sorted(deviation_lines(compare(item, "full"))) == sorted(lines)
+
+
+def test_deviations_at_reduced_scale() -> None:
+    assert deviation_lines(compare("benz20/F2", "reduced")) == [
+        "training images: all (paper), 5,000 (here)",
+        RESNET,
+        "network width: 1 (paper), 0.25 (here)",
+        "evaluation: test images: all (paper), 1,000 (here)",
+    ]
+
+
 def test_code_has_its_own_column() -> None:
     table = settings_table("cfa23/T1")
     assert table is not None

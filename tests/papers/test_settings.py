@@ -313,6 +313,13 @@ def test_trainings_with_other_seeds_are_counted() -> None:
     assert _lines(stated, seeds) == ["trainings: 3 (paper), 2 (here)"]
 
 
+def test_repetitions_multiply_the_trainings() -> None:
+    stated = ItemSettings(trainings={"*": [_stated({"trainings": 5})]})
+    experiment = _Declared({"AT": Training(recipe="at")})
+    assert compare_with(stated, experiment, TIAN, 5).deviations == []
+    assert deviation_lines(compare_with(stated, experiment, TIAN, 3)) == ["trainings: 5 (paper), 3 (here)"]
+
+
 def test_initial_weights() -> None:
     stated = ItemSettings(trainings={"*": [_stated({"initial weights": "random"}, "trades")]})
     lines = _lines(stated, {"one": Training(recipe="trades"), "other": Training(recipe="trades", start="one")})

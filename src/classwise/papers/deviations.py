@@ -31,6 +31,7 @@ from classwise.training.recipe import Recipe
 
 EVALUATED = "evaluation"
 """Name of the row of the evaluation; on several data sets, one row for each."""
+_SEEDS = "trainings"
 _TOLERANCE = 1e-6
 _STEPS = re.compile(r"x([\d.]+) at epochs ([\d, ]+)")
 _RANGE = re.compile(r"(\d+)(?:-(\d+))?(?: in steps of (\d+))?")
@@ -118,25 +119,27 @@ class _Row:
     here: Mapping[str, Value] = field(default_factory=dict)
 
 
-def compare(item: str, scale: str) -> Comparison:
+def compare(item: str, scale: str, trainings: int = 1) -> Comparison:
     """Compare the settings of an item at a scale with those of its paper.
 
     Args:
         item: id of a runnable item, such as ``kdd21/T1``.
         scale: name of one of its scales.
+        trainings: number of repetitions with other seeds.
     """
     one = EXPERIMENTS.load(item)()
     chosen = next(value for name, value in one.scales.items() if name == scale)
-    return compare_with(item_settings(item) or ItemSettings(trainings={}), one, chosen)
+    return compare_with(item_settings(item) or ItemSettings(trainings={}), one, chosen, trainings)
 
 
-def compare_with(stated: ItemSettings, experiment: Experiment, scale: Scale) -> Comparison:
+def compare_with(stated: ItemSettings, experiment: Experiment, scale: Scale, trainings: int = 1) -> Comparison:
     """Compare the trainings of an experiment at a scale with stated settings.
 
     Args:
         stated: settings of the paper.
         experiment: experiment, which declares its trainings.
         scale: data, network and budget.
+        trainings: number of repetitions with other seeds.
     """
     rows = _rows(experiment, scale)
     if not stated.trainings and not stated.evaluations:
@@ -149,7 +152,7 @@ def compare_with(stated: ItemSettings, experiment: Experiment, scale: Scale) -> 
         if table is None or (data not in stated.data_sets and used & stated.data_sets):
             ours.append(row.name)
         else:
-            settings += _beside(row.name, table, row.here)
+            settings += _beside(row.name, table, {**row.here, _SEEDS: trainings * int(row.here[_SEEDS])})
     data_sets = [data for data in used or {scale.data} if data in stated.data_sets or not used & stated.data_sets]
     for data in sorted(data_sets) if stated.evaluations else ():
         table = on_data(stated.evaluations, data)
@@ -192,7 +195,7 @@ def _read_rows(experiment: Experiment, scale: Scale) -> tuple[_Row, ...]:
         rows.append(_Row(name, training, recipe, here))
     kinds = [(_plain(row.training), dataclasses.replace(row.recipe, seed=0).digest()) for row in rows]
     seeds = [{row.recipe.seed for row, other in zip(rows, kinds, strict=True) if other == one} for one in kinds]
-    counts = [{"trainings": len(each)} for each in seeds]
+    counts = [{_SEEDS: len(each)} for each in seeds]
     return tuple(dataclasses.replace(row, here={**row.here, **count}) for row, count in zip(rows, counts, strict=True))
 
 

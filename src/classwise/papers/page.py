@@ -159,7 +159,7 @@ def _first_with(note: Note, paper: str) -> str:
 
 def _deviations(result: Result) -> list[str] | None:
     """Deviations from the settings of the paper at the scale of a result; None if they are not compared."""
-    compared = comparisons(result.item).get(result.scale)
+    compared = comparisons(result.item, max(1, result.evidence.trainings)).get(result.scale)
     return None if compared is None or compared.reason else deviation_lines(compared)
 
 

@@ -16,10 +16,10 @@ SHOWN: tuple[Name, ...] = ("full", "reduced")
 """The scales that are compared with the paper; the numbers of smoke mean nothing."""
 
 
-def comparisons(item: str) -> dict[Name, Comparison]:
-    """Comparisons of a runnable item with its paper, by scale."""
+def comparisons(item: str, trainings: int = 1) -> dict[Name, Comparison]:
+    """Comparisons of a runnable item with its paper, by scale, for a number of repetitions with other seeds."""
     scales = EXPERIMENTS.load(item).scales
-    return {scale: compare(item, scale) for scale in SHOWN if scale in scales}
+    return {scale: compare(item, scale, trainings) for scale in SHOWN if scale in scales}
 
 
 def deviation_counts(item: str) -> str:

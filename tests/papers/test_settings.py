@@ -269,6 +269,23 @@ def test_evaluation() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("spec", "steps", "size"),
+    [
+        ("pgd:steps=10,step_size=2/255", 10, 2 / 255),
+        ("pgd:steps=7,step_size=0.5eps", 7, 0.5 * 0.031),
+        ({"name": "pgd", "steps": 5, "step_size": 0.01}, 5, 0.01),
+    ],
+)
+def test_declared_attacks(spec: Any, steps: int, size: float) -> None:
+    own = evaluation_settings(TIAN, {"robust": spec})
+    assert (own["attacks"], own["steps"]) == ("pgd", steps)
+    assert own["step size"] == pytest.approx(size)
+    several = evaluation_settings(FASHION, {"one": spec, "other": "square"})
+    assert several["attacks"] == "pgd, square"
+    assert "steps" not in several
+
+
 def test_values_of_a_sweep_that_are_not_trained() -> None:
     swept = _stated({"loss beta": (1.0, 6.0, 8.0)}, "trades")
     stated = ItemSettings(trainings={"*": [dataclasses.replace(swept, sweep=("loss beta",))]})
@@ -386,6 +403,7 @@ RESNET = "network: resnet18 (paper), preactresnet18 (here)"
             ],
         ),
         ("cfa23/F4", []),
+        ("cfa23/E1", ["evaluation: attacks: pgd (paper), apgd-ce, apgd-t, fab-t, square (here)"]),
         ("cfa23/F2bc", []),
         (
             "cfa23/F2a",
@@ -405,6 +423,8 @@ def test_deviations_at_full_scale(item: str, lines: list[str]) -> None:
 
 
 def test_deviations_at_reduced_scale() -> None:
+    attacks = "evaluation: attacks: apgd-ce, apgd-t, fab-t, square (paper), pgd (here)"
+    assert attacks in deviation_lines(compare("cfa23/T1", "reduced"))
     assert deviation_lines(compare("benz20/F2", "reduced")) == [
         "training images: all (paper), 5,000 (here)",
         RESNET,

@@ -158,7 +158,7 @@ def compare_with(stated: ItemSettings, experiment: Experiment, scale: Scale, tra
         table = on_data(stated.evaluations, data)
         assert table is not None
         name = EVALUATED if len(data_sets) == 1 else f"{EVALUATED}, {data}"
-        here = evaluation_settings(on_data_set(scale, data))
+        here = evaluation_settings(on_data_set(scale, data), experiment.attacks.get(scale.name))
         settings += [
             Setting(row=name, name=key, paper=table.values.get(key, ()), here=here[key], code=table.code.get(key))
             for key in EVALUATION

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
+from classwise.core.config import Spec
 from classwise.papers.claims import Test
 from classwise.papers.context import Context, Training
 from classwise.papers.measurements import Measurement
@@ -41,6 +42,8 @@ class Experiment(ABC):
     """The id of the inventory item, such as ``kdd21/T1``; also the key in the registry."""
     scales: ClassVar[Mapping[Name, Scale]]
     """The available scales by name."""
+    attacks: ClassVar[Mapping[Name, Mapping[str, Spec]]] = {}
+    """The attacks of the evaluation by scale; empty for PGD with the settings of the paper (`Context.pgd`)."""
     takes_models: ClassVar[bool] = False
     """Whether the user names the models and images of the experiment (`UserInputs`)."""
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from classwise.attacks import ATTACKS
 from classwise.attacks.base import Attack
-from classwise.core.config import describe, relative_step
+from classwise.core.config import Spec, describe, parse_spec, relative_step
 from classwise.core.threat import Threat
 from classwise.data import DATA
 from classwise.papers.scales import Scale
@@ -72,11 +72,12 @@ def training_settings(recipe: Recipe, scale: Scale) -> dict[str, Value]:
     return here | dict(_parameters(recipe, classes))
 
 
-def evaluation_settings(scale: Scale) -> dict[str, Value]:
-    """Settings of the evaluation at a scale; those of the attack only if the scale replaces the paper's.
+def evaluation_settings(scale: Scale, attacks: Mapping[str, Spec] | None = None) -> dict[str, Value]:
+    """Settings of the evaluation at a scale; those of the attack only if they are declared, or set by the scale.
 
     Args:
         scale: scale adapted to the data set.
+        attacks: the declared attacks by label; None for PGD with the settings of the paper.
     """
     here: dict[str, Value] = {
         "test images": _count(scale.test),
@@ -84,11 +85,15 @@ def evaluation_settings(scale: Scale) -> dict[str, Value]:
         "threat": _threat(scale.threat),
         "precision": scale.precision.dtype,
     }
-    if "steps" in scale.evaluation:
-        here["steps"] = scale.evaluation["steps"]
-    if "step_size" in scale.evaluation:
-        here["step size"] = _absolute(scale.evaluation["step_size"], scale.threat)
-    if scale.attack_steps is not None:
+    named = [parse_spec(spec) if isinstance(spec, str) else (spec["name"], spec) for spec in (attacks or {}).values()]
+    if named:
+        here["attacks"] = ", ".join(name for name, _ in named)
+    own = named[0][1] if len(named) == 1 else scale.evaluation
+    if "steps" in own:
+        here["steps"] = read(own["steps"])
+    if "step_size" in own:
+        here["step size"] = _absolute(own["step_size"], scale.threat)
+    if scale.attack_steps is not None and not named:
         here["steps"] = scale.attack_steps
         here["step size"] = 2 / scale.attack_steps * _radius(scale.threat)
     return here
@@ -142,7 +147,8 @@ def _step(attack: Attack, recipe: Recipe) -> float:
 
 def _absolute(step_size: float | str, threat: str) -> float:
     """A step size in the radius of a threat."""
-    factor, relative = relative_step(step_size)
+    number = read(step_size)
+    factor, relative = relative_step(number)
     return factor * _radius(threat) if relative else factor
 
 

@@ -59,7 +59,7 @@ EPOCHS = "evaluated epochs"
 """Epochs whose weights are evaluated besides the selected and the last ones; only where a paper states them."""
 ATTACK = ("threat", "attack steps", "attack step size", "attack initialisation", "attack loss", "attack mode")
 """Settings of adversarial training."""
-EVALUATION = ("test images", "images of costly attacks", "threat", "steps", "step size", "precision")
+EVALUATION = ("attacks", "test images", "images of costly attacks", "threat", "steps", "step size", "precision")
 """Settings of an evaluation; steps and step size are those of PGD."""
 _KEYS = ("extends", "source", "not stated", "code", "sweep")
 

@@ -13,6 +13,7 @@ import torch
 from classwise.analysis.epochs import images_of, measured
 from classwise.analysis.fluctuation import Fluctuation as FluctuationOfRuns
 from classwise.analysis.fluctuation import fluctuation
+from classwise.core.config import Spec
 from classwise.papers import catalogue
 from classwise.papers.claims import Test
 from classwise.papers.context import Context, Training
@@ -237,6 +238,7 @@ class UnfairChoice(Experiment):
 
     item = "cfa23/E1"
     scales: ClassVar[Mapping[Name, Scale]] = DEFAULT_SCALES
+    attacks: ClassVar[Mapping[Name, Mapping[str, Spec]]] = ATTACKS
 
     def trainings(self, scale: Scale) -> Mapping[str, Training]:
         """AT, whose second half is saved epoch by epoch."""
@@ -250,7 +252,7 @@ class UnfairChoice(Experiment):
         choices = epochs_within(context.scale, declared["AT"], (0.5, 1.0))
         robust, images = measured(trained.run, "valid", "robust").loc[list(choices)], images_of(trained.run, "valid")
         epochs = {name: selected_epoch(rule, robust, images) for name, (rule, _) in RULES.items()}
-        attacks = ATTACKS[context.scale.name]
+        attacks = self.attacks[context.scale.name]
         audits = {
             name: context.audit(trained, attacks, which=epoch_weights("last", epoch), early_stop=True)
             for name, epoch in epochs.items()

@@ -9,12 +9,14 @@ from typing import Any, ClassVar
 import numpy as np
 
 from classwise.auditing.result import Audit
+from classwise.core.config import Spec
 from classwise.core.threat import Threat
 from classwise.papers.claims import Test
 from classwise.papers.context import Context, Training
 from classwise.papers.experiment import Experiment, Findings
 from classwise.papers.experiments.estimates import average, paired_models, worst
 from classwise.papers.experiments.fair_methods import (
+    ATTACKS,
     BASES,
     NOTE,
     PAPER_GATE,
@@ -70,6 +72,7 @@ class _Ablation(Experiment):
     """Average and worst class of several methods at their best epoch, attacked."""
 
     scales: ClassVar[Mapping[Name, Scale]] = MANY_TRAININGS
+    attacks: ClassVar[Mapping[Name, Mapping[str, Spec]]] = ATTACKS
 
     @abstractmethod
     def methods(self, scale: Scale) -> Mapping[str, Method]:
@@ -202,6 +205,7 @@ class _Sweep(Experiment):
     metrics: ClassVar[Sequence[Any]]
     full_range: ClassVar[str]
     scales: ClassVar[Mapping[Name, Scale]] = MANY_TRAININGS
+    attacks: ClassVar[Mapping[Name, Mapping[str, Spec]]] = ATTACKS
 
     def covers(self, values: Sequence[float]) -> Sequence[str]:
         """Parts of the claim that the tested values cover: the whole range of the paper, or single values."""

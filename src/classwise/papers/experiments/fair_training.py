@@ -9,12 +9,14 @@ from typing import ClassVar
 
 import numpy as np
 
+from classwise.core.config import Spec
 from classwise.papers import catalogue
 from classwise.papers.claims import Test
 from classwise.papers.context import Context, Training
 from classwise.papers.experiment import Experiment, Findings
 from classwise.papers.experiments.estimates import average, paired_models, worst
 from classwise.papers.experiments.fair_methods import (
+    ATTACKS,
     BASES,
     CHOSEN,
     METHODS,
@@ -47,6 +49,7 @@ class _Methods(Experiment):
     """Rows of the main table of cfa23."""
 
     scales: ClassVar[Mapping[Name, Scale]] = DEFAULT_SCALES
+    attacks: ClassVar[Mapping[Name, Mapping[str, Spec]]] = ATTACKS
     methods: ClassVar[Mapping[str, Method]] = METHODS
 
     def trainings(self, scale: Scale) -> Mapping[str, Training]:

@@ -2,22 +2,38 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from classwise.analysis.homing import Homing
 from classwise.auditing.outcomes import Outcomes
+from classwise.data.images import Images
+from classwise.data.masks import GrabCut
 from classwise.papers import catalogue
 from classwise.papers.claims import evaluate
-from classwise.papers.context import Context
-from classwise.papers.experiments import coloured_background
-from classwise.papers.experiments.case_study import ATTACK, TAKER, VICTIM, accuracies, contrast
+from classwise.papers.context import Context, recipe_at
+from classwise.papers.experiments import case_study, coloured_background
+from classwise.papers.experiments.case_study import (
+    ATTACK,
+    OPENCV,
+    OWN,
+    TAKER,
+    VICTIM,
+    accuracies,
+    contrast,
+    object_masks,
+    trades_with_beta,
+)
 from classwise.papers.experiments.homing import GROUPS, class_pairs
+from classwise.papers.experiments.protocol import SCALES
 from classwise.papers.experiments.white_background import PRINTED, claims, count_rows, predictions, repaired
 from classwise.papers.store import Store
 from classwise.reporting.svg import Image
+from classwise.reporting.tables import Cell
 from classwise.stats.counts import IntArray
 
 NAMES = tuple("abcdef")
@@ -73,6 +89,64 @@ def test_accuracies_over_beta() -> None:
     frame = accuracies(found)
     assert list(frame.index) == [0.5, 6.0]
     assert frame.to_numpy() == pytest.approx(np.array([[1, 0, 1 / 3], [0.5, 0.75, 4 / 6]]))
+
+
+def plain_text(cell: Cell) -> str:
+    return cell.text.replace("\N{NO-BREAK SPACE}", " ")
+
+
+def blobs() -> Images:
+    """Bright squares on a dark background."""
+    pixels = torch.full((3, 3, 16, 16), 20, dtype=torch.uint8)
+    pixels[:, :, 5:11, 4:12] = 220
+    return Images(pixels, torch.zeros(3, dtype=torch.int64))
+
+
+def test_masks_without_opencv(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(case_study, "has_opencv", lambda: False)
+    found = object_masks(blobs())
+    assert found.masks[:, 5:11, 4:12].all()
+    assert found.masks.sum() == 3 * 6 * 8
+    assert found.method == OWN
+    assert "OpenCV, whose GrabCut is used if available, is not installed." in found.note
+    (row,) = found.table().rows
+    assert [plain_text(cell) for cell in row.cells] == ["18.8 %", "0.0 %", "0.0 %", "–", "–"]
+
+
+def test_masks_of_opencv_are_used_and_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the 48 object pixels of each mask, OpenCV's has the first row alone: here a stand-in for it."""
+
+    class First:
+        inset = 2
+
+        def __init__(self, inset: int) -> None:
+            assert inset == GrabCut().inset
+
+        def __call__(self, images: Images) -> torch.Tensor:
+            masks = torch.zeros(len(images), 16, 16, dtype=torch.bool)
+            masks[:, 5, 4:12] = True
+            return masks
+
+    monkeypatch.setattr(case_study, "has_opencv", lambda: True)
+    monkeypatch.setattr(case_study, "OpenCVGrabCut", First)
+    found = object_masks(blobs())
+    assert found.method == OPENCV
+    assert found.masks.sum() == 3 * 8
+    rows = {row.name: [plain_text(cell) for cell in row.cells] for row in found.table().rows}
+    assert rows == {
+        OPENCV: ["3.1 %", "100.0 %", "0.0 %", "0.17", "84.4 %"],
+        OWN: ["18.8 %", "0.0 %", "0.0 %", "0.17", "84.4 %"],
+    }
+    assert (
+        f"Agreement with {OWN}: mean intersection over union 0.17, 84.4\N{NO-BREAK SPACE}% of the pixels." in found.note
+    )
+
+
+def test_only_the_beta_of_one_class_differs() -> None:
+    plain, lowered = (recipe_at(SCALES["full"], one) for one in trades_with_beta(SCALES["full"], 6.0, 0.5).values())
+    assert plain.schedules == ()
+    assert lowered.schedules == ({"name": "vector-beta", "beta": {"5": 0.5}},)
+    assert dataclasses.replace(lowered, schedules=()).digest() == plain.digest()
 
 
 def test_contrast_of_two_samples() -> None:

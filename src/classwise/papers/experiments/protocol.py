@@ -14,7 +14,7 @@ from classwise.auditing.result import Audit
 from classwise.core.config import describe
 from classwise.data.images import Images
 from classwise.papers.context import Context, Training, recipe_at
-from classwise.papers.scales import CLASSWISE, DEFAULT_SCALES, FASHION, FULL, REDUCED, Name, Scale
+from classwise.papers.scales import CLASSWISE, DEFAULT_SCALES, FASHION, FULL, Name, Scale
 from classwise.papers.store import Trained
 from classwise.reporting.formatting import NONE
 from classwise.reporting.tables import Cell, Row, Table
@@ -54,10 +54,9 @@ SCALES: Mapping[Name, Scale] = {
 }
 """The tables of defences (kdd21 section 4.3, iclr21 section 3.3)."""
 TEMPERATURE_SCALES: Mapping[Name, Scale] = {
-    **SCALES,
-    "reduced": replace(REDUCED, about=f"{REDUCED.about}; 500 test images, attacked in float32", test=500),
+    name: replace(scale, about=f"{scale.about}; Temperature-PGD in float32") for name, scale in SCALES.items()
 }
-"""Temperature-PGD on the models of `SCALES`; float32 is slower, so there are fewer test images at reduced scale."""
+"""Temperature-PGD on the models of `SCALES`."""
 SPHERE_SCALES: Mapping[Name, Scale] = {**CLASSWISE, "reduced": FASHION}
 """ResNet-18 with the settings of the class-wise analysis (iclr21 appendix G): an equal budget for all models."""
 HARDEST = (3, 4)

@@ -11,6 +11,7 @@ import pytest
 from classwise.core.precision import EXACT, FAST, Precision
 from classwise.papers.catalogue import EXPERIMENTS
 from classwise.papers.context import Context, Training, recipe_at
+from classwise.papers.deviations import compare
 from classwise.papers.experiments.protocol import (
     DEFENCES,
     HYPERSPHERE,
@@ -83,6 +84,7 @@ def test_each_defence_has_the_settings_of_its_own_paper() -> None:
     losses: dict[str, Any] = {name: recipes[name].objective for name in ("TRADES", "MART", "RST")}
     assert {name: loss["beta"] for name, loss in losses.items()} == {"TRADES": 6, "MART": 6, "RST": 6}
     assert recipes["MART"].epochs == 90
+    assert recipes["RST"].selection == "last"
     assert recipes["standard"].seed != recipes["Madry"].seed
 
 
@@ -137,6 +139,12 @@ def test_step_sizes(tmp_path: Path) -> None:
     assert pgd(fashion, RST_TEST_STEP, steps=40) == {"name": "pgd", "steps": 20, "step_size": "0.1eps"}
     assert tpgd(full, 5)["step_size"] == 0.003
     assert list(temperature_grid(full)) == ["PGD", "2", "5", "10", "50"]
+
+
+@pytest.mark.parametrize("item", ITEMS)
+def test_only_the_validation_split_deviates_at_full_scale(item: str) -> None:
+    deviations = compare(item, "full").deviations
+    assert {one.setting for one in deviations} <= {"validation share"}
 
 
 class Audits:

@@ -96,7 +96,9 @@ def substitute(scale: Scale) -> Training:
 def with_rst(scale: Scale) -> Mapping[str, Training]:
     """The four defences of iclr21, and the teacher of RST, which labels `Context.spare_images`."""
     three = {name: defences(scale)[name] for name in ("Madry", "TRADES", "MART")}
-    return {**three, "standard": substitute(scale), "RST": Training(recipe="rst", teacher="standard")}
+    overrides = {"selection": "last"} if scale.name == "full" else {}  # the authors' public model
+    rst = Training(recipe="rst", overrides=overrides, teacher="standard")
+    return {**three, "standard": substitute(scale), "RST": rst}
 
 
 def pgd(context: Context, step: float = TABLE_STEP, steps: int = 20) -> dict[str, Any]:

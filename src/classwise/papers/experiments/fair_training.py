@@ -184,7 +184,7 @@ class ClassesOfAverages(_Methods):
                 estimators=[pair.part(_narrowed)],
                 unit="",
                 note=NOTE,
-                covers=(f"spread, {base}",),
+                covers=(f"spread of {base}",),
             )
             for base, pair in pairs.items()
         ]

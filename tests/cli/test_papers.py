@@ -102,7 +102,7 @@ def test_run_and_page(classwise: Classwise, tmp_path: Path) -> None:
         (["run", "kdd21/T1", "--model", "a.pt"], "kdd21/T1 takes no --model and no --data; only benz20/P1.2 does"),
         (["run", "cfa23/F1", "--data", "photos"], "cfa23/F1 takes no --model and no --data; only benz20/P1.2 does"),
         (["run", "benz20/P1.2", "--scale", "full"], "benz20/P1.2 needs --model and --data, such as --model resnet50="),
-        (["list", "--model", "a.pt"], "papers list takes no --model; it takes --json"),
+        (["list", "--model", "a.pt"], "papers list takes no --model; it takes --store and --json"),
         (["list", "kdd20"], "unknown paper 'kdd20'; did you mean 'kdd21'"),
         (["page", "cfa32"], "unknown paper 'cfa32'; did you mean 'cfa23'"),
     ],

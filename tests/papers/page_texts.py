@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from classwise.papers.catalogue import EXPERIMENTS
+from classwise.papers.settings_tables import comparisons, deviation_lines
 
 from ..reporting.test_statements import Texts
 from .statements import (
@@ -312,6 +313,29 @@ def printed_numbers(place: Place, found: re.Match[str]) -> None:
 def number_of_notes(place: Place, found: re.Match[str]) -> None:
     assert int(found[1]) == len(notes_of(place.item))
     assert found[2] == ("note" if found[1] == "1" else "notes")
+
+
+def deviations_of(result: RawResult) -> list[str] | None:
+    """Deviations from the paper's settings that a page shows, which tests/papers/test_settings.py checks by hand."""
+    compared = comparisons(result.item, max(1, result.evidence.trainings)).get(result.scale)
+    return None if compared is None or compared.reason else [plain(one) for one in deviation_lines(compared)]
+
+
+@statement("summary", r"Deviations from the paper's settings: (\d+)")
+def number_of_deviations(place: Place, found: re.Match[str]) -> None:
+    lines = deviations_of(place.below)
+    assert lines is not None
+    assert int(found[1]) == len(lines)
+
+
+@statement("li", "none")
+def no_deviations(place: Place, found: re.Match[str]) -> None:
+    assert deviations_of(place.below) == [], found
+
+
+@statement("li", r"(.+: .+ \(paper\), .+ \(here\))")
+def deviation(place: Place, found: re.Match[str]) -> None:
+    assert found[1] in (deviations_of(place.below) or ())
 
 
 @statement("summary", "(.+)")

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 
-from classwise.cli.papers import _list, _report, _report_together
+from classwise.cli.papers import STORE, _list, _report, _report_together
 from classwise.papers.catalogue import EXPERIMENTS
 from classwise.papers.page import paper_page
 from classwise.papers.store import Store
@@ -27,7 +27,7 @@ from .page_tables import (
     check_table,
     check_verdicts,
 )
-from .page_texts import SEEN, STATEMENTS, Page, Place, Section, check, printed_of
+from .page_texts import SEEN, STATEMENTS, Page, Place, Section, check, deviations_of, printed_of
 from .statements import (
     Paper,
     Shown,
@@ -71,7 +71,9 @@ def check_section(paper: Paper, section: Section) -> None:
     first = [text for text in captions if paper.first_with_figure(text) == section.name]
     assert section.of("figcaption") == first
     assert sum(text.startswith("Figure as in ") for text in section.of("p")) == len(captions) - len(first)
-    assert len(section.of("li")) == len(notes_of(section.name))
+    deviations = [deviations_of(one) for one in paper.of(section.name)]
+    lines = sum(len(one) or 1 for one in deviations if one is not None)
+    assert len(section.of("li")) == len(notes_of(section.name)) + lines
 
 
 @pytest.mark.slow
@@ -197,18 +199,35 @@ def test_every_line_of_a_run_follows_from_its_results(paper: Paper) -> None:
         assert lines == [*(changed or [f"none of the {verdicts} verdicts change"]), *claim_lines(family)]
 
 
+@pytest.mark.parametrize("run", [False, True], ids=["no store", "a store"])
 @pytest.mark.parametrize("name", ["kdd21", "iclr21", "benz20", "cfa23"])
-def test_the_list_contains_every_item_with_its_status(name: str) -> None:
-    head, *lines = printed_by(_list, [name], False)
-    assert re.split("  +", head) == ["id", "kind", "what", "status", "command, or what is missing"]
-    for line, row in zip(lines, rows_of(name), strict=True):
-        item, kind, what, status, command = re.split("  +", line)
+def test_the_list_contains_every_item_with_its_status(name: str, run: bool, tmp_path: Path) -> None:
+    rows, finished = rows_of(name), set[str]()
+    if run:
+        store = Store(tmp_path / "store")
+        finished = {next(row["id"] for row in rows if row["id"] in EXPERIMENTS)}
+        for item in finished:
+            store.result_file(item, "reduced").parent.mkdir(parents=True)
+            store.result_file(item, "reduced").write_text("{}", encoding="utf-8")
+    head, *lines = printed_by(_list, [name], tmp_path / "store" if run else STORE, False)
+    heads = ["id", "kind", "what", "status", "run at" if run else "scales", "deviations", "command, or what is missing"]
+    assert re.split("  +", head) == heads
+    starts = [head.index(one) for one in heads]
+    for line, row in zip(lines, rows, strict=True):
+        ends = [*starts[1:], None]
+        cells = [line[start:end].strip() for start, end in zip(starts, ends, strict=True)]
+        item, kind, what, status, scales, deviations, command = cells
         title = row["title"]
         assert (item, kind) == (row["id"], row["kind"])
-        assert what == title or (len(title) > 60 and len(what) <= 60 and title.startswith(what.rstrip("…")))
+        assert what == title or (len(title) > 44 and len(what) <= 44 and title.startswith(what.rstrip("…")))
         assert (status == "runnable") == (item in EXPERIMENTS)
         assert (status == "missing") == command.startswith(("not in this version", "requires "))
         assert status != "runnable" or command == f"classwise papers run {item}"
+        known = list(EXPERIMENTS.load(item).scales) if item in EXPERIMENTS else []
+        assert scales == ", ".join((["reduced"] if item in finished else []) if run else known)
+        assert bool(deviations) == (item in EXPERIMENTS)
+        counts = "|".join(rf"{scale} \d+" for scale in ("full", "reduced"))
+        assert re.fullmatch(rf"|no settings|(({counts})(, |$))*", deviations), deviations
 
 
 def test_every_statement_is_generated() -> None:

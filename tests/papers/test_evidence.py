@@ -6,6 +6,7 @@ import dataclasses
 import itertools
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from classwise.papers import runner
@@ -16,6 +17,7 @@ from classwise.papers.scales import FASHION, NAMES, REDUCED, SMOKE, Name
 from classwise.papers.store import Store, Trained
 from classwise.stats.interval_estimators import exactly, interval
 from classwise.stats.intervals import Estimate
+from classwise.stats.seeds import difference_over_seeds
 from classwise.training.folder import Run
 from classwise.training.recipe import Recipe
 
@@ -91,6 +93,23 @@ def test_confirmed_and_refuted_require_full_scale_and_intervals_over_three_train
 def test_trainings_at_full_scale(trainings: int, covered: int, text: str) -> None:
     level = dataclasses.replace(BUDGET, scale="full", trainings=trainings)
     assert verdict_text(verdict("supported", trainings=covered), level) == text
+
+
+@pytest.mark.parametrize(("sign", "texts"), [(1, ("confirmed", "supported")), (-1, ("refuted", "contradicted"))])
+def test_intervals_over_seeds_and_images(sign: int, texts: tuple[str, str]) -> None:
+    """Two methods with three seeds each: over the seeds a claim is confirmed or refuted, for fixed models it is not."""
+    random = np.random.default_rng(0)
+    first, second = (random.random((3, 400)) < rate for rate in (0.5 + 0.2 * sign, 0.5 - 0.2 * sign))
+    labels = np.zeros(400, dtype=np.int64)
+
+    def over_seeds(level: float) -> Estimate:
+        found = difference_over_seeds(first, second, labels, 1, level, paired=True)
+        return Estimate(*(100 * float(end[0]) for end in (found.difference, found.low, found.high)))
+
+    fixed = Test(claim="cfa23/C11", estimand="gain", estimators=[over_seeds])
+    level = dataclasses.replace(BUDGET, scale="full", trainings=3)
+    found = [verdict_text(one, level, short=True) for one in evaluate([dataclasses.replace(fixed, trainings=3), fixed])]
+    assert found == [f"{text} at full scale" for text in texts]
 
 
 def test_settings_name_what_differs_from_the_usual() -> None:

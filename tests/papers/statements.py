@@ -260,7 +260,7 @@ class Paper:
 
     def first_with_figure(self, caption: str) -> str:
         """The first item of the page with a figure; figures with equal captions are equal."""
-        items = [row["id"] for row in rows_of(self.name)]
+        items: list[str] = [row["id"] for row in rows_of(self.name)]
         return next(item for item in items for one in self.of(item) if caption in one.figures)
 
     def shown(self, result: RawResult) -> list[Shown]:

@@ -29,8 +29,8 @@ _FINE_TUNING: Mapping[str, Any] = {
     "lr_schedule": {"name": "step", "milestones": [0.4, 0.8], "gamma": 0.1},
 }
 """Learning rates of FRL at every scale: it fine-tunes a robust model."""
-FRL_VALIDATION = 0.06
-"""Share of the training images that FRL holds out: 300 per class of CIFAR-10."""
+FRL_SPLIT: Mapping[str, Any] = {"data.validation": 0.06}
+"""Share of the training images that FRL and its start hold out at every scale: 300 per class of CIFAR-10."""
 BASES: Mapping[Name, Sequence[str]] = {
     "smoke": ("AT", "TRADES"),
     "reduced": ("AT", "TRADES", "FAT"),
@@ -74,8 +74,8 @@ TRAININGS: Mapping[str, Training] = {
     "TRADES + CFA": Training(recipe="cfa-trades", overrides=PAPER_GATE),
     "FAT": Training(recipe="cfa-fat", overrides={"schedules": [], "averaging": EMA}),
     "FAT + CFA": Training(recipe="cfa-fat", overrides=PAPER_GATE),
-    "start of FRL": Training(recipe="trades", overrides={"data.validation": FRL_VALIDATION}),
-    "FRL": Training(recipe="frl", overrides={"averaging": EMA, **_FINE_TUNING}, start="start of FRL"),
+    "start of FRL": Training(recipe="trades", overrides=FRL_SPLIT),
+    "FRL": Training(recipe="frl", overrides={"averaging": EMA, **_FINE_TUNING, **FRL_SPLIT}, start="start of FRL"),
 }
 """Trainings of the main table. FRL starts from a TRADES model that never saw FRL's validation images."""
 METHODS: Mapping[str, Method] = {

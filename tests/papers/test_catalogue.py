@@ -9,9 +9,13 @@ from typing import Any
 import pytest
 import yaml
 
+from classwise.core.config import make
 from classwise.core.errors import ClasswiseError
 from classwise.papers import catalogue
 from classwise.papers.catalogue import EXPERIMENTS
+from classwise.papers.experiments.protocol import HYPERSPHERE
+from classwise.training import OBJECTIVES
+from classwise.training.recipe import Recipe
 
 SHARED = Path(__file__).parents[2] / ".." / "shared" / "papers"
 ITEMS = catalogue.items()
@@ -48,6 +52,19 @@ def test_every_experiment_is_an_item() -> None:
 def test_parts_of_the_library_are_covered() -> None:
     for name in ("kdd21/D1", "kdd21/M5", "kdd21/A5", "kdd21/Q3", "cfa23/M9", "cfa23/A2", "cfa23/Th4", "iclr21/M5"):
         assert catalogue.find(name).status == "covered", name
+
+
+def test_covered_items_name_the_right_part() -> None:
+    assert catalogue.find("cfa23/M3").covered_by == ("recipe cfa-fat",)
+    assert Recipe.read("cfa-fat").parts.objective == make(OBJECTIVES, {"name": "fat", "tau": [3], "milestones": []})
+    assert HYPERSPHERE["HE"].overrides == {"objective.criterion.margin": 0}
+    assert any(name.endswith(":HYPERSPHERE") for name in catalogue.find("iclr21/M3").covered_by)
+    assert not any("training" in name for name in catalogue.find("benz20/Q1").covered_by), "a quantity, not a training"
+    for name in ("D1", "D2", "D3", "D4", "D5", "D6"):
+        kinds = [reference.partition(" ")[0] for reference in catalogue.find(f"kdd21/{name}").covered_by]
+        assert kinds[:4] == ["data", "model", "recipe", "settings"]
+    assert catalogue.present("settings kdd21:class-wise mnist")
+    assert not catalogue.present("settings kdd21:class-wise minst")
 
 
 def test_references() -> None:

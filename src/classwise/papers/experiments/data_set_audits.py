@@ -32,7 +32,7 @@ DATA_SETS: Mapping[Name, Sequence[str]] = {
 SCALES: Mapping[Name, Scale] = {
     "smoke": SMOKE,
     "reduced": dataclasses.replace(
-        REDUCED, about=f"{REDUCED.about}; the other data sets as far as they are available: see the table of data sets"
+        REDUCED, about=f"{REDUCED.about}; and the other available data sets, see their table"
     ),
     "full": dataclasses.replace(TIAN, about=f"{TIAN.about}, and its other data sets; unavailable ones are skipped"),
 }

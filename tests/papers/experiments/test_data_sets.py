@@ -74,14 +74,14 @@ def plain(scale: Scale) -> Mapping[str, Any]:
 def test_the_settings_of_the_paper() -> None:
     """Appendix A.1 of kdd21, by data set."""
     common = {"weight decay": 2e-4, "step": 0.007, "steps": 10, "threat": "Linf:0.031", "epochs": 100}
-    common |= {"network": "resnet18", "drops": [0.75, 0.9], "augment": "crop-flip"}
+    common |= {"network": "resnet18", "drops": [0.74, 0.89], "augment": "crop-flip"}
     mnist = {"lr": 0.01, "step": 0.01, "steps": 40, "threat": "Linf:0.3", "network": "small-cnn", "augment": "none"}
     expected: dict[str, dict[str, Any]] = {
         "cifar10": {**common, "lr": 0.1},
         "cifar100": {**common, "lr": 0.1},
         "svhn": {**common, "lr": 0.01, "augment": "crop"},
         "stl10": {**common, "lr": 0.01},
-        "mnist": {**common, **mnist, "drops": [0.55, 0.75, 0.9]},
+        "mnist": {**common, **mnist, "drops": [0.54, 0.74, 0.89]},
     }
     for data, settings in expected.items():
         assert plain(on_data_set(SCALES["full"], data)) == settings, data
@@ -292,11 +292,12 @@ def test_gaps_of_cifar100_are_over_the_twelve_classes() -> None:
 @pytest.mark.parametrize(("right", "tested"), [(96, True), (95, False), (60, False)])
 def test_the_gap_of_mnist_needs_a_strong_model(right: int, tested: bool) -> None:
     tests, not_tested = epochs._gap_tests([audits([right] * 10, 100, data=MNIST)])
-    assert ("kdd21/C2" in {test.claim for test in tests}) == tested
+    of_mnist = {test.covers: test for test in tests if test.claim == "kdd21/C2"}
+    assert ({*of_mnist} == {("more than 95 percent overall",), ("visible gap",)}) == tested
+    assert of_mnist["more than 95 percent overall",].estimators[0](0.05).value == pytest.approx(right - 95)
     assert ("kdd21/C2" in not_tested) == (not tested)
     (gap,) = (test for test in tests if test.claim == "kdd21/C1")
     assert "minus 1" in gap.estimand
-    assert tested or f"this one has {right}.0 percent" in not_tested["kdd21/C2"]
 
 
 def test_the_table_of_data_sets() -> None:
@@ -346,15 +347,16 @@ def test_symmetry_inside_superclasses() -> None:
 
 
 def test_errors_across_superclasses_are_compared_with_chance() -> None:
-    """kdd21 C6 has two parts: rates of pairs, and the share of the errors across the superclasses."""
+    """kdd21 C6: rates of pairs, and the share of the errors across the superclasses; "rarely" is left open."""
     one = audits([30] * 10, 60, data="cifar10")
     tests, not_tested = confusion.ConfusionUnderAttack().claims(
         [one], {"cifar10": confusion._confused(one)}, {"cifar10": confusion._confused(one)}
     )
-    across = next(test for test in tests if test.covers == ("rarely across superclasses",))
+    across = next(test for test in tests if test.covers == ("less across superclasses than by chance",))
     assert across.estimators[0](0.05).value == pytest.approx(100 * (0.5 - 1 / 9))  # half of the errors stay inside
     parts = {test.covers for test in tests if test.claim == "kdd21/C6"}
-    assert parts == {(part,) for _, part in claim_parts("kdd21/C6")}
+    assert parts | {("rarely across superclasses",)} == {(part,) for _, part in claim_parts("kdd21/C6")}
+    assert len(parts) == 2
     assert set(not_tested) == {"kdd21/C7"}
 
 

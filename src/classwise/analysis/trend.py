@@ -92,7 +92,7 @@ def trend(
         run, run_split = entry if isinstance(entry, tuple) else (entry, split)
         table = measured(run, run_split, measure)
         if labels is not None:
-            table = table[[label for label in table.columns if label in labels]]
+            table = table.loc[:, table.columns.isin(list(labels))]
             if table.empty:
                 raise ClasswiseError(f"{name!r}: labels {list(labels)}: none is a class of the run")
         weights = images_of(run, run_split).reindex(table.columns).fillna(0).to_numpy(dtype=np.float64)

@@ -217,7 +217,7 @@ def audits(
     labels = np.repeat(np.arange(len(right)), per_class)
     place = np.tile(np.arange(per_class), len(right))
     predicted = np.where(place < np.asarray(right)[labels], labels, (labels + 1) % len(right))
-    about = {"superclasses": tuple(label // 2 for label in range(len(right)))}
+    about: dict[str, Any] = {"superclasses": tuple(label // 2 for label in range(len(right)))}
     about |= {"superclass_names": tuple(f"group {label}" for label in range(len(right) // 2))}
     names = [f"class {label}" for label in range(len(right))]
     table = Outcomes.from_predictions(labels, labels, {"PGD": predicted}, names, **about)

@@ -40,7 +40,7 @@ def test_the_structure_of_a_confusion_matrix(seed: int, monkeypatch: pytest.Monk
     monkeypatch.setattr(confusion, "audit_each", lambda context, kinds: ([one], {}))
     monkeypatch.setattr(confusion, "data_tables", lambda audited, absent: [])
     symmetry, groups = confusion.Symmetry().run(CONTEXT).tables
-    rows = {}
+    rows: dict[str, str] = {}
     for table in (symmetry, groups):
         (row,) = table.rows
         assert row.name == "cifar10"

@@ -25,7 +25,7 @@ from classwise.reporting.tables import Cell
 
 from .conftest import Smoke
 
-MAX_MODELS = 40
+MAX_MODELS = 46
 
 
 def test_experiments_share_models(smoke: Smoke) -> None:

@@ -389,8 +389,8 @@ def test_unstated_settings_do_not_deviate() -> None:
     assert "learning rate" not in found.not_stated
 
 
+SMALL_SETS = "; ".join(f"adversarial, {data}" for data in ("mnist", "svhn", "cifar10", "stl10", "cifar100"))
 HOLDS_OUT = "validation share: 0 (paper), 0.02 (here)"
-RESNET = "network: resnet18 (paper), preactresnet18 (here)"
 
 
 @pytest.mark.parametrize(
@@ -405,16 +405,18 @@ RESNET = "network: resnet18 (paper), preactresnet18 (here)"
             ],
         ),
         ("cfa23/F4", []),
-        ("cfa23/E1", ["evaluation: attacks: pgd (paper), apgd-ce, apgd-t, fab-t, square (here)"]),
+        ("cfa23/E1", []),
         ("cfa23/F2bc", []),
-        (
-            "cfa23/F2a",
-            ["evaluated epochs: 1-200 (paper), 5-100 in steps of 5, 101-120, 125-180 in steps of 5, 181-200 (here)"],
-        ),
-        ("kdd21/F1", [HOLDS_OUT]),
-        ("kdd21/E2", [HOLDS_OUT]),
+        ("cfa23/F2a", []),
+        ("cfa23/F7", ["TRADES: loss scaled: no (paper), yes (here)"]),
+        ("kdd21/T1", [f"MART: {HOLDS_OUT}"]),
+        ("kdd21/F5bc", ["all; evaluation: threat: Linf:0.5 (paper), Linf:0.3 (here)"]),
+        ("kdd21/F1", [f"{SMALL_SETS}: {HOLDS_OUT}"]),
+        ("kdd21/E2", [f"{SMALL_SETS}: {HOLDS_OUT}"]),
         ("iclr21/F8", [HOLDS_OUT]),
-        ("benz20/F1", [RESNET]),
+        ("benz20/F1", []),
+        ("benz20/P1.1", []),
+        ("benz20/P2.2", []),
         ("benz20/F2", []),
         ("benz20/P1.4", []),
     ],
@@ -429,7 +431,7 @@ def test_deviations_at_reduced_scale() -> None:
     assert attacks in deviation_lines(compare("cfa23/T1", "reduced"))
     assert deviation_lines(compare("benz20/F2", "reduced")) == [
         "training images: all (paper), 5,000 (here)",
-        RESNET,
+        "network: resnet18 (paper), preactresnet18 (here)",
         "network width: 1 (paper), 0.25 (here)",
         "evaluation: test images: all (paper), 1,000 (here)",
     ]

@@ -126,6 +126,13 @@ FULL = Scale(
 )
 """Hours to days on a GPU."""
 
+RESNET18 = replace(
+    FULL,
+    about="ResNet-18 on CIFAR-10, as in benz20, with the training of cfa23 in 200 epochs, since benz20 states none",
+    overrides={"model.name": "resnet18"},
+)
+"""The network of the preliminary results and plans of benz20."""
+
 TIAN = replace(
     FULL,
     about="ResNet-18 on CIFAR-10, 100 epochs, as in the appendix of kdd21",
@@ -152,6 +159,7 @@ OWN_DATA: Sequence[str] = ("fashion-mnist", "tiny-imagenet")
 _ATTACKS = ("attack", "validation_attack")
 _PLAIN = {"data.augment": "crop"}  # house numbers are not flipped
 _SLOW = {"optimizer.lr": 0.01}
+_LAST_EPOCH = {"selection": "last", "data.validation": 0}
 _PGD_40 = {"steps": 40, "step_size": 0.01}
 _PAPER_SETTINGS: Mapping[str, Mapping[str, Any]] = {
     MNIST: {
@@ -170,7 +178,7 @@ _PAPER_SETTINGS: Mapping[str, Mapping[str, Any]] = {
     "imagenet": {
         "threat": "Linf:0.007",
         "evaluation": {"steps": 50, "step_size": 0.003},
-        "overrides": {"model.name": "resnet50", "epochs": 15, "optimizer.weight_decay": 2e-4},
+        "overrides": {"model.name": "resnet50", "epochs": 15, "optimizer.weight_decay": 2e-4, **_LAST_EPOCH},
     },
 }
 """Differences of a data set from CIFAR-10 at full scale: appendix A.1 of kdd21."""
@@ -196,7 +204,7 @@ def on_data_set(scale: Scale, data: str) -> Scale:
     """Adapt a scale to another data set; on its own data set it is unchanged, so that models are shared.
 
     At full scale, the settings are those of the paper. At reduced scale, they are those of `FASHION` with the radius of
-    the data set. ImageNet has no reduced settings; its training differs, see `fast_training`.
+    the data set. ImageNet has no reduced settings; its trainings are declared in `data_set_audits`.
     """
     if data == scale.data:
         return scale
@@ -217,5 +225,9 @@ def other_data(claim: str, scale: Scale) -> dict[str, str]:
 
 DEFAULT_SCALES: Mapping[Name, Scale] = {"smoke": SMOKE, "reduced": REDUCED, "full": FULL}
 MANY_TRAININGS: Mapping[Name, Scale] = {**DEFAULT_SCALES, "reduced": FASHION}
+PRELIMINARY: Mapping[Name, Scale] = {**DEFAULT_SCALES, "full": RESNET18}
+"""Scales of benz20 for few trainings."""
+PLANS: Mapping[Name, Scale] = {**MANY_TRAININGS, "full": RESNET18}
+"""Scales of benz20 for many trainings."""
 CLASSWISE: Mapping[Name, Scale] = {**DEFAULT_SCALES, "full": TIAN}
 """Scales of the class-wise analysis of kdd21 and iclr21."""

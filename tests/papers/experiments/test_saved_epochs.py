@@ -13,7 +13,7 @@ from classwise.data.images import Images
 from classwise.papers.catalogue import EXPERIMENTS
 from classwise.papers.context import Context, Training, recipe_at
 from classwise.papers.experiments.adjacent_epochs import WINDOW
-from classwise.papers.experiments.radius_and_beta import AFTER_DROP, AT_END, LATE, figure_epochs
+from classwise.papers.experiments.radius_and_beta import AFTER_DROP, AT_END, LATE, every_epoch
 from classwise.papers.experiments.saved_epochs import WindowMeans, best_by_other_half, epochs_within
 from classwise.papers.scales import FULL
 
@@ -29,12 +29,12 @@ def test_the_windows_of_the_paper(window: tuple[float, float], first: int, last:
 
 
 def test_the_epochs_of_the_radius_figure() -> None:
-    """The curve is evaluated every fifth epoch, the two windows at every epoch; the training saves all of them."""
-    expected = {*range(5, 201, 5), *range(101, 121), *range(181, 201)}
-    assert figure_epochs(FULL, AT) == sorted(expected)
+    """The training saves every epoch for the curve."""
+    expected = tuple(range(1, 201))
+    assert every_epoch(FULL, AT) == expected
     experiment = EXPERIMENTS.load("cfa23/F2bc")()
     for training in experiment.trainings(FULL).values():
-        assert recipe_at(FULL, training).checkpoint_epochs == tuple(sorted(expected))
+        assert recipe_at(FULL, training).checkpoint_epochs == expected
 
 
 def test_no_image_selects_its_own_epoch() -> None:

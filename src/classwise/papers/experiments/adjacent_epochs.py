@@ -20,9 +20,9 @@ from classwise.papers.context import Context, Training
 from classwise.papers.experiment import Experiment, Findings
 from classwise.papers.experiments.estimates import paired_models, worst
 from classwise.papers.experiments.fair_methods import (
-    ATTACKS,
     NOTE,
     PAPER_GATE,
+    PGD_ATTACKS,
     RELATIVE,
     closed_gate,
     gate,
@@ -238,7 +238,7 @@ class UnfairChoice(Experiment):
 
     item = "cfa23/E1"
     scales: ClassVar[Mapping[Name, Scale]] = DEFAULT_SCALES
-    attacks: ClassVar[Mapping[Name, Mapping[str, Spec]]] = ATTACKS
+    attacks: ClassVar[Mapping[Name, Mapping[str, Spec]]] = PGD_ATTACKS
 
     def trainings(self, scale: Scale) -> Mapping[str, Training]:
         """AT, whose second half is saved epoch by epoch."""
@@ -272,8 +272,8 @@ class UnfairChoice(Experiment):
             ("selected by", "epoch (from 1)", "validation", "test", "printed"),
             rows,
             f"Validation: PGD of the training on {int(images.sum())} held-out images, which select among the epochs "
-            f"{choices[0]} to {choices[-1]}, so these values are biased upwards. Test: the attack of cfa23/T1, on "
-            "other images. Small print: 95 % confidence intervals.",
+            f"{choices[0]} to {choices[-1]}, so these values are biased upwards. Test: the attack of the "
+            "table of settings, on other images. Small print: 95 % confidence intervals.",
         )
         places = [float(epoch) for epoch in robust.index]
         each = [counts_at(int(epoch), robust, images) for epoch in robust.index]

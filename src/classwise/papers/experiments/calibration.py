@@ -20,6 +20,7 @@ from classwise.papers.experiments.fair_methods import (
     BASES,
     NOTE,
     PAPER_GATE,
+    PGD_ATTACKS,
     RELATIVE,
     TRAININGS,
     UNSCALED,
@@ -228,7 +229,9 @@ class _Sweep(Experiment):
         """Evaluate average and worst class over the hyper-parameter, and the resulting class-wise quantity."""
         values = LAMBDAS[context.scale.name]
         declared = self.trainings(context.scale)
-        evaluated = evaluate_methods(context, {name: Method(name) for name in declared}, declared, ("best",))
+        evaluated = evaluate_methods(
+            context, {name: Method(name) for name in declared}, declared, ("best",), self.attacks
+        )
         audits = {name: evaluated.audits[name, "best"] for name in declared}
         counts = {name: audit.counts("all").accuracy for name, audit in audits.items()}
         lines = []
@@ -349,6 +352,7 @@ class RegularisationBase(_Sweep):
     recipe = "trades"
     claim = "cfa23/C23"
     full_range = "worst class over lambda_2"
+    attacks = PGD_ATTACKS
     quantity = "beta"
     metrics = (worst,)
 

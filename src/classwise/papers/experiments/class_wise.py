@@ -16,7 +16,7 @@ from classwise.papers.context import Context, Training
 from classwise.papers.experiment import Experiment, Findings
 from classwise.papers.experiments.data_set_audits import DRAWN, SCALES, audit_each, data_tables, declare, no_verdict
 from classwise.papers.experiments.protocol import AT, STANDARD, under_pgd
-from classwise.papers.scales import CLASSWISE, DEFAULT_SCALES, Name, Scale
+from classwise.papers.scales import CLASSWISE, PRELIMINARY, Name, Scale
 from classwise.papers.store import Trained
 from classwise.papers.tables import Key, class_table, estimate_cell
 from classwise.reporting.figures.dots import ROW_WIDTH, Value, dot_rows
@@ -241,7 +241,7 @@ class StandardModel(Experiment):
     """benz20 Figure 1: a standard model, clean and under PGD of several radii; raw and minus the mean."""
 
     item = "benz20/F1"
-    scales: ClassVar[Mapping[Name, Scale]] = DEFAULT_SCALES
+    scales: ClassVar[Mapping[Name, Scale]] = PRELIMINARY
 
     def trainings(self, scale: Scale) -> Mapping[str, Training]:
         """A standard and an adversarially trained model."""

@@ -17,7 +17,7 @@ from classwise.papers.claims import Test
 from classwise.papers.context import Context, Training
 from classwise.papers.experiment import Experiment, Findings
 from classwise.papers.experiments.protocol import AT, PGD, STANDARD, under_pgd
-from classwise.papers.scales import DEFAULT_SCALES, Name, Scale
+from classwise.papers.scales import MNIST, REDUCED, SMOKE, TIAN, Name, Scale, on_data_set
 from classwise.papers.tables import Key, class_table, estimate_cell
 from classwise.reporting import formatting
 from classwise.reporting.figures.gallery import GalleryRow, gallery
@@ -39,33 +39,30 @@ _SMALL = {
 INSIDE = "rate inside minus across, points"
 LITTLE = 0.02
 """Change of accuracy interpreted as 'almost no effect', a fraction."""
-RADII: Mapping[Name, tuple[str, str]] = {
-    "reduced": (
-        "Linf:0.2",
-        "5,000 images of MNIST on two background colours, Linf 0.2: at 0.3 a few epochs learn only the backgrounds",
+SCALES: Mapping[Name, Scale] = {
+    "smoke": SMOKE,
+    "reduced": replace(
+        REDUCED,
+        data=MNIST,
+        threat="Linf:0.2",
+        about="5,000 images of MNIST on two background colours, Linf 0.2: at 0.3 a few epochs learn only the "
+        "backgrounds",
+        overrides={**REDUCED.overrides, **_SMALL},
     ),
-    "full": (
-        "Linf:0.3",
-        "MNIST on two background colours, Linf 0.3: at the paper's 0.5 every image can be changed to uniform grey",
-    ),
+    "full": replace(
+        on_data_set(TIAN, MNIST),
+        about="MNIST on two background colours, the training of the class-wise analysis, Linf 0.3: at the paper's 0.5 "
+        "every image can be changed to uniform grey",
+    ).with_overrides(data__validation=0),
 }
-"""Threat and description of each scale: radii at which the digits remain distinguishable."""
-
-
-def _of_mnist(name: Name) -> Scale:
-    scale, (threat, about) = DEFAULT_SCALES[name], RADII[name]
-    return replace(scale, data="mnist", threat=threat, about=about, overrides={**scale.overrides, **_SMALL})
+"""Radii at which the digits remain distinguishable."""
 
 
 class ColouredBackgrounds(Experiment):
     """kdd21 Figure 5: does the confusion follow groups of classes that share only their background?"""
 
     item = "kdd21/F5bc"
-    scales: ClassVar[Mapping[Name, Scale]] = {
-        "smoke": DEFAULT_SCALES["smoke"],
-        "reduced": _of_mnist("reduced"),
-        "full": _of_mnist("full"),
-    }
+    scales: ClassVar[Mapping[Name, Scale]] = SCALES
 
     def trainings(self, scale: Scale) -> Mapping[str, Training]:
         """Adversarial training on the coloured digits."""
@@ -143,7 +140,7 @@ class DigitsFigure(Experiment):
     """kdd21 Figure 5a: one image of each class on the background of its group."""
 
     item = "kdd21/F5a"
-    scales: ClassVar[Mapping[Name, Scale]] = ColouredBackgrounds.scales
+    scales: ClassVar[Mapping[Name, Scale]] = SCALES
 
     def run(self, context: Context) -> Findings:
         """Draw the first test image of each class; no model is trained."""
@@ -171,7 +168,7 @@ class BackgroundsAndStandardTraining(Experiment):
     """kdd21 section 6.2: standard training on coloured backgrounds, clean accuracy."""
 
     item = "kdd21/E10"
-    scales: ClassVar[Mapping[Name, Scale]] = ColouredBackgrounds.scales
+    scales: ClassVar[Mapping[Name, Scale]] = SCALES
 
     def trainings(self, scale: Scale) -> Mapping[str, Training]:
         """Standard training on grey and on coloured digits."""

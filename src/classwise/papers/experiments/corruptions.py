@@ -20,7 +20,7 @@ from classwise.papers.context import Context, Training
 from classwise.papers.experiment import Experiment, Findings
 from classwise.papers.experiments.protocol import AT, STANDARD, under_pgd
 from classwise.papers.measurements import Measurement
-from classwise.papers.scales import DEFAULT_SCALES, Name, Scale
+from classwise.papers.scales import PRELIMINARY, Name, Scale
 from classwise.papers.store import Trained
 from classwise.papers.tables import Key, class_table, estimate_cell
 from classwise.reporting.figures.lines import class_lines, line_chart
@@ -84,7 +84,7 @@ class ClassesUnderCorruptions(Experiment):
     """benz20 plan: class accuracy under corruptions, of a standard and an adversarially trained model."""
 
     item = "benz20/P4.1"
-    scales: ClassVar[Mapping[Name, Scale]] = DEFAULT_SCALES
+    scales: ClassVar[Mapping[Name, Scale]] = PRELIMINARY
 
     def trainings(self, scale: Scale) -> Mapping[str, Training]:
         """A standard and an adversarially trained model."""
@@ -122,7 +122,7 @@ class CorruptionsAndAttacks(Experiment):
     """benz20 plan: are the classes weak under corruptions also weak under attack?"""
 
     item = "benz20/P4.2"
-    scales: ClassVar[Mapping[Name, Scale]] = DEFAULT_SCALES
+    scales: ClassVar[Mapping[Name, Scale]] = PRELIMINARY
 
     def trainings(self, scale: Scale) -> Mapping[str, Training]:
         """A standard and an adversarially trained model."""

@@ -39,6 +39,10 @@ SCALES: Mapping[Name, Scale] = {
 """Scales of the class-wise analysis on all data sets."""
 FAST = Training(recipe="fast-at-three-stage")
 """Adversarial training on ImageNet, kdd21 A.1."""
+STANDARD_IMAGENET = dataclasses.replace(
+    STANDARD, overrides={**STANDARD.overrides, "optimizer.lr": 0.4, "lr_schedule": "three-stage"}
+)
+"""Standard training on ImageNet with the learning rates of `FAST`."""
 LEAST_IMAGES = 50
 """Test images of a class below which a data set gives intervals but no verdict."""
 BEYOND_CHANCE = 2
@@ -50,20 +54,27 @@ ADVERSARIAL, ROBUST = "adversarial", "PGD"
 
 
 def declare(
-    scale: Scale, kinds: Sequence[str] = KINDS, *, data_sets: Sequence[str] | None = None
+    scale: Scale, kinds: Sequence[str] = KINDS, *, data_sets: Sequence[str] | None = None, network: str = ""
 ) -> dict[str, Training]:
-    """Declare a training of each kind on each data set, those of the scale by default, named ``kind, data``."""
+    """Declare a training of each kind on each data set, those of the scale by default, named ``kind, data``.
+
+    Args:
+        scale: scale of the experiment.
+        kinds: kinds of training.
+        data_sets: names of the data sets; None for those of the scale.
+        network: network for all data sets; empty for that of each.
+    """
     return {
-        f"{kind}, {data}": dataclasses.replace(_training(kind, data), data=data)
+        f"{kind}, {data}": dataclasses.replace(_training(kind, data, network), data=data)
         for data in data_sets or DATA_SETS[scale.name]
         for kind in kinds
     }
 
 
-def _training(kind: str, data: str) -> Training:
-    if kind == "standard":
-        return STANDARD
-    return FAST if data == "imagenet" else AT
+def _training(kind: str, data: str, network: str = "") -> Training:
+    adversarial, standard = (FAST, STANDARD_IMAGENET) if data == "imagenet" else (AT, STANDARD)
+    own = standard if kind == "standard" else adversarial
+    return dataclasses.replace(own, overrides={**own.overrides, "model.name": network}) if network else own
 
 
 @dataclass(frozen=True)
@@ -172,9 +183,15 @@ def by_superclass(outcomes: Outcomes) -> Outcomes:
 
 
 def audit_each(
-    context: Context, kinds: Sequence[str] = KINDS, *, data_sets: Sequence[str] | None = None
+    context: Context, kinds: Sequence[str] = KINDS, *, data_sets: Sequence[str] | None = None, network: str = ""
 ) -> tuple[list[DataSetAudits], dict[str, str]]:
     """Train and audit models of the given kinds on each available data set, of those of the scale by default.
+
+    Args:
+        context: context of the experiment.
+        kinds: kinds of training.
+        data_sets: names of the data sets; None for those of the scale.
+        network: network for all data sets; empty for that of each.
 
     Returns:
         The audits, and for each unavailable data set the reason.
@@ -185,7 +202,7 @@ def audit_each(
     contexts, absent = context.for_data_sets(data_sets or DATA_SETS[context.scale.name])
     audited = []
     for data, own in contexts.items():
-        trained = own.train_all({kind: _training(kind, data) for kind in kinds})
+        trained = own.train_all({kind: _training(kind, data, network) for kind in kinds})
         audits = {kind: under_pgd(own, one) for kind, one in trained.items()}
         audited.append(DataSetAudits(data, own, trained, audits, own.scale.superclasses))
     return audited, absent

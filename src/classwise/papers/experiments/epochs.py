@@ -23,7 +23,7 @@ from classwise.papers.experiments.data_set_audits import (
 )
 from classwise.papers.experiments.protocol import AT
 from classwise.papers.measurements import Measurement
-from classwise.papers.scales import MANY_TRAININGS, MNIST, Name, Scale
+from classwise.papers.scales import MNIST, PLANS, Name, Scale
 from classwise.papers.tables import class_table, estimate_cell
 from classwise.reporting.tables import Cell, Row, Table
 from classwise.stats import metric_intervals
@@ -129,7 +129,7 @@ class ClassTrend(Experiment):
     """benz20 plan: accuracy and robustness of each class over training; does the weakest class change?"""
 
     item = "benz20/P1.11"
-    scales: ClassVar[Mapping[Name, Scale]] = MANY_TRAININGS
+    scales: ClassVar[Mapping[Name, Scale]] = PLANS
 
     def trainings(self, scale: Scale) -> Mapping[str, Training]:
         """One adversarially trained model."""

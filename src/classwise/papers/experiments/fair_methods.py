@@ -44,6 +44,10 @@ ATTACKS: Mapping[Name, Mapping[str, Spec]] = {
     "full": {"apgd-ce": "apgd-ce", "apgd-t": "apgd-t", "fab-t": "fab-t", "square": "square"},
 }
 """AutoAttack at full scale, a PGD as its substitute at smaller scales."""
+PGD_10: Mapping[str, Any] = {"name": "pgd", "steps": 10, "step_size": "0.25eps"}
+"""PGD-10 with step 2/255 at 8/255, for training and evaluation."""
+PGD_ATTACKS: Mapping[Name, Mapping[str, Spec]] = {**ATTACKS, "full": {"robust": PGD_10}}
+"""PGD-10 at full scale, for the items that the paper evaluates by it."""
 RUNS = {"cfa23/T1": ", mean of five runs"}
 """Number of trainings that the printed numbers average, if the paper states it."""
 CHOSEN: Mapping[str, tuple[Which, Which]] = {"best": ("best", "best-average"), "last": ("last", "average")}
@@ -139,6 +143,7 @@ def evaluate_methods(
     methods: Mapping[str, Method],
     trainings: Mapping[str, Training],
     kinds: Sequence[str] = tuple(CHOSEN),
+    attacks: Mapping[Name, Mapping[str, Spec]] = ATTACKS,
 ) -> Evaluated:
     """Train each method, and audit its model of the best and of the last epoch.
 
@@ -147,22 +152,23 @@ def evaluate_methods(
         methods: rows.
         trainings: declared trainings, those of `trainings_of`.
         kinds: ``best``, ``last`` or both.
+        attacks: attacks at each scale.
     """
     trained = context.train_all(trainings)
     runs = {name: trained[method.training].run for name, method in methods.items()}
     audits = {
-        (name, kind): _audit(context, trained[method.training], CHOSEN[kind], averaged=method.averaged)
+        (name, kind): _audit(context, trained[method.training], method.averaged, kind, attacks[context.scale.name])
         for name, method in methods.items()
         for kind in kinds
     }
     return Evaluated(runs, audits)
 
 
-def _audit(context: Context, trained: Trained, names: tuple[Which, Which], *, averaged: bool) -> Audit:
-    which = names[averaged]
+def _audit(context: Context, trained: Trained, averaged: bool, kind: str, attacks: Mapping[str, Spec]) -> Audit:
+    which = CHOSEN[kind][averaged]
     if which not in trained.run.saved_weights():  # averaging starts after the end of this training
-        which = names[0]
-    return context.audit(trained, ATTACKS[context.scale.name], which=which, early_stop=True)
+        which = CHOSEN[kind][0]
+    return context.audit(trained, attacks, which=which, early_stop=True)
 
 
 def pair_cell(counts: ClassCounts, least: Callable[[ClassCounts], Estimate] = metric_intervals.worst) -> Cell:

@@ -21,7 +21,7 @@ from classwise.papers.experiment import Experiment, Findings
 from classwise.papers.experiments.class_wise import class_dots
 from classwise.papers.experiments.protocol import AT, STANDARD, under_pgd
 from classwise.papers.measurements import Measurement
-from classwise.papers.scales import FASHION, FULL, SMOKE, Name, Scale
+from classwise.papers.scales import FASHION, RESNET18, SMOKE, Name, Scale
 from classwise.papers.store import Trained
 from classwise.papers.tables import estimate_cell
 from classwise.reporting import formatting
@@ -139,7 +139,7 @@ class NonRobust(_FeatureSet):
     scales: ClassVar[Mapping[Name, Scale]] = {
         "smoke": SMOKE,
         "reduced": replace(_FEWER, about=f"{_FEWER.about}; the set by PGD of 40 steps inside an L2 ball of 1"),
-        "full": FULL,
+        "full": RESNET18,
     }
 
     def source(self, scale: Scale) -> Training:
@@ -164,7 +164,7 @@ class Robust(_FeatureSet):
             SMOKE, about=f"{SMOKE.about}; the network that constructs the set replaces a newly trained one"
         ),
         "reduced": replace(_FEWER, about=f"{_FEWER.about}; the set in 150 steps with a network trained in an L2 ball"),
-        "full": FULL,
+        "full": RESNET18,
     }
 
     def source(self, scale: Scale) -> Training:

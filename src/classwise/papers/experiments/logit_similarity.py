@@ -17,7 +17,7 @@ from classwise.papers.claims import CORRELATION, Test
 from classwise.papers.context import Context, Training
 from classwise.papers.experiment import Experiment, Findings
 from classwise.papers.experiments.protocol import AT, STANDARD, under_pgd
-from classwise.papers.scales import DEFAULT_SCALES, Name, Scale
+from classwise.papers.scales import PRELIMINARY, Name, Scale
 from classwise.papers.tables import estimate_cell
 from classwise.reporting import formatting
 from classwise.reporting.figures.points import scatter
@@ -35,7 +35,7 @@ class SimilarityAndRobustness(Experiment):
     """benz20 plan: correlation of the greatest logit cosine of each class with its accuracy."""
 
     item = "benz20/P2.4"
-    scales: ClassVar[Mapping[Name, Scale]] = DEFAULT_SCALES
+    scales: ClassVar[Mapping[Name, Scale]] = PRELIMINARY
 
     def trainings(self, scale: Scale) -> Mapping[str, Training]:
         """An adversarially trained and a standard model."""

@@ -17,7 +17,7 @@ from classwise.papers.context import Context, Training
 from classwise.papers.experiment import Experiment, Findings
 from classwise.papers.experiments.protocol import under_pgd
 from classwise.papers.measurements import IMAGES, Measurement
-from classwise.papers.scales import MANY_TRAININGS, Name, Scale
+from classwise.papers.scales import PLANS, Name, Scale
 from classwise.papers.store import Trained
 from classwise.papers.tables import Key, class_table, estimate_cell
 from classwise.reporting.figures.points import scatter
@@ -216,7 +216,7 @@ def _below(label: int) -> Statistic:
 class _Technique(Experiment):
     """Several settings of one technique compared with plain adversarial training."""
 
-    scales: ClassVar[Mapping[Name, Scale]] = MANY_TRAININGS
+    scales: ClassVar[Mapping[Name, Scale]] = PLANS
     for_weakest: ClassVar[bool] = False
 
     def trainings(self, scale: Scale) -> Mapping[str, Training]:
@@ -315,7 +315,7 @@ class EqualClasses(Experiment):
     """benz20 plan, scenario 1: all classes are equally important; worst class against average."""
 
     item = "benz20/P3.2"
-    scales: ClassVar[Mapping[Name, Scale]] = MANY_TRAININGS
+    scales: ClassVar[Mapping[Name, Scale]] = PLANS
 
     def run(self, context: Context) -> Findings:
         """Compare all techniques; the one selected on validation images is tested on the test images."""
@@ -360,7 +360,7 @@ class OneClass(Experiment):
     """benz20 plan, scenario 2: one class is critical, and the others should lose little."""
 
     item = "benz20/P3.3"
-    scales: ClassVar[Mapping[Name, Scale]] = MANY_TRAININGS
+    scales: ClassVar[Mapping[Name, Scale]] = PLANS
 
     def run(self, context: Context) -> Findings:
         """Compare techniques for the critical class, which is the weakest class of plain training."""

@@ -32,13 +32,18 @@ DEFENCES: Mapping[str, Training] = {
     "HE": Training(recipe="he"),
 }
 """The four defences of kdd21 with an equal budget."""
+_ALL_IMAGES = {"data.validation": 0}
+"""No validation split, for trainings with a fixed epoch."""
 PUBLISHED: Mapping[str, Training] = {
-    "Madry": Training(recipe="madry-wrn"),
-    "TRADES": Training(recipe="trades-wrn"),
+    "Madry": Training(recipe="madry-wrn", overrides=_ALL_IMAGES),
+    "TRADES": Training(recipe="trades-wrn", overrides=_ALL_IMAGES),
     "MART": Training(recipe="mart-wrn"),
-    "HE": Training(recipe="he-wrn"),
+    "HE": Training(recipe="he-wrn", overrides=_ALL_IMAGES),
 }
-"""The four defences of kdd21, each with the settings of its own paper for WideResNet-34-10."""
+"""The four defences of kdd21, each with the settings of its own paper for WideResNet-34-10.
+
+MART's authors evaluate the best epoch, which is selected on a validation split here.
+"""
 CAR, CAT = 1, 3
 """The most robust and the most vulnerable class of CIFAR-10 in the papers."""
 RADIUS = "Linf:0.031"
@@ -90,13 +95,14 @@ def substitute(scale: Scale) -> Training:
         return STANDARD
     schedule = {"name": "step", "milestones": [0.74, 0.89], "gamma": 0.1}
     network = {"model.name": "wrn-34-10", "optimizer.weight_decay": 2e-4, "epochs": 100, "lr_schedule": schedule}
-    return Training(recipe=STANDARD.recipe, overrides={**STANDARD.overrides, **network})
+    overrides = {**STANDARD.overrides, **network, "selection": "last", **_ALL_IMAGES}
+    return Training(recipe=STANDARD.recipe, overrides=overrides)
 
 
 def with_rst(scale: Scale) -> Mapping[str, Training]:
     """The four defences of iclr21, and the teacher of RST, which labels `Context.spare_images`."""
     three = {name: defences(scale)[name] for name in ("Madry", "TRADES", "MART")}
-    overrides = {"selection": "last"} if scale.name == "full" else {}  # the authors' public model
+    overrides = {"selection": "last", **_ALL_IMAGES} if scale.name == "full" else {}  # the authors' public model
     rst = Training(recipe="rst", overrides=overrides, teacher="standard")
     return {**three, "standard": substitute(scale), "RST": rst}
 

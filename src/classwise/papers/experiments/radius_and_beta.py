@@ -37,8 +37,6 @@ RADII: Mapping[Name, Sequence[float]] = {
 }
 """Training radii as multiples of the evaluation radius: 2/255 .. 16/255 at 8/255 in the paper."""
 BETAS: Mapping[Name, Sequence[float]] = {"smoke": (6, 8), "reduced": (1, 6, 8), "full": tuple(range(1, 9))}
-CURVE_STEP: Mapping[Name, int] = {"smoke": 1, "reduced": 1, "full": 5}
-"""Every how many epochs a model is evaluated for the curve over the epochs."""
 Window = tuple[float, float]
 AFTER_DROP: Mapping[Name, Window] = {"smoke": (0.5, 1.0), "reduced": (0.5, 0.75), "full": (0.5, 0.6)}
 """Epochs 101 to 120 of 200, as fractions; a short training has too few epochs for so narrow a window."""
@@ -55,22 +53,20 @@ NOTE = "one training at each value: intervals cover the sampling of images only"
 
 
 def radius_trainings(scale: Scale) -> dict[str, Training]:
-    """Adversarial training at each radius, by the radius in test radii; each saves the epochs of the figures."""
+    """Adversarial training at each radius, by the radius in test radii; each saves every epoch (9 GB at full scale)."""
     threat = Threat.parse(scale.threat)
     assert isinstance(threat.epsilon, float)
     declared = {}
     for factor in RADII[scale.name]:
         own = {} if factor == 1 else {"threat": f"{threat.norm}:{factor * threat.epsilon!r}"}
         training = Training(recipe="at", overrides=own)
-        declared[f"{factor:g}"] = with_checkpoints(training, figure_epochs(scale, training))
+        declared[f"{factor:g}"] = with_checkpoints(training, every_epoch(scale, training))
     return declared
 
 
-def figure_epochs(scale: Scale, training: Training) -> list[int]:
-    """Epochs of the curve and of both windows of cfa23 Figure 2."""
-    curve = [epoch for epoch in epochs_within(scale, training, (0.0, 1.0)) if epoch % CURVE_STEP[scale.name] == 0]
-    windows = [epochs_within(scale, training, window[scale.name]) for window in (AFTER_DROP, AT_END)]
-    return sorted({*curve, *windows[0], *windows[1]})
+def every_epoch(scale: Scale, training: Training) -> Sequence[int]:
+    """Epochs of the curve of cfa23 Figure 2a, among them both windows of Figures 2b and 2c."""
+    return epochs_within(scale, training, (0.0, 1.0))
 
 
 class _Radii(Experiment):
@@ -84,10 +80,10 @@ class _Radii(Experiment):
 
 
 def evaluate_radii(context: Context) -> dict[float, SavedEpochs]:
-    """Train at each radius, and audit the epochs of the figures."""
+    """Train at each radius, and audit every epoch."""
     declared = radius_trainings(context.scale)
     return {
-        float(name): audit_epochs(context, trained, figure_epochs(context.scale, declared[name]))
+        float(name): audit_epochs(context, trained, every_epoch(context.scale, declared[name]))
         for name, trained in context.train_all(declared).items()
     }
 

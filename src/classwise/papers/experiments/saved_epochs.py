@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -12,6 +11,7 @@ import pandas as pd
 from classwise.analysis.epochs import inside
 from classwise.auditing.outcomes import Outcomes
 from classwise.papers.context import Context, Training, recipe_at
+from classwise.papers.experiments.fair_methods import PGD_10
 from classwise.papers.scales import Scale
 from classwise.papers.store import Trained
 from classwise.reporting.figures.lines import OVERALL
@@ -22,8 +22,6 @@ from classwise.stats.intervals import Estimate
 from classwise.training.folder import Which, epoch_weights
 
 ATTACK = "PGD"
-PGD: Mapping[str, Any] = {"name": "pgd", "steps": 10, "step_size": "0.25eps"}
-"""PGD-10 with step 2/255 at 8/255, for training and evaluation."""
 
 
 def epochs_within(scale: Scale, training: Training, window: tuple[float, float]) -> tuple[int, ...]:
@@ -58,7 +56,7 @@ class SavedEpochs:
 
 def audit_epochs(context: Context, trained: Trained, epochs: Sequence[int], which: Which = "last") -> SavedEpochs:
     """Audit saved epochs of the online model (``last``) or of the average (``average``) on the test images."""
-    attack = {ATTACK: context.pgd(PGD)}
+    attack = {ATTACK: context.pgd(PGD_10)}
     return SavedEpochs(
         {epoch: context.audit(trained, attack, which=epoch_weights(which, epoch)).outcomes for epoch in epochs}
     )

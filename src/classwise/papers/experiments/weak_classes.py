@@ -13,7 +13,7 @@ from classwise.papers.claims import CORRELATION, Test
 from classwise.papers.context import Context, Training
 from classwise.papers.experiment import Experiment, Findings
 from classwise.papers.experiments.protocol import under_pgd
-from classwise.papers.scales import FASHION, FULL, MANY_TRAININGS, SMOKE, Name, Scale
+from classwise.papers.scales import FASHION, FULL, PLANS, SMOKE, Name, Scale
 from classwise.papers.tables import Key, class_table, estimate_cell
 from classwise.reporting.tables import Cell, Row, Table
 from classwise.stats.counts import ClassCounts
@@ -22,6 +22,8 @@ from classwise.stats.interval_estimators import interval, lowered
 Grid = Mapping[str, tuple[str, Mapping[str, Any]]]
 """Name of a setting to a recipe and its overrides."""
 ADAM_LR = 1e-3
+ADAM: Mapping[str, Any] = {"optimizer": {"name": "adam", "lr": ADAM_LR, "weight_decay": 5e-4}}
+"""The optimiser of the recipe ``at-adam``, for standard training."""
 CYCLIC_LR = 0.2
 """Maximum learning rate of the cyclic schedule."""
 DECAYS: Mapping[Name, Sequence[float]] = {
@@ -92,7 +94,7 @@ def lr_schedules(scale: Scale) -> Grid:
 class WeakClasses(Experiment):
     """Adversarial training in several settings: do the rankings of the classes agree?"""
 
-    scales: ClassVar[Mapping[Name, Scale]] = MANY_TRAININGS
+    scales: ClassVar[Mapping[Name, Scale]] = PLANS
     varied: ClassVar[Sequence[str]] = ()
 
     @abstractmethod
@@ -216,6 +218,16 @@ class Optimisation(WeakClasses):
         """Settings of the three grids, with the unmodified model once."""
         unmodified, *others = {**optimisers(scale), **weight_decays(scale), **lr_schedules(scale)}.items()
         return dict([unmodified, *(one for one in others if one[1] != unmodified[1])])
+
+    def standard(self, scale: Scale) -> Grid:
+        """The same settings of standard training; none at smoke scale."""
+        if scale.name == "smoke":
+            return {}
+        shared = {"seed": 1}  # as in the other experiments
+        return {
+            name: ("standard", {**shared, **fields, **(ADAM if recipe == "at-adam" else {})})
+            for name, (recipe, fields) in self.grid(scale).items()
+        }
 
 
 class _Networks(WeakClasses):

@@ -1,10 +1,11 @@
-"""Run benchmarks and print Markdown: ``python -m benchmarks [--quick] [NAME...]``; by default all but `comparison`."""
+"""Run benchmarks and print Markdown: ``python -m benchmarks [--quick] [NAME...]``; by default all but `LONG`."""
 
 from __future__ import annotations
 
 import sys
 
 from benchmarks import (
+    ablation,
     attacks,
     autoattack,
     comparison,
@@ -13,6 +14,7 @@ from benchmarks import (
     methods,
     scaling,
     strength,
+    training_length,
     training_step,
     worst_class,
 )
@@ -28,9 +30,10 @@ ALL = {
     "scaling": scaling.run,
     "interval-coverage": interval_coverage.run,
 }
-LONG = {"comparison": comparison.run}
+STUDIES = {study.name: study for study in (ablation.STUDY, training_length.STUDY)}
+LONG = {"comparison": comparison.run, **{name: study.run for name, study in STUDIES.items()}}
 """Benchmarks of hours or days, which run only if named."""
-REPORTS = {"comparison": comparison.report}
+REPORTS = {"comparison": comparison.report, **{name: study.report for name, study in STUDIES.items()}}
 """Functions that ``--report`` calls instead: they write the page of the finished runs."""
 
 

@@ -18,7 +18,7 @@ from typing import Any
 from classwise.core.progress import NullProgress
 from classwise.core.storage import write_text
 from classwise.data import Images, load_data
-from classwise.training.folder import Run
+from classwise.training.folder import Run, Which
 from classwise.training.posthoc.logit_adjustment import adjust_logits
 from classwise.training.posthoc.weight_interpolation import interpolate_weights
 from classwise.training.train import train
@@ -36,10 +36,14 @@ SUITES: dict[str, tuple[int | None, tuple[str, ...]]] = {
 
 @dataclass(frozen=True)
 class Scale:
-    """Sizes of the experiment: training and test images, recipe fields, attacks and epochs."""
+    """Sizes of the experiment: data, training and test images, threat, recipe fields, attacks and epochs."""
 
+    data: str = "cifar10"
     train: int = 10_000
+    validation: float = 0.1
     test: int | None = None
+    threat: str | None = None
+    """None: that of the recipe."""
     fields: Mapping[str, Any] = field(
         default_factory=lambda: {"model.width": 0.25, "precision": {"dtype": "bfloat16", "channels_last": True}}
     )
@@ -118,15 +122,17 @@ class Trained(Method):
 
     def run(self, workspace: Workspace, start: Path | None) -> Run:
         scale = workspace.scale
-        overrides: dict[str, Any] = {"data.validation": 0.1, "data.subset": scale.train, **self.overrides}
+        overrides: dict[str, Any] = {"data.validation": scale.validation, "data.subset": scale.train, **self.overrides}
         overrides |= {"epochs": scale.epochs_of(self.epochs), "seed": workspace.seed, **scale.fields}
+        if scale.threat is not None:
+            overrides["threat"] = scale.threat
         if start is not None:
             overrides["model.weights"] = str(start)
         return train(
             self.recipe,
             budget=self.budget,
             out=workspace.folder(self.name),
-            data=images("train", scale.train),
+            data=images(scale.data, "train", scale.train),
             resume=True,
             device=workspace.device,
             progress=LogProgress(f"{self.name}, seed {workspace.seed}"),
@@ -140,6 +146,22 @@ class Trained(Method):
 
 
 @dataclass(frozen=True)
+class Saved(Method):
+    """Other saved weights of a run than its default ones, such as the average of the last epoch."""
+
+    of: Trained
+    which: Which
+
+    def make(self, workspace: Workspace) -> Path:
+        weights_of(self.of, workspace, wait=True)
+        return Run.open(workspace.folder(self.of.name)).weights_file(self.which)
+
+    @property
+    def description(self) -> str:
+        return f"{self.of.description}, weights `{self.which}`"
+
+
+@dataclass(frozen=True)
 class Interpolated(Method):
     """The best interpolation of the weights of a fine-tuned model and of its start."""
 
@@ -147,7 +169,7 @@ class Interpolated(Method):
 
     def make(self, workspace: Workspace) -> Path:
         weights_of(self.of, workspace, wait=True)
-        data = images("train", workspace.scale.train)
+        data = images(workspace.scale.data, "train", workspace.scale.train)
         return interpolate_weights(workspace.folder(self.of.name), data=data, device=workspace.device).path
 
     @property
@@ -170,7 +192,7 @@ class LogitAdjusted(Method):
         return adjust_logits(
             workspace.folder(run.name),
             which="interpolated" if interpolated else None,
-            data=images("train", workspace.scale.train),
+            data=images(workspace.scale.data, "train", workspace.scale.train),
             out=path,
             device=workspace.device,
         ).path
@@ -238,8 +260,8 @@ def log(line: str) -> None:
 
 
 @cache
-def images(split: str, count: int | None) -> Images:
-    return load_data("cifar10", split=split, subset=count, seed=0)
+def images(name: str, split: str, count: int | None) -> Images:
+    return load_data(name, split=split, subset=count, seed=0)
 
 
 def weights_of(method: Method, workspace: Workspace, *, wait: bool) -> Path | None:
@@ -261,12 +283,12 @@ def names_in(variable: str) -> list[str]:
     return [name for name in os.environ.get(variable, "").split(",") if name]
 
 
-def root_folder(quick: bool) -> Path:
-    return Path(os.environ.get("KEEP", "runs/defences-quick" if quick else "runs/defences")).resolve()
+def root_folder(quick: bool, name: str = "defences") -> Path:
+    return Path(os.environ.get("KEEP", f"runs/{name}-quick" if quick else f"runs/{name}")).resolve()
 
 
-def seeds() -> list[int]:
-    return [int(seed) for seed in os.environ.get("SEEDS", "0").split(",")]
+def seeds(default: str = "0") -> list[int]:
+    return [int(seed) for seed in os.environ.get("SEEDS", default).split(",")]
 
 
 def finished(folder: Path) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import traceback
+from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks.comparison.methods import (
@@ -35,20 +36,21 @@ def run_audits(method: Method, weights: Path, workspace: Workspace) -> None:
             if not acquired or finished(folder):
                 continue
             log(f"{method.name}, seed {workspace.seed}: audit by {suite}")
-            data = images("test", count if count is not None else workspace.scale.test)
-            audit(weights, data, attacks=attacks, out=folder, resume=True, device=workspace.device)
+            scale = workspace.scale
+            data = images(scale.data, "test", count if count is not None else scale.test)
+            audit(weights, data, scale.threat, attacks, out=folder, resume=True, device=workspace.device)
 
 
-def run(*, quick: bool) -> str:
-    """Train and audit the methods that are not finished, then report."""
-    known = [each.name for each in METHODS]
+def run_methods(methods: Sequence[Method], scale: Scale, root: Path, seeds: Sequence[int]) -> None:
+    """Train and audit the methods that are not finished, seed by seed; METHODS, AUTOATTACK and DEVICE are read."""
+    known = [each.name for each in methods]
     selected = names_in("METHODS") or known
     unknown = {*selected, *names_in("AUTOATTACK")} - {*known}
     if unknown:
         sys.exit(f"unknown method {min(unknown)!r}; known: {', '.join(known)}")
-    for seed in seeds():
-        workspace = Workspace(root_folder(quick), seed, QUICK if quick else Scale(), os.environ.get("DEVICE", "cpu"))
-        for method in METHODS:
+    for seed in seeds:
+        workspace = Workspace(root, seed, scale, os.environ.get("DEVICE", "cpu"))
+        for method in methods:
             if method.name not in selected:
                 continue
             try:
@@ -59,4 +61,9 @@ def run(*, quick: bool) -> str:
                 log(f"{method.name}, seed {seed}: skipped: {error}")
             except Exception:  # noqa: BLE001  # the other methods continue
                 log(f"{method.name}, seed {seed}: skipped:\n{traceback.format_exc()}")
+
+
+def run(*, quick: bool) -> str:
+    """Train and audit the methods that are not finished, then report."""
+    run_methods(METHODS, QUICK if quick else Scale(), root_folder(quick), seeds())
     return report(quick=quick)

@@ -114,7 +114,7 @@ def accuracy_table(
     lines = []
     for name, cells in rows.items():
         if name in comparison.names:
-            row = comparison.table.loc[name]
+            row = comparison.table.loc[name].to_dict()
             lines.append(
                 [
                     *cells,

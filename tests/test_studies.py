@@ -1,0 +1,148 @@
+"""Studies over seeds: the runner on digits, the differences of seeds, and the settings of the ablation."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from benchmarks import ablation, studies, training_length
+from benchmarks.comparison.methods import Trained
+from benchmarks.studies import effect, verdict
+from benchmarks.training_length import sign_change
+
+import classwise as cw
+from classwise.auditing.comparison import Comparison
+from classwise.stats.intervals import Estimate
+from classwise.training.recipe import Recipe
+
+SELECTED = ("AT-12-selected", "AT+FAWA-12-selected", "AT-12-last", "AT+FAWA-12-last")
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A trial of one run of the study of the length of training, with two seeds."""
+    root = tmp_path_factory.mktemp("training-length")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("KEEP", str(root))
+        patch.setenv("SEEDS", "0,1")
+        patch.setenv("METHODS", ",".join(SELECTED))
+        text = training_length.STUDY.run(quick=True)
+    (root / "page.md").write_text(text, encoding="utf-8")
+    return root
+
+
+def test_one_run_has_the_online_model_and_the_average(runs: Path) -> None:
+    files = [Path((runs / "seed-1" / name / "weights.txt").read_text()) for name in SELECTED]
+    assert [file.stem for file in files] == ["best", "best-average", "last", "average"]
+    assert {file.parents[1] for file in files} == {runs / "seed-1" / "run-at-AT-12"}
+    recipe = Recipe.read(str(files[0].parents[1] / "recipe.yaml"))
+    assert (recipe.seed, recipe.epochs, str(recipe.threat)) == (1, 2, "Linf:0.1")
+
+
+def test_a_finished_study_is_not_repeated(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    files = {path: path.stat().st_mtime_ns for path in runs.glob("seed-*/**/*") if path.is_file()}
+    monkeypatch.setenv("KEEP", str(runs))
+    monkeypatch.setenv("SEEDS", "0,1")
+    monkeypatch.setenv("METHODS", ",".join(SELECTED))
+    assert training_length.STUDY.run(quick=True) == (runs / "page.md").read_text(encoding="utf-8")
+    assert {path: path.stat().st_mtime_ns for path in runs.glob("seed-*/**/*") if path.is_file()} == files
+
+
+def test_the_counts_are_those_of_the_audits(runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KEEP", str(runs))
+    monkeypatch.setattr(studies, "RESULTS", tmp_path)
+    training_length.STUDY.report(quick=False)
+    table = pd.read_csv(tmp_path / "training-length.csv")
+    assert len(table) == len(SELECTED) * 2 * 10
+    for (name, seed), rows in table.groupby(["method", "seed"]):
+        counts = cw.Audit.load(runs / f"seed-{seed}" / str(name) / "audits" / "pgd").counts()
+        assert rows["robust"].tolist() == counts.correct.tolist()
+        assert rows["n"].tolist() == counts.count.tolist()
+    assert (tmp_path / "training-length.md").read_text(encoding="utf-8").count("AT+FAWA minus AT") == 4
+
+
+def test_the_page_has_the_epochs_that_fawa_admitted(runs: Path) -> None:
+    """Of two epochs, FAWA starts at the second; its gate of 20 % is closed for so weak a model."""
+    assert "| AT+FAWA | 0 of 1, 0 of 1 | not run | not run |" in (runs / "page.md").read_text(encoding="utf-8")
+
+
+def audit(seed: int, name: str, correct: list[int]) -> cw.Audit:
+    outcomes = cw.Outcomes.from_predictions([0] * 20 + [1] * 20, attacks={"pgd": correct}, class_names=["cat", "dog"])
+    return dataclasses.replace(cw.Audit(outcomes), path=Path(f"/seed-{seed}/{name}/audits/pgd"))
+
+
+def predictions(wrong: int) -> list[int]:
+    """Predictions of 40 images of which the first ``wrong`` of class 1 are misclassified."""
+    return [0] * 20 + [0] * wrong + [1] * (20 - wrong)
+
+
+def test_an_effect_is_of_the_seeds_that_both_methods_have() -> None:
+    ours = tuple(audit(seed, "ours", predictions(wrong)) for seed, wrong in ((0, 4), (1, 8), (2, 20)))
+    base = tuple(audit(seed, "base", predictions(wrong)) for seed, wrong in ((1, 10), (0, 10)))
+    comparison = Comparison({"ours": ours, "base": base})
+    found = effect(comparison, "ours", "base")
+    assert found is not None
+    assert found.seeds == 2
+    assert found.worst.value == pytest.approx((6 + 2) / 20 / 2)
+    assert found.overall.value == pytest.approx((6 + 2) / 40 / 2)
+    assert effect(comparison, "ours", "missing") is None
+
+
+def test_a_sign_is_known_if_the_interval_excludes_zero() -> None:
+    assert verdict(Estimate(0.2, 0.1, 0.3)) == studies.UP
+    assert verdict(Estimate(-0.2, -0.3, -0.1)) == studies.DOWN
+    assert verdict(Estimate(0.2, -0.1, 0.5)) == studies.INCONCLUSIVE
+
+
+def test_a_change_of_sign_needs_two_known_signs() -> None:
+    assert sign_change([studies.UP, studies.INCONCLUSIVE, studies.DOWN]) == "supported"
+    assert sign_change([studies.UP, studies.INCONCLUSIVE]) == studies.INCONCLUSIVE
+    assert sign_change([studies.UP, studies.UP]) == f"no: {studies.UP} at every length"
+
+
+def recipes() -> dict[str, Recipe]:
+    """The recipes of the trained rows of the ablation."""
+    trained = [method for method in ablation.METHODS if isinstance(method, Trained)]
+    return {
+        each.name: Recipe.read(each.recipe, {**each.overrides, "epochs": each.epochs}, budget=each.budget)
+        for each in trained
+    }
+
+
+def test_the_rows_of_the_ablation_have_one_schedule() -> None:
+    settings = [(each.lr_schedule, each.optimizer, each.epochs) for each in recipes().values()]
+    assert all(each == settings[0] for each in settings)
+
+
+def test_a_row_of_the_ablation_lacks_one_part() -> None:
+    fields = {
+        "AWP": "update",
+        "IDBH": "data",
+        "DAFA": "schedules",
+        "FAAL": "reduction",
+        "EMA": "averaging",
+    }
+    plain = {name: dataclasses.asdict(each) for name, each in recipes().items()}
+    for part, field in fields.items():
+        removed, full, none = plain[f"no-{part}"], plain["all-parts"], plain["TRADES"]
+        assert removed[field] == none[field]
+        assert removed[field] != full[field]
+        others = [key for key in full if key not in (field, "name", "description")]
+        assert all(removed[key] == full[key] for key in others)
+
+
+def test_every_row_of_the_ablation_is_shown() -> None:
+    assert {each.name for each in ablation.METHODS} == set(ablation.SHOWN)
+
+
+def test_every_effect_is_of_methods_that_are_trained() -> None:
+    names = {method.name for method in training_length.STUDY.methods}
+    for pair in training_length.EFFECTS:
+        for label in pair:
+            for length in training_length.LENGTHS:
+                for when in training_length.SAVED:
+                    assert training_length.method_name(label, length, when) in names
+    assert len(names) == len(training_length.STUDY.methods) == np.prod([3, 2, 9])

@@ -61,10 +61,18 @@ class Study:
         if comparison is None:
             return f"no finished runs in {root}\n"
         text = self.page(comparison, self.scale_of(quick=quick), root)
+        text = text.replace("\n\n", f"\n\n{self._missing(comparison)}", 1)
         if not quick:
             (RESULTS / f"{self.name}.md").write_text(text, encoding="utf-8")
             counts_by_class(comparison).to_csv(RESULTS / f"{self.name}.csv", index=False)
         return text
+
+    def _missing(self, comparison: Comparison) -> str:
+        """A paragraph on the methods and seeds that are not finished; empty if all are."""
+        done = {name: [seed_of(audit) for audit in audits] for name, audits in comparison.audits.items()}
+        lacking = {method.name: sorted(set(seeds(SEEDS)) - set(done.get(method.name, ()))) for method in self.methods}
+        texts = [f"{name} (seed {', '.join(map(str, each))})" for name, each in lacking.items() if each]
+        return f"**Incomplete. Not run yet: {'; '.join(texts)}.**\n\n" if texts else ""
 
     def root(self, quick: bool) -> Path:
         return root_folder(quick, self.name)

@@ -95,11 +95,11 @@ def run_name(recipe: str, label: str, length: int) -> str:
 
 
 def _methods() -> Iterator[Saved]:
-    """The weights of every run, all lengths of a run before the next run."""
-    for recipe, fields, plain, averaged in RUNS:
-        for length in LENGTHS:
-            run = Trained(run_name(recipe, plain, length), recipe, fields, length)
-            for when, weights in SAVED.items():
+    """The weights of every run: all lengths of a run before the next run, and those of the last epochs at the end."""
+    for when, weights in SAVED.items():
+        for recipe, fields, plain, averaged in RUNS:
+            for length in LENGTHS:
+                run = Trained(run_name(recipe, plain, length), recipe, fields, length)
                 for label, which in zip((plain, averaged), weights, strict=True):
                     if label is not None:
                         yield Saved(method_name(label, length, when), run, which)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from pathlib import Path
 
 import numpy as np
@@ -54,6 +55,7 @@ def test_a_finished_study_is_not_repeated(runs: Path, monkeypatch: pytest.Monkey
 def test_the_counts_are_those_of_the_audits(runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KEEP", str(runs))
     monkeypatch.setattr(studies, "RESULTS", tmp_path)
+    monkeypatch.delenv("SEEDS", raising=False)
     training_length.STUDY.report(quick=False)
     table = pd.read_csv(tmp_path / "training-length.csv")
     assert len(table) == len(SELECTED) * 2 * 10
@@ -61,7 +63,12 @@ def test_the_counts_are_those_of_the_audits(runs: Path, tmp_path: Path, monkeypa
         counts = cw.Audit.load(runs / f"seed-{seed}" / str(name) / "audits" / "pgd").counts()
         assert rows["robust"].tolist() == counts.correct.tolist()
         assert rows["n"].tolist() == counts.count.tolist()
-    assert (tmp_path / "training-length.md").read_text(encoding="utf-8").count("AT+FAWA minus AT") == 4
+    page = (tmp_path / "training-length.md").read_text(encoding="utf-8")
+    assert page.count("AT+FAWA minus AT") == 4
+    missing = re.search(r"Not run yet: (.*)\.\*\*", page)
+    assert missing is not None
+    assert "AT-50-selected (seed 0, 1, 2)" in missing[1].split("; ")
+    assert "AT-12-selected (seed 2)" in missing[1].split("; ")
 
 
 def test_the_page_has_the_epochs_that_fawa_admitted(runs: Path) -> None:

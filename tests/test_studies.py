@@ -105,9 +105,11 @@ def test_a_sign_is_known_if_the_interval_excludes_zero() -> None:
 
 
 def test_a_change_of_sign_needs_two_known_signs() -> None:
-    assert sign_change([studies.UP, studies.INCONCLUSIVE, studies.DOWN]) == "supported"
-    assert sign_change([studies.UP, studies.INCONCLUSIVE]) == studies.INCONCLUSIVE
-    assert sign_change([studies.UP, studies.UP]) == f"no: {studies.UP} at every length"
+    assert sign_change([studies.UP, studies.INCONCLUSIVE, studies.DOWN], 3) == "supported"
+    assert sign_change([studies.UP, studies.DOWN], 3) == "supported"
+    assert sign_change([studies.UP, studies.INCONCLUSIVE], 2) == studies.INCONCLUSIVE
+    assert sign_change([studies.UP, studies.UP], 2) == f"no: {studies.UP} at every length"
+    assert sign_change([studies.UP, studies.UP], 3) == "not run"
 
 
 def recipes() -> dict[str, Recipe]:

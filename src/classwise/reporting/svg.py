@@ -7,10 +7,11 @@ drawing follows the theme of its page. The output is deterministic.
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,6 +29,7 @@ LETTER = 0.58
 
 Anchor = Literal["start", "middle", "end"]
 Point = tuple[float, float]
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -117,10 +119,16 @@ class Drawing:
 
     def svg(self) -> str:
         """Render an ``<svg>`` element for a page whose style sheet contains `palette.style_rules`."""
+        labels = [mark for mark in _flat(self.marks) if isinstance(mark, Label)]
+        usual = _Usual(
+            _most_common([label.size for label in labels], Label.size),
+            _most_common([label.anchor for label in labels], Label.anchor),
+        )
         return (
             f'<svg viewBox="0 0 {_n(self.width)} {_n(self.height)}" width="{_n(self.width)}" '
-            f'height="{_n(self.height)}" role="img" aria-label="{markup_text(self.label)}">'
-            + "".join(_element(mark) for mark in self.marks)
+            f'height="{_n(self.height)}" font-size="{_n(usual.size)}" text-anchor="{usual.anchor}" role="img" '
+            f'aria-label="{markup_text(self.label)}">'
+            + "".join(_element(mark, usual) for mark in self.marks)
             + "</svg>"
         )
 
@@ -185,13 +193,24 @@ def _n(value: float) -> str:
     return f"{value:.1f}".removesuffix(".0")
 
 
-def _element(mark: Mark) -> str:
+class _Usual(NamedTuple):
+    """Size and anchor of most labels of a drawing, which its other labels replace."""
+
+    size: float
+    anchor: Anchor
+
+
+def _most_common(values: Sequence[T], default: T) -> T:
+    return Counter(values).most_common(1)[0][0] if values else default
+
+
+def _element(mark: Mark, usual: _Usual) -> str:
     if isinstance(mark, Group):
         hit = ""
         if mark.box is not None:
             x, y, width, height = (_n(value) for value in mark.box)
             hit = f'<rect x="{x}" y="{y}" width="{width}" height="{height}" class="hit"/>'
-        inner = "".join(_element(child) for child in mark.marks)
+        inner = "".join(_element(child, usual) for child in mark.marks)
         return f"<g><title>{markup_text(mark.title)}</title>{hit}{inner}</g>"
     if isinstance(mark, Image):
         from classwise.reporting.image_data import data_uri
@@ -212,10 +231,11 @@ def _element(mark: Mark) -> str:
             return f'<circle cx="{_n(mark.x)}" cy="{_n(mark.y)}" r="{_n(mark.radius)}" {look}/>'
         case Label():
             turn = f' transform="rotate({_n(mark.angle)} {_n(mark.x)} {_n(mark.y)})"' if mark.angle else ""
-            anchor = f' text-anchor="{mark.anchor}"' if mark.anchor != "start" else ""
+            anchor = f' text-anchor="{mark.anchor}"' if mark.anchor != usual.anchor else ""
+            size = f' font-size="{_n(mark.size)}"' if mark.size != usual.size else ""
             weight = ' font-weight="600"' if mark.bold else ""
-            place = f'x="{_n(mark.x)}" y="{_n(mark.y)}" font-size="{_n(mark.size)}"'
-            return f"<text {place} {look}{anchor}{weight}{turn}>{markup_text(mark.text)}</text>"
+            place = f'x="{_n(mark.x)}" y="{_n(mark.y)}"'
+            return f"<text {place}{size} {look}{anchor}{weight}{turn}>{markup_text(mark.text)}</text>"
 
 
 def _opacity(value: float) -> str:

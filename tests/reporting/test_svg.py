@@ -74,17 +74,17 @@ def test_long_names_are_truncated() -> None:
     assert shorten("cat", 9) == "cat"
 
 
-def test_labels_have_their_own_size_and_anchor() -> None:
-    """The svg element has those that most labels have; all others state theirs."""
+def test_labels_have_their_own_look() -> None:
+    """The svg element has the size, anchor and style that most labels have; all others state theirs."""
     labels = [
         Label(0, 0, "a", size=11, anchor="end"),
-        Label(0, 0, "b", size=11),
+        Label(0, 0, "b", "text-soft", 11),
         Label(0, 0, "c", size=9, anchor="end"),
     ]
     root = ET.fromstring(Drawing(10, 10, "test", [Group(labels[:2], "both"), labels[2]]).svg())
     shown = [
-        (text.text, *(text.get(name, root.get(name)) for name in ("font-size", "text-anchor")))
+        (text.text, *(text.get(name, root.get(name)) for name in ("font-size", "text-anchor", "class")))
         for text in root.iter("text")
     ]
-    assert shown == [(label.text, str(label.size), label.anchor) for label in labels]
+    assert shown == [(label.text, str(label.size), label.anchor, f"m-{label.style}") for label in labels]
     assert ET.tostring(root, encoding="unicode").count("font-size") == 2

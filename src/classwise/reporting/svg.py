@@ -123,11 +123,13 @@ class Drawing:
         usual = _Usual(
             _most_common([label.size for label in labels], Label.size),
             _most_common([label.anchor for label in labels], Label.anchor),
+            _most_common([label.style for label in labels], Label.style),
         )
+        assert not STYLES[usual.style].stroke, "all marks would inherit it"
         return (
             f'<svg viewBox="0 0 {_n(self.width)} {_n(self.height)}" width="{_n(self.width)}" '
-            f'height="{_n(self.height)}" font-size="{_n(usual.size)}" text-anchor="{usual.anchor}" role="img" '
-            f'aria-label="{markup_text(self.label)}">'
+            f'height="{_n(self.height)}" font-size="{_n(usual.size)}" text-anchor="{usual.anchor}" '
+            f'class="m-{usual.style}" role="img" aria-label="{markup_text(self.label)}">'
             + "".join(_element(mark, usual) for mark in self.marks)
             + "</svg>"
         )
@@ -194,10 +196,11 @@ def _n(value: float) -> str:
 
 
 class _Usual(NamedTuple):
-    """Size and anchor of most labels of a drawing, which its other labels replace."""
+    """Size, anchor and style of most labels of a drawing, which its other labels replace."""
 
     size: float
     anchor: Anchor
+    style: str
 
 
 def _most_common(values: Sequence[T], default: T) -> T:
@@ -235,7 +238,8 @@ def _element(mark: Mark, usual: _Usual) -> str:
             size = f' font-size="{_n(mark.size)}"' if mark.size != usual.size else ""
             weight = ' font-weight="600"' if mark.bold else ""
             place = f'x="{_n(mark.x)}" y="{_n(mark.y)}"'
-            return f"<text {place}{size} {look}{anchor}{weight}{turn}>{markup_text(mark.text)}</text>"
+            style = f" {look}" if mark.style != usual.style else ""
+            return f"<text {place}{size}{style}{anchor}{weight}{turn}>{markup_text(mark.text)}</text>"
 
 
 def _opacity(value: float) -> str:

@@ -43,7 +43,6 @@ REMOVED = (
     without("no-IDBH", "IDBH"),
     without("no-DAFA", "DAFA"),
     without("no-FAAL", "FAAL"),
-    without("no-EMA", "EMA"),
     without("EMA-0.999", EMA=_SLOW_EMA),
 )
 """One part removed, or changed."""
@@ -71,7 +70,6 @@ SHOWN = {
     "no-IDBH": "without IDBH (crop and flip)",
     "no-DAFA": "without DAFA",
     "no-FAAL": "without FAAL",
-    "no-EMA": "without EMA",
     "EMA-0.999": "EMA 0.999 instead of 0.99",
     "no-AWP-IDBH": "without AWP and IDBH",
     "no-AWP-IDBH+adjusted": "without AWP and IDBH + logit adjustment",
@@ -79,7 +77,7 @@ SHOWN = {
 _CRAFT = {f"{attack}.{field}": value for attack in ("attack", "validation_attack") for field, value in
           (("steps", 5), ("step_size", "0.5eps"))}  # fmt: skip
 SCALE = Scale(
-    train=4000,
+    train=2500,
     test=2000,
     fields={
         **_CRAFT,

@@ -29,6 +29,7 @@ from classwise.auditing.comparison import Comparison
 from classwise.training.folder import Run, Which
 
 LENGTHS = (12, 50, 100)
+CLASSES = 10
 _GATE = {"averaging": {"name": "fawa", "decay": 0.85, "start_fraction": 0.25, "gate": "absolute"}}
 _CCR = {"schedules": [{"name": "ccr", "lambda2": 0.5}]}
 RUNS: tuple[tuple[str, Mapping[str, Any], str, str | None], ...] = (
@@ -59,9 +60,9 @@ _CRAFT = {f"{attack}.{field}": value for attack in ("attack", "validation_attack
           (("steps", 5), ("step_size", "0.5eps"))}  # fmt: skip
 SCALE = Scale(
     data="fashion-mnist",
-    train=3000,
+    train=1500,
     validation=1 / 3,
-    test=3000,
+    test=2000,
     threat="Linf:0.02",
     fields={
         **_NETWORK,
@@ -112,8 +113,8 @@ NOTES = """
   worst class of short trainings of so few images is above 0 %.
 - Training and validation attack: PGD with 5 steps of half the radius (the paper: 10 steps of a quarter).
 - CFA's settings are the paper's: lambda1 0.5 on AT and 0.3 on TRADES, lambda2 0.5; FAWA from 1/4 of training with
-  decay 0.85, admitting the epochs whose worst class reaches 20 % on 100 validation images per class. While no epoch
-  is admitted, the average is that of all epochs.
+  decay 0.85, admitting the epochs whose worst class reaches 20 % on {valid_per_class} validation images per class.
+  While no epoch is admitted, the average is that of all epochs.
 - AT+FAWA is the average of the run of AT, CFA-AT that of AT+CCM, CFA-TRADES that of TRADES+CCM+CCR.
 - "TRADES, scaled" is (1-b) CE + b KL with b = beta/(1+beta), the scale of CCR; "TRADES" is CE + beta KL.
 - Evaluation: PGD-20 and margin PGD-20 with steps of a tenth of the radius on {test:,} test images; an image is robust
@@ -136,6 +137,7 @@ def page(comparison: Comparison, scale: Scale, root: Path) -> str:
     """The page: answers, differences, accuracies, and epochs that FAWA admitted."""
     valid = round(scale.train * scale.validation)
     facts = {"data": scale.data, "train": scale.train - valid, "valid": valid, "test": scale.test}
+    facts["valid_per_class"] = valid // CLASSES
     parts = ["# CFA's effect and the length of training", "", NOTES.format(**facts, threat=scale.threat).strip(), ""]
     for when in SAVED:
         parts += [_effects(comparison, when)]

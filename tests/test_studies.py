@@ -132,7 +132,6 @@ def test_a_row_of_the_ablation_lacks_one_part() -> None:
         "IDBH": "data",
         "DAFA": "schedules",
         "FAAL": "reduction",
-        "EMA": "averaging",
     }
     plain = {name: dataclasses.asdict(each) for name, each in recipes().items()}
     for part, field in fields.items():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -14,7 +14,9 @@ from classwise.papers.experiments import confusion, homing
 from classwise.papers.experiments.attack_strength import WhiteBoxDrop
 from classwise.papers.experiments.data_set_audits import DataSetAudits
 from classwise.papers.experiments.estimates import mean, proportion
+from classwise.papers.experiments.fair_methods import Evaluated
 from classwise.papers.tables import estimate_cell
+from classwise.training.folder import Run
 
 from ..statements import ALPHA, facts, shows, wilson_of, z_of
 
@@ -130,3 +132,12 @@ def test_a_share_and_a_mean_of_images(right: int) -> None:
     for text, side in zip(cell.span.split(" to "), (-1, 1), strict=True):
         shows(text, 1000 * (sum(values) / 9 + side * z_of(ALPHA) * error), 2)
     assert tuple(estimate_cell(mean(values[:1]))) == ("–", "")
+
+
+@pytest.mark.parametrize(("admitted", "closed"), [([False, False], True), ([True, False], True), ([True, True], False)])
+def test_fawa_is_tested_where_it_averages(admitted: list[bool], closed: bool) -> None:
+    """With at most one admitted epoch, its average is a plain EMA or the weights of that epoch."""
+    run = cast("Run", SimpleNamespace(events=[{"event": "fawa", "admitted": each} for each in admitted]))
+    plain = cast("Run", SimpleNamespace(events=[]))
+    evaluated = Evaluated({"AT + FAWA": run, "AT": plain}, {})
+    assert evaluated.closed(["AT + FAWA", "AT"]) == (["AT + FAWA"] if closed else [])

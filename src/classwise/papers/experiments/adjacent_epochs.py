@@ -20,6 +20,7 @@ from classwise.papers.context import Context, Training
 from classwise.papers.experiment import Experiment, Findings
 from classwise.papers.experiments.estimates import paired_models, worst
 from classwise.papers.experiments.fair_methods import (
+    LEAST_ADMITTED,
     NOTE,
     PAPER_GATE,
     PGD_ATTACKS,
@@ -145,7 +146,7 @@ class Fluctuation(Experiment):
                 "the online model",
             ),
         ]
-        if not any(admitted):
+        if sum(admitted) < LEAST_ADMITTED:
             return tests, {"cfa23/C20": closed_gate(["AT + FAWA"])}
         calm = images["AT + FAWA"].part(lambda a: 0.01 - _change_of(a.min(axis=-1)), 100)
         pair = Resampled(np.concatenate([correct["AT + FAWA"], correct["AT"]]), images["AT"].labels, classes)

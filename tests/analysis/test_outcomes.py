@@ -47,6 +47,17 @@ def test_rankings_of_outcomes_have_intervals() -> None:
         ranked_alike({})
 
 
+def test_intervals_of_equal_rankings_contain_the_estimate() -> None:
+    """The correlation of a model with itself is 1, and that of noisy resamples lower."""
+    labels = np.repeat(np.arange(10), 20)
+    right = np.tile(np.arange(20), 10) < 5 + labels
+    same = Outcomes.from_predictions(labels, attacks={"weak": np.where(right, labels, (labels + 1) % 10)})
+    found = ranked_alike({"one": same, "two": same}, {"weak": "weak"}, resamples=200, permutations=99)
+    assert found.lowest.value == pytest.approx(1)
+    assert found.lowest.low < 1
+    assert found.lowest.high == found.lowest.value
+
+
 def test_drops_of_the_printed_tables() -> None:
     """iclr21 C8 and C9: Madry's class 3 drops by 16.2, class 1 by 9.6; from transfer to N attack by 36.9 and 10.0."""
     images = np.repeat(np.arange(10), 1000)

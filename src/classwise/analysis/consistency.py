@@ -99,7 +99,8 @@ def ranked_alike(
     """Compare the class rankings of several models under several attacks (kdd21 section 4.3).
 
     For the intervals the images of each model are resampled, jointly under its attacks. Rank correlations of noisy
-    accuracies are biased towards 0, and resampling doubles the bias: the intervals are too low.
+    accuracies are biased towards 0, and resampling doubles the bias: the intervals are too low, and extended to their
+    estimates where these lie outside.
 
     Args:
         audits: outcomes by the name of the model.
@@ -131,9 +132,14 @@ def ranked_alike(
     plain = consistency(pd.DataFrame(rows, index=list(names)).T, permutations=permutations, seed=seed)
     present = [name in plain.accuracies.columns for name in names]
     pairs = np.stack([_pairs(spearman_matrix(each)) for each in np.concatenate(resampled, axis=1)[:, :, present]])
-    lowest = percentiles(plain.lowest.value, np.nanmin(pairs, axis=1), alpha)
-    mean = percentiles(plain.mean.value, np.nanmean(pairs, axis=1), alpha)
+    lowest = _with_estimate(percentiles(plain.lowest.value, np.nanmin(pairs, axis=1), alpha))
+    mean = _with_estimate(percentiles(plain.mean.value, np.nanmean(pairs, axis=1), alpha))
     return Consistency(plain.accuracies, plain.correlations, lowest, mean, plain.agreement)
+
+
+def _with_estimate(found: Estimate) -> Estimate:
+    """Extend an interval to its estimate: the noise of resampling lowers correlations, and with them both ends."""
+    return found._replace(low=min(found.low, found.value), high=max(found.high, found.value))
 
 
 def _pairs(correlations: FloatArray) -> FloatArray:

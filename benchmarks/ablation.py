@@ -77,7 +77,7 @@ SHOWN = {
 _CRAFT = {f"{attack}.{field}": value for attack in ("attack", "validation_attack") for field, value in
           (("steps", 5), ("step_size", "0.5eps"))}  # fmt: skip
 SCALE = Scale(
-    train=2500,
+    train=2000,
     test=2000,
     fields={
         **_CRAFT,
@@ -108,8 +108,8 @@ NOTES = """
 - The weights of every row are those of the epoch of highest overall + worst-class robust accuracy on the validation
   split, of the online or the averaged model.
 - Logit adjustment fits a constant per class on the validation split (`classwise adjust-logits`).
-- Evaluation: PGD-20 and margin PGD-20 with steps of a tenth of the radius on {test:,} test images; an image is robust
-  if neither attack succeeds. No AutoAttack.
+- Evaluation: PGD-20 on the margin of the logits, with steps of a tenth of the radius, on {test:,} test images. No
+  AutoAttack.
 - Intervals of 95 % cover new seeds and new images (`classwise.stats.seeds`); differences are paired by seed. They are
   not corrected for the number of comparisons. The models are weak: compare rows with each other only.
 """

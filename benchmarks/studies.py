@@ -22,8 +22,8 @@ from classwise.stats.intervals import Estimate
 
 RESULTS = Path(__file__).parents[1] / "docs" / "results"
 SUITE = "pgd"
-ATTACKS = {SUITE: (None, ("pgd:steps=20,step_size=0.1eps", "pgd:steps=20,step_size=0.1eps,objective=margin"))}
-QUICK_ATTACKS = {SUITE: (None, ("pgd:steps=2", "pgd:steps=2,objective=margin"))}
+ATTACKS = {SUITE: (None, ("pgd:steps=20,step_size=0.1eps,objective=margin",))}
+QUICK_ATTACKS = {SUITE: (None, ("pgd:steps=2,objective=margin",))}
 SEEDS = "0,1,2"
 UP, DOWN, INCONCLUSIVE = "higher", "lower", "inconclusive"
 

@@ -117,8 +117,8 @@ NOTES = """
   While no epoch is admitted, the average is that of all epochs.
 - AT+FAWA is the average of the run of AT, CFA-AT that of AT+CCM, CFA-TRADES that of TRADES+CCM+CCR.
 - "TRADES, scaled" is (1-b) CE + b KL with b = beta/(1+beta), the scale of CCR; "TRADES" is CE + beta KL.
-- Evaluation: PGD-20 and margin PGD-20 with steps of a tenth of the radius on {test:,} test images; an image is robust
-  if neither attack succeeds. No AutoAttack.
+- Evaluation: PGD-20 on the margin of the logits, with steps of a tenth of the radius, on {test:,} test images. No
+  AutoAttack.
 - Weights: of the epoch of highest overall + worst-class robust accuracy on the validation split ("selected"), and of
   the last epoch.
 - Intervals of 95 % cover new seeds and new images (`classwise.stats.seeds`); differences are paired by seed. They are

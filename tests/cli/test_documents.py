@@ -185,6 +185,7 @@ SMALLER = {
     "autoattack": "pgd:steps=1",
     "checkpoint_epochs=[10, 20, 30]": "checkpoint_epochs=[1]",
     "cifar10": "digits",
+    "docs/results/papers": "runs/papers",
     "kdd21/T3": "cfa23/F1",
     "reduced": "smoke",
     "runs/epochs/checkpoints/epoch-20.safetensors": "runs/epochs/checkpoints/epoch-1.safetensors",

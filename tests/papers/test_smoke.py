@@ -145,9 +145,10 @@ def test_each_test_names_the_parts_of_its_claim(smoke: Smoke) -> None:
             assert bool(one.covers) == bool(named and one.estimand), (result.item, one.claim)
             reached |= {(one.claim, part) for part in set(one.covers) & named}
             others = set(one.covers) - named
-            assert not others or result.scale == "smoke" or others == {"cifar10"}, (result.item, one.claim, others)
+            elsewhere = all(part.partition(": ")[0] == "cifar10" for part in others)
+            assert elsewhere or result.scale == "smoke", (result.item, one.claim, others)
     tested = {one.claim for result in results for one in result.verdicts if one.covers}
-    assert tested - {claim for claim, _ in reached} <= {"cfa23/C21", "iclr21/C16"}  # tested on other data only
+    assert tested - {claim for claim, _ in reached} <= {"benz20/C5", "cfa23/C21", "iclr21/C16"}  # tested on other data only
 
 
 def test_partly_tested_claims_in_json_and_terminal(smoke: Smoke) -> None:

@@ -16,7 +16,7 @@ TINY: dict[str, object] = {
 METHODS: dict[str, dict[str, object]] = {
     "frl": {},
     "dafa": {"schedules.0.start_epoch": 1},
-    "frontier": {"schedules.0.start_epoch": 1, "update.start_fraction": 0, "averaging.decay": 0.9},
+    "frontier": {"schedules.0.start_epoch": 1, "averaging.decay": 0.9},
     "frontier-finetune": {"averaging.decay": 0.9, "epochs": 2},
     "margins-smaller": {},
     "margins-larger": {},

@@ -343,6 +343,27 @@ def caption_of_table(place: Place, found: re.Match[str]) -> None:
     assert found[1] in [table.caption for table in place.below.tables]
 
 
+def first_with_deviations(paper: Paper, lines: list[str]) -> str:
+    """The first item of the page with these deviations."""
+    items: list[str] = [row["id"] for row in rows_of(paper.name)]
+    return next(item for item in items for one in paper.of(item) if deviations_of(one) == lines)
+
+
+@statement("p", r"Deviations from the paper's settings: (\d+), those of (\w+/\S+)")
+def same_deviations(place: Place, found: re.Match[str]) -> None:
+    lines = deviations_of(place.below)
+    assert lines
+    assert int(found[1]) == len(lines)
+    assert found[2] == first_with_deviations(place.paper, lines) != place.item
+
+
+@statement("p", r"Table as in (\w+/\S+): (.+)")
+def same_table(place: Place, found: re.Match[str]) -> None:
+    first = [place.paper.first_with_table(table) for table in place.below.tables if table.caption == found[2]]
+    assert found[1] in first
+    assert found[1] != place.item
+
+
 @statement("p", r"Figure as in (\w+/\S+): (.+)")
 def same_figure(place: Place, found: re.Match[str]) -> None:
     assert found[2] in place.below.figures

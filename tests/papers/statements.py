@@ -263,6 +263,14 @@ class Paper:
         items: list[str] = [row["id"] for row in rows_of(self.name)]
         return next(item for item in items for one in self.of(item) if caption in one.figures)
 
+    def first_with_table(self, table: RawTable) -> str:
+        """The first item of the page with a table; equal tables have equal texts."""
+        items: list[str] = [row["id"] for row in rows_of(self.name)]
+        text = repr(table.table())
+        return next(
+            item for item in items for one in self.of(item) for each in one.tables if repr(each.table()) == text
+        )
+
     def shown(self, result: RawResult) -> list[Shown]:
         """Tests of a result, corrected over all results of its paper at its scale."""
         family = [

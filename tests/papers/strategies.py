@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 
 import numpy as np
@@ -99,6 +100,13 @@ def tables(draw: st.DrawFn) -> RawTable:
     )
 
 
+TWINS = {
+    "kdd21": ("kdd21/F2", "kdd21/E2"),
+    "iclr21": ("iclr21/F4", "iclr21/E1"),
+    "benz20": ("benz20/F1", "benz20/F2"),
+    "cfa23": ("cfa23/F2a", "cfa23/F2bc"),
+}
+"""Two items of each paper with equal settings, of which the second may have the tables of the first."""
 _SECONDS = st.sampled_from((0.04, 0.05, 0.25, 8.0, 61.3, 1234.56, 100000.0))
 
 
@@ -109,6 +117,8 @@ def papers(draw: st.DrawFn) -> Paper:
     runnable = [item for item in EXPERIMENTS if item.startswith(f"{name}/")]
     others = [item for item in EXPERIMENTS if not item.startswith(f"{name}/")]
     chosen = draw(st.lists(st.sampled_from(runnable), max_size=4, unique=True))
+    if TWINS[name][0] not in chosen and draw(st.booleans()):
+        chosen.append(TWINS[name][0])
     chosen += draw(st.lists(st.sampled_from(others), max_size=1))
     shared = {f"training {key}": draw(st.one_of(st.none(), _SECONDS)) for key in range(3)}
     results: list[RawResult] = []
@@ -133,4 +143,7 @@ def papers(draw: st.DrawFn) -> Paper:
                     work=None if work is None else {key: shared[key] for key in work},
                 )
             )
+    first, second = TWINS[name]
+    if second not in chosen and draw(st.booleans()):
+        results += [dataclasses.replace(one, item=second, tests=()) for one in results if one.item == first]
     return Paper(name, tuple(results))

@@ -27,7 +27,17 @@ from .page_tables import (
     check_table,
     check_verdicts,
 )
-from .page_texts import SEEN, STATEMENTS, Page, Place, Section, check, deviations_of, printed_of
+from .page_texts import (
+    SEEN,
+    STATEMENTS,
+    Page,
+    Place,
+    Section,
+    check,
+    deviations_of,
+    first_with_deviations,
+    printed_of,
+)
 from .statements import (
     Paper,
     Shown,
@@ -63,7 +73,8 @@ def check_section(paper: Paper, section: Section) -> None:
         if one.measurements:
             check_measurements(place, *tables.pop(0))
         for raw in one.tables:
-            check_table(raw, *tables.pop(0))
+            if paper.first_with_table(raw) == section.name:
+                check_table(raw, *tables.pop(0))
     if printed_of(section.name)["rows"]:
         check_printed(place, *tables.pop(0))
     assert not tables
@@ -71,8 +82,12 @@ def check_section(paper: Paper, section: Section) -> None:
     first = [text for text in captions if paper.first_with_figure(text) == section.name]
     assert section.of("figcaption") == first
     assert sum(text.startswith("Figure as in ") for text in section.of("p")) == len(captions) - len(first)
-    deviations = [deviations_of(one) for one in paper.of(section.name)]
-    lines = sum(len(one) or 1 for one in deviations if one is not None)
+    elsewhere = [
+        raw for one in paper.of(section.name) for raw in one.tables if paper.first_with_table(raw) != section.name
+    ]
+    assert sum(text.startswith("Table as in ") for text in section.of("p")) == len(elsewhere)
+    deviations = [found for one in paper.of(section.name) if (found := deviations_of(one)) is not None]
+    lines = sum(len(each) or 1 for each in deviations if not each or first_with_deviations(paper, each) == section.name)
     assert len(section.of("li")) == len(notes_of(section.name)) + lines
 
 

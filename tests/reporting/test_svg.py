@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
@@ -28,12 +29,28 @@ def test_svg_is_well_formed_and_escapes_text(drawing: Drawing) -> None:
 
 
 def test_marks_carry_style_classes_and_no_colours(drawing: Drawing) -> None:
-    assert 'class="m-bar" opacity="0.50"' in drawing.svg()
+    assert '<path d="M10 10h40v12h-40z" class="m-bar" opacity=".50"/>' in drawing.svg()
     assert "#" not in drawing.svg()
 
 
 def test_a_closed_line_is_closed_and_coordinates_are_short(drawing: Drawing) -> None:
     assert '<path d="M0 0L5 5L0 5Z" class="m-gap"/>' in drawing.svg()
+
+
+def test_lines_that_look_alike_are_one_path_without_points_on_straight_lines() -> None:
+    flat = [Line([(0, 5), (10, 5), (20.04, 5), (30, 8)], "rule"), Line([(0, 0), (0, 9)], "rule")]
+    other = [Line([(0, 0), (4, 0), (2, 0)], "guide"), Line([(1, 1)], "guide", opacity=0.5)]
+    assert re.findall(r'd="([^"]*)"', Drawing(40, 10, "", [*flat, *other]).svg()) == [
+        "M0 5L20 5L30 8M0 0L0 9",
+        "M0 0L4 0L2 0",
+        "M1 1",
+    ]
+
+
+def test_turned_labels_turn_around_their_place() -> None:
+    assert (
+        '<text transform="translate(5 6)rotate(-45)">a</text>' in Drawing(9, 9, "", [Label(5, 6, "a", angle=-45)]).svg()
+    )
 
 
 def test_an_unknown_style_fails() -> None:

@@ -106,14 +106,20 @@ def _context(name: str, store: Store | None) -> dict[str, Any]:
     }
 
 
-def _item(item: Item, results: Sequence[Result], drawn: dict[str, str]) -> dict[str, Any]:
+def _item(item: Item, results: Sequence[Result], shown: dict[str, str]) -> dict[str, Any]:
     """Values of the template for an item.
 
     Args:
         item: the item.
         results: its results.
-        drawn: drawing to the first item of the page that has it; extended by this item.
+        shown: drawing, table or list of deviations to the first item of the page that has it; extended by this item.
     """
+
+    def first(content: object) -> str:
+        """The first item that shows the content; empty if it is this item."""
+        place = shown.setdefault(content if isinstance(content, str) else repr(content), item.id)
+        return "" if place == item.id else place
+
     table = printed_table(item.id)
     return {
         "id": item.id,
@@ -132,20 +138,17 @@ def _item(item: Item, results: Sequence[Result], drawn: dict[str, str]) -> dict[
             {
                 "scale": result.scale,
                 "setting": result.setting,
-                "tables": result.tables,
+                "tables": [(table, first(table)) for table in result.tables],
                 "figures": [
-                    (checked_svg(figure.svg), figure.caption)
-                    for figure in result.figures
-                    if drawn.setdefault(figure.svg, item.id) == item.id
+                    (checked_svg(figure.svg), figure.caption) for figure in result.figures if not first(figure.svg)
                 ],
-                "same_figures": [
-                    (drawn[figure.svg], figure.caption) for figure in result.figures if drawn[figure.svg] != item.id
-                ],
+                "same_figures": [(place, figure.caption) for figure in result.figures if (place := first(figure.svg))],
                 "evidence": result.evidence.settings,
                 "verdicts": verdict_table(result.verdicts, result.evidence) if result.verdicts else None,
                 "measurements": measurement_table(result.measurements) if result.measurements else None,
                 "facts": f"{_trainings(len(result.runs))}, {_time(result)}, classwise {result.version}",
-                "deviations": _deviations(result),
+                "deviations": (lines := _deviations(result)),
+                "same_deviations": first(lines) if lines else "",
             }
             for result in results
         ],

@@ -6,6 +6,7 @@ drawing follows the theme of its page. The output is deterministic.
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -26,6 +27,9 @@ if TYPE_CHECKING:
 FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, sans-serif"
 LETTER = 0.58
 """Mean width of a letter relative to the font size, for estimates of text widths."""
+
+_STRAIGHT = 0.05
+"""Twice the area, in square pixels, of a triangle of three points that are drawn as a straight line."""
 
 Anchor = Literal["start", "middle", "end"]
 Point = tuple[float, float]
@@ -130,7 +134,7 @@ class Drawing:
             f'<svg viewBox="0 0 {_n(self.width)} {_n(self.height)}" width="{_n(self.width)}" '
             f'height="{_n(self.height)}" font-size="{_n(usual.size)}" text-anchor="{usual.anchor}" '
             f'class="m-{usual.style}" role="img" aria-label="{markup_text(self.label)}">'
-            + "".join(_element(mark, usual) for mark in self.marks)
+            + "".join(_elements(self.marks, usual))
             + "</svg>"
         )
 
@@ -207,6 +211,41 @@ def _most_common(values: Sequence[T], default: T) -> T:
     return Counter(values).most_common(1)[0][0] if values else default
 
 
+def _elements(marks: Sequence[Mark], usual: _Usual) -> Iterator[str]:
+    """The elements of marks; lines that follow each other and look alike are one path."""
+    for look, alike in itertools.groupby(marks, _look_of_line):
+        if look is None:
+            yield from (_element(mark, usual) for mark in alike)
+        else:
+            path = "".join(_path(mark) for mark in alike if isinstance(mark, Line))
+            yield f'<path d="{path}" {look}/>'
+
+
+def _look_of_line(mark: Mark) -> str | None:
+    """The attributes of an open line; None for another mark."""
+    if not isinstance(mark, Line) or mark.closed:
+        return None
+    return f"{_look(mark.style)}{_opacity(mark.opacity)}"
+
+
+def _look(style: str) -> str:
+    assert style in STYLES, style
+    return f'class="m-{style}"'
+
+
+def _path(line: Line) -> str:
+    """The path through the points of a line, without those on the straight line between their neighbours."""
+    points = [(round(x, 1), round(y, 1)) for x, y in line.points]
+    kept = points[:1]
+    for point, following in itertools.pairwise(points[1:]):
+        (x0, y0), (x1, y1), (x2, y2) = kept[-1], point, following
+        between = min(x0, x2) <= x1 <= max(x0, x2) and min(y0, y2) <= y1 <= max(y0, y2)
+        if not between or abs((x1 - x0) * (y2 - y0) - (x2 - x0) * (y1 - y0)) > _STRAIGHT:
+            kept.append(point)
+    kept += points[1:][-1:]
+    return "M" + "L".join(f"{_n(x)} {_n(y)}" for x, y in kept) + "Z" * line.closed
+
+
 def _element(mark: Mark, usual: _Usual) -> str:
     if isinstance(mark, Group):
         hit = ""
@@ -220,30 +259,31 @@ def _element(mark: Mark, usual: _Usual) -> str:
 
         place = f'x="{_n(mark.x)}" y="{_n(mark.y)}" width="{_n(mark.side)}" height="{_n(mark.side)}"'
         return f'<image {place} style="image-rendering: pixelated" href="{data_uri(mark.pixels)}"/>'
-    assert mark.style in STYLES, mark.style
-    look = f'class="m-{mark.style}"'
+    look = _look(mark.style)
     match mark:
-        case Box():
-            corner = f' rx="{_n(mark.round)}"' if mark.round else ""
+        case Box() if mark.round:
             place = f'x="{_n(mark.x)}" y="{_n(mark.y)}" width="{_n(mark.width)}" height="{_n(mark.height)}"'
-            return f"<rect {place}{corner} {look}{_opacity(mark.opacity)}/>"
+            return f'<rect {place} rx="{_n(mark.round)}" {look}{_opacity(mark.opacity)}/>'
+        case Box():
+            path = f"M{_n(mark.x)} {_n(mark.y)}h{_n(mark.width)}v{_n(mark.height)}h-{_n(mark.width)}z"
+            return f'<path d="{path}" {look}{_opacity(mark.opacity)}/>'
         case Line():
-            path = "L".join(f"{_n(x)} {_n(y)}" for x, y in mark.points)
-            return f'<path d="M{path}{"Z" * mark.closed}" {look}{_opacity(mark.opacity)}/>'
+            return f'<path d="{_path(mark)}" {look}{_opacity(mark.opacity)}/>'
         case Dot():
             return f'<circle cx="{_n(mark.x)}" cy="{_n(mark.y)}" r="{_n(mark.radius)}" {look}/>'
         case Label():
-            turn = f' transform="rotate({_n(mark.angle)} {_n(mark.x)} {_n(mark.y)})"' if mark.angle else ""
             anchor = f' text-anchor="{mark.anchor}"' if mark.anchor != usual.anchor else ""
             size = f' font-size="{_n(mark.size)}"' if mark.size != usual.size else ""
             weight = ' font-weight="600"' if mark.bold else ""
-            place = f'x="{_n(mark.x)}" y="{_n(mark.y)}"'
+            x, y = _n(mark.x), _n(mark.y)
+            turned = f'transform="translate({x} {y})rotate({_n(mark.angle)})"'
+            place = turned if mark.angle else f'x="{x}" y="{y}"'
             style = f" {look}" if mark.style != usual.style else ""
-            return f"<text {place}{size}{style}{anchor}{weight}{turn}>{markup_text(mark.text)}</text>"
+            return f"<text {place}{size}{style}{anchor}{weight}>{markup_text(mark.text)}</text>"
 
 
 def _opacity(value: float) -> str:
-    return f' opacity="{value:.2f}"' if value < 1 else ""
+    return f' opacity="{value:.2f}"'.replace("0.", ".") if value < 1 else ""
 
 
 def _add(axes: object, mark: Box | Line | Dot | Label | Image, order: int) -> None:

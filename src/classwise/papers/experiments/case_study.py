@@ -49,7 +49,7 @@ ATTACK, INVERSE = "T-PGD", 5.0
 OPENCV, OWN = "GrabCut of OpenCV", "segmentation similar to GrabCut"
 """Names of the methods of segmentation."""
 PARTS = 4
-SHOWN = 8
+SHOWN = 4
 
 
 def trades_with_beta(scale: Scale, *betas: float) -> dict[str, Training]:

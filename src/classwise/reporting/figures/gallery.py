@@ -35,7 +35,8 @@ def gallery(title: str, rows: Sequence[GalleryRow]) -> Drawing:
         rows: rows from top to bottom.
     """
     most = max(len(row.pixels) for row in rows)
-    width = max(most * (SIDE + SPACE), width_of(title, 13.5))
+    titles = [width_of(title, 13.5), *(width_of(row.title, 11) for row in rows)]
+    width = max(most * (SIDE + SPACE), *titles)
     drawing = Drawing(width, HEAD + len(rows) * (SIDE + FOOT + 8), title)
     drawing.marks.append(Label(0, 14, title, "text", 13, bold=True))
     for number, row in enumerate(rows):

@@ -13,7 +13,7 @@ NAME_LETTERS = 22
 
 
 def matrix(title: str, names: Sequence[str], values: ArrayLike, what: str) -> Drawing:
-    """Draw a symmetric matrix; large cells are labelled with their values.
+    """Draw the lower triangle and the diagonal of a symmetric matrix; large cells are labelled with their values.
 
     Args:
         title: title of the figure.
@@ -34,7 +34,7 @@ def matrix(title: str, names: Sequence[str], values: ArrayLike, what: str) -> Dr
         middle = cell * (row + 0.5)
         drawing.marks.append(Label(left - 7, top + middle + 4, name, "text", 11 if cell > 16 else 9.5, "end"))
         drawing.marks.append(Label(left + middle, top - 7, name, "text", 11 if cell > 16 else 9.5, angle=-45))
-        for column in range(size):
+        for column in range(row + 1):
             value = float(numbers[row, column])
             if np.isfinite(value):
                 place = (left + column * cell, top + row * cell, cell)

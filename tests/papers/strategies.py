@@ -100,7 +100,7 @@ def tables(draw: st.DrawFn) -> RawTable:
     )
 
 
-TWINS = {
+REPEATED = {
     "kdd21": ("kdd21/F2", "kdd21/E2"),
     "iclr21": ("iclr21/F4", "iclr21/E1"),
     "benz20": ("benz20/F1", "benz20/F2"),
@@ -117,8 +117,8 @@ def papers(draw: st.DrawFn) -> Paper:
     runnable = [item for item in EXPERIMENTS if item.startswith(f"{name}/")]
     others = [item for item in EXPERIMENTS if not item.startswith(f"{name}/")]
     chosen = draw(st.lists(st.sampled_from(runnable), max_size=4, unique=True))
-    if TWINS[name][0] not in chosen and draw(st.booleans()):
-        chosen.append(TWINS[name][0])
+    if REPEATED[name][0] not in chosen and draw(st.booleans()):
+        chosen.append(REPEATED[name][0])
     chosen += draw(st.lists(st.sampled_from(others), max_size=1))
     shared = {f"training {key}": draw(st.one_of(st.none(), _SECONDS)) for key in range(3)}
     results: list[RawResult] = []
@@ -143,7 +143,7 @@ def papers(draw: st.DrawFn) -> Paper:
                     work=None if work is None else {key: shared[key] for key in work},
                 )
             )
-    first, second = TWINS[name]
+    first, second = REPEATED[name]
     if second not in chosen and draw(st.booleans()):
         results += [dataclasses.replace(one, item=second, tests=()) for one in results if one.item == first]
     return Paper(name, tuple(results))

@@ -1,0 +1,214 @@
+"""Two-phase sampling: coverage at every stopping time, exactly on small populations; monotony; the end of a sample."""
+
+from __future__ import annotations
+
+import itertools
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
+
+from classwise.core.errors import ClasswiseError
+from classwise.stats.confidence_sequence import success_bounds
+from classwise.stats.counts import ClassCounts, IntArray
+from classwise.stats.intervals import clopper_pearson, lowest_interval
+from classwise.stats.two_phase import (
+    POOLED_SHARE,
+    PRIOR,
+    SAMPLING_SHARE,
+    UNKNOWN,
+    Survivors,
+    TwoPhaseEstimate,
+    low_margin,
+    two_phase_estimate,
+)
+from classwise.stats.two_phase_plan import next_sample
+
+
+class Outcome(NamedTuple):
+    """The results of all samples of one order, and the truth."""
+
+    results: list[TwoPhaseEstimate]
+    success: IntArray
+    overall: float
+    worst: float
+
+
+def run(survivors: Survivors, truth: IntArray, settle: float, alpha: float = 0.05) -> Outcome:
+    """Sample until the intervals are narrow, with an estimate after each sample."""
+    success = np.full(len(survivors), UNKNOWN)
+    results = [two_phase_estimate(survivors, success, settle, alpha)]
+    while len(places := next_sample(survivors, success, settle, alpha)):
+        assert (success[places] == UNKNOWN).all()
+        success[places] = truth[places]
+        results.append(two_phase_estimate(survivors, success, settle, alpha))
+    robust = np.bincount(survivors.label[truth == 0], minlength=len(survivors.images))
+    present = survivors.images > 0
+    worst = (robust[present] / survivors.images[present]).min()
+    return Outcome(results, success, robust.sum() / survivors.images.sum(), worst)
+
+
+def population(sizes: list[int], images: list[int], seed: int, rate: float) -> tuple[Survivors, IntArray]:
+    """Survivors in a random order; successes at a rate, more at low margins."""
+    rng = np.random.default_rng(seed)
+    label = np.repeat(np.arange(len(sizes)), sizes)
+    margin = rng.random(len(label))
+    truth = (rng.random(len(label)) < rate * 2 * (1 - margin)).astype(np.int64)
+    order = rng.permutation(len(label))
+    return Survivors(np.array(images), label[order], low_margin(label, margin)[order]), truth[order]
+
+
+@pytest.mark.parametrize("share", [POOLED_SHARE, 1 - POOLED_SHARE, 1.0])
+@pytest.mark.parametrize(("pool", "alpha"), [(1, 0.3), (9, 0.3), (24, 0.05), (40, 0.2)])
+def test_a_sequence_covers_at_every_stopping_time_exactly(pool: int, alpha: float, share: float) -> None:
+    """For every number K of further successes: the probability that K is ever outside the bounds."""
+    level = share * alpha
+    for total in range(pool + 1):
+        alive = np.zeros(pool + 1)  # probability of k hits so far, K inside at all times
+        alive[0] = 1
+        for drawn in range(1, pool + 1):
+            hits = np.arange(pool + 1)
+            chance = np.clip((total - hits) / (pool - drawn + 1), 0, 1)
+            alive = alive * (1 - chance) + np.concatenate([[0], (alive * chance)[:-1]])
+            possible = np.flatnonzero(stats.hypergeom(pool, total, drawn).pmf(hits) > 0)
+            assert not alive[np.setdiff1d(hits, possible)].any()
+            bounds = success_bounds(pool, drawn, possible, PRIOR, level)
+            alive[possible[(bounds.least > total) | (bounds.most < total)]] = 0
+        assert alive.sum() >= 1 - level - 1e-12
+
+
+@pytest.mark.parametrize("hits", [(), (0,), (4,), (1, 2), (0, 1, 3), (0, 1, 2, 3, 4)])
+def test_the_intervals_cover_over_all_orders(hits: tuple[int, ...]) -> None:
+    """Every order of five survivors: the share of orders in which an interval ever fails, at any sample."""
+    label, low, truth = np.array([0, 0, 0, 1, 1]), np.array([1, 0, 0, 0, 1], dtype=np.bool_), np.zeros(5, np.int64)
+    truth[list(hits)] = 1
+    alpha, fails = 0.5, np.zeros(2)
+    orders = [list(order) for order in itertools.permutations(range(5))]
+    for order in orders:
+        found = run(Survivors(np.array([5, 3]), label[order], low[order]), truth[order], 0.15, alpha)
+        for place, (kind, true) in enumerate((("overall", found.overall), ("worst", found.worst))):
+            intervals = [getattr(each, kind) for each in found.results]
+            fails[place] += any(not each.low - 1e-9 <= true <= each.high + 1e-9 for each in intervals)
+        assert found.results[-1].settled
+    assert (fails <= alpha * len(orders)).all()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("rate", [0.0, 0.01, 0.1])
+def test_coverage_of_larger_samples(rate: float) -> None:
+    """60 orders with a new population each; at the error level 0.3 misses would be frequent if bounds were wrong."""
+    fails = np.zeros(4)
+    for seed in range(60):
+        survivors, truth = population([60, 30, 40], [100, 80, 90], seed, rate)
+        found = run(survivors, truth, 0.03, 0.3)
+        last = found.results[-1]
+        assert last.settled
+        pairs = (last.overall, found.overall), (last.worst, found.worst)
+        fails[:2] += [not each.low <= true + 1e-9 <= each.high + 2e-9 for each, true in pairs]
+        fails[2:] += [not each.new_low <= each.low <= each.high <= each.new_high for each, _ in pairs]
+    assert (fails[:2] <= 25).all()  # 18 expected at most, two standard deviations
+    assert not fails[2:].any()
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(0, 2**32), st.floats(0, 0.4), st.sampled_from([0.002, 0.02, 0.1]))
+def test_properties_of_every_sample(seed: int, rate: float, settle: float) -> None:
+    survivors, truth = population([30, 12, 0, 3], [50, 50, 10, 3], seed, rate)
+    found = run(survivors, truth, settle)
+    last = found.results[-1]
+    assert last.settled
+    assert not any(each.settled for each in found.results[:-1])
+    drawn = [int(each.drawn.sum()) for each in found.results]
+    assert drawn == sorted(set(drawn))
+    for each in (last.overall, last.worst):
+        assert each.low - 1e-12 <= each.value <= each.high + 1e-12
+        assert max(each.value - each.low, each.high - each.value) <= settle + 1e-6
+        assert each.new_low <= each.low + 1e-12
+        assert each.new_high >= each.high - 1e-12
+    assert last.worst.value == pytest.approx(np.nanmin(last.classes.value))
+    assert last.label in last.possibly
+
+
+def test_a_class_without_images_is_never_the_worst() -> None:
+    survivors, truth = population([30, 0, 20], [50, 0, 50], 0, 0.1)
+    found = run(survivors, truth, 0.02).results[-1]
+    assert np.isnan(found.classes.value[1])
+    assert found.label != 1
+    assert 1 not in found.possibly
+
+
+def test_the_whole_sample_gives_the_numbers_of_a_full_evaluation() -> None:
+    survivors, truth = population([40, 25, 30], [80, 60, 70], 3, 0.2)
+    found = two_phase_estimate(survivors, truth, 0.01)
+    robust = np.bincount(survivors.label[truth == 0], minlength=3)
+    accuracy = robust / survivors.images
+    assert found.overall[:3] == pytest.approx([robust.sum() / survivors.images.sum()] * 3)
+    assert found.worst[:3] == pytest.approx([accuracy.min()] * 3)
+    for column in found.classes[:3]:
+        assert column == pytest.approx(accuracy)
+    # Only the binomial part is left of the intervals for new images.
+    level = 0.05 * (1 - SAMPLING_SHARE)
+    ends = clopper_pearson(robust.sum(), survivors.images.sum(), level)
+    assert found.overall[3:] == pytest.approx(tuple(map(float, ends)))
+    assert found.worst[3:] == pytest.approx(lowest_interval(ClassCounts(survivors.images, robust), level))
+    assert not len(next_sample(survivors, truth, 0.0001))
+
+
+def test_without_a_sample_the_intervals_are_those_of_no_knowledge() -> None:
+    survivors, _ = population([40, 20], [80, 60], 3, 0.2)
+    found = two_phase_estimate(survivors, np.full(60, UNKNOWN), 0.01)
+    assert found.overall[:3] == pytest.approx((60 / 140, 0, 60 / 140))
+    assert found.worst[:3] == pytest.approx((20 / 60, 0, 20 / 60))
+    assert not found.settled
+
+
+def test_the_low_margins_are_attacked_where_they_hold_the_successes() -> None:
+    """All successes at low margins: that stratum is attacked whole, and the others' accuracy is then known better."""
+    low = np.arange(2000) < 400
+    truth = np.where(low, np.arange(2000) % 2, 0)
+    order = np.random.default_rng(0).permutation(2000)
+    survivors = Survivors(np.array([2500]), np.zeros(2000, dtype=np.int64), low[order])
+    found = run(survivors, truth[order], 0.01)
+    assert (found.success[low[order]] != UNKNOWN).all()
+    assert (found.success != UNKNOWN).mean() < 0.5
+    blind = run(Survivors(survivors.images, survivors.label, np.zeros(2000, dtype=np.bool_)), truth[order], 0.01)
+    assert (blind.success != UNKNOWN).mean() > 0.6
+
+
+def test_only_the_beginning_of_an_order_counts() -> None:
+    """Results beyond the first unknown one come from other samples, so they give facts and no rate."""
+    survivors = Survivors(np.array([100]), np.zeros(50, dtype=np.int64), np.zeros(50, dtype=np.bool_))
+    success = np.full(50, UNKNOWN)
+    success[1:30] = 0
+    found = two_phase_estimate(survivors, success, 0.01).overall
+    assert found[:3] == pytest.approx((50 / 100, 29 / 100, 50 / 100))
+    success[0] = 1
+    found = two_phase_estimate(survivors, success, 0.01).overall
+    assert found.value == pytest.approx((50 - 50 / 30) / 100)
+    assert found.low > 0.35
+    assert found.high == pytest.approx(49 / 100)
+
+
+@given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 5)), min_size=1, max_size=40))
+def test_the_stratum_has_the_lowest_margins_of_each_class(rows: list[tuple[int, int]]) -> None:
+    label, margin = (np.array(column) for column in zip(*rows, strict=True))
+    low = low_margin(label, margin, 0.4)
+    for each in np.unique(label):
+        inside = label == each
+        assert low[inside].sum() == int(0.4 * inside.sum())
+        assert low[inside].sum() == 0 or margin[inside & low].max() <= margin[inside & ~low].min(initial=9)
+
+
+def test_invalid_values() -> None:
+    one = np.zeros(1, dtype=np.int64)
+    with pytest.raises(ClasswiseError, match=r"settle = 1\.0: must be a fraction"):
+        next_sample(Survivors(one + 3, one, one > 0), one, 1.0)
+    with pytest.raises(ClasswiseError, match="class 0: 2 survivors of 1 images"):
+        Survivors(one + 1, np.zeros(2, dtype=np.int64), np.zeros(2, dtype=np.bool_))
+    with pytest.raises(ClasswiseError, match="no class has an image"):
+        Survivors(one, one[:0], one[:0] > 0)
+    with pytest.raises(ClasswiseError, match="expected one value for each of the 1 survivors"):
+        Survivors(one + 1, one, np.zeros(2, dtype=np.bool_))

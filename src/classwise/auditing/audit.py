@@ -15,13 +15,14 @@ from classwise.auditing.execution import Execution, TimeLimit, with_saved_batch_
 from classwise.auditing.folders import check_place
 from classwise.auditing.inputs import Group, Model, group_name, training_attack_of
 from classwise.auditing.plan import AuditOptions, check_options
-from classwise.auditing.preparation import prepare
+from classwise.auditing.preparation import Prepared, prepare
 from classwise.auditing.result import Audit
-from classwise.auditing.suite import Attacks, norm_of, parse_attacks
+from classwise.auditing.suite import Attacks, check_two_phase, norm_of, parse_attacks
 from classwise.core.distributed import process_group
 from classwise.core.errors import ClasswiseError
 from classwise.core.progress import NullProgress, Progress
 from classwise.core.threat import Threat
+from classwise.data.images import Images
 from classwise.models.loading.loader import is_stored
 from classwise.training.folder import runs_in
 
@@ -75,6 +76,9 @@ def audit(
               its steps on every image, and the last iterate counts, as confusion and confidence figures need.
             - cascade: run each attack on the survivors of the previous attacks only, which costs less but measures no
               attack separately. Default: True if ``attacks`` contains a named suite, such as ``autoattack``.
+            - settle: estimate the accuracy under ``attacks="autoattack"`` (`Audit.two_phase`): APGD runs on all images,
+              FAB and Square on a random sample of the survivors, until both ends of the intervals of the overall and
+              of the worst-class accuracy are within this distance of the estimates, such as 0.005. Images in memory.
             - save: tensors to save for every attacked image: ``"logits"``, ``"features"``, ``"images"``.
             - trace: indices of images whose confidences are recorded at every step.
 
@@ -100,10 +104,14 @@ def audit(
         limit = TimeLimit(max_time)
         check_options(audit, options, AuditOptions)
         suite = parse_attacks(attacks, norm_of(threat))
+        if options.get("settle") is not None:
+            check_two_phase(suite, norm_of(threat))
+            _check_group(group)
         folder = _checked_folder(out)
         if resume and folder is not None:
             options = with_saved_batch_size(options, folder)
         ready = prepare(model, data, suite, threat, group=group, device=device, **options)
+        _check_sampled(ready)
         listener = progress if progress is not None and processes.is_main else NullProgress()
         execution = Execution(ready, folder, processes, listener, limit)
         return execution.run(resume=resume, group=group_name(group), training_attack=training_attack_of(model))
@@ -119,6 +127,31 @@ def _refuse_seed_runs(model: Model) -> None:
         raise ClasswiseError(
             f"{model} contains one run per seed; give one of them, or use classwise.auditing.seeds.audit_seeds for all"
         )
+
+
+def _check_group(group: Group | None) -> None:
+    """Refuse a grouping together with ``settle``.
+
+    Raises:
+        ClasswiseError: if there is one.
+    """
+    if group is not None:
+        raise ClasswiseError("settle estimates accuracies by class; omit group (--group), or settle (--settle)")
+
+
+def _check_sampled(ready: Prepared) -> None:
+    """Check that a second phase is possible.
+
+    Raises:
+        ClasswiseError: for ``settle`` with a stream, or with a model without gradients.
+    """
+    if ready.plan.settle is None:
+        return
+    if not isinstance(ready.source, Images):
+        raise ClasswiseError("settle samples from images in memory, not from a stream; give Images, or omit settle")
+    if ready.meta.not_applicable:
+        names = ", ".join(ready.meta.not_applicable)
+        raise ClasswiseError(f"settle requires all attacks, and the model has no gradient for {names}; omit settle")
 
 
 def _checked_folder(out: str | Path | None) -> Path | None:

@@ -63,7 +63,9 @@ class Comparison:
     def __post_init__(self) -> None:
         check_methods(self.audits, self.attack, self.group)
         if not self.complete and not self.allow_incomplete:
-            raise IncompleteError(f"{self.gaps[0]}; continue it with --resume, or allow incomplete audits")
+            sampled = any(each.outcomes.meta.settle for audits in self.audits.values() for each in audits)
+            how = "--resume and without --settle" if sampled else "--resume"
+            raise IncompleteError(f"{self.gaps[0]}; continue it with {how}, or allow incomplete audits")
 
     @cached_property
     def gaps(self) -> tuple[str, ...]:
@@ -75,7 +77,8 @@ class Comparison:
                 lacking = {attack: count for attack, count in audit.outcomes.unjudged.items() if attack in needed}
                 if lacking:
                     counts = ", ".join(f"{count:,} under {attack}" for attack, count in lacking.items())
-                    phrases.append(f"{label} is incomplete: images not judged: {counts}")
+                    what = "incomplete" if audit.outcomes.meta.settle is None else "an estimate from a sample"
+                    phrases.append(f"{label} is {what}: images not judged: {counts}")
                 elif audit.outcomes.meta.images is None:
                     phrases.append(f"{label} is incomplete: its number of images is unknown")
         return tuple(phrases)

@@ -68,14 +68,14 @@ def estimate(
         threat: the ball.
         attacks: the attacks.
         device: where to run.
-        **options: as of `audit`. ``cascade``, ``save`` and ``trace`` do not change the estimate.
+        **options: as of `audit`. ``cascade``, ``settle``, ``save`` and ``trace`` do not change the estimate.
 
     Raises:
         ClasswiseError: see `audit`.
     """
     check_options(estimate, options, AuditOptions)
     suite = parse_attacks(attacks, norm_of(threat))
-    measured: AuditOptions = {**options, "cascade": False, "save": (), "trace": ()}
+    measured: AuditOptions = {**options, "cascade": False, "settle": None, "save": (), "trace": ()}
     ready = prepare(model, data, suite, threat, device=device, **measured)
     suite, engine = ready.plan.suite, ready.plan.engine(ready.model)
     piece = next(ready.pieces)

@@ -18,11 +18,11 @@ from classwise.core.storage import check_writable, is_unused, remove_stale_tempo
 
 
 def settings_of(plan: Plan, meta: Meta) -> dict[str, Any]:
-    """Every setting that decides rows, as JSON values."""
+    """Every setting that decides rows, as JSON values; ``settle`` only decides how many there are."""
     epsilon = plan.threat.epsilon
     radii = hashlib.sha256(epsilon.cpu().numpy().tobytes()).hexdigest() if isinstance(epsilon, Tensor) else None
     about = json.loads(meta.to_json())
-    for key in ("images", "sizes", "notes", "model"):
+    for key in ("images", "sizes", "notes", "model", "settle"):
         del about[key]
     return {**about, "radii": radii, "save": [*plan.save], "trace": [*plan.trace]}
 

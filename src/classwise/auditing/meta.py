@@ -49,6 +49,8 @@ class Meta:
         early_stop: True: a row describes the first verified adversarial example, or else the iterate of lowest margin.
             False: it describes the last iterate. None: unknown, or mixed.
         cascade: whether each attack ran on the survivors of the previous attacks only.
+        settle: requested distance of the ends of the intervals from the estimates, if AutoAttack's last attacks ran on
+            a sample only; None: every attack was to run on every image.
         seed: seed of the attacks' random numbers.
         precision: precision of the gradients (`classwise.core.precision.Precision`); success is decided in float32.
         batch_size: images on the device at once.
@@ -73,6 +75,7 @@ class Meta:
     norm: str | None = None
     early_stop: bool | None = None
     cascade: bool = False
+    settle: float | None = None
     seed: int | None = None
     precision: Mapping[str, Any] = field(default_factory=dict)
     batch_size: int | None = None

@@ -144,6 +144,11 @@ class Outcomes:
         return self._coverage.gap
 
     @property
+    def completion(self) -> str:
+        """How to complete the audit."""
+        return self._coverage.completion
+
+    @property
     def unjudged(self) -> dict[str, int]:
         """Number of images that are not judged under each attack; only attacks that lack some. See `verdicts`."""
         return self._coverage.unjudged
@@ -160,7 +165,7 @@ class Outcomes:
             IncompleteError: if `complete` is false.
         """
         if not self.complete:
-            raise IncompleteError(f"{self.gap}; continue the audit with --resume")
+            raise IncompleteError(f"{self.gap}; {self.completion}")
 
     def rows(self, attack: str) -> pd.DataFrame:
         """The rows of one attack, by image; ``<family>-best`` is the family's strongest member.
@@ -371,7 +376,7 @@ class Outcomes:
     @cached_property
     def _coverage(self) -> Coverage:
         rows = {str(label): int(count) for label, count in self.frame["attack"].value_counts().items()}
-        return Coverage(rows, self._verdicts, len(self), self.meta.images)
+        return Coverage(rows, self._verdicts, len(self), self.meta.images, self.meta.settle)
 
     def _members(self, name: str) -> tuple[str, ...]:
         """The attacks whose verdicts decide that of a name."""

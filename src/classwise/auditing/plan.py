@@ -9,13 +9,15 @@ from typing import Any, TypedDict
 
 from torch import nn
 
+from classwise.attacks.base import Attack
 from classwise.attacks.engine import SMALLEST_BATCH, Engine
 from classwise.auditing.artifacts import Kind, checked_kinds
 from classwise.auditing.batch_sizes import USUAL_BATCH
-from classwise.auditing.suite import Suite
+from classwise.auditing.suite import Suite, in_first_phase
 from classwise.core.errors import ClasswiseError, unknown
 from classwise.core.precision import FAST, Precision
 from classwise.core.threat import Threat
+from classwise.stats.two_phase import checked_settle
 
 
 class AttackOptions(TypedDict, total=False):
@@ -41,12 +43,15 @@ class AuditOptions(AttackOptions, total=False):
             steps on every image, and the last iterate counts.
         cascade: run each attack on the survivors of the previous attacks only. Default: True if ``attacks`` contains a
             named suite, such as ``autoattack``.
+        settle: estimate the accuracy under ``autoattack`` from a sample, until the ends of its intervals are within
+            this distance (a fraction). Default: None, every attack on every image.
         save: tensors to save for every attacked image: ``"logits"``, ``"features"``, ``"images"``.
         trace: indices of the images whose confidences are recorded step by step.
     """
 
     early_stop: bool
     cascade: bool | None
+    settle: float | None
     save: str | Sequence[str]
     trace: Sequence[int]
 
@@ -61,7 +66,7 @@ def check_options(function: Callable[..., Any], options: Mapping[str, Any], know
 
     Raises:
         ClasswiseError: for an unknown option, naming the nearest known one; for a batch size below 32; for a kind of
-            tensor that cannot be saved.
+            tensor that cannot be saved; for a ``settle`` out of range.
     """
     names = known.__annotations__
     for name in options.keys() - names.keys():
@@ -72,6 +77,8 @@ def check_options(function: Callable[..., Any], options: Mapping[str, Any], know
     if batch_size is not None and batch_size < SMALLEST_BATCH:
         raise ClasswiseError(f"batch_size = {batch_size}: must be at least {SMALLEST_BATCH} for results to repeat")
     checked_kinds(options.get("save", ()))
+    if options.get("settle") is not None:
+        checked_settle(options["settle"])
 
 
 @dataclass(frozen=True)
@@ -88,9 +95,11 @@ class Plan:
         seed: seed of the attacks' random numbers.
         save: tensors to save.
         trace: indices of the images whose confidences are recorded step by step.
+        settle: run the second phase on a sample, until the intervals are this narrow; None: on every survivor.
 
     Raises:
-        ClasswiseError: if an attack does not support the norm, or a cascade is requested without early stop.
+        ClasswiseError: if an attack does not support the norm, a cascade is requested without early stop, or
+            ``settle`` without a cascade.
     """
 
     suite: Suite
@@ -102,6 +111,7 @@ class Plan:
     seed: int
     save: tuple[Kind, ...]
     trace: tuple[int, ...]
+    settle: float | None = None
 
     @classmethod
     def of(cls, suite: Suite, threat: Threat, options: AuditOptions) -> Plan:
@@ -117,6 +127,7 @@ class Plan:
             seed=options.get("seed", 0),
             save=checked_kinds(options.get("save", ())),
             trace=tuple(int(index) for index in options.get("trace", ())),
+            settle=options.get("settle"),
         )
 
     def __post_init__(self) -> None:
@@ -126,6 +137,20 @@ class Plan:
                 raise ClasswiseError(f"attack {label!r} does not support {self.threat.norm}; it supports {supported}")
         if self.cascade and not self.early_stop:
             raise ClasswiseError("cascade=True requires early_stop=True, as each attack runs on survivors only")
+        if self.settle is not None and not self.cascade:
+            raise ClasswiseError("settle requires cascade=True, as the second phase runs on survivors only")
+
+    @property
+    def first_phase(self) -> dict[str, Attack]:
+        """The attacks that run on all images; with ``settle`` those of AutoAttack that the suite ``fast`` has."""
+        every = self.suite.attacks.items()
+        return {label: attack for label, attack in every if self.settle is None or in_first_phase(label)}
+
+    @property
+    def second_phase(self) -> dict[str, Attack]:
+        """The attacks that run on a sample of the survivors."""
+        first = self.first_phase
+        return {label: attack for label, attack in self.suite.attacks.items() if label not in first}
 
     def engine(self, model: nn.Module, batch_size: int | None = None) -> Engine:
         """An engine for the model with these settings; ``batch_size`` replaces the plan's."""

@@ -178,6 +178,7 @@ def _metadata(plan: Plan, trial: _Trial, source: Images | Stream, first: Images)
         norm=plan.threat.norm,
         early_stop=plan.early_stop,
         cascade=plan.cascade,
+        settle=plan.settle,
         seed=plan.seed,
         precision=dataclasses.asdict(plan.precision),
         batch_size=batch_size,

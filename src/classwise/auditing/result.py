@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -32,6 +32,9 @@ from classwise.stats.bounds import MEASURES, WORST_SHARE, BoundedCounts
 from classwise.stats.counts import ClassCounts
 from classwise.stats.intervals import Interval, class_intervals, wilson
 from classwise.stats.worst_class import Minimum, minimum, possibly_worst
+
+if TYPE_CHECKING:
+    from classwise.auditing.two_phase import TwoPhase
 
 LOWER, UPPER = "lower_bound", "upper_bound"
 """Suffixes of the columns of an incomplete audit: bounds over all possible verdicts on images not judged."""
@@ -301,6 +304,18 @@ class Audit:
         """Whether every image is judged under every attack."""
         return self.outcomes.complete
 
+    @cached_property
+    def two_phase(self) -> TwoPhase | None:
+        """AutoAttack's accuracies estimated from a sample, of an audit with ``settle``; else None.
+
+        None, too, until the first phase has finished, and if the sample turned out to be all images.
+        """
+        if self.outcomes.meta.settle is None or self.complete:
+            return None
+        from classwise.auditing.two_phase import TwoPhase  # imports torch
+
+        return TwoPhase.of(self.outcomes, self.alpha)
+
     def save(self, path: str | Path) -> Path:
         """Write the audit into a folder; into ``audits/<name>`` of a run folder.
 
@@ -336,6 +351,8 @@ class Audit:
         about = read_about(folder) if (folder / ABOUT).is_file() else {}
         # The files of a stream were written while it was read, before its length and hash were known.
         images, data_hash = about.get("images"), about.get("data_hash")
+        if "settle" in about:  # of the last run, which may have found all its rows in the folder
+            outcomes = Outcomes(outcomes.frame, dataclasses.replace(outcomes.meta, settle=about["settle"]))
         if isinstance(images, int) and isinstance(data_hash, str) and data_hash:
             outcomes = Outcomes(outcomes.frame, dataclasses.replace(outcomes.meta, images=images, data_hash=data_hash))
         return Audit(
@@ -362,6 +379,7 @@ def write_about(folder: Path, audit: Audit, **more: Any) -> None:
         "missing": audit.outcomes.missing,
         "images": audit.outcomes.meta.images,
         "data_hash": audit.outcomes.meta.data_hash,
+        "settle": audit.outcomes.meta.settle,
         "warnings": [[*warning] for warning in audit.warnings],
         "environment": dict(audit.environment),
         **more,

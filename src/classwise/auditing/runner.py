@@ -21,6 +21,7 @@ from classwise.auditing.outcome_rows import attacked_rows, carried_rows, clean_r
 from classwise.auditing.outcomes import CLEAN
 from classwise.auditing.plan import Plan
 from classwise.auditing.trace import trace_rows
+from classwise.auditing.two_phase import ROWS, candidates, successes
 from classwise.auditing.writer import OutcomeWriter
 from classwise.core import interruption
 from classwise.core.distributed import ProcessGroup
@@ -28,6 +29,8 @@ from classwise.core.errors import ClasswiseError
 from classwise.core.progress import Progress
 from classwise.data.images import Batch, Images
 from classwise.stats.counts import IntArray
+from classwise.stats.two_phase import UNKNOWN
+from classwise.stats.two_phase_plan import next_sample
 
 EXAMPLES_A_CLASS = 8
 """Number of examples of each class that are saved for a report."""
@@ -122,8 +125,10 @@ class Runner:
             order = part_of(order, piece.y.cpu(), self.processes)
             self._clean(piece, order)
             self._choose_examples(piece, order)
-            for label, attack in self.plan.suite.attacks.items():
+            for label, attack in self.plan.first_phase.items():
                 self._attack(label, attack, piece, order)
+            if self.plan.settle is not None:
+                self._second_phase(piece, order, self.plan.settle)
             self._trace(piece)
             if self.late:
                 break
@@ -177,6 +182,36 @@ class Runner:
                 self._halve(error)
                 todo = todo[~np.isin(index[todo.numpy()], self.writer.rows(label, index).index)]
             else:
+                return
+
+    def _second_phase(self, piece: Images, order: Tensor, settle: float) -> None:
+        """Run the remaining attacks on samples of the survivors until the intervals are narrow enough.
+
+        Every process plans the same samples, from the results of all.
+        """
+        second, index = self.plan.second_phase, piece.index.cpu().numpy()
+        own = _own_index(piece, order)
+
+        def gathered(labels: Iterable[str], images: IntArray) -> pd.DataFrame:
+            rows = pd.concat([self.writer.rows(label, images)[[*ROWS]] for label in labels])
+            every: list[pd.DataFrame] = self.processes.all_gather(rows)
+            return pd.concat(every, ignore_index=True)
+
+        first = gathered((CLEAN, *self.plan.first_phase), own)
+        found = candidates(first, self.plan.first_phase, len(piece), piece.num_classes, self.plan.seed)
+        if found is None:  # the deadline passed in the first phase
+            return
+        others = order[~np.isin(index[order.numpy()], found.index)]
+        for label, attack in second.items():
+            self._attack(label, attack, piece, others)
+        results = np.full(len(found.index), UNKNOWN)
+        while len(places := next_sample(found.survivors, results, settle)):
+            sampled = found.index[places]
+            self.progress.log(f"sample: {len(sampled):,} of {len(found.index):,} survivors")
+            for label, attack in second.items():
+                self._attack(label, attack, piece, order[np.isin(index[order.numpy()], sampled)])
+            results[places] = successes(gathered(second, own[np.isin(own, sampled)]), sampled, second)
+            if (results[places] == UNKNOWN).any():  # the deadline has passed
                 return
 
     def _attack_rows(self, label: str, attack: Attack, piece: Images, todo: Tensor) -> None:

@@ -135,7 +135,9 @@ class Threshold:
         return decided
 
     def _undecided(self, audit: Audit) -> IncompleteError:
-        return IncompleteError(f"condition {str(self)!r} is undecided: {audit.outcomes.gap}; continue it with --resume")
+        return IncompleteError(
+            f"condition {str(self)!r} is undecided: {audit.outcomes.gap}; {audit.outcomes.completion}"
+        )
 
 
 def met(audit: Audit, thresholds: Iterable[Threshold | str]) -> dict[Threshold, Bounds]:

@@ -70,13 +70,19 @@ class Coverage:
         verdicts: see `verdicts_by_attack`.
         images: number of images of the table.
         expected: number of images of the data; None: unknown.
+        settle: as in `Meta`; None unless the last attacks were to run on a sample only.
     """
 
     def __init__(
-        self, rows: Mapping[str, int], verdicts: Mapping[str, Verdicts], images: int, expected: int | None
+        self,
+        rows: Mapping[str, int],
+        verdicts: Mapping[str, Verdicts],
+        images: int,
+        expected: int | None,
+        settle: float | None = None,
     ) -> None:
         self._rows, self._verdicts, self._images = rows, verdicts, images
-        self.expected = expected
+        self.expected, self.settle = expected, settle
 
     @property
     def total(self) -> int:
@@ -119,7 +125,15 @@ class Coverage:
             return f"the audit is incomplete: rows of images that need no attack are missing ({rows})"
         counts = ", ".join(f"{label} {count:,}" for label, count in self.unjudged.items())
         by_attack = f" (not judged: {counts})" if counts else ""
+        if self.settle is not None:
+            what = f"the audit is an estimate from a sample (settle {self.settle:g})"
+            return f"{what}: {self.unfinished} images are not judged by every attack{by_attack}"
         return f"the audit is incomplete: {self.unfinished} images are not judged by every attack{by_attack}"
+
+    @property
+    def completion(self) -> str:
+        """How to complete the audit, such as ``continue the audit with --resume``."""
+        return f"continue the audit with --resume{'' if self.settle is None else ' and without --settle'}"
 
 
 def bounded_counts(

@@ -30,7 +30,7 @@ from classwise.cli.options import (
 )
 from classwise.cli.seeds import audit_all_seeds, refuse_for_seeds
 from classwise.cli.tables import audit_facts, show_audit
-from classwise.core.errors import IncompleteError, unknown
+from classwise.core.errors import ClasswiseError, IncompleteError, unknown
 
 if TYPE_CHECKING:
     from torch import nn
@@ -63,6 +63,15 @@ class RowOptions:
     ] = True
     group: Annotated[
         str | None, typer.Option("--group", metavar="COLUMN", help="Group by this column instead of the class.")
+    ] = None
+    settle: Annotated[
+        float | None,
+        typer.Option(
+            "--settle",
+            metavar="POINTS",
+            help="Estimate the accuracy under --attack autoattack: FAB and Square run on a random sample of the "
+            "survivors, until the overall and the worst-class accuracy are known to this many points.",
+        ),
     ] = None
     save: Annotated[
         list[str] | None,
@@ -105,6 +114,7 @@ def audit(
         classwise audit runs/cfa
         classwise audit resnet18 --weights model.pt --data photos/ --threat Linf:4/255 --html page.html
         classwise audit mypackage.nets:build --weights w.pt --data cifar10 --fail-if 'worst(all) < 0.2'
+        classwise audit runs/cfa --attack autoattack --settle 0.5       an estimate, for a fraction of the passes
         classwise audit runs/cfa-seeds --resume             every run of classwise train --seeds
         torchrun --nproc-per-node 4 -m classwise audit runs/cfa --device cuda
     """  # noqa: D301  # \b keeps the lines of the example apart
@@ -116,6 +126,7 @@ def audit(
     settings: dict[str, Any] = {
         "cascade": rows.cascade,
         "early_stop": rows.early_stop,
+        "settle": _settle(rows.settle),
         "batch_size": attacks.batch_size,
         "seed": attacks.seed,
     }
@@ -124,7 +135,7 @@ def audit(
     refuse_json(json, page)
     seeds = model.seed_runs()
     if seeds:
-        refuse_for_seeds(model, html=html, estimate=estimate)
+        refuse_for_seeds(model, html=html, estimate=estimate, settle=rows.settle)
     run = seeds[0] if seeds else model.run(needed=data.data is None)
     ball = threat_of(threat, run)
     with launched() as processes:
@@ -147,6 +158,17 @@ def audit(
             _write_page(result, page, run, thresholds)
     if processes.is_main:
         _conclude(result, thresholds, folder, page, json=json)
+
+
+def _settle(points: float | None) -> float | None:
+    """Percentage points as a fraction.
+
+    Raises:
+        ClasswiseError: unless they are between 0 and 100.
+    """
+    if points is not None and not 0 < points < 100:
+        raise ClasswiseError(f"--settle {points:g} must be a number of percentage points above 0, such as 0.5")
+    return None if points is None else points / 100
 
 
 def _place(model: ModelSource, run: Run | None, images: Images, out: Path | None) -> Path:
@@ -198,9 +220,12 @@ def _conclude(result: Audit, thresholds: dict[str, Threshold], folder: Path, pag
     if failed:
         raise typer.Exit(ExitStatus.THRESHOLD_FAILED)
     undecided = [text for text, holds in held.items() if holds is None]
-    if undecided or not (held or result.complete):
+    sampled = result.two_phase
+    finished = result.complete if sampled is None else sampled.estimate.settled
+    if undecided or not (held or finished):
         verdict = f"; --fail-if {undecided[0]!r} is undecided" if undecided else ""
-        raise IncompleteError(f"{result.outcomes.gap}{verdict}; repeat the command with --resume to continue")
+        without = " and without --settle" if sampled is not None and finished else ""
+        raise IncompleteError(f"{result.outcomes.gap}{verdict}; repeat the command with --resume{without} to continue")
 
 
 def _decided(thresholds: dict[str, Threshold]) -> AbstractContextManager[None]:

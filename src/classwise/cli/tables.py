@@ -9,6 +9,7 @@ from classwise.reporting import formatting
 
 if TYPE_CHECKING:
     from classwise.auditing.result import Audit
+    from classwise.auditing.two_phase import TwoPhase
 
 SUMMARY = ("attack", "n", "overall", "{level}", "worst", "worst class", "worst 20 %", "CV", "MCD", "NRR", "HMW")
 
@@ -16,8 +17,11 @@ SUMMARY = ("attack", "n", "overall", "{level}", "worst", "worst class", "worst 2
 def show_audit(result: Audit) -> None:
     """Print an audit: results per class and per attack, the worst class with its interval, the warnings.
 
-    For an incomplete audit, bounds per class and attack and the numbers of judged images.
+    For an incomplete audit, bounds per class and attack and the numbers of judged images; with ``settle``, estimates.
     """
+    if result.two_phase is not None:
+        _show_estimates(result, result.two_phase)
+        return
     if not result.complete:
         _show_bounds(result)
         return
@@ -63,6 +67,25 @@ def _show_bounds(result: Audit) -> None:
         console.show(table.heads, rows, f"{name}, incomplete, under {result.outcomes.meta.threat}: {table.caption}")
         console.echo("")
     console.echo(f"{BOUNDS_NOTE} The worst class is reported once every image is judged.")
+    _show_warnings(result)
+
+
+def _show_estimates(result: Audit, sampled: TwoPhase) -> None:
+    """Print AutoAttack's accuracies as estimated from a sample."""
+    from classwise.reporting import two_phase
+
+    meta, table = result.outcomes.meta, two_phase.estimates_table(result, sampled)
+    rows = [
+        (row.name, *(f"{cell.text} [{cell.span}]" if cell.span else cell.text for cell in row.cells))
+        for row in table.rows
+    ]
+    console.show(table.heads, rows, f"{meta.model or result.name}, under {meta.threat}: {table.caption}")
+    console.echo("")
+    console.echo(two_phase.headline(sampled))
+    console.echo(two_phase.worst_line(sampled))
+    console.echo(two_phase.new_images_line(sampled))
+    console.echo(f"sample: {two_phase.sample_line(sampled)}")
+    console.echo(two_phase.meaning(result.alpha))
     _show_warnings(result)
 
 
@@ -119,7 +142,29 @@ def audit_facts(result: Audit) -> dict[str, Any]:
         "classes": result.by_class.to_dict("index"),
         "summary": result.by_attack.to_dict("index"),
         "worst": _worst_facts(result) if result.complete else None,
+        "estimate": None if result.two_phase is None else _estimate_facts(result.two_phase),
         "warnings": [warning._asdict() for warning in result.warnings],
+    }
+
+
+def _estimate_facts(sampled: TwoPhase) -> dict[str, Any]:
+    """AutoAttack's accuracies as estimated from a sample; the fields `low` and `high` are for these images."""
+    from classwise.reporting import two_phase
+
+    estimate = sampled.estimate
+    return {
+        "text": two_phase.headline(sampled),
+        "suite": "autoattack",
+        "settle": sampled.settle,
+        "settled": estimate.settled,
+        "confidence": 1 - estimate.alpha,
+        "overall": estimate.overall._asdict(),
+        "worst": {"class": sampled.worst, **estimate.worst._asdict(), "possibly": list(sampled.possibly)},
+        "classes": sampled.by_class.to_dict("index"),
+        "survivors": int(estimate.survivors.sum()),
+        "sampled": int(estimate.drawn.sum()),
+        "passes": sampled.passes,
+        "full_audit_passes": sampled.full_audit_passes,
     }
 
 

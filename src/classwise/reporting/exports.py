@@ -28,6 +28,7 @@ from classwise.reporting.incomplete import attack_bounds_table, bounds_drawing, 
 from classwise.reporting.svg import Drawing
 from classwise.reporting.tables import Table
 from classwise.reporting.training_run import curves_of_audit
+from classwise.reporting.two_phase import estimates_drawing, estimates_table
 
 if TYPE_CHECKING:
     from classwise.training.folder import Run
@@ -53,7 +54,7 @@ def export(
     ``errors-<attack>``, and the training curves (``epochs-<panel>``).
 
     For an incomplete audit, the tables ``classes`` and ``attacks`` and the figure ``classes`` contain bounds, and
-    nothing else is written.
+    nothing else is written, but for the table and the figure ``estimates`` of an audit with ``settle``.
 
     Args:
         audit: the audit to export.
@@ -93,7 +94,12 @@ def _export_bounds(
     """Write the bounds of an incomplete audit."""
     frames = {"classes": audit.by_class.reset_index(), "attacks": audit.by_attack.reset_index()}
     tables = {"classes": class_bounds_table(audit), "attacks": attack_bounds_table(audit)}
-    return write_files(folder, formats, frames, tables, {"classes": bounds_drawing(audit)}, raw_csv=raw_csv)
+    drawings = {"classes": bounds_drawing(audit)}
+    if (sampled := audit.two_phase) is not None:
+        frames["estimates"] = sampled.by_class.reset_index()
+        tables["estimates"] = estimates_table(audit, sampled)
+        drawings["estimates"] = estimates_drawing(audit, sampled)
+    return write_files(folder, formats, frames, tables, drawings, raw_csv=raw_csv)
 
 
 def export_comparison(

@@ -55,7 +55,7 @@ def incomplete_context(audit: Audit) -> dict[str, Any]:
         ),
         "population": "Bounds are valid for every possible outcome of the images that are not judged.",
         "figure": markup(bounds_drawing(audit)),
-        "hidden": max(0, len(_shown(counts)) - MAX_BARS),
+        "caption": "The figure shows the rows with the lowest upper bounds." if len(_shown(counts)) > MAX_BARS else "",
         "warnings": [warning for warning in audit.warnings if warning.name != "incomplete"],
         "attacks": attack_bounds_table(audit),
         "classes": class_bounds_table(audit),

@@ -165,6 +165,11 @@ def _check_comparable(audit: Audit, norm: str, radius: str) -> None:
         raise ClasswiseError("clean_acc: the audit has no clean predictions")
     if meta.early_stop is False:
         raise ClasswiseError("early_stop=False: AutoAttack evaluates every iterate; audit with early_stop=True")
+    if meta.settle is not None and not audit.complete:
+        raise ClasswiseError(
+            "autoattack_acc: AutoAttack's accuracy was estimated from a sample (settle), and RobustBench accepts no "
+            f"estimates; {audit.outcomes.completion}"
+        )
     audit.outcomes.require_complete()
 
 

@@ -149,9 +149,13 @@ class Evidence:
 
     @cached_property
     def survivors(self) -> Tensor:
-        """Whether each image of the sample is robust to the whole suite, bool (N,)."""
+        """Whether each image of the sample is robust to the whole suite, bool (N,).
+
+        With ``settle`` also the images on which the suite did not run to its end: nothing succeeded on them so far.
+        """
         assert self.probe is not None
-        robust = self.outcomes.index[self.outcomes.verdicts(ALL) > 0]
+        verdicts = self.outcomes.verdicts(ALL)
+        robust = self.outcomes.index[verdicts > 0 if self.outcomes.meta.settle is None else verdicts != 0]
         return torch.isin(self.probe.batch.index.cpu(), torch.from_numpy(robust))
 
     @cached_property

@@ -19,6 +19,7 @@ from classwise.reporting.provenance import settings_of
 from classwise.reporting.tables import Table
 from classwise.reporting.templating import Context, markup, render
 from classwise.reporting.training_run import curves_of_audit
+from classwise.reporting.two_phase import two_phase_context
 from classwise.stats import metric_intervals
 from classwise.stats.intervals import Estimate
 
@@ -45,7 +46,9 @@ class KeyMetric:
 
 
 def audit_page(audit: Audit, run: Run | None = None) -> str:
-    """Render the page of an audit, below `MAX_BYTES`; for an incomplete audit, bounds instead of estimates.
+    """Render the page of an audit, below `MAX_BYTES`.
+
+    For an incomplete audit, it has bounds instead of estimates; with ``settle``, estimates from the sample.
 
     Args:
         audit: the audit to report.
@@ -55,7 +58,8 @@ def audit_page(audit: Audit, run: Run | None = None) -> str:
         summary = AuditSummary.of(audit)
         template, contexts = "audit.html", _by_decreasing_size(audit_context(audit, summary, run), class_table(summary))
     else:
-        context = incomplete_context(audit)
+        sampled = audit.two_phase
+        context = incomplete_context(audit) if sampled is None else two_phase_context(audit, sampled)
         template, contexts = "incomplete.html", iter([{**context, "classes": context["classes"].first(MAX_ROWS)}])
     for reduced in contexts:
         text = render(template, reduced)

@@ -16,6 +16,7 @@ from benchmarks import (
     strength,
     training_length,
     training_step,
+    two_phase,
     worst_class,
 )
 
@@ -27,6 +28,7 @@ ALL = {
     "attacks": attacks.run,
     "autoattack": autoattack.run,
     "worst-class": worst_class.run,
+    "two-phase": two_phase.run,
     "scaling": scaling.run,
     "interval-coverage": interval_coverage.run,
 }

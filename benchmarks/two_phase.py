@@ -161,12 +161,15 @@ def record(folder: str | Path, path: Path) -> None:
     verdict = {name: pd.Series(rows.verdicts(name) > 0, rows.index) for name in ("clean", "all")}
     survives = frame[frame["phase"] == 0].groupby("index")["correct"].all()
     stage = np.select([~verdict["clean"], ~survives, ~verdict["all"]], [CLEAN, FIRST, SECOND], ROBUST)
-    cost = frame.pivot_table(index="index", columns="phase", values=["forwards", "backwards"], aggfunc="sum").fillna(0)
-    cost.columns = pd.Index([f"{name}_{phase + 1}" for name, phase in cost.columns.tolist()])
+    cost = {
+        f"{name}_{phase + 1}": frame[frame["phase"] == phase].groupby("index")[name].sum()
+        for name in ("forwards", "backwards")
+        for phase in (0, 1)
+    }
     margin = frame[frame["phase"] == 0].groupby("index")["margin"].min().round(5)
     path.parent.mkdir(parents=True, exist_ok=True)
     about = pd.DataFrame({"label": rows.labels, "stage": stage, "margin": margin}, index=rows.index)
-    about.join(cost.astype(int)).to_csv(path, index_label="index")
+    about.assign(**cost).fillna(0).to_csv(path, index_label="index", float_format="%.6g")
 
 
 def recorded(path: Path) -> Outcomes:

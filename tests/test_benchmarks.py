@@ -8,10 +8,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from benchmarks import interval_coverage
+from benchmarks import interval_coverage, two_phase
 from benchmarks.comparison.page import over_seeds
 from benchmarks.methods import counted, methods, trainer_in_last_epoch
 
+from classwise.attacks import suites
+from classwise.auditing.audit import audit
 from classwise.stats.counts import ClassCounts
 from classwise.stats.intervals import lowest_interval
 from classwise.training.recipe import Recipe
@@ -81,3 +83,51 @@ def test_the_page_of_interval_coverage_has_the_exact_numbers() -> None:
         assert [float(cell) for cell in cells[5:8]] == pytest.approx(expected, abs=0.006)
         assert float(cells[8]) == pytest.approx(100 * found.width, abs=0.06)
         assert float(cells[5]) > (97 if classes >= 10 else 96.5)
+
+
+def test_a_two_phase_replay_counts_its_sample() -> None:
+    """Of the recorded outcomes of cifar10-at: passes, coverage, and a sample of everything."""
+    label, fell = two_phase.of_counts(two_phase.RESULTS / "worst-class" / "cifar10-at.csv")
+    outcomes = two_phase.of_stages("cifar10-at", label, fell, informative=False)
+    assert outcomes.images.tolist() == [1000] * 10
+    survivors = np.flatnonzero(outcomes.stage >= two_phase.SECOND)
+    found = two_phase.replay(outcomes, 0.02, np.random.default_rng(0))
+    assert found.estimate.settled
+    assert 0 < len(found.drawn) < len(survivors)
+    assert set(found.drawn) <= set(survivors)
+    assert found.estimate.drawn.sum() == len(found.drawn)
+    share = [outcomes.share(drawn, backwards=True) for drawn in (survivors[:0], found.drawn, survivors)]
+    assert share == sorted(share)
+    assert share[2] == pytest.approx(1)
+    assert share[0] == pytest.approx(0.22, abs=0.02)  # APGD on all images
+    every = two_phase.replay(outcomes, 1e-6, np.random.default_rng(0)).estimate
+    assert every.overall.value == pytest.approx((outcomes.stage == two_phase.ROBUST).mean())
+    assert every.worst.value == pytest.approx(outcomes.accuracy.min())
+
+
+def test_the_rates_of_the_synthetic_outcomes() -> None:
+    for uneven in (False, True):
+        label, fell = two_phase.mnist(10_000, uneven=uneven)
+        assert np.bincount(fell).tolist() == [130, 450, 120, 370, 8930]
+        by_class = np.bincount(label[fell == 3])
+        assert (by_class.max() > 0.4 * 370) == uneven
+
+
+def test_outcomes_are_recorded_from_an_audit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from tests.auditing.toys import images, model
+
+    members = ("fgsm:step_size=0.9eps", "pgd:steps=2,step_size=0.3eps", "apgd-ce:steps=6", "square:steps=5")
+    monkeypatch.setitem(suites.SUITES, "autoattack", {"standard": members})
+    monkeypatch.setitem(suites.SUITES, "fast", {"standard": members[:2]})
+    whole = audit(model(), images(150, strength=0.034), "Linf:0.03", "autoattack", out=tmp_path / "a", batch_size=32)
+    two_phase.record(tmp_path / "a", tmp_path / "a.csv")
+    found = two_phase.recorded(tmp_path / "a.csv")
+    assert found.accuracy.tolist() == pytest.approx(whole.by_class["all"].tolist())
+    first = whole.outcomes.counts("pgd").correct.sum()
+    assert (found.stage >= two_phase.SECOND).sum() == first > (found.stage == two_phase.ROBUST).sum()
+    rows = whole.outcomes.frame
+    assert found.forwards.sum() == rows["forwards"].sum()
+    assert found.backwards[:, 1].sum() == rows[rows["attack"].isin(["apgd-ce", "square"])]["backwards"].sum()
+    assert (
+        not two_phase.replay(found, 1e-6, np.random.default_rng(0)).estimate.overall.high > found.accuracy.mean() + 1e-9
+    )

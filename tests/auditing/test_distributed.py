@@ -84,6 +84,14 @@ def test_two_processes_give_the_outcomes_of_one(ranks: list[dict[str, Any]]) -> 
         assert np.array_equal(one, two)
 
 
+def test_two_processes_take_the_sample_of_one(ranks: list[dict[str, Any]]) -> None:
+    single, shared = ranks[0]["sample alone"], ranks[0]["sample"]
+    assert 0 < single.two_phase.by_class["sampled"].sum() < single.two_phase.by_class["survivors"].sum()
+    assert_same(shared.outcomes.frame, single.outcomes.frame)
+    assert_same(shared.two_phase.by_class, single.two_phase.by_class)
+    assert_same(ranks[1]["sample"].outcomes.frame, single.outcomes.frame)
+
+
 def test_every_process_receives_the_result(ranks: list[dict[str, Any]]) -> None:
     assert_same(ranks[1]["shared"].outcomes.frame, ranks[0]["shared"].outcomes.frame)
     assert ranks[1]["shared"].worst_class() == ranks[0]["shared"].worst_class()

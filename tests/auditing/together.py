@@ -15,9 +15,11 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from classwise.attacks import suites
 from classwise.auditing import inputs
 from classwise.auditing.audit import audit
 from classwise.auditing.curve.search import robustness_curve
+from classwise.auditing.result import Audit
 from classwise.cli import main
 from classwise.core.errors import ClasswiseError
 from classwise.core.precision import EXACT
@@ -81,6 +83,19 @@ def command_line(folder: Path) -> dict[str, Any]:
     return {"cli": first, "cli again": (status, out.getvalue(), err.getvalue())}
 
 
+def sampled(net: toys.Linear, **settings: Any) -> Audit:
+    """An estimate from a sample under a small AutoAttack."""
+    members = ("fgsm:step_size=0.9eps", "pgd:steps=2,step_size=0.3eps", "apgd-ce:steps=6", "square:steps=5")
+    before = {name: suites.SUITES[name] for name in ("autoattack", "fast")}
+    table: Any = suites.SUITES
+    table |= {"autoattack": {"standard": members}, "fast": {"standard": members[:2]}}
+    try:
+        data = toys.images(201, strength=(0.033, 0.036, 0.04))
+        return audit(net, data, "Linf:0.03", "autoattack", settle=0.05, batch_size=32, precision=EXACT, **settings)
+    finally:
+        table |= before
+
+
 def python(folder: Path, rank: int) -> dict[str, Any]:
     data, net = toys.images(101), toys.model()
     inputs.PIECE_BYTES = 10_000  # a stream in several pieces
@@ -105,6 +120,9 @@ def python(folder: Path, rank: int) -> dict[str, Any]:
     with contextlib.suppress(KeyboardInterrupt):
         cut = said(lambda: robustness_curve(net, data, "Linf", out=folder / "curve", progress=Stopping(), **search))
         found["curve cut"] = cut, sorted(path.name for path in (folder / "curve" / "rounds").iterdir())
+    found["sample"] = sampled(net, distributed=True)
+    if rank == 0:
+        found["sample alone"] = sampled(net, distributed=False)
     dist.barrier()
     if rank == 0:
         found["curve alone"] = robustness_curve(net, data, "Linf", distributed=False, **search)

@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 import classwise as cw
+from classwise.attacks import suites
 from classwise.auditing.result import Audit
 from classwise.cli import console
 from classwise.models import save_weights
@@ -229,3 +230,51 @@ def test_options_of_a_zoo_model(classwise: Classwise, tmp_path: Path) -> None:
     assert classwise(*words, "--model-set=depht=10").status == 2
     said = classwise(*words, "--model-set=depth=10", "--model-set=widen=1")
     assert said.status == 0, said.err
+
+
+@pytest.fixture
+def small_autoattack(monkeypatch: pytest.MonkeyPatch) -> None:
+    """AutoAttack's attacks with fewer steps."""
+    members = ("apgd-ce:steps=3", "apgd-t:steps=2,targets=2", "fab-t:steps=2,targets=2", "square:steps=5")
+    monkeypatch.setitem(suites.SUITES, "autoattack", {"standard": members})
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("small_autoattack")
+def test_an_estimate_from_a_sample(classwise: Classwise, run: Path, tmp_path: Path) -> None:
+    words = ["audit", run, "--attack=autoattack", "--subset=200", f"--out={tmp_path / 'a'}"]
+    said = classwise(*words, "--settle=8")
+    assert said.status == 0, said.err
+    audit = Audit.load(tmp_path / "a")
+    assert audit.two_phase is not None
+    assert audit.two_phase.estimate.settled
+    value, low, high = (f"{100 * each:.1f}" for each in audit.two_phase.estimate.overall[:3])
+    text = f"AutoAttack, estimated: {value} % [{low}, {high}]"
+    assert text in said.out
+    assert text in (tmp_path / "a" / "page.html").read_text(encoding="utf-8")
+    facts = json.loads(classwise(*words, "--settle=8", "--resume", "--json").out)
+    assert facts["estimate"]["text"] == text
+    assert not facts["complete"]
+    assert classwise("report", tmp_path / "a", f"--out={tmp_path / 'again.html'}").status == 0
+    assert text in (tmp_path / "again.html").read_text(encoding="utf-8")
+    refused = classwise("report", tmp_path / "a", f"--robustbench={tmp_path / 'rb.json'}")
+    assert refused.status == 2
+    assert "estimated from a sample" in refused.err
+    assert refused.err.count("\n") == 1
+    undecided = classwise(
+        *words, "--settle=8", "--resume", f"--fail-if=overall(all) < {audit.two_phase.estimate.overall.value}"
+    )
+    assert undecided.status == 3
+    assert "repeat the command with --resume and without --settle" in undecided.err
+    assert classwise("compare", f"a={tmp_path / 'a'}", f"b={tmp_path / 'a'}").status == 3
+    whole = classwise(*words, "--resume")
+    assert whole.status == 0
+    assert "estimated" not in whole.out
+    assert Audit.load(tmp_path / "a").complete
+
+
+@pytest.mark.parametrize("points", ["0", "-1", "100", "nan"])
+def test_settle_is_in_points(classwise: Classwise, points: str) -> None:
+    said = classwise("audit", "runs/none", "--attack=autoattack", f"--settle={points}")
+    assert said.status == 2
+    assert f"--settle {points} must be a number of percentage points above 0" in said.err

@@ -316,6 +316,11 @@ class Audit:
 
         return TwoPhase.of(self.outcomes, self.alpha)
 
+    @property
+    def finished(self) -> bool:
+        """Whether the audit is complete, or its sample has made the intervals as narrow as requested."""
+        return self.complete or (self.two_phase is not None and self.two_phase.estimate.settled)
+
     def save(self, path: str | Path) -> Path:
         """Write the audit into a folder; into ``audits/<name>`` of a run folder.
 

@@ -220,11 +220,9 @@ def _conclude(result: Audit, thresholds: dict[str, Threshold], folder: Path, pag
     if failed:
         raise typer.Exit(ExitStatus.THRESHOLD_FAILED)
     undecided = [text for text, holds in held.items() if holds is None]
-    sampled = result.two_phase
-    finished = result.complete if sampled is None else sampled.estimate.settled
-    if undecided or not (held or finished):
+    if undecided or not (held or result.finished):
         verdict = f"; --fail-if {undecided[0]!r} is undecided" if undecided else ""
-        without = " and without --settle" if sampled is not None and finished else ""
+        without = " and without --settle" if result.finished else ""
         raise IncompleteError(f"{result.outcomes.gap}{verdict}; repeat the command with --resume{without} to continue")
 
 

@@ -118,7 +118,7 @@ def report(
 
     page, target = new_file(out, "--out"), new_file(robustbench.robustbench, "--robustbench")
     audit = Audit.load(source)
-    if not audit.complete and not allow_incomplete:
+    if not audit.finished and not allow_incomplete:
         advice = "continue it with classwise audit --resume, or write bounds with --allow-incomplete"
         raise IncompleteError(f"{source}: {audit.outcomes.gap}; {advice}")
     beside = audit.path if audit.path is not None and audit.path.is_dir() else Path()
@@ -147,7 +147,7 @@ def _write(audit: Audit, page: Path, exported: ExportOptions, target: Path | Non
         console.echo(f"page: {write_report(audit, page)}")
         for path in written:
             console.echo(f"file: {path}")
-        if not audit.complete:
+        if not audit.finished:
             console.echo(f"warning (incomplete): {audit.outcomes.gap}; the page shows bounds", err=True)
         for note in left:
             console.echo(f"{target}: {note}")

@@ -111,7 +111,7 @@ def test_it_is_loaded_from_its_folder(sampled: Audit) -> None:
 
 
 class Killed(Exception):  # noqa: N818  # a signal, not an error
-    """Stands for a kill."""
+    """Raised in place of a kill."""
 
 
 @pytest.mark.parametrize("blocks", [1, 3, 22, 26, 30])

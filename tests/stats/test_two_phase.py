@@ -80,6 +80,7 @@ def test_a_sequence_covers_at_every_stopping_time_exactly(pool: int, alpha: floa
         assert alive.sum() >= 1 - level - 1e-12
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("hits", [(), (0,), (4,), (1, 2), (0, 1, 3), (0, 1, 2, 3, 4)])
 def test_the_intervals_cover_over_all_orders(hits: tuple[int, ...]) -> None:
     """Every order of five survivors: the share of orders in which an interval ever fails, at any sample."""
@@ -212,3 +213,55 @@ def test_invalid_values() -> None:
         Survivors(one, one[:0], one[:0] > 0)
     with pytest.raises(ClasswiseError, match="expected one value for each of the 1 survivors"):
         Survivors(one + 1, one, np.zeros(2, dtype=np.bool_))
+
+
+def by_hand(survivors: Survivors, success: IntArray, unit: int | None, alpha: float) -> tuple[int, int]:
+    """Bounds of the number of successes, of a class or of all (None), from the definitions."""
+    inside = np.ones(len(survivors), dtype=np.bool_) if unit is None else survivors.label == unit
+    least, most = int((success[inside] > 0).sum()), int((success[inside] != 0).sum())
+    sequences = [(inside, POOLED_SHARE * alpha, 0)]
+    low = success[inside & survivors.low]
+    if (low != UNKNOWN).all():
+        sequences.append((inside & ~survivors.low, (1 - POOLED_SHARE) * alpha, int(low.sum())))
+    for mask, level, known in sequences:
+        prefix = list(itertools.takewhile(lambda result: result != UNKNOWN, success[mask].tolist()))
+        bounds = success_bounds(int(mask.sum()), len(prefix), sum(prefix), PRIOR, level)
+        least, most = max(least, known + int(bounds.least)), min(most, known + int(bounds.most))
+    return least, max(least, most)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_the_intervals_are_those_of_the_definitions(seed: int) -> None:
+    """Levels, prefixes, strata and the correction for the number of classes, for arbitrary results."""
+    alpha, images = 0.1, [80, 60, 70]
+    survivors, truth = population([60, 35, 50], images, seed, 0.1)
+    rng = np.random.default_rng(seed)
+    known = rng.random(145) < rng.choice([0.9, 0.97, 1.0])
+    known[: rng.integers(100)] = True
+    known[survivors.low] |= seed % 2 == 0
+    success = np.where(known, truth, UNKNOWN)
+    found = two_phase_estimate(survivors, success, 0.01, alpha)
+
+    def accuracy(level: float, unit: int | None) -> tuple[float, float]:
+        least, most = by_hand(survivors, success, unit, level)
+        pool, size = (145, 210) if unit is None else ((survivors.label == unit).sum(), images[unit])
+        return (pool - most) / size, (pool - least) / size
+
+    assert (found.overall.low, found.overall.high) == pytest.approx(accuracy(alpha, None))
+    for label in range(3):
+        assert (found.classes.low[label], found.classes.high[label]) == pytest.approx(accuracy(alpha, label))
+    assert found.worst.low == pytest.approx(min(accuracy(alpha / 2, label)[0] for label in range(3)))
+    assert found.worst.high == pytest.approx(min(accuracy(alpha / 6, label)[1] for label in range(3)))
+    candidates = [label for label in range(3) if accuracy(alpha / 6, label)[0] <= found.worst.high + 1e-9]
+    assert list(found.possibly) == candidates
+    # New images: binomial bounds at 4/5 of the level around those at 1/5.
+    sampling, binomial = SAMPLING_SHARE * alpha, (1 - SAMPLING_SHARE) * alpha
+    least, most = by_hand(survivors, success, None, sampling)
+    assert found.overall.new_low == pytest.approx(float(clopper_pearson(145 - most, 210, binomial).low))
+    assert found.overall.new_high == pytest.approx(float(clopper_pearson(145 - least, 210, binomial).high))
+    robust = [
+        np.array([(survivors.label == unit).sum() - by_hand(survivors, success, unit, level)[end] for unit in range(3)])
+        for end, level in ((1, sampling / 2), (0, sampling / 6))
+    ]
+    ends = [lowest_interval(ClassCounts(survivors.images, each), binomial) for each in robust]
+    assert (found.worst.new_low, found.worst.new_high) == pytest.approx((ends[0][0], ends[1][1]))

@@ -7,7 +7,7 @@ computed from how far this order has been followed, and is valid however far tha
 For these images (population F, the order random), the number K of successes on B survivors is in two confidence
 sequences for sampling without replacement (`classwise.stats.confidence_sequence`), which share the error level:
 
-- pooled: of all survivors, those at the beginning of the order;
+- pooled: of all survivors, the first in the order;
 - stratified: once every survivor of low margin was attacked, their successes are known, and the sequence is of the
   others. The stratum is fixed before sampling, so the interval is valid whether or not the margins predict anything.
 
@@ -145,7 +145,7 @@ class Sample(NamedTuple):
     """How far the order of each unit has been followed, and with what results; (1 + C,) arrays.
 
     Attributes:
-        drawn: length of the longest beginning of the order whose results are all known.
+        drawn: length of the longest prefix of the order whose results are all known.
         hits: successes in it.
         rest_drawn: the same in the order of the survivors outside the strata of low margin.
         rest_hits: successes in it.
@@ -172,7 +172,7 @@ def sample_of(survivors: Survivors, success: IntArray) -> Sample:
     def count(mask: BoolArray) -> IntArray:
         return np.bincount(units[:, mask].ravel(), minlength=len(survivors.pool))
 
-    def beginning(rank: IntArray, pool: IntArray, mask: BoolArray) -> tuple[IntArray, IntArray]:
+    def prefix(rank: IntArray, pool: IntArray, mask: BoolArray) -> tuple[IntArray, IntArray]:
         drawn, unknown = pool.copy(), mask & (success < 0)
         np.minimum.at(drawn, units[:, unknown], rank[:, unknown])
         hit = (rank < drawn[units]) & mask & (success > 0)
@@ -180,8 +180,8 @@ def sample_of(survivors: Survivors, success: IntArray) -> Sample:
 
     everything = np.ones(len(survivors), dtype=np.bool_)
     return Sample(
-        *beginning(survivors.rank, survivors.pool, everything),
-        *beginning(survivors.rest_rank, survivors.rest, ~low),
+        *prefix(survivors.rank, survivors.pool, everything),
+        *prefix(survivors.rest_rank, survivors.rest, ~low),
         low_hits=count(low & (success > 0)),
         low_known=count(low & (success < 0)) == 0,
         known_hits=count(success > 0),
@@ -195,10 +195,8 @@ def _bounds(survivors: Survivors, sample: Sample, alpha: float) -> SuccessBounds
     rest = success_bounds(survivors.rest, sample.rest_drawn, sample.rest_hits, PRIOR, (1 - POOLED_SHARE) * alpha)
     least = np.where(sample.low_known, np.maximum(pooled.least, sample.low_hits + rest.least), pooled.least)
     most = np.where(sample.low_known, np.minimum(pooled.most, sample.low_hits + rest.most), pooled.most)
-    # The two disagree only if one of them does not cover K.
-    overlap = least <= most
-    least, most = np.where(overlap, least, pooled.least), np.where(overlap, most, pooled.most)
     least = np.maximum(least, sample.known_hits)
+    # The bounds cross only if one of them does not cover K.
     return SuccessBounds(least, np.maximum(np.minimum(most, survivors.pool - sample.known_robust), least))
 
 
@@ -209,7 +207,7 @@ def _successes(survivors: Survivors, sample: Sample) -> FloatArray:
     rest_rate = np.nan_to_num(ratio(sample.rest_hits, sample.rest_drawn), nan=0.0)
     stratified = sample.low_known & (sample.rest_drawn > 0)
     total = np.where(stratified, sample.low_hits + survivors.rest * rest_rate, survivors.pool * rate)
-    return np.clip(total, sample.known_hits, survivors.pool - sample.known_robust)
+    return np.asarray(total)
 
 
 class SampledAccuracy(NamedTuple):
@@ -286,7 +284,8 @@ def state_of(survivors: Survivors, sample: Sample, alpha: float) -> State:
     """
     classes = int((survivors.images > 0).sum())
     own, half, shared = (_bounds(survivors, sample, level) for level in (alpha, alpha / 2, alpha / (2 * classes)))
-    values = (_successes(survivors, sample), own.most, own.least, half.most, shared.least)
+    successes = np.clip(_successes(survivors, sample), own.least, own.most)
+    values = (successes, own.most, own.least, half.most, shared.least)
     return State(*(_accuracy(survivors, each) for each in values))
 
 

@@ -14,13 +14,16 @@ import torch
 
 import classwise as cw
 from classwise.attacks import suites
+from classwise.attacks.engine import Engine
 from classwise.auditing.audit import estimate
+from classwise.auditing.guards import Evidence, Probe
 from classwise.auditing.result import Audit
 from classwise.auditing.runner import Runner
 from classwise.auditing.thresholds import Threshold
 from classwise.auditing.two_phase import TwoPhase
 from classwise.cli.tables import audit_facts, show_audit
 from classwise.core.errors import ClasswiseError, IncompleteError
+from classwise.core.threat import Threat
 from classwise.data.images import Images
 from classwise.reporting import export, report
 from classwise.reporting.robustbench import robustbench
@@ -262,6 +265,14 @@ def test_the_cost_is_that_of_a_full_audit_at_most(data: Images) -> None:
     assert settled.forwards == estimate(model(), data, EPSILON, "autoattack", **QUICK).forwards
 
 
+def test_guards_also_see_survivors_outside_the_sample(sampled: Audit, full: Audit, data: Images) -> None:
+    probe = Probe(Engine(model(), batch_size=32), data.batch(slice(0, 600)), Threat.parse(EPSILON))
+    every, some = (Evidence(audit.outcomes, probe=probe).survivors for audit in (full, sampled))
+    assert torch.equal(every & some, every)
+    assert some.sum() > every.sum()  # on some of these, an attack outside the sample would have succeeded
+    assert some.sum() < result(sampled).by_class["survivors"].sum()
+
+
 def test_unknown_results_are_no_results(sampled: Audit) -> None:
     rows = sampled.outcomes.frame
     from classwise.auditing.two_phase import candidates, successes
@@ -274,6 +285,11 @@ def test_unknown_results_are_no_results(sampled: Audit) -> None:
     assert ((before == results) | ((results == 0) & (before == UNKNOWN))).all()
     assert (results == 0).any()
     assert (results == UNKNOWN).any()
+    margin = rows[rows["attack"].isin(["clean", *FIRST])].groupby("index")["margin"].min()[found.index].to_numpy()
+    for label in range(3):
+        low, inside = found.survivors.low, found.survivors.label == label
+        assert low[inside].sum() == inside.sum() // 5
+        assert margin[inside & low].max() <= margin[inside & ~low].min()
     survivor = rows["index"] == found.index[0]
     assert candidates(rows[~survivor | (rows["attack"] != FIRST[1])], FIRST, 600, 3, 0) is None
     assert candidates(rows, FIRST, 601, 3, 0) is None

@@ -140,7 +140,7 @@ class Ratio(Ascent):
 def of_columns(change: Callable[[Outcomes], Outcomes]) -> Callable[[], set[str]]:
     def names() -> set[str]:
         result = run()
-        return {found.name for found in run_guards(Evidence(change(result.outcomes)))}
+        return {found.name for found in run_guards(Evidence(change(result.outcomes))).warnings}
 
     return names
 
@@ -157,7 +157,8 @@ def split(name: str) -> Images:
 def with_training_attack() -> set[str]:
     attack = PGD(steps=30)
     result = run(attacks=attack)
-    return {found.name for found in run_guards(Evidence(result.outcomes, {"pgd": attack}, training_attack=attack))}
+    evidence = Evidence(result.outcomes, {"pgd": attack}, training_attack=attack)
+    return {found.name for found in run_guards(evidence).warnings}
 
 
 def noted(outcomes: Outcomes) -> Outcomes:
@@ -390,7 +391,7 @@ def test_every_warning_is_one_sentence_with_a_number() -> None:
 def test_guards_of_imported_predictions_need_no_model() -> None:
     labels = np.arange(60) % 3
     outcomes = Outcomes.from_predictions(labels, labels, {"aa": np.where(labels == 0, 1, labels)}, "abc")
-    assert run_guards(Evidence(outcomes)) == ()
+    assert run_guards(Evidence(outcomes)).warnings == ()
 
 
 def table(classes: int, images: int, **success: dict[int, int]) -> Outcomes:

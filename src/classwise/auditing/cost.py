@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Unpack
 
@@ -12,12 +12,11 @@ from torch import Tensor
 
 from classwise.attacks.base import Attack
 from classwise.attacks.engine import SMALLEST_BATCH, AttackInputs, CountedForward, Engine, value_and_gradient
-from classwise.auditing.guards.evidence import SAMPLE
-from classwise.auditing.guards.table import PASSES, PASSES_OF_EACH
+from classwise.auditing.guards.budget import most_passes
 from classwise.auditing.inputs import Model
 from classwise.auditing.plan import AuditOptions, check_options
 from classwise.auditing.preparation import prepare
-from classwise.auditing.suite import Attacks, Suite, norm_of, parse_attacks
+from classwise.auditing.suite import Attacks, norm_of, parse_attacks
 from classwise.core.rng import CounterRNG
 from classwise.core.threat import Threat
 from classwise.data.images import Batch, Images
@@ -33,7 +32,8 @@ class CostEstimate:
         forwards: forward passes of single images.
         backwards: backward passes of single images.
         minutes: duration of these passes at the measured speed.
-        guard_minutes: approximate duration of the guards, which run after the attacks on at most 128 images.
+        guard_passes: forward and backward passes of the guards.
+        guard_minutes: approximate duration of the guards.
         batch_size: images on the device at once.
         note: why the batch size is not the default one, or may not fit into memory; else empty.
     """
@@ -42,6 +42,7 @@ class CostEstimate:
     forwards: int
     backwards: int
     minutes: float
+    guard_passes: int = 0
     guard_minutes: float = 0.0
     batch_size: int = 0
     note: str = ""
@@ -98,16 +99,12 @@ def estimate(
         seconds += (added - gradients) * forward_seconds + gradients * both_seconds
     images = ready.meta.images or 0
     minutes = -(-images // batch_size) * seconds / 60
-    guards = _guard_seconds(suite, logits_seconds, clocks) * -(-min(images, SAMPLE) // batch_size) / 60
-    return CostEstimate(images, images * forwards, images * backwards, minutes, guards, batch_size, ready.note)
-
-
-def _guard_seconds(suite: Suite, forward: float, clocks: Mapping[tuple[bool, bool], tuple[float, float]]) -> float:
-    """Seconds of the guards for one batch of their sample."""
-    both = max((both for _, both in clocks.values()), default=0.0)
-    types = len({type(attack) for attack in suite.attacks.values()})
-    forwards, backwards = (all_ + types * each for all_, each in zip(PASSES, PASSES_OF_EACH, strict=True))
-    return (forwards - backwards) * forward + backwards * both if both else forwards * forward
+    attack_passes = images * (forwards + backwards)
+    guards = most_passes(ready.plan.guards, images, attack_passes)
+    share = guards / attack_passes if images else 0.0
+    return CostEstimate(
+        images, images * forwards, images * backwards, minutes, guards, share * minutes, batch_size, ready.note
+    )
 
 
 def _clock(model: CountedForward, x: Tensor, device: torch.device, *, gradients: bool) -> tuple[float, float]:

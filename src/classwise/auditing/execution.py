@@ -20,11 +20,12 @@ from classwise.auditing import outcome_files
 from classwise.auditing.artifacts import Artifacts
 from classwise.auditing.audit_folder import ABOUT, read_about, write_trace
 from classwise.auditing.folders import claim, settings_of
-from classwise.auditing.guards import SAMPLE, Evidence, InputScale, Probe, run_guards
+from classwise.auditing.guard_report import GuardReport
+from classwise.auditing.guards import SAMPLE, Evidence, GuardRun, InputScale, Probe, run_guards
 from classwise.auditing.outcomes import Outcomes
 from classwise.auditing.plan import AuditOptions
 from classwise.auditing.preparation import Prepared
-from classwise.auditing.result import Audit, write_about
+from classwise.auditing.result import Audit, AuditWarning, write_about
 from classwise.auditing.runner import Runner
 from classwise.auditing.writer import OutcomeWriter
 from classwise.core import interruption
@@ -215,9 +216,7 @@ class Execution:
 
     def _evidence(self, runner: Runner, outcomes: Outcomes, training_attack: Attack | None) -> Evidence:
         """The evidence for the guards."""
-        ready, probe = self.ready, _probe(runner, self.ready)
-        if probe is not None:
-            self.progress.log(f"guards: a sample of {len(probe.batch.x)} images")
+        ready = self.ready
         return Evidence(
             outcomes,
             ready.plan.suite.attacks,
@@ -226,7 +225,7 @@ class Execution:
             no_gradient=ready.no_gradient,
             overwrites=runner.engine.passes.overwrites,
             training_attack=training_attack,
-            probe=probe,
+            probe=_probe(runner, ready),
         )
 
     def _result(self, runner: Runner, evidence: Evidence, artifacts: Artifacts, group: str | None) -> Audit:
@@ -234,16 +233,27 @@ class Execution:
         facts: dict[str, Any] = {"seconds": round(self.limit.elapsed, 3), "max_time": self.limit.max_time}
         if self.processes.world_size > 1:
             facts["processes"] = self.processes.world_size
+        guards = self._guards(evidence)
         return Audit(
             outcomes=evidence.outcomes,
-            warnings=run_guards(evidence),
+            warnings=guards.warnings,
             group=group,
             name=self.name,
             path=self.folder,
             environment=environment(runner.engine.device) | facts,
             artifacts=artifacts,
             trace=pd.concat(runner.traces, ignore_index=True) if runner.traces else None,
+            guards=guards.report,
         )
+
+    def _guards(self, evidence: Evidence) -> GuardRun:
+        """Run the guards, or reuse those of the folder if they saw the same outcomes."""
+        mode, saved = self.ready.plan.guards, _saved_guards(self.folder)
+        if saved is not None and evidence.outcomes.complete and saved.report.covers(mode):
+            return saved
+        if mode != "off":
+            self.progress.log(f"guards: {mode}")
+        return run_guards(evidence, mode, late=evidence.probe is None)
 
 
 def with_saved_batch_size(options: AuditOptions, folder: Path) -> AuditOptions:
@@ -267,6 +277,14 @@ def _check_same_settings(settings: Sequence[Mapping[str, Any]]) -> None:
                 raise ClasswiseError(
                     f"all processes need the same {key}; process {rank} has {differing}, process 0 has {first}"
                 )
+
+
+def _saved_guards(folder: Path | None) -> GuardRun | None:
+    """The guards of the complete audit in a folder; else None."""
+    about = {} if folder is None else read_about(folder)
+    if not about.get("guards") or not about.get("complete"):
+        return None
+    return GuardRun(tuple(AuditWarning(*each) for each in about["warnings"]), GuardReport.read(about["guards"]))
 
 
 def _probe(runner: Runner, ready: Prepared) -> Probe | None:

@@ -13,6 +13,7 @@ from classwise.attacks.base import Attack
 from classwise.attacks.engine import SMALLEST_BATCH, Engine
 from classwise.auditing.artifacts import Kind, checked_kinds
 from classwise.auditing.batch_sizes import USUAL_BATCH
+from classwise.auditing.guard_report import GuardMode, checked_mode
 from classwise.auditing.suite import Suite, in_first_phase
 from classwise.core.errors import ClasswiseError, unknown
 from classwise.core.precision import FAST, Precision
@@ -47,6 +48,8 @@ class AuditOptions(AttackOptions, total=False):
             this distance (a fraction). Default: None, every attack on every image.
         save: tensors to save for every attacked image: ``"logits"``, ``"features"``, ``"images"``.
         trace: indices of the images whose confidences are recorded step by step.
+        guards: ``"auto"`` (default) limits the guards to 20 % of the passes of the attacks, ``"full"`` runs all,
+            ``"off"`` none. Outcomes do not depend on it.
     """
 
     early_stop: bool
@@ -54,6 +57,7 @@ class AuditOptions(AttackOptions, total=False):
     settle: float | None
     save: str | Sequence[str]
     trace: Sequence[int]
+    guards: GuardMode
 
 
 def check_options(function: Callable[..., Any], options: Mapping[str, Any], known: type) -> None:
@@ -66,7 +70,7 @@ def check_options(function: Callable[..., Any], options: Mapping[str, Any], know
 
     Raises:
         ClasswiseError: for an unknown option, naming the nearest known one; for a batch size below 32; for a kind of
-            tensor that cannot be saved; for a ``settle`` out of range.
+            tensor that cannot be saved; for a ``settle`` out of range; for an unknown mode of the guards.
     """
     names = known.__annotations__
     for name in options.keys() - names.keys():
@@ -79,6 +83,7 @@ def check_options(function: Callable[..., Any], options: Mapping[str, Any], know
     checked_kinds(options.get("save", ()))
     if options.get("settle") is not None:
         checked_settle(options["settle"])
+    checked_mode(options.get("guards", "auto"))
 
 
 @dataclass(frozen=True)
@@ -96,6 +101,7 @@ class Plan:
         save: tensors to save.
         trace: indices of the images whose confidences are recorded step by step.
         settle: run the second phase on a sample, until the intervals are this narrow; None: on every survivor.
+        guards: how many guards run.
 
     Raises:
         ClasswiseError: if an attack does not support the norm, a cascade is requested without early stop, or
@@ -112,6 +118,7 @@ class Plan:
     save: tuple[Kind, ...]
     trace: tuple[int, ...]
     settle: float | None = None
+    guards: GuardMode = "auto"
 
     @classmethod
     def of(cls, suite: Suite, threat: Threat, options: AuditOptions) -> Plan:
@@ -128,6 +135,7 @@ class Plan:
             save=checked_kinds(options.get("save", ())),
             trace=tuple(int(index) for index in options.get("trace", ())),
             settle=options.get("settle"),
+            guards=options.get("guards", "auto"),
         )
 
     def __post_init__(self) -> None:

@@ -24,6 +24,7 @@ from classwise.auditing.audit_folder import (
     read_trace,
     write_trace,
 )
+from classwise.auditing.guard_report import GuardReport
 from classwise.auditing.outcomes import ALL, CLEAN, Outcomes
 from classwise.core.errors import ClasswiseError, IncompleteError
 from classwise.core.storage import write_text
@@ -95,6 +96,7 @@ class Audit:
         artifacts: the tensors that were saved (``logits``, ``features``, ``images``), and ``examples`` of each class.
         trace: confidences of the traced images, a row for each image, attack, iteration and class; or None.
         alpha: 1 minus the coverage of the intervals.
+        guards: which guards ran; None for imported outcomes.
 
     Example:
         >>> import classwise as cw
@@ -118,6 +120,7 @@ class Audit:
     artifacts: Artifacts = field(default_factory=Artifacts)
     trace: pd.DataFrame | None = None
     alpha: float = 0.05
+    guards: GuardReport | None = None
 
     def __post_init__(self) -> None:
         self.outcomes.grouping(self.group)
@@ -370,6 +373,7 @@ class Audit:
             artifacts=Artifacts(folder) if folder.is_dir() else Artifacts(),
             trace=read_trace(folder),
             alpha=about.get("alpha", 0.05),
+            guards=GuardReport.read(about["guards"]) if about.get("guards") else None,
         )
 
 
@@ -386,6 +390,7 @@ def write_about(folder: Path, audit: Audit, **more: Any) -> None:
         "data_hash": audit.outcomes.meta.data_hash,
         "settle": audit.outcomes.meta.settle,
         "warnings": [[*warning] for warning in audit.warnings],
+        "guards": None if audit.guards is None else dataclasses.asdict(audit.guards),
         "environment": dict(audit.environment),
         **more,
     }

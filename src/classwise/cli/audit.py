@@ -103,6 +103,14 @@ def audit(
             "worst.split, the last five written as worst(all).low.",
         ),
     ] = None,
+    guards: Annotated[
+        str,
+        typer.Option(
+            "--guards",
+            metavar="full|auto|off",
+            help="Guards to run: all, those within 20 % of the passes of the attacks, or none.",
+        ),
+    ] = "auto",
     max_time: MaxTime = None,
     estimate: Estimate = False,
     json: Json = False,
@@ -118,6 +126,7 @@ def audit(
         classwise audit runs/cfa-seeds --resume             every run of classwise train --seeds
         torchrun --nproc-per-node 4 -m classwise audit runs/cfa --device cuda
     """  # noqa: D301  # \b keeps the lines of the example apart
+    from classwise.auditing.guard_report import checked_mode
     from classwise.auditing.suite import norm_of, parse_attacks
     from classwise.core.distributed import launched, local_device
 
@@ -129,6 +138,7 @@ def audit(
         "settle": _settle(rows.settle),
         "batch_size": attacks.batch_size,
         "seed": attacks.seed,
+        "guards": checked_mode(guards),
     }
     limits = {"resume": resume, "save": tuple(rows.save or ()), "max_time": seconds(max_time), "group": rows.group}
     page = new_file(html, "--html")

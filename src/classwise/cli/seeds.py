@@ -112,6 +112,8 @@ def _show(folder: Path, audits: Mapping[int, Audit], total: int) -> None:
     for seed, audit in audits.items():
         for warning in audit.warnings:
             console.echo(f"warning, seed {seed} ({warning.name}): {warning.sentence}")
+        if audit.guards is not None and audit.guards.sentence:
+            console.echo(f"seed {seed}: {audit.guards.sentence}")
     for audit in audits.values():
         console.echo(f"audit: {audit.path}")
     if len(audits) == total > 1:

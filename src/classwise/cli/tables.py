@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import TYPE_CHECKING, Any
 
 from classwise.cli import console
@@ -92,6 +93,8 @@ def _show_estimates(result: Audit, sampled: TwoPhase) -> None:
 def _show_warnings(result: Audit) -> None:
     for warning in result.warnings:
         console.echo(f"warning ({warning.name}): {warning.sentence}")
+    if result.guards is not None and result.guards.sentence:
+        console.echo(result.guards.sentence)
 
 
 def _summary_row(name: object, row: Any) -> tuple[object, ...]:
@@ -144,6 +147,7 @@ def audit_facts(result: Audit) -> dict[str, Any]:
         "worst": _worst_facts(result) if result.complete else None,
         "estimate": None if result.two_phase is None else _estimate_facts(result.two_phase),
         "warnings": [warning._asdict() for warning in result.warnings],
+        "guards": None if result.guards is None else dataclasses.asdict(result.guards),
     }
 
 

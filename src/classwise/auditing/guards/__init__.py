@@ -5,7 +5,18 @@ returns a warning of one sentence, or None; it never changes a number. Images ou
 layer. Each guard has a page under ``docs/guards``.
 """
 
+from classwise.auditing.guards.budget import GuardRun, run_guards
 from classwise.auditing.guards.evidence import SAMPLE, Evidence, Guard, GuardWarning, InputScale, Probe
-from classwise.auditing.guards.table import GUARDS, run_guards
+from classwise.auditing.guards.table import GUARDS
 
-__all__ = ["GUARDS", "SAMPLE", "Evidence", "Guard", "GuardWarning", "InputScale", "Probe", "run_guards"]
+__all__ = [
+    "GUARDS",
+    "SAMPLE",
+    "Evidence",
+    "Guard",
+    "GuardRun",
+    "GuardWarning",
+    "InputScale",
+    "Probe",
+    "run_guards",
+]

@@ -13,10 +13,11 @@ import torch
 from torch import Tensor
 
 from classwise.attacks.base import Attack
-from classwise.attacks.engine import Engine, Job, value_and_gradient
+from classwise.attacks.engine import AttackInputs, Engine, value_and_gradient
 from classwise.attacks.losses import negative_margin
 from classwise.auditing.outcomes import ALL, CLEAN, Outcomes
-from classwise.core.precision import EXACT, Precision
+from classwise.core.precision import EXACT, Forward, Precision
+from classwise.core.rng import CounterRNG
 from classwise.core.threat import Threat
 from classwise.data.images import Batch
 from classwise.models.modes import evaluating, frozen
@@ -37,6 +38,8 @@ class InputScale(NamedTuple):
 class Probe:
     """A model and a sample of images on which guards run it.
 
+    Passes have no padding, so that an image costs exactly the passes that a guard declares for it.
+
     Args:
         engine: an engine with the settings of the audit; its model returns logits.
         batch: the sample.
@@ -53,10 +56,28 @@ class Probe:
     scale: InputScale | None = None
     gradients: bool = True
 
+    def __len__(self) -> int:
+        return len(self.batch.x)
+
+    def first(self, count: int) -> Probe:
+        """The probe with the first ``count`` images of its sample."""
+        epsilon = self.threat.epsilon
+        return dataclasses.replace(
+            self,
+            batch=Batch(*(tensor[:count] for tensor in self.batch)),
+            threat=self.threat.with_epsilon(epsilon[:count]) if isinstance(epsilon, Tensor) else self.threat,
+        )
+
+    @cached_property
+    def _float32(self) -> Forward:
+        return Precision(channels_last=self.precision.channels_last).forward(self.engine.model)
+
     def logits_of(self, x: Tensor) -> Tensor:
         """Compute float32 logits (N, C), on the CPU."""
-        (logits,) = self.engine.predict([x])
-        return logits.cpu()
+        model = self.engine.model
+        with torch.no_grad(), evaluating(model), frozen(model):
+            parts = [self._float32(part) for part in torch.split(x, self.engine.batch_size)]
+        return torch.cat(parts).cpu()
 
     @cached_property
     def logits(self) -> Tensor:
@@ -68,9 +89,19 @@ class Probe:
         """The labels of the sample, on the CPU."""
         return self.batch.y.cpu()
 
+    def threat_of(self, mask: Tensor) -> Threat:
+        """The threat for the images of a mask (N,)."""
+        epsilon = self.threat.epsilon
+        return self.threat.with_epsilon(epsilon.cpu()[mask]) if isinstance(epsilon, Tensor) else self.threat
+
+    def rows(self, mask: Tensor) -> Batch:
+        """The images of a mask (N,)."""
+        places = mask.nonzero().squeeze(1).to(self.batch.x.device)
+        return Batch(*(tensor[places] for tensor in self.batch))
+
     def correct(self, logits: Tensor) -> Tensor:
         """Whether each row of logits is finite and predicts the label, bool (N,)."""
-        return (logits.argmax(1) == self.labels) & logits.isfinite().all(1)
+        return predicts(logits, self.labels)
 
     @cached_property
     def wrong(self) -> Tensor:
@@ -87,40 +118,52 @@ class Probe:
         counts: IntArray = torch.bincount(self.labels[mask.cpu()], minlength=self.logits.shape[1]).numpy()
         return counts
 
-    @property
-    def margin_gradient(self) -> Tensor:
-        """Gradient of the negative logit margin with respect to each image, shaped like the images."""
-        model = self.engine.model
-        forward, parts = self.precision.forward(model), []
+    def margin_gradient(self, mask: Tensor) -> Tensor:
+        """Gradient of the negative logit margin with respect to each image of a mask, shaped like these images."""
+        model, chosen = self.engine.model, self.rows(mask)
+        forward, size = dataclasses.replace(self.precision, compile=False).forward(model), self.engine.batch_size
         with evaluating(model), frozen(model):
-            for x, y in zip(
-                *(torch.split(part, self.engine.batch_size) for part in (self.batch.x, self.batch.y)), strict=True
-            ):
-                parts.append(value_and_gradient(forward, x, partial(negative_margin, y=y))[1])
+            parts = [
+                value_and_gradient(forward, x, partial(negative_margin, y=y))[1]
+                for x, y in zip(torch.split(chosen.x, size), torch.split(chosen.y, size), strict=True)
+            ]
         return torch.cat(parts)
 
-    def misclassified(self, attack: Attack, threat: Threat) -> Tensor:
-        """Whether each image of the sample is misclassified, clean or under the attack, bool (N,)."""
-        return self.wrong | self._attack(attack, threat, torch.ones_like(self.wrong))
+    def succeeds_on(self, mask: Tensor, attack: Attack, threat: Threat | None = None) -> Tensor:
+        """Run one start of an attack on the images of a mask; whether it succeeded on each, bool (N,).
 
-    def succeeds_on(self, mask: Tensor, attack: Attack) -> Tensor:
-        """Run an attack in the audit's ball on the images of a mask; whether it succeeded on each, bool (N,)."""
-        return self._attack(attack, self.threat, mask)
+        The first iterate that is misclassified in the attack's precision, else the last one, is verified in float32.
+        All images take all steps, unless the attack has succeeded on all of them earlier.
 
-    def _attack(self, attack: Attack, threat: Threat, mask: Tensor) -> Tensor:
-        success = torch.zeros_like(self.wrong)
-        attacked = mask.nonzero().squeeze(1)
-        if not len(attacked):
-            return success
-        columns = {"epsilon": threat.epsilon.cpu()[attacked]} if isinstance(threat.epsilon, Tensor) else {}
-        rows = attacked.to(self.batch.x.device)
-        index, x, y = (tensor[rows] for tensor in self.batch)
-        engine = Engine(
-            self.engine.model, precision=self.precision, batch_size=self.engine.batch_size, seed=self.engine.seed
-        )
-        for done in engine.attack(attack, threat, [Job(index, x, y, columns)]):
-            success[attacked[done.row.cpu()]] = done.success.cpu()
+        Args:
+            mask: the images, bool (N,).
+            attack: an attack without a reference, all of whose steps take the same passes.
+            threat: the ball; None: that of the audit.
+        """
+        success = torch.zeros_like(mask)
+        for places in torch.split(mask.nonzero().squeeze(1), self.engine.batch_size):
+            if len(places):
+                success[places] = self._attack(places, attack, threat or self.threat)
         return success
+
+    def _attack(self, places: Tensor, attack: Attack, threat: Threat) -> Tensor:
+        index, x, y = (tensor[places.to(self.batch.x.device)] for tensor in self.batch)
+        if isinstance(threat.epsilon, Tensor):
+            threat = threat.with_epsilon(threat.epsilon.to(x.device)[places.to(x.device)])
+        inputs = AttackInputs(x, y, index, threat, CounterRNG(self.engine.seed, "attack"))
+        found, hit = x, torch.zeros_like(y, dtype=torch.bool)
+        precision = dataclasses.replace(self.precision, compile=False)
+        engine = Engine(self.engine.model, precision=precision, batch_size=len(x), seed=self.engine.seed)
+        with engine.forward_for(attack) as model:
+            state = attack.start(model, inputs)
+            for _ in range(attack.length):
+                state = attack.step(model, inputs, state)
+                fresh = ~hit & (state["margin"] < 0)
+                found, hit = torch.where(fresh.view(-1, 1, 1, 1), state["seen"], found), hit | fresh
+                if bool(hit.all()):
+                    break
+        final = torch.where(hit.view(-1, 1, 1, 1), found, threat.project(state["x"], x))
+        return ~predicts(self.logits_of(final), y.cpu())
 
 
 @dataclass(frozen=True)
@@ -147,16 +190,35 @@ class Evidence:
     training_attack: Attack | None = None
     probe: Probe | None = None
 
+    def first(self, count: int) -> Evidence:
+        """The evidence with the first ``count`` images of the sample."""
+        return dataclasses.replace(self, probe=None if self.probe is None else self.probe.first(count))
+
+    @cached_property
+    def clean(self) -> Tensor:
+        """Whether the clean pass of the audit classifies each image of the sample correctly, bool (N,)."""
+        return self._correct(CLEAN)
+
     @cached_property
     def survivors(self) -> Tensor:
         """Whether each image of the sample is robust to the whole suite, bool (N,).
 
         With ``settle`` also the images on which the suite did not run to its end: nothing succeeded on them so far.
         """
+        return self._correct(ALL)
+
+    def _correct(self, name: str) -> Tensor:
         assert self.probe is not None
-        verdicts = self.outcomes.verdicts(ALL)
-        robust = self.outcomes.index[verdicts > 0 if self.outcomes.meta.settle is None else verdicts != 0]
-        return torch.isin(self.probe.batch.index.cpu(), torch.from_numpy(robust))
+        verdicts = self.outcomes.verdicts(name)
+        correct = self.outcomes.index[verdicts > 0 if self.outcomes.meta.settle is None else verdicts != 0]
+        return torch.isin(self.probe.batch.index.cpu(), torch.from_numpy(correct))
+
+    @cached_property
+    def attack_passes(self) -> int:
+        """Forward and backward passes of single images that the attacks took."""
+        frame = self.outcomes.frame
+        rows = frame[frame["attack"] != CLEAN]
+        return int(rows[["forwards", "backwards"]].fillna(0).to_numpy().sum())
 
     @cached_property
     def black_box(self) -> tuple[str, ...]:
@@ -176,6 +238,11 @@ class Evidence:
         return repr(self.outcomes.class_names[label])
 
 
+def predicts(logits: Tensor, y: Tensor) -> Tensor:
+    """Whether each row of logits is finite and predicts its label, bool (N,)."""
+    return (logits.argmax(1) == y) & logits.isfinite().all(1)
+
+
 class GuardWarning(NamedTuple):
     """The result of a guard: a sentence, and the number behind it."""
 
@@ -184,6 +251,13 @@ class GuardWarning(NamedTuple):
 
 
 Guard = Callable[[Evidence], GuardWarning | None]
+
+
+Cost = Callable[[Evidence, Probe], int]
+"""The forward and backward passes of single images that a guard takes at most, besides the logits of the sample.
+
+It takes exactly as many unless an attack of the guard succeeds on all of its images before its last step.
+"""
 
 
 def needs_model(function: Callable[[Evidence, Probe], GuardWarning | None]) -> Guard:
@@ -205,6 +279,12 @@ def needs_gradients(function: Callable[[Evidence, Probe], GuardWarning | None]) 
 
     run.__doc__ = function.__doc__
     return run
+
+
+def no_passes(evidence: Evidence, probe: Probe) -> int:
+    """The cost of a guard that needs the sample, but no passes besides its logits."""
+    del evidence, probe
+    return 0
 
 
 def percent(share: float) -> str:

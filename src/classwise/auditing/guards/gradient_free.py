@@ -6,11 +6,20 @@ import torch
 
 from classwise.attacks import ATTACKS
 from classwise.attacks.base import Attack
-from classwise.auditing.guards.evidence import Evidence, Guard, GuardWarning, Probe, needs_model, percent, quoted
+from classwise.auditing.guards.evidence import (
+    Cost,
+    Evidence,
+    Guard,
+    GuardWarning,
+    Probe,
+    needs_model,
+    percent,
+    predicts,
+    quoted,
+)
 from classwise.auditing.guards.gradients import weak_attack_warning
 from classwise.auditing.guards.significance import attack_excess, significant_class
 from classwise.core.config import make
-from classwise.core.errors import ClasswiseError
 from classwise.core.rng import CounterRNG
 
 NOISES = 10
@@ -20,14 +29,22 @@ NOISES = 10
 @needs_model
 def random_noise(evidence: Evidence, probe: Probe) -> GuardWarning | None:
     """Random noise of the full radius succeeds on images that are robust to the suite, overall or in one class."""
-    batch, rng = probe.batch, CounterRNG(probe.engine.seed, "guards/noise")
-    misclassified = torch.zeros_like(probe.wrong)
-    for counter in range(NOISES if evidence.attacks and evidence.survivors.any() else 0):
-        ray = probe.threat.steepest(rng.normal(batch.index, tuple(batch.x.shape[1:]), counter))
-        noisy = probe.threat.project(batch.x + ray * probe.threat.radius(batch.x), batch.x)
-        misclassified |= ~probe.correct(probe.logits_of(noisy))
-    success = misclassified & evidence.survivors
+    success = evidence.survivors.clone()
+    if not (evidence.attacks and success.any()):
+        return None
+    (index, x, y), threat = probe.rows(success), probe.threat_of(success)
+    rng, found = CounterRNG(probe.engine.seed, "guards/noise"), torch.zeros(len(y), dtype=torch.bool)
+    for counter in range(NOISES):
+        ray = threat.steepest(rng.normal(index, tuple(x.shape[1:]), counter))
+        found |= ~predicts(probe.logits_of(threat.project(x + ray * threat.radius(x), x)), y.cpu())
+    success[success.clone()] = found
     return weak_attack_warning(evidence, probe, success, "random noise of the full radius")
+
+
+def _noise_cost(evidence: Evidence, probe: Probe) -> int:
+    """One pass of each survivor for each noise sample."""
+    del probe
+    return NOISES * int(evidence.survivors.sum()) if evidence.attacks else 0
 
 
 BLACK_BOX_SHARE, BLACK_BOX_IMAGES = 0.002, 2
@@ -53,19 +70,16 @@ def black_box_stronger(evidence: Evidence) -> GuardWarning | None:
 QUERIES, MOST_QUERIES = 100, 1000
 """Minimal and maximal number of queries per image of the search."""
 QUERY_SHARE = 0.05
-"""Between these limits, the search uses this fraction of the passes of the audit."""
+"""Between these limits, the search uses this fraction of the passes of the attacks."""
 
 
 @needs_model
 def no_black_box(evidence: Evidence, probe: Probe) -> GuardWarning | None:
     """The suite has no gradient-free attack, and a short one succeeds on images that are robust to the suite."""
-    attack = _short_search(evidence)
-    if evidence.black_box or attack is None or not evidence.attacked or not evidence.survivors.any():
+    attack = _short_search(evidence, probe)
+    if attack is None:
         return None
-    try:
-        misclassified = probe.succeeds_on(evidence.survivors, attack)
-    except ClasswiseError:  # Square does not support this norm
-        return None
+    misclassified = probe.succeeds_on(evidence.survivors, attack)
     extra, share = int(misclassified.sum()), float(misclassified.float().mean())
     if extra < BLACK_BOX_IMAGES or share <= BLACK_BOX_SHARE:
         return None
@@ -75,13 +89,20 @@ def no_black_box(evidence: Evidence, probe: Probe) -> GuardWarning | None:
     return GuardWarning(f"{what}{where}: add 'square'.", share)
 
 
-def _short_search(evidence: Evidence) -> Attack | None:
-    """Square with few queries; None if it is not registered."""
-    if "square" not in ATTACKS:
+def _short_search(evidence: Evidence, probe: Probe) -> Attack | None:
+    """Square with few queries; None if it is not needed, not registered, or does not support the norm."""
+    robust = int(evidence.survivors.sum())
+    if evidence.black_box or not evidence.attacked or not robust or "square" not in ATTACKS:
         return None
-    spent = evidence.outcomes.frame[["forwards", "backwards"]].fillna(0).to_numpy().sum()
-    queries = int(QUERY_SHARE * spent / max(int(evidence.survivors.sum()), 1))
-    return make(ATTACKS, {"name": "square", "steps": min(max(queries, QUERIES), MOST_QUERIES)})
+    queries = int(QUERY_SHARE * evidence.attack_passes / robust)
+    attack: Attack = make(ATTACKS, {"name": "square", "steps": min(max(queries, QUERIES), MOST_QUERIES)})
+    return attack if probe.threat.norm in attack.norms else None
+
+
+def _search_cost(evidence: Evidence, probe: Probe) -> int:
+    """The queries of each survivor and its verification."""
+    attack = _short_search(evidence, probe)
+    return 0 if attack is None else (attack.length + 1) * int(evidence.survivors.sum())
 
 
 GUARDS: dict[str, Guard] = {
@@ -89,3 +110,5 @@ GUARDS: dict[str, Guard] = {
     "black-box-stronger": black_box_stronger,
     "no-black-box": no_black_box,
 }
+COSTS: dict[str, Cost] = {"random-noise": _noise_cost, "no-black-box": _search_cost}
+"""The guards that need the sample."""

@@ -10,7 +10,16 @@ from classwise.attacks import ATTACKS
 from classwise.attacks.base import Attack
 from classwise.attacks.gradient.ascent import FGSM
 from classwise.attacks.losses import margin
-from classwise.auditing.guards.evidence import Evidence, Guard, GuardWarning, Probe, needs_gradients, percent, quoted
+from classwise.auditing.guards.evidence import (
+    Cost,
+    Evidence,
+    Guard,
+    GuardWarning,
+    Probe,
+    needs_gradients,
+    percent,
+    quoted,
+)
 from classwise.auditing.guards.radius import grey_radius
 from classwise.auditing.guards.significance import attack_excess, significant_class
 from classwise.auditing.suite import attack_length
@@ -63,17 +72,15 @@ SMALL_STEP = 0.1
 @needs_gradients
 def misleading_gradients(evidence: Evidence, probe: Probe) -> GuardWarning | None:
     """A small step along the gradient does not decrease the margin: the gradient is that of another function."""
-    x, gradient = probe.batch.x, probe.margin_gradient
-    # In every norm each pixel changes little: a tenth of the radius, spread over the image.
-    step = SMALL_STEP * 0.5 / grey_radius(probe.threat.norm, x) * probe.threat.radius(x)
-    moved = (x + step * gradient.sign()).clamp(0, 1)
-    before, logits = margin(probe.logits, probe.labels), probe.logits_of(moved)
-    # Logits that are not finite count as misclassified, also if the label's is the largest.
-    after = torch.where(logits.isfinite().all(1), margin(logits, probe.labels), -torch.inf)
-    tried = ~probe.wrong & (step.expand(len(x), 1, 1, 1).flatten().cpu() > 0)
-    misled = tried & ~(after < before)
+    tried = _with_step(evidence, probe)
     if not tried.any():
         return None
+    x, y, step = probe.rows(tried).x, probe.labels[tried], _small_step(probe)[tried.to(probe.batch.x.device)]
+    logits = probe.logits_of((x + step * probe.margin_gradient(tried).sign()).clamp(0, 1))
+    # Logits that are not finite count as misclassified, also if the label's is the largest.
+    after = torch.where(logits.isfinite().all(1), margin(logits, y), -torch.inf)
+    misled = torch.zeros_like(tried)
+    misled[tried] = ~(after < margin(probe.logits[tried], y))
     share = int(misled.sum()) / int(tried.sum())
     worst = significant_class(probe.by_class(misled), probe.by_class(tried), MISLED_SHARE)
     if share <= MISLED_SHARE and worst is None:
@@ -83,26 +90,66 @@ def misleading_gradients(evidence: Evidence, probe: Probe) -> GuardWarning | Non
     return GuardWarning(f"{what}: misleading gradients.", share)
 
 
+def _small_step(probe: Probe) -> Tensor:
+    """The step of each image, (N, 1, 1, 1): in every norm a tenth of the radius, spread over the image."""
+    x = probe.batch.x
+    step = SMALL_STEP * 0.5 / grey_radius(probe.threat.norm, x) * probe.threat.radius(x)
+    return step.expand(len(x), 1, 1, 1)
+
+
+def _with_step(evidence: Evidence, probe: Probe) -> Tensor:
+    """The images that are moved, bool (N,): those that are classified correctly and have a radius above 0."""
+    return evidence.clean & (_small_step(probe).flatten().cpu() > 0)
+
+
+def _misleading_cost(evidence: Evidence, probe: Probe) -> int:
+    """A gradient and a forward pass of each image."""
+    return 3 * int(_with_step(evidence, probe).sum()) if probe.gradients else 0
+
+
 WEAK_SHARE = 0.03
 """Threshold on the share of images on which a weak attack (one step, or noise) succeeds and the suite does not."""
 
 
 def single_step(evidence: Evidence) -> GuardWarning | None:
     """A single-step attack succeeds on images that are robust to multi-step attacks, overall or in one class."""
+    if not compares_steps(evidence):
+        return _single_step_of_sample(evidence)
+    short, long = _by_length(evidence)
+    found = attack_excess(evidence.outcomes, short, long)
+    if found.label is None and found.extra <= WEAK_SHARE * found.images:
+        return None
+    where = "" if found.label is None else f", {percent(found.share)} of {evidence.name_of(found.label)}"
+    what = f"Single-step attacks ({quoted(short)}) succeed on {found.extra} more images than multi-step attacks"
+    return GuardWarning(f"{what}{where}: masked gradients.", found.extra / found.images)
+
+
+def compares_steps(evidence: Evidence) -> bool:
+    """Whether the outcomes compare single-step with multi-step attacks, so that no pass is needed."""
+    short, long = _by_length(evidence)
+    return bool(short and long) and {*short, *long} <= {*evidence.outcomes.frame["attack"]}
+
+
+def _by_length(evidence: Evidence) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The labels of the single-step attacks, and those of the multi-step attacks that use gradients."""
     short = tuple(label for label, attack in evidence.attacks.items() if attack_length(attack) == 1)
-    if len(short) == len(evidence.attacks):
+    return short, tuple(label for label in evidence.attacks if label not in {*short, *evidence.black_box})
+
+
+@needs_gradients
+def _single_step_of_sample(evidence: Evidence, probe: Probe) -> GuardWarning | None:
+    """FGSM succeeds on images of the sample that are robust to the suite."""
+    if len(_by_length(evidence)[0]) == len(evidence.attacks):
         return None
-    long = tuple(label for label in evidence.attacks if label not in short and label not in evidence.black_box)
-    if short and long and {*short, *long} <= {*evidence.outcomes.frame["attack"]}:
-        found = attack_excess(evidence.outcomes, short, long)
-        if found.label is not None or found.extra > WEAK_SHARE * found.images:
-            where = "" if found.label is None else f", {percent(found.share)} of {evidence.name_of(found.label)}"
-            what = f"Single-step attacks ({quoted(short)}) succeed on {found.extra} more images than multi-step attacks"
-            return GuardWarning(f"{what}{where}: masked gradients.", found.extra / found.images)
-    if evidence.probe is None or not evidence.probe.gradients:
-        return None
-    success = evidence.probe.succeeds_on(evidence.survivors, FGSM())
-    return weak_attack_warning(evidence, evidence.probe, success, "a single step")
+    success = probe.succeeds_on(evidence.survivors, FGSM())
+    return weak_attack_warning(evidence, probe, success, "a single step")
+
+
+def _single_step_cost(evidence: Evidence, probe: Probe) -> int:
+    """One step and its verification for each survivor."""
+    if not probe.gradients or compares_steps(evidence) or len(_by_length(evidence)[0]) == len(evidence.attacks):
+        return 0
+    return 3 * int(evidence.survivors.sum())
 
 
 def weak_attack_warning(evidence: Evidence, probe: Probe, success: Tensor, attack: str) -> GuardWarning | None:
@@ -184,3 +231,5 @@ GUARDS: dict[str, Guard] = {
     "not-converged": not_converged,
     "few-classes": few_classes,
 }
+COSTS: dict[str, Cost] = {"misleading-gradients": _misleading_cost, "single-step": _single_step_cost}
+"""The guards that need the sample."""

@@ -8,25 +8,26 @@ import math
 import torch
 from torch import Tensor
 
-from classwise.attacks.base import Attack
-from classwise.attacks.engine import AttackInputs, State
 from classwise.attacks.gradient.ascent import PGD
 from classwise.auditing.guards.evidence import (
+    Cost,
     Evidence,
     Guard,
     GuardWarning,
     Probe,
     needs_gradients,
     needs_model,
+    no_passes,
     percent,
 )
 from classwise.auditing.guards.significance import paired_excess, significant_class
-from classwise.core.precision import Forward
 from classwise.core.threat import Norm, Threat
 from classwise.stats.counts import PairedCounts
 
-STEPS = 20
-"""Number of steps of the attacks of these guards."""
+PROBE = PGD(steps=10, step_size="0.25eps")
+"""The attack of these guards."""
+REPETITIONS = 3
+"""Number of repeated passes over the clean images."""
 
 
 def grey_radius(norm: Norm, x: Tensor) -> float:
@@ -35,43 +36,18 @@ def grey_radius(norm: Norm, x: Tensor) -> float:
     return {"Linf": 0.5, "L2": 0.5 * math.sqrt(size), "L1": 0.5 * size}[norm]
 
 
-class Shortened(Attack):
-    """The first restart of an attack, limited to its first `STEPS` steps."""
-
-    def __init__(self, attack: Attack) -> None:
-        self.attack = attack
-
-    @property
-    def needs_reference(self) -> bool:
-        """That of the attack."""
-        return self.attack.needs_reference
-
-    @property
-    def length(self) -> int:
-        """That of the attack, at most `STEPS`."""
-        return min(self.attack.length, STEPS)
-
-    def start(self, model: Forward, inputs: AttackInputs) -> State:
-        """Start the attack."""
-        return self.attack.start(model, inputs)
-
-    def step(self, model: Forward, inputs: AttackInputs, state: State) -> State:
-        """Step the attack; all rows are done after `length` steps."""
-        state = self.attack.step(model, inputs, state)
-        return {**state, "done": state["done"] | (state["iteration"] >= self.length)}
-
-
 @needs_model
-def zero_radius(evidence: Evidence, probe: Probe) -> GuardWarning | None:
-    """An attack of radius 0 changes the accuracy."""
-    for label, attack in {type(attack): (label, attack) for label, attack in evidence.attacks.items()}.values():
-        extra = int((probe.misclassified(Shortened(attack), Threat(probe.threat.norm, 0.0)) & ~probe.wrong).sum())
-        if extra:
-            return GuardWarning(
-                f"{label!r} at radius 0 succeeds on {extra} correctly classified images: the outputs are random.",
-                float(extra),
-            )
-    return None
+def zero_radius(_: Evidence, probe: Probe) -> GuardWarning | None:
+    """An attack of radius 0, which can only evaluate the clean images repeatedly, changes the accuracy."""
+    success = torch.zeros_like(probe.wrong)
+    for _ in range(REPETITIONS):
+        success |= ~probe.correct(probe.logits_of(probe.batch.x))
+    extra = int((success & ~probe.wrong).sum())
+    if not extra:
+        return None
+    return GuardWarning(
+        f"An attack of radius 0 succeeds on {extra} correctly classified images: the outputs are random.", float(extra)
+    )
 
 
 def outside_ball(evidence: Evidence) -> GuardWarning | None:
@@ -97,9 +73,9 @@ FACTORS = {"half the radius": 0.5, "the radius": 1.0, "double the radius": 2.0}
 @needs_gradients
 def not_falling(evidence: Evidence, probe: Probe) -> GuardWarning | None:
     """The robust accuracy rises with the radius, overall or in one class, although the balls are nested."""
-    attack = PGD(steps=STEPS, step_size="0.1eps")
     balls = {name: probe.threat.with_epsilon(probe.threat.epsilon * factor) for name, factor in FACTORS.items()}
-    survivors = {name: (~probe.misclassified(attack, ball)).numpy() for name, ball in balls.items()}
+    right = evidence.clean
+    survivors = {name: (right & ~probe.succeeds_on(right, PROBE, ball)).numpy() for name, ball in balls.items()}
     for small, large in itertools.combinations(FACTORS, 2):
         rise = paired_excess(
             PairedCounts.from_labels(probe.labels.numpy(), survivors[large], survivors[small], probe.logits.shape[1])
@@ -113,8 +89,13 @@ def not_falling(evidence: Evidence, probe: Probe) -> GuardWarning | None:
     return None
 
 
+def _falling_cost(evidence: Evidence, probe: Probe) -> int:
+    """The attack of each correctly classified image at each radius."""
+    return len(FACTORS) * (2 * PROBE.steps + 1) * int(evidence.clean.sum()) if probe.gradients else 0
+
+
 REACH_CLASS_SHARE = 0.5
-"""Robust share of a class that 20 steps may leave, at a radius where 0 is possible."""
+"""Robust share of a class that the attack may leave, at a radius where 0 is possible."""
 
 
 @needs_gradients
@@ -123,10 +104,11 @@ def large_radius(evidence: Evidence, probe: Probe) -> GuardWarning | None:
 
     The Linf ball of radius 0.5 around every image contains the grey image, which is predicted as one class. So only the
     images of that class can be robust. The L2 and L1 balls of radius 0.5 sqrt(D) and 0.5 D contain that image, too.
+    Images on which the suite succeeded in a smaller ball are not attacked again.
     """
     x, y = probe.batch.x, probe.labels
-    radius = grey_radius(probe.threat.norm, x)
-    survivors = ~probe.misclassified(PGD(steps=STEPS, step_size="0.1eps"), Threat(probe.threat.norm, radius))
+    radius, attacked = grey_radius(probe.threat.norm, x), _unreached(evidence, probe)
+    survivors = attacked & ~probe.succeeds_on(attacked, PROBE, Threat(probe.threat.norm, radius))
     grey = int(probe.logits_of(torch.full_like(x[:1], 0.5)).argmax())
     accuracy, share = float(survivors.float().mean()), float(torch.bincount(y).max()) / len(y)
     worst = significant_class(probe.by_class(survivors & (y != grey)), probe.images, REACH_CLASS_SHARE)
@@ -135,6 +117,17 @@ def large_radius(evidence: Evidence, probe: Probe) -> GuardWarning | None:
     what = f"At {probe.threat.norm} {radius:g} the robust accuracy of a sample is {percent(accuracy)}"
     where = "" if worst is None else f" (and 0 % in {evidence.name_of(worst)})"
     return GuardWarning(f"{what}, but at most {percent(share)} is possible{where}: the attack is too weak.", accuracy)
+
+
+def _unreached(evidence: Evidence, probe: Probe) -> Tensor:
+    """The images of the sample that may be robust at the large radius, bool (N,)."""
+    largest = float(torch.as_tensor(probe.threat.epsilon).max())
+    return evidence.survivors if largest <= grey_radius(probe.threat.norm, probe.batch.x) else evidence.clean
+
+
+def _large_cost(evidence: Evidence, probe: Probe) -> int:
+    """The attack of each of these images, and a pass of the grey image."""
+    return (2 * PROBE.steps + 1) * int(_unreached(evidence, probe).sum()) + 1 if probe.gradients else 0
 
 
 def huge_radius(evidence: Evidence) -> GuardWarning | None:
@@ -156,3 +149,10 @@ GUARDS: dict[str, Guard] = {
     "large-radius": large_radius,
     "huge-radius": huge_radius,
 }
+COSTS: dict[str, Cost] = {
+    "zero-radius": lambda _, probe: REPETITIONS * len(probe),
+    "not-falling": _falling_cost,
+    "large-radius": _large_cost,
+    "huge-radius": no_passes,
+}
+"""The guards that need the sample."""

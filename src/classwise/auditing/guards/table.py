@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from classwise.auditing.guards import gradient_free, gradients, interpretation, model, radius
-from classwise.auditing.guards.evidence import Evidence, Guard
-from classwise.auditing.result import AuditWarning
+from classwise.auditing.guards.evidence import Cost, Guard
 
 GUARDS: dict[str, Guard] = {
     **model.GUARDS,
@@ -15,13 +14,19 @@ GUARDS: dict[str, Guard] = {
 }
 """Guards in the order of their warnings: model, gradients, gradient-free attacks, radius, interpretation."""
 
-PASSES, PASSES_OF_EACH = (220, 85), (25, 21)
-"""Maximal forward and backward passes per image of the sample: of all guards, and in addition for each type of attack
-with at most one pass per step. The search of `no-black-box` scales with the audit, up to 5 % of its passes.
-"""
+COSTS: dict[str, Cost] = {**model.COSTS, **gradients.COSTS, **gradient_free.COSTS, **radius.COSTS}
+"""The costs of the guards that need the sample; all others only read the outcomes."""
 
-
-def run_guards(evidence: Evidence) -> tuple[AuditWarning, ...]:
-    """Run every guard and return the warnings."""
-    warnings = {name: guard(evidence) for name, guard in GUARDS.items()}
-    return tuple(AuditWarning(name, *each) for name, each in warnings.items() if each is not None)
+CORE = ("misleading-gradients", "zero-radius", "large-radius")
+"""The guards with passes that every budget includes."""
+USEFULNESS = (
+    *CORE,
+    "nondeterministic",
+    "normalised-outside",
+    "single-step",
+    "random-noise",
+    "batch-dependence",
+    "no-black-box",
+    "not-falling",
+)
+"""The guards with passes, the most useful first; a budget omits guards from the end."""

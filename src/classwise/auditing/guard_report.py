@@ -1,0 +1,73 @@
+"""`GuardReport`: which guards an audit ran, and which it omitted for lack of budget."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+from classwise.core.errors import unknown
+
+GuardMode = Literal["full", "auto", "off"]
+"""How many guards an audit runs: all; those within a budget of `SHARE` of the passes of its attacks; none."""
+Reason = Literal["", "budget", "time", "off"]
+"""Why guards did not run; empty if all ran."""
+MODES: tuple[GuardMode, ...] = get_args(GuardMode)
+"""The modes, the most guards first."""
+SHARE = 0.2
+"""The budget of the guards in the mode ``"auto"``: this fraction of the passes of the attacks."""
+
+
+def checked_mode(mode: str) -> GuardMode:
+    """The mode.
+
+    Raises:
+        ClasswiseError: if it is not one of `MODES`.
+    """
+    for known in MODES:
+        if mode == known:
+            return known
+    raise unknown("mode of the guards:", mode, MODES)
+
+
+@dataclass(frozen=True)
+class GuardReport:
+    """Which guards an audit ran.
+
+    Attributes:
+        mode: ``"full"``, ``"auto"`` or ``"off"``.
+        images: number of images on which guards ran the model; 0 if they did not.
+        passes: forward and backward passes of single images that the guards needed at most.
+        budget: passes that they were allowed; None for no limit.
+        not_run: names of the guards that did not run.
+        reason: why these did not run: ``"budget"``, ``"time"`` or ``"off"``; empty if all guards ran.
+    """
+
+    mode: GuardMode
+    images: int = 0
+    passes: int = 0
+    budget: int | None = None
+    not_run: tuple[str, ...] = ()
+    reason: Reason = ""
+
+    @staticmethod
+    def read(saved: Mapping[str, Any]) -> GuardReport:
+        """The report from its entry in ``audit.json``."""
+        return GuardReport(**{**saved, "not_run": tuple(saved["not_run"])})
+
+    def covers(self, mode: GuardMode) -> bool:
+        """Whether at least the guards of a mode ran, so that their results can be reused on the same outcomes."""
+        return self.reason != "time" and MODES.index(self.mode) <= MODES.index(mode)
+
+    @property
+    def sentence(self) -> str:
+        """The guards that did not run, and why; empty if all ran."""
+        if not self.reason:
+            return ""
+        if self.reason == "off":
+            return "No evaluation guard was run (guards=off)."
+        names = ", ".join(self.not_run)
+        if self.reason == "time":
+            return f"Guards that were not run because of the time limit: {names}."
+        limit = f"they exceed {SHARE:.0%} of the passes of the attacks"
+        return f"Guards that were not run because {limit}: {names}; guards=full runs all."

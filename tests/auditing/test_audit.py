@@ -17,10 +17,8 @@ from classwise.attacks.engine import AttackInputs
 from classwise.attacks.gradient.ascent import PGD, Ascent
 from classwise.auditing import runner
 from classwise.auditing.audit import audit, estimate
-from classwise.auditing.guards.evidence import Evidence
-from classwise.auditing.guards.table import PASSES, PASSES_OF_EACH, run_guards
 from classwise.auditing.outcomes import Outcomes
-from classwise.auditing.result import Audit, AuditWarning
+from classwise.auditing.result import Audit
 from classwise.core.config import configurable
 from classwise.core.errors import ClasswiseError
 from classwise.core.precision import EXACT
@@ -561,42 +559,3 @@ def test_estimates_count_the_passes() -> None:
     assert cost.forwards == 90 * (11 + 1 + 2 + 1)
     assert 0 < cost.minutes < 1
     assert 0 < cost.guard_minutes < 1
-
-
-class Counting(nn.Module):
-    """Counts the rows of its passes."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.inner = toys.model()
-        self.forwards = self.backwards = 0
-
-    def forward(self, x: Tensor) -> Tensor:
-        self.forwards += len(x)
-        logits: Tensor = self.inner(x)
-        if logits.requires_grad:
-            logits.register_hook(self.count)  # type: ignore[no-untyped-call]
-        return logits
-
-    def count(self, gradient: Tensor) -> None:
-        self.backwards += len(gradient)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("attacks", [["fgsm"], ["pgd", "md", "apgd-ce", "square:steps=30"]])
-def test_the_passes_of_the_guards_are_estimated(attacks: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """For a model that is robust to the suite every guard runs to its end; the estimate is not far above."""
-    model = Counting()
-    spent: list[tuple[int, int]] = []
-
-    def counted(evidence: Evidence) -> tuple[AuditWarning, ...]:
-        before = model.forwards, model.backwards
-        found = run_guards(evidence)
-        spent.append((model.forwards - before[0], model.backwards - before[1]))
-        return found
-
-    monkeypatch.setattr("classwise.auditing.execution.run_guards", counted)
-    run(model=model, data=toys.images(strength=0.2, noise=0.0), threat="Linf:1e-4", attacks=attacks)
-    rows = 96  # 90 images in batches of 32
-    for used, most, each in zip(spent[0], PASSES, PASSES_OF_EACH, strict=True):
-        assert rows * (most + each * len(attacks)) / 2 < used <= rows * (most + each * len(attacks))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import sys
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -17,12 +17,14 @@ from torch import Tensor, nn
 
 from classwise.attacks import ATTACKS
 from classwise.attacks.base import Attack
-from classwise.attacks.engine import AttackInputs, Engine
+from classwise.attacks.engine import AttackInputs
 from classwise.attacks.gradient.apgd import APGDDLR, APGDT
 from classwise.attacks.gradient.ascent import FGSM, PGD, Ascent
 from classwise.auditing.audit import audit
-from classwise.auditing.guards import GUARDS, Evidence, InputScale, run_guards
+from classwise.auditing.guard_report import GuardMode, GuardReport
+from classwise.auditing.guards import GUARDS, Evidence, GuardRun, InputScale, run_guards
 from classwise.auditing.guards.significance import significant_class
+from classwise.auditing.guards.table import CORE, USEFULNESS
 from classwise.auditing.outcomes import Outcomes
 from classwise.auditing.result import Audit
 from classwise.auditing.suite import parse_attacks
@@ -53,6 +55,7 @@ def run(**more: Any) -> Audit:
         "attacks": ["pgd:steps=20,step_size=0.25eps", "pgd:steps=20,step_size=0.25eps,objective=margin"],
         "precision": EXACT,
         "batch_size": 128,
+        "guards": "full",
     }
     return audit(**(chosen | more))
 
@@ -137,16 +140,21 @@ class Ratio(Ascent):
         return logits.logsumexp(1) - logits.gather(1, y[:, None]).squeeze(1)
 
 
-def of_columns(change: Callable[[Outcomes], Outcomes]) -> Callable[[], set[str]]:
-    def names() -> set[str]:
-        result = run()
-        return {found.name for found in run_guards(Evidence(change(result.outcomes))).warnings}
+def of_columns(change: Callable[[Outcomes], Outcomes]) -> Callable[[GuardMode], set[str]]:
+    def names(mode: GuardMode) -> set[str]:
+        result = run(guards="off")
+        return {found.name for found in run_guards(Evidence(change(result.outcomes)), mode).warnings}
 
     return names
 
 
-def guards_of(**more: Any) -> Callable[[], set[str]]:
-    return lambda: {found.name for found in run(**more).warnings}
+def guards_of(**more: Any) -> Callable[[GuardMode], set[str]]:
+    return lambda mode: names_of(**more, guards=mode)
+
+
+def names_of(**more: Any) -> set[str]:
+    """The guards that warn of an audit."""
+    return {found.name for found in run(**more).warnings}
 
 
 def split(name: str) -> Images:
@@ -154,11 +162,11 @@ def split(name: str) -> Images:
     return Images(data.x, data.y, data.class_names, data.name, name)
 
 
-def with_training_attack() -> set[str]:
+def with_training_attack(mode: GuardMode) -> set[str]:
     attack = PGD(steps=30)
-    result = run(attacks=attack)
+    result = run(attacks=attack, guards="off")
     evidence = Evidence(result.outcomes, {"pgd": attack}, training_attack=attack)
-    return {found.name for found in run_guards(evidence).warnings}
+    return {found.name for found in run_guards(evidence, mode).warnings}
 
 
 def noted(outcomes: Outcomes) -> Outcomes:
@@ -175,15 +183,15 @@ def strayed(outcomes: Outcomes) -> Outcomes:
     return Outcomes(outcomes.frame.assign(distance=far), outcomes.meta)
 
 
-def few_classes() -> set[str]:
+def few_classes(mode: GuardMode) -> set[str]:
     """Use saved outcomes: a run would emit the warning about the loss, which is emitted once and tested elsewhere."""
+    del mode  # it takes no passes
     found = GUARDS["few-classes"](Evidence(table(3, 5, a={}), {"a": APGDT()}))
     return set() if found is None else {"few-classes"}
 
 
-def built() -> set[str]:
-    data = sound()
-    return {found.name for found in run(model=load_model("lenet", data=data)).warnings}
+def built(mode: GuardMode) -> set[str]:
+    return names_of(model=load_model("lenet", data=sound()), guards=mode)
 
 
 class Case(NamedTuple):
@@ -191,11 +199,11 @@ class Case(NamedTuple):
 
     Attributes:
         what: its description in the documentation.
-        names: runs the audit and returns the names of all guards that warn.
+        names: runs the audit in a mode of the guards and returns the names of all guards that warn.
     """
 
     what: str
-    names: Callable[[], set[str]]
+    names: Callable[[GuardMode], set[str]]
 
 
 def infinite_logits(z: Tensor, x: Tensor) -> Tensor:
@@ -274,10 +282,10 @@ TRIPPED: dict[str, Case] = {
 
 
 @cache
-def tripped(name: str) -> tuple[str, ...]:
+def tripped(name: str, mode: GuardMode = "full") -> tuple[str, ...]:
     """All guards that the case of one of them trips, in their order."""
     torch.manual_seed(0)
-    names = TRIPPED[name].names()
+    names = TRIPPED[name].names(mode)
     return tuple(each for each in GUARDS if each in names)
 
 
@@ -285,6 +293,21 @@ def tripped(name: str) -> tuple[str, ...]:
 @pytest.mark.parametrize("name", GUARDS)
 def test_the_guard_is_tripped(name: str) -> None:
     assert name in tripped(name)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [name for name in GUARDS if name not in USEFULNESS or name in CORE])
+def test_the_core_and_the_guards_without_passes_are_tripped_within_the_budget(name: str) -> None:
+    assert name in tripped(name, "auto")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["zero-gradients", "no-gradient", "untrained", *CORE])
+def test_the_core_is_tripped_on_few_images(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys.modules[__name__], "run", partial(run, data=toys.images(24, strength=STRENGTH)))
+    monkeypatch.setattr(sys.modules[__name__], "sound", lambda: toys.images(24, strength=STRENGTH))
+    torch.manual_seed(0)
+    assert name in TRIPPED[name].names("auto")
 
 
 def tripped_table() -> str:
@@ -310,7 +333,7 @@ def test_a_network_that_was_trained_after_it_was_built_is_not_untrained() -> Non
     with torch.no_grad():
         for weight in model.parameters():
             weight.mul_(1.001)
-    assert "untrained" not in guards_of(model=model)()
+    assert "untrained" not in names_of(model=model)
 
 
 def test_a_sound_audit_trips_none() -> None:
@@ -356,7 +379,7 @@ def test_one_class_may_be_masked() -> None:
 @pytest.mark.parametrize("classes", [2, 3])
 def test_targets_of_few_classes_are_not_blamed_on_the_model(classes: int) -> None:
     data, attack = toys.images(90, classes), APGDT(steps=10)
-    names = guards_of(attacks=attack, model=toys.model(classes, 2.0), data=data)()
+    names = names_of(attacks=attack, model=toys.model(classes, 2.0), data=data)
     assert "zero-gradients" not in names
 
 
@@ -367,7 +390,7 @@ def test_gradients_may_mislead_in_one_class_only() -> None:
 
 
 def test_a_model_that_rounds_its_inputs_has_no_gradient_and_is_vulnerable_to_a_search() -> None:
-    names = guards_of(model=InputTransform(quantised), threat="Linf:0.05")()
+    names = names_of(model=InputTransform(quantised), threat="Linf:0.05")
     assert {"zero-gradients", "misleading-gradients", "no-black-box"} <= names
 
 
@@ -487,46 +510,24 @@ def test_the_ratio_of_logits_needs_three_classes_and_four_if_targeted(attack: At
 
 @pytest.mark.slow
 def test_a_suite_with_a_black_box_is_not_probed_for_one() -> None:
-    assert "no-black-box" not in guards_of(attacks=[ConstantLoss(steps=3), "square:steps=100"], threat="Linf:0.05")()
+    assert "no-black-box" not in names_of(attacks=[ConstantLoss(steps=3), "square:steps=100"], threat="Linf:0.05")
 
 
 def test_without_square_there_is_no_probe(monkeypatch: pytest.MonkeyPatch) -> None:
     others = {name: path for name, path in ATTACKS.items() if name != "square"}
     monkeypatch.setattr(ATTACKS, "_entries", others)
     monkeypatch.setattr(ATTACKS, "_own", others)  # deleting the entry would restore it in another position
-    assert "no-black-box" not in guards_of(attacks=[ConstantLoss(steps=3)], threat="Linf:0.05")()
-
-
-@pytest.mark.slow
-def test_radius_zero_is_tried_for_a_few_steps_only() -> None:
-    evidence = evidence_of(attacks=PGD(steps=500))
-    assert evidence.probe is not None
-    counted = Counted()
-    probe = dataclasses.replace(evidence.probe, engine=Engine(counted, batch_size=128))
-    assert GUARDS["zero-radius"](dataclasses.replace(evidence, probe=probe)) is None
-    assert counted.passes <= 1 + 1 + 20 + 1  # the clean pass, the classes, the steps, the verification
-
-
-class Counted(toys.Linear):
-    """The sound model, with a counter of its passes."""
-
-    def __init__(self) -> None:
-        super().__init__(toys.patterns(3), 2.0)
-        self.passes = 0
-        self.eval()
-
-    def forward(self, x: Tensor) -> Tensor:
-        self.passes += 1
-        return super().forward(x)
+    assert "no-black-box" not in names_of(attacks=[ConstantLoss(steps=3)], threat="Linf:0.05")
 
 
 def evidence_of(**more: Any) -> Evidence:
     """The evidence that an audit passes to its guards."""
     passed: list[Evidence] = []
 
-    def record(evidence: Evidence) -> tuple[()]:
+    def record(evidence: Evidence, mode: GuardMode, *, late: bool) -> GuardRun:
+        assert not late
         passed.append(evidence)
-        return ()
+        return GuardRun((), GuardReport(mode))
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("classwise.auditing.execution.run_guards", record)

@@ -37,7 +37,7 @@ class GuardReport:
     Attributes:
         mode: ``"full"``, ``"auto"`` or ``"off"``.
         images: number of images on which guards ran the model; 0 if they did not.
-        passes: forward and backward passes of single images that the guards needed at most.
+        passes: forward and backward passes of single images that the guards took.
         budget: passes that they were allowed; None for no limit.
         not_run: names of the guards that did not run.
         reason: why these did not run: ``"budget"``, ``"time"`` or ``"off"``; empty if all guards ran.

@@ -97,7 +97,7 @@ class OutcomeWriter:
         """The existing rows of one attack for the images ``index``, in their order."""
         self.flush()
         if not self._done[label]:
-            return pd.DataFrame(columns=[*outcome_files.COLUMNS, *self.meta.groups]).set_index("index", drop=False)
+            return self._empty().set_index("index", drop=False)
         rows = pd.concat(self._done[label]).set_index("index", drop=False)
         return rows.loc[index[np.isin(index, rows.index)]]
 
@@ -115,4 +115,8 @@ class OutcomeWriter:
     def outcomes(self) -> Outcomes:
         """The table of all rows."""
         self.flush()
-        return Outcomes(pd.concat([rows for blocks in self._done.values() for rows in blocks]), self.meta)
+        blocks = [rows for blocks in self._done.values() for rows in blocks]
+        return Outcomes(pd.concat(blocks) if blocks else self._empty(), self.meta)
+
+    def _empty(self) -> pd.DataFrame:
+        return pd.DataFrame(columns=[*outcome_files.COLUMNS, *self.meta.groups])

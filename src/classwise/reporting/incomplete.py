@@ -57,6 +57,7 @@ def incomplete_context(audit: Audit) -> dict[str, Any]:
         "figure": markup(bounds_drawing(audit)),
         "caption": "The figure shows the rows with the lowest upper bounds." if len(_shown(counts)) > MAX_BARS else "",
         "warnings": [warning for warning in audit.warnings if warning.name != "incomplete"],
+        "guards_not_run": "" if audit.guards is None else audit.guards.sentence,
         "attacks": attack_bounds_table(audit),
         "classes": class_bounds_table(audit),
         "kind": kind,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from classwise.auditing.guard_report import GuardReport
 from classwise.auditing.meta import Meta
 from classwise.auditing.result import Audit
 from classwise.core.config import flat_options
@@ -43,6 +44,7 @@ def settings_of(audit: Audit) -> list[tuple[str, str]]:
         ("Seed", "" if meta.seed is None else str(meta.seed)),
         ("Precision", flat(meta.precision)),
         ("Batch size", "" if meta.batch_size is None else str(meta.batch_size)),
+        ("Guards", "" if audit.guards is None else _guards(audit.guards)),
         ("Notes", "; ".join(meta.notes)),
         *[(_title(key), flat(value)) for key, value in audit.environment.items()],
     ]
@@ -70,6 +72,15 @@ def _data(meta: Meta, images: int) -> str:
     where = " ".join(filter(None, (meta.data, meta.split)))
     size = f"{formatting.count(images)} images, {len(meta.class_names)} classes"
     return f"{where}: {size}" if where else size
+
+
+def _guards(report: GuardReport) -> str:
+    """The mode of the guards, and the passes that they took."""
+    if not report.passes:
+        return report.mode
+    images, passes = formatting.counted(report.images, "image"), formatting.count(report.passes)
+    limit = "" if report.budget is None else f" of a budget of {formatting.count(report.budget)}"
+    return f"{report.mode}: {images}, {passes} passes{limit}"
 
 
 def _title(key: str) -> str:

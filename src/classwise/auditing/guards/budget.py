@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Collection
 from typing import NamedTuple
 
 from classwise.auditing.guard_report import SHARE, GuardMode, GuardReport, Reason
-from classwise.auditing.guards.evidence import SAMPLE, Evidence
+from classwise.auditing.guards.evidence import SAMPLE, Evidence, GuardWarning, Probe
 from classwise.auditing.guards.gradient_free import QUERY_SHARE
 from classwise.auditing.guards.gradients import compares_steps
 from classwise.auditing.guards.table import CORE, COSTS, GUARDS, USEFULNESS
@@ -15,7 +16,7 @@ from classwise.auditing.result import AuditWarning
 SIZES = (SAMPLE, 64, 32, 16)
 """Sizes of the sample under a budget."""
 USUAL = 32
-"""Guards are omitted if they do not fit the budget on this number of images."""
+"""The sample is larger only if as many guards fit as on this number of images."""
 EACH, CORE_EACH, SEARCH_EACH = 111, 28, 102
 """Maximal passes per image of the sample: of all guards but `no-black-box`, of the logits and the guards of `CORE`, and
 of `no-black-box` besides its share of the audit.
@@ -37,46 +38,55 @@ class GuardRun(NamedTuple):
 def run_guards(evidence: Evidence, mode: GuardMode = "full", *, late: bool = False) -> GuardRun:
     """Run the guards.
 
-    In the mode ``"auto"`` their passes are at most `SHARE` of those of the attacks. The least useful guards are omitted
-    until the others fit on `USUAL` images; then the sample is the largest of `SIZES` that fits. The guards of `CORE`
-    run in any case, on the smallest sample if they exceed the budget.
+    In the mode ``"auto"`` their passes are at most `SHARE` of those of the attacks, except that the guards of `CORE`
+    always run. The others follow in the order of `USEFULNESS`, as long as the declared passes of the next one fit.
 
     Args:
         evidence: the outcomes, and the sample if there is a model.
         mode: how many guards to run.
         late: whether the sample is missing because of the time limit.
     """
-    budget: int | None = None
-    reason: Reason = ""
-    omitted: tuple[str, ...] = ()
     if mode == "off":
-        omitted, reason = tuple(GUARDS), "off"
-    elif late:
-        omitted, reason = tuple(name for name in COSTS if name != "single-step" or not compares_steps(evidence)), "time"
-    elif mode == "auto" and evidence.probe is not None:
-        budget = int(SHARE * evidence.attack_passes)
-        evidence, omitted = _within(evidence, budget)
-        reason = "budget" if omitted else ""
-    found = {name: guard(evidence) for name, guard in GUARDS.items() if name not in omitted}
-    used = 0 if reason in ("off", "time") else passes(evidence, omitted)
-    return GuardRun(
-        tuple(AuditWarning(name, *each) for name, each in found.items() if each is not None),
-        GuardReport(
-            mode,
-            images=len(evidence.probe) if used and evidence.probe is not None else 0,
-            passes=used,
-            budget=budget,
-            not_run=tuple(name for name in GUARDS if name in omitted),
-            reason=reason,
-        ),
-    )
-
-
-def passes(evidence: Evidence, omitted: Collection[str] = ()) -> int:
-    """The declared passes of the guards: those of the logits of the sample, and of each guard."""
+        return GuardRun((), GuardReport(mode, not_run=tuple(GUARDS), reason="off"))
     probe = evidence.probe
     if probe is None:
-        return 0
+        unanswered = [name for name in COSTS if name != "single-step" or not compares_steps(evidence)]
+        omitted = unanswered if late else []
+        found = {name: guard(evidence) for name, guard in GUARDS.items() if name not in omitted}
+        return _result(found, GuardReport(mode, not_run=_ordered(omitted), reason="time" if late else ""))
+    budget = int(SHARE * evidence.attack_passes) if mode == "auto" else None
+    probe = probe.first(len(probe) if budget is None else _size(evidence, probe, budget))
+    omitted, found = _run(dataclasses.replace(evidence, probe=probe), probe, budget)
+    reason: Reason = "budget" if omitted else ""
+    return _result(found, GuardReport(mode, len(probe), probe.taken.total, budget, _ordered(omitted), reason))
+
+
+def _run(evidence: Evidence, probe: Probe, budget: int | None) -> tuple[list[str], dict[str, GuardWarning | None]]:
+    """The guards that do not fit the budget, and the results of the others."""
+    assert len(probe.logits)  # these passes are shared
+    omitted: list[str] = []
+    found: dict[str, GuardWarning | None] = {}
+    for name in USEFULNESS:
+        cost = COSTS[name](evidence, probe)
+        fits = budget is None or name in CORE or (not omitted and probe.taken.total + cost <= budget)
+        if cost and not fits:
+            omitted.append(name)
+        else:
+            found[name] = GUARDS[name](evidence)
+    return omitted, found | {name: guard(evidence) for name, guard in GUARDS.items() if name not in USEFULNESS}
+
+
+def _result(found: dict[str, GuardWarning | None], report: GuardReport) -> GuardRun:
+    results = [(name, found.get(name)) for name in GUARDS]
+    return GuardRun(tuple(AuditWarning(name, *warning) for name, warning in results if warning is not None), report)
+
+
+def _ordered(names: Collection[str]) -> tuple[str, ...]:
+    return tuple(name for name in GUARDS if name in names)
+
+
+def declared_passes(evidence: Evidence, probe: Probe, omitted: Collection[str] = ()) -> int:
+    """The declared passes of the guards: those of the logits of the sample, and of each guard."""
     return len(probe) + sum(cost(evidence, probe) for name, cost in COSTS.items() if name not in omitted)
 
 
@@ -95,16 +105,16 @@ def most_passes(mode: GuardMode, images: int, attack_passes: int) -> int:
     return full if mode == "full" else min(full, max(int(SHARE * attack_passes), least))
 
 
-def _within(evidence: Evidence, budget: int) -> tuple[Evidence, tuple[str, ...]]:
-    """The evidence with the sample that fits a budget, and the guards that are omitted."""
-    by_size = {size: evidence.first(size) for size in SIZES}
-    probe = evidence.probe
-    omitted: tuple[str, ...] = ()
-    assert probe is not None
-    removable = [name for name in USEFULNESS[len(CORE) :] if COSTS[name](evidence, probe)]
-    for count in range(len(removable), -1, -1):
-        omitted = tuple(removable[count:])
-        if passes(by_size[USUAL], omitted) <= budget:
-            break
-    fitting = (size for size in SIZES if passes(by_size[size], omitted) <= budget)
-    return by_size[next(fitting, SIZES[-1])], omitted
+def _size(evidence: Evidence, probe: Probe, budget: int) -> int:
+    """The size of the sample.
+
+    It is the largest of `SIZES` on which those guards fit that fit on `USUAL` images; else the smallest.
+    """
+
+    def fits(size: int, count: int) -> bool:
+        smaller = probe.first(size)
+        used = declared_passes(dataclasses.replace(evidence, probe=smaller), smaller, USEFULNESS[count:])
+        return used <= budget
+
+    count = next((count for count in range(len(USEFULNESS), len(CORE), -1) if fits(USUAL, count)), len(CORE))
+    return next((size for size in SIZES if fits(size, count)), SIZES[-1])

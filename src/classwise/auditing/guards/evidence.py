@@ -34,6 +34,13 @@ class InputScale(NamedTuple):
     std: tuple[float, ...]
 
 
+@dataclass
+class PassCount:
+    """The forward and backward passes of single images that guards have taken."""
+
+    total: int = 0
+
+
 @dataclass(frozen=True)
 class Probe:
     """A model and a sample of images on which guards run it.
@@ -47,6 +54,7 @@ class Probe:
         precision: the numerical settings for gradients.
         scale: the usual normalisation of the data set, if known.
         gradients: whether the model has gradients with respect to its input.
+        taken: counts the passes.
     """
 
     engine: Engine
@@ -55,17 +63,19 @@ class Probe:
     precision: Precision = EXACT
     scale: InputScale | None = None
     gradients: bool = True
+    taken: PassCount = dataclasses.field(default_factory=PassCount)
 
     def __len__(self) -> int:
         return len(self.batch.x)
 
     def first(self, count: int) -> Probe:
-        """The probe with the first ``count`` images of its sample."""
+        """The probe with the first ``count`` images of its sample; its passes are counted from zero."""
         epsilon = self.threat.epsilon
         return dataclasses.replace(
             self,
             batch=Batch(*(tensor[:count] for tensor in self.batch)),
             threat=self.threat.with_epsilon(epsilon[:count]) if isinstance(epsilon, Tensor) else self.threat,
+            taken=PassCount(),
         )
 
     @cached_property
@@ -75,6 +85,7 @@ class Probe:
     def logits_of(self, x: Tensor) -> Tensor:
         """Compute float32 logits (N, C), on the CPU."""
         model = self.engine.model
+        self.taken.total += len(x)
         with torch.no_grad(), evaluating(model), frozen(model):
             parts = [self._float32(part) for part in torch.split(x, self.engine.batch_size)]
         return torch.cat(parts).cpu()
@@ -121,6 +132,7 @@ class Probe:
     def margin_gradient(self, mask: Tensor) -> Tensor:
         """Gradient of the negative logit margin with respect to each image of a mask, shaped like these images."""
         model, chosen = self.engine.model, self.rows(mask)
+        self.taken.total += 2 * len(chosen.x)
         forward, size = dataclasses.replace(self.precision, compile=False).forward(model), self.engine.batch_size
         with evaluating(model), frozen(model):
             parts = [
@@ -162,6 +174,7 @@ class Probe:
                 found, hit = torch.where(fresh.view(-1, 1, 1, 1), state["seen"], found), hit | fresh
                 if bool(hit.all()):
                     break
+            self.taken.total += model.forwards + model.backwards
         final = torch.where(hit.view(-1, 1, 1, 1), found, threat.project(state["x"], x))
         return ~predicts(self.logits_of(final), y.cpu())
 
@@ -189,10 +202,6 @@ class Evidence:
     overwrites: bool = False
     training_attack: Attack | None = None
     probe: Probe | None = None
-
-    def first(self, count: int) -> Evidence:
-        """The evidence with the first ``count`` images of the sample."""
-        return dataclasses.replace(self, probe=None if self.probe is None else self.probe.first(count))
 
     @cached_property
     def clean(self) -> Tensor:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -22,7 +23,7 @@ from classwise.auditing.guards.evidence import (
 )
 from classwise.auditing.guards.significance import paired_excess, significant_class
 from classwise.core.threat import Norm, Threat
-from classwise.stats.counts import PairedCounts
+from classwise.stats.counts import IntArray, PairedCounts
 
 PROBE = PGD(steps=10, step_size="0.25eps")
 """The attack of these guards."""
@@ -37,8 +38,9 @@ def grey_radius(norm: Norm, x: Tensor) -> float:
 
 
 @needs_model
-def zero_radius(_: Evidence, probe: Probe) -> GuardWarning | None:
+def zero_radius(evidence: Evidence, probe: Probe) -> GuardWarning | None:
     """An attack of radius 0, which can only evaluate the clean images repeatedly, changes the accuracy."""
+    del evidence
     success = torch.zeros_like(probe.wrong)
     for _ in range(REPETITIONS):
         success |= ~probe.correct(probe.logits_of(probe.batch.x))
@@ -94,8 +96,8 @@ def _falling_cost(evidence: Evidence, probe: Probe) -> int:
     return len(FACTORS) * (2 * PROBE.steps + 1) * int(evidence.clean.sum()) if probe.gradients else 0
 
 
-REACH_CLASS_SHARE = 0.5
-"""Robust share of a class that the attack may leave, at a radius where 0 is possible."""
+REACH_SHARE = 0.5
+"""Robust share of the attacked images, and of a class, that the attack may leave where 0 is possible."""
 
 
 @needs_gradients
@@ -111,12 +113,20 @@ def large_radius(evidence: Evidence, probe: Probe) -> GuardWarning | None:
     survivors = attacked & ~probe.succeeds_on(attacked, PROBE, Threat(probe.threat.norm, radius))
     grey = int(probe.logits_of(torch.full_like(x[:1], 0.5)).argmax())
     accuracy, share = float(survivors.float().mean()), float(torch.bincount(y).max()) / len(y)
-    worst = significant_class(probe.by_class(survivors & (y != grey)), probe.images, REACH_CLASS_SHARE)
-    if accuracy <= share + 3 * math.sqrt(share * (1 - share) / len(y)) and worst is None:
+    impossible, tried = survivors & (y != grey), attacked & (y != grey)
+    worst = significant_class(probe.by_class(impossible), probe.images, REACH_SHARE)
+    overall = significant_class(_total(impossible), _total(tried), REACH_SHARE)
+    if accuracy <= share + 3 * math.sqrt(share * (1 - share) / len(y)) and worst is None and overall is None:
         return None
     what = f"At {probe.threat.norm} {radius:g} the robust accuracy of a sample is {percent(accuracy)}"
-    where = "" if worst is None else f" (and 0 % in {evidence.name_of(worst)})"
+    others = "" if overall is None else f" (and 0 % in the classes other than {evidence.name_of(grey)})"
+    where = others if worst is None else f" (and 0 % in {evidence.name_of(worst)})"
     return GuardWarning(f"{what}, but at most {percent(share)} is possible{where}: the attack is too weak.", accuracy)
+
+
+def _total(mask: Tensor) -> IntArray:
+    """The number of images of a mask, (1,)."""
+    return np.array([int(mask.sum())])
 
 
 def _unreached(evidence: Evidence, probe: Probe) -> Tensor:

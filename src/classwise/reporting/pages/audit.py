@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from classwise.auditing.guard_report import GuardReport
 from classwise.auditing.outcomes import ALL, CLEAN
 from classwise.auditing.result import Audit
 from classwise.reporting import formatting, sentences
@@ -90,7 +91,8 @@ def audit_context(audit: Audit, summary: AuditSummary, run: Run | None = None) -
         "strip": markup(summary.strip()),
         "metrics": _key_metrics(summary),
         "warnings": list(audit.warnings),
-        "no_warnings": "No evaluation guard raised a warning." if meta.model_hash else "",
+        "no_warnings": "No evaluation guard raised a warning." if meta.model_hash and _ran(audit.guards) else "",
+        "guards_not_run": "" if audit.guards is None else audit.guards.sentence,
         "uncertainty": sentences.uncertainty(summary),
         "bars": _bars(summary),
         "classes": class_table(summary).first(MAX_ROWS),
@@ -101,6 +103,11 @@ def audit_context(audit: Audit, summary: AuditSummary, run: Run | None = None) -
         "attacks": attack_table(summary),
         "settings": settings_of(audit),
     }
+
+
+def _ran(guards: GuardReport | None) -> bool:
+    """Whether guards ran; audits without a report were saved by other means."""
+    return guards is None or guards.mode != "off"
 
 
 def _key_metrics(summary: AuditSummary) -> list[KeyMetric]:

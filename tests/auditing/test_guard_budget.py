@@ -1,0 +1,282 @@
+"""The budget of the guards: passes counted by the model, the order of omission, the records, resumption."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+import torch
+from torch import Tensor, nn
+
+from classwise.auditing import execution
+from classwise.auditing.audit import audit, estimate
+from classwise.auditing.guard_report import MODES, GuardMode, GuardReport
+from classwise.auditing.guards import GUARDS, Evidence, GuardRun, run_guards
+from classwise.auditing.guards.table import COSTS, USEFULNESS
+from classwise.auditing.result import Audit
+from classwise.core.errors import ClasswiseError
+from classwise.core.precision import EXACT
+from classwise.core.threat import Threat
+from classwise.data.images import Images
+from tests.auditing import toys
+
+ORDER = ["nondeterministic", "normalised-outside", "single-step", "random-noise", "batch-dependence", "no-black-box"]
+ORDER += ["not-falling"]
+"""The guards that a budget may omit, the least useful last."""
+PGD = ["pgd:steps=20,step_size=0.25eps", "pgd:steps=20,step_size=0.25eps,objective=margin"]
+
+
+class Counting(nn.Module):
+    """A toy model that counts the images of its forward and backward passes; optionally with reversed gradients."""
+
+    def __init__(self, *, reverse: bool = False) -> None:
+        super().__init__()
+        self.inner = toys.model(scale=2.0)
+        self.reverse = reverse
+        self.passes = 0
+        self.eval()
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.passes += len(x)
+        logits: Tensor = self.inner(2 * x.detach() - x if self.reverse else x)
+        if logits.requires_grad:
+            logits.register_hook(self.count)  # type: ignore[no-untyped-call]  # torch does not annotate it
+        return logits
+
+    def count(self, gradient: Tensor) -> None:
+        self.passes += len(gradient)
+
+
+@dataclasses.dataclass
+class Spent:
+    """The passes of the model: all before the guards, and those of the guards."""
+
+    before: int = 0
+    guards: int = 0
+
+
+@contextmanager
+def counted(model: Counting) -> Iterator[Spent]:
+    """Count the passes before and during the guards of an audit."""
+    spent = Spent()
+
+    def run(evidence: Evidence, mode: GuardMode, *, late: bool) -> GuardRun:
+        spent.before = model.passes
+        result = run_guards(evidence, mode, late=late)
+        spent.guards = model.passes - spent.before
+        return result
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(execution, "run_guards", run)
+        yield spent
+
+
+def mislabelled(count: int, every: int = 4) -> Images:
+    """Images without noise, some of which have another label, so that the clean accuracy is below 90 %."""
+    data = toys.images(count, strength=0.2, noise=0.0)
+    wrong = torch.arange(count) % every == 0
+    return Images(data.x, torch.where(wrong, (data.y + 1) % 3, data.y), data.class_names, data.name)
+
+
+def run(model: nn.Module, data: Images, **more: Any) -> Audit:
+    chosen: dict[str, Any] = {"threat": "Linf:0.02", "attacks": PGD, "precision": EXACT, "batch_size": 64}
+    return audit(model, data, **(chosen | more))
+
+
+def evidence_of(model: nn.Module, data: Images, **more: Any) -> Evidence:
+    """The evidence that an audit passes to its guards."""
+    passed: list[Evidence] = []
+
+    def record(evidence: Evidence, mode: GuardMode, *, late: bool) -> GuardRun:
+        del late
+        passed.append(evidence)
+        return GuardRun((), GuardReport(mode))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(execution, "run_guards", record)
+        run(model, data, **more)
+    return passed[0]
+
+
+@pytest.fixture(scope="module")
+def resistant() -> Evidence:
+    """An audit whose model resists every attack of the guards, so that each takes all its steps."""
+    return evidence_of(Counting(reverse=True), mislabelled(100), attacks="pgd:steps=30")
+
+
+@pytest.mark.parametrize("name", COSTS)
+def test_the_declared_passes_are_those_of_the_model(resistant: Evidence, name: str) -> None:
+    probe = resistant.probe
+    assert probe is not None
+    assert isinstance(probe.engine.model, nn.Module)
+    model = next(module for module in probe.engine.model.modules() if isinstance(module, Counting))
+    assert len(probe.logits) == 100  # these passes are shared by all guards
+    before, taken = model.passes, probe.taken.total
+    GUARDS[name](resistant)
+    assert model.passes - before == COSTS[name](resistant, probe) == probe.taken.total - taken
+    assert (model.passes > before) is (name in USEFULNESS)
+
+
+def test_guards_without_declared_passes_do_not_run_the_model(resistant: Evidence) -> None:
+    probe = resistant.probe
+    assert probe is not None
+    taken = probe.taken.total
+    for name in GUARDS.keys() - COSTS.keys():
+        GUARDS[name](resistant)
+    assert probe.taken.total == taken
+
+
+@pytest.mark.parametrize("data", [toys.images(60), toys.images(150, strength=0.2, noise=0.0), mislabelled(400)])
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("attacks", [PGD, ["pgd:steps=20", "square:steps=50"], ["fgsm", "pgd:steps=40"]])
+def test_the_guards_take_at_most_a_fifth_of_the_passes_of_the_attacks(
+    data: Images, reverse: bool, attacks: list[str]
+) -> None:
+    model = Counting(reverse=reverse)
+    with counted(model) as spent:
+        result = run(model, data, attacks=attacks)
+    attack_rows = result.outcomes.frame[result.outcomes.frame["attack"] != "clean"]
+    attack_passes = int(attack_rows[["forwards", "backwards"]].sum().sum())
+    assert 0 < attack_passes <= spent.before
+    assert result.guards is not None
+    assert 0 < spent.guards == result.guards.passes
+    core_of_16 = 16 * (1 + 3 + 3 + 21) + 1  # logits, misleading gradients, radius 0, large radius; the grey image
+    assert spent.guards <= max(0.2 * attack_passes, core_of_16)
+    assert spent.guards <= 0.2 * attack_passes or result.guards.images == 16
+
+
+def test_the_core_alone_runs_beyond_the_budget() -> None:
+    model = Counting(reverse=True)
+    with counted(model) as spent:
+        result = run(model, toys.images(30, strength=0.2, noise=0.0), attacks="fgsm")
+    assert spent.guards == 16 * (1 + 3 + 3 + 21) + 1
+    assert result.guards is not None
+    assert (result.guards.images, result.guards.reason) == (16, "budget")
+    # One step is not compared with itself, and no rescaling can raise an accuracy of 100 %.
+    assert {*result.guards.not_run} == {*ORDER} - {"single-step", "normalised-outside"}
+    assert {"misleading-gradients", "large-radius"} <= {found.name for found in result.warnings}
+
+
+def test_the_least_useful_guards_are_omitted_first(resistant: Evidence) -> None:
+    assert list(USEFULNESS[-len(ORDER) :]) == ORDER
+    seen = set()
+    for budget in range(0, 20_000, 250):
+        evidence = dataclasses.replace(resistant)
+        evidence.__dict__["attack_passes"] = 5 * budget
+        report = run_guards(evidence, "auto").report
+        assert report.budget == budget
+        assert report.passes <= max(budget, 449)
+        omitted = [name for name in ORDER if name in report.not_run]
+        assert omitted == ORDER[len(ORDER) - len(omitted) :]
+        assert len(omitted) == len(report.not_run)
+        assert report.reason == ("budget" if omitted else "")
+        seen.add(len(omitted))
+    assert {0, 1, 2, len(ORDER)} <= seen
+
+
+def test_a_larger_budget_gives_a_larger_sample(resistant: Evidence) -> None:
+    sizes = []
+    for budget in (100, 2_000, 6_500, 50_000):
+        evidence = dataclasses.replace(resistant)
+        evidence.__dict__["attack_passes"] = 5 * budget
+        sizes.append(run_guards(evidence, "auto").report.images)
+    assert sizes == sorted(sizes)
+    assert (sizes[0], sizes[-1]) == (16, 100)
+
+
+@pytest.mark.parametrize("epsilon", [0.02, torch.linspace(0.01, 0.03, 90)])
+def test_the_outcomes_do_not_depend_on_the_mode(epsilon: float | Tensor) -> None:
+    threat = Threat("Linf", epsilon)
+    results = [run(toys.model(scale=2.0), toys.images(90), threat=threat, guards=mode) for mode in MODES]
+    for result in results[1:]:
+        pd.testing.assert_frame_equal(result.outcomes.frame, results[0].outcomes.frame, check_exact=True)
+        assert result.outcomes.meta == results[0].outcomes.meta
+
+
+def test_without_guards_the_model_runs_for_the_attacks_only() -> None:
+    model = Counting()
+    with counted(model) as spent:
+        result = run(model.train(), toys.images(60), guards="off")
+    assert spent.guards == 0
+    assert result.warnings == ()
+    assert result.guards == GuardReport("off", not_run=tuple(GUARDS), reason="off")
+
+
+def test_all_guards_run_if_requested() -> None:
+    result = run(toys.model(scale=2.0), toys.images(60), attacks="fgsm", guards="full")
+    assert result.guards is not None
+    assert (result.guards.images, result.guards.budget, result.guards.not_run) == (60, None, ())
+
+
+def test_an_unknown_mode_is_refused_before_any_pass() -> None:
+    model = Counting()
+    with pytest.raises(ClasswiseError, match=r"unknown mode of the guards: 'none'; known: auto, full, off"):
+        run(model, toys.images(60), guards="none")
+    assert model.passes == 0
+
+
+def test_the_report_is_saved_and_loaded(tmp_path: Path) -> None:
+    result = run(toys.model(scale=2.0), toys.images(90), out=tmp_path / "a")
+    assert result.guards is not None
+    assert result.guards.not_run == ("no-black-box", "not-falling")
+    entry = json.loads((tmp_path / "a" / "audit.json").read_text(encoding="utf-8"))["guards"]
+    assert (entry["mode"], entry["reason"], entry["not_run"]) == ("auto", "budget", ["no-black-box", "not-falling"])
+    assert Audit.load(tmp_path / "a").guards == result.guards
+
+
+def test_a_resumed_audit_reuses_the_guards(tmp_path: Path) -> None:
+    model = Counting(reverse=True)
+    first = run(model, toys.images(60), out=tmp_path / "a")
+    with counted(model) as spent:
+        again = run(model, toys.images(60), out=tmp_path / "a", resume=True)
+    assert spent == Spent(0, 0)  # `run_guards` was not called
+    assert (again.guards, again.warnings) == (first.guards, first.warnings)
+    with counted(model) as spent:
+        full = run(model, toys.images(60), out=tmp_path / "a", resume=True, guards="full")
+    assert spent.guards > 0
+    assert full.guards is not None
+    assert full.guards.mode == "full"
+    for mode in MODES:  # those of the mode "full" include the others
+        assert run(model, toys.images(60), out=tmp_path / "a", resume=True, guards=mode).guards == full.guards
+
+
+def test_guards_that_an_interrupted_audit_lacks_are_run_on_resumption(tmp_path: Path) -> None:
+    def interrupted(evidence: Evidence, mode: GuardMode, *, late: bool) -> GuardRun:
+        raise KeyboardInterrupt
+
+    expected = run(toys.model(scale=2.0), toys.images(60))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(execution, "run_guards", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            run(toys.model(scale=2.0), toys.images(60), out=tmp_path / "a")
+    resumed = run(toys.model(scale=2.0), toys.images(60), out=tmp_path / "a", resume=True)
+    assert (resumed.guards, resumed.warnings) == (expected.guards, expected.warnings)
+
+
+def test_guards_without_a_sample_are_named_after_the_time_limit(tmp_path: Path) -> None:
+    model = toys.model(scale=2.0)
+    late = run(model, toys.images(60), out=tmp_path / "a", max_time=1e-6)
+    assert late.guards is not None
+    assert late.guards.reason == "time"
+    assert {*late.guards.not_run} == {*COSTS}
+    assert "incomplete" in {found.name for found in late.warnings}
+    whole = run(model, toys.images(60), out=tmp_path / "a", resume=True)
+    assert whole.guards == run(model, toys.images(60)).guards
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_the_passes_of_the_guards_are_estimated(mode: GuardMode) -> None:
+    """For a model that resists every attack the estimate is an upper bound, and not far above."""
+    model, data = Counting(reverse=True), mislabelled(100)
+    options: dict[str, Any] = {"attacks": "pgd:steps=40", "precision": EXACT, "batch_size": 64, "guards": mode}
+    cost = estimate(model, data, "Linf:0.02", **options)
+    with counted(model) as spent:
+        audit(model, data, "Linf:0.02", **options)
+    assert spent.guards <= cost.guard_passes <= 2.5 * spent.guards
+    assert cost.guard_minutes == pytest.approx(cost.minutes * cost.guard_passes / (cost.forwards + cost.backwards))

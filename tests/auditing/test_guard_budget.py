@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -178,6 +179,13 @@ def test_the_least_useful_guards_are_omitted_first(resistant: Evidence) -> None:
         assert report.reason == ("budget" if omitted else "")
         seen.add(len(omitted))
     assert {0, 1, 2, len(ORDER)} <= seen
+
+
+def test_the_documented_order_is_current() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "guards.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| `([a-z-]+)` \|", page.partition("## Budget")[2], re.MULTILINE)
+    assert tuple(rows) == USEFULNESS
+    assert f"at most {16 * (1 + 3 + 3 + 21) + 1} passes" in page
 
 
 def test_a_larger_budget_gives_a_larger_sample(resistant: Evidence) -> None:

@@ -87,6 +87,29 @@ def test_json_is_the_audit(classwise: Classwise, run: Path, tmp_path: Path) -> N
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("mode", ["full", "auto", "off"])
+def test_the_guards_that_are_not_run_are_named(classwise: Classwise, run: Path, tmp_path: Path, mode: str) -> None:
+    words = ["audit", run, "--attack=pgd:steps=5", "--subset=60", f"--out={tmp_path / 'a'}", f"--guards={mode}"]
+    said = classwise(*words)
+    assert said.status == 0, said.err
+    audit, page = Audit.load(tmp_path / "a"), (tmp_path / "a" / "page.html").read_text(encoding="utf-8")
+    assert audit.guards is not None
+    assert (audit.guards.mode, bool(audit.guards.not_run)) == (mode, mode != "full")
+    assert audit.guards.sentence in said.out
+    assert audit.guards.sentence in page
+    assert re.search(rf"<dt>Guards</dt><dd>{mode}\b", page)
+    facts = json.loads(classwise(*words, "--resume", "--json").out)["guards"]
+    assert (facts["mode"], facts["not_run"]) == (mode, list(audit.guards.not_run))
+
+
+def test_an_unknown_mode_of_the_guards_is_refused(classwise: Classwise, run_folder: Path, tmp_path: Path) -> None:
+    said = classwise("audit", run_folder, f"--out={tmp_path / 'a'}", "--guards=none")
+    assert (said.status, said.err.count("\n")) == (2, 1)
+    assert "unknown mode of the guards: 'none'; known: auto, full, off" in said.err
+    assert not (tmp_path / "a").exists()
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(("limit", "status"), [("< 0", 0), ("<= 100%", 1)])
 def test_a_condition_fails_the_build(classwise: Classwise, run: Path, tmp_path: Path, limit: str, status: int) -> None:
     threshold = f"worst(all).low {limit}"

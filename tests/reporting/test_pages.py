@@ -3,12 +3,14 @@ from __future__ import annotations
 import re
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from classwise.auditing.artifacts import Artifacts
 from classwise.auditing.compare import compare
+from classwise.auditing.guard_report import GuardReport
 from classwise.auditing.outcomes import Outcomes
 from classwise.auditing.result import Audit, AuditWarning
 from classwise.reporting import report
@@ -87,6 +89,22 @@ def test_warnings_are_read_before_the_numbers(make_audit: MakeAudit, tmp_path: P
     assert "No evaluation guard" not in text
 
 
+@pytest.mark.parametrize("reason", ["budget", "time"])
+def test_guards_that_were_not_run_are_named(make_audit: MakeAudit, tmp_path: Path, reason: Any) -> None:
+    report_of_guards = GuardReport("auto", 32, 1000, 1100, ("no-black-box", "not-falling"), reason)
+    text = visible(report(make_audit(guards=report_of_guards), tmp_path / "a.html"))
+    assert report_of_guards.sentence in text
+    assert "no-black-box, not-falling" in text
+    assert text.index("No evaluation guard raised") < text.index("not-falling") < text.index("Accuracy per class")
+    assert "auto: 32 images, 1,000 passes of a budget of 1,100" in text
+
+
+def test_the_page_of_an_audit_without_guards(make_audit: MakeAudit, tmp_path: Path) -> None:
+    text = visible(report(make_audit(guards=GuardReport("off", reason="off")), tmp_path / "a.html"))
+    assert "No evaluation guard was run (guards=off)." in text
+    assert "No evaluation guard raised" not in text
+
+
 def test_the_page_of_imported_predictions_mentions_no_guards(make_audit: MakeAudit, tmp_path: Path) -> None:
     text = visible(report(make_audit(meta={"model_hash": ""}), tmp_path / "a.html"))
     assert "No evaluation guard" not in text
@@ -103,7 +121,9 @@ def test_user_supplied_names_are_escaped(make_audit: MakeAudit, tmp_path: Path) 
 def test_the_page_of_an_incomplete_audit_reports_bounds(make_audit: MakeAudit, tmp_path: Path) -> None:
     whole = make_audit().outcomes
     frame = whole.frame[~((whole.frame["attack"] == "cw") & (whole.frame["index"] >= 300))]
-    text = visible(report(Audit(Outcomes(frame, whole.meta)), tmp_path / "a.html"))
+    guards = GuardReport("auto", not_run=("zero-radius",), reason="time")
+    text = visible(report(Audit(Outcomes(frame, whole.meta), guards=guards), tmp_path / "a.html"))
+    assert "Guards that were not run because of the time limit: zero-radius." in text
     assert "Incomplete audit: 100 of 400 images are not judged under every attack" in text
     assert "on the worst class" not in text
 

@@ -61,6 +61,7 @@ def test_class_by_class(make: MakeAudit, tmp_path: Path) -> None:
     assert block["classes"]["cat"]["low"] == pytest.approx(audit.by_class.loc["cat", "low"])
     assert block["hashes"]["model_sha256"] == "ab" * 32
     assert block["guards"] == [{"name": "noise", "sentence": "It is noisy.", "value": None}]
+    assert block["guards_not_run"] == []
     assert block["notes"] == ["400 images were evaluated; the leaderboard evaluates 10000"]
     assert list(block["settings"]["attacks"]) == ["pgd", "fgsm"]
 

@@ -69,5 +69,5 @@ class GuardReport:
         names = ", ".join(self.not_run)
         if self.reason == "time":
             return f"Guards that were not run because of the time limit: {names}."
-        limit = f"they exceed {SHARE:.0%} of the passes of the attacks"
+        limit = f"they exceed {100 * SHARE:g} % of the passes of the attacks"
         return f"Guards that were not run because {limit}: {names}; guards=full runs all."

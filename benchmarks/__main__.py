@@ -7,6 +7,7 @@ import sys
 from benchmarks import (
     ablation,
     attacks,
+    audit_calls,
     autoattack,
     comparison,
     evaluation,
@@ -24,6 +25,7 @@ ALL = {
     "training_step": training_step.run,
     "methods": methods.run,
     "evaluation": evaluation.run,
+    "audit-calls": audit_calls.run,
     "strength": strength.run,
     "attacks": attacks.run,
     "autoattack": autoattack.run,

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import statistics
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
+
+from classwise.core.storage import write_text
 
 
 @dataclass(frozen=True)
@@ -33,20 +37,29 @@ def paired(
     rounds: int,
     warm_up: int = 1,
     clock: Callable[[], float] = time.perf_counter,
+    keep: Path | None = None,
 ) -> Timing:
     """Time the functions in turn, ``rounds`` times, with the order reversed in every second round.
 
-    The clock may be `time.process_time`, which excludes the time of other programs.
+    The clock may be `time.process_time`, which excludes the time of other programs. Finished rounds are written into
+    the folder ``keep``, from which an interrupted run is resumed after another warm-up.
     """
     names = list(functions)
-    seconds: dict[str, list[float]] = {name: [] for name in names}
-    for turn in range(warm_up + rounds):
-        for name in names if turn % 2 == 0 else reversed(names):
+    files = {} if keep is None else {turn: keep / f"{turn}.json" for turn in range(rounds)}
+    finished = {turn: json.loads(file.read_text(encoding="utf-8")) for turn, file in files.items() if file.is_file()}
+    for turn in range(-warm_up, rounds):
+        if turn in finished or len(finished) == rounds:
+            continue
+        round_: dict[str, float] = {}
+        for name in names if turn % 2 else reversed(names):
             started = clock()
             functions[name]()
-            if turn >= warm_up:
-                seconds[name].append(clock() - started)
-    return Timing(seconds)
+            round_[name] = clock() - started
+        if turn >= 0:
+            finished[turn] = round_
+            if turn in files:
+                write_text(files[turn], json.dumps(round_))
+    return Timing({name: [finished[turn][name] for turn in range(rounds)] for name in names})
 
 
 def table(title: str, header: list[str], rows: list[list[str]]) -> str:

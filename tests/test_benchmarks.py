@@ -1,23 +1,28 @@
-"""The passes counted by the benchmark of methods equal those of its page; intervals over seeds of the comparison."""
+"""The passes counted by the benchmark of methods equal those of its page; intervals over seeds; paired rounds."""
 
 from __future__ import annotations
 
 import itertools
 import re
+import sys
+import types
 from pathlib import Path
 
 import numpy as np
 import pytest
-from benchmarks import interval_coverage, two_phase
+from benchmarks import audit_calls, interval_coverage, two_phase
 from benchmarks.comparison.page import over_seeds
 from benchmarks.methods import counted, methods, trainer_in_last_epoch
+from benchmarks.pairing import paired
 
 from classwise.attacks import suites
 from classwise.auditing.audit import audit
+from classwise.core.threat import Threat
 from classwise.stats.counts import ClassCounts
 from classwise.stats.intervals import lowest_interval
 from classwise.training.recipe import Recipe
 from classwise.training.recipe_files import recipe_names
+from tests.auditing import toys
 
 PAGE = Path(__file__).parents[1] / "docs" / "results" / "methods.md"
 BATCH = 4
@@ -131,3 +136,87 @@ def test_outcomes_are_recorded_from_an_audit(tmp_path: Path, monkeypatch: pytest
     assert (
         not two_phase.replay(found, 1e-6, np.random.default_rng(0)).estimate.overall.high > found.accuracy.mean() + 1e-9
     )
+
+
+@pytest.mark.parametrize("interrupted", [False, True])
+def test_finished_rounds_are_not_repeated(tmp_path: Path, interrupted: bool) -> None:
+    called: list[str] = []
+
+    def stop() -> None:
+        called.append("b")
+        if interrupted and called.count("b") == 3:
+            raise KeyboardInterrupt
+
+    functions = {"a": lambda: called.append("a"), "b": stop}
+    clock = lambda: float(len(called))  # noqa: E731
+    if interrupted:
+        with pytest.raises(KeyboardInterrupt):
+            paired(functions, 3, clock=clock, keep=tmp_path)
+        assert called == ["a", "b", "b", "a", "a", "b"]  # the warm-up, one round, half a round
+        assert [file.name for file in tmp_path.iterdir()] == ["0.json"]
+        called.clear()
+        called += ["b"] * 3
+        before = len(called)
+        timing = paired(functions, 3, clock=clock, keep=tmp_path)
+        assert called[before:] == ["a", "b", "a", "b", "b", "a"]  # the warm-up, the second and the third round
+    else:
+        timing = paired(functions, 3, clock=clock, keep=tmp_path)
+        assert called == ["a", "b", "b", "a", "a", "b", "b", "a"]
+    assert timing.seconds == {"a": [1, 1, 1], "b": [1, 1, 1]}
+    done = len(called)
+    assert paired(functions, 3, clock=clock, keep=tmp_path) == timing
+    assert len(called) == done
+
+
+@pytest.fixture
+def fake_peer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A torchattacks whose PGD returns the clean images."""
+    module = types.ModuleType("torchattacks")
+    module.__dict__["PGD"] = lambda model, **options: lambda x, y: x
+    monkeypatch.setitem(sys.modules, "torchattacks", module)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("fake_peer")
+def test_whole_audits_are_compared_and_resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def measured() -> str:
+        return audit_calls.page(
+            toys.model(scale=2.0), toys.images(120), Threat.parse("Linf:0.05"), 0.0125, sizes, tmp_path
+        )
+
+    sizes = {40: 1, 120: 2}
+    text = measured()
+    rows = [line.strip("| ").split(" | ") for line in text.splitlines() if re.match(r"\| \d", line)]
+    assert [row[:2] for row in rows] == [["40", "1"], ["120", "2"]]
+    for row in rows:
+        auto = float(re.search(r"auto ([\d.]+)%", row[-2])[1])  # type: ignore[index]
+        assert 0 < auto <= 20
+        assert re.search(r"full ([\d.]+)%", row[-2])
+        peer, ours = (float(cell.rstrip("%")) for cell in row[-1].split(", "))
+        assert peer > ours  # the clean accuracy, and that under PGD
+    monkeypatch.setattr(audit_calls, "audit", None)  # it is not called again
+    assert measured() == text
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("fake_peer")
+def test_a_trial_of_the_audit_calls_writes_no_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {
+        "PAGE": tmp_path / "page.md",
+        "KEEP": tmp_path,
+        "QUICK": {32: 1},
+        "ROUNDS": {32: 1},
+        "load_data": lambda *_, **__: toys.images(32),
+        "load_model": lambda _: toys.model(scale=2.0),
+    }.items():
+        monkeypatch.setattr(audit_calls, name, value)
+    trial = audit_calls.run(quick=True)
+    assert not (tmp_path / "page.md").exists()
+    assert trial.count("| 32 |") == 1
+    full = audit_calls.run(quick=False)
+    assert (tmp_path / "page.md").read_text(encoding="utf-8") == f"{audit_calls.INTRODUCTION}\n{full}"
+
+
+def test_audit_calls_are_skipped_without_the_other_library(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "torchattacks", None)
+    assert "were skipped" in audit_calls.run(quick=True)

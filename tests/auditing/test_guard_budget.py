@@ -133,6 +133,7 @@ def test_guards_without_declared_passes_do_not_run_the_model(resistant: Evidence
     assert probe.taken.total == taken
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("data", [toys.images(60), toys.images(150, strength=0.2, noise=0.0), mislabelled(400)])
 @pytest.mark.parametrize("reverse", [False, True])
 @pytest.mark.parametrize("attacks", [PGD, ["pgd:steps=20", "square:steps=50"], ["fgsm", "pgd:steps=40"]])
@@ -164,6 +165,7 @@ def test_the_core_alone_runs_beyond_the_budget() -> None:
     assert {"misleading-gradients", "large-radius"} <= {found.name for found in result.warnings}
 
 
+@pytest.mark.slow
 def test_the_least_useful_guards_are_omitted_first(resistant: Evidence) -> None:
     assert list(USEFULNESS[-len(ORDER) :]) == ORDER
     seen = set()
@@ -198,6 +200,7 @@ def test_a_larger_budget_gives_a_larger_sample(resistant: Evidence) -> None:
     assert (sizes[0], sizes[-1]) == (16, 100)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("epsilon", [0.02, torch.linspace(0.01, 0.03, 90)])
 def test_the_outcomes_do_not_depend_on_the_mode(epsilon: float | Tensor) -> None:
     threat = Threat("Linf", epsilon)
@@ -238,6 +241,7 @@ def test_the_report_is_saved_and_loaded(tmp_path: Path) -> None:
     assert Audit.load(tmp_path / "a").guards == result.guards
 
 
+@pytest.mark.slow
 def test_a_resumed_audit_reuses_the_guards(tmp_path: Path) -> None:
     model = Counting(reverse=True)
     first = run(model, toys.images(60), out=tmp_path / "a")
@@ -254,6 +258,7 @@ def test_a_resumed_audit_reuses_the_guards(tmp_path: Path) -> None:
         assert run(model, toys.images(60), out=tmp_path / "a", resume=True, guards=mode).guards == full.guards
 
 
+@pytest.mark.slow
 def test_guards_that_an_interrupted_audit_lacks_are_run_on_resumption(tmp_path: Path) -> None:
     def interrupted(evidence: Evidence, mode: GuardMode, *, late: bool) -> GuardRun:
         raise KeyboardInterrupt
@@ -278,6 +283,7 @@ def test_guards_without_a_sample_are_named_after_the_time_limit(tmp_path: Path) 
     assert whole.guards == run(model, toys.images(60)).guards
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", MODES)
 def test_the_passes_of_the_guards_are_estimated(mode: GuardMode) -> None:
     """For a model that resists every attack the estimate is an upper bound, and not far above."""

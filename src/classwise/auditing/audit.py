@@ -81,8 +81,7 @@ def audit(
               of the worst-class accuracy are within this distance of the estimates, such as 0.005. Images in memory.
             - save: tensors to save for every attacked image: ``"logits"``, ``"features"``, ``"images"``.
             - trace: indices of images whose confidences are recorded at every step.
-            - guards: ``"auto"`` (default) limits the guards to 20 % of the passes of the attacks and lists those that
-              were not run; ``"full"`` runs all; ``"off"`` none. Outcomes do not depend on it.
+            - guards: ``"auto"`` (default) limits them to 20 % of the attacks' passes; ``"full"``, ``"off"``: all, none.
 
     Returns:
         The audit with its outcomes and the warnings of the guards.

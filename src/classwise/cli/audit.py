@@ -16,6 +16,7 @@ from classwise.cli.exit_status import ExitStatus
 from classwise.cli.inputs import AttackSelection, DataSource, ModelSource, threat_of
 from classwise.cli.options import (
     Estimate,
+    Guards,
     Json,
     MaxTime,
     Page,
@@ -103,14 +104,7 @@ def audit(
             "worst.split, the last five written as worst(all).low.",
         ),
     ] = None,
-    guards: Annotated[
-        str,
-        typer.Option(
-            "--guards",
-            metavar="full|auto|off",
-            help="Guards to run: all, those within 20 % of the passes of the attacks, or none.",
-        ),
-    ] = "auto",
+    guards: Guards = "auto",
     max_time: MaxTime = None,
     estimate: Estimate = False,
     json: Json = False,

@@ -40,6 +40,14 @@ Page = Annotated[
         "--html", metavar="FILE", help="The page; - is stdout, with tables on stderr. [page.html in the folder]"
     ),
 ]
+Guards = Annotated[
+    str,
+    typer.Option(
+        "--guards",
+        metavar="full|auto|off",
+        help="Guards to run: all, those within 20 % of the passes of the attacks, or none.",
+    ),
+]
 MaxTime = Annotated[
     float | None,
     typer.Option(

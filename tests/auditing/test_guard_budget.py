@@ -17,12 +17,14 @@ from torch import Tensor, nn
 
 from classwise.auditing import execution
 from classwise.auditing.audit import audit, estimate
+from classwise.auditing.audit_folder import ABOUT, read_about
 from classwise.auditing.guard_report import MODES, GuardMode, GuardReport
 from classwise.auditing.guards import GUARDS, Evidence, GuardRun, run_guards
 from classwise.auditing.guards.table import COSTS, USEFULNESS
 from classwise.auditing.result import Audit
 from classwise.core.errors import ClasswiseError
 from classwise.core.precision import EXACT
+from classwise.core.storage import write_text
 from classwise.core.threat import Threat
 from classwise.data.images import Images
 from tests.auditing import toys
@@ -281,6 +283,28 @@ def test_guards_without_a_sample_are_named_after_the_time_limit(tmp_path: Path) 
     assert "incomplete" in {found.name for found in late.warnings}
     whole = run(model, toys.images(60), out=tmp_path / "a", resume=True)
     assert whole.guards == run(model, toys.images(60)).guards
+
+
+def test_guards_are_run_on_resumption_of_an_audit_that_had_no_time_for_them(tmp_path: Path) -> None:
+    model = toys.model(scale=2.0)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(execution, "_probe", lambda *_: None)  # the limit is reached after the last image
+        late = run(model, toys.images(60), out=tmp_path / "a")
+    assert late.complete
+    assert late.guards is not None
+    assert late.guards.reason == "time"
+    assert run(model, toys.images(60), out=tmp_path / "a", resume=True).guards == run(model, toys.images(60)).guards
+
+
+def test_the_guards_of_an_incomplete_audit_are_not_reused(tmp_path: Path) -> None:
+    """They may have run although another process reached the time limit."""
+    model = Counting()
+    run(model, toys.images(60), out=tmp_path / "a")
+    about = read_about(tmp_path / "a")
+    write_text(tmp_path / "a" / ABOUT, json.dumps({**about, "complete": False}), checksum=True)
+    with counted(model) as spent:
+        run(model, toys.images(60), out=tmp_path / "a", resume=True)
+    assert spent.guards > 0
 
 
 @pytest.mark.slow

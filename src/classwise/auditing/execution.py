@@ -247,9 +247,9 @@ class Execution:
         )
 
     def _guards(self, evidence: Evidence) -> GuardRun:
-        """Run the guards, or reuse those of the folder if they saw the same outcomes."""
+        """Run the guards, or reuse those of a finished audit in the folder, whose outcomes are the same."""
         mode, saved = self.ready.plan.guards, _saved_guards(self.folder)
-        if saved is not None and evidence.outcomes.complete and saved.report.covers(mode):
+        if saved is not None and saved.report.covers(mode):
             return saved
         if mode != "off":
             self.progress.log(f"guards: {mode}")

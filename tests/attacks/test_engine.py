@@ -168,9 +168,14 @@ def test_what_compares_logits_computes_in_float32_whatever_is_asked(
 ) -> None:
     """Square misses a third of what it can break on a robust network of MNIST where it sees coarse logits."""
     coarse = Precision(dtype="bfloat16")
-    assert_same(evaluated(case, attack, early_stop=False), evaluated(case, attack, early_stop=False, precision=coarse))
-    other = evaluated(case, PGD(steps=2), early_stop=False, precision=coarse)
-    assert not torch.equal(evaluated(case, PGD(steps=2), early_stop=False).x, other.x)  # it would be seen
+
+    def change(attack: Attack) -> float:
+        """The largest change of a pixel; a fused copy in float32 rounds otherwise."""
+        exact = evaluated(case, attack, early_stop=False)
+        return float((evaluated(case, attack, early_stop=False, precision=coarse).x - exact.x).abs().max())
+
+    assert change(attack) < 1e-4
+    assert change(PGD(steps=2)) > 1e-3  # it would be seen
 
 
 def test_bfloat16_gradients_are_verified_in_float32(case: tuple[Small, Tensor, Tensor]) -> None:

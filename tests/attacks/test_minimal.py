@@ -147,7 +147,7 @@ def test_attacks_of_minimal_distance_do_not_compute_in_bfloat16(spec: str, norm:
         nearest.append(torch.cat([block.records["minimal_distance"] for block in blocks]))
     assert 0 < len(found[0]) < len(x)
     assert found[0].tolist() == found[1].tolist()
-    assert torch.equal(*nearest)
+    torch.testing.assert_close(*nearest, rtol=1e-4, atol=0)  # a fused copy rounds otherwise
 
 
 def test_passes_of_fab() -> None:

@@ -38,3 +38,20 @@ class Own(nn.Module):
 def not_a_module() -> SimpleNamespace:
     """What a mistaken path gives."""
     return SimpleNamespace()
+
+
+def trained(model: nn.Module) -> nn.Module:
+    """The model with weights of its own, and statistics, scales and shifts that are not those of a fresh one."""
+    generator = torch.Generator().manual_seed(0)
+    for parameter in model.parameters():
+        if parameter.ndim > 1:
+            parameter.data.normal_(0, parameter[0].numel() ** -0.5, generator=generator)
+    for module in model.modules():
+        if isinstance(module, nn.modules.batchnorm._BatchNorm):
+            if module.running_mean is not None and module.running_var is not None:
+                module.running_mean.normal_(generator=generator)
+                module.running_var.uniform_(0.5, 2, generator=generator)
+            if module.affine:
+                module.weight.data.uniform_(-0.5, 2, generator=generator)
+                module.bias.data.normal_(generator=generator)
+    return model.eval().requires_grad_(requires_grad=False)

@@ -6,6 +6,7 @@ import dataclasses
 import json
 import shutil
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from classwise.core.errors import ClasswiseError
 from classwise.core.storage import CHECKSUMS
 from classwise.data import Images, load_data
 from classwise.models import load_model
+from classwise.models.affine import AffineNorms
 from classwise.training.classes import ClassSettings, Signals
 from classwise.training.folder import Run
 from classwise.training.objectives.base import Step, TrainingBatch
@@ -290,3 +292,21 @@ def test_attacks_use_affine_normalisation(tmp_path: Path, monkeypatch: pytest.Mo
     train("at", budget="short", out=tmp_path / "run", data="digits", overrides=overrides)
     assert (True, torch.bfloat16) in seen
     assert (False, torch.bfloat16) not in seen
+
+
+@pytest.mark.slow
+def test_refreshed_normalisation_has_the_bits_of_a_new_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Attacks of all steps use the same tensors, into which the weights and statistics of each step are copied."""
+
+    def weights(out: Path) -> bytes:
+        overrides = {**SMALL, "epochs": 1, "precision": {"dtype": "bfloat16"}}
+        return (
+            train("at", budget="short", out=out, data="digits", overrides=overrides).weights_file("last").read_bytes()
+        )
+
+    first = weights(tmp_path / "refreshed")
+    usual = AffineNorms.replaced
+    monkeypatch.setattr(AffineNorms, "replaced", lambda norms: usual(AffineNorms(norms._model)))
+    assert weights(tmp_path / "new") == first
+    monkeypatch.setattr(AffineNorms, "replaced", lambda norms: nullcontext(0))
+    assert weights(tmp_path / "without") != first  # it would be seen

@@ -71,7 +71,7 @@ def _can_step(attack: Attack, engine: Engine, batch: Batch, threat: Threat) -> b
         x, y, index, threat, CounterRNG(engine.seed, "attack"), reference=reference, restart=torch.zeros_like(index)
     )
     try:
-        with engine.forward_for(attack) as model:
+        with engine.forward_for(attack, x) as model:
             attack.step(model, inputs, attack.start(model, inputs))
     except NoGradientError:
         return False

@@ -89,7 +89,7 @@ def estimate(
     forwards, backwards, seconds = plain, 0, plain * logits_seconds
     clocks: dict[tuple[bool, bool], tuple[float, float]] = {}
     for attack in suite.attacks.values():
-        with engine.forward_for(attack) as passes:
+        with engine.forward_for(attack, x) as passes:
             added, gradients = _cost(engine, passes, attack, piece, ready.plan.threat, classes)
             kind = attack.precise, gradients > 0
             if kind not in clocks:

@@ -233,6 +233,8 @@ class Execution:
         facts: dict[str, Any] = {"seconds": round(self.limit.elapsed, 3), "max_time": self.limit.max_time}
         if self.processes.world_size > 1:
             facts["processes"] = self.processes.world_size
+        if runner.unfused:
+            facts["not_fused"] = runner.unfused
         guards = self._guards(evidence)
         return Audit(
             outcomes=evidence.outcomes,

@@ -68,6 +68,7 @@ class Runner:
         sample_radius: their radii, if the threat has one for each image.
         traces: the traces, a frame for each attack.
         images: number of images, over all processes; None until all of them were read.
+        unfused: why gradients were not computed on a fused copy of the model; empty if they were, or none was wanted.
     """
 
     def __init__(
@@ -93,6 +94,7 @@ class Runner:
         self.sample: Batch | None = None
         self.sample_radius: Tensor | None = None
         self.images: int | None = None
+        self.unfused = ""
         self._examples: set[int] = set()
         self._examples_taken = pd.Series(dtype=np.int64)
 
@@ -182,7 +184,10 @@ class Runner:
                 self._halve(error)
                 todo = todo[~np.isin(index[todo.numpy()], self.writer.rows(label, index).index)]
             else:
-                return
+                break
+        if self.engine.passes.unfused and not self.unfused:
+            self.unfused = self.engine.passes.unfused
+            self.progress.log(f"the model is not fused, so gradients take longer: {self.unfused}")
 
     def _second_phase(self, piece: Images, order: Tensor, settle: float) -> None:
         """Run the remaining attacks on samples of the survivors until the intervals are narrow enough.

@@ -38,7 +38,7 @@ def trace_rows(engine: Engine, label: str, attack: Attack, batch: Batch, threat:
     rng = CounterRNG(engine.seed, "attack")
     inputs = AttackInputs(x[pad], y[pad], index[pad], ball, rng, reference=reference, restart=restart)
     confidences = []
-    with engine.forward_for(attack) as model:
+    with engine.forward_for(attack, x) as model:
         state = attack.start(model, inputs)
         for step in range(attack.length + 1):
             confidences.append(engine.passes.logits(state["x"])[: len(x)].double().softmax(1).cpu().numpy())

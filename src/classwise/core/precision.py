@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from typing import Literal
 
@@ -49,8 +50,9 @@ class Precision:
 
     def prepare(self, model: nn.Module) -> None:
         """Convert the model's weights to the memory format of these settings, in place; values do not change."""
-        if self.channels_last:
-            model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # torch's stub lacks this form
+        for tensor in itertools.chain(model.parameters(), model.buffers()) if self.channels_last else ():
+            if tensor.ndim == 4:
+                tensor.data = tensor.data.contiguous(memory_format=torch.channels_last)
 
 
 class Pass:

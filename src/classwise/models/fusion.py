@@ -1,212 +1,172 @@
-"""Fused inference copies of networks: batch normalisation folded into convolutions, for gradients of images only."""
+"""Faster passes for gradients of images: on a fused copy of the model that was verified against it."""
 
 from __future__ import annotations
 
-import copy
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from typing import TypeGuard
+import dataclasses
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
 
 import torch
-from torch import Tensor, fx, nn
-from torch.nn.utils.fusion import fuse_conv_bn_eval
+from torch import Tensor, nn
+from torch.nn.modules import module as torch_module
 
 from classwise.core.precision import Forward, Precision
-from classwise.models.base import Classifier
-from classwise.models.normalization import Normalized
+from classwise.models.affine import AffineNorms
+from classwise.models.folding import foldable
+from classwise.models.fused_copy import FusedCopy, fine_logits
+from classwise.models.logits import LogitsModel
+from classwise.models.snapshot import Snapshot
 
-BatchNorm = nn.BatchNorm1d | nn.BatchNorm2d | nn.BatchNorm3d
-_Forwards = Mapping[nn.Module, Callable[[Tensor], Tensor]]
+VERIFIED_IMAGES = 16
+"""Number of images on which a copy is compared with its model."""
+TOLERANCE = 1e-5
+"""Largest difference between logits in float32, as a fraction of the largest logit."""
+GRADIENT_TOLERANCE = 0.1
+"""Largest median over the images of the difference between gradients in float32, as a fraction of the gradient's norm.
+
+Gradients jump where a rounding error changes which input of a ReLU or of max pooling is the larger one: by 1 % in
+Inception-v3, and for single images in other networks. Other differences are detected in the logits.
+"""
+
+_TINY = 1e-30
+_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+_OPAQUE = (torch.jit.ScriptModule, nn.DataParallel, nn.parallel.DistributedDataParallel)
 
 
-@contextmanager
-def fuse(model: nn.Module, precision: Precision) -> Iterator[Forward]:
-    """Context of a faster forward pass of the model, for gradients with respect to images.
+class Fusion:
+    """Fused copies of one model for gradients with respect to images, one for each precision.
 
-    A network of the zoo is copied and fused: batch normalisation after a convolution is folded into it, and weights are
-    converted to the data type and memory format once instead of in every pass (linear layers stay in float32). Other
-    models are not copied, since their Python code may have side effects, such as random noise or counters. For these,
-    in lower precision, batch normalisation is a multiply-add (`affine_norms`) and the last linear layer runs in float32
-    (`fine_logits`).
+    In a copy, batch normalisation is folded into the convolution or linear layer before it if that layer's output has
+    no other user (`foldable`), and is a multiply-add otherwise (`AffineNorms`). Weights of convolutions and linear
+    layers are converted to the data type and memory format once, not in every pass. All other code of the model runs
+    unchanged, on the copy.
+
+    A copy is used only if its logits and gradients equal the model's on real images in float32. Its tensors are
+    refreshed from the model at each use; it is made again if structure or attributes of the model have changed. The
+    model itself is not modified.
 
     Args:
-        model: in evaluation mode, frozen, and not modified within the context.
-        precision: precision of the passes. In float32 the copy's logits equal the model's up to rounding.
+        model: the model.
+
+    Attributes:
+        unfused: why the last passes used the model itself; empty if they used a copy.
     """
-    network = _traced(model) if _is_plain(model) else None
-    if network is not None:
-        yield _fused(model, network, precision)
-    else:
-        with affine_norms(model), fine_logits(model):
-            yield precision.forward(model)
 
+    def __init__(self, model: nn.Module) -> None:
+        self.unfused = ""
+        self._model = model
+        self._norms = AffineNorms(model)
+        self._snapshot: Snapshot | None = None
+        self._copies: dict[Precision, FusedCopy | str] = {}
+        self._folds: dict[str, str] | None = None
 
-class _Tracer(fx.Tracer):
-    """A tracer whose leaves are torch's layers and all subclasses of `nn.Linear`."""
+    @contextmanager
+    def forward(self, precision: Precision, images: Tensor) -> Iterator[Forward]:
+        """Context of a forward pass: that of a copy, or that of the model if no copy equals it.
 
-    def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
-        return isinstance(m, nn.Linear) or super().is_leaf_module(m, module_qualified_name)
+        Passes of the model itself run batch normalisation as a multiply-add in lower precision, and the last linear
+        layer in float32 (`fine_logits`). The model must be in evaluation mode, frozen, and not modified within the
+        context.
 
+        Args:
+            precision: precision of the passes.
+            images: (N, C, H, W) in [0, 1], N >= 1, on the model's device; a new copy is verified on the first
+                `VERIFIED_IMAGES`.
+        """
+        snapshot = Snapshot(self._model)
+        if snapshot != self._snapshot:
+            self._snapshot, self._copies, self._folds = snapshot, {}, None
+        if precision not in self._copies:
+            self._copies[precision] = _objection(self._model) or self._verified(precision, images[:VERIFIED_IMAGES])
+        fused = self._copies[precision]
+        if isinstance(fused, FusedCopy):
+            self.unfused = ""
+            fused.refresh()
+            yield fused.forward
+        else:
+            self.unfused = fused
+            with self._norms.replaced(), fine_logits(self._model):
+                yield precision.forward(self._model)
 
-def _is_plain(model: nn.Module) -> bool:
-    """Whether the model is a network of the zoo, normalised or not, without hooks or replaced forward passes."""
-    network = model.model if isinstance(model, Normalized) else model
-    return isinstance(network, Classifier) and all(_is_plain_layer(module) for module in model.modules())
-
-
-def _is_plain_layer(module: nn.Module) -> bool:
-    hooked = module._forward_hooks or module._forward_pre_hooks or module._backward_hooks or module._backward_pre_hooks
-    return type(module).__module__.startswith(_KNOWN) and not hooked and "forward" not in module.__dict__
-
-
-_KNOWN = ("torch.nn.modules.", "classwise.models.")
-
-
-def _fold_norms(network: fx.GraphModule) -> None:
-    """Fold each batch normalisation into the preceding convolution, if its output has no other user."""
-    calls = Counter(node.target for node in network.graph.nodes)
-    layers = dict(network.named_modules())
-    for node in network.graph.nodes:
-        source = node.args[0] if node.op == "call_module" else None
-        if not isinstance(source, fx.Node) or source.op != "call_module" or not _is_plain_norm(layers[node.target]):
-            continue
-        convolution = layers[str(source.target)]
-        if type(convolution) is nn.Conv2d and len(source.users) == calls[source.target] == 1:
-            network.set_submodule(str(source.target), fuse_conv_bn_eval(convolution, layers[node.target]))
-            node.replace_all_uses_with(source)
-            network.graph.erase_node(node)
-    network.recompile()
-
-
-def _traced(model: nn.Module) -> fx.GraphModule | None:
-    """A traced copy of the network without `Normalized`; None if its control flow depends on its input."""
-    own = copy.deepcopy(model.model if isinstance(model, Normalized) else model)
-    try:
-        return fx.GraphModule(own, _Tracer().trace(own))
-    except fx.proxy.TraceError:
-        return None
-
-
-def _fused(model: nn.Module, network: fx.GraphModule, precision: Precision) -> Forward:
-    """The forward pass of the copy, which is modified in place."""
-    dtype = getattr(torch, precision.dtype)
-    _fold_norms(network)
-    for module in network.modules():
-        if _is_plain_norm(module):
-            module.forward = _affine(module, torch.float32)  # type: ignore[assignment, method-assign]  # on the instance
-        elif type(module) is nn.Conv2d:
-            module.to(dtype)
-        elif type(module) is nn.Linear:
-            module.forward = _exact(module)  # type: ignore[assignment, method-assign]  # on the instance
-    precision.prepare(network.requires_grad_(requires_grad=False))
-    scale = 1 / model.std if isinstance(model, Normalized) else None
-    shift = -model.mean / model.std if isinstance(model, Normalized) else None
-
-    def run(x: Tensor) -> Tensor:
-        x = precision.to_memory_format(x)
-        if scale is not None and shift is not None:
-            x = torch.addcmul(shift, x, scale)
-        logits: Tensor = network(x.to(dtype))
-        return logits.float()
-
-    return run
+    def _verified(self, precision: Precision, images: Tensor) -> FusedCopy | str:
+        """A copy that equals the model on the images, or the reason why there is none."""
+        try:
+            if self._folds is None:
+                self._folds = foldable(self._model)
+            fused = FusedCopy(self._model, self._folds, precision)
+            reason = _difference(self._model, fused.network, precision, images)
+            if not reason and precision.dtype != "float32":
+                fused.lower(getattr(torch, precision.dtype))
+                with _random_numbers_restored(images.device):
+                    _logits_and_gradient(fused.forward, images)  # fails if the model's code requires float32 weights
+        except torch.OutOfMemoryError:
+            raise
+        except Exception as error:  # noqa: BLE001  # user code on a copy with other layers may raise any error
+            return f"its copy fails ({type(error).__name__}: {str(error).strip().partition(chr(10))[0]})"
+        return reason or fused
 
 
 @contextmanager
-def fine_logits(model: nn.Module) -> Iterator[None]:
-    """Run the last linear layer in the precision of its weights, also under autocast; restore it afterwards.
-
-    In bfloat16 a logit has three significant digits, too few to resolve small changes. The last layer is the last
-    `nn.Linear` in ``model.modules()``; if the logits come from another layer, this only costs a little time.
-    """
-    last = [module for module in model.modules() if type(module) is nn.Linear][-1:]
-    with _replaced({layer: _exact(layer) for layer in last if "forward" not in layer.__dict__}):
-        yield
+def fuse(model: nn.Module, precision: Precision, images: Tensor) -> Iterator[Forward]:
+    """Context of `Fusion.forward` for a single use."""
+    with Fusion(model).forward(precision, images) as forward:
+        yield forward
 
 
-def _exact(layer: nn.Linear) -> Callable[[Tensor], Tensor]:
-    """The layer's forward pass in the precision of its weights."""
-    original: Callable[[Tensor], Tensor] = layer.forward
-
-    def forward(x: Tensor) -> Tensor:
-        with torch.autocast(x.device.type, enabled=False):
-            return original(x.to(layer.weight.dtype))
-
-    return forward
-
-
-@contextmanager
-def affine_norms(model: nn.Module) -> Iterator[int]:
-    """Run batch normalisation as a multiply-add on inputs of lower precision; restore it afterwards.
-
-    PyTorch's kernel also computes the gradients of scale and shift, which an attack on a frozen model discards: its
-    backward pass takes about four times as long. In float32 no bit changes. The statistics are read once, so the model
-    must remain in evaluation mode with unchanged weights within the context.
-
-    Yields:
-        The number of replaced layers: instances of torch's own classes, in evaluation mode, with running statistics.
-    """
-    changed: _Forwards = {module: _affine(module) for module in model.modules() if _is_plain_norm(module)}
-    with _replaced(changed):
-        yield len(changed)
+def _objection(model: nn.Module) -> str:
+    """Why a model cannot be copied: its passes have effects or an implementation that a copy would lack."""
+    if any(getattr(torch_module, f"_global{hooks}") for hooks in _HOOKS):
+        return "there are hooks on all modules"
+    for name, module in model.named_modules():
+        own = name.removeprefix("model").removeprefix(".") if isinstance(model, LogitsModel) else name
+        where = f"its layer {own!r}" if own else "it"
+        if isinstance(module, _OPAQUE):
+            return f"{where} is a {type(module).__name__}"
+        if any(getattr(module, hooks) for hooks in _HOOKS):
+            return f"{where} has hooks"
+        if "forward" in vars(module) or module._compiled_call_impl is not None:
+            return f"{where} has a forward pass that was replaced"
+    tensors = [*model.parameters(), *model.buffers()]
+    if len({tensor.device for tensor in tensors}) > 1:
+        return "it is on several devices"
+    other = {parameter.dtype for parameter in model.parameters()} - {torch.float32}
+    return f"it has weights in {str(min(other, key=str)).removeprefix('torch.')}" if other else ""
 
 
-@contextmanager
-def _replaced(forwards: _Forwards) -> Iterator[None]:
-    """Replace the forward passes of these layers; restore them afterwards."""
-    try:
-        for module, forward in forwards.items():
-            module.forward = forward
-        yield
-    finally:
-        for module in forwards:
-            del module.forward
+def _difference(model: nn.Module, network: nn.Module, precision: Precision, images: Tensor) -> str:
+    """How a copy differs from its model on images, in float32; empty if it does not."""
+    exact = dataclasses.replace(precision, dtype="float32")
+    before = Snapshot(model, values=True)
+    with _random_numbers_restored(images.device):
+        expected = _logits_and_gradient(exact.forward(model), images)
+    if Snapshot(model, values=True) != before:
+        return "its forward pass modifies its attributes"
+    with _random_numbers_restored(images.device):
+        found = _logits_and_gradient(exact.forward(network), images)
+    error = float((found[0] - expected[0]).abs().max() / expected[0].abs().max().clamp_min(_TINY))
+    if not error <= TOLERANCE:
+        return f"its copy's logits differ by {error:.1e} of the largest"
+    if (found[1] is None) != (expected[1] is None):
+        return "its copy's gradient differs"
+    if found[1] is not None and expected[1] is not None:
+        errors = (found[1] - expected[1]).flatten(1).norm(dim=1) / expected[1].flatten(1).norm(dim=1).clamp_min(_TINY)
+        if not float(errors.median()) <= GRADIENT_TOLERANCE:
+            return f"its copy's gradient differs by {float(errors.median()):.1e} of its norm"
+    return ""
 
 
-def _is_plain_norm(module: nn.Module) -> TypeGuard[BatchNorm]:
-    if type(module) not in (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d) or "forward" in module.__dict__:
-        return False
-    return not module.training and module.running_mean is not None
+def _logits_and_gradient(forward: Forward, images: Tensor) -> tuple[Tensor, Tensor | None]:
+    """Logits (N, C), and the gradient of a combination of them with respect to the images; None if there is none."""
+    with torch.enable_grad():
+        leaf = images.detach().clone().requires_grad_()
+        logits = forward(leaf)
+        gradient = None
+        if logits.requires_grad:
+            weights = torch.arange(1.0, logits.shape[1] + 1, device=logits.device).cos()
+            (gradient,) = torch.autograd.grad((logits * weights).sum(), leaf, allow_unused=True)
+    return logits.detach(), gradient
 
 
-def _affine(norm: BatchNorm, *more: torch.dtype) -> Callable[[Tensor], Tensor]:
-    """The layer's forward pass: a multiply-add for inputs in float16, bfloat16 or the data types ``more``."""
-    original: Callable[[Tensor], Tensor] = norm.forward
-    assert norm.running_mean is not None
-    assert norm.running_var is not None
-    with torch.no_grad():
-        scale = (norm.running_var.float() + norm.eps).rsqrt()
-        scale = scale if norm.weight is None else scale * norm.weight
-        shift = -norm.running_mean * scale
-        shift = shift if norm.bias is None else shift + norm.bias
-    ready: dict[tuple[object, ...], tuple[Tensor, Tensor]] = {}
-
-    def like(x: Tensor) -> tuple[Tensor, Tensor]:
-        """Scale and shift expanded to one image, in its memory format: several times faster on a CPU."""
-        format_ = _format(x)
-        key = x.shape[1:], x.dtype, format_
-        if key not in ready:
-            ready[key] = tuple(  # type: ignore[assignment]  # torch has no type for two in, two out
-                value.to(x.dtype)
-                .view(1, -1, *[1] * (x.ndim - 2))
-                .expand(1, *x.shape[1:])
-                .contiguous(memory_format=format_)
-                for value in (scale, shift)
-            )
-        return ready[key]
-
-    def forward(x: Tensor) -> Tensor:
-        if x.dtype not in (torch.bfloat16, torch.float16, *more) or x.ndim < 3:
-            return original(x)
-        spread, offset = like(x)
-        return torch.addcmul(offset, x, spread)
-
-    return forward
-
-
-def _format(x: Tensor) -> torch.memory_format:
-    for format_, ndim in ((torch.channels_last, 4), (torch.channels_last_3d, 5)):
-        if x.ndim == ndim and x.is_contiguous(memory_format=format_) and not x.is_contiguous():
-            return format_
-    return torch.contiguous_format
+def _random_numbers_restored(device: torch.device) -> AbstractContextManager[None]:
+    """Context that restores the states of torch's generators: a model and its copy use the same random numbers."""
+    return torch.random.fork_rng([device] if device.type == "cuda" else [])

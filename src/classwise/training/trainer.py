@@ -19,7 +19,7 @@ from classwise.core.errors import ClasswiseError, unknown
 from classwise.core.progress import MetricsListener, Progress
 from classwise.core.rng import CounterRNG
 from classwise.data import Images
-from classwise.models.fusion import affine_norms
+from classwise.models.affine import AffineNorms
 from classwise.models.modes import frozen
 from classwise.training.averaging import Average
 from classwise.training.classes import ALWAYS, MEASURED, ClassSettings, ClassSums
@@ -82,6 +82,7 @@ class Trainer:
         self.batches = build_batches(recipe, self.train, extra, self.rng)
         self.model = initial_model(recipe, images, run, self.processes, self.device)
         self.forward = recipe.precision.forward(self.model)
+        self._norms = AffineNorms(self.model)
         self.optimizer = parts.optimizer.build(self.model)
         self.classes = Classes(images.class_names, self.train.class_counts())
         self.reads = frozenset(ALWAYS).union(parts.averaging.reads, *(part.reads for part in parts.schedules))
@@ -218,7 +219,7 @@ class Trainer:
 
     def _fixed_norms(self) -> AbstractContextManager[object]:
         """Replace normalisation layers by constant ones for the inner attack, unless the model is compiled."""
-        return nullcontext() if self.recipe.precision.compile else affine_norms(self.model)
+        return nullcontext() if self.recipe.precision.compile else self._norms.replaced()
 
     def train_step(self, rows: Tensor, settings: ClassSettings) -> None:
         """Train one step on the images of ``rows``: inner maximisation, update, per-class sums, weight averaging."""

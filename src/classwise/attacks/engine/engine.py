@@ -6,6 +6,7 @@ if a float32 pass misclassifies the final image.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -98,9 +99,13 @@ class Engine:
         Yields:
             Blocks of images, in the order in which they finish.
         """
+        jobs = (job for job in jobs if len(job.x))
+        first = next(jobs, None)
+        if first is None:
+            return
         # Each smaller batch size is tested once per attack, over all its streams.
         batch_sizes = self._batch_sizes.setdefault(id(attack), BatchSizes(attack))
-        with self.forward_for(attack) as forward:
+        with self.forward_for(attack, first.x) as forward:
             queue = Queue(
                 self.passes,
                 forward,
@@ -111,11 +116,16 @@ class Engine:
                 early_stop=self.early_stop,
                 batch_sizes=batch_sizes,
             )
-            yield from queue.run(jobs)
+            yield from queue.run(itertools.chain([first], jobs))
 
-    def forward_for(self, attack: AttackSteps) -> AbstractContextManager[CountedForward]:
-        """Context of the attack's forward pass, in which the model is in evaluation mode and frozen."""
-        return self.passes.for_gradients(precise=attack.precise)
+    def forward_for(self, attack: AttackSteps, images: Tensor) -> AbstractContextManager[CountedForward]:
+        """Context of the attack's forward pass, in which the model is in evaluation mode and frozen.
+
+        Args:
+            attack: the attack.
+            images: (N, C, H, W) with N >= 1, on which a fused copy of the model is verified.
+        """
+        return self.passes.for_gradients(images, precise=attack.precise)
 
 
 def perturb(

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from classwise.core.errors import ClasswiseError
 from classwise.core.precision import Forward, Precision
-from classwise.models.fusion import fuse
+from classwise.models.fusion import VERIFIED_IMAGES, Fusion
 from classwise.models.modes import evaluating, frozen
 
 Loss = Callable[[Tensor], Tensor]
@@ -66,6 +66,7 @@ class Passes:
         self._precision = precision
         self._forward = precision.forward(model)
         self._float32 = Precision(channels_last=precision.channels_last).forward(model)
+        self._fusion = Fusion(model)
         self._classes: int | None = None
 
     def logits(self, x: Tensor) -> Tensor:
@@ -89,10 +90,13 @@ class Passes:
         return self._classes or self.logits(x[:1]).shape[1]
 
     @contextmanager
-    def for_gradients(self, *, precise: bool) -> Iterator[CountedForward]:
-        """Context of a forward pass for gradients: evaluation mode, frozen, batch norm fused where that saves time.
+    def for_gradients(self, images: Tensor, *, precise: bool) -> Iterator[CountedForward]:
+        """Context of a forward pass for gradients, in evaluation mode and frozen, on a fused copy (`Fusion`).
+
+        With ``dtype: float32`` or ``compile`` in the precision, passes use the model itself.
 
         Args:
+            images: (N, C, H, W) with N >= 1, on which the copy is verified.
             precise: compute in float32, overriding the precision of the engine.
         """
         precision = self._precision
@@ -102,8 +106,13 @@ class Passes:
                 return
             if precise:
                 precision = dataclasses.replace(precision, dtype="float32")
-            with fuse(self.model, precision) as forward:
+            with self._fusion.forward(precision, recordable(images[:VERIFIED_IMAGES]).to(self.device)) as forward:
                 yield CountedForward(forward, self.model)
+
+    @property
+    def unfused(self) -> str:
+        """Why the last passes for gradients did not use a fused copy; empty if they did, or none was wanted."""
+        return self._fusion.unfused
 
     @property
     def overwrites(self) -> bool:

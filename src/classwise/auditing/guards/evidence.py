@@ -166,7 +166,7 @@ class Probe:
         found, hit = x, torch.zeros_like(y, dtype=torch.bool)
         precision = dataclasses.replace(self.precision, compile=False)
         engine = Engine(self.engine.model, precision=precision, batch_size=len(x), seed=self.engine.seed)
-        with engine.forward_for(attack) as model:
+        with engine.forward_for(attack, x) as model:
             state = attack.start(model, inputs)
             for _ in range(attack.length):
                 state = attack.step(model, inputs, state)

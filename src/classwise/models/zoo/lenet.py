@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from torch import Tensor, fx, nn
+from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 
 from classwise.models.base import Classifier, channels, to_grid
-
-fx.wrap("to_grid")  # depends on the image size: a leaf of the trace
 
 GRID = 5
 """The last feature map is pooled to 5x5, its size for 32x32 images."""
@@ -43,7 +41,6 @@ class LeNet(Classifier):
         return F.relu(self.fc2(x), inplace=True)
 
 
-@fx.wrap
 def _framed(x: Tensor) -> Tensor:
     rows, columns = (max(0, FRAME - size) for size in x.shape[-2:])
     if not rows and not columns:

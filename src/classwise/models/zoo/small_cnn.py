@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import ClassVar
 
-from torch import Tensor, fx, nn
+from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 
 from classwise.models.base import Classifier, channels, to_grid
-
-fx.wrap("to_grid")  # depends on the image size: a leaf of the trace
 
 GRID = 4
 """The last feature map is pooled to 4x4, its size for 28x28 images."""
@@ -64,12 +62,10 @@ class SmallCNN(Classifier):
         return F.relu(self.fc2(x), inplace=True)
 
 
-@fx.wrap
 def _border(x: Tensor) -> int:
     return 2 if min(x.shape[-2:]) < SMALL else 0
 
 
-@fx.wrap
 def _framed(x: Tensor, border: int) -> Tensor:
     return F.pad(x, (border,) * 4) if border else x
 

@@ -1,0 +1,214 @@
+"""Small networks as users write them: plain modules that know nothing of this package."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+import torch.nn.functional as F  # noqa: N812
+from torch import Tensor, nn
+
+
+class BasicBlock(nn.Module):
+    def __init__(self, inputs: int, outputs: int, stride: int) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(inputs, outputs, 3, stride, 1, bias=False)
+        self.bn1 = nn.BatchNorm2d(outputs)
+        self.conv2 = nn.Conv2d(outputs, outputs, 3, 1, 1, bias=False)
+        self.bn2 = nn.BatchNorm2d(outputs)
+        self.downsample: nn.Module | None = None
+        if stride != 1 or inputs != outputs:
+            self.downsample = nn.Sequential(nn.Conv2d(inputs, outputs, 1, stride, bias=False), nn.BatchNorm2d(outputs))
+
+    def forward(self, x: Tensor) -> Tensor:
+        identity = x if self.downsample is None else self.downsample(x)
+        out = F.relu(self.bn1(self.conv1(x)), inplace=True)
+        return F.relu(self.bn2(self.conv2(out)) + identity)
+
+
+class ResNet(nn.Module):
+    mean: Tensor
+    std: Tensor
+
+    def __init__(self, classes: int = 5) -> None:
+        super().__init__()
+        self.register_buffer("mean", torch.tensor([0.49, 0.48, 0.45]).view(1, 3, 1, 1))
+        self.register_buffer("std", torch.tensor([0.25, 0.24, 0.26]).view(1, 3, 1, 1))
+        self.conv1, self.bn1 = nn.Conv2d(3, 8, 3, 1, 1), nn.BatchNorm2d(8)
+        self.layer1, self.layer2 = self._layer(8, 8, 1), self._layer(8, 16, 2)
+        self.fc = nn.Linear(16, classes)
+
+    def _layer(self, inputs: int, outputs: int, stride: int) -> nn.Sequential:
+        return nn.Sequential(BasicBlock(inputs, outputs, stride), BasicBlock(outputs, outputs, 1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = (x - self.mean) / self.std
+        x = F.relu(self.bn1(self.conv1(x)))
+        x = self.layer2(self.layer1(x))
+        x = F.adaptive_avg_pool2d(x, 1)
+        logits: Tensor = self.fc(torch.flatten(x, 1))
+        return logits
+
+
+class PreActBlock(nn.Module):
+    def __init__(self, inputs: int, outputs: int, stride: int = 1) -> None:
+        super().__init__()
+        self.bn1 = nn.BatchNorm2d(inputs)
+        self.conv1 = nn.Conv2d(inputs, outputs, kernel_size=3, stride=stride, padding=1, bias=False)
+        self.bn2 = nn.BatchNorm2d(outputs)
+        self.conv2 = nn.Conv2d(outputs, outputs, kernel_size=3, stride=1, padding=1, bias=False)
+        if stride != 1 or inputs != outputs:
+            self.shortcut = nn.Sequential(nn.Conv2d(inputs, outputs, kernel_size=1, stride=stride, bias=False))
+
+    def forward(self, x: Tensor) -> Tensor:
+        out = F.relu(self.bn1(x))
+        shortcut = self.shortcut(out) if hasattr(self, "shortcut") else x
+        out = self.conv1(out)
+        out = self.conv2(F.relu(self.bn2(out)))
+        out += shortcut
+        return out  # type: ignore[no-any-return]
+
+
+class PreActResNet(nn.Module):
+    def __init__(self, classes: int = 5, width: int = 8, blocks: tuple[int, ...] = (2, 1)) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(3, width, kernel_size=3, stride=1, padding=1, bias=False)
+        layers: list[nn.Module] = []
+        inputs = width
+        for stage, count in enumerate(blocks):
+            for block in range(count):
+                layers.append(PreActBlock(inputs, width << stage, 2 if stage and not block else 1))
+                inputs = width << stage
+        self.layers = nn.Sequential(*layers)
+        self.bn = nn.BatchNorm2d(inputs)
+        self.linear = nn.Linear(inputs, classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out = F.relu(self.bn(self.layers(self.conv1(x))))
+        out = F.avg_pool2d(out, out.size(-1))
+        logits: Tensor = self.linear(out.view(out.size(0), -1))
+        return logits
+
+
+class DenseLayer(nn.Module):
+    def __init__(self, inputs: int, growth: int) -> None:
+        super().__init__()
+        self.norm1, self.relu = nn.BatchNorm2d(inputs), nn.ReLU(inplace=True)
+        self.conv1 = nn.Conv2d(inputs, 4 * growth, 1, bias=False)
+        self.norm2 = nn.BatchNorm2d(4 * growth)
+        self.conv2 = nn.Conv2d(4 * growth, growth, 3, padding=1, bias=False)
+        self.drop_rate = 0.1
+
+    def forward(self, features: list[Tensor]) -> Tensor:
+        out = self.conv1(self.relu(self.norm1(torch.cat(features, 1))))
+        out = self.conv2(self.relu(self.norm2(out)))
+        return F.dropout(out, p=self.drop_rate, training=self.training)
+
+
+class DenseNet(nn.Module):
+    def __init__(self, classes: int = 5, growth: int = 4) -> None:
+        super().__init__()
+        self.stem = nn.Conv2d(3, 8, 3, padding=1, bias=False)
+        self.block = nn.ModuleList(DenseLayer(8 + i * growth, growth) for i in range(3))
+        self.transition = nn.Sequential(
+            nn.BatchNorm2d(8 + 3 * growth), nn.ReLU(inplace=True), nn.Conv2d(8 + 3 * growth, 8, 1), nn.AvgPool2d(2)
+        )
+        self.classifier = nn.Linear(8, classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        features = [self.stem(x)]
+        for layer in self.block:
+            features.append(layer(features))
+        x = self.transition(torch.cat(features, 1))
+        logits: Tensor = self.classifier(x.mean((2, 3)))
+        return logits
+
+
+def conv_bn_relu6(inputs: int, outputs: int, kernel: int, stride: int = 1, groups: int = 1) -> nn.Sequential:
+    convolution = nn.Conv2d(inputs, outputs, kernel, stride, kernel // 2, groups=groups, bias=False)
+    return nn.Sequential(convolution, nn.BatchNorm2d(outputs), nn.ReLU6(inplace=True))
+
+
+class InvertedResidual(nn.Module):
+    def __init__(self, inputs: int, outputs: int, stride: int, expand: int) -> None:
+        super().__init__()
+        hidden = inputs * expand
+        self.use_res_connect = stride == 1 and inputs == outputs
+        self.conv = nn.Sequential(
+            conv_bn_relu6(inputs, hidden, 1),
+            conv_bn_relu6(hidden, hidden, 3, stride, groups=hidden),
+            nn.Conv2d(hidden, outputs, 1, bias=False),
+            nn.BatchNorm2d(outputs),
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.conv(x)
+        return x + out if self.use_res_connect else out
+
+
+class MobileNet(nn.Module):
+    def __init__(self, classes: int = 5) -> None:
+        super().__init__()
+        self.features = nn.Sequential(
+            conv_bn_relu6(3, 8, 3),
+            InvertedResidual(8, 8, 1, 2),
+            InvertedResidual(8, 16, 2, 3),
+            conv_bn_relu6(16, 32, 1),
+        )
+        self.classifier = nn.Sequential(nn.Dropout(0.2), nn.Linear(32, 16), nn.BatchNorm1d(16), nn.Linear(16, classes))
+
+    def forward(self, x: Tensor) -> Tensor:
+        logits: Tensor = self.classifier(self.features(x).mean([2, 3]))
+        return logits
+
+
+class LayerNorm2d(nn.Module):
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.weight, self.bias = nn.Parameter(torch.ones(channels)), nn.Parameter(torch.zeros(channels))
+
+    def forward(self, x: Tensor) -> Tensor:
+        if x.shape[1] != len(self.weight):  # control flow that depends on the input
+            raise ValueError(x.shape)
+        u = x.mean(1, keepdim=True)
+        s = (x - u).pow(2).mean(1, keepdim=True)
+        x = (x - u) / torch.sqrt(s + 1e-6)
+        return self.weight[:, None, None] * x + self.bias[:, None, None]
+
+
+class ConvNeXtBlock(nn.Module):
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.dwconv = nn.Conv2d(channels, channels, 7, padding=3, groups=channels)
+        self.norm = nn.LayerNorm(channels, eps=1e-6)
+        self.pwconv1, self.act = nn.Linear(channels, 4 * channels), nn.GELU()
+        self.pwconv2 = nn.Linear(4 * channels, channels)
+        self.gamma = nn.Parameter(0.5 * torch.ones(channels))
+
+    def forward(self, x: Tensor) -> Tensor:
+        shortcut = x
+        x = self.norm(self.dwconv(x).permute(0, 2, 3, 1))
+        x = self.gamma * self.pwconv2(self.act(self.pwconv1(x)))
+        return shortcut + x.permute(0, 3, 1, 2)
+
+
+class ConvNeXt(nn.Module):
+    def __init__(self, classes: int = 5) -> None:
+        super().__init__()
+        self.stem = nn.Sequential(nn.Conv2d(3, 8, 2, 2), LayerNorm2d(8))
+        self.stages = nn.Sequential(ConvNeXtBlock(8), LayerNorm2d(8), nn.Conv2d(8, 16, 2, 2), ConvNeXtBlock(16))
+        self.norm, self.head = nn.LayerNorm(16, eps=1e-6), nn.Linear(16, classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.stages(self.stem(x))
+        logits: Tensor = self.head(self.norm(x.mean([-2, -1])))
+        return logits
+
+
+NETWORKS: dict[str, Callable[[], nn.Module]] = {
+    "resnet": ResNet,
+    "preactresnet": PreActResNet,
+    "densenet": DenseNet,
+    "mobilenet": MobileNet,
+    "convnext": ConvNeXt,
+}

@@ -45,8 +45,8 @@ class Transfer(Attack):
 
     Args:
         surrogate: a run folder, weights file or ``package.module:callable`` for `classwise.load_model`; or a module,
-            which runs in evaluation mode, its modes restored afterwards. Its input shape and number of classes must
-            match those of the audited model.
+            which is moved to the device of the images and runs in evaluation mode, its modes restored afterwards. Its
+            input shape and number of classes must match those of the audited model.
         attack: the inner attack, a spec or an `Attack`.
 
     Raises:
@@ -157,8 +157,7 @@ class Transfer(Attack):
         shape, classes = tuple(inputs.x.shape[1:]), inputs.reference.shape[1]
         if (shape, classes, inputs.x.device) in self._checked:
             return
-        if isinstance(self.surrogate, str):
-            self.model.to(inputs.x.device)
+        self.model.to(inputs.x.device)
         name = self.surrogate if isinstance(self.surrogate, str) else type(self.surrogate).__name__
         try:
             with torch.no_grad():

@@ -1,0 +1,369 @@
+"""A pretended GPU for machines without one: CPU tensors that report ``cuda:0``, and a log of what a GPU would do.
+
+Tensors are CPU tensors throughout, so their values are those of the CPU. Their device is that of their storage, which
+views share. A mixture of devices raises `DeviceMismatchError` where CUDA raises an error. The log has each
+synchronisation with its place in the package, and counts kernel launches, one for each operation that computes. Results
+copied with ``non_blocking=True`` arrive when an event recorded after them is awaited, not before.
+
+`torch._subclasses.FakeTensor` is no substitute: a build without CUDA cannot make its ``cuda`` tensors, and it has no
+values, on which the control flow of attacks depends.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from types import FrameType, SimpleNamespace
+from typing import Any, NamedTuple
+from unittest import mock
+
+import torch
+from torch import Tensor
+from torch.multiprocessing.reductions import StorageWeakRef
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+
+def _names(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+CUDA, CPU = torch.device("cuda", 0), torch.device("cpu")
+
+SYNCHRONISING = _names(
+    "_local_scalar_dense nonzero masked_select _unique2 unique_dim unique_consecutive unique_dim_consecutive bincount "
+    "equal repeat_interleave histc"
+)
+"""Operations whose result, or its shape, the host reads."""
+WITHOUT_SCALARS = _names(
+    "index_select gather scatter scatter_ scatter_add scatter_add_ scatter_reduce scatter_reduce_ index_add index_add_ "
+    "index_copy index_copy_ index_fill index_fill_ take_along_dim cat stack searchsorted bucketize"
+)
+"""Operations that do not even accept a CPU tensor of no dimension with tensors on a GPU."""
+WITHOUT_KERNEL = _names(
+    "view _unsafe_view expand permute transpose t slice select unsqueeze squeeze detach alias unbind split "
+    "split_with_sizes as_strided _reshape_alias empty empty_like empty_strided new_empty new_empty_strided lift_fresh "
+    "is_same_size diagonal chunk unfold detach_ squeeze_ unsqueeze_ view_as_real _local_scalar_dense"
+)
+"""Operations without a kernel: views and allocations."""
+
+
+class DeviceMismatchError(AssertionError):
+    """Tensors of different devices in one operation. Not a `RuntimeError`, which the package may handle."""
+
+
+class Synchronisation(NamedTuple):
+    """A wait of the host for the device.
+
+    Attributes:
+        what: the operation.
+        where: the places in the package, innermost first, such as ``attacks/engine/queue.py:150``.
+    """
+
+    what: str
+    where: str
+
+
+class PretendCuda:
+    """Context in which ``cuda`` is a device.
+
+    Attributes:
+        synchronisations: in order.
+        launches: number of kernel launches by operation.
+    """
+
+    def __init__(self) -> None:
+        self.synchronisations: list[Synchronisation] = []
+        self.launches: Counter[str] = Counter()
+        self.pending: list[tuple[Tensor, Tensor]] = []  # destination and value of copies under way
+        self._stack = contextlib.ExitStack()
+
+    def __enter__(self) -> PretendCuda:
+        properties = SimpleNamespace(total_memory=1 << 34, name="pretended")
+        event = type("Event", (_Event,), {"device": self})
+        cuda = {
+            "Event": event,
+            "get_device_name": lambda *_: "pretended",
+            "get_device_properties": lambda *_: properties,
+            "get_rng_state": lambda *_: torch.zeros(0),
+            "set_rng_state": lambda *_: None,
+            "synchronize": lambda *_: self.synchronise("synchronize"),
+        }
+        for name, value in cuda.items():
+            self._stack.enter_context(mock.patch.object(torch.cuda, name, value))
+        self._stack.enter_context(mock.patch.object(torch, "autocast", _Autocast))
+        self._stack.enter_context(_Kernels(self))
+        self._stack.enter_context(_Functions(self))
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    @contextlib.contextmanager
+    def counted(self) -> Iterator[Counted]:
+        """Context whose result has the synchronisations and launches within it, once it is left."""
+        before, launches, result = len(self.synchronisations), self.launches.total(), Counted()
+        yield result
+        result.synchronisations = self.synchronisations[before:]
+        result.launches = self.launches.total() - launches
+
+    def holds(self, tensor: Tensor) -> bool:
+        """Whether the tensor is on the GPU."""
+        return tensor in _ON_DEVICE
+
+    def mark(self, tensors: Iterable[object], device: torch.device) -> None:
+        """Set the device of tensors."""
+        for tensor in tensors:
+            if isinstance(tensor, Tensor):
+                _ON_DEVICE.set(tensor, member=device.type == "cuda")
+
+    def pin(self, tensor: Tensor) -> Tensor:
+        """Mark a CPU tensor as pinned."""
+        _PINNED.set(tensor, member=True)
+        return tensor
+
+    def is_pinned(self, tensor: Tensor) -> bool:
+        """Whether a CPU tensor is pinned."""
+        return tensor in _PINNED
+
+    def synchronise(self, what: str) -> None:
+        """Log a synchronisation."""
+        self.synchronisations.append(Synchronisation(what, _place()))
+        self.arrive(len(self.pending))
+
+    def arrive(self, count: int) -> None:
+        """Complete the first copies under way."""
+        with torch._C.DisableTorchFunction(), torch.utils._python_dispatch._disable_current_modes(), torch.no_grad():
+            for destination, value in self.pending[:count]:
+                destination.copy_(value)
+        del self.pending[:count]
+
+    def copied(self, source: Tensor, target: torch.device, what: str, *, non_blocking: bool) -> None:
+        """Log the copy of a tensor to another device, if it synchronises."""
+        asynchronous = non_blocking and (target.type == "cpu" or self.is_pinned(source))
+        if source.numel() and not asynchronous:
+            self.synchronise(f"{what} {tuple(source.shape)} {'to' if target.type == 'cuda' else 'from'} the device")
+
+
+class Counted:
+    """What happened in a context of `PretendCuda.counted`."""
+
+    synchronisations: list[Synchronisation]
+    launches: int
+
+
+class _Storages:
+    """A set of storages; a tensor is a member with its storage."""
+
+    def __init__(self) -> None:
+        self._members: dict[int, StorageWeakRef] = {}  # a weak reference keeps the address from being used again
+        self._limit = 1024
+
+    def __contains__(self, tensor: Tensor) -> bool:
+        with torch._C.DisableTorchFunction():
+            return _has_storage(tensor) and tensor.untyped_storage()._cdata in self._members
+
+    def set(self, tensor: Tensor, *, member: bool) -> None:
+        with torch._C.DisableTorchFunction():
+            if not _has_storage(tensor):
+                return
+            storage = tensor.untyped_storage()
+        if not member:
+            self._members.pop(storage._cdata, None)
+            return
+        self._members[storage._cdata] = StorageWeakRef(storage)  # type: ignore[no-untyped-call]
+        if len(self._members) > self._limit:
+            self._members = {key: ref for key, ref in self._members.items() if not ref.expired()}  # type: ignore[no-untyped-call]
+            self._limit = max(1024, 2 * len(self._members))
+
+
+# Shared by all contexts, since the package caches constants on the device.
+_ON_DEVICE, _PINNED = _Storages(), _Storages()
+
+
+class _Functions(TorchFunctionMode):
+    """Calls of torch's Python functions: devices as arguments and as properties, and copies between devices."""
+
+    def __init__(self, device: PretendCuda) -> None:
+        super().__init__()
+        self._device = device
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: object, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        del types
+        device, kwargs, name = self._device, dict(kwargs or {}), getattr(func, "__name__", "")
+        if name == "__get__":
+            return self._property(getattr(getattr(func, "__self__", None), "__name__", ""), func, args)
+        if name in ("to", "cpu", "cuda") and isinstance(args[0], Tensor):
+            return self._moved(name, func, args, kwargs)
+        if name in ("pin_memory", "is_pinned") and isinstance(args[0], Tensor):
+            return device.pin(args[0].clone()) if name == "pin_memory" else device.is_pinned(args[0])
+        if name in ("numpy", "__array__") and device.holds(args[0]):
+            raise DeviceMismatchError(f"{name}() of a tensor on the device, at {_place()}")
+        if name == "tolist" and device.holds(args[0]):
+            device.synchronise(name)
+        if name == "__deepcopy__":
+            result = func(*args, **kwargs)
+            device.mark([result], CUDA if device.holds(args[0]) else CPU)
+            return result
+        if name == "get_device":
+            return 0 if device.holds(args[0]) else -1
+        target = kwargs.pop("device", None)
+        target = None if target is None else torch.device(target)
+        pinned = kwargs.pop("pin_memory", False)
+        tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
+        anywhere = (target is not None and target.type == "cuda") or any(map(device.holds, tensors))
+        if kwargs.get("generator") is not None and anywhere:
+            raise DeviceMismatchError(f"{name} on the device with a generator of the CPU, at {_place()}")
+        result = func(*args, **kwargs)
+        if target is not None:
+            if (
+                name in ("tensor", "as_tensor", "asarray")
+                and target.type == "cuda"
+                and not any(map(device.holds, tensors))
+            ):
+                device.synchronise(f"{name} of host values")
+            fresh = result.clone() if any(result is each for each in tensors) else result
+            device.mark([fresh], target)
+            return fresh
+        return device.pin(result) if pinned else result
+
+    def _property(self, name: str, func: Callable[..., Any], args: tuple[Any, ...]) -> Any:
+        on_device = isinstance(args[0], Tensor) and self._device.holds(args[0])
+        known = {"device": CUDA, "is_cuda": True, "is_cpu": False}
+        return known[name] if on_device and name in known else func(*args)
+
+    def _moved(self, name: str, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
+        device, tensor = self._device, args[0]
+        target: torch.device | None = CPU if name == "cpu" else CUDA
+        if name == "to":
+            target, kwargs = self._parsed(*args[1:], **kwargs)
+        non_blocking = bool(kwargs.pop("non_blocking", False))
+        converted: Tensor = func(tensor, **kwargs) if name == "to" else tensor
+        if target is None or (target.type == "cuda") == device.holds(tensor):
+            return converted
+        device.copied(tensor, target, name, non_blocking=non_blocking)
+        result = converted.clone() if converted is tensor else converted
+        device.mark([result], target)
+        if target.type == "cpu" and non_blocking:
+            device.pending.append((result, result.detach().clone()))
+            result.detach().zero_()
+        return result
+
+    def _parsed(self, *args: Any, **kwargs: Any) -> tuple[torch.device | None, dict[str, Any]]:
+        """The device and the other arguments of ``Tensor.to``, which may be given in three orders."""
+        first = args[0] if args else None
+        if isinstance(first, Tensor):
+            names, args = ("dtype", "non_blocking", "copy"), (first.dtype, *args[1:])
+            kwargs["device"] = CUDA if self._device.holds(first) else CPU
+        elif isinstance(first, torch.dtype):
+            names = ("dtype", "non_blocking", "copy")
+        else:
+            names = ("device", "dtype", "non_blocking", "copy")  # type: ignore[assignment]
+        kwargs |= dict(zip(names, args, strict=False))
+        target = kwargs.pop("device", None)
+        kwargs = {key: value for key, value in kwargs.items() if value is not None}
+        return None if target is None else torch.device(target), kwargs
+
+
+class _Kernels(TorchDispatchMode):
+    """Operations of torch, those of the backward pass included: launches, synchronisations and mixed devices."""
+
+    def __init__(self, device: PretendCuda) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._device = device
+
+    def __torch_dispatch__(
+        self, func: Any, types: object, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        del types
+        device, kwargs, name = self._device, kwargs or {}, func.overloadpacket.__name__
+        tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
+        here = [device.holds(tensor) for tensor in tensors]
+        if not any(here):
+            return func(*args, **kwargs)
+        if name == "copy_" and not all(here):
+            return self._copied(func, args, kwargs)
+        self._check(name, args, tensors, here)
+        if name not in WITHOUT_KERNEL:
+            device.launches[name] += 1
+        result = func(*args, **kwargs)
+        device.mark(tree_leaves(result), CUDA)
+        return result
+
+    def _copied(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        device, (destination, source) = self._device, args[:2]
+        non_blocking = bool(kwargs.get("non_blocking", args[2] if len(args) > 2 else False))
+        device.copied(source, CUDA if device.holds(destination) else CPU, "copy_", non_blocking=non_blocking)
+        if not (non_blocking and device.holds(source)):
+            return func(*args, **kwargs)
+        if not device.is_pinned(destination):
+            raise DeviceMismatchError(f"copy_(non_blocking=True) into memory that is not pinned, at {_place()}")
+        device.pending.append((destination, source.clone()))
+        return destination
+
+    def _check(self, name: str, args: tuple[Any, ...], tensors: list[Tensor], here: list[bool]) -> None:
+        """Log a synchronisation, or raise an error for mixed devices."""
+        device = self._device
+        if name in ("index", "index_put", "index_put_", "_index_put_impl_"):
+            indices = [each for each in args[1] if each is not None]
+            fills = name != "index" and args[2].numel() == 1 and not device.holds(args[2])  # a mask then needs no index
+            if any(each.dtype in (torch.bool, torch.uint8) for each in indices) and not fills:
+                device.synchronise(f"{name} with a mask")
+            if device.holds(args[0]):
+                for each in indices:
+                    if not device.holds(each):
+                        device.synchronise(f"{name} with an index on the CPU")
+                tensors = [args[0], *args[2:3]]
+                here = [device.holds(each) for each in tensors if isinstance(each, Tensor)]
+                tensors = [each for each in tensors if isinstance(each, Tensor)]
+        elif name in SYNCHRONISING:
+            device.synchronise(name)
+        strangers = [each for each, is_here in zip(tensors, here, strict=True) if not is_here]
+        if any(each.ndim or name in WITHOUT_SCALARS for each in strangers):
+            shapes = [tuple(each.shape) for each in strangers]
+            raise DeviceMismatchError(f"{name}: CPU tensors {shapes} with others on the device, at {_place()}")
+
+
+class _Event:
+    """`torch.cuda.Event` of the pretended device."""
+
+    device: PretendCuda
+
+    def __init__(self, **_: object) -> None:
+        self._copies = 0
+
+    def record(self, *_: object) -> None:
+        self._copies = len(self.device.pending)
+        self._last = self.device.pending[-1:]
+
+    def synchronize(self) -> None:
+        device = self.device
+        device.synchronisations.append(Synchronisation("event", _place()))
+        under_way = [place for place, copy in enumerate(device.pending) if any(copy is each for each in self._last)]
+        device.arrive(under_way[0] + 1 if under_way else 0)
+
+
+class _Autocast(torch.autocast):
+    def __init__(self, device_type: str, *args: Any, **kwargs: Any) -> None:
+        super().__init__("cpu" if device_type == "cuda" else device_type, *args, **kwargs)
+
+
+def _has_storage(tensor: Tensor) -> bool:
+    return tensor.layout == torch.strided
+
+
+def _place() -> str:
+    """The innermost three places in the package, such as ``attacks/engine/queue.py:150``."""
+    places: list[str] = []
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and len(places) < 3:
+        _, package, file = frame.f_code.co_filename.rpartition("/src/classwise/")
+        if package:
+            places.append(f"{file}:{frame.f_lineno}")
+        frame = frame.f_back
+    return " < ".join(places) or "the test"

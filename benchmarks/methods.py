@@ -16,7 +16,6 @@ from benchmarks.training_step import images
 from classwise.core.description import PassCounts
 from classwise.core.progress import NullProgress
 from classwise.core.threat import Threat
-from classwise.training.averaging import Averager
 from classwise.training.folder import Run
 from classwise.training.recipe import Recipe
 from classwise.training.recipe_files import recipe_names
@@ -63,8 +62,8 @@ def step_of(recipe: Recipe) -> str:
     keys = ("objective", "attack", "attack_mode", "schedules", "reduction", "update")
     fields = {key: plain[key] for key in keys} | {"optimizer": plain["optimizer"]["name"], "model": plain["model"]}
     averaging = recipe.parts.averaging
-    acts = type(averaging).after_step is not Averager.after_step and getattr(averaging, "every", "step") == "step"
-    return json.dumps(fields | {"averaging": plain["averaging"] if acts else None}, sort_keys=True)
+    acting = plain["averaging"] if averaging.averages_steps else None
+    return json.dumps(fields | {"averaging": acting}, sort_keys=True)
 
 
 def trainer_in_last_epoch(recipe: str, width: float, batch: int) -> Trainer:

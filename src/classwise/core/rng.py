@@ -100,3 +100,14 @@ class CounterRNG:
 def _unit(words: Tensor, low_bit: int) -> Tensor:
     """Convert 24 bits of each word, from ``low_bit`` up, to a float32 in [0, 1)."""
     return (words >> low_bit).bitwise_and_(_MASK_24).to(torch.float32).mul_(2.0**-24)
+
+
+def seed_generators(seed: int, device: torch.device) -> None:
+    """Seed torch's generators of the CPU and of one device, for layers that use them, such as dropout.
+
+    `torch.manual_seed` seeds those of every kind of device, which takes about as long as a small network's step.
+    """
+    torch.default_generator.manual_seed(seed)
+    if device.type == "cuda":
+        place = torch.cuda.current_device() if device.index is None else device.index
+        torch.cuda.default_generators[place].manual_seed(seed)

@@ -43,6 +43,11 @@ class Averager(Described, ABC):
     #: The signals that `after_epoch` reads.
     reads: ClassVar[frozenset[str]] = frozenset()
 
+    @property
+    def averages_steps(self) -> bool:
+        """Whether the trainer calls `after_step` after each step; by default, whether it is overridden."""
+        return type(self).after_step is not Averager.after_step
+
     def after_step(self, state: Average, weights: Weights, progress: float) -> Average:
         """Return the state after a step; ``progress`` is the fraction of training completed."""
         del weights, progress
@@ -65,10 +70,10 @@ def blend(average: Weights, new: Weights, decay: float) -> dict[str, Tensor]:
     """
     if not average:
         return {name: value.detach().clone() for name, value in new.items()}
-    return {
-        name: torch.lerp(value, average[name], decay) if value.is_floating_point() else value.clone()
-        for name, value in new.items()
-    }
+    floats = [name for name, value in new.items() if value.is_floating_point()]
+    pairs = [new[name] for name in floats], [average[name] for name in floats]
+    values = dict(zip(floats, torch._foreach_lerp(*pairs, decay), strict=True)) if floats else {}
+    return {name: values[name] if name in values else value.clone() for name, value in new.items()}
 
 
 @configurable
@@ -102,6 +107,11 @@ class EMA(Averager):
     start_fraction: Share = 0.25
     every: Literal["epoch", "step"] = "epoch"
 
+    @property
+    def averages_steps(self) -> bool:
+        """Whether ``every`` is ``"step"``."""
+        return self.every == "step"
+
     def after_step(self, state: Average, weights: Weights, progress: float) -> Average:
         """Update the average if ``every`` is ``"step"``."""
         if self.every != "step" or progress < self.start_fraction:
@@ -134,6 +144,11 @@ class SWA(Averager):
 
     start_fraction: Share = 0.5
     every: Literal["epoch", "step"] = "epoch"
+
+    @property
+    def averages_steps(self) -> bool:
+        """Whether ``every`` is ``"step"``."""
+        return self.every == "step"
 
     def after_step(self, state: Average, weights: Weights, progress: float) -> Average:
         """Update the average if ``every`` is ``"step"``."""

@@ -23,6 +23,11 @@ from classwise.training.recipe import Recipe
 
 T = TypeVar("T")
 
+BATCH_ON_A_GPU = 1024
+"""Images of a batch of small images on a GPU, which a batch of the recipe's size would not keep busy."""
+SMALL_PIXELS = 64 * 64
+"""Images of at most this many pixels are small."""
+
 
 @dataclass(frozen=True)
 class Outputs:
@@ -54,9 +59,8 @@ def evaluate(
         recipe: provides the batch size, the precision and the seed.
         callback: called after each batch; it may raise.
     """
-    engine = Engine(
-        model, precision=recipe.precision, batch_size=max(32, recipe.batch_size), early_stop=False, seed=recipe.seed
-    )
+    batch_size = validation_batch(images, recipe.batch_size)
+    engine = Engine(model, precision=recipe.precision, batch_size=batch_size, early_stop=False, seed=recipe.seed)
     batches = list(images.batches(engine.batch_size))
     clean_logits = []
     with _closing(engine.predict(batch.x for batch in batches)) as blocks:
@@ -75,6 +79,19 @@ def evaluate(
             soft[done.row] = torch.sigmoid(margin(done.logits.softmax(1), done.y) / 0.1)
             callback()
     return Outputs(clean, attacked, robust, soft)
+
+
+def validation_batch(images: Images, batch_size: int) -> int:
+    """The batch size of validation, at least 32: that of training, or on a GPU more small images, if there are as many.
+
+    Args:
+        images: the images, on the device.
+        batch_size: the batch size of training.
+    """
+    usual = max(32, batch_size)
+    if images.device.type == "cpu" or images.shape[1] * images.shape[2] > SMALL_PIXELS:
+        return usual
+    return max(usual, min(BATCH_ON_A_GPU, -(-len(images) // 32) * 32))
 
 
 def _closing(blocks: Iterator[T]) -> AbstractContextManager[Generator[T]]:

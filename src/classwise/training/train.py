@@ -146,7 +146,7 @@ def _train(
         progress.log(f"{processes.world_size} processes, batch size {recipe.batch_size} in total")
     for note in notes:
         progress.log(note)
-    with torch.random.fork_rng(devices=[] if device == "cpu" else None):
+    with torch.random.fork_rng(devices=[device] if torch.device(device).type == "cuda" else []):
         Trainer(recipe, images, run, device, progress, extra, processes, on_nan).fit()
     processes.barrier()
     return Run(run.path).with_recipe(written)

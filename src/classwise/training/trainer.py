@@ -17,7 +17,7 @@ from classwise.core import interruption
 from classwise.core.distributed import ProcessGroup
 from classwise.core.errors import ClasswiseError, unknown
 from classwise.core.progress import MetricsListener, Progress
-from classwise.core.rng import CounterRNG
+from classwise.core.rng import CounterRNG, seed_generators
 from classwise.data import Images
 from classwise.models.affine import AffineNorms
 from classwise.models.modes import frozen
@@ -218,8 +218,9 @@ class Trainer:
         return settings
 
     def _fixed_norms(self) -> AbstractContextManager[object]:
-        """Replace normalisation layers by constant ones for the inner attack, unless the model is compiled."""
-        return nullcontext() if self.recipe.precision.compile else self._norms.replaced()
+        """Replace normalisation layers by constant ones for an inner attack in lower precision, unless compiled."""
+        precision = self.recipe.precision
+        return nullcontext() if precision.compile or precision.dtype == "float32" else self._norms.replaced()
 
     def train_step(self, rows: Tensor, settings: ClassSettings) -> None:
         """Train one step on the images of ``rows``: inner maximisation, update, per-class sums, weight averaging."""
@@ -229,7 +230,7 @@ class Trainer:
         for group in self.optimizer.param_groups:
             group["lr"] = parts.optimizer.lr * parts.lr_schedule.factor(progress)
         # For models with random layers, such as dropout.
-        torch.manual_seed(self.recipe.seed * 1_000_003 + done + (self.processes.rank << 40))
+        seed_generators(self.recipe.seed * 1_000_003 + done + (self.processes.rank << 40), self.device)
         batch = self.batches.batch(rows, state.epoch, state.step, settings, progress)
         shard = BatchShard(self.processes, len(rows))
         local = shard.of_batch(batch)
@@ -257,7 +258,8 @@ class Trainer:
             schedule.after_batch(each, step, batch)
             for schedule, each in zip(parts.schedules, state.schedules, strict=True)
         ]
-        state.average = parts.averaging.after_step(state.average, model.state_dict(), progress)
+        if parts.averaging.averages_steps:
+            state.average = parts.averaging.after_step(state.average, model.state_dict(), progress)
 
     def _check_loss(self, settings: ClassSettings) -> None:
         """Check that the losses are finite; raise an error or log an event if not.

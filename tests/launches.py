@@ -45,7 +45,7 @@ TRAINING: dict[str, int] = {
     "at-adam": 177,
     "at-awp": 267,
     "at-ema": 173,
-    "at-ema-step": 185,
+    "at-ema-step": 174,
     "at-swa": 173,
     "auto-beta": 271,
     "bat": 317,
@@ -74,8 +74,8 @@ TRAINING: dict[str, int] = {
     "frl": 294,
     "frl-remargin": 294,
     "frl-reweight": 287,
-    "frontier": 437,
-    "frontier-finetune": 716,
+    "frontier": 426,
+    "frontier-finetune": 705,
     "he": 219,
     "he-cmp": 220,
     "he-lis": 216,
@@ -102,5 +102,7 @@ TRAINING: dict[str, int] = {
     "trix": 345,
     "wat": 275,
     "wat-code": 275,
+    "at, ResNet": 395,
+    "at, ResNet, bfloat16": 647,
 }
-"""Launches of one training step with one attack step: LeNet (a narrow ResNet where batch normalisation is needed)."""
+"""Launches of one training step with one attack step: LeNet, or a narrow ResNet."""

@@ -49,6 +49,8 @@ WITHOUT_KERNEL = _names(
     "is_same_size diagonal chunk unfold detach_ squeeze_ unsqueeze_ view_as_real _local_scalar_dense"
 )
 """Operations without a kernel: views and allocations."""
+CONVOLUTIONS = _names("convolution convolution_backward convolution_overrideable cudnn_convolution")
+PRODUCTS = _names("mm addmm bmm baddbmm addmv mv dot matmul linear")
 
 
 class DeviceMismatchError(AssertionError):
@@ -60,7 +62,7 @@ class Synchronisation(NamedTuple):
 
     Attributes:
         what: the operation.
-        where: the places in the package, innermost first, such as ``attacks/engine/queue.py:150``.
+        where: the places in the package, innermost first, such as ``attacks/engine/queue.py:150 run``.
     """
 
     what: str
@@ -73,11 +75,15 @@ class PretendCuda:
     Attributes:
         synchronisations: in order.
         launches: number of kernel launches by operation.
+        uploads: sizes in bytes of the copies to the device.
+        in_tf32: the places of float32 convolutions and matrix products that a GPU computes in TF32.
     """
 
     def __init__(self) -> None:
         self.synchronisations: list[Synchronisation] = []
         self.launches: Counter[str] = Counter()
+        self.uploads: list[int] = []
+        self.in_tf32: list[str] = []
         self.pending: list[tuple[Tensor, Tensor]] = []  # destination and value of copies under way
         self._stack = contextlib.ExitStack()
 
@@ -86,6 +92,9 @@ class PretendCuda:
         event = type("Event", (_Event,), {"device": self})
         cuda = {
             "Event": event,
+            "current_stream": lambda *_: None,
+            "current_device": lambda: 0,
+            "default_generators": (torch.Generator(),),
             "get_device_name": lambda *_: "pretended",
             "get_device_properties": lambda *_: properties,
             "get_rng_state": lambda *_: torch.zeros(0),
@@ -142,7 +151,9 @@ class PretendCuda:
         del self.pending[:count]
 
     def copied(self, source: Tensor, target: torch.device, what: str, *, non_blocking: bool) -> None:
-        """Log the copy of a tensor to another device, if it synchronises."""
+        """Log the copy of a tensor to another device."""
+        if target.type == "cuda":
+            self.uploads.append(source.nbytes)
         asynchronous = non_blocking and (target.type == "cpu" or self.is_pinned(source))
         if source.numel() and not asynchronous:
             self.synchronise(f"{what} {tuple(source.shape)} {'to' if target.type == 'cuda' else 'from'} the device")
@@ -291,6 +302,9 @@ class _Kernels(TorchDispatchMode):
         self._check(name, args, tensors, here)
         if name not in WITHOUT_KERNEL:
             device.launches[name] += 1
+        float32 = any(tensor.dtype == torch.float32 for tensor in tensors)
+        if float32 and ((name in CONVOLUTIONS and convolves_in_tf32()) or (name in PRODUCTS and multiplies_in_tf32())):
+            device.in_tf32.append(_place())
         result = func(*args, **kwargs)
         device.mark(tree_leaves(result), CUDA)
         return result
@@ -357,13 +371,28 @@ def _has_storage(tensor: Tensor) -> bool:
     return tensor.layout == torch.strided
 
 
+def convolves_in_tf32() -> bool:
+    """Whether torch would compute float32 convolutions in TF32 on a GPU."""
+    return _in_tf32(torch.backends.cudnn, getattr(torch.backends.cudnn, "conv", None))
+
+
+def multiplies_in_tf32() -> bool:
+    """Whether torch would compute float32 matrix products in TF32 on a GPU."""
+    return _in_tf32(torch.backends.cuda.matmul, torch.backends.cuda.matmul)
+
+
+def _in_tf32(older: Any, newer: Any) -> bool:
+    precision = getattr(newer, "fp32_precision", None)  # since torch 2.9
+    return bool(older.allow_tf32) if precision is None else precision == "tf32"
+
+
 def _place() -> str:
-    """The innermost three places in the package, such as ``attacks/engine/queue.py:150``."""
+    """The innermost places in the package, such as ``attacks/engine/queue.py:150 run``."""
     places: list[str] = []
     frame: FrameType | None = sys._getframe(1)
-    while frame is not None and len(places) < 3:
+    while frame is not None and len(places) < 10:
         _, package, file = frame.f_code.co_filename.rpartition("/src/classwise/")
         if package:
-            places.append(f"{file}:{frame.f_lineno}")
+            places.append(f"{file}:{frame.f_lineno} {frame.f_code.co_name}")
         frame = frame.f_back
     return " < ".join(places) or "the test"

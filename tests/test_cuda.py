@@ -2,22 +2,32 @@
 
 from __future__ import annotations
 
+import itertools
+import re
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 import torch
+from torch import Tensor, nn
 
 import classwise as cw
 from classwise.attacks import ATTACKS
-from classwise.attacks.engine import AttackInputs, CountedForward
+from classwise.attacks.base import Attack
+from classwise.attacks.engine import AttackInputs, CountedForward, Engine, Finished, Job
+from classwise.attacks.engine.polling import EndedSlots
+from classwise.attacks.engine.queue import Queue
 from classwise.attacks.external import ExternalAttack
-from classwise.core.precision import EXACT
+from classwise.auditing.runner import Runner
+from classwise.core.config import make
+from classwise.core.precision import EXACT, Precision
 from classwise.core.progress import NullProgress
 from classwise.core.rng import CounterRNG
 from classwise.core.threat import Threat
 from classwise.data import load_data
 from classwise.models.modes import evaluating, frozen
+from classwise.training.evaluation import validation_batch
 from classwise.training.folder import Run
 from classwise.training.recipe import Recipe
 from classwise.training.recipe_files import recipe_names
@@ -26,7 +36,7 @@ from classwise.training.trainer import Trainer
 from . import launches
 from .attacks.models import Small, images
 from .attacks.test_contract import VARIANTS, darken, named
-from .pretend_cuda import Counted, PretendCuda
+from .pretend_cuda import Counted, PretendCuda, convolves_in_tf32, multiplies_in_tf32
 from .training.on_digits import ELSEWHERE, METHODS, TINY
 
 USER_CODE = {"external"}
@@ -56,13 +66,78 @@ def test_the_step_of_an_attack(name: str) -> None:
         assert name in USER_CODE or counted.launches <= launches.ATTACKS[name][norm], (name, norm, counted.launches)
 
 
+STOPPED = (
+    "pgd:steps=24,step_size=0.1eps",
+    "pgd:steps=9,objective=margin,restarts=3",
+    "square:steps=40",
+    "nattack:steps=3,samples=2",  # some rows are done before their first step
+)
+WHOLE = ("fgsm", "fab-t:steps=1,targets=2")
+
+
+def attacked(model: nn.Module, attack: Attack, *, early_stop: bool) -> list[Finished]:
+    """100 images, of which some are misclassified before any attack, 32 at a time."""
+    engine = Engine(model, precision=Precision(dtype="bfloat16"), batch_size=32, early_stop=early_stop)
+    x = images(100)
+    with torch.no_grad():
+        y = model.eval()(x.to(engine.device)).argmax(1).cpu()
+    y[:12] = (y[:12] + 1) % 10
+    columns = (torch.split(column, 50) for column in (torch.arange(100), x, y))
+    jobs = [Job(*each) for each in zip(*columns, strict=True)]
+    return list(engine.attack(attack, Threat(attack.norms[0], 0.02), jobs))
+
+
+def rows_of(blocks: list[Finished]) -> dict[str, Tensor]:
+    """All columns on the CPU, in the order of the images."""
+    columns = [{**vars(block), **block.records} for block in blocks]
+    joined = {name: torch.cat([each[name].cpu() for each in columns]) for name in columns[0] if name != "records"}
+    order = joined["index"].argsort()
+    return {name: column[order] for name, column in joined.items()}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("spec", "early_stop"), [*((spec, True) for spec in STOPPED), *((spec, False) for spec in WHOLE)]
+)
+def test_reading_one_poll_late_changes_no_bit(spec: str, early_stop: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In bfloat16 some candidates are false alarms, so rows also return to their slots."""
+    model, attack = Small(10), make(ATTACKS, spec)
+    on_cpu = rows_of(attacked(model, attack, early_stop=early_stop))
+    counts: list[int] = []
+    with PretendCuda() as gpu:
+
+        def noted(call: Callable[..., Any]) -> Callable[..., Any]:
+            def run(*args: Any) -> Any:
+                counts.append(len(gpu.synchronisations))
+                return call(*args)
+
+            return run
+
+        for owner, name in ((EndedSlots, "poll"), (Queue, "_by_fate")):
+            monkeypatch.setattr(owner, name, noted(getattr(owner, name)))
+        model.to("cuda")
+        counts.append(len(gpu.synchronisations))
+        blocks = attacked(model, attack, early_stop=early_stop)
+        counts.append(len(gpu.synchronisations))
+        on_gpu = rows_of(blocks)
+    assert torch.equal(on_cpu["row"].sort().values, on_gpu.pop("row").sort().values)
+    assert all(torch.equal(value, on_cpu[name]) for name, value in on_gpu.items())
+    waits = [after - before for before, after in itertools.pairwise(counts)]
+    # One for the flags, one for what becomes of the verified rows, and one for the trial of a smaller batch.
+    assert max(waits[2:]) <= 2
+    assert sum(waits) <= len(waits) + 5
+
+
 AUDITS: dict[str, dict[str, Any]] = {
-    "gradients": {"attacks": ["pgd:steps=2"], "save": ("logits", "images"), "trace": [1]},
+    "gradients": {
+        "threat": cw.Threat("Linf", torch.full((40,), 0.1)),
+        "attacks": ["pgd:steps=2"],
+        "save": ("logits", "images"),
+        "trace": [1],
+    },
     "gradient-free": {"attacks": ["square:steps=3"], "batch_size": 32},
-    "radii": {"threat": cw.Threat("Linf", torch.full((40,), 0.1)), "attacks": ["pgd:steps=2"]},
-    "minimal": {"threat": "L2:0.5", "attacks": ["fab-t:steps=1,targets=1"], "early_stop": False},
     "fused": {
-        "attacks": ["mifgsm:steps=1"],
+        "attacks": ["fab-t:steps=1,targets=1"],
         "model": cw.load_model("small-cnn", num_classes=4, in_channels=2, width=0.1),
     },
     "external": {"attacks": [ExternalAttack(attack=darken)]},
@@ -73,10 +148,18 @@ AUDITS: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("options", AUDITS.values(), ids=AUDITS)
 def test_an_audit_with_its_guards(options: dict[str, Any]) -> None:
     x = torch.rand(40, 2, 8, 8, generator=torch.Generator().manual_seed(0)).mul_(255).to(torch.uint8)
-    options = {"model": Small(4), "threat": "Linf:0.1", "device": "cuda"} | options
-    with PretendCuda():
-        audit = cw.audit(data=cw.Images(x, torch.arange(40) % 4), **options)
+    every: dict[str, Any] = {"model": Small(4), "threat": "Linf:0.1", "device": "cuda"}
+    with PretendCuda() as gpu:
+        audit = cw.audit(data=cw.Images(x, torch.arange(40) % 4), **(every | options))
     assert len(audit.outcomes.frame) == 80
+    assert not any(re.search(r"engine/passes\.py:\d+ logits", place) for place in gpu.in_tf32)
+
+
+NARROW = {"model": {"name": "preactresnet18", "width": 0.0625}}
+VARIANTS_OF_AT: dict[str, dict[str, Any]] = {
+    "at, ResNet": NARROW,
+    "at, ResNet, bfloat16": NARROW | {"precision": {"dtype": "bfloat16", "channels_last": True}},
+}
 
 
 def trained(name: str, folder: Path) -> Counted:
@@ -84,7 +167,9 @@ def trained(name: str, folder: Path) -> Counted:
     threat = Threat("Linf", 0.1)
     tiny = {"data.subset": None, "batch_size": 16, "validation_attack": "pgd:steps=1", "attack.steps": 1, "epochs": 4}
     head = {"model": {"name": "lenet", "options": {"head": "cosine"}}} if name.startswith("he") else {}
-    recipe = Recipe.read(name, TINY | tiny | (METHODS | ELSEWHERE).get(name, head), budget="short")
+    recipe = Recipe.read(
+        name.partition(",")[0], TINY | tiny | (METHODS | ELSEWHERE | VARIANTS_OF_AT).get(name, head), budget="short"
+    )
     recipe = recipe.completed(threat, classes=10)
     with PretendCuda() as gpu, torch.random.fork_rng(devices=[]):
         trainer = Trainer(recipe, load_data("digits", split="train", subset=60), Run(folder), "cuda", NullProgress())
@@ -104,8 +189,89 @@ def trained(name: str, folder: Path) -> Counted:
     return counted
 
 
+class Watched(Small):
+    """Records for each pass whether it has a gradient, and whether a GPU computes it in TF32."""
+
+    def __init__(self) -> None:
+        self.passes: set[tuple[bool, bool]] = set()
+        super().__init__(4)
+        self.passes.clear()
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.passes.add((x.requires_grad, convolves_in_tf32() or multiplies_in_tf32()))
+        return super().forward(x)
+
+
+BRIEF = (
+    "pgd:steps=1",
+    "apgd-t:steps=1,targets=1",
+    "fab-t:steps=1,targets=1",
+    "square:steps=1",
+    "nattack:steps=1,samples=2",
+)
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("name", recipe_names())
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("spec", [*BRIEF, "transfer"])
+def test_verdicts_and_exact_attacks_are_in_true_float32(spec: str, dtype: Literal["float32", "bfloat16"]) -> None:
+    attack, settings = named(spec, classes=4), (convolves_in_tf32(), multiplies_in_tf32())
+    assert settings == (True, False)  # torch's own
+    model = Watched()
+    with PretendCuda():
+        model.to("cuda")
+        engine = Engine(model, precision=Precision(dtype=dtype), batch_size=4)
+        job = Job(torch.arange(4), images(4), torch.arange(4))
+        for _ in engine.attack(attack, Threat(attack.norms[0], 0.01), [job]):
+            assert convolves_in_tf32()  # while the caller has the rows
+        list(engine.predict([images(4)]))
+    searches = not attack.precise and dtype == "bfloat16" and spec != "transfer"
+    assert (False, False) in model.passes
+    assert ((True, True) in model.passes) == searches
+    assert not any(tf32 for grad, tf32 in model.passes if not searches or not grad)
+    assert (convolves_in_tf32(), multiplies_in_tf32()) == settings
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("memory", [1 << 30, 1 << 10], ids=["fits", "too large"])
+def test_the_images_of_an_audit_are_copied_as_uint8(memory: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once for all attacks where they fit into memory, else in batches; the outcomes are those of the CPU."""
+    pixels = torch.randint(256, (50, 2, 8, 8), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+    data, run = cw.Images(pixels, torch.arange(50) % 4), Runner.run
+    options: dict[str, Any] = {"threat": "Linf:0.1", "attacks": ["fgsm", "mifgsm:steps=1"], "batch_size": 32}
+    on_cpu = cw.audit(Small(4), data, **options).outcomes.frame
+    copied: list[int] = []
+    monkeypatch.setattr("classwise.auditing.runner.memory_of", lambda _: memory)
+    with PretendCuda() as gpu:
+
+        def watched(runner: Runner, *args: Any) -> None:
+            before = len(gpu.uploads)
+            run(runner, *args)
+            copied.extend(gpu.uploads[before:])
+
+        monkeypatch.setattr(Runner, "run", watched)
+        on_gpu = cw.audit(Small(4), data, device="cuda", **options).outcomes.frame
+    assert on_gpu.equals(on_cpu)
+    image = pixels[0].nbytes
+    assert copied.count(50 * image) == (1 if memory > 1 << 20 else 0)
+    assert (32 * image in copied) == (memory < 1 << 20)
+    assert max(copied) < 4 * 32 * image  # nothing in float32
+
+
+def test_validation_uses_large_batches_of_small_images() -> None:
+    sizes = ((70, 8), (2000, 8), (1500, 65))
+    few, many, large = (
+        cw.Images(torch.zeros(count, 1, side, side), torch.zeros(count, dtype=torch.int64)) for count, side in sizes
+    )
+    assert [validation_batch(images, 128) for images in (few, many, large)] == [128, 128, 128]
+    with PretendCuda():
+        on_gpu = [data.to("cuda") for data in (few, many, large)]
+        assert [validation_batch(data, 64) for data in on_gpu] == [96, 1024, 64]
+        assert validation_batch(on_gpu[1], 2048) == 2048
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [*recipe_names(), *VARIANTS_OF_AT])
 def test_a_training_step(name: str, tmp_path: Path) -> None:
     counted = trained(name, tmp_path / "run")
     assert counted.synchronisations == []

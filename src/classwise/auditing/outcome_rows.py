@@ -14,6 +14,7 @@ from classwise.attacks.engine import Finished
 from classwise.auditing.outcome_files import REPORTED
 from classwise.auditing.outcomes import CLEAN
 from classwise.core.threat import Threat
+from classwise.core.transfers import to_cpu
 from classwise.stats.metrics import confidence_variance
 
 OK, NAN, SKIPPED = "ok", "nan", "skipped"
@@ -35,16 +36,14 @@ def clean_rows(index: Tensor, y: Tensor, logits: Tensor) -> pd.DataFrame:
 def attacked_rows(attack: str, done: Finished, threat: Threat) -> pd.DataFrame:
     """Rows of images that an attack has finished; the radius of ``threat`` is one number or (N,)."""
     epsilon = threat.epsilon
-    columns = _of_logits(done.logits, done.y) | {
-        "index": _numpy(done.index),
-        "epsilon": _numpy(epsilon) if isinstance(epsilon, Tensor) else epsilon,
-        "distance": _numpy(threat.distance(done.x, done.x0)),
-        "iterations": _numpy(done.iterations),
-        "forwards": _numpy(done.forwards),
-        "backwards": _numpy(done.backwards),
-    }
-    reported = {name: _numpy(done.records[name]) for name in REPORTED if name in done.records}
-    return _frame(columns | reported, attack)
+    tensors = {name: getattr(done, name) for name in ("index", "iterations", "forwards", "backwards")}
+    tensors |= {"distance": threat.distance(done.x, done.x0), "logits": done.logits, "y": done.y}
+    tensors |= {name: done.records[name] for name in REPORTED if name in done.records}
+    tensors |= {"epsilon": epsilon} if isinstance(epsilon, Tensor) else {}
+    measured = to_cpu({name: tensor.detach() for name, tensor in tensors.items()})
+    of_logits = _of_logits(measured.pop("logits"), measured.pop("y"))
+    columns = {name: _numpy(tensor) for name, tensor in measured.items()}
+    return _frame(of_logits | {"epsilon": epsilon} | columns, attack)
 
 
 def carried_rows(attack: str, clean: pd.DataFrame, epsilon: Any, reported: Collection[str] = ()) -> pd.DataFrame:

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from classwise.attacks.base import Attack
 from classwise.attacks.engine import SMALLEST_BATCH, Engine, Finished, Job
 from classwise.auditing.artifacts import EXAMPLES
+from classwise.auditing.batch_sizes import memory_of
 from classwise.auditing.outcome_rows import attacked_rows, carried_rows, clean_rows, skipped_rows
 from classwise.auditing.outcomes import CLEAN
 from classwise.auditing.plan import Plan
@@ -27,6 +28,7 @@ from classwise.core import interruption
 from classwise.core.distributed import ProcessGroup
 from classwise.core.errors import ClasswiseError
 from classwise.core.progress import Progress
+from classwise.core.transfers import to_device
 from classwise.data.images import Batch, Images
 from classwise.stats.counts import IntArray
 from classwise.stats.two_phase import UNKNOWN
@@ -36,6 +38,8 @@ EXAMPLES_A_CLASS = 8
 """Number of examples of each class that are saved for a report."""
 EXAMPLES_BYTES = 16 << 20
 """Largest size of all examples."""
+IMAGES_SHARE = 0.25
+"""Largest share of a GPU's memory that the images of a piece may take, in their stored type."""
 
 
 class _Features(nn.Module):
@@ -95,6 +99,7 @@ class Runner:
         self.sample_radius: Tensor | None = None
         self.images: int | None = None
         self.unfused = ""
+        self._copied: tuple[Images, Images] | None = None  # a piece and its copy on the device
         self._examples: set[int] = set()
         self._examples_taken = pd.Series(dtype=np.int64)
 
@@ -152,7 +157,7 @@ class Runner:
                 break
             self.processes.check()
             interruption.stop_point()
-            batch = piece.batch(rows)
+            batch = self._near(piece).batch(rows, self.engine.device)
             logits = self._predict(batch.x)
             frame = self._grouped(clean_rows(batch.index, batch.y, logits), piece, rows)
             self.writer.add(frame, self._tensors(batch.index, batch.x, logits, images=False))
@@ -234,13 +239,22 @@ class Runner:
                 self.processes.check()
                 interruption.stop_point()
 
+    def _near(self, piece: Images) -> Images:
+        """The images on the GPU, if they take a small part of its memory, so that no attack copies them again."""
+        device = self.engine.device
+        if device.type != "cuda" or piece.x.nbytes > IMAGES_SHARE * memory_of(device):
+            return piece
+        if self._copied is None or self._copied[0] is not piece:
+            self._copied = piece, piece.to(device)
+        return self._copied[1]
+
     def _jobs(self, piece: Images, todo: Tensor) -> Iterator[Job]:
         """The images to attack; empty after the deadline, so that only started images are finished."""
         for rows in torch.split(todo, self.plan.batch_size):
             if self.late:
                 return
             self.processes.check()
-            batch = piece.batch(rows)
+            batch = self._near(piece).batch(rows, self.engine.device)
             radius = self._radii(rows)
             yield Job(batch.index, batch.x, batch.y, {} if radius is None else {"epsilon": radius})
 
@@ -327,8 +341,9 @@ class Runner:
         chosen = torch.tensor([image in self._examples for image in index.tolist()])
         if not chosen.any():
             return {}
-        pairs = torch.stack([done.x0, done.x], dim=1).cpu()
-        return {EXAMPLES: (index[chosen].numpy(), pairs[chosen].half().numpy())}
+        rows = to_device(chosen.nonzero().squeeze(1), done.x.device)
+        pairs = torch.stack([done.x0[rows], done.x[rows]], dim=1).half().cpu()
+        return {EXAMPLES: (index[chosen].numpy(), pairs.numpy())}
 
     def _trace(self, piece: Images) -> None:
         """Trace the requested images of a piece, in the first process."""

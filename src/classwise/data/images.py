@@ -14,6 +14,7 @@ from torch import Tensor
 
 from classwise.core import limits
 from classwise.core.errors import ClasswiseError
+from classwise.core.transfers import to_device
 
 Rows = Tensor | slice
 """A selection of images: int64 row numbers, a bool mask, or a slice."""
@@ -213,10 +214,20 @@ class Images:
         chosen = self.x if rows is None else self.x[_rows_on(rows, self.device)]
         return to_unit(chosen) if chosen.dtype == torch.uint8 else chosen.clone()
 
-    def batch(self, rows: Rows) -> Batch:
-        """The images of some rows as a `Batch`."""
+    def batch(self, rows: Rows, device: torch.device | None = None) -> Batch:
+        """The images of some rows as a `Batch`.
+
+        Args:
+            rows: the rows.
+            device: the device of the batch, to which only these rows are copied, in their stored type; None: that of
+                the images.
+        """
         here = _rows_on(rows, self.device)
-        return Batch(self.index[here], self.pixels(here), self.y[here])
+        chosen = Batch(self.index[here], self.x[here], self.y[here])
+        index, x, y = chosen if device is None else (to_device(tensor, device) for tensor in chosen)
+        if x.dtype == torch.uint8:
+            return Batch(index, to_unit(x), y)
+        return Batch(index, x.clone() if isinstance(rows, slice) and x.device == self.device else x, y)
 
     def batches(self, size: int) -> Iterator[Batch]:
         """Yield all images in order, in batches of ``size``; the last batch may be smaller."""
@@ -242,8 +253,9 @@ class Images:
 
 
 def to_unit(x: Tensor) -> Tensor:
-    """Convert uint8 pixels to float32 in [0, 1], by division by 255."""
-    return x.to(torch.float32).div_(255)
+    """Convert uint8 pixels to float32 in [0, 1], by division by 255: the same values on all devices."""
+    unit = x.to(torch.float32)
+    return unit.div_(unit.new_full((), 255))  # on a GPU a Python number would be a multiplication by 1/255
 
 
 def as_tensor(values: Any, where: str) -> Tensor:
@@ -311,4 +323,4 @@ def check_labels(y: Tensor, class_names: Sequence[str], where: str) -> None:
 
 
 def _rows_on(rows: Rows, device: torch.device) -> Rows:
-    return rows if isinstance(rows, slice) else rows.to(device)
+    return rows if isinstance(rows, slice) else to_device(rows, device)

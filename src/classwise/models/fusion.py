@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules import module as torch_module
 
+from classwise.core.float32 import true_float32
 from classwise.core.precision import Forward, Precision
 from classwise.models.affine import AffineNorms
 from classwise.models.folding import foldable
@@ -137,11 +138,11 @@ def _difference(model: nn.Module, network: nn.Module, precision: Precision, imag
     """How a copy differs from its model on images, in float32; empty if it does not."""
     exact = dataclasses.replace(precision, dtype="float32")
     before = Snapshot(model, values=True)
-    with _random_numbers_restored(images.device):
+    with true_float32(images.device), _random_numbers_restored(images.device):
         expected = _logits_and_gradient(exact.forward(model), images)
     if Snapshot(model, values=True) != before:
         return "its forward pass modifies its attributes"
-    with _random_numbers_restored(images.device):
+    with true_float32(images.device), _random_numbers_restored(images.device):
         found = _logits_and_gradient(exact.forward(network), images)
     error = float((found[0] - expected[0]).abs().max() / expected[0].abs().max().clamp_min(_TINY))
     if not error <= TOLERANCE:

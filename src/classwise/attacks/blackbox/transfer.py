@@ -15,6 +15,7 @@ from classwise.attacks.base import Attack
 from classwise.attacks.engine import AttackInputs, State
 from classwise.core.config import configurable, describe, make
 from classwise.core.errors import ClasswiseError
+from classwise.core.float32 import true_float32
 from classwise.core.precision import EXACT, Forward
 from classwise.models.base import Classifier, Wrapper
 from classwise.models.loading.loader import load_model
@@ -104,7 +105,7 @@ class Transfer(Attack):
         """Start the inner attack; compute the surrogate's clean logits if it needs them."""
         del model
         self.check()
-        with evaluating(self.model), frozen(self.model):
+        with true_float32(inputs.x.device), evaluating(self.model), frozen(self.model):
             self._check_surrogate(inputs)
             reference = {_REFERENCE: self._clean_logits(inputs.x)} if self.attack.needs_reference else {}
             return self.attack.start(self._forward, self._inner_inputs(inputs, reference)) | reference
@@ -114,7 +115,7 @@ class Transfer(Attack):
         del model
         reference = {name: value for name, value in state.items() if name == _REFERENCE}
         own = {name: value for name, value in state.items() if name != _REFERENCE}
-        with evaluating(self.model), frozen(self.model):
+        with true_float32(inputs.x.device), evaluating(self.model), frozen(self.model):
             new = self.attack.step(self._forward, self._inner_inputs(inputs, reference), own)
         return new | reference | {"margin": torch.full_like(new["margin"], torch.inf)}
 

@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Iterator
-from contextlib import AbstractContextManager
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
 from classwise.attacks.engine.passes import CountedForward, Passes
-from classwise.attacks.engine.queue import AttackSteps, BatchSizes, Queue
+from classwise.attacks.engine.queue import BatchSizes, Queue
 from classwise.attacks.engine.rows import Finished, Job
+from classwise.attacks.engine.steps import AttackSteps
 from classwise.core.errors import ClasswiseError
 from classwise.core.precision import EXACT, Precision
 from classwise.core.threat import Threat
@@ -105,7 +106,7 @@ class Engine:
             return
         # Each smaller batch size is tested once per attack, over all its streams.
         batch_sizes = self._batch_sizes.setdefault(id(attack), BatchSizes(attack))
-        with self.forward_for(attack, first.x) as forward:
+        with self.passes.for_gradients(first.x, precise=attack.precise) as forward:
             queue = Queue(
                 self.passes,
                 forward,
@@ -118,14 +119,16 @@ class Engine:
             )
             yield from queue.run(itertools.chain([first], jobs))
 
-    def forward_for(self, attack: AttackSteps, images: Tensor) -> AbstractContextManager[CountedForward]:
-        """Context of the attack's forward pass, in which the model is in evaluation mode and frozen.
+    @contextmanager
+    def forward_for(self, attack: AttackSteps, images: Tensor) -> Iterator[CountedForward]:
+        """Context of the attack's forward pass, in its arithmetic, with the model in evaluation mode and frozen.
 
         Args:
             attack: the attack.
             images: (N, C, H, W) with N >= 1, on which a fused copy of the model is verified.
         """
-        return self.passes.for_gradients(images, precise=attack.precise)
+        with self.passes.for_gradients(images, precise=attack.precise) as forward, forward.arithmetic():
+            yield forward
 
 
 def perturb(

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 import torch
 from torch import Tensor, nn
 
 from classwise.core.errors import ClasswiseError
+from classwise.core.float32 import true_float32
 from classwise.core.precision import Forward, Precision
 from classwise.models.fusion import VERIFIED_IMAGES, Fusion
 from classwise.models.modes import evaluating, frozen
@@ -30,11 +32,23 @@ class NoGradientError(ClasswiseError):
 
 
 class CountedForward:
-    """A forward pass that counts images evaluated, forward and backward; ``module`` is the underlying model."""
+    """A forward pass that counts images evaluated, forward and backward.
 
-    def __init__(self, forward: Forward, module: nn.Module) -> None:
+    Args:
+        forward: the forward pass.
+        module: the underlying model.
+        arithmetic: makes the context for the passes and their gradients, such as `true_float32` for exact ones.
+    """
+
+    def __init__(
+        self,
+        forward: Forward,
+        module: nn.Module,
+        arithmetic: Callable[[], AbstractContextManager[None]] = nullcontext,
+    ) -> None:
         self._forward = forward
         self.module = module
+        self.arithmetic = arithmetic
         self.forwards = 0
         self.backwards = 0
 
@@ -70,8 +84,8 @@ class Passes:
         self._classes: int | None = None
 
     def logits(self, x: Tensor) -> Tensor:
-        """Float32 logits, in passes of exactly the batch size; the last one is padded with copies."""
-        with torch.no_grad():
+        """Float32 logits, in passes of exactly the batch size; the last one is padded with copies. Never in TF32."""
+        with torch.no_grad(), true_float32(self.device):
             passes = []
             for block in torch.split(x, self.batch_size):
                 padded = block[torch.arange(self.batch_size, device=x.device) % len(block)]
@@ -100,14 +114,16 @@ class Passes:
             precise: compute in float32, overriding the precision of the engine.
         """
         precision = self._precision
+        exact = precise or precision.dtype == "float32"
+        arithmetic = functools.partial(true_float32, self.device) if exact else nullcontext
         with evaluating(self.model), frozen(self.model):
             if precision.dtype == "float32" or precision.compile:
-                yield CountedForward(self._float32 if precise else self._forward, self.model)
+                yield CountedForward(self._float32 if precise else self._forward, self.model, arithmetic)
                 return
             if precise:
                 precision = dataclasses.replace(precision, dtype="float32")
             with self._fusion.forward(precision, recordable(images[:VERIFIED_IMAGES]).to(self.device)) as forward:
-                yield CountedForward(forward, self.model)
+                yield CountedForward(forward, self.model, arithmetic)
 
     @property
     def unfused(self) -> str:

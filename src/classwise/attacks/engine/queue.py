@@ -10,12 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from classwise.attacks.engine.passes import CountedForward, Passes, recordable
+from classwise.attacks.engine.polling import EndedSlots
 from classwise.attacks.engine.rows import (
     AttackInputs,
     Buffer,
@@ -25,17 +25,17 @@ from classwise.attacks.engine.rows import (
     State,
     choose,
     join,
-    masked,
     prefixed,
     put,
     same_bits,
     take,
     unprefixed,
 )
+from classwise.attacks.engine.steps import AttackSteps
 from classwise.attacks.losses import margin as logit_margin
-from classwise.core.precision import Forward
 from classwise.core.rng import CounterRNG
 from classwise.core.threat import Threat
+from classwise.core.transfers import to_cpu, to_device
 
 SMALLEST_BATCH = 32
 """Minimum batch size for reproducible results: below it, libraries choose kernels by the composition of the batch."""
@@ -46,43 +46,6 @@ _MUCH = 0.75
 """A smaller batch size is tested only if it is at most this fraction of the current one."""
 _LONG = 8
 """Minimum number of steps of an attack for which a smaller batch is tested; the test takes one step."""
-
-
-class AttackSteps(Protocol):
-    """The interface of an attack to the engine; see `classwise.attacks.base.Attack`."""
-
-    @property
-    def records(self) -> tuple[str, ...]:
-        """State columns that are written to the outcomes."""
-
-    @property
-    def carries(self) -> tuple[str, ...]:
-        """State columns that are carried over to the next start of an image."""
-
-    @property
-    def minimises(self) -> bool:
-        """Whether a run with ``early_stop=False`` minimises the distance over all restarts."""
-
-    @property
-    def precise(self) -> bool:
-        """Whether to compute in float32 in every engine."""
-
-    @property
-    def needs_reference(self) -> bool:
-        """Whether the attack reads the logits on the clean images."""
-
-    @property
-    def length(self) -> int:
-        """Maximum number of steps per start."""
-
-    def starts_for(self, classes: int) -> int:
-        """Number of starts per image for a model with ``classes`` classes."""
-
-    def start(self, model: Forward, inputs: AttackInputs) -> State:
-        """Return the initial state."""
-
-    def step(self, model: Forward, inputs: AttackInputs, state: State) -> State:
-        """Return the state after one more step."""
 
 
 @dataclass
@@ -96,6 +59,10 @@ class BatchSizes:
 
 _HIT, _LAST, _LOWEST = 0, 1, 2
 """Which image of a row to verify: the candidate, the last iterate, the iterate of lowest margin."""
+
+_FATES = _RESUMES, _TRIES_LAST, _TRIES_LOWEST, _RESTARTS, _FINISHES = range(5)
+"""What becomes of a verified row: it resumes its start, its last iterate or that of lowest margin is verified next, it
+begins another start, or it is finished."""
 
 
 class Queue:
@@ -137,6 +104,8 @@ class Queue:
         self._poll = poll
         self._early_stop = early_stop
         self._batch_sizes = batch_sizes
+        self._late = passes.device.type == "cuda"
+        self._ended = EndedSlots(0, attack.length, late=self._late)
         self._fresh = Buffer()
         self._returned = Buffer()  # rows that failed verification or begin another start
         self._candidates = Buffer()  # rows with an image to verify in float32
@@ -147,11 +116,14 @@ class Queue:
         size = self._passes.batch_size
         slots: Columns = {}
         live = torch.zeros(size, dtype=torch.bool)
+        self._ended = EndedSlots(size, self._attack.length, late=self._late)
         while True:
             slots, live = self._refilled(slots, live)
             if live.any():
-                slots, live = self._stepped(slots, live)
-                leaving = live & (slots["hit"] | slots["state.done"]).cpu()
+                steps = min(self._poll, self._ended.steps_left(live))
+                if steps:
+                    slots, live = self._stepped(slots, live, steps)
+                leaving = self._ended.poll(slots["ended"], live, steps)
                 if leaving.any():
                     self._candidates.add(_candidates(take(slots, leaving.nonzero().squeeze(1))))
                     live &= ~leaving
@@ -168,8 +140,9 @@ class Queue:
         """The slots after filling the unused ones with pending rows."""
         size = self._passes.batch_size
         if len(live) < size and self._waiting():  # rows returned after the batch was reduced
-            slots = take(slots, torch.arange(size) % len(live))
-            live = torch.cat([live, live.new_zeros(size - len(live))])
+            places = torch.arange(size) % len(live)
+            slots, live = take(slots, places), torch.cat([live, live.new_zeros(size - len(live))])
+            self._ended.moved(places, live)
         vacant = (~live).nonzero().squeeze(1)
         incoming = self._incoming(len(vacant))
         if incoming is None:
@@ -179,10 +152,11 @@ class Queue:
             put(slots, vacant[:count], incoming)
         else:
             slots = take(incoming, torch.arange(size) % count)
+        self._ended.filled(vacant[:count])
         return slots, live.index_fill(0, vacant[:count], value=True)
 
-    def _stepped(self, slots: Columns, live: Tensor) -> tuple[Columns, Tensor]:
-        """The slots after a step, at a smaller batch size if no row is pending for the unused slots.
+    def _stepped(self, slots: Columns, live: Tensor, steps: int) -> tuple[Columns, Tensor]:
+        """The slots after some steps, at a smaller batch size if no row is pending for the unused slots.
 
         Libraries choose kernels by batch size, so a smaller batch may change the last bits. A smaller size is used only
         if one step at that size gives every row the same bits as the larger batch.
@@ -193,15 +167,18 @@ class Queue:
         known = trial in self._batch_sizes.admissible
         worth_a_trial = not self._batch_sizes.refused and self._attack.length >= _LONG and size <= _MUCH * len(live)
         if size >= len(live) or not (known or worth_a_trial) or self._waiting():
-            return self._advance(slots), live
-        narrow = self._advance(take(slots, rows[torch.arange(size) % len(rows)]))
+            return self._advance(slots, steps), live
+        places = rows[torch.arange(size) % len(rows)]
+        narrow = self._advance(take(slots, places), steps)
         if not known:
-            wide = self._advance(slots)
+            wide = self._advance(slots, steps)
             if not same_bits(take(wide, rows), take(narrow, torch.arange(len(rows)))):
                 self._batch_sizes.refused = True
                 return wide, live
             self._batch_sizes.admissible.add(trial)
-        return narrow, torch.arange(size) < len(rows)
+        live = torch.arange(size) < len(rows)
+        self._ended.moved(places, live)
+        return narrow, live
 
     def _rows_of(self, jobs: Iterable[Job]) -> Iterator[Columns]:
         """Yield the jobs as columns on the device, with the initial values of the queue's own columns."""
@@ -212,7 +189,7 @@ class Queue:
             if not count:
                 continue
             inputs = {**job.columns, "x0": job.x, "y": job.y, "index": job.index}
-            columns = {name: recordable(value).to(device) for name, value in inputs.items()}
+            columns = {name: to_device(recordable(value), device) for name, value in inputs.items()}
             columns["row"] = torch.arange(row, row + count, device=device)
             for name in ("restart", "forwards", "backwards", "stage", "best_iteration"):
                 columns[name] = torch.zeros_like(columns["row"])
@@ -245,7 +222,7 @@ class Queue:
         previous = unprefixed(columns)  # empty at the first start
         state |= {name: previous[name] for name in self._attack.carries if name in previous}
         zero = torch.zeros_like(columns["row"])
-        initial: Columns = {"hit": zero.bool()}
+        initial: Columns = {"hit": zero.bool(), "ended": zero.bool()}
         if self._early_stop:
             infinite = torch.full(zero.shape, torch.inf, device=zero.device)
             initial |= {"hit_x": columns["x0"], "hit_iteration": zero}
@@ -257,22 +234,22 @@ class Queue:
         optional = {name: columns.get(name) for name in ("target", "step_size", "reference", "restart")}
         return AttackInputs(columns["x0"], columns["y"], columns["index"], threat, self._rng, **optional)
 
-    def _advance(self, slots: Columns) -> Columns:
-        """Step every slot ``poll`` times; rows with a candidate or a finished start no longer change."""
+    def _advance(self, slots: Columns, steps: int) -> Columns:
+        """Step every slot some times; rows with a candidate or a finished start no longer change."""
         inputs, forward = self._inputs(slots), self._forward
-        for turn in range(self._poll):
+        for step in range(steps):
             before = forward.forwards, forward.backwards
-            new = self._attack.step(forward, inputs, unprefixed(slots))
+            with forward.arithmetic():
+                new = self._attack.step(forward, inputs, unprefixed(slots))
             size = len(slots["row"])  # a step may evaluate several versions of every image in one pass
             passes = (forward.forwards - before[0]) // size, (forward.backwards - before[1]) // size
             moved = self._fold(slots, new, *passes)
-            if turn:
-                ended = slots["hit"] | slots["state.done"]
+            if step or self._late:
                 moved = {
-                    name: value if value is slots[name] else choose(ended, slots[name], value)
+                    name: value if value is slots[name] else choose(slots["ended"], slots[name], value)
                     for name, value in moved.items()
                 }
-            slots = moved
+            slots = moved | {"ended": moved["hit"] | moved["state.done"]}
         return slots
 
     def _fold(self, slots: Columns, new: State, forwards: int, backwards: int) -> Columns:
@@ -298,7 +275,6 @@ class Queue:
 
         A row then finishes, resumes its start, verifies its last iterate or that of lowest margin, or restarts.
         """
-        stage = rows["stage"]
         candidate, taken = self._candidate(rows)
         candidate = self._inside(candidate, rows)
         logits = self._passes.logits(candidate)
@@ -313,28 +289,49 @@ class Queue:
             "best_iteration": torch.where(better, taken, rows["best_iteration"]),
             "success": rows["success"] | success,
         }
-        robust = ~success
-        false_alarm = robust & (stage == _HIT)
-        resumes = false_alarm & ~rows["state.done"]
-        ends = false_alarm & rows["state.done"]
-        lower = (
-            robust & (stage == _LAST) & (rows["low_margin"] < value) if self._early_stop else torch.zeros_like(robust)
-        )
-        exhausted = robust & ~(resumes | ends | lower)
+        for fate, block in self._by_fate(rows, success, value).items():
+            if fate == _FINISHES:
+                yield self._finished(block)
+            elif fate == _RESUMES:
+                never = torch.zeros_like(block["success"])
+                self._returned.add(block | {"hit": never, "ended": never})
+            elif fate == _RESTARTS:
+                self._returned.add(self._started(block | {"restart": block["restart"] + 1}))
+            else:
+                next_stage = {_TRIES_LAST: _LAST, _TRIES_LOWEST: _LOWEST}[fate]
+                self._candidates.add(block | {"stage": torch.full_like(block["stage"], next_stage)})
+
+    def _by_fate(self, rows: Columns, success: Tensor, value: Tensor) -> dict[int, Columns]:
+        """The verified rows by what becomes of them, in the order of `_FATES`.
+
+        Args:
+            rows: the rows.
+            success: whether the verified image is misclassified, (N,).
+            value: the logit margin of the verified image, (N,).
+        """
+        robust, is_hit = ~success, rows["stage"] == _HIT
+        fate = torch.where(is_hit, torch.where(rows["state.done"], _TRIES_LAST, _RESUMES), _FINISHES)
+        if self._early_stop:
+            lower = (rows["stage"] == _LAST) & (rows["low_margin"] < value)
+            fate = torch.where(lower, _TRIES_LOWEST, fate)
+        fate = torch.where(robust, fate, _FINISHES)
         # An attack that minimises the distance may find a nearer point in another start.
-        may_restart = exhausted | success if self._attack.minimises and not self._early_stop else exhausted
-        restarts = may_restart & (rows["restart"] + 1 < self._attack.starts_for(logits.shape[1]))
-        if len(some := masked(rows, resumes)["row"]):
-            self._returned.add(masked(rows, resumes) | {"hit": torch.zeros_like(some, dtype=torch.bool)})
-        for mask, next_stage in ((ends, _LAST), (lower, _LOWEST)):
-            if len(some := masked(rows, mask)["row"]):
-                self._candidates.add(masked(rows, mask) | {"stage": torch.full_like(some, next_stage)})
-        if len(some := masked(rows, restarts)["row"]):
-            restarted = masked(rows, restarts)
-            self._returned.add(self._started(restarted | {"restart": restarted["restart"] + 1}))
-        finished = (success | exhausted) & ~restarts
-        if finished.any():
-            yield self._finished(masked(rows, finished))
+        may_restart = (
+            fate == _FINISHES if self._attack.minimises and not self._early_stop else robust & (fate == _FINISHES)
+        )
+        remains = rows["restart"] + 1 < self._attack.starts_for(rows["best_logits"].shape[1])
+        fate = torch.where(may_restart & remains, _RESTARTS, fate)
+        # One copy to the CPU and one of the order to the device serve all fates.
+        fates = to_cpu({"fate": fate.to(torch.int8)})["fate"]
+        counts = torch.bincount(fates, minlength=len(_FATES)).tolist()
+        ordered = rows if max(counts) == len(fates) else take(rows, fates.argsort(stable=True))
+        blocks: dict[int, Columns] = {}
+        first = 0
+        for number, count in enumerate(counts):
+            if count:
+                blocks[number] = {name: column[first : first + count] for name, column in ordered.items()}
+            first += count
+        return blocks
 
     def _candidate(self, rows: Columns) -> tuple[Tensor, Tensor]:
         """The image of each row to verify, and the number of steps up to it."""

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from classwise.core.rng import CounterRNG
 from classwise.core.threat import Threat
+from classwise.core.transfers import to_device
 
 State = dict[str, Tensor]
 """Columns of an attack in progress, each (N, ...).
@@ -182,18 +183,15 @@ def unprefixed(columns: Columns) -> State:
 
 def take(columns: Columns, places: Tensor) -> Columns:
     """The rows at some positions."""
-    return {name: value[places.to(value.device)] for name, value in columns.items()}
-
-
-def masked(columns: Columns, mask: Tensor) -> Columns:
-    """The rows where the mask is true."""
-    return take(columns, mask.nonzero().squeeze(1))
+    here = to_device(places, columns["row"].device)
+    return {name: value[here] for name, value in columns.items()}
 
 
 def put(columns: Columns, places: Tensor, values: Columns) -> None:
     """Write rows at some positions of the columns; each column is replaced by a modified copy."""
+    here = to_device(places, columns["row"].device)
     for name, value in columns.items():
-        columns[name] = value.index_copy(0, places.to(value.device), values[name].to(value.dtype))
+        columns[name] = value.index_copy(0, here, values[name].to(value.dtype))
 
 
 def join(blocks: list[Columns]) -> Columns:
@@ -211,4 +209,4 @@ def choose(mask: Tensor, yes: Tensor, no: Tensor) -> Tensor:
 def same_bits(first: Columns, second: Columns) -> bool:
     """Whether all columns of two blocks are bitwise equal, NaN being equal to NaN."""
     pairs = [(value, second[name]) for name, value in first.items()]
-    return all(torch.equal(one.nan_to_num(), other.nan_to_num()) for one, other in pairs)
+    return bool(torch.stack([(one.nan_to_num() == other.nan_to_num()).all() for one, other in pairs]).all())

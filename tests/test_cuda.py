@@ -15,10 +15,12 @@ from torch import Tensor, nn
 import classwise as cw
 from classwise.attacks import ATTACKS
 from classwise.attacks.base import Attack
+from classwise.attacks.blackbox.transfer import Transfer
 from classwise.attacks.engine import AttackInputs, CountedForward, Engine, Finished, Job
 from classwise.attacks.engine.polling import EndedSlots
 from classwise.attacks.engine.queue import Queue
 from classwise.attacks.external import ExternalAttack
+from classwise.attacks.gradient.ascent import PGD
 from classwise.auditing.runner import Runner
 from classwise.core.config import make
 from classwise.core.precision import EXACT, Precision
@@ -76,8 +78,8 @@ WHOLE = ("fgsm", "fab-t:steps=1,targets=2")
 
 
 def attacked(model: nn.Module, attack: Attack, *, early_stop: bool) -> list[Finished]:
-    """100 images, of which some are misclassified before any attack, 32 at a time."""
-    engine = Engine(model, precision=Precision(dtype="bfloat16"), batch_size=32, early_stop=early_stop)
+    """100 images, of which some are misclassified before any attack, 64 at a time."""
+    engine = Engine(model, precision=Precision(dtype="bfloat16"), batch_size=64, early_stop=early_stop)
     x = images(100)
     with torch.no_grad():
         y = model.eval()(x.to(engine.device)).argmax(1).cpu()
@@ -215,9 +217,10 @@ BRIEF = (
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("spec", [*BRIEF, "transfer"])
 def test_verdicts_and_exact_attacks_are_in_true_float32(spec: str, dtype: Literal["float32", "bfloat16"]) -> None:
-    attack, settings = named(spec, classes=4), (convolves_in_tf32(), multiplies_in_tf32())
+    settings = convolves_in_tf32(), multiplies_in_tf32()
     assert settings == (True, False)  # torch's own
     model = Watched()
+    attack = Transfer(surrogate=model, attack=PGD(steps=1)) if spec == "transfer" else named(spec, classes=4)
     with PretendCuda():
         model.to("cuda")
         engine = Engine(model, precision=Precision(dtype=dtype), batch_size=4)

@@ -71,7 +71,8 @@ class Calls:
 
     def audit(self, mode: GuardMode) -> None:
         attack: dict[str, Any] = {"name": "pgd", "steps": 20, "step_size": self.step}
-        result = audit(self.model, self.data, self.threat, attack, batch_size=BATCH, guards=mode)
+        device = str(next(self.model.parameters()).device)
+        result = audit(self.model, self.data, self.threat, attack, batch_size=BATCH, guards=mode, device=device)
         frame = result.outcomes.frame
         passes = frame.loc[frame["attack"] != CLEAN, ["forwards", "backwards"]].sum().sum()
         assert result.guards is not None
@@ -94,7 +95,7 @@ class Calls:
             PEER: self.peer,
             **{mode: partial(self.audit, mode) for mode in MODES},
         }
-        timing = paired(functions, rounds, keep=self.keep)
+        timing = paired(functions, rounds, keep=self.keep, device=next(self.model.parameters()).device)
         file = self.keep / "facts.json"
         if self.facts:
             write_text(file, json.dumps(self.facts))
@@ -127,7 +128,7 @@ def page(model: nn.Module, data: Images, threat: Threat, step: float, sizes: dic
     return table(f"PGD-20 at {threat}, step {step * 255:.2g}/255, {threads()}", header, rows)
 
 
-def run(*, quick: bool) -> str:
+def run(*, quick: bool, device: str = "cpu") -> str:
     sizes = QUICK if quick else ROUNDS
     try:
         import torchattacks  # noqa: F401  # before hours of audits
@@ -135,8 +136,9 @@ def run(*, quick: bool) -> str:
         data = load_data(DATA, split="test", subset=max(sizes), download=False)
     except (ClasswiseError, ImportError) as error:
         return f"whole audits were skipped: {error}\n"
-    model = load_model(CHECKPOINTS / CHECKPOINT)
-    measured = page(model, data, Threat.parse(DATA), STEP, sizes, KEEP / ("quick" if quick else "full"))
-    if not quick:
+    model = load_model(CHECKPOINTS / CHECKPOINT).to(device)
+    keep = KEEP / ("quick" if quick else "full") / device.replace(":", "-")
+    measured = page(model, data, Threat.parse(DATA), STEP, sizes, keep)
+    if not quick and device == "cpu":
         write_text(PAGE, f"{INTRODUCTION}\n{measured}")
     return measured

@@ -25,7 +25,7 @@ BATCH = 128
 
 
 def ours(engine: Engine, attack: PGD, data: Images, threat: Threat) -> float:
-    is_correct = torch.cat(list(engine.predict(batch.x for batch in data.batches(BATCH)))).argmax(1) == data.y
+    is_correct = torch.cat(list(engine.predict(batch.x for batch in data.batches(BATCH)))).argmax(1).cpu() == data.y
     correct = data.take(is_correct)
     jobs = (Job(batch.index, batch.x, batch.y) for batch in correct.batches(BATCH))
     success = sum(int(done.success.sum()) for done in engine.attack(attack, threat, jobs))
@@ -34,10 +34,12 @@ def ours(engine: Engine, attack: PGD, data: Images, threat: Threat) -> float:
 
 def with_attack(attack: Callable[[Tensor, Tensor], Tensor], model: nn.Module, data: Images) -> float:
     right = 0
+    device = next(model.parameters()).device
     for batch in data.batches(BATCH):
-        attacked = attack(batch.x, batch.y)
+        x, y = batch.x.to(device), batch.y.to(device)
+        attacked = attack(x, y)
         with torch.no_grad():
-            right += int((model(attacked).argmax(1) == batch.y).sum())
+            right += int((model(attacked).argmax(1) == y).sum())
     return right / len(data)
 
 
@@ -51,7 +53,7 @@ def torchattacks_pgd(model: nn.Module, epsilon: float, step: float, _: Images) -
 def foolbox_pgd(model: nn.Module, epsilon: float, step: float, _: Images) -> Callable[[Tensor, Tensor], Tensor]:
     import foolbox
 
-    wrapped = foolbox.PyTorchModel(model, bounds=(0, 1), device="cpu")
+    wrapped = foolbox.PyTorchModel(model, bounds=(0, 1), device=next(model.parameters()).device)
     attack = foolbox.attacks.LinfPGD(abs_stepsize=step, steps=20)
     return lambda x, y: attack(wrapped, x, y, epsilons=epsilon)[1]
 
@@ -60,13 +62,14 @@ def art_pgd(model: nn.Module, epsilon: float, step: float, data: Images) -> Call
     from art.attacks.evasion import ProjectedGradientDescentPyTorch
     from art.estimators.classification import PyTorchClassifier
 
+    device = "gpu" if next(model.parameters()).is_cuda else "cpu"
     estimator = PyTorchClassifier(
-        model, torch.nn.CrossEntropyLoss(), data.shape, data.num_classes, clip_values=(0, 1), device_type="cpu"
+        model, torch.nn.CrossEntropyLoss(), data.shape, data.num_classes, clip_values=(0, 1), device_type=device
     )
     attack = ProjectedGradientDescentPyTorch(
         estimator, eps=epsilon, eps_step=step, max_iter=20, num_random_init=1, batch_size=BATCH, verbose=False
     )
-    return lambda x, y: torch.from_numpy(attack.generate(x.numpy(), y.numpy()))
+    return lambda x, y: torch.from_numpy(attack.generate(x.cpu().numpy(), y.cpu().numpy())).to(x.device)
 
 
 PEERS: dict[str, Callable[[nn.Module, float, float, Images], Callable[[Tensor, Tensor], Tensor]]] = {
@@ -76,8 +79,8 @@ PEERS: dict[str, Callable[[nn.Module, float, float, Images], Callable[[Tensor, T
 }
 
 
-def compare(checkpoint: str, data: Images, threat: Threat, step: float, rounds: int) -> str:
-    model = load_model(CHECKPOINTS / checkpoint)
+def compare(checkpoint: str, data: Images, threat: Threat, step: float, rounds: int, device: str) -> str:
+    model = load_model(CHECKPOINTS / checkpoint).to(device)
     assert isinstance(threat.epsilon, float)
     epsilon = threat.epsilon
     accuracy: dict[str, float] = {}
@@ -97,7 +100,7 @@ def compare(checkpoint: str, data: Images, threat: Threat, step: float, rounds: 
             print(f"{name} was skipped: {error}")
             continue
         timed(name, lambda attack=attack: with_attack(attack, model, data))  # type: ignore[misc]
-    timing = paired(evaluations, rounds)
+    timing = paired(evaluations, rounds, device=device)
     rows = []
     for name in evaluations:
         low, high = timing.spread(name, "classwise")
@@ -107,7 +110,7 @@ def compare(checkpoint: str, data: Images, threat: Threat, step: float, rounds: 
     return table(title, ["library", "seconds (median)", "times as long as classwise", "robust accuracy"], rows)
 
 
-def run(*, quick: bool) -> str:
+def run(*, quick: bool, device: str = "cpu") -> str:
     count = 256 if quick else 1000
     try:
         data = load_data("cifar10", split="test", subset=count, download=False)
@@ -116,7 +119,7 @@ def run(*, quick: bool) -> str:
     # The two common step sizes: 2/255, and the 0.003 of the papers, with which attacks need more steps to succeed.
     steps = (2 / 255, 0.003)
     threat, rounds = Threat.parse("cifar10"), 1 if quick else 3
-    return "\n".join(compare("cifar10-at.safetensors", data, threat, step, rounds) for step in steps)
+    return "\n".join(compare("cifar10-at.safetensors", data, threat, step, rounds, device) for step in steps)
 
 
 def threads() -> str:

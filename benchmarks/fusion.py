@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import os
 from collections.abc import Callable
 
 import torch
@@ -21,7 +20,6 @@ from classwise.models.fusion import Fusion
 from classwise.models.modes import evaluating, frozen
 
 BATCH = 128
-DEVICE = os.environ.get("DEVICE", "cpu")
 MEAN, STD = (0.4914, 0.4822, 0.4465), (0.2471, 0.2435, 0.2616)
 
 
@@ -71,35 +69,28 @@ class UsersNetwork(nn.Module):
         return logits
 
 
-def networks(width: float) -> tuple[nn.Module, nn.Module]:
+def networks(width: float, device: str) -> tuple[nn.Module, nn.Module]:
     """The network of a user and that of the zoo, with the same weights."""
     torch.manual_seed(0)
     zoo = build_model("preactresnet18", num_classes=10, in_channels=3, width=width, mean=MEAN, std=STD)
     users = UsersNetwork(width)
     weights = {name.removeprefix("model."): value for name, value in zoo.state_dict().items()}
     users.load_state_dict({name: value for name, value in weights.items() if name not in {"mean", "std"}})
-    return users.to(DEVICE), zoo.to(DEVICE)
+    return users.to(device), zoo.to(device)
 
 
 def forward_pass(forward: Forward, x: Tensor) -> None:
     with torch.no_grad():
         forward(x)
-    synchronise()
 
 
 def gradient_pass(forward: Forward, x: Tensor) -> None:
     value_and_gradient(forward, x, lambda logits: logits.logsumexp(1))
-    synchronise()
 
 
-def synchronise() -> None:
-    if DEVICE.startswith("cuda"):
-        torch.cuda.synchronize()
-
-
-def run(*, quick: bool) -> str:
-    users, zoo = networks(0.25)
-    x = torch.rand(BATCH, 3, 32, 32, generator=torch.Generator().manual_seed(0)).to(DEVICE)
+def run(*, quick: bool, device: str = "cpu") -> str:
+    users, zoo = networks(0.25, device)
+    x = torch.rand(BATCH, 3, 32, 32, generator=torch.Generator().manual_seed(0)).to(device)
     kinds: dict[str, Callable[[Forward, Tensor], None]] = {"forward": forward_pass, "forward and back": gradient_pass}
     rows = []
     for precision in (FAST, Precision(channels_last=True)):
@@ -126,6 +117,7 @@ def run(*, quick: bool) -> str:
                     },
                     rounds=5 if quick else 30,
                     warm_up=2,
+                    device=device,
                 )
                 rows.append(
                     [f"{kind}, {precision.dtype}", *(f"{BATCH / timing.median(name):.0f}" for name in VARIANTS)]
@@ -134,7 +126,7 @@ def run(*, quick: bool) -> str:
                     low, high = timing.spread(slow, fast)
                     rows[-1].append(f"{timing.ratio(slow, fast):.2f} ({low:.2f} to {high:.2f})")
     heads = ["pass", *VARIANTS, *(f"{fast} / {slow}" for slow, fast in RATIOS)]
-    return table(f"Images per second, PreActResNet-18 at width 0.25, batch {BATCH}, {DEVICE}", heads, rows)
+    return table(f"Images per second, PreActResNet-18 at width 0.25, batch {BATCH}, {device}", heads, rows)
 
 
 VARIANTS = ("plain float32", "not fused", "fused", "zoo")

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from benchmarks.evaluation import CHECKPOINTS
-from benchmarks.pairing import table
+from benchmarks.pairing import synchronise, table
 from classwise.attacks.base import Attack
 from classwise.attacks.engine import Engine, Job
 from classwise.attacks.gradient.apgd import APGD
@@ -26,19 +26,20 @@ def seconds(model: nn.Module, attack: Attack, count: int) -> float:
     """Seconds of an attack without early stopping on random images."""
     x = torch.rand(count, 3, 32, 32, generator=torch.Generator().manual_seed(0))
     engine = Engine(model, precision=FAST, early_stop=False)
-    y = torch.cat(list(engine.predict([x]))).argmax(1)
+    y = torch.cat(list(engine.predict([x]))).argmax(1).cpu()
     started = time.perf_counter()
     for _ in engine.attack(attack, THREAT, [Job(torch.arange(count), x, y)]):
         pass
+    synchronise(engine.device)
     return time.perf_counter() - started
 
 
-def growth(*, quick: bool) -> str:
+def growth(*, quick: bool, device: str) -> str:
     """Cost over images, steps and classes: medians of three rounds, and multiples of the first row."""
     count = 128 if quick else 512
     cases = [(1, 10, 10), (2, 10, 10), (1, 20, 10), (1, 10, 100), (1, 10, 1000)]
     models = {
-        classes: build_model("preactresnet18", num_classes=classes, in_channels=3, width=0.25).eval()
+        classes: build_model("preactresnet18", num_classes=classes, in_channels=3, width=0.25).to(device).eval()
         for classes in (10, 100, 1000)
     }
     times_taken: dict[tuple[str, int], list[float]] = {}
@@ -59,9 +60,9 @@ def growth(*, quick: bool) -> str:
     return table("Cost of an evaluation, quarter-width PreActResNet-18, without early stopping", header, rows)
 
 
-def agreement(data: Images) -> str:
+def agreement(data: Images, device: str) -> str:
     """Number of images whose outcome differs between batch sizes."""
-    model = load_model(CHECKPOINTS / "cifar10-at.safetensors")
+    model = load_model(CHECKPOINTS / "cifar10-at.safetensors").to(device)
     by_batch = {}
     for batch in (128, 64, 96, 200):
         engine = Engine(model, precision=FAST, batch_size=batch)
@@ -80,11 +81,11 @@ def agreement(data: Images) -> str:
     return table("PGD-20 with bfloat16 gradients at several batch sizes, cifar10-at.safetensors", header, rows)
 
 
-def run(*, quick: bool) -> str:
+def run(*, quick: bool, device: str = "cpu") -> str:
     """Both tables."""
     try:
         data = load_data("cifar10", split="test", subset=128 if quick else 1000, download=False)
-        second = agreement(data)
+        second = agreement(data, device)
     except ClasswiseError as error:
         second = f"agreement between batch sizes was skipped: {error}\n"
-    return growth(quick=quick) + "\n" + second
+    return growth(quick=quick, device=device) + "\n" + second

@@ -31,12 +31,12 @@ def images(count: int) -> Images:
     return Images(x, torch.arange(count) % len(names), names, "random", "train")
 
 
-def prepared_trainer(recipe: str, width: float, data: Images, **overrides: Any) -> Trainer:
+def prepared_trainer(recipe: str, width: float, data: Images, device: str = "cpu", **overrides: Any) -> Trainer:
     """A trainer after one epoch of simulated accuracies, so that the radii of the classes differ."""
     fields = {"model.width": width, "precision": FAST, "data.validation": 0.1, **overrides}
     plan = Recipe.read(recipe, fields)
-    trainer = Trainer(plan, data, Run(Path(tempfile.mkdtemp())), "cpu", NullProgress())
-    signals = {"train.robust": torch.linspace(0.1, 0.9, data.num_classes)}
+    trainer = Trainer(plan, data, Run(Path(tempfile.mkdtemp())), device, NullProgress())
+    signals = {"train.robust": torch.linspace(0.1, 0.9, data.num_classes, device=device)}
     trainer.state.schedules = [
         schedule.after_epoch(state, signals, 0)
         for schedule, state in zip(trainer.parts.schedules, trainer.state.schedules, strict=True)
@@ -44,24 +44,58 @@ def prepared_trainer(recipe: str, width: float, data: Images, **overrides: Any) 
     return trainer
 
 
-class BaselineStep:
-    """AT + CCM as commonly implemented: float32, NCHW, ``loss.backward()`` in the attack, loops over images."""
+def network(width: float, classes: int = 10) -> nn.Module:
+    """A PreActResNet-18 with random weights."""
+    torch.manual_seed(0)
+    return build_model(
+        "preactresnet18",
+        num_classes=classes,
+        in_channels=3,
+        width=width,
+        mean=(0.4914, 0.4822, 0.4465),
+        std=(0.2471, 0.2435, 0.2616),
+    )
 
-    def __init__(self, width: float, data: Images) -> None:
-        torch.manual_seed(0)
-        self.model: nn.Module = build_model(
-            "preactresnet18",
-            num_classes=data.num_classes,
-            in_channels=3,
-            width=width,
-            mean=(0.4914, 0.4822, 0.4465),
-            std=(0.2471, 0.2435, 0.2616),
-        )
+
+class PlainStep:
+    """AT as commonly implemented: float32, NCHW, ``loss.backward()`` in the attack; without augmentation."""
+
+    def __init__(self, width: float, data: Images, device: str = "cpu", steps: int = 10) -> None:
+        self.steps = steps
+        self.model = network(width, data.num_classes).to(device)
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.1, momentum=0.9, weight_decay=5e-4)
-        self.radius = (0.5 + torch.linspace(0.1, 0.9, data.num_classes)) * 8 / 255
-        self.correct = torch.zeros(data.num_classes)
-        self.count = torch.zeros(data.num_classes)
         self.criterion = nn.CrossEntropyLoss()
+
+    def __call__(self, pixels: Tensor, y: Tensor) -> None:
+        self.update(pixels.float() / 255, y, 8 / 255)
+
+    def update(self, x: Tensor, y: Tensor, epsilon: Tensor | float) -> Tensor:
+        """Attack the images and update the weights; return the logits of the attacked images."""
+        self.model.eval()
+        attacked = (x + (2 * torch.rand_like(x) - 1) * epsilon).clamp(0, 1)
+        for _ in range(self.steps):
+            attacked.requires_grad_(True)
+            self.model.zero_grad()
+            self.criterion(self.model(attacked), y).backward()
+            assert attacked.grad is not None
+            moved = attacked.detach() + 2 / 255 * attacked.grad.sign()
+            attacked = torch.min(torch.max(moved, x - epsilon), x + epsilon).clamp(0, 1)
+        self.model.train()
+        self.optimizer.zero_grad()
+        logits: Tensor = self.model(attacked)
+        self.criterion(logits, y).backward()
+        self.optimizer.step()
+        return logits
+
+
+class BaselineStep(PlainStep):
+    """The same with CCM, augmentation and sums over classes, in loops over images."""
+
+    def __init__(self, width: float, data: Images, device: str = "cpu") -> None:
+        super().__init__(width, data, device)
+        self.radius = (0.5 + torch.linspace(0.1, 0.9, data.num_classes, device=device)) * 8 / 255
+        self.correct = torch.zeros(data.num_classes, device=device)
+        self.count = torch.zeros(data.num_classes, device=device)
 
     def crop_and_flip(self, x: Tensor) -> Tensor:
         padded = F.pad(x, (4, 4, 4, 4), mode="reflect")
@@ -74,36 +108,23 @@ class BaselineStep:
 
     def __call__(self, pixels: Tensor, y: Tensor) -> None:
         x = self.crop_and_flip(pixels.float() / 255)
-        epsilon = torch.zeros(len(x), 1, 1, 1)
+        epsilon = torch.zeros(len(x), 1, 1, 1, device=x.device)
         for i in range(len(x)):
             epsilon[i] = self.radius[y[i]]
-        self.model.eval()
-        attacked = (x + (2 * torch.rand_like(x) - 1) * epsilon).clamp(0, 1)
-        for _ in range(10):
-            attacked.requires_grad_(True)
-            self.model.zero_grad()
-            self.criterion(self.model(attacked), y).backward()
-            assert attacked.grad is not None
-            moved = attacked.detach() + 2 / 255 * attacked.grad.sign()
-            attacked = torch.min(torch.max(moved, x - epsilon), x + epsilon).clamp(0, 1)
-        self.model.train()
-        self.optimizer.zero_grad()
-        logits = self.model(attacked)
-        self.criterion(logits, y).backward()
-        self.optimizer.step()
-        prediction = logits.argmax(1)
+        prediction = self.update(x, y, epsilon).argmax(1)
         for i, label in enumerate(y):
             self.count[label] += 1
             self.correct[label] += float(prediction[i] == label)
 
 
-def step_against_baseline(width: float, rounds: int) -> str:
+def step_against_baseline(width: float, rounds: int, device: str) -> str:
     data = images(2 * BATCH)
-    ours = prepared_trainer("cfa-at", width, data)
-    baseline = BaselineStep(width, data)
-    rows, settings = torch.arange(BATCH), ours.class_settings()
+    ours = prepared_trainer("cfa-at", width, data, device)
+    baseline = BaselineStep(width, data, device)
+    rows, settings = torch.arange(BATCH, device=device), ours.class_settings()
     x, y = ours.train.x[rows], ours.train.y[rows]
-    timing = paired({"baseline": lambda: baseline(x, y), "ours": lambda: ours.train_step(rows, settings)}, rounds)
+    steps = {"baseline": lambda: baseline(x, y), "ours": lambda: ours.train_step(rows, settings)}
+    timing = paired(steps, rounds, device=device)
     low, high = timing.spread("baseline", "ours")
     return table(
         f"One step of AT + CFA, PreActResNet-18 at width {width:g}, batch {BATCH}",
@@ -119,13 +140,13 @@ def step_against_baseline(width: float, rounds: int) -> str:
     )
 
 
-def class_wise_overhead(width: float, rounds: int) -> str:
+def class_wise_overhead(width: float, rounds: int, device: str) -> str:
     """Plain AT and TRADES against CFA, the same with per-class radii and weights."""
     data = images(2 * BATCH)
-    rows = torch.arange(BATCH)
+    rows = torch.arange(BATCH, device=device)
     lines = []
     for plain, fair in (("at", "cfa-at"), ("trades", "cfa-trades")):
-        first, second = prepared_trainer(plain, width, data), prepared_trainer(fair, width, data)
+        first, second = prepared_trainer(plain, width, data, device), prepared_trainer(fair, width, data, device)
         before, after = first.class_settings(), second.class_settings()
         timing = paired(
             {
@@ -133,6 +154,7 @@ def class_wise_overhead(width: float, rounds: int) -> str:
                 fair: functools.partial(second.train_step, rows, after),
             },
             rounds,
+            device=device,
         )
         low, high = timing.spread(fair, plain)
         cost = timing.ratio(fair, plain) - 1
@@ -151,7 +173,10 @@ def class_wise_overhead(width: float, rounds: int) -> str:
     )
 
 
-def run(*, quick: bool) -> str:
+def run(*, quick: bool, device: str = "cpu") -> str:
     width = 0.25 if quick else 1.0
-    parts = [step_against_baseline(width, 3 if quick else 5), class_wise_overhead(0.25, 5 if quick else 15)]
+    parts = [
+        step_against_baseline(width, 3 if quick else 5, device),
+        class_wise_overhead(0.25, 5 if quick else 15, device),
+    ]
     return "\n".join(parts)

@@ -8,6 +8,8 @@ WORKERS ?= 2
 BENCH ?=
 # The tests whose line coverage is measured, by their markers.
 COVERED ?= not slow and not hostile
+# Options of the GPU benchmarks, such as --out build/gpu.
+GPU ?=
 # How many runs of two processes test-cluster starts, one after the other.
 RUNS ?= 100
 
@@ -20,7 +22,7 @@ works = $(shell $(PYTHON) -c "$(1)" >/dev/null 2>&1 && echo yes)
 RECENT = import sys; sys.exit(sys.version_info < (3, 11))
 VENV = import ensurepip, venv
 
-.PHONY: demo test test-fast test-oldest test-newest test-wheel test-cluster test-hostile coverage bench lint clean
+.PHONY: demo test test-fast test-oldest test-newest test-wheel test-cluster test-hostile coverage bench gpu lint clean
 
 demo: $(INSTALLED)
 	$(BIN)/classwise demo
@@ -66,6 +68,14 @@ test-cluster: $(INSTALLED)
 
 bench: $(INSTALLED) $(PEERS)
 	$(BIN)/python -m benchmarks $(BENCH)
+
+# With $(PYTHON) and its own PyTorch, not in .venv: parity with the CPU, then the benchmarks. The versions there are not
+# those of constraints.txt, so warnings are no errors.
+gpu: export PYTHONPATH := $(CURDIR)/src$(if $(PYTHONPATH),:$(PYTHONPATH))
+gpu:
+	@if $(PYTHON) -c "import sys, torch; sys.exit(not torch.cuda.is_available())" 2>/dev/null; then set -x; \
+	$(PYTHON) -m pytest -m gpu -W default tests/gpu && $(PYTHON) -m benchmarks gpu $(GPU); \
+	else echo "no CUDA device: the GPU tests and benchmarks were skipped ($(PYTHON) has no PyTorch that finds one)"; fi
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check

@@ -1,8 +1,15 @@
-"""Run benchmarks and print Markdown: ``python -m benchmarks [--quick] [NAME...]``; by default all but `LONG`."""
+"""Run benchmarks and print Markdown: ``python -m benchmarks [--quick] [NAME...]``; by default all but `LONG`.
+
+``python -m benchmarks gpu`` runs those of `benchmarks.gpu`, which have options of their own.
+"""
 
 from __future__ import annotations
 
+import argparse
 import sys
+from collections.abc import Sequence
+
+import torch
 
 from benchmarks import (
     ablation,
@@ -21,6 +28,9 @@ from benchmarks import (
     two_phase,
     worst_class,
 )
+from benchmarks.gpu import command
+from classwise.core.errors import ClasswiseError
+from classwise.core.precision import check_device
 
 ALL = {
     "training_step": training_step.run,
@@ -41,19 +51,36 @@ LONG = {"comparison": comparison.run, **{name: study.run for name, study in STUD
 """Benchmarks of hours or days, which run only if named."""
 REPORTS = {"comparison": comparison.report, **{name: study.report for name, study in STUDIES.items()}}
 """Functions that ``--report`` calls instead: they write the page of the finished runs."""
+ON_DEVICE = ("training_step", "evaluation", "audit-calls", "fusion", "scaling")
+"""Benchmarks with ``--device``; most others measure CPU seconds."""
 
 
-def main() -> None:
-    quick = "--quick" in sys.argv
-    selected = [name for name in sys.argv[1:] if not name.startswith("-")] or list(ALL)
-    known = REPORTS if "--report" in sys.argv else ALL | LONG
-    unknown = set(selected) - set(known)
-    if unknown:
-        sys.exit(f"unknown benchmark {min(unknown)!r}; known: {', '.join(known)}")
-    print(f"{evaluation.threads()}\n")
-    for name in selected:
-        print(known[name](quick=quick), flush=True)
+def main(arguments: Sequence[str]) -> int:
+    if arguments[:1] == ["gpu"]:
+        return command.main(arguments[1:])
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=(__doc__ or "").replace("`", ""))
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(['gpu', *ALL, *LONG])}")
+    parser.add_argument("--quick", action="store_true", help="small inputs and few rounds")
+    parser.add_argument("--report", action="store_true", help="write the page of the finished runs, without running")
+    parser.add_argument("--device", default="cpu", help=f"of {', '.join(ON_DEVICE)} [cpu]")
+    options = parser.parse_args(arguments)
+    selected = options.names or (list(ALL) if options.device == "cpu" else ON_DEVICE)
+    known = REPORTS if options.report else ALL | LONG
+    if unknown := set(selected) - set(known):
+        parser.error(f"unknown benchmark {min(unknown)!r}; known: {', '.join(known)}")
+    if options.device != "cpu" and (elsewhere := set(selected) - set(ON_DEVICE)):
+        parser.error(f"--device {options.device}: {min(elsewhere)!r} has no --device; known: {', '.join(ON_DEVICE)}")
+    try:
+        check_device(options.device)
+    except ClasswiseError as error:
+        parser.error(str(error))
+    place = {} if options.device == "cpu" else {"device": options.device}
+    name = torch.cuda.get_device_name(options.device) if options.device.startswith("cuda") else options.device
+    print(f"{evaluation.threads()}, device {name}\n")
+    for each in selected:
+        print(known[each](quick=options.quick, **place), flush=True)
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main(sys.argv[1:]))

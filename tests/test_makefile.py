@@ -1,4 +1,4 @@
-"""The Makefile reports an unsuitable Python in one line with the fix."""
+"""The Makefile reports an unsuitable Python in one line with the fix, and a GPU that is missing."""
 
 from __future__ import annotations
 
@@ -35,3 +35,38 @@ def test_an_unsuitable_python(tmp_path: Path, target: str, lacking: str, line: s
     assert len(output) == 1
     assert line in output[0]
     assert not (tmp_path / ".venv").exists()
+
+
+def make_gpu(python: Path, *options: str) -> subprocess.CompletedProcess[str]:
+    command = ["make", "--silent", "-C", str(ROOT), "gpu", f"PYTHON={python}", *options]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+def test_without_a_gpu_one_line_reports_what_is_skipped(tmp_path: Path) -> None:
+    python = fake_python(tmp_path, "is_available")
+    done = make_gpu(python)
+    assert done.returncode == 0
+    assert done.stderr == ""
+    assert done.stdout == (
+        f"no CUDA device: the GPU tests and benchmarks were skipped ({python} has no PyTorch that finds one)\n"
+    )
+
+
+def test_packages_brought_along_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    python = tmp_path / "python3"
+    python.write_text('#!/bin/sh\necho "$PYTHONPATH"\n')
+    python.chmod(0o755)
+    monkeypatch.setenv("PYTHONPATH", "/wheels")
+    assert set(make_gpu(python).stdout.split()) == {f"{ROOT}/src:/wheels"}
+    monkeypatch.delenv("PYTHONPATH")
+    assert set(make_gpu(python).stdout.split()) == {f"{ROOT}/src"}
+
+
+@pytest.mark.parametrize(("lacking", "status"), [("nothing", 0), ("pytest", 2), ("benchmarks", 2)])
+def test_with_a_gpu_the_benchmarks_follow_the_tests(tmp_path: Path, lacking: str, status: int) -> None:
+    python = fake_python(tmp_path, lacking)
+    done = make_gpu(python, "GPU=--out build/gpu")
+    assert done.returncode == status
+    run = [line.removeprefix(f"+ {python} ") for line in done.stderr.splitlines() if line.startswith("+")]
+    commands = ["-m pytest -m gpu -W default tests/gpu", "-m benchmarks gpu --out build/gpu"]
+    assert run == commands[: 1 if lacking == "pytest" else 2]

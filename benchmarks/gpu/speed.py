@@ -1,0 +1,290 @@
+"""Speed: training steps, passes, steps of attacks, and AutoAttack, on a PreActResNet-18 for 32x32 images."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils.flop_counter import FlopCounterMode
+
+from benchmarks.gpu.ceilings import MATRIX, tf32
+from benchmarks.gpu.cells import Result, Stage, Timer
+from benchmarks.pairing import table
+from benchmarks.training_step import FAST as FAST_FIELDS
+from benchmarks.training_step import PlainStep, network, prepared_trainer
+from benchmarks.training_step import images as random_images
+from classwise.attacks import ATTACKS
+from classwise.attacks.autoattack import AutoAttack
+from classwise.attacks.engine import Engine, Job
+from classwise.attacks.engine.passes import Passes, value_and_gradient
+from classwise.core.config import make
+from classwise.core.float32 import true_float32
+from classwise.core.precision import EXACT, FAST
+from classwise.core.threat import Threat
+
+EPOCH = 50_000
+"""Images of an epoch."""
+COUNTED = 4
+"""Images of the training step whose operations are counted."""
+
+
+@dataclass(frozen=True)
+class Size:
+    """Sizes of the computations.
+
+    Args:
+        width: of the network.
+        classes: of the network.
+        batches: batches of the training step.
+        pgd: steps of its attack.
+        batch: batch of the passes and of the steps of attacks.
+        attacks: specs of the attacks whose steps are timed.
+        images: images of AutoAttack.
+        steps: largest number of steps of its attacks.
+        rounds: of each measurement.
+    """
+
+    width: float = 1.0
+    classes: int = 10
+    batches: tuple[int, ...] = (128, 256, 512)
+    pgd: int = 10
+    batch: int = 1024
+    attacks: tuple[str, ...] = ("apgd-ce:steps=20", "fab-t:steps=20,targets=1", "square:steps=100")
+    images: int = 1000
+    steps: int = 5000
+    rounds: int = 15
+
+
+QUICK = Size(0.0625, 4, (4,), 1, 8, ("apgd-ce:steps=2", "fab-t:steps=1,targets=1", "square:steps=2"), 8, 1, 1)
+
+
+# Training steps
+
+Step = Callable[[], object]
+MakeStep = Callable[[Size, int, str], Step]
+"""Makes a training step from the sizes, the number of images of a batch, and the device."""
+
+
+def plain(context: Callable[[torch.device], contextlib.AbstractContextManager[None]]) -> MakeStep:
+    """A loop without classwise, in the arithmetic of the context."""
+
+    def make_step(size: Size, batch: int, device: str) -> Step:
+        data = random_images(batch).to(device)
+        step = PlainStep(size.width, data, device, size.pgd)
+
+        def run() -> None:
+            with context(torch.device(device)):
+                step(data.x, data.y)
+
+        return run
+
+    return make_step
+
+
+def trainer(**precision: Any) -> MakeStep:
+    """A step of the trainer in a precision of the recipe."""
+
+    def make_step(size: Size, batch: int, device: str) -> Step:
+        if precision.get("compile"):
+            torch.compiler.reset()  # the limit on recompilations counts those of earlier cells
+        data = random_images(max(40, 2 * batch))
+        fields = {"precision": precision, "batch_size": batch, "attack.steps": size.pgd}
+        trainer = prepared_trainer("at", size.width, data, device, **fields)
+        rows, settings = torch.arange(batch, device=device), trainer.class_settings()
+        return functools.partial(trainer.train_step, rows, settings)
+
+    return make_step
+
+
+VARIANTS: dict[str, MakeStep] = {
+    "plain loop, TF32": plain(tf32),
+    "plain loop, float32": plain(true_float32),
+    "eager": trainer(**FAST_FIELDS),
+    "compile": trainer(**FAST_FIELDS, compile=True),
+}
+"""Ways to run a training step; the time of each is compared with that of the first."""
+COUNTED_VARIANT = "eager"
+
+
+def training_step(timer: Timer, size: Size, variant: str, batch: int, rate: float | None) -> Result:
+    """Seconds of a step of AT, and the operations of a step without gradients that are not used."""
+    flops = batch * operations(size, timer.device)
+    step = VARIANTS[variant](size, batch, timer.device)
+    return {
+        "variant": variant,
+        "batch": batch,
+        "attack steps": size.pgd,
+        "flops": flops,
+        "rate": rate,
+        **timer.seconds(step, size.rounds),
+    }
+
+
+@functools.cache
+def operations(size: Size, device: str) -> int:
+    """Floating-point operations of a training step per image; a multiplication and an addition are 2."""
+    with FlopCounterMode(display=False) as counter:
+        VARIANTS[COUNTED_VARIANT](size, COUNTED, device)()
+    return int(counter.get_total_flops()) // COUNTED
+
+
+# Passes and attacks
+
+PASSES = {
+    "float32": EXACT,
+    "bfloat16, fused": FAST,
+    "bfloat16, compiled": dataclasses.replace(FAST, compile=True),
+}
+
+
+def model(size: Size, device: str) -> nn.Module:
+    return network(size.width, size.classes).to(device).eval()
+
+
+def batch_of(count: int) -> Tensor:
+    return torch.rand(count, 3, 32, 32, generator=torch.Generator().manual_seed(0))
+
+
+def passes(timer: Timer, size: Size, variant: str) -> Result:
+    """Images per second of passes, without and with the gradient of the image."""
+    precision = PASSES[variant]
+    if precision.compile:
+        torch.compiler.reset()
+    x = batch_of(size.batch).to(timer.device)
+    with Passes(model(size, timer.device), precision, size.batch).for_gradients(x, precise=False) as forward:
+
+        def without_gradient() -> None:
+            with torch.no_grad():
+                forward(x)
+
+        def with_gradient() -> None:
+            value_and_gradient(forward, x, lambda logits: logits.logsumexp(1))
+
+        with forward.arithmetic():
+            timing = timer.paired({"forward": without_gradient, "with gradient": with_gradient}, 2 * size.rounds)
+    rates = {name: size.batch / timing.median(name) for name in timing.seconds}
+    return {"batch": size.batch, "images/s": rates, "rounds": timing.rounds, "planned": 2 * size.rounds}
+
+
+def attack_step(timer: Timer, size: Size, spec: str) -> Result:
+    """Images per second and step of an attack that never stops early, its start and verification included."""
+    attack, x = make(ATTACKS, spec), batch_of(size.batch)
+    engine = Engine(model(size, timer.device), precision=FAST, batch_size=size.batch, early_stop=False)
+    job = Job(torch.arange(size.batch), x, torch.cat(list(engine.predict([x]))).argmax(1).cpu())
+
+    def run() -> None:
+        for _ in engine.attack(attack, Threat("Linf", 8 / 255), [job]):
+            pass
+
+    timed = timer.seconds(run, -(-size.rounds // 2))
+    rate = size.batch * attack.length / timed["seconds"]
+    return {"spec": spec, "batch": size.batch, "steps": attack.length, "images/s": rate, **timed}
+
+
+def autoattack(timer: Timer, size: Size) -> Result:
+    """AutoAttack at a radius of 1e-6 on images of which every second one is misclassified, and no other can be.
+
+    A first run has a tenth of the steps. It predicts how many images fit into the time limit.
+    """
+    network, x = model(size, timer.device), batch_of(size.images)
+    y = torch.cat(list(Engine(network).predict([x]))).argmax(1).cpu()
+    y[::2] = (y[::2] + 1) % size.classes
+
+    def run(images: int, divisor: int) -> tuple[float, int]:
+        suite, returned = AutoAttack(network, eps=1e-6, precision=FAST), x[:images]
+        for name, attack in suite.attacks.items():
+            member: Any = attack
+            steps = max(1, min(member.steps // divisor, size.steps))
+            suite.attacks[name] = dataclasses.replace(member, steps=steps)
+
+        def call() -> None:
+            nonlocal returned
+            returned = suite.run_standard_evaluation(x[:images], y[:images], bs=max(1, images // 2))
+
+        seconds = timer.paired({"": call}, 1, warm_up=0).median("")
+        return seconds, int((returned[1::2] == x[1:images:2]).flatten(1).all(1).sum())
+
+    tenth, _ = run(size.images, 10)
+    images = min(size.images, max(32, int(size.images * timer.remaining / (10 * tenth))))
+    seconds, survivors = run(images, 1)
+    return {"seconds": seconds, "images": images, "planned images": size.images, "survivors": survivors}
+
+
+# The stage
+
+
+def stage(size: Size, rate: float | None) -> Stage:
+    """The stage.
+
+    Args:
+        size: the sizes.
+        rate: the measured rate of matrix products, TFLOP/s.
+    """
+    cells: dict[str, Callable[[Timer], Result]] = {
+        f"training step, {variant}, batch {batch}": functools.partial(
+            training_step, size=size, variant=variant, batch=batch, rate=rate
+        )
+        for batch in size.batches
+        for variant in VARIANTS
+    }
+    cells |= {f"passes, {variant}": functools.partial(passes, size=size, variant=variant) for variant in PASSES}
+    cells |= {f"attack, {spec}": functools.partial(attack_step, size=size, spec=spec) for spec in size.attacks}
+    cells["AutoAttack"] = functools.partial(autoattack, size=size)
+    return Stage("speed", "Speed of the GPU", cells, tables)
+
+
+def tables(results: Mapping[str, Result]) -> str:
+    """The tables of the finished cells."""
+    parts = ["PreActResNet-18 with random weights, random 32x32 images. Medians over the rounds.\n"]
+    steps = [result for name, result in results.items() if name.startswith("training step")]
+    if steps:
+        header = ["batch", "step", "seconds", "times the first", "TFLOP/s", "of the ceiling", "seconds per epoch"]
+        parts.append(
+            table(f"A step of AT with PGD-{steps[0]['attack steps']}", header, [_row(step, steps) for step in steps])
+        )
+        parts.append(
+            "Operations are those of the eager step, in which the attack needs no gradients of the weights. The "
+            f"ceiling is the measured rate of matrix products in {MATRIX}. An epoch has {EPOCH:,} images. The plain "
+            "loops are in NCHW and augment nothing.\n"
+        )
+    rates = {name.partition(", ")[2]: each for name, each in results.items() if name.startswith("passes")}
+    if rates:
+        batch = next(iter(rates.values()))["batch"]
+        rows = [[name, *(f"{rate:,.0f}" for rate in each["images/s"].values())] for name, each in rates.items()]
+        parts.append(table(f"Passes, images/s, batch {batch:,}", ["pass", "forward", "with gradient"], rows))
+    attacks = [result for name, result in results.items() if name.startswith("attack")]
+    if attacks:
+        rows = [
+            [f"`{each['spec']}`", f"{each['seconds']:.3f}", f"{each['steps']}", f"{each['images/s']:,.0f}"]
+            for each in attacks
+        ]
+        title = f"Steps of attacks without early stopping, batch {attacks[0]['batch']:,}"
+        parts.append(table(title, ["attack", "seconds", "steps", "images x steps per second"], rows))
+    if found := results.get("AutoAttack"):
+        row = [f"{found['images']:,} of {found['planned images']:,}", f"{found['survivors']:,}"]
+        row += [f"{found['seconds']:.1f}", f"{found['images'] / found['seconds']:,.1f}"]
+        header = ["images", "survivors", "seconds", "images/s"]
+        parts.append(table("AutoAttack, half of the images misclassified without an attack", header, [row]))
+    return "\n".join(parts)
+
+
+def _row(step: Result, steps: list[Result]) -> list[str]:
+    first = next(iter(VARIANTS))
+    plain_step = next((each for each in steps if (each["variant"], each["batch"]) == (first, step["batch"])), None)
+    rate = step["flops"] / step["seconds"] / 1e12
+    return [
+        f"{step['batch']}",
+        step["variant"],
+        f"{step['seconds']:.4f}",
+        "" if plain_step is None else f"{plain_step['seconds'] / step['seconds']:.2f}",
+        f"{rate:,.1f}",
+        "" if step["rate"] is None else f"{rate / step['rate']:.1%}",
+        f"{math.ceil(EPOCH / step['batch']) * step['seconds']:,.1f}",
+    ]

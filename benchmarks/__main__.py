@@ -22,6 +22,7 @@ from benchmarks import (
     interval_coverage,
     methods,
     scaling,
+    streams,
     strength,
     training_length,
     training_step,
@@ -44,6 +45,7 @@ ALL = {
     "worst-class": worst_class.run,
     "two-phase": two_phase.run,
     "scaling": scaling.run,
+    "streams": streams.run,
     "interval-coverage": interval_coverage.run,
 }
 STUDIES = {study.name: study for study in (ablation.STUDY, training_length.STUDY)}

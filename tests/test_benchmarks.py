@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from benchmarks import audit_calls, interval_coverage, two_phase
+from benchmarks import audit_calls, interval_coverage, streams, two_phase
 from benchmarks.comparison.page import over_seeds
 from benchmarks.methods import counted, methods, trainer_in_last_epoch
 from benchmarks.pairing import paired
@@ -220,3 +220,12 @@ def test_a_trial_of_the_audit_calls_writes_no_page(tmp_path: Path, monkeypatch: 
 def test_audit_calls_are_skipped_without_the_other_library(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "torchattacks", None)
     assert "were skipped" in audit_calls.run(quick=True)
+
+
+@pytest.mark.slow
+def test_the_audits_of_streams_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in (("SIDES", (40, 30)), ("SIZE", 16), ("RESIZE", 20), ("CLASSES", 3)):
+        monkeypatch.setattr(streams, name, value)
+    streams.write(tmp_path, 7)
+    assert len(list((tmp_path / "images" / "0000").iterdir())) == 3
+    assert all(case(tmp_path) > 0 for case in streams.CASES.values())

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from classwise.core.threat import Threat as Threat
     from classwise.data.images import Images as Images
     from classwise.data.loading import load_data as load_data
+    from classwise.data.loading import stream_data as stream_data
     from classwise.models import Normalized as Normalized
     from classwise.models import load_model as load_model
     from classwise.reporting import report as report
@@ -58,6 +59,7 @@ _PUBLIC = {
     "metrics": "classwise.stats.metrics",
     "report": "classwise.reporting.pages",
     "robustness_curve": "classwise.auditing.curve.search",
+    "stream_data": "classwise.data.loading",
     "train": "classwise.training.train",
 }
 """Public names and the modules that define them; ``metrics`` is a module."""

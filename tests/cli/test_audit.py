@@ -15,9 +15,11 @@ import classwise as cw
 from classwise.attacks import suites
 from classwise.auditing.result import Audit
 from classwise.cli import console
-from classwise.models import save_weights
+from classwise.data import loading
+from classwise.models import build_model, save_weights
 from classwise.stats.bounds import MEASURES
 
+from ..data.test_encoded import folder
 from .conftest import QUICK, Classwise
 
 FAST = ["--attack=pgd:steps=3", "--attack=fgsm"]
@@ -301,3 +303,22 @@ def test_settle_is_in_points(classwise: Classwise, points: str) -> None:
     said = classwise("audit", "runs/none", "--attack=autoattack", f"--settle={points}")
     assert said.status == 2
     assert f"--settle {points} must be a number of percentage points above 0" in said.err
+
+
+@pytest.mark.slow
+def test_many_large_images_are_read_while_they_are_attacked(
+    classwise: Classwise, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = folder(tmp_path / "photos", count=40)
+    model = build_model("small-cnn", num_classes=2, in_channels=3, width=0.1)
+    save_weights(tmp_path / "model.safetensors", model)
+    command = ["audit", tmp_path / "model.safetensors", f"--data={source}", "--data-set=size=8", "--threat=Linf:0.1"]
+    audits = []
+    for limit in (1 << 30, 1):
+        monkeypatch.setattr(loading, "LARGE_BYTES", limit)
+        said = classwise(*command, "--attack=fgsm", f"--out={tmp_path / str(limit)}")
+        assert said.status == 0, said.err
+        audits.append(Audit.load(tmp_path / str(limit)))
+    assert audits[1].by_class.equals(audits[0].by_class)
+    assert audits[1].outcomes.meta.images == 40
+    assert audits[1].outcomes.meta.data_hash not in ("", audits[0].outcomes.meta.data_hash)  # that of a stream

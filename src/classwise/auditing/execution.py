@@ -34,7 +34,6 @@ from classwise.core.environment import environment
 from classwise.core.errors import ClasswiseError
 from classwise.core.ownership import owned
 from classwise.core.progress import Progress
-from classwise.data.images import Images
 from classwise.data.loading import named_set
 from classwise.data.stream import Stream
 
@@ -297,6 +296,6 @@ def _probe(runner: Runner, ready: Prepared) -> Probe | None:
     if runner.sample_radius is not None:
         threat = threat.with_epsilon(runner.sample_radius)
     sample = type(runner.sample)(*(tensor.to(runner.engine.device) for tensor in runner.sample))
-    known = named_set(ready.source) if isinstance(ready.source, Images) else None
+    known = named_set(ready.source)
     scale = None if known is None else InputScale(known.mean, known.std)
     return Probe(runner.engine, sample, threat, runner.plan.precision, scale, gradients=not ready.no_gradient)

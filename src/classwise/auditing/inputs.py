@@ -71,7 +71,7 @@ def usual_radius(source: Images | Stream, norm: str) -> float:
     Raises:
         ClasswiseError: if the data set has no usual radius in this norm.
     """
-    known = named_set(source) if isinstance(source, Images) else None
+    known = named_set(source)
     usual = None if known is None else Threat.parse(known.threat)
     if usual is None or usual.norm != norm or isinstance(usual.epsilon, Tensor):
         raise ClasswiseError(f"data set {source.name!r} has no usual {norm} radius; give the largest radius to search")
@@ -85,7 +85,7 @@ def threat_for(source: Images | Stream, threat: Threat | str | None) -> Threat:
         ClasswiseError: if the data have no usual threat, or per-image radii do not match the images.
     """
     if threat is None:
-        known = named_set(source) if isinstance(source, Images) else None
+        known = named_set(source)
         if known is None:
             raise ClasswiseError(f"data set {source.name!r} has no usual threat; give one, such as threat='Linf:8/255'")
         return Threat.parse(known.threat)
@@ -204,7 +204,7 @@ def pieces_of(data: Images | Stream, batch_size: int) -> Iterator[Images]:
         yield data
         return
     blocks: list[Batch] = []
-    for block in data.batches(batch_size):
+    for block in data.blocks(batch_size):
         blocks.append(block)
         if sum(each.x.nbytes for each in blocks) >= PIECE_BYTES:
             yield _piece(data, blocks)

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from classwise.auditing.thresholds import Threshold
     from classwise.core.threat import Threat as Ball
     from classwise.data.images import Images
+    from classwise.data.stream import Stream
     from classwise.training.folder import Run
 
 
@@ -144,7 +145,7 @@ def audit(
     ball = threat_of(threat, run)
     with launched() as processes:
         settings["device"] = check_device(local_device(attacks.device))
-        images = data.load(run, attacks.seed)
+        images = data.open(run, attacks.seed)
         if seeds:
             settings |= limits | {"out": out, "name": f"{images.name}-{images.split}"}
             audit_all_seeds(seeds, images, ball, attacks.suite, thresholds, settings, json=json)
@@ -175,7 +176,7 @@ def _settle(points: float | None) -> float | None:
     return None if points is None else points / 100
 
 
-def _place(model: ModelSource, run: Run | None, images: Images, out: Path | None) -> Path:
+def _place(model: ModelSource, run: Run | None, images: Images | Stream, out: Path | None) -> Path:
     """The folder of an audit."""
     checkpoint = Path(model.model).stem if run is not None and Path(model.model).is_file() else ""
     name = "-".join(filter(None, (images.name, images.split, checkpoint)))
@@ -184,7 +185,7 @@ def _place(model: ModelSource, run: Run | None, images: Images, out: Path | None
 
 def _run(
     network: nn.Module | str,
-    images: Images,
+    images: Images | Stream,
     threat: Ball | None,
     attacks: list[str] | None,
     settings: dict[str, Any],
@@ -251,7 +252,7 @@ def _thresholds(texts: list[str] | None, suite: Suite) -> dict[str, Threshold]:
 
 def _estimate(
     network: nn.Module | str,
-    images: Images,
+    images: Images | Stream,
     threat: Ball | None,
     attacks: list[str] | None,
     settings: dict[str, Any],

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from classwise.core.threat import Threat
     from classwise.data.images import Images
+    from classwise.data.stream import Stream
     from classwise.training.folder import Run
 
 
@@ -104,7 +105,7 @@ class ModelSource:
             )
         return self.run(needed=needed)
 
-    def load(self, images: Images, device: str) -> nn.Module | str:
+    def load(self, images: Images | Stream, device: str) -> nn.Module | str:
         """The model, or its path where the evaluation needs to know the run.
 
         Raises:
@@ -151,6 +152,22 @@ class DataSource:
         """
         from classwise.data.loading import load_data
 
+        source, options = self._source(run)
+        return load_data(source, split=self.split, subset=self.subset, seed=seed, **options)
+
+    def open(self, run: Run | None, seed: int) -> Images | Stream:
+        """As `load`, but many large images are decoded while they are used (`classwise.data.loading.open_data`).
+
+        Raises:
+            ClasswiseError: as `load`.
+        """
+        from classwise.data.loading import open_data
+
+        source, options = self._source(run)
+        return open_data(source, split=self.split, subset=self.subset, seed=seed, **options)
+
+    def _source(self, run: Run | None) -> tuple[str, dict[str, Any]]:
+        """The name or path of the data, and the options to read it with."""
         chosen: dict[str, Any] = {}
         data, root = self.data, self.root
         if data is None:
@@ -158,8 +175,7 @@ class DataSource:
                 raise ClasswiseError("--data is required, such as --data cifar10 or --data photos/")
             data, root = run.recipe.data.name, root or run.recipe.data.root
             chosen |= run.recipe.data.options
-        chosen |= pairs(self.data_set, "--data-set")
-        return load_data(data, split=self.split, root=root, subset=self.subset, seed=seed, **chosen)
+        return data, {**chosen, **pairs(self.data_set, "--data-set"), "root": root}
 
 
 @dataclass(frozen=True)

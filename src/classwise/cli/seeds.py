@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from classwise.cli.inputs import ModelSource
     from classwise.core.threat import Threat
     from classwise.data.images import Images
+    from classwise.data.stream import Stream
     from classwise.training.folder import Run
 
 
@@ -40,7 +41,7 @@ def refuse_for_seeds(model: ModelSource, **given: object) -> None:
 
 def audit_all_seeds(
     runs: list[Run],
-    images: Images,
+    images: Images | Stream,
     threat: Threat | None,
     attacks: list[str] | None,
     thresholds: Mapping[str, Threshold],

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from classwise.data.images import Images as Images
     from classwise.data.loading import load_data as load_data
     from classwise.data.loading import named_set as named_set
+    from classwise.data.loading import stream_data as stream_data
     from classwise.data.sets.base import DataSet as DataSet
     from classwise.data.splits import load_split as load_split
     from classwise.data.splits import save_split as save_split
@@ -71,6 +72,7 @@ _PUBLIC = {
     "save_split": "splits",
     "stratified_split": "splits",
     "stratified_subset": "splits",
+    "stream_data": "loading",
     "superclass_of": "derived",
     "white_background": "derived",
     "without_class": "derived",

@@ -1,21 +1,25 @@
-"""`load_data`: load a named data set, a file or a folder into memory."""
+"""Load a named data set, a file or a folder into memory, or decode its images while they are used."""
 
 from __future__ import annotations
 
 import logging
+import math
 import os
 import tarfile
 import tempfile
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from classwise.core.config import build
 from classwise.core.errors import ClasswiseError, DataNotFoundError, unknown
+from classwise.data.encoded import EncodedImages
 from classwise.data.formats import FORMATS
+from classwise.data.formats.base import EncodedFormat, Format
 from classwise.data.images import Images
 from classwise.data.sets import DATA
 from classwise.data.sets.base import DataSet
 from classwise.data.splits import stratified_subset
+from classwise.data.stream import Stream
 
 logger = logging.getLogger(__name__)
 
@@ -23,6 +27,8 @@ CACHE = Path("~/.cache/classwise")
 SYSTEM = Path("/usr/share/datasets")
 TIMEOUT = 20
 """Timeout of a download, in seconds."""
+LARGE_BYTES = 1 << 30
+"""Size of decoded images above which `open_data` decodes them while they are used."""
 
 
 def load_data(
@@ -64,6 +70,108 @@ def load_data(
         >>> cw.load_data("digits", split="test", subset=100)
         Images(digits test: 100 of 1x8x8, 10 classes, torch.uint8, cpu)
     """
+    found = _find(source, root, data_format, options)
+    if isinstance(found, DataSet):
+        images = _load_named(found, split, root, download)
+    else:
+        images = found.format.read(found.path, split)
+    return images if subset is None else images.take(stratified_subset(images.y, subset, seed))
+
+
+def stream_data(
+    source: str | os.PathLike[str],
+    *,
+    split: str = "test",
+    root: str | os.PathLike[str] | None = None,
+    workers: int | None = None,
+    data_format: str | None = None,
+    **options: Any,
+) -> Stream:
+    """Open a folder of images, tar files in the layout of WebDataset, or ImageNet as a `Stream`.
+
+    Threads decode images while earlier ones are attacked. An audit holds one piece of the images in memory, and at most
+    `classwise.data.encoded.AHEAD_BYTES` of images that wait. The order of the images does not depend on the workers.
+
+    Args:
+        source: as in `load_data`.
+        split: as in `load_data`.
+        root: as in `load_data`.
+        workers: number of threads that decode; None: one per CPU core, at most 16.
+        data_format: as in `load_data`.
+        **options: options of the file format, such as ``size=224, resize=256``.
+
+    Returns:
+        The stream. Images are RGB if any of them has colours.
+
+    Raises:
+        ClasswiseError: as in `load_data`, or if the data are not separate encoded images.
+
+    Example:
+        >>> import tempfile
+        >>> from pathlib import Path
+        >>> import classwise as cw
+        >>> from PIL import Image
+        >>> folder = Path(tempfile.mkdtemp(), "photos")
+        >>> for name in ("cat", "dog"):
+        ...     (folder / name).mkdir(parents=True)
+        ...     Image.new("RGB", (40, 30)).save(folder / name / "one.png")
+        >>> stream = cw.stream_data(folder, size=24)
+        >>> stream.expected, stream.shape, stream.class_names
+        (2, (3, 24, 24), ('cat', 'dog'))
+    """
+    encoded = _encoded(_find(source, root, data_format, options), split, root)
+    if encoded is None:
+        raise ClasswiseError(
+            f"the images of {os.fspath(source)!r} cannot be decoded one by one; use load_data, which reads all of them"
+        )
+    return encoded.stream(workers)
+
+
+def open_data(
+    source: str | os.PathLike[str],
+    *,
+    split: str = "test",
+    root: str | os.PathLike[str] | None = None,
+    subset: int | None = None,
+    seed: int = 0,
+    **options: Any,
+) -> Images | Stream:
+    """As `load_data`, but encoded images of more than `LARGE_BYTES` are opened as by `stream_data`.
+
+    Args:
+        source: as in `load_data`.
+        split: as in `load_data`.
+        root: as in `load_data`.
+        subset: as in `load_data`; a subset is always loaded.
+        seed: as in `load_data`.
+        **options: as in `load_data`.
+
+    Raises:
+        ClasswiseError: as in `load_data`.
+    """
+    if subset is None:
+        encoded = _encoded(_find(source, root, None, options), split, root)
+        if encoded is not None and len(encoded) * math.prod(encoded.shape()) > LARGE_BYTES:
+            stream = encoded.stream()
+            logger.info("%s: %d images are decoded while they are used", stream.name, len(encoded))
+            return stream
+    return load_data(source, split=split, root=root, subset=subset, seed=seed, **options)
+
+
+class _Path(NamedTuple):
+    """A file or folder and its format."""
+
+    path: Path
+    format: Format
+
+
+def _find(
+    source: str | os.PathLike[str],
+    root: str | os.PathLike[str] | None,
+    data_format: str | None,
+    options: dict[str, Any],
+) -> DataSet | _Path:
+    """The named data set, or the path and its format."""
     text = os.fspath(source)
     for what, value in (("data", text), ("root", "" if root is None else os.fspath(root))):
         if "\0" in value:
@@ -73,13 +181,22 @@ def load_data(
         if data_format is not None or options:
             option = "data_format" if data_format is not None else next(iter(options))
             raise ClasswiseError(f"data set {text!r} has no option {option!r}; options apply to files and folders")
-        images = _load_named(DATA.load(text)(), split, root, download)
-    else:
-        if not path.exists():
-            is_name = text == path.name and not path.suffix
-            raise unknown("data set", text, DATA) if is_name else ClasswiseError(f"there is no file or folder {text}")
-        images = _load_path(path, split, data_format, options)
-    return images if subset is None else images.take(stratified_subset(images.y, subset, seed))
+        return DATA.load(text)()
+    if not path.exists():
+        is_name = text == path.name and not path.suffix
+        raise unknown("data set", text, DATA) if is_name else ClasswiseError(f"there is no file or folder {text}")
+    name = data_format or _recognise(path)
+    return _Path(path, build(FORMATS.load(name), options, f"data format {name!r}"))
+
+
+def _encoded(found: DataSet | _Path, split: str, root: str | os.PathLike[str] | None) -> EncodedImages | None:
+    """The encoded images of a data set or path; None if they are not separate."""
+    if isinstance(found, _Path):
+        return found.format.encoded(found.path, split) if isinstance(found.format, EncodedFormat) else None
+    if split not in found.splits:
+        raise unknown(f"split of {found.name}", split, found.splits)
+    candidates = (found.encoded(directory, split) for directory in data_directories(root))
+    return next((encoded for encoded in candidates if encoded is not None), None)
 
 
 def data_directories(root: str | os.PathLike[str] | None = None) -> list[Path]:
@@ -143,15 +260,10 @@ def _unpack(archive: Path, folder: Path) -> None:
             item.rename(folder / item.name)
 
 
-def named_set(data: Images) -> type[DataSet] | None:
+def named_set(data: Images | Stream) -> type[DataSet] | None:
     """The registered data set with the name, classes and shape of the images, which has their mean and usual threat."""
     named = DATA.load(data.name) if data.name in DATA else None
     return named if named and (named.class_names, named.shape) == (data.class_names, data.shape) else None
-
-
-def _load_path(path: Path, split: str, data_format: str | None, options: dict[str, Any]) -> Images:
-    name = data_format or _recognise(path)
-    return build(FORMATS.load(name), options, f"data format {name!r}").read(path, split)
 
 
 def _recognise(path: Path) -> str:

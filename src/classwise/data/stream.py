@@ -22,7 +22,7 @@ from classwise.data.images import Batch, Images, as_labels, as_pixels, as_tensor
 logger = logging.getLogger(__name__)
 
 Piece = tuple[Tensor, Tensor]
-"""Images in [0, 1], float32 (N, C, H, W), and labels, int64 (N,)."""
+"""Images (N, C, H, W), uint8 or float32 in [0, 1], and labels, int64 (N,)."""
 
 
 class Stream:
@@ -39,6 +39,7 @@ class Stream:
         split: "train", "test", ... or empty.
         superclasses: the superclass of each class, or None.
         superclass_names: one name per superclass.
+        shape: channels, height and width of each image, or None if they are unknown.
     """
 
     def __init__(
@@ -49,6 +50,7 @@ class Stream:
         split: str = "",
         superclasses: Sequence[int] | None = None,
         superclass_names: Sequence[str] = (),
+        shape: tuple[int, int, int] | None = None,
     ) -> None:
         """Wrap a source without reading from it.
 
@@ -63,6 +65,7 @@ class Stream:
         self.split = split
         self.superclasses = tuple(superclasses) if superclasses is not None else None
         self.superclass_names = tuple(superclass_names)
+        self.shape = shape
         self._source: Any = source
         self._device = torch.device("cpu")
         self._spent = False
@@ -103,12 +106,22 @@ class Stream:
             ClasswiseError: for an item that is not (x, y), pixels outside [0, 1], a label outside the classes, images
                 of different sizes, no images, or a second pass over an iterator.
         """
+        for index, x, y in self.blocks(size):
+            yield Batch(index, to_unit(x) if x.dtype == torch.uint8 else x, y)
+
+    def blocks(self, size: int) -> Iterator[Batch]:
+        """As `batches`, but the pixels have their stored type, uint8 or float32.
+
+        Raises:
+            ClasswiseError: as `batches`.
+        """
         if size < 1:
             raise ClasswiseError(f"batch size {size}: must be at least 1")
         pixels, labels = hashlib.sha256(), hashlib.sha256()
         start = 0
         for x, y in _rebatch(self._pieces(), size):
-            pixels.update(x.contiguous().numpy().data)
+            unit = to_unit(x) if x.dtype == torch.uint8 else x
+            pixels.update(unit.contiguous().numpy().data)
             labels.update(y.numpy().data)
             index = torch.arange(start, start + len(y))
             start += len(y)
@@ -189,13 +202,20 @@ def _rebatch(pieces: Iterator[Piece], size: int) -> Iterator[Piece]:
         pending.append(piece)
         count += len(piece[1])
         if count >= size:
-            x, y = (torch.cat(parts) for parts in zip(*pending, strict=True))
+            x, y = _joined(pending)
             whole = count - count % size
             yield from ((x[at : at + size], y[at : at + size]) for at in range(0, whole, size))
             pending, count = [(x[whole:], y[whole:])], count - whole
     if count:
-        x, y = (torch.cat(parts) for parts in zip(*pending, strict=True))
-        yield x, y
+        yield _joined(pending)
+
+
+def _joined(pieces: Sequence[Piece]) -> Piece:
+    """All images and labels; in float32 if some images are not uint8."""
+    x, y = zip(*pieces, strict=True)
+    if len({each.dtype for each in x}) > 1:
+        x = tuple(to_unit(each) if each.dtype == torch.uint8 else each for each in x)
+    return torch.cat(x), torch.cat(y)
 
 
 def _as_piece(item: Any, where: str) -> Piece:
@@ -204,7 +224,7 @@ def _as_piece(item: Any, where: str) -> Piece:
     y = as_tensor(item[1], where).cpu()
     x = _as_tensor(item[0], single=y.ndim == 0, where=where).cpu()
     x = as_pixels(x, where)
-    return (to_unit(x) if x.dtype == torch.uint8 else x), as_labels(y.reshape(-1) if y.ndim == 0 else y, len(x), where)
+    return x, as_labels(y.reshape(-1) if y.ndim == 0 else y, len(x), where)
 
 
 def _as_tensor(x: Any, single: bool, where: str) -> Tensor:

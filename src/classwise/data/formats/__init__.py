@@ -22,6 +22,7 @@ FORMATS: Registry[Format] = Registry(
         "stl10-binary": "classwise.data.formats.stl10:Stl10Binary",
         "tiny-imagenet": "classwise.data.formats.tiny_imagenet:TinyImageNetFolder",
         "folder": "classwise.data.formats.folder:Folder",
+        "webdataset": "classwise.data.formats.webdataset:WebDataset",
     },
     base="classwise.data.formats.base:Format",
 )

@@ -10,6 +10,7 @@ import numpy as np
 
 from classwise.core import limits
 from classwise.core.errors import ClasswiseError
+from classwise.data.encoded import EncodedImages
 from classwise.data.images import Images
 
 _SPLITS = {"train": "train", "test": "test", "t10k": "test", "val": "valid", "valid": "valid", "validation": "valid"}
@@ -29,6 +30,26 @@ class Format(ABC):
         Raises:
             ClasswiseError: if the file is invalid.
         """
+
+
+class EncodedFormat(Format):
+    """Base class of formats of encoded images, which can be decoded while they are used."""
+
+    @abstractmethod
+    def encoded(self, path: Path, split: str) -> EncodedImages:
+        """The locations and labels of the images of one split.
+
+        Raises:
+            ClasswiseError: if the file or folder is invalid.
+        """
+
+    def read(self, path: Path, split: str) -> Images:
+        """Decode all images of the split.
+
+        Raises:
+            ClasswiseError: as `encoded`, or for a damaged image, or images of different sizes.
+        """
+        return self.encoded(path, split).images()
 
 
 def split_of_file(path: Path) -> str:

@@ -11,16 +11,15 @@ import torch
 from classwise.core import limits
 from classwise.core.config import Count, configurable
 from classwise.core.errors import ClasswiseError
-from classwise.data.formats.base import Format, split_of_file
-from classwise.data.formats.image_files import decode, stack
-from classwise.data.images import Images
+from classwise.data.encoded import EncodedImages, Location
+from classwise.data.formats.base import EncodedFormat, split_of_file
 
 SUFFIXES = frozenset({".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"})
 _SPLITS = frozenset({"train", "test", "val", "valid", "validation"})
 
 
 @configurable
-class Folder(Format):
+class Folder(EncodedFormat):
     """Image files ``folder/class/*.png`` or ``folder/split/class/*.png``; classes are sorted subfolder names.
 
     Attributes:
@@ -43,11 +42,11 @@ class Folder(Format):
         except ClasswiseError:  # too many other files before the first image
             return False
 
-    def read(self, path: Path, split: str) -> Images:
-        """Decode all images of the split; without split subfolders, those of the whole folder.
+    def encoded(self, path: Path, split: str) -> EncodedImages:
+        """The image files of the split; without split subfolders, those of the whole folder.
 
         Raises:
-            ClasswiseError: for a class without images, a damaged image, different sizes, or a missing split.
+            ClasswiseError: for a class without images, or a missing split.
         """
         folder = _folder_of_split(path, split)
         classes = subfolders(folder)
@@ -57,9 +56,15 @@ class Folder(Format):
             files.append(sorted(search.image_files(one))[: self.per_class])
             if not files[-1]:
                 raise ClasswiseError(f"{one} has no images; add images or remove this class")
-        x = stack((str(file), decode(file, str(file), self.size, self.resize)) for group in files for file in group)
-        y = torch.arange(len(classes)).repeat_interleave(torch.tensor([len(group) for group in files]))
-        return Images(x, y, [one.name for one in classes], name=path.name, split=split_of_file(folder))
+        return EncodedImages(
+            [Location(file) for group in files for file in group],
+            torch.arange(len(classes)).repeat_interleave(torch.tensor([len(group) for group in files])),
+            [one.name for one in classes],
+            path.name,
+            split_of_file(folder),
+            self.size,
+            self.resize,
+        )
 
 
 def _folder_of_split(path: Path, split: str) -> Path:

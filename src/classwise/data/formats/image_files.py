@@ -6,10 +6,10 @@ import io
 import struct
 import warnings
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -74,17 +74,35 @@ def decode(content: bytes | Path, where: str, size: int | None = None, resize: i
         raise ClasswiseError(f"{where} cannot be decoded: {reason}") from error
 
 
-def size_of(file: Path) -> tuple[int, int]:
-    """Width and height of an image file, from its header.
+class Header(NamedTuple):
+    """What the header of an encoded image states.
+
+    Attributes:
+        width: in pixels.
+        height: in pixels.
+        coloured: whether `decode` returns three channels.
+    """
+
+    width: int
+    height: int
+    coloured: bool
+
+
+def header_of(content: bytes | Path, where: str) -> Header:
+    """Read the header of an encoded image.
+
+    Args:
+        content: the encoded bytes, or a file.
+        where: description of the image for error messages.
 
     Raises:
-        ClasswiseError: if the file is not an image.
+        ClasswiseError: if it is not an image.
     """
     try:
-        with _opened(file) as image:
-            return image.size
+        with _opened(content) as image:
+            return Header(*image.size, image.mode not in _GREY)
     except _DAMAGED as error:
-        raise ClasswiseError(f"{file} cannot be decoded: not an image") from error
+        raise ClasswiseError(f"{where} cannot be decoded: not an image") from error
 
 
 @contextmanager
@@ -154,11 +172,7 @@ def stack(images: Iterable[tuple[str, Pixels]]) -> Tensor:
             limits.check_size(total, f"the images up to {where}")
             checked = total
         if arrays and pixels.shape[:2] != arrays[0].shape[:2]:
-            here, first = ("x".join(str(side) for side in array.shape[1::-1]) for array in (pixels, arrays[0]))
-            raise ClasswiseError(
-                f"{where} is {here} and the first image {first} (width x height); "
-                "resize the images, or use size=64 (--data-set size=64) to resize and crop all of them"
-            )
+            raise size_differs(where, pixels.shape, arrays[0].shape)
         arrays.append(pixels)
     coloured = any(pixels.ndim == 3 for pixels in arrays)
     height, width = arrays[0].shape[:2]
@@ -166,3 +180,11 @@ def stack(images: Iterable[tuple[str, Pixels]]) -> Tensor:
     for row, pixels in enumerate(arrays):
         result[row] = pixels.transpose(2, 0, 1) if pixels.ndim == 3 else pixels
     return torch.from_numpy(result)
+
+
+def size_differs(where: str, shape: Sequence[int], first: Sequence[int]) -> ClasswiseError:
+    """The error for an image whose shape (H, W, ...) differs from that of the first image."""
+    return ClasswiseError(
+        f"{where} is {shape[1]}x{shape[0]} and the first image {first[1]}x{first[0]} (width x height); "
+        "resize the images, or use size=64 (--data-set size=64) to resize and crop all of them"
+    )

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import ClassVar, NamedTuple
 
 from classwise.core.errors import ClasswiseError
+from classwise.data.encoded import EncodedImages
 from classwise.data.formats.parquet import Parquet
 from classwise.data.images import Images
 
@@ -64,6 +65,15 @@ class DataSet(ABC):
         Raises:
             ClasswiseError: if the files are invalid.
         """
+
+    def encoded(self, root: Path, split: str) -> EncodedImages | None:
+        """The encoded images of the split with the official classes; None if they are not files in a data directory.
+
+        Raises:
+            ClasswiseError: if the files are invalid.
+        """
+        del root, split
+        return None
 
     def from_parquet(self, root: Path, split: str) -> Images | None:
         """Read ``NAME-SPLIT.parquet`` or the Parquet files in the folder ``NAME``; None if there are none."""

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import ClassVar
 
 import torch
+from torch import Tensor
 
 from classwise.core.errors import ClasswiseError
-from classwise.data.formats.folder import Folder, image_files, subfolders
+from classwise.data.encoded import EncodedImages
+from classwise.data.formats.folder import Folder, subfolders
 from classwise.data.formats.parquet import Parquet
 from classwise.data.formats.tiny_imagenet import TinyImageNetFolder, coloured
 from classwise.data.images import Images
@@ -44,15 +48,25 @@ class _WordNetSet(DataSet):
         Raises:
             ClasswiseError: if the files have other classes or another image size.
         """
-        ids = [name.split(" ", 1)[0] for name in images.class_names]
-        if not any(name in self.ids for name in ids):
+        official = self._official(images.class_names)
+        if official is None:
             return super().named(images, split)
+        names = self.class_names
+        return super().named(Images(coloured(images.x), official[images.y.cpu()], names, columns=images.columns), split)
+
+    def _official(self, names: Sequence[str]) -> Tensor | None:
+        """The official number of each class; None if no name is a WordNet id.
+
+        Raises:
+            ClasswiseError: for an id that is not a class of this data set.
+        """
+        ids = [name.split(" ", 1)[0] for name in names]
+        if not any(name in self.ids for name in ids):
+            return None
         unknown_id = next((name for name in ids if name not in self.ids), None)
         if unknown_id is not None:
             raise ClasswiseError(f"{self.name}: the files have the unknown class {unknown_id!r}; load them by path")
-        official = torch.tensor([self.ids.index(name) for name in ids])
-        names = self.class_names
-        return super().named(Images(coloured(images.x), official[images.y.cpu()], names, columns=images.columns), split)
+        return torch.tensor([self.ids.index(name) for name in ids])
 
 
 class TinyImageNet(_WordNetSet):
@@ -98,17 +112,40 @@ class ImageNet(_WordNetSet):
         Raises:
             ClasswiseError: if ``val`` is not sorted into classes, or there are more images than `MOST`.
         """
-        for folder in (root / "imagenet", root / "ImageNet", root / "imagenet-1k", root / "ILSVRC2012"):
-            part = folder / ("val" if split == "test" else split)
-            if not part.is_dir():
-                continue
-            classes = subfolders(part)
-            if not classes:
-                raise ClasswiseError(f"{part} has no subfolders; sort its images into one per WordNet id")
-            count = sum(len(image_files(one)) for one in classes)
-            if count > MOST:
-                call = f"load_data({str(part)!r}, size=224, resize=256, per_class=50)"
-                raise ClasswiseError(f"{part} has {count} images; at most {MOST} are supported; use {call}")
-            return self.named(Folder(size=self.shape[1], resize=256).read(part, split), split)
-        file = root / f"{self.name}-{split}.parquet"
-        return self.named(Parquet(size=self.shape[1], resize=256).read(file, split), split) if file.is_file() else None
+        part = self._part(root, split)
+        if part is None:
+            file = root / f"{self.name}-{split}.parquet"
+            parquet = Parquet(size=self.shape[1], resize=256)
+            return self.named(parquet.read(file, split), split) if file.is_file() else None
+        encoded = self._files(part)
+        if len(encoded) > MOST:
+            call = f"load_data({str(part)!r}, size=224, resize=256, per_class=50)"
+            raise ClasswiseError(f"{part} has {len(encoded)} images; at most {MOST} are supported; use {call}")
+        return self.named(encoded.images(), split)
+
+    def encoded(self, root: Path, split: str) -> EncodedImages | None:
+        """The files ``imagenet/val/ID/*.JPEG`` (or ``train``); None if there is no such folder.
+
+        Raises:
+            ClasswiseError: if ``val`` is not sorted into classes, or a class is unknown.
+        """
+        part = self._part(root, split)
+        if part is None:
+            return None
+        files = self._files(part)
+        official = self._official(files.class_names or ())
+        if official is None:
+            raise ClasswiseError(f"{part}: the classes are not WordNet ids; load the images by path")
+        names, y = self.class_names, official[files.y]
+        return dataclasses.replace(files, y=y, class_names=names, name=self.name, split=split)
+
+    def _part(self, root: Path, split: str) -> Path | None:
+        """The folder of a split."""
+        folders = (root / name for name in ("imagenet", "ImageNet", "imagenet-1k", "ILSVRC2012"))
+        parts = (folder / ("val" if split == "test" else split) for folder in folders)
+        return next((part for part in parts if part.is_dir()), None)
+
+    def _files(self, part: Path) -> EncodedImages:
+        if not subfolders(part):
+            raise ClasswiseError(f"{part} has no subfolders; sort its images into one per WordNet id")
+        return Folder(size=self.shape[1], resize=256).encoded(part, "")

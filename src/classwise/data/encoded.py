@@ -1,0 +1,161 @@
+"""Encoded images in files or archives, decoded into memory or while they are used."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import math
+import os
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import NamedTuple
+
+from torch import Tensor
+
+from classwise.core.errors import ClasswiseError
+from classwise.data.formats.image_files import decode, header_of, size_differs, stack
+from classwise.data.images import Images
+from classwise.data.stream import Stream
+
+AHEAD_BYTES = 256 << 20
+"""Size of the decoded images that wait to be used."""
+MOST_WORKERS = 16
+"""Largest default number of threads that decode."""
+
+
+class Location(NamedTuple):
+    """The bytes of an encoded image.
+
+    Attributes:
+        file: the file or archive.
+        name: the image's name in the archive; empty for a file.
+        offset: first byte.
+        length: number of bytes; None: up to the end of the file.
+    """
+
+    file: Path
+    name: str = ""
+    offset: int = 0
+    length: int | None = None
+
+    def __str__(self) -> str:
+        return f"{self.file}, {self.name}" if self.name else str(self.file)
+
+    def content(self) -> bytes | Path:
+        """The encoded image, or its file."""
+        if self.length is None:
+            return self.file
+        try:
+            with self.file.open("rb") as file:
+                file.seek(self.offset)
+                return file.read(self.length)
+        except OSError as error:
+            raise ClasswiseError(f"cannot read {self.file}: {error.strerror}") from error
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class EncodedImages:
+    """The locations and labels of the images of a data set.
+
+    Attributes:
+        locations: where the images are.
+        y: labels, int64 (N,).
+        class_names: one name per class, or None if the number of classes is unknown.
+        name: name of the data set in reports.
+        split: "train", "test", ... or empty.
+        size: resize the shorter side to this and crop the central square; None: neither.
+        resize: with ``size``, resize the shorter side to this before the crop.
+    """
+
+    locations: Sequence[Location]
+    y: Tensor
+    class_names: Sequence[str] | None
+    name: str
+    split: str
+    size: int | None = None
+    resize: int | None = None
+
+    def __len__(self) -> int:
+        return len(self.locations)
+
+    def images(self) -> Images:
+        """Decode all images.
+
+        Raises:
+            ClasswiseError: for a damaged image, or images of different sizes.
+        """
+        return Images(self._stacked(self.locations), self.y, self.class_names, self.name, self.split)
+
+    def shape(self) -> tuple[int, int, int]:
+        """Channels, height and width of the images, from the headers of the files.
+
+        All images have three channels if any has colours; the headers are read up to the first such image. The size is
+        that of the first image.
+
+        Raises:
+            ClasswiseError: if a header is damaged.
+        """
+        headers = (header_of(location.content(), str(location)) for location in self.locations)
+        first = next(headers)
+        coloured = any(header.coloured for header in itertools.chain([first], headers))
+        height, width = (first.height, first.width) if self.size is None else (self.size, self.size)
+        return 3 if coloured else 1, height, width
+
+    def stream(self, workers: int | None = None) -> Stream:
+        """A stream whose images are decoded by threads while earlier ones are used.
+
+        The order of the images does not depend on the number of threads. At most `AHEAD_BYTES` of images wait.
+
+        Args:
+            workers: number of threads, at least 1; None: one per CPU core, at most `MOST_WORKERS`.
+
+        Raises:
+            ClasswiseError: for no worker, or a damaged header.
+        """
+        count = min(os.cpu_count() or 1, MOST_WORKERS) if workers is None else workers
+        if count < 1:
+            raise ClasswiseError(f"workers = {count}: must be at least 1")
+        shape = self.shape()
+        return Stream(_Decoded(self, shape, count), self.class_names, self.name, self.split, shape=shape)
+
+    def decoded(self, location: Location, shape: tuple[int, int, int]) -> Tensor:
+        """One image, uint8 (C, H, W).
+
+        Raises:
+            ClasswiseError: if it is damaged, or has another size.
+        """
+        x = self._stacked([location])[0]
+        if x.shape[1:] != shape[1:]:
+            raise size_differs(str(location), x.shape[1:], shape[1:])
+        return x.expand(shape) if len(x) == 1 else x
+
+    def _stacked(self, locations: Iterable[Location]) -> Tensor:
+        """Some images, uint8 (N, C, H, W)."""
+        return stack((str(each), decode(each.content(), str(each), self.size, self.resize)) for each in locations)
+
+
+class _Decoded:
+    """An iterable of (x, y): x is uint8 (C, H, W), decoded by threads."""
+
+    def __init__(self, encoded: EncodedImages, shape: tuple[int, int, int], workers: int) -> None:
+        self._encoded = encoded
+        self._shape = shape
+        self._workers = workers
+        self._ahead = max(AHEAD_BYTES // math.prod(shape), workers)
+
+    def __len__(self) -> int:
+        return len(self._encoded)
+
+    def __iter__(self) -> Iterator[tuple[Tensor, int]]:
+        pending: deque[Future[Tensor]] = deque()
+        locations = iter(self._encoded.locations)
+        with ThreadPoolExecutor(self._workers, thread_name_prefix="decode") as pool:
+            try:
+                for label in self._encoded.y.tolist():
+                    for location in itertools.islice(locations, self._ahead - len(pending)):
+                        pending.append(pool.submit(self._encoded.decoded, location, self._shape))
+                    yield pending.popleft().result(), label
+            finally:
+                pool.shutdown(wait=False, cancel_futures=True)

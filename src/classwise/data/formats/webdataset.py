@@ -1,0 +1,165 @@
+"""WebDataset: tar files in which the files of one image follow each other and share their name up to the first dot."""
+
+from __future__ import annotations
+
+import json
+import tarfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path, PurePosixPath
+from typing import NamedTuple
+
+import torch
+
+from classwise.core import limits
+from classwise.core.config import Count, configurable
+from classwise.core.errors import ClasswiseError
+from classwise.data.encoded import EncodedImages, Location
+from classwise.data.formats.base import EncodedFormat, check_regular, read_text, split_of_file
+from classwise.data.formats.folder import SUFFIXES
+from classwise.data.images import check_labels
+
+NAMES = ("classnames.txt", "classes.txt")
+"""Files beside the shards with one class name per line."""
+LABEL_BYTES = 64 << 10
+"""Size of the file with the label of one image."""
+
+
+@configurable
+class WebDataset(EncodedFormat):
+    """A tar file, or a folder of tar files (shards) in the layout of WebDataset.
+
+    Each image has a file with its label: ``0001.jpg`` and ``0001.cls``, which contains the class number, or
+    ``0001.json``, an object with the key ``label`` or ``cls``. The class names are the lines of ``classnames.txt`` or
+    ``classes.txt`` in the folder of the shards or the one above; without these files, names are numbers. The split is a
+    subfolder, or part of the names of the shards.
+
+    Attributes:
+        label: extension of the file with the label, or key in the ``.json`` file, if not the default.
+        size: resize the shorter side to this and crop the central square.
+        resize: with ``size``, resize the shorter side to this before the crop.
+    """
+
+    label: str | None = None
+    size: Count | None = None
+    resize: Count | None = None
+
+    def accepts(self, path: Path) -> bool:
+        """Whether the path is a tar file by suffix, or a folder with such files or with subfolders of such files."""
+        return path.suffix == ".tar" if path.is_file() else bool(_shards(path) or next(path.glob("*/*.tar"), None))
+
+    def encoded(self, path: Path, split: str) -> EncodedImages:
+        """The images of the split, in the order of the shards' names; only the headers of the archives are read.
+
+        Raises:
+            ClasswiseError: for a missing split, a compressed or damaged archive, or an image without a label.
+        """
+        shards = [path] if path.is_file() else _shards_of_split(path, split)
+        keys = (self.label,) if self.label else ("cls", "label")
+        samples = [sample for shard in shards for sample in _samples(shard, keys)]
+        if not samples:
+            raise ClasswiseError(f"{path} has no images with labels; expected files such as 0001.jpg and 0001.cls")
+        y = torch.tensor([sample.label for sample in samples])
+        names = _class_names(shards[0].parent)
+        if names is not None:
+            check_labels(y, names, str(path))
+        name = path.stem if path.is_file() else path.name
+        split = split_of_file(path) if path.is_file() else split
+        return EncodedImages([sample.location for sample in samples], y, names, name, split, self.size, self.resize)
+
+
+class _Sample(NamedTuple):
+    location: Location
+    label: int
+
+
+def _shards(folder: Path) -> list[Path]:
+    return sorted(folder.glob("*.tar"))
+
+
+def _shards_of_split(folder: Path, split: str) -> list[Path]:
+    """The shards in the subfolder of the split, or whose names contain it; all shards if no name contains a split."""
+    if inner := _shards(folder / split):
+        return inner
+    shards = _shards(folder)
+    splits = {shard: split_of_file(shard) for shard in shards}
+    chosen = [shard for shard in shards if splits[shard] == split] if any(splits.values()) else shards
+    if not chosen:
+        known = {*filter(None, splits.values()), *(each.parent.name for each in folder.glob("*/*.tar"))}
+        raise ClasswiseError(f"{folder} has no shards of the split {split!r}, only of {', '.join(sorted(known))}")
+    return chosen
+
+
+def _samples(shard: Path, keys: Sequence[str]) -> Iterator[_Sample]:
+    """The images of a shard with their labels."""
+    with _opened(shard) as archive:
+        try:
+            for name, members in _groups(archive):
+                if images := [each for extension, each in members.items() if f".{extension}" in SUFFIXES]:
+                    location = Location(shard, images[0].name, images[0].offset_data, images[0].size)
+                    yield _Sample(location, _label(archive, members, keys, f"{shard}, {name}"))
+        except (OSError, tarfile.TarError, EOFError) as error:
+            raise ClasswiseError(f"{shard} is damaged: {error}") from error
+
+
+def _opened(shard: Path) -> tarfile.TarFile:
+    check_regular(shard)
+    try:
+        return tarfile.open(shard, "r:")
+    except (OSError, tarfile.TarError) as error:
+        raise ClasswiseError(f"{shard} is not an uncompressed tar file ({error}); decompress it") from error
+
+
+def _groups(archive: tarfile.TarFile) -> Iterator[tuple[str, dict[str, tarfile.TarInfo]]]:
+    """Consecutive files with the same name up to the first dot: the name, and the files by last extension."""
+    name, members = "", dict[str, tarfile.TarInfo]()
+    for member in archive:
+        archive.members = []  # type: ignore[attr-defined]  # not annotated; else every header is kept in memory
+        if not member.isreg() or PurePosixPath(member.name).name.startswith("."):
+            continue
+        path = PurePosixPath(member.name)
+        stem = str(path.parent / path.name.partition(".")[0])
+        if stem != name and members:
+            yield name, members
+            members = {}
+        name = stem
+        members[path.suffix[1:].lower()] = member
+    if members:
+        yield name, members
+
+
+def _label(archive: tarfile.TarFile, members: dict[str, tarfile.TarInfo], keys: Sequence[str], where: str) -> int:
+    """The class number in the file with the extension of a key, or under a key of the ``.json`` file."""
+    for key in keys:
+        if key in members:
+            return _number(_text(archive, members[key], where), where)
+    if "json" in members:
+        try:
+            values = json.loads(_text(archive, members["json"], where))
+        except (ValueError, RecursionError) as error:
+            raise ClasswiseError(f"{where}.json is not JSON") from error
+        for key in keys:
+            if isinstance(values, dict) and key in values:
+                return _number(values[key], where)
+    expected = " or ".join(f".{key}" for key in keys)
+    raise ClasswiseError(f"{where} has no label: expected a file {expected}, or .json with such a key; give label=")
+
+
+def _text(archive: tarfile.TarFile, member: tarfile.TarInfo, where: str) -> str:
+    if member.size > LABEL_BYTES:
+        raise ClasswiseError(f"{where}: the file with the label has {member.size} bytes, at most {LABEL_BYTES}")
+    file = archive.extractfile(member)
+    return "" if file is None else file.read().decode("utf-8", errors="replace")
+
+
+def _number(value: object, where: str) -> int:
+    text = str(value).strip()
+    if isinstance(value, bool | float) or not text.isascii() or not text.isdecimal() or int(text[:20]) > limits.COUNT:
+        raise ClasswiseError(f"{where}: the label {text[:40]!r} is not a class number")
+    return int(text)
+
+
+def _class_names(folder: Path) -> list[str] | None:
+    for file in (place / name for place in (folder, folder.parent) for name in NAMES):
+        if file.is_file():
+            return read_text(file).splitlines()
+    return None

@@ -1,0 +1,91 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from classwise.core.errors import ClasswiseError
+from classwise.data import load_data, stream_data
+
+from ..test_encoded import picture, png, shards, write_tar
+
+PNG = png(picture(0))
+
+
+def test_labels_and_order(tmp_path: Path) -> None:
+    files = {
+        "a/1.PNG": PNG,
+        "a/1.cls": b"2\n",
+        "a/1.txt": b"a caption",
+        "b/1.json": json.dumps({"label": 0, "width": 9}).encode(),
+        "b/1.png": PNG,
+        "b/2.json": json.dumps({"label": 5}).encode(),
+        "b/2.cls": b"1",
+        "b/2.seg.png": PNG,
+        "b/.hidden": b"",
+        "readme": b"not an image",
+    }
+    images = load_data(write_tar(tmp_path / "some.tar", files))
+    assert images.y.tolist() == [2, 0, 1]
+    assert images.class_names == ("0", "1", "2")
+    assert (images.name, images.split) == ("some", "")
+    assert load_data(tmp_path / "some.tar", size=4).shape == (3, 4, 4)
+
+
+def test_the_label_may_have_another_name(tmp_path: Path) -> None:
+    files = {"1.png": PNG, "1.json": b'{"fine": 3, "label": 1}', "2.png": PNG, "2.fine": b"2", "2.cls": b"1"}
+    assert load_data(write_tar(tmp_path / "some.tar", files), label="fine").y.tolist() == [3, 2]
+
+
+def test_splits_are_in_the_names_or_in_subfolders(tmp_path: Path) -> None:
+    flat = shards(tmp_path / "flat")
+    assert len(load_data(flat, split="test")) == 20
+    with pytest.raises(ClasswiseError, match="has no shards of the split 'train', only of test"):
+        load_data(flat, split="train")
+    nested = tmp_path / "nested"
+    nested.mkdir()
+    (flat / "classnames.txt").rename(nested / "classnames.txt")
+    flat.rename(nested / "test")
+    assert load_data(nested, split="test").class_names == ("cat", "dog")
+    with pytest.raises(ClasswiseError, match="has no shards of the split 'train', only of test"):
+        load_data(nested, split="train")
+
+
+WRONG = {
+    "no label": ({"1.png": PNG}, r"some\.tar, 1 has no label: expected a file \.cls or \.label"),
+    "a word": ({"1.png": PNG, "1.cls": b"cat"}, "the label 'cat' is not a class number"),
+    "negative": ({"1.png": PNG, "1.cls": b"-1"}, "the label '-1' is not a class number"),
+    "huge": ({"1.png": PNG, "1.cls": b"9" * 100}, "is not a class number"),
+    "a fraction": ({"1.png": PNG, "1.json": b'{"label": 1.5}'}, "the label '1.5' is not a class number"),
+    "no object": ({"1.png": PNG, "1.json": b"[1]"}, "has no label"),
+    "not JSON": ({"1.png": PNG, "1.json": b"{"}, r"1\.json is not JSON"),
+    "long": ({"1.png": PNG, "1.cls": b" " * (1 << 17)}, "has 131072 bytes, at most 65536"),
+    "no images": ({"1.cls": b"0"}, "has no images with labels"),
+    "damaged image": ({"1.png": PNG[:40], "1.cls": b"0"}, r"some\.tar, 1\.png cannot be decoded"),
+}
+
+
+@pytest.mark.parametrize("kind", WRONG)
+def test_damaged_archives(kind: str, tmp_path: Path) -> None:
+    files, message = WRONG[kind]
+    source = write_tar(tmp_path / "some.tar", files)
+    with pytest.raises(ClasswiseError, match=message):
+        load_data(source)
+
+
+def test_files_that_are_not_archives(tmp_path: Path) -> None:
+    files = {f"{number}.{kind}": content for number in range(9) for kind, content in (("png", PNG), ("cls", b"0"))}
+    whole = write_tar(tmp_path / "some.tar", files)
+    whole.write_bytes(whole.read_bytes()[:3000])
+    with pytest.raises(ClasswiseError, match=r"some\.tar is damaged: "):
+        stream_data(whole)
+    with pytest.raises(ClasswiseError, match=r"packed\.tar is not an uncompressed tar file .*; decompress it"):
+        load_data(write_tar(tmp_path / "packed.tar", files, "w:gz"))
+
+
+def test_a_label_outside_the_class_names(tmp_path: Path) -> None:
+    source = shards(tmp_path / "flat")
+    (source / "classnames.txt").write_text("cat\n")
+    with pytest.raises(ClasswiseError, match=r"label 1 of image 10 is not a class in 0\.\.0"):
+        stream_data(source)

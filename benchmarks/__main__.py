@@ -22,6 +22,7 @@ from benchmarks import (
     interval_coverage,
     methods,
     scaling,
+    smaller_batches,
     streams,
     strength,
     training_length,
@@ -46,6 +47,7 @@ ALL = {
     "two-phase": two_phase.run,
     "scaling": scaling.run,
     "streams": streams.run,
+    "smaller-batches": smaller_batches.run,
     "interval-coverage": interval_coverage.run,
 }
 STUDIES = {study.name: study for study in (ablation.STUDY, training_length.STUDY)}

@@ -4,7 +4,7 @@
 PYTHON ?= python3
 PIP_ARGS ?=
 WORKERS ?= 2
-# Which benchmarks to run, such as evaluation; all of them take hours.
+# Which benchmarks to run, such as evaluation, and options; all take hours, and with --quick a quarter of an hour.
 BENCH ?=
 # The tests whose line coverage is measured, by their markers.
 COVERED ?= not slow and not hostile

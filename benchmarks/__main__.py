@@ -6,8 +6,10 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
+from datetime import UTC, datetime
 
 import torch
 
@@ -21,6 +23,7 @@ from benchmarks import (
     fusion,
     interval_coverage,
     methods,
+    ratios,
     scaling,
     smaller_batches,
     streams,
@@ -31,6 +34,7 @@ from benchmarks import (
     worst_class,
 )
 from benchmarks.gpu import command
+from classwise.core.environment import environment
 from classwise.core.errors import ClasswiseError
 from classwise.core.precision import check_device
 
@@ -66,6 +70,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(['gpu', *ALL, *LONG])}")
     parser.add_argument("--quick", action="store_true", help="small inputs and few rounds")
     parser.add_argument("--report", action="store_true", help="write the page of the finished runs, without running")
+    parser.add_argument("--record", action="store_true", help=f"add the ratios to {ratios.HISTORY.name}")
     parser.add_argument("--device", default="cpu", help=f"of {', '.join(ON_DEVICE)} [cpu]")
     options = parser.parse_args(arguments)
     selected = options.names or (list(ALL) if options.device == "cpu" else ON_DEVICE)
@@ -78,11 +83,30 @@ def main(arguments: Sequence[str]) -> int:
         check_device(options.device)
     except ClasswiseError as error:
         parser.error(str(error))
+    if options.record and os.environ.get("KEEP"):
+        parser.error("--record: the folder KEEP has times of earlier runs; unset it")
     place = {} if options.device == "cpu" else {"device": options.device}
-    name = torch.cuda.get_device_name(options.device) if options.device.startswith("cuda") else options.device
+    on_gpu = options.device.startswith("cuda")
+    name = torch.cuda.get_device_name(options.device) if on_gpu else f"{torch.get_num_threads()} threads"
     print(f"{evaluation.threads()}, device {name}\n")
+    git = environment("cpu")["git"] or {}
+    commit = f"{git.get('commit') or ''}"[:10] + ("+" if git.get("modified") else "")
+    conditions = {
+        "date": f"{datetime.now(UTC):%Y-%m-%d}",
+        "commit": commit,
+        "torch": torch.__version__,
+        "size": "quick" if options.quick else "full",
+        "device": name,
+    }
+    rows: list[dict[str, str]] = []
     for each in selected:
+        ratios.taken()
         print(known[each](quick=options.quick, **place), flush=True)
+        rows += ratios.rows_of(each, ratios.taken(), conditions)
+    if rows:
+        print(ratios.changes(rows, ratios.read()))
+    if options.record:
+        ratios.append(rows)
     return 0
 
 

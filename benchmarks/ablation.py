@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.comparison.methods import SHORT, LogitAdjusted, Method, Scale, Trained
-from benchmarks.pairing import table
 from benchmarks.studies import ATTACKS, QUICK_ATTACKS, Study, accuracy_table, effect, percent, verdict
+from benchmarks.tables import table
 from classwise.auditing.comparison import Comparison
 
 EPOCHS = 10

@@ -18,8 +18,9 @@ from pathlib import Path
 
 from benchmarks.implementations import BATCH, OURS, TASKS, Implementation, Task, implementations
 from benchmarks.measurements import CHECKPOINT, KEEP, builder, correct_images, path_of, quiet, selected_tasks
-from benchmarks.pairing import table
+from benchmarks.ratios import recorded
 from benchmarks.strength import measurements
+from benchmarks.tables import table
 from classwise.core.errors import ClasswiseError
 
 NAMES = ("pgd-20", "pgd-100", "apgd-ce", "apgd-t", "fab-t", "square", "cw", "cw-l2")
@@ -103,7 +104,9 @@ def rows(task: Task, count: int, rounds: int) -> list[list[str]]:
     ours = next(each for implementation, each in measured.items() if implementation.library == OURS)
     lines = []
     for implementation, each in measured.items():
-        ratios = [a.cpu / b.cpu for a, b in zip(each, ours, strict=True)]
+        name = f"{task.name}, {implementation.keep}: {implementation.library} / {OURS}, CPU"
+        is_ours = implementation.library == OURS
+        ratio = "1" if is_ours else str(recorded(name, [one.cpu for one in each], [one.cpu for one in ours]))
         images = len(each[0].success)
         lines.append(
             [
@@ -114,7 +117,7 @@ def rows(task: Task, count: int, rounds: int) -> list[list[str]]:
                 f"{statistics.mean(one.backwards for one in each) / images:,.1f}",
                 f"{statistics.median(one.cpu for one in each):.1f}",
                 f"{statistics.median(one.wall for one in each):.1f}",
-                f"{statistics.median(ratios):.2f}",
+                ratio,
                 f"{statistics.mean(one.robust for one in each):.2%}",
                 f"{memory(task, implementation, count):,.0f}",
                 f"{images} x {len(each)}",

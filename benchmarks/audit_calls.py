@@ -19,7 +19,8 @@ from typing import Any
 from torch import nn
 
 from benchmarks.evaluation import BATCH, CHECKPOINTS, threads, torchattacks_pgd, with_attack
-from benchmarks.pairing import Timing, paired, table
+from benchmarks.pairing import Timing, paired
+from benchmarks.tables import table
 from classwise.auditing.audit import audit
 from classwise.auditing.guard_report import MODES, GuardMode
 from classwise.auditing.outcomes import ALL, CLEAN
@@ -105,9 +106,8 @@ class Calls:
     def row(self, rounds: int) -> list[str]:
         timing = self.timing(rounds)
         cells = [f"{len(self.data):,}", str(rounds), f"{timing.median(PEER):.2f}"]
-        for mode in MODES:
-            low, high = timing.spread(PEER, mode)
-            cells.append(f"{timing.median(mode):.2f}: {timing.ratio(PEER, mode):.2f} ({low:.2f} to {high:.2f})")
+        ratios = {mode: timing.ratio(PEER, mode, f"{len(self.data)} images") for mode in MODES}
+        cells += [f"{timing.median(mode):.2f}: {ratio}" for mode, ratio in ratios.items()]
         share = ", ".join(
             f"{mode} {self.facts[mode]['guards'] / self.facts[mode]['attack']:.1%}" for mode in MODES[:-1]
         )

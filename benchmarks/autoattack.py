@@ -12,7 +12,7 @@ import statistics
 import tempfile
 import time
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -20,7 +20,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from benchmarks.pairing import table
+from benchmarks.ratios import recorded
+from benchmarks.tables import table
 from classwise.attacks import ATTACKS
 from classwise.attacks.engine import Engine, Job
 from classwise.attacks.suites import members
@@ -172,8 +173,8 @@ def compare(checkpoint: str, data: str, epsilon: float, count: int, seeds: Seque
         for name in LIBRARIES if seed % 2 == 0 else reversed(LIBRARIES):
             runs[name].append(run_suite(name, Problem(model, x, y, epsilon, seed), path))
     correct = ~misclassified(model, x, y)
-    rows = [_row(stage, runs, correct) for stage in STAGES]
-    rows.append(_total(runs))
+    rows = [_row(data, stage, runs, correct) for stage in STAGES]
+    rows.append(_total(data, runs))
     last = STAGES[-1]
     union = {name: ~torch.stack([run.robust(last) for run in each]).all(0) for name, each in runs.items()}
     exclusive = {name: (union[name] & ~union[other]).nonzero().squeeze(1).tolist() for name, other in _pairs()}
@@ -190,7 +191,7 @@ def _pairs() -> list[tuple[str, str]]:
     return [(first, second), (second, first)]
 
 
-def _row(stage: str, runs: dict[str, list[SuiteRun]], correct: Tensor) -> list[str]:
+def _row(of: str, stage: str, runs: dict[str, list[SuiteRun]], correct: Tensor) -> list[str]:
     cells = [stage]
     for each in runs.values():
         shares = [float((run.robust(stage) & correct).float().mean()) for run in each]
@@ -200,20 +201,20 @@ def _row(stage: str, runs: dict[str, list[SuiteRun]], correct: Tensor) -> list[s
             f"{statistics.mean(run.stages[stage].passes for run in each) / len(correct):.0f} per image",
             f"{statistics.median(run.stages[stage].cpu for run in each):.0f}",
         ]
-    return [*cells, _ratio([run.stages[stage].cpu for run in runs[name]] for name in LIBRARIES)]
+    return [*cells, _ratio(f"{of}, {stage}", runs, lambda run: run.stages[stage].cpu)]
 
 
-def _total(runs: dict[str, list[SuiteRun]]) -> list[str]:
+def _total(of: str, runs: dict[str, list[SuiteRun]]) -> list[str]:
     cells = ["all"]
     for each in runs.values():
         cells += ["", f"{statistics.mean(run.passes for run in each):,.0f}"]
         cells += [f"{statistics.median(run.cpu for run in each):.0f}"]
-    return [*cells, _ratio([run.cpu for run in runs[name]] for name in LIBRARIES)]
+    return [*cells, _ratio(f"{of}, all", runs, lambda run: run.cpu)]
 
 
-def _ratio(seconds: Iterator[list[float]]) -> str:
-    ours_, theirs = seconds
-    return f"{statistics.median(b / a for a, b in zip(ours_, theirs, strict=True)):.2f}"
+def _ratio(name: str, runs: dict[str, list[SuiteRun]], seconds: Callable[[SuiteRun], float]) -> str:
+    (ours_, first), (theirs, second) = runs.items()
+    return str(recorded(f"{name}: {theirs} / {ours_}, CPU", *(list(map(seconds, each)) for each in (second, first))))
 
 
 def run(*, quick: bool) -> str:

@@ -11,7 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from benchmarks.pairing import paired, table
+from benchmarks.pairing import paired
+from benchmarks.tables import table
 from classwise.attacks.engine import Engine, Job
 from classwise.attacks.gradient.ascent import PGD
 from classwise.core.errors import ClasswiseError
@@ -103,8 +104,7 @@ def compare(checkpoint: str, data: Images, threat: Threat, step: float, rounds: 
     timing = paired(evaluations, rounds, device=device)
     rows = []
     for name in evaluations:
-        low, high = timing.spread(name, "classwise")
-        ratio = f"{timing.ratio(name, 'classwise'):.2f} ({low:.2f} to {high:.2f})"
+        ratio = "1" if name == "classwise" else str(timing.ratio(name, "classwise", f"PGD-20, {checkpoint}"))
         rows.append([name, f"{timing.median(name):.2f}", ratio, f"{accuracy[name]:.1%}"])
     title = f"PGD-20 at {threat}, step {step * 255:.2g}/255, {checkpoint}, {len(data)} test images, batch {BATCH}"
     return table(title, ["library", "seconds (median)", "times as long as classwise", "robust accuracy"], rows)

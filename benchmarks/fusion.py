@@ -10,7 +10,8 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
-from benchmarks.pairing import paired, table
+from benchmarks.pairing import paired
+from benchmarks.tables import table
 from classwise.attacks.engine.passes import value_and_gradient
 from classwise.core.precision import FAST, Forward, Precision
 from classwise.models import build_model
@@ -123,8 +124,7 @@ def run(*, quick: bool, device: str = "cpu") -> str:
                     [f"{kind}, {precision.dtype}", *(f"{BATCH / timing.median(name):.0f}" for name in VARIANTS)]
                 )
                 for slow, fast in RATIOS:
-                    low, high = timing.spread(slow, fast)
-                    rows[-1].append(f"{timing.ratio(slow, fast):.2f} ({low:.2f} to {high:.2f})")
+                    rows[-1].append(str(timing.ratio(slow, fast, rows[-1][0])))
     heads = ["pass", *VARIANTS, *(f"{fast} / {slow}" for slow, fast in RATIOS)]
     return table(f"Images per second, PreActResNet-18 at width 0.25, batch {BATCH}, {device}", heads, rows)
 

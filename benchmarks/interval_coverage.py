@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
-from benchmarks.pairing import table
+from benchmarks.tables import table
 from classwise.stats.counts import ClassCounts, PairedCounts
 from classwise.stats.gap_intervals import deviation_difference, discrepancy_difference, variance
 from classwise.stats.intervals import Estimate, class_intervals, sidak

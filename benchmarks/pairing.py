@@ -12,6 +12,7 @@ from pathlib import Path
 
 import torch
 
+from benchmarks.ratios import Ratio, recorded
 from classwise.core.storage import write_text
 
 
@@ -24,15 +25,16 @@ class Timing:
     def median(self, name: str) -> float:
         return statistics.median(self.seconds[name])
 
-    def ratio(self, slow: str, fast: str) -> float:
-        """The median over rounds of the time of ``slow`` divided by that of ``fast``."""
-        pairs = zip(self.seconds[slow], self.seconds[fast], strict=True)
-        return statistics.median(a / b for a, b in pairs)
+    def ratio(self, slow: str, fast: str, of: str = "") -> Ratio:
+        """The time of ``slow`` divided by that of ``fast`` in each round, noted for the history.
 
-    def spread(self, slow: str, fast: str) -> tuple[float, float]:
-        """The lowest and the highest ratio over the rounds."""
-        ratios = [a / b for a, b in zip(self.seconds[slow], self.seconds[fast], strict=True)]
-        return min(ratios), max(ratios)
+        Args:
+            slow: name of a function.
+            fast: name of another function.
+            of: what was timed, where a benchmark has several.
+        """
+        name = ": ".join(filter(None, (of, f"{slow} / {fast}")))
+        return recorded(name, self.seconds[slow], self.seconds[fast])
 
     @property
     def rounds(self) -> int:
@@ -90,9 +92,3 @@ def paired(
 
 def _total(seconds: Mapping[str, float]) -> float:
     return sum(seconds.values())
-
-
-def table(title: str, header: list[str], rows: list[list[str]]) -> str:
-    """Format a Markdown table with a heading."""
-    lines = [f"### {title}", "", "| " + " | ".join(header) + " |", "|" + " --- |" * len(header)]
-    return "\n".join([*lines, *("| " + " | ".join(row) + " |" for row in rows), ""])

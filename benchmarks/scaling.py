@@ -8,7 +8,8 @@ import torch
 from torch import nn
 
 from benchmarks.evaluation import CHECKPOINTS
-from benchmarks.pairing import synchronise, table
+from benchmarks.pairing import synchronise
+from benchmarks.tables import table
 from classwise.attacks.base import Attack
 from classwise.attacks.engine import Engine, Job
 from classwise.attacks.gradient.apgd import APGD

@@ -8,7 +8,8 @@ from unittest import mock
 import torch
 
 from benchmarks.evaluation import CHECKPOINTS
-from benchmarks.pairing import paired, table
+from benchmarks.pairing import paired
+from benchmarks.tables import table
 from classwise.attacks import ATTACKS
 from classwise.attacks.engine import Engine, Job, queue
 from classwise.core.config import make
@@ -55,10 +56,8 @@ def run(*, quick: bool) -> str:
         for count in COUNTS:
             chosen = data.take(correct.nonzero().squeeze(1)[:count])
             timing = paired(_variants(spec, chosen), 1 if quick else ROUNDS)
-            low, high = timing.spread("without", "with")
             seconds = [f"{timing.median(name):.2f} s" for name in ("with", "without")]
-            rows.append(
-                [spec, f"{len(chosen)}", *seconds, f"{timing.ratio('without', 'with'):.2f} [{low:.2f}, {high:.2f}]"]
-            )
-    header = ["attack", "images", "smaller batches", "always 128", "ratio [lowest, highest]"]
+            ratio = timing.ratio("without", "with", f"{spec}, {len(chosen)} images")
+            rows.append([spec, f"{len(chosen)}", *seconds, str(ratio)])
+    header = ["attack", "images", "smaller batches", "always 128", "ratio (lowest to highest)"]
     return table("Attacks whose last images need no full batch, cifar10-at.safetensors", header, rows)

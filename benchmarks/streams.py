@@ -18,7 +18,7 @@ from PIL import Image
 from torch import Tensor, nn
 
 import classwise as cw
-from benchmarks.pairing import table
+from benchmarks.tables import table
 
 CLASSES = 1000
 FILES = 500

@@ -23,7 +23,8 @@ from benchmarks.measurements import (
     measurement,
     selected_tasks,
 )
-from benchmarks.pairing import table
+from benchmarks.ratios import recorded
+from benchmarks.tables import table
 from classwise.core.errors import ClasswiseError
 
 HEADER = [
@@ -73,8 +74,11 @@ def _row(task: Task, implementation: Implementation, theirs: list[Measurement], 
         f"{_median_distance(theirs):.4f}" if implementation.keep == "nearest" else "",
         f"{statistics.mean(each.cpu for each in theirs):.1f}",
         f"{statistics.mean(each.wall for each in theirs):.1f}",
-        "1" if is_ours else _ratio([each.cpu for each in theirs], [each.cpu for each in ours]),
-        "1" if is_ours else _ratio([each.wall for each in theirs], [each.wall for each in ours]),
+        *(
+            ["1", "1"]
+            if is_ours
+            else _ratios(f"{task.name}, {implementation.keep}: {implementation.library}", theirs, ours)
+        ),
         f"{count:,} x {len(theirs)}",
     ]
 
@@ -92,11 +96,11 @@ def _median_distance(each: list[Measurement]) -> float:
     return statistics.mean(float(np.median(one.distance)) for one in each)
 
 
-def _ratio(theirs: list[float], ours: list[float]) -> str:
-    """The median ratio over seeds, with the lowest and the highest."""
-    ratios = [a / b for a, b in zip(theirs, ours, strict=True)]
-    middle = f"{statistics.median(ratios):.2f}"
-    return middle if len(ratios) == 1 else f"{middle} ({min(ratios):.2f} to {max(ratios):.2f})"
+def _ratios(name: str, theirs: list[Measurement], ours: list[Measurement]) -> list[str]:
+    """The ratios of CPU and wall-clock seconds over the seeds."""
+    cpu = recorded(f"{name} / {OURS}, CPU", [each.cpu for each in theirs], [each.cpu for each in ours])
+    wall = recorded(f"{name} / {OURS}", [each.wall for each in theirs], [each.wall for each in ours])
+    return [str(cpu), str(wall)]
 
 
 def run(*, quick: bool) -> str:

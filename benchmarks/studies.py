@@ -15,7 +15,7 @@ import pandas as pd
 
 from benchmarks.comparison.methods import Method, Scale, finished, root_folder, seeds
 from benchmarks.comparison.runner import run_methods
-from benchmarks.pairing import table
+from benchmarks.tables import table
 from classwise.auditing.comparison import Comparison
 from classwise.auditing.result import Audit
 from classwise.stats.intervals import Estimate

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.comparison.methods import Saved, Scale, Trained
-from benchmarks.pairing import table
 from benchmarks.studies import (
     ATTACKS,
     DOWN,
@@ -25,6 +24,7 @@ from benchmarks.studies import (
     percent,
     verdict,
 )
+from benchmarks.tables import table
 from classwise.auditing.comparison import Comparison
 from classwise.training.folder import Run, Which
 

@@ -18,7 +18,7 @@ import pandas as pd
 from numpy.typing import NDArray
 from scipy import stats
 
-from benchmarks.pairing import table
+from benchmarks.tables import table
 from benchmarks.worst_class import OUTCOMES
 from classwise.stats.two_phase import UNKNOWN, Survivors, TwoPhaseEstimate, low_margin, two_phase_estimate
 from classwise.stats.two_phase_plan import next_sample

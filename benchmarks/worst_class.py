@@ -12,8 +12,8 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.pairing import table
 from benchmarks.replay import RecordedAudit, replay
+from benchmarks.tables import table
 from classwise.stats.best_arm import Rules, default_sample_size, default_tolerance
 
 RECORDED = Path(__file__).parents[1] / "docs" / "results" / "worst-class"

@@ -10,10 +10,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from benchmarks import audit_calls, interval_coverage, streams, two_phase
+from benchmarks import audit_calls, interval_coverage, ratios, streams, two_phase
+from benchmarks.__main__ import main
 from benchmarks.comparison.page import over_seeds
 from benchmarks.methods import counted, methods, trainer_in_last_epoch
-from benchmarks.pairing import paired
+from benchmarks.pairing import Timing, paired
 
 from classwise.attacks import suites
 from classwise.auditing.audit import audit
@@ -229,3 +230,34 @@ def test_the_audits_of_streams_run(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     streams.write(tmp_path, 7)
     assert len(list((tmp_path / "images" / "0000").iterdir())) == 3
     assert all(case(tmp_path) > 0 for case in streams.CASES.values())
+
+
+def test_the_ratios_of_a_table_are_noted_for_the_history(tmp_path: Path) -> None:
+    ratios.taken()
+    timing = Timing({"peer": [3.0, 8.0, 5.0], "ours": [1.0, 2.0, 2.0]})
+    assert str(timing.ratio("peer", "ours", "PGD")) == "3.00 (2.50 to 4.00)"
+    found = ratios.taken()
+    assert found == {"PGD: peer / ours": ratios.Ratio((3.0, 4.0, 2.5))}
+    assert ratios.taken() == {}
+    conditions = {"date": "2026-01-01", "commit": "abc", "size": "quick", "device": "2 threads", "torch": "2.13.0"}
+    history = tmp_path / "history.csv"
+    for median in (3.0, 6.0):
+        rows = ratios.rows_of("evaluation", {"PGD: peer / ours": ratios.Ratio((median,))}, conditions)
+        ratios.append(rows, history)
+    assert [row["median"] for row in ratios.read(history)] == ["3.000", "6.000"]
+    assert set(ratios.read(history)[0]) == {*ratios.COLUMNS}
+    now = ratios.rows_of("evaluation", found, conditions)
+    assert "| evaluation | PGD: peer / ours | 3.000 | 6.000 | 2026-01-01, abc | -50% ! |" in ratios.changes(
+        now, ratios.read(history)
+    )
+    elsewhere = [row | {"device": "1 threads"} for row in now]
+    assert "| evaluation | PGD: peer / ours | 3.000 |  |  |  |" in ratios.changes(elsewhere, ratios.read(history))
+
+
+def test_times_of_earlier_runs_are_not_recorded(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("KEEP", "earlier")
+    with pytest.raises(SystemExit):
+        main(["scaling", "--quick", "--record"])
+    assert "--record: the folder KEEP has times of earlier runs" in capsys.readouterr().err

@@ -19,7 +19,7 @@ from benchmarks.comparison.methods import (
     finished,
     root_folder,
 )
-from benchmarks.pairing import table
+from benchmarks.tables import table
 from classwise.auditing.compare import Comparison, compare
 from classwise.auditing.result import Audit
 from classwise.reporting import report as write_report

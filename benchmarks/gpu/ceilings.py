@@ -14,7 +14,8 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks.gpu.cells import Result, Stage, Timer
-from benchmarks.pairing import Timing, table
+from benchmarks.pairing import Timing
+from benchmarks.tables import table
 from benchmarks.training_step import network
 from classwise.core.float32 import true_float32
 

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from benchmarks.evaluation import CHECKPOINTS
 from benchmarks.gpu.cells import Result, Stage
-from benchmarks.pairing import table
+from benchmarks.tables import table
 from benchmarks.training_step import images as random_images
 from benchmarks.training_step import prepared_trainer
 from classwise.attacks import ATTACKS

@@ -16,7 +16,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from benchmarks.gpu.ceilings import MATRIX, tf32
 from benchmarks.gpu.cells import Result, Stage, Timer
-from benchmarks.pairing import table
+from benchmarks.tables import table
 from benchmarks.training_step import FAST as FAST_FIELDS
 from benchmarks.training_step import PlainStep, network, prepared_trainer
 from benchmarks.training_step import images as random_images

@@ -10,11 +10,15 @@ from torch import nn
 
 from classwise.auditing import batch_sizes
 from classwise.auditing.audit import audit, estimate
-from classwise.auditing.batch_sizes import Fit, fitting_batch, memory_of, saved_bytes
+from classwise.auditing.batch_sizes import Fit, fitting_batch, memory_of, saved_bytes, usual_batch
+from classwise.auditing.preparation import prepare
 from classwise.auditing.result import Audit
+from classwise.auditing.suite import parse_attacks
 from classwise.core.errors import ClasswiseError
 from classwise.core.progress import NullProgress
 from classwise.data.images import Images
+
+from ..pretend_cuda import PretendCuda
 
 
 class Lines(NullProgress):
@@ -70,6 +74,30 @@ def test_the_batch_is_halved_until_it_fits(monkeypatch: pytest.MonkeyPatch) -> N
     given = fitting_batch(network(), x, 64)
     assert given.batch_size == 64
     assert given.note.startswith("batch size 64 may not fit: 64 images of 80 x 80 pixels")
+
+
+@pytest.mark.parametrize(
+    ("count", "batch"), [(None, 1024), (1, 128), (128, 128), (129, 160), (1000, 1024), (1024, 1024), (50_000, 1024)]
+)
+def test_batches_on_a_gpu_are_larger(count: int | None, batch: int) -> None:
+    assert usual_batch(torch.device("cuda"), count) == batch
+    assert usual_batch(torch.device("cpu"), count) == 128
+
+
+def test_the_batch_size_on_a_gpu_is_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
+    with PretendCuda():
+        small, large = (
+            prepare(network(), images(side, 200), parse_attacks(["fgsm"], "Linf"), "Linf:0.01", device="cuda")
+            for side in (8, 80)
+        )
+        memory(monkeypatch, 60)
+        limited = prepare(network(), images(80, 200), parse_attacks(["fgsm"], "Linf"), "Linf:0.01", device="cuda")
+        few = fitting_batch(network().to("cuda"), torch.rand(1, 1, 8, 8).to("cuda"), 64, images=200)
+    for ready in (small, large):
+        assert ready.plan.batch_size == ready.meta.batch_size == 224
+    assert limited.meta.batch_size == limited.plan.batch_size < 224
+    assert limited.note.startswith(f"batch size {limited.meta.batch_size} instead of 224")
+    assert few == Fit(64)
 
 
 @pytest.mark.slow

@@ -70,7 +70,8 @@ def audit(
 
             - precision: `Precision` of the gradients (default: bfloat16, channels-last). Success is decided in float32.
             - batch_size: images on the device at once, at least 32. Results repeat bit for bit at one batch size.
-              Default: 128; for images above 64 x 64 pixels as many as fit; with ``resume`` that of the saved audit.
+              Default: 128, on a GPU 1024 or as many as there are; for images above 64 x 64 pixels as many as fit; with
+              ``resume`` that of the saved audit.
             - seed: seed of the attacks' random numbers (default: 0).
             - early_stop: stop attacking an image at the first success (default: True). False: every attack runs all
               its steps on every image, and the last iterate counts, as confusion and confidence figures need.

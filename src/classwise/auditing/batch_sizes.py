@@ -1,4 +1,4 @@
-"""The default batch size, and a smaller one for images that are too large for it."""
+"""The default batch size of a device, and a smaller one for images that are too large for it."""
 
 from __future__ import annotations
 
@@ -10,10 +10,13 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from classwise.attacks.engine import SMALLEST_BATCH
 from classwise.models.modes import evaluating, frozen
 
 USUAL_BATCH = 128
-"""The default batch size; large images may need a smaller one."""
+"""The default batch size on a CPU, and for few images; large images may need a smaller one."""
+USUAL_BATCH_ON_A_GPU = 1024
+"""The default batch size on a GPU, which smaller batches of small images do not keep busy."""
 SMALL_PIXELS = 64 * 64
 """Images of at most this many pixels get the default batch size without a measurement."""
 SHARE = 0.5
@@ -38,7 +41,21 @@ class Fit(NamedTuple):
     note: str = ""
 
 
-def fitting_batch(model: nn.Module, x: Tensor, batch_size: int | None = None) -> Fit:
+def usual_batch(device: torch.device, images: int | None) -> int:
+    """The default batch size of a device: on a GPU not much more than the number of images, since batches are padded.
+
+    Args:
+        device: where the images are attacked.
+        images: number of images of the data; None: unknown.
+    """
+    if device.type != "cuda":
+        return USUAL_BATCH
+    if images is None:
+        return USUAL_BATCH_ON_A_GPU
+    return max(USUAL_BATCH, min(USUAL_BATCH_ON_A_GPU, -(-images // SMALLEST_BATCH) * SMALLEST_BATCH))
+
+
+def fitting_batch(model: nn.Module, x: Tensor, batch_size: int | None = None, *, images: int | None = None) -> Fit:
     """Choose a batch size for which images of one size fit into the device's memory.
 
     The choice depends on the model, the image size and the total memory of the device, not on its free memory, so it
@@ -47,13 +64,15 @@ def fitting_batch(model: nn.Module, x: Tensor, batch_size: int | None = None) ->
     Args:
         model: maps images to logits.
         x: (N, C, H, W), at least one image on the model's device; one forward pass of the first is measured.
-        batch_size: the user's choice, which is only checked; None: the default, halved until it fits.
+        batch_size: the user's choice, which is only checked; None: the default (`usual_batch`), halved until it fits.
+        images: number of images of the data; None: unknown.
     """
+    usual = usual_batch(x.device, images)
     if x.shape[-2] * x.shape[-1] <= SMALL_PIXELS:
-        return Fit(batch_size or USUAL_BATCH)
+        return Fit(batch_size or usual)
     each = OVERHEAD * saved_bytes(model, x[:1]) + COPIES * 4 * math.prod(x.shape[1:])
     limit = SHARE * memory_of(x.device)
-    chosen = batch_size or USUAL_BATCH
+    chosen = batch_size or usual
     while batch_size is None and chosen > 1 and chosen * each > limit:
         chosen //= 2
     height, width = x.shape[-2:]
@@ -62,8 +81,8 @@ def fitting_batch(model: nn.Module, x: Tensor, batch_size: int | None = None) ->
     if chosen * each > limit:
         advice = "reduce or omit batch_size" if batch_size else "use smaller images, or a device with more memory"
         return Fit(chosen, f"batch size {chosen} may not fit: {need}; {advice}")
-    if batch_size is None and chosen < USUAL_BATCH:
-        return Fit(chosen, f"batch size {chosen} instead of {USUAL_BATCH}: {need}")
+    if batch_size is None and chosen < usual:
+        return Fit(chosen, f"batch size {chosen} instead of {usual}: {need}")
     return Fit(chosen)
 
 

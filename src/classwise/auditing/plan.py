@@ -27,7 +27,7 @@ class AttackOptions(TypedDict, total=False):
     Attributes:
         precision: precision of the gradients (default: bfloat16, channels-last); success is decided in float32.
         batch_size: images on the device at once, at least 32. Results repeat bit for bit at one batch size. Default:
-            128; for images above 64 x 64 pixels as many as fit, which is logged.
+            128, on a GPU 1024 or as many as there are; for images above 64 x 64 pixels as many as fit, which is logged.
         seed: seed of the attacks' random numbers (default: 0).
     """
 

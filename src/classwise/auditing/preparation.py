@@ -149,7 +149,8 @@ def _try_model(
     names = class_names_for(source, first, logits_on(small, one))
     try:
         applicable, no_gradient = split_suite(plan.suite, small, first.batch(slice(0, few)), plan.threat)
-        fit = fitting_batch(classifier, one.x.to(small.device), batch_size)
+        images = len(source) if isinstance(source, Images) else source.expected
+        fit = fitting_batch(classifier, one.x.to(small.device), batch_size, images=images)
     except torch.OutOfMemoryError as error:
         raise ClasswiseError(
             f"the device has not enough memory for {few} images of shape {tuple(one.x.shape[1:])}"

@@ -189,7 +189,7 @@ class AttackSelection:
     seed: Annotated[int, typer.Option("--seed", help="Seed of the attacks and of --subset.")] = 0
     batch_size: Annotated[
         int | None,
-        typer.Option("--batch-size", min=1, help="Images per batch. [128, or as many large images as fit]"),
+        typer.Option("--batch-size", min=1, help="Images per batch. [128, on a GPU 1024; or as many as fit]"),
     ] = None
     device: Device = "cpu"
 

@@ -90,15 +90,16 @@ class PretendCuda:
     def __enter__(self) -> PretendCuda:
         properties = SimpleNamespace(total_memory=1 << 34, name="pretended")
         event = type("Event", (_Event,), {"device": self})
+        generator = torch.Generator()
         cuda = {
             "Event": event,
             "current_stream": lambda *_: None,
             "current_device": lambda: 0,
-            "default_generators": (torch.Generator(),),
+            "default_generators": (generator,),
             "get_device_name": lambda *_: "pretended",
             "get_device_properties": lambda *_: properties,
-            "get_rng_state": lambda *_: torch.zeros(0),
-            "set_rng_state": lambda *_: None,
+            "get_rng_state": lambda *_: generator.get_state(),
+            "set_rng_state": lambda state, *_: generator.set_state(state),
             "synchronize": lambda *_: self.synchronise("synchronize"),
         }
         for name, value in cuda.items():

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from pathlib import Path
+
 import pytest
 import scipy.stats
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from classwise.core.rng import CounterRNG
+import classwise as cw
+from classwise.core.rng import CounterRNG, generators_restored, seed_generators
+
+from ..pretend_cuda import PretendCuda
 
 INDEX = torch.arange(4000)
 
@@ -84,3 +90,38 @@ def test_a_permutation_has_every_number_once_and_differs_between_epochs() -> Non
     assert not torch.equal(first, second)
     fixed_points = int((first == torch.arange(1000)).sum())
     assert fixed_points < 8  # one is expected
+
+
+def states() -> list[torch.Tensor]:
+    return [torch.get_rng_state(), torch.cuda.get_rng_state()]
+
+
+def trained(folder: Path) -> None:
+    small = {"data.subset": 40, "model.name": "lenet", "data.validation": 0, "selection": "last", "attack.steps": 1}
+    cw.train("at", data="digits", out=folder, overrides=small, epochs=1, device="cuda")
+
+
+def seeded(folder: Path) -> None:
+    device = torch.device("cuda")
+    with generators_restored(device):
+        seed_generators(3, device)
+        torch.rand(())
+
+
+@pytest.mark.parametrize("call", [seeded, trained])
+def test_the_generators_of_the_device_are_restored(call: Callable[[Path], None], tmp_path: Path) -> None:
+    with PretendCuda(), torch.random.fork_rng(devices=[]):
+        seed_generators(1, torch.device("cuda"))
+        before = states()
+        call(tmp_path / "run")
+        for state, now in zip(before, states(), strict=True):
+            assert torch.equal(state, now)
+        seed_generators(3, torch.device("cuda"))
+        assert not any(torch.equal(state, now) for state, now in zip(before, states(), strict=True))
+
+
+def test_generators_are_restored_and_seeded_with_the_device_in_use() -> None:
+    """`torch.random.fork_rng` and `torch.manual_seed` with other devices are used at no other place."""
+    files = Path(cw.__file__).parent.rglob("*.py")
+    users = [file.name for file in files for name in ("fork_rng(", "manual_seed(") if name in file.read_text("utf-8")]
+    assert users == ["rng.py", "rng.py"]

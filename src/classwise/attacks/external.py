@@ -18,6 +18,7 @@ from classwise.core.config import Count, configurable
 from classwise.core.errors import ClasswiseError
 from classwise.core.precision import Forward
 from classwise.core.registry import is_builtin, load_object
+from classwise.core.rng import generators_restored, seed_generators
 from classwise.models.base import bare
 
 
@@ -208,8 +209,8 @@ def _seeded(seed: int, device: torch.device) -> Iterator[None]:
     """Seed the generators of torch, numpy and Python; restore them afterwards."""
     before = np.random.get_state(), random.getstate()  # noqa: NPY002  # the global generator, used by other libraries
     try:
-        with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
-            torch.manual_seed(seed)
+        with generators_restored(device):
+            seed_generators(seed, device)
             np.random.seed(seed)  # noqa: NPY002
             random.seed(seed)
             yield

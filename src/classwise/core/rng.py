@@ -11,6 +11,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import math
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
 import torch
@@ -111,3 +112,8 @@ def seed_generators(seed: int, device: torch.device) -> None:
     if device.type == "cuda":
         place = torch.cuda.current_device() if device.index is None else device.index
         torch.cuda.default_generators[place].manual_seed(seed)
+
+
+def generators_restored(device: torch.device | str) -> AbstractContextManager[None]:
+    """Context that restores the states of torch's generators of the CPU and of one device."""
+    return torch.random.fork_rng([device] if torch.device(device).type == "cuda" else [])

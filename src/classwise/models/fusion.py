@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
@@ -12,6 +12,7 @@ from torch.nn.modules import module as torch_module
 
 from classwise.core.float32 import true_float32
 from classwise.core.precision import Forward, Precision
+from classwise.core.rng import generators_restored
 from classwise.models.affine import AffineNorms
 from classwise.models.folding import foldable
 from classwise.models.fused_copy import FusedCopy, fine_logits
@@ -98,7 +99,7 @@ class Fusion:
             reason = _difference(self._model, fused.network, precision, images)
             if not reason and precision.dtype != "float32":
                 fused.lower(getattr(torch, precision.dtype))
-                with _random_numbers_restored(images.device):
+                with generators_restored(images.device):
                     _logits_and_gradient(fused.forward, images)  # fails if the model's code requires float32 weights
         except torch.OutOfMemoryError:
             raise
@@ -138,11 +139,11 @@ def _difference(model: nn.Module, network: nn.Module, precision: Precision, imag
     """How a copy differs from its model on images, in float32; empty if it does not."""
     exact = dataclasses.replace(precision, dtype="float32")
     before = Snapshot(model, values=True)
-    with true_float32(images.device), _random_numbers_restored(images.device):
+    with true_float32(images.device), generators_restored(images.device):
         expected = _logits_and_gradient(exact.forward(model), images)
     if Snapshot(model, values=True) != before:
         return "its forward pass modifies its attributes"
-    with true_float32(images.device), _random_numbers_restored(images.device):
+    with true_float32(images.device), generators_restored(images.device):
         found = _logits_and_gradient(exact.forward(network), images)
     error = float((found[0] - expected[0]).abs().max() / expected[0].abs().max().clamp_min(_TINY))
     if not error <= TOLERANCE:
@@ -166,8 +167,3 @@ def _logits_and_gradient(forward: Forward, images: Tensor) -> tuple[Tensor, Tens
             weights = torch.arange(1.0, logits.shape[1] + 1, device=logits.device).cos()
             (gradient,) = torch.autograd.grad((logits * weights).sum(), leaf, allow_unused=True)
     return logits.detach(), gradient
-
-
-def _random_numbers_restored(device: torch.device) -> AbstractContextManager[None]:
-    """Context that restores the states of torch's generators: a model and its copy use the same random numbers."""
-    return torch.random.fork_rng([device] if device.type == "cuda" else [])

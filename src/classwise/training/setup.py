@@ -15,7 +15,7 @@ from classwise.core.config import relative_step
 from classwise.core.distributed import ProcessGroup
 from classwise.core.environment import environment
 from classwise.core.errors import ClasswiseError
-from classwise.core.rng import CounterRNG
+from classwise.core.rng import CounterRNG, seed_generators
 from classwise.core.storage import check_writable, is_unused, write_text
 from classwise.core.threat import Threat
 from classwise.data import Images, load_data, named_set, stratified_split
@@ -209,7 +209,7 @@ def build_batches(recipe: Recipe, images: Images, extra: Images | None, rng: Cou
 
 def initial_model(recipe: Recipe, images: Images, run: Run, processes: ProcessGroup, device: torch.device) -> nn.Module:
     """Build the model before the first step: ``model.weights``, or random weights with the recipe's seed."""
-    torch.manual_seed(recipe.seed)
+    seed_generators(recipe.seed, device)
     model = build_model(**model_spec(recipe, images))
     weights = recipe.model.weights
     if weights is not None and not run.state_file.is_file():

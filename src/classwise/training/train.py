@@ -15,6 +15,7 @@ from classwise.core.errors import ClasswiseError
 from classwise.core.ownership import owned
 from classwise.core.precision import check_device
 from classwise.core.progress import NullProgress, Progress
+from classwise.core.rng import generators_restored
 from classwise.core.storage import remove_stale_temporaries
 from classwise.data import Images
 from classwise.training.data_parallel import check_same_arguments
@@ -146,7 +147,7 @@ def _train(
         progress.log(f"{processes.world_size} processes, batch size {recipe.batch_size} in total")
     for note in notes:
         progress.log(note)
-    with torch.random.fork_rng(devices=[device] if torch.device(device).type == "cuda" else []):
+    with generators_restored(device):
         Trainer(recipe, images, run, device, progress, extra, processes, on_nan).fit()
     processes.barrier()
     return Run(run.path).with_recipe(written)

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from classwise.core.errors import ClasswiseError, unknown
 from classwise.core.precision import check_device
+from classwise.core.rng import generators_restored
 from classwise.models.base import Classifier, Wrapper, bare
 from classwise.models.loading.builder import build
 from classwise.models.loading.checkpoints import Checkpoint, read_state
@@ -245,7 +246,7 @@ def _inferred_spec(name: str, checkpoint: Checkpoint, options: Mapping[str, Any]
     """The width, channels and classes of weights, inferred by comparison with a network of the zoo."""
     if name not in MODELS:
         return {}
-    with torch.random.fork_rng(devices=[]):
+    with generators_restored(torch.get_default_device()):
         network = bare(_built(name, num_classes=1, in_channels=1, **options))
     return infer_shape(match_keys(checkpoint, network).tensors, network, width=1.0)
 

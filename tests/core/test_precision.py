@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import pytest
 import torch
 from torch import Tensor, nn
+from torch._dynamo.testing import CompileCounter
 
+from classwise.attacks import ATTACKS
+from classwise.attacks.engine import Engine, Job
 from classwise.auditing.audit import audit
+from classwise.core import precision as precision_module
+from classwise.core.config import make
 from classwise.core.errors import ClasswiseError
 from classwise.core.precision import EXACT, Precision, check_device
+from classwise.core.progress import NullProgress
+from classwise.core.threat import Threat
 from classwise.data.images import Images
 from classwise.models import load_model
 from classwise.training.train import train
@@ -65,3 +73,89 @@ def test_a_missing_device_is_one_line(device: str | torch.device, tmp_path: Path
         ):
             call()
     assert not out.exists()
+
+
+COMPILED = Precision(dtype="bfloat16", compile=True)
+
+
+class FakeCompile:
+    """In place of `torch.compile`: the number of its calls, and the batches and gradients of compiled passes."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+        self.passes: list[tuple[int, bool, bool]] = []  # images, whether in bfloat16, whether with a gradient
+
+    def __call__(self, model: nn.Module, *, dynamic: bool) -> nn.Module:
+        assert dynamic is False
+        self.calls += 1
+        return Watched(model, self)
+
+
+class Watched(nn.Module):
+    def __init__(self, model: nn.Module, fake: FakeCompile) -> None:
+        super().__init__()
+        self.model, self.fake = model, fake
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.fake.passes.append((len(x), torch.is_autocast_enabled("cpu"), x.requires_grad))
+        logits: Tensor = self.model(x)
+        return logits
+
+
+def test_a_model_is_compiled_once_while_it_is_in_use(monkeypatch: pytest.MonkeyPatch) -> None:
+    fake = FakeCompile()
+    monkeypatch.setattr(torch, "compile", fake)
+    model, other = network(1), network(1)
+    passes = [COMPILED.forward(model), Precision(compile=True).forward(model)]
+    assert fake.calls == 1
+    passes.append(COMPILED.forward(other))
+    assert fake.calls == 2
+    gc.collect()
+    assert {id(model), id(other)} <= set(precision_module._compiled)
+    passes.clear()
+    gc.collect()
+    assert not {id(model), id(other)} & set(precision_module._compiled)
+
+
+@pytest.mark.parametrize(
+    ("spec", "kinds"),
+    {
+        "pgd:steps=9,step_size=0.2eps": {(64, True, True)},
+        "fab-t:steps=2,targets=1": {(64, False, True), (64, False, False)},
+        "square:steps=20": {(64, False, False)},
+    }.items(),
+)
+def test_every_attack_is_compiled_at_one_batch_size(
+    spec: str, kinds: set[tuple[int, bool, bool]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake = FakeCompile()
+    monkeypatch.setattr(torch, "compile", fake)
+    engine = Engine(network(1), precision=COMPILED, batch_size=64)
+    x = torch.rand(80, 1, 6, 6, generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        y = engine.model(x).argmax(1)
+    attack = make(ATTACKS, spec)
+    for _ in range(2):
+        found = list(engine.attack(attack, Threat("Linf", 0.01), [Job(torch.arange(80), x, y)]))
+    assert sum(len(each.row) for each in found) == 80
+    assert set(fake.passes) == kinds
+    assert fake.calls == 1
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:The .grad attribute")  # torch's own, in tracing
+def test_nothing_is_compiled_again_in_later_epochs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also not for the averaged model, which is a new module in each epoch."""
+    counter, counts, compiler = CompileCounter(), list[int](), torch.compile
+
+    class Log(NullProgress):
+        def log(self, line: str) -> None:
+            if line.startswith("epoch"):
+                counts.append(counter.frame_count)
+
+    monkeypatch.setattr(torch, "compile", lambda model, **options: compiler(model, backend=counter, **options))
+    small: dict[str, Any] = {"data.subset": 100, "model.name": "lenet", "data.validation": 0.4, "batch_size": 32}
+    small |= {"attack.steps": 1, "validation_attack": "pgd:steps=1", "precision.compile": True, "averaging": "ema"}
+    train("at", data="digits", out=tmp_path / "run", overrides=small, epochs=4, progress=Log())
+    assert counts[1] >= 3
+    assert counts == [counts[0], *[counts[1]] * 3]

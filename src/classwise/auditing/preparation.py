@@ -145,7 +145,8 @@ def _try_model(
     """
     one = first.batch(slice(0, 1))
     few = SMALLEST_BATCH if one.x.shape[-2] * one.x.shape[-1] <= SMALL_PIXELS else 1
-    small = plan.engine(classifier, few)
+    eager = dataclasses.replace(plan.precision, compile=False)  # a few passes are not worth it
+    small = dataclasses.replace(plan, precision=eager).engine(classifier, few)
     names = class_names_for(source, first, logits_on(small, one))
     try:
         applicable, no_gradient = split_suite(plan.suite, small, first.batch(slice(0, few)), plan.threat)

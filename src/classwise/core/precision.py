@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import weakref
 from collections.abc import Callable
 from typing import Literal
 
@@ -24,7 +25,7 @@ class Precision:
         dtype: ``"float32"``, or ``"bfloat16"`` for automatic mixed precision. float16 is not supported: the gradients
             of confident models underflow in it.
         channels_last: use the channels-last memory format, in which convolutions on CPUs and GPUs are faster.
-        compile: compile the model with ``torch.compile``.
+        compile: compile the model with ``torch.compile``, once for each shape of a batch; not used for verdicts.
 
     Example:
         >>> import torch
@@ -67,7 +68,7 @@ class Pass:
 
     def __init__(self, model: nn.Module, precision: Precision) -> None:
         self.overwrites: bool | None = None
-        self._module: Callable[[Tensor], Tensor] = torch.compile(model) if precision.compile else model
+        self._module: Callable[[Tensor], Tensor] = compiled(model) if precision.compile else model
         self._precision = precision
         self._mixed = precision.dtype == "bfloat16"
 
@@ -80,6 +81,20 @@ class Pass:
         if before is not None:
             self.overwrites = x._version != before
         return logits.float()
+
+
+_compiled: weakref.WeakValueDictionary[int, Callable[[Tensor], Tensor]] = weakref.WeakValueDictionary()
+
+
+def compiled(model: nn.Module) -> Callable[[Tensor], Tensor]:
+    """The compiled forward pass of a model, for static shapes, shared by all users of the model while one exists.
+
+    torch compiles it for each shape, mode of the model and precision, but not again for another user.
+    """
+    known = _compiled.get(id(model))  # it holds the model, so the id is not reused while it exists
+    if known is None:
+        known = _compiled[id(model)] = torch.compile(model, dynamic=False)
+    return known
 
 
 def check_device(device: str | torch.device) -> None:

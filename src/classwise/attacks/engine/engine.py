@@ -104,8 +104,8 @@ class Engine:
         first = next(jobs, None)
         if first is None:
             return
-        # Each smaller batch size is tested once per attack, over all its streams.
-        batch_sizes = self._batch_sizes.setdefault(id(attack), BatchSizes(attack))
+        # Each smaller batch size is tested once per attack, over all its streams; each would be compiled.
+        batch_sizes = self._batch_sizes.setdefault(id(attack), BatchSizes(attack, refused=self.passes.compiled))
         with self.passes.for_gradients(first.x, precise=attack.precise) as forward:
             queue = Queue(
                 self.passes,

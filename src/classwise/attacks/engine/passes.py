@@ -80,6 +80,7 @@ class Passes:
         self._precision = precision
         self._forward = precision.forward(model)
         self._float32 = Precision(channels_last=precision.channels_last).forward(model)
+        self._exact = dataclasses.replace(precision, dtype="float32").forward(model)
         self._fusion = Fusion(model)
         self._classes: int | None = None
 
@@ -107,7 +108,7 @@ class Passes:
     def for_gradients(self, images: Tensor, *, precise: bool) -> Iterator[CountedForward]:
         """Context of a forward pass for gradients, in evaluation mode and frozen, on a fused copy (`Fusion`).
 
-        With ``dtype: float32`` or ``compile`` in the precision, passes use the model itself.
+        With ``dtype: float32`` or ``compile`` in the precision, passes use the model itself, compiled if requested.
 
         Args:
             images: (N, C, H, W) with N >= 1, on which the copy is verified.
@@ -118,12 +119,17 @@ class Passes:
         arithmetic = functools.partial(true_float32, self.device) if exact else nullcontext
         with evaluating(self.model), frozen(self.model):
             if precision.dtype == "float32" or precision.compile:
-                yield CountedForward(self._float32 if precise else self._forward, self.model, arithmetic)
+                yield CountedForward(self._exact if precise else self._forward, self.model, arithmetic)
                 return
             if precise:
                 precision = dataclasses.replace(precision, dtype="float32")
             with self._fusion.forward(precision, recordable(images[:VERIFIED_IMAGES]).to(self.device)) as forward:
                 yield CountedForward(forward, self.model, arithmetic)
+
+    @property
+    def compiled(self) -> bool:
+        """Whether the passes for gradients are compiled, again for each size of a batch."""
+        return self._precision.compile
 
     @property
     def unfused(self) -> str:

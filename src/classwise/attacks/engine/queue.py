@@ -54,7 +54,7 @@ class BatchSizes:
 
     attack: AttackSteps  # a reference, so that its id is not reused
     admissible: set[tuple[int, ...]] = field(default_factory=set)  # batch size and image shape
-    refused: bool = False  # whether a smaller batch gave other bits
+    refused: bool = False  # whether a smaller batch gave other bits, or is not to be tested
 
 
 _HIT, _LAST, _LOWEST = 0, 1, 2

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
+import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from types import FrameType, SimpleNamespace
@@ -85,6 +86,7 @@ class PretendCuda:
         self.uploads: list[int] = []
         self.in_tf32: list[str] = []
         self.pending: list[tuple[Tensor, Tensor]] = []  # destination and value of copies under way
+        self._lock = threading.Lock()
         self._stack = contextlib.ExitStack()
 
     def __enter__(self) -> PretendCuda:
@@ -140,16 +142,20 @@ class PretendCuda:
         return tensor in _PINNED
 
     def synchronise(self, what: str) -> None:
-        """Log a synchronisation."""
+        """Log a synchronisation, by the thread that launches kernels."""
         self.synchronisations.append(Synchronisation(what, _place()))
-        self.arrive(len(self.pending))
+        self.arrive(self.pending[-1:])
 
-    def arrive(self, count: int) -> None:
-        """Complete the first copies under way."""
-        with torch._C.DisableTorchFunction(), torch.utils._python_dispatch._disable_current_modes(), torch.no_grad():
-            for destination, value in self.pending[:count]:
-                destination.copy_(value)
-        del self.pending[:count]
+    def arrive(self, last: list[tuple[Tensor, Tensor]]) -> None:
+        """Complete the copies under way up to the last one, unless it has been completed."""
+        with self._lock:
+            places = [place for place, copy in enumerate(self.pending) if any(copy is each for each in last)]
+            arriving = self.pending[: places[0] + 1] if places else []
+            no_modes = torch.utils._python_dispatch._disable_current_modes()
+            with torch._C.DisableTorchFunction(), no_modes, torch.no_grad():
+                for destination, value in arriving:
+                    destination.copy_(value)
+            del self.pending[: len(arriving)]
 
     def copied(self, source: Tensor, target: torch.device, what: str, *, non_blocking: bool) -> None:
         """Log the copy of a tensor to another device."""
@@ -241,7 +247,7 @@ class _Functions(TorchFunctionMode):
                 device.synchronise(f"{name} of host values")
             fresh = result.clone() if any(result is each for each in tensors) else result
             device.mark([fresh], target)
-            return fresh
+            result = fresh
         return device.pin(result) if pinned else result
 
     def _property(self, name: str, func: Callable[..., Any], args: tuple[Any, ...]) -> Any:
@@ -350,17 +356,15 @@ class _Event:
     device: PretendCuda
 
     def __init__(self, **_: object) -> None:
-        self._copies = 0
+        self._last: list[tuple[Tensor, Tensor]] = []
 
     def record(self, *_: object) -> None:
-        self._copies = len(self.device.pending)
         self._last = self.device.pending[-1:]
 
     def synchronize(self) -> None:
-        device = self.device
-        device.synchronisations.append(Synchronisation("event", _place()))
-        under_way = [place for place, copy in enumerate(device.pending) if any(copy is each for each in self._last)]
-        device.arrive(under_way[0] + 1 if under_way else 0)
+        if threading.current_thread() is threading.main_thread():
+            self.device.synchronisations.append(Synchronisation("event", _place()))
+        self.device.arrive(self._last)
 
 
 class _Autocast(torch.autocast):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import re
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal
@@ -33,13 +34,16 @@ from classwise.training.evaluation import validation_batch
 from classwise.training.folder import Run
 from classwise.training.recipe import Recipe
 from classwise.training.recipe_files import recipe_names
+from classwise.training.state import write_state
 from classwise.training.trainer import Trainer
 
 from . import launches
 from .attacks.models import Small, images
 from .attacks.test_contract import VARIANTS, darken, named
 from .pretend_cuda import Counted, PretendCuda, convolves_in_tf32, multiplies_in_tf32
+from .training.killing import KillAt, Killed
 from .training.on_digits import ELSEWHERE, METHODS, TINY
+from .training.test_trainer import contents
 
 USER_CODE = {"external"}
 """Attacks that run code of the user, which needs the number of pending images."""
@@ -192,6 +196,36 @@ def trained(name: str, folder: Path) -> Counted:
             if epoch == 0:
                 trainer._end_epoch(settings, seconds=1.0)
     return counted
+
+
+@pytest.mark.slow
+def test_a_killed_training_resumes_to_the_same_bits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its files are written in the background, also those of a run that is ended by an exception."""
+    monkeypatch.setattr("classwise.training.trainer.CHECKPOINT_SECONDS", 0.0)
+    writers, written = set[str](), list[tuple[int, int]]()
+
+    def watched(path: Path, content: dict[str, Any]) -> None:
+        writers.add(threading.current_thread().name)
+        written.append((content["epoch"], content["step"]))
+        write_state(path, content)
+
+    monkeypatch.setattr("classwise.training.trainer.write_state", watched)
+    tiny: dict[str, Any] = {"data.subset": 60, "data.validation": 0.2, "model.name": "lenet", "batch_size": 16}
+    tiny |= {"attack.steps": 1, "validation_attack": "pgd:steps=1", "optimizer": "adam", "averaging.start_fraction": 0}
+
+    def trained(name: str, **options: Any) -> Run:
+        return cw.train(
+            "cfa-at", data="digits", out=tmp_path / name, overrides=tiny, epochs=2, device="cuda", **options
+        )
+
+    with PretendCuda():
+        reference = trained("reference")
+        assert written == [(0, 1), (0, 2), (0, 3), (1, 0), (1, 1), (1, 2), (1, 3), (2, 0)]
+        assert writers == {"writer_0"}
+        for step in (2, 4, 7):
+            with pytest.raises(Killed):
+                trained(f"run-{step}", progress=KillAt(step))
+            assert contents(trained(f"run-{step}", resume=True)) == contents(reference)
 
 
 class Watched(Small):

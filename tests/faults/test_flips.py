@@ -9,7 +9,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-import torch
 
 from classwise.auditing import outcome_files
 from classwise.auditing.result import Audit
@@ -69,7 +68,7 @@ def _rows(part: Path) -> Callable[[], object]:
 def _state_of(folder: Path) -> Callable[[], object]:
     def load() -> object:
         file = Run(folder).state_file
-        read_state(file, torch.device("cpu"))
+        read_state(file)
         return file.read_bytes()
 
     return load

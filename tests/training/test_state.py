@@ -15,7 +15,7 @@ from classwise.training.classes import ALWAYS, ClassSums
 from classwise.training.folder import Run
 from classwise.training.history import History
 from classwise.training.selection import last
-from classwise.training.state import SCHEMA_VERSION, TrainState, read_state
+from classwise.training.state import SCHEMA_VERSION, TrainState, read_state, write_state
 
 CPU = torch.device("cpu")
 
@@ -43,10 +43,10 @@ def changed(file: Path, **values: Any) -> None:
 
 def test_a_loaded_state_equals_the_saved_one(tmp_path: Path) -> None:
     saved, loaded, file = state(tmp_path, 1), state(tmp_path, 2), tmp_path / "state.pt"
-    saved.save(file, "recipe", processes=1)
+    write_state(file, saved.content("recipe", processes=1))
     loaded.load(file, "recipe", 1, CPU)
     again = tmp_path / "again.pt"
-    loaded.save(again, "recipe", processes=1)
+    write_state(again, loaded.content("recipe", processes=1))
     assert (loaded.epoch, loaded.step) == (1, 1)
     assert loaded.history.events == saved.history.events
     assert loaded.history.best == {"best": 1.5}
@@ -62,14 +62,14 @@ def test_a_loaded_state_equals_the_saved_one(tmp_path: Path) -> None:
 
 def test_another_number_of_processes_is_an_event(tmp_path: Path) -> None:
     saved, file = state(tmp_path, 1), tmp_path / "state.pt"
-    saved.save(file, "recipe", processes=1)
+    write_state(file, saved.content("recipe", processes=1))
     saved.load(file, "recipe", 2, CPU)
     assert saved.history.events[-1] == {"epoch": 1, "event": "resumed", "processes": 2}
 
 
 def test_another_recipe_or_schema_version_is_rejected(tmp_path: Path) -> None:
     saved, file = state(tmp_path, 1), tmp_path / "state.pt"
-    saved.save(file, "recipe", processes=1)
+    write_state(file, saved.content("recipe", processes=1))
     with pytest.raises(ClasswiseError, match=r"state\.pt belongs to another recipe"):
         saved.load(file, "other", 1, CPU)
     for version, message in (
@@ -78,4 +78,4 @@ def test_another_recipe_or_schema_version_is_rejected(tmp_path: Path) -> None:
     ):
         changed(file, schema_version=version)
         with pytest.raises(ClasswiseError, match=f"schema_version {version} .*{message}"):
-            read_state(file, CPU)
+            read_state(file)

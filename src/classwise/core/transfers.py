@@ -6,7 +6,8 @@ are no copies.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -19,6 +20,11 @@ def to_device(tensor: Tensor, device: torch.device) -> Tensor:
     return tensor.to(device)
 
 
+def all_to_device(content: Any, device: torch.device) -> Any:
+    """Copy the tensors in nested mappings, lists and tuples to a device."""
+    return _mapped(content, lambda tensor: tensor.to(device))
+
+
 class Readback:
     """A copy of tensors to the CPU that is under way.
 
@@ -28,11 +34,7 @@ class Readback:
 
     def __init__(self, tensors: Mapping[str, Tensor]) -> None:
         self._values = {name: _host_copy(tensor) for name, tensor in tensors.items()}
-        self._event: torch.cuda.Event | None = None
-        device = next((tensor.device for tensor in tensors.values() if tensor.device.type == "cuda"), None)
-        if device is not None:
-            self._event = torch.cuda.Event()  # type: ignore[no-untyped-call]  # torch does not annotate it
-            self._event.record(torch.cuda.current_stream(device))
+        self._event = _recorded(tensors.values())
 
     def values(self) -> dict[str, Tensor]:
         """The tensors on the CPU; waits for the work that was queued before the copy, not for later work."""
@@ -40,6 +42,27 @@ class Readback:
             self._event.synchronize()
             self._event = None
         return self._values
+
+
+class HostCopy:
+    """A copy on the CPU of nested mappings and sequences with tensors, which is under way.
+
+    The tensors may be modified after it was made; those on the CPU are copied, too.
+
+    Args:
+        content: the tensors, mappings, lists and tuples; other values are not copied.
+    """
+
+    def __init__(self, content: Any) -> None:
+        self._content = _mapped(content, _copied)
+        self._event = _recorded(_tensors(content))
+
+    def content(self) -> Any:
+        """The copy; waits for the work that was queued before it, not for later work."""
+        if self._event is not None:
+            self._event.synchronize()
+            self._event = None
+        return self._content
 
 
 def to_cpu(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -51,4 +74,34 @@ def _host_copy(tensor: Tensor) -> Tensor:
     """The tensor on the CPU; from a GPU, the copy is complete only after an event recorded now."""
     if tensor.device.type != "cuda":
         return tensor.cpu()
-    return torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True).copy_(tensor.detach(), non_blocking=True)
+    return torch.empty_like(tensor, device="cpu", pin_memory=True).copy_(tensor.detach(), non_blocking=True)
+
+
+def _recorded(tensors: Iterable[Tensor]) -> torch.cuda.Event | None:
+    """An event after the copies of the tensors on a GPU; None if there is none."""
+    device = next((tensor.device for tensor in tensors if tensor.device.type == "cuda"), None)
+    if device is None:
+        return None
+    event = torch.cuda.Event()  # type: ignore[no-untyped-call]  # torch does not annotate it
+    event.record(torch.cuda.current_stream(device))
+    return event
+
+
+def _copied(tensor: Tensor) -> Tensor:
+    return tensor.detach().clone() if tensor.device.type == "cpu" else _host_copy(tensor)
+
+
+def _mapped(content: Any, function: Callable[[Tensor], Tensor]) -> Any:
+    if isinstance(content, Tensor):
+        return function(content)
+    if isinstance(content, Mapping):
+        return {key: _mapped(value, function) for key, value in content.items()}
+    return type(content)(_mapped(each, function) for each in content) if isinstance(content, list | tuple) else content
+
+
+def _tensors(content: Any) -> Iterator[Tensor]:
+    if isinstance(content, Tensor):
+        yield content
+    elif isinstance(content, Mapping | list | tuple):
+        for each in content.values() if isinstance(content, Mapping) else content:
+            yield from _tensors(each)

@@ -28,6 +28,7 @@ def save_weights(
     dtype: torch.dtype | None = None,
     *,
     checksum: bool = False,
+    tensors: Mapping[str, Tensor] | None = None,
 ) -> None:
     """Write the state dict of a model to a safetensors file, atomically.
 
@@ -41,6 +42,7 @@ def save_weights(
         metadata: Further entries of the metadata; an entry ``model`` replaces the model's spec.
         dtype: Precision in which floating-point tensors are stored, such as ``torch.float16``; None: unchanged.
         checksum: Append the file's digest to the folder's ``checksums.txt``.
+        tensors: A copy of the model's state dict to write; None: the state dict now.
 
     Raises:
         ClasswiseError: if the file cannot be written, or a value is out of the range of ``dtype``.
@@ -48,8 +50,9 @@ def save_weights(
     spec = {"model": model.spec} if isinstance(getattr(model, "spec", None), Mapping) else {}
     entries = {"schema_version": SCHEMA_VERSION, **spec, **(metadata or {})}
     text = {key: value if isinstance(value, str) else json.dumps(value, default=list) for key, value in entries.items()}
-    tensors = {name: _stored(name, tensor, dtype) for name, tensor in model.state_dict().items()}
-    content = save(tensors, {METADATA_KEY: json.dumps(text, sort_keys=True)})
+    tensors = model.state_dict() if tensors is None else tensors
+    stored = {name: _stored(name, tensor, dtype) for name, tensor in tensors.items()}
+    content = save(stored, {METADATA_KEY: json.dumps(text, sort_keys=True)})
     write_bytes(path, content, checksum=checksum)
 
 

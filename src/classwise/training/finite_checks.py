@@ -67,8 +67,9 @@ class FiniteLossCheck:
 
 
 def all_finite(tensors: Iterable[Tensor]) -> bool:
-    """Return whether all values are finite. Synchronises with the device."""
-    return all(bool(tensor.isfinite().all()) for tensor in tensors if tensor.is_floating_point())
+    """Return whether all values are finite. Synchronises with the device once."""
+    flags = [tensor.isfinite().all() for tensor in tensors if tensor.is_floating_point()]
+    return not flags or bool(torch.stack(flags).all())
 
 
 def likely_cause(recipe: Recipe, parts: Parts, settings: ClassSettings) -> str:

@@ -11,6 +11,7 @@ import pandas as pd
 import torch
 from torch import Tensor, nn
 
+from classwise.core.background import BackgroundWriter
 from classwise.core.storage import replacing, write_text
 from classwise.models import save_weights
 from classwise.training.classes import ClassSettings
@@ -32,6 +33,7 @@ class History:
         labels: labels of the validation split, int64 (N,), or None.
         metadata: metadata of the saved weights.
         writes: whether this process writes files; all processes of a distributed run have the same history.
+        writer: writes the files.
         rows: a row per epoch, split and class.
         events: decisions of averaging and selection, and other events.
         best: the best score so far of each selected model.
@@ -44,6 +46,7 @@ class History:
     labels: Tensor | None
     metadata: Mapping[str, Any]
     writes: bool = True
+    writer: BackgroundWriter = field(default_factory=lambda: BackgroundWriter(torch.device("cpu")))
     rows: list[dict[str, Any]] = field(default_factory=list)
     events: list[dict[str, Any]] = field(default_factory=list)
     best: dict[str, float] = field(default_factory=dict)
@@ -68,7 +71,10 @@ class History:
         """Save the weights of a model."""
         if self.writes:
             metadata = {**self.metadata, "epoch": epoch, **metadata}
-            save_weights(self.run.weights_file(which), model, metadata, checksum=True)
+            path = self.run.weights_file(which)
+            self.writer.write(
+                model.state_dict(), lambda tensors: save_weights(path, model, metadata, checksum=True, tensors=tensors)
+            )
 
     def select(self, which: Which, model: nn.Module, values: Mapping[str, Tensor], epoch: int) -> None:
         """Save a model if the rule selects this epoch.
@@ -99,10 +105,8 @@ class History:
     def write(self) -> None:
         """Write the table of the epochs and the events."""
         if self.writes:
-            with replacing(self.run.epochs_file, checksum=True) as temporary:
-                pd.DataFrame(self.rows).to_parquet(temporary, index=False)
-            lines = "".join(json.dumps(event) + "\n" for event in self.events)
-            write_text(self.run.events_file, lines, checksum=True)
+            rows, events = list(self.rows), list(self.events)
+            self.writer.write({}, lambda _: _write(self.run, rows, events))
 
     def scalars(self, epoch: int) -> dict[str, float]:
         """Return the numbers of an epoch by split, quantity and class, without null values."""
@@ -114,9 +118,9 @@ class History:
     def state_dict(self) -> dict[str, Any]:
         """Return the rows, the events and the state of the selection, for a checkpoint."""
         return {
-            "rows": self.rows,
-            "events": self.events,
-            "best": self.best,
+            "rows": list(self.rows),
+            "events": list(self.events),
+            "best": dict(self.best),
             "selection_states": self.selection_states,
         }
 
@@ -124,6 +128,13 @@ class History:
         """Restore the rows, the events and the state of the selection from a checkpoint."""
         self.rows, self.events = state["rows"], state["events"]
         self.best, self.selection_states = state["best"], state["selection_states"]
+
+
+def _write(run: Run, rows: list[dict[str, Any]], events: list[dict[str, Any]]) -> None:
+    with replacing(run.epochs_file, checksum=True) as temporary:
+        pd.DataFrame(rows).to_parquet(temporary, index=False)
+    lines = "".join(json.dumps(event) + "\n" for event in events)
+    write_text(run.events_file, lines, checksum=True)
 
 
 def epoch_rows(

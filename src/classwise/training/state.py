@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from torch import Tensor, nn
 from classwise.core.errors import ClasswiseError
 from classwise.core.schema import check_schema_version
 from classwise.core.storage import verify, write_bytes
+from classwise.core.transfers import all_to_device
 from classwise.training.averaging import Average
 from classwise.training.classes import ClassSums
 from classwise.training.history import History
@@ -44,15 +46,14 @@ class TrainState:
     epoch: int = 0
     step: int = 0
 
-    def save(self, path: Path, recipe: str, processes: int) -> None:
-        """Write the state; the file is replaced atomically.
+    def content(self, recipe: str, processes: int) -> dict[str, Any]:
+        """Return the content of the state file. Its tensors are those in use; training modifies nothing else in it.
 
         Args:
-            path: the file.
             recipe: the digest of the recipe.
             processes: the number of processes.
         """
-        content = {
+        return {
             "schema_version": SCHEMA_VERSION,
             "recipe": recipe,
             "processes": processes,
@@ -65,9 +66,6 @@ class TrainState:
             "sums": self.sums.sums,
             "history": self.history.state_dict(),
         }
-        buffer = io.BytesIO()  # a full disk then raises an OSError, not an error of torch
-        torch.save(content, buffer)
-        write_bytes(path, buffer.getbuffer(), checksum=True)
 
     def load(self, path: Path, recipe: str, processes: int, device: torch.device) -> None:
         """Load a saved state; a different number of processes is logged as the event ``resumed``.
@@ -81,33 +79,37 @@ class TrainState:
         Raises:
             ClasswiseError: if the file has another schema version, is damaged, or belongs to another recipe.
         """
-        content = read_state(path, device)
+        content = read_state(path)
         if content["recipe"] != recipe:
             raise ClasswiseError(f"{path} belongs to another recipe; use another folder")
         self.model.load_state_dict(content["model"])
-        self.optimizer.load_state_dict(content["optimizer"])
-        self.average = Average(**content["average"])
-        self.schedules = content["schedules"]
-        self.sums.sums = content["sums"]
-        self.history.load_state_dict(content["history"])
+        self.optimizer.load_state_dict(content["optimizer"])  # it chooses the device of each of its tensors
+        self.average = Average(**all_to_device(content["average"], device))
+        self.schedules = all_to_device(content["schedules"], device)
+        self.sums.sums = all_to_device(content["sums"], device)
+        states = all_to_device(content["history"]["selection_states"], device)
+        self.history.load_state_dict(content["history"] | {"selection_states": states})
         self.epoch, self.step = content["epoch"], content["step"]
         if content["processes"] != processes:
             self.history.log_event(self.epoch, event="resumed", processes=processes)
 
 
-def read_state(path: Path, device: torch.device) -> dict[str, Any]:
-    """Read a state file.
+def write_state(path: Path, content: Mapping[str, Any]) -> None:
+    """Write the content of a state file; the file is replaced atomically."""
+    buffer = io.BytesIO()  # a full disk then raises an OSError, not an error of torch
+    torch.save(content, buffer)
+    write_bytes(path, buffer.getbuffer(), checksum=True)
 
-    Args:
-        path: the file.
-        device: the device of the tensors.
+
+def read_state(path: Path) -> dict[str, Any]:
+    """Read a state file; its tensors are on the CPU.
 
     Raises:
         ClasswiseError: if the file is damaged or has another schema version.
     """
     verify(path, "restore it from a copy, or train in another folder")
     try:
-        content: dict[str, Any] = torch.load(path, map_location=device, weights_only=True)
+        content: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # torch raises many kinds for a damaged file
         raise ClasswiseError(f"{path} is damaged ({type(error).__name__}); train in another folder") from error
     version = content["schema_version"]

@@ -6,14 +6,16 @@ import copy
 import dataclasses
 import functools
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from classwise.attacks.engine import Engine
 from classwise.core import interruption
+from classwise.core.background import BackgroundWriter
 from classwise.core.distributed import ProcessGroup
 from classwise.core.errors import ClasswiseError, unknown
 from classwise.core.progress import MetricsListener, Progress
@@ -34,9 +36,9 @@ from classwise.training.reductions.base import per_image
 from classwise.training.schedules.base import Classes, ClassSchedule
 from classwise.training.selection import WithinError
 from classwise.training.setup import build_batches, initial_model, model_spec, split_images, write_first_files
-from classwise.training.state import TrainState
+from classwise.training.state import TrainState, write_state
 
-CHECKPOINT_SECONDS = 300.0
+CHECKPOINT_SECONDS = 60.0
 """The longest time between checkpoints within an epoch; a checkpoint is also written at the end of each epoch."""
 
 
@@ -93,13 +95,14 @@ class Trainer:
             "class_names": list(images.class_names),
         }
         labels = None if self.valid is None else self.valid.y
+        self.writer = BackgroundWriter(self.device)
         self.state = TrainState(
             model=self.model,
             optimizer=self.optimizer,
             average=Average(),
             schedules=[schedule.start(self.classes) for schedule in parts.schedules],
             sums=self._new_sums(),
-            history=History(run, parts.selection, recipe.epochs, labels, metadata, writes=self.processes.is_main),
+            history=History(run, parts.selection, recipe.epochs, labels, metadata, self.processes.is_main, self.writer),
         )
         self._saved: tuple[int, int] | None = None
 
@@ -112,7 +115,7 @@ class Trainer:
         other processes stop with it.
         """
         try:
-            with interruption.deferred():
+            with interruption.deferred(), self.writer:
                 self._fit()
         except interruption.STOPS as stop:
             stop.add_note(self._saved_text())
@@ -306,6 +309,7 @@ class Trainer:
         except interruption.STOPS:
             self._save_state()  # the state after the last step: validation does not change it
             raise
+        self.writer.wait()
         state.average = average
         if average.event is not None:
             history.log_event(epoch, **average.event)
@@ -356,13 +360,18 @@ class Trainer:
     def _checkpoint(self, settings: ClassSettings) -> None:
         """Save the state between two steps of an epoch."""
         self._check_finite(settings)
+        self.writer.wait()
         self._save_state()
 
     def _save_state(self) -> None:
         if self.processes.is_main:
             self._check_folder()
-            self.state.save(self.run.state_file, self.recipe.digest(), self.processes.world_size)
-            self._saved = self.state.epoch, self.state.step
+            content = self.state.content(self.recipe.digest(), self.processes.world_size)
+            self.writer.write(content, self._write_state)
+
+    def _write_state(self, content: Mapping[str, Any]) -> None:
+        write_state(self.run.state_file, content)
+        self._saved = content["epoch"], content["step"]
 
     def _check_folder(self) -> None:
         """Check that the run folder still exists, so that no partial run is written into a new one.

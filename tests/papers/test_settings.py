@@ -33,6 +33,7 @@ NOT_COMPARED = {
     "model.sync_batch_norm",
     "precision.channels_last",
     "precision.compile",
+    "precision.deterministic",
 }
 """Fields of a recipe that are no settings of a paper."""
 

@@ -14,7 +14,7 @@ from classwise.auditing.cost import estimate
 from classwise.auditing.execution import Execution, TimeLimit, with_saved_batch_size
 from classwise.auditing.folders import check_place
 from classwise.auditing.inputs import Group, Model, group_name, training_attack_of
-from classwise.auditing.plan import AuditOptions, check_options
+from classwise.auditing.plan import AuditOptions, check_options, chosen_arithmetic
 from classwise.auditing.preparation import Prepared, prepare
 from classwise.auditing.result import Audit
 from classwise.auditing.suite import Attacks, check_two_phase, norm_of, parse_attacks
@@ -102,7 +102,7 @@ def audit(
         (10, 7)
     """
     _refuse_seed_runs(model)
-    with process_group(distributed=distributed) as processes:
+    with process_group(distributed=distributed) as processes, chosen_arithmetic(options):
         limit = TimeLimit(max_time)
         check_options(audit, options, AuditOptions)
         suite = parse_attacks(attacks, norm_of(threat))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, TypedDict
 
@@ -15,6 +16,7 @@ from classwise.auditing.artifacts import Kind, checked_kinds
 from classwise.auditing.batch_sizes import USUAL_BATCH
 from classwise.auditing.guard_report import GuardMode, checked_mode
 from classwise.auditing.suite import Suite, in_first_phase
+from classwise.core.determinism import deterministic_algorithms
 from classwise.core.errors import ClasswiseError, unknown
 from classwise.core.precision import FAST, Precision
 from classwise.core.threat import Threat
@@ -58,6 +60,11 @@ class AuditOptions(AttackOptions, total=False):
     save: str | Sequence[str]
     trace: Sequence[int]
     guards: GuardMode
+
+
+def chosen_arithmetic(options: AttackOptions) -> AbstractContextManager[None]:
+    """Context of all passes of an evaluation: with deterministic algorithms if the options ask for them."""
+    return deterministic_algorithms(enabled=options.get("precision", FAST).deterministic)
 
 
 def check_options(function: Callable[..., Any], options: Mapping[str, Any], known: type) -> None:

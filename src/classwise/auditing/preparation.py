@@ -182,7 +182,7 @@ def _metadata(plan: Plan, trial: _Trial, source: Images | Stream, first: Images)
         cascade=plan.cascade,
         settle=plan.settle,
         seed=plan.seed,
-        precision=dataclasses.asdict(plan.precision),
+        precision=plan.precision.recorded(),
         batch_size=batch_size,
         notes=(f"batch size {batch_size}, limited by memory, is below {SMALLEST_BATCH}",) if is_small else (),
     )

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import weakref
 from collections.abc import Callable
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -26,6 +27,8 @@ class Precision:
             of confident models underflow in it.
         channels_last: use the channels-last memory format, in which convolutions on CPUs and GPUs are faster.
         compile: compile the model with ``torch.compile``, once for each shape of a batch; not used for verdicts.
+        deterministic: use deterministic algorithms only (`classwise.core.determinism`), so that equal runs and audits
+            on one GPU have equal bits; on a CPU they always have. It costs some speed, and some operations are refused.
 
     Example:
         >>> import torch
@@ -40,6 +43,12 @@ class Precision:
     dtype: Literal["float32", "bfloat16"] = "float32"
     channels_last: bool = False
     compile: bool = False
+    deterministic: bool = dataclasses.field(default=False, repr=False)  # keys of stored results have the repr
+
+    def recorded(self) -> dict[str, Any]:
+        """The settings as recorded in an audit; ``deterministic`` only if set, since older audits do not have it."""
+        fields = dataclasses.asdict(self)
+        return fields if self.deterministic else {key: fields[key] for key in fields if key != "deterministic"}
 
     def forward(self, model: nn.Module) -> Pass:
         """The model as a function from images to float32 logits."""

@@ -52,6 +52,7 @@ _LATER: dict[str, Any] = {
     "data.unlabelled": None,
     "model.weights": None,
     "model.sync_batch_norm": False,
+    "precision.deterministic": False,
     "objective.scaled": False,
 }
 """Fields that are omitted from the digest at these defaults, since older recipes do not have them."""

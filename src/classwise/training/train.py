@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from classwise.core.determinism import deterministic_algorithms
 from classwise.core.distributed import ProcessGroup, process_group
 from classwise.core.errors import ClasswiseError
 from classwise.core.ownership import owned
@@ -147,7 +148,7 @@ def _train(
         progress.log(f"{processes.world_size} processes, batch size {recipe.batch_size} in total")
     for note in notes:
         progress.log(note)
-    with generators_restored(device):
+    with generators_restored(device), deterministic_algorithms(enabled=recipe.precision.deterministic):
         Trainer(recipe, images, run, device, progress, extra, processes, on_nan).fit()
     processes.barrier()
     return Run(run.path).with_recipe(written)

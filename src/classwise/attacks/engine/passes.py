@@ -11,6 +11,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 import torch
 from torch import Tensor, nn
 
+from classwise.core.determinism import is_refusal
 from classwise.core.errors import ClasswiseError
 from classwise.core.float32 import true_float32
 from classwise.core.precision import Forward, Precision
@@ -155,6 +156,8 @@ class Passes:
         except NoGradientError:
             return "its logits do not depend on the images in autograd"
         except RuntimeError as error:  # the earlier pass without gradients succeeded
+            if is_refusal(error):
+                raise
             return f"it fails when gradients are recorded ({str(error).strip().partition(chr(10))[0]})"
         return ""
 

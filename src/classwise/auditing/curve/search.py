@@ -21,7 +21,7 @@ from classwise.auditing.curve.result import Curve
 from classwise.auditing.folders import check_place, settings_of
 from classwise.auditing.inputs import Model, usual_radius
 from classwise.auditing.meta import Meta
-from classwise.auditing.plan import AttackOptions, check_options
+from classwise.auditing.plan import AttackOptions, check_options, chosen_arithmetic
 from classwise.auditing.preparation import Prepared, prepare
 from classwise.auditing.suite import Attacks, Suite, parse_attacks
 from classwise.core import interruption
@@ -86,7 +86,11 @@ def robustness_curve(
     """
     folder = _checked(highest, rounds, out)
     check_options(robustness_curve, options, AttackOptions)
-    with process_group(distributed=distributed) as processes, contextlib.ExitStack() as stack:
+    with (
+        process_group(distributed=distributed) as processes,
+        chosen_arithmetic(options),
+        contextlib.ExitStack() as stack,
+    ):
         listener = progress if progress is not None and processes.is_main else NullProgress()
         source = as_data(data)
         ball = Threat(norm, USUAL_TIMES * usual_radius(source, norm) if highest is None else highest)

@@ -15,7 +15,7 @@ from classwise.auditing.applicable import require_applicable
 from classwise.auditing.folders import check_place, settings_of
 from classwise.auditing.inputs import Model
 from classwise.auditing.meta import Meta
-from classwise.auditing.plan import AttackOptions, check_options
+from classwise.auditing.plan import AttackOptions, check_options, chosen_arithmetic
 from classwise.auditing.preparation import prepare
 from classwise.auditing.suite import Attacks, norm_of, parse_attacks
 from classwise.auditing.worst_class.folder import SEARCH, SavedSearch, claimed
@@ -92,9 +92,10 @@ def find_worst_class(
     check_options(find_worst_class, options, AttackOptions)
     _check_folder(out)
     suite = parse_attacks(SUITE if attacks is None else attacks, norm_of(threat))
-    ready = prepare(model, data, suite, threat, device=device, early_stop=True, cascade=True, **options)
-    require_applicable(ready.plan.suite, suite, ready.no_gradient)
     with contextlib.ExitStack() as stack:
+        stack.enter_context(chosen_arithmetic(options))
+        ready = prepare(model, data, suite, threat, device=device, early_stop=True, cascade=True, **options)
+        require_applicable(ready.plan.suite, suite, ready.no_gradient)
         identity = settings_of(ready.plan, ready.meta) | chosen
         saved = SavedSearch(None) if out is None else claimed(Path(out), identity, stack, resume=resume)
         search = Rounds(ready, progress or NullProgress(), saved)

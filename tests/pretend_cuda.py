@@ -12,6 +12,7 @@ values, on which the control flow of attacks depends.
 from __future__ import annotations
 
 import contextlib
+import functools
 import sys
 import threading
 from collections import Counter
@@ -26,6 +27,8 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
+
+from .pretend_streams import CUDAGraph, Event, Graphs, Stream, used
 
 
 def _names(text: str) -> frozenset[str]:
@@ -77,6 +80,7 @@ class PretendCuda:
         synchronisations: in order.
         launches: number of kernel launches by operation.
         uploads: sizes in bytes of the copies to the device.
+        graphs: the CUDA graphs.
         in_tf32: the places of float32 convolutions and matrix products that a GPU computes in TF32.
     """
 
@@ -86,16 +90,21 @@ class PretendCuda:
         self.uploads: list[int] = []
         self.in_tf32: list[str] = []
         self.pending: list[tuple[Tensor, Tensor]] = []  # destination and value of copies under way
+        self.graphs = Graphs(self)
         self._lock = threading.Lock()
         self._stack = contextlib.ExitStack()
 
     def __enter__(self) -> PretendCuda:
         properties = SimpleNamespace(total_memory=1 << 34, name="pretended")
-        event = type("Event", (_Event,), {"device": self})
+        event = type("Event", (Event,), {"device": self})
         generator = torch.Generator()
         cuda = {
             "Event": event,
-            "current_stream": lambda *_: None,
+            "Stream": Stream,
+            "stream": used,
+            "current_stream": Stream,
+            "CUDAGraph": CUDAGraph,
+            "graph": self.graphs.graph,
             "current_device": lambda: 0,
             "default_generators": (generator,),
             "get_device_name": lambda *_: "pretended",
@@ -143,8 +152,13 @@ class PretendCuda:
 
     def synchronise(self, what: str) -> None:
         """Log a synchronisation, by the thread that launches kernels."""
-        self.synchronisations.append(Synchronisation(what, _place()))
+        self.graphs.refuse(what)
+        self.waited(what)
         self.arrive(self.pending[-1:])
+
+    def waited(self, what: str) -> None:
+        """Log a wait of the host."""
+        self.synchronisations.append(Synchronisation(what, _place()))
 
     def arrive(self, last: list[tuple[Tensor, Tensor]]) -> None:
         """Complete the copies under way up to the last one, unless it has been completed."""
@@ -159,6 +173,7 @@ class PretendCuda:
 
     def copied(self, source: Tensor, target: torch.device, what: str, *, non_blocking: bool) -> None:
         """Log the copy of a tensor to another device."""
+        self.graphs.refuse(what)
         if target.type == "cuda":
             self.uploads.append(source.nbytes)
         asynchronous = non_blocking and (target.type == "cpu" or self.is_pinned(source))
@@ -302,8 +317,10 @@ class _Kernels(TorchDispatchMode):
         device, kwargs, name = self._device, kwargs or {}, func.overloadpacket.__name__
         tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
         here = [device.holds(tensor) for tensor in tensors]
+        recording = device.graphs.recording
+        run = func if recording is None else functools.partial(recording.record, func)
         if not any(here):
-            return func(*args, **kwargs)
+            return func(*args, **kwargs) if tensors else run(*args, **kwargs)
         if name == "copy_" and not all(here):
             return self._copied(func, args, kwargs)
         self._check(name, args, tensors, here)
@@ -312,7 +329,7 @@ class _Kernels(TorchDispatchMode):
         float32 = any(tensor.dtype == torch.float32 for tensor in tensors)
         if float32 and ((name in CONVOLUTIONS and convolves_in_tf32()) or (name in PRODUCTS and multiplies_in_tf32())):
             device.in_tf32.append(_place())
-        result = func(*args, **kwargs)
+        result = run(*args, **kwargs)
         device.mark(tree_leaves(result), CUDA)
         return result
 
@@ -348,23 +365,6 @@ class _Kernels(TorchDispatchMode):
         if any(each.ndim or name in WITHOUT_SCALARS for each in strangers):
             shapes = [tuple(each.shape) for each in strangers]
             raise DeviceMismatchError(f"{name}: CPU tensors {shapes} with others on the device, at {_place()}")
-
-
-class _Event:
-    """`torch.cuda.Event` of the pretended device."""
-
-    device: PretendCuda
-
-    def __init__(self, **_: object) -> None:
-        self._last: list[tuple[Tensor, Tensor]] = []
-
-    def record(self, *_: object) -> None:
-        self._last = self.device.pending[-1:]
-
-    def synchronize(self) -> None:
-        if threading.current_thread() is threading.main_thread():
-            self.device.synchronisations.append(Synchronisation("event", _place()))
-        self.device.arrive(self._last)
 
 
 class _Autocast(torch.autocast):

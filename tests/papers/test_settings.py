@@ -34,6 +34,7 @@ NOT_COMPARED = {
     "precision.channels_last",
     "precision.compile",
     "precision.deterministic",
+    "precision.graphs",
 }
 """Fields of a recipe that are no settings of a paper."""
 

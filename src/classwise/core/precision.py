@@ -6,16 +6,23 @@ import dataclasses
 import itertools
 import weakref
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import torch
+from pydantic import BeforeValidator
 from torch import Tensor, nn
 
 from classwise.core.config import configurable
 from classwise.core.errors import ClasswiseError
+from classwise.core.graphs import Graphs
 
 Forward = Callable[[Tensor], Tensor]
 """A function from images (N, C, H, W) in [0, 1] to logits (N, classes)."""
+
+
+def _on_or_off(value: object) -> object:
+    """Undo YAML, which reads ``on`` and ``off`` as booleans."""
+    return {True: "on", False: "off"}[value] if isinstance(value, bool) else value
 
 
 @configurable
@@ -29,6 +36,8 @@ class Precision:
         compile: compile the model with ``torch.compile``, once for each shape of a batch; not used for verdicts.
         deterministic: use deterministic algorithms only (`classwise.core.determinism`), so that equal runs and audits
             on one GPU have equal bits; on a CPU they always have. It costs some speed, and some operations are refused.
+        graphs: compute training steps on a GPU as CUDA graphs: ``"auto"`` where possible (the run logs and records why
+            not), ``"on"`` always (an error where it is impossible), ``"off"`` never.
 
     Example:
         >>> import torch
@@ -44,11 +53,12 @@ class Precision:
     channels_last: bool = False
     compile: bool = False
     deterministic: bool = dataclasses.field(default=False, repr=False)  # keys of stored results have the repr
+    graphs: Annotated[Graphs, BeforeValidator(_on_or_off)] = dataclasses.field(default="auto", repr=False)
 
     def recorded(self) -> dict[str, Any]:
-        """The settings as recorded in an audit; ``deterministic`` only if set, since older audits do not have it."""
-        fields = dataclasses.asdict(self)
-        return fields if self.deterministic else {key: fields[key] for key in fields if key != "deterministic"}
+        """The settings that an audit records; ``deterministic`` only if set, since older audits do not have it."""
+        omitted = {"graphs"} if self.deterministic else {"graphs", "deterministic"}
+        return {name: value for name, value in dataclasses.asdict(self).items() if name not in omitted}
 
     def forward(self, model: nn.Module) -> Pass:
         """The model as a function from images to float32 logits."""

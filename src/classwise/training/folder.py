@@ -16,7 +16,7 @@ from torch import nn
 
 from classwise.core.errors import ClasswiseError
 from classwise.core.schema import check_schema_version
-from classwise.core.storage import read_json, verify
+from classwise.core.storage import read_json, verify, write_text
 from classwise.training.recipe import Recipe
 
 SCHEMA_VERSION = 2
@@ -141,6 +141,13 @@ class Run:
     def environment(self) -> Mapping[str, Any]:
         """The environment of the run: versions, device, git state, data."""
         return read_json(self.environment_file)
+
+    def note_environment(self, **facts: Any) -> None:
+        """Add facts to the environment of the run."""
+        before = read_json(self.environment_file)
+        if before != before | facts:
+            write_text(self.environment_file, json.dumps(before | facts, indent=2) + "\n", checksum=True)
+        self.__dict__.pop("environment", None)
 
     @property
     def data(self) -> Mapping[str, Any]:

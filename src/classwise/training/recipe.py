@@ -221,11 +221,12 @@ class Recipe:
         return json.dumps(dataclasses.asdict(self))
 
     def digest(self) -> str:
-        """Return the SHA-256 of the fields that affect results: all but name, description, source and data.root."""
+        """Return the SHA-256 of the fields that affect results: not name, description, source, data.root and graphs."""
         plain = dataclasses.asdict(self)
         for key in ("name", "description", "source"):
             del plain[key]
         del plain["data"]["root"]  # the same data may be elsewhere
+        del plain["precision"]["graphs"]  # another way to launch the same work
         for path, default in _LATER.items():
             *within, key = path.split(".")
             holder = functools.reduce(lambda node, each: node[each] or {}, within, plain)

@@ -7,7 +7,6 @@ import dataclasses
 import functools
 import time
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -21,22 +20,19 @@ from classwise.core.errors import ClasswiseError, unknown
 from classwise.core.progress import MetricsListener, Progress
 from classwise.core.rng import CounterRNG, seed_generators
 from classwise.data import Images
-from classwise.models.affine import AffineNorms
-from classwise.models.modes import frozen
 from classwise.training.averaging import Average
 from classwise.training.classes import ALWAYS, MEASURED, ClassSettings, ClassSums
-from classwise.training.data_parallel import BatchShard, averaged_buffers
 from classwise.training.evaluation import class_means, evaluate_distributed
 from classwise.training.finite_checks import FiniteLossCheck, OnNan, all_finite, likely_cause, not_finite_error
 from classwise.training.folder import Run, Which, epoch_weights
+from classwise.training.graphed_step import GraphedStep, unsuitable
 from classwise.training.history import History, epoch_line
-from classwise.training.objectives.base import Step
 from classwise.training.recipe import Recipe
-from classwise.training.reductions.base import per_image
 from classwise.training.schedules.base import Classes, ClassSchedule
 from classwise.training.selection import WithinError
 from classwise.training.setup import build_batches, initial_model, model_spec, split_images, write_first_files
 from classwise.training.state import TrainState, write_state
+from classwise.training.step import StepInputs, StepResult, TrainingStep
 
 CHECKPOINT_SECONDS = 60.0
 """The longest time between checkpoints within an epoch; a checkpoint is also written at the end of each epoch."""
@@ -83,12 +79,12 @@ class Trainer:
         self.train, self.valid = split_images(recipe, images, self.device)
         self.batches = build_batches(recipe, self.train, extra, self.rng)
         self.model = initial_model(recipe, images, run, self.processes, self.device)
-        self.forward = recipe.precision.forward(self.model)
-        self._norms = AffineNorms(self.model)
         self.optimizer = parts.optimizer.build(self.model)
         self.classes = Classes(images.class_names, self.train.class_counts())
         self.reads = frozenset(ALWAYS).union(parts.averaging.reads, *(part.reads for part in parts.schedules))
         self._check()
+        self._graphs = ""
+        self._step = self._training_step()
         metadata = {
             "model": model_spec(recipe, self.train),
             "recipe": recipe.name,
@@ -167,6 +163,8 @@ class Trainer:
             write_first_files(
                 self.run, self.recipe, self.batches, self.valid, self.fingerprint, self.processes.world_size
             )
+            if self._graphs:
+                self.run.note_environment(graphs=self._graphs)
         state.schedules = [
             schedule.before_training(each, self._outputs)
             for schedule, each in zip(self.parts.schedules, state.schedules, strict=True)
@@ -209,6 +207,36 @@ class Trainer:
                 f"batch_size = 1 is too small for the batch normalisation of {self.recipe.model.name!r}; use at least 2"
             )
 
+    def _training_step(self) -> Callable[[StepInputs], StepResult]:
+        """Return the training step, as CUDA graphs where possible and wanted.
+
+        Raises:
+            ClasswiseError: with ``precision.graphs = on``, if it is impossible.
+        """
+        recipe = self.recipe
+        step = TrainingStep(recipe, self.model, self.optimizer, self.processes, self.rng, self.reads)
+        if recipe.precision.graphs == "off" or (recipe.precision.graphs == "auto" and self.device.type != "cuda"):
+            return step
+        reason = unsuitable(recipe, self.device, self.processes)
+        if not reason:
+            return GraphedStep(step, self.device, self._graphs_decided)
+        self._graphs_decided(reason)
+        return step
+
+    def _graphs_decided(self, reason: str) -> None:
+        """Note in the log and in the environment whether training steps are CUDA graphs; if not, ``reason`` says why.
+
+        Raises:
+            ClasswiseError: if they are not, with ``precision.graphs = on``.
+        """
+        if reason and self.recipe.precision.graphs == "on":
+            raise ClasswiseError(f"precision.graphs = on: {reason}; set it to auto or off")
+        self._graphs = reason or "used"
+        if reason:
+            self.progress.log(f"training steps are not CUDA graphs: {reason}")
+        if self.processes.is_main and self.run.environment_file.is_file():
+            self.run.note_environment(graphs=self._graphs)
+
     def class_settings(self) -> ClassSettings:
         """Return the class settings of the epoch: the constants, modified by each schedule in order."""
         assert self.parts.threat is not None
@@ -220,14 +248,9 @@ class Trainer:
             settings = schedule.settings(state, settings, self.state.epoch)
         return settings
 
-    def _fixed_norms(self) -> AbstractContextManager[object]:
-        """Replace normalisation layers by constant ones for an inner attack in lower precision, unless compiled."""
-        precision = self.recipe.precision
-        return nullcontext() if precision.compile or precision.dtype == "float32" else self._norms.replaced()
-
     def train_step(self, rows: Tensor, settings: ClassSettings) -> None:
         """Train one step on the images of ``rows``: inner maximisation, update, per-class sums, weight averaging."""
-        parts, model, state = self.parts, self.model, self.state
+        parts, state = self.parts, self.state
         done = state.epoch * self.batches.steps + state.step
         progress = (done + 0.5) / (self.recipe.epochs * self.batches.steps)
         for group in self.optimizer.param_groups:
@@ -235,34 +258,14 @@ class Trainer:
         # For models with random layers, such as dropout.
         seed_generators(self.recipe.seed * 1_000_003 + done + (self.processes.rank << 40), self.device)
         batch = self.batches.batch(rows, state.epoch, state.step, settings, progress)
-        shard = BatchShard(self.processes, len(rows))
-        local = shard.of_batch(batch)
-        results: list[Step] = []
-        losses: list[Tensor] = []
-        with averaged_buffers(shard, model):
-            model.train(self.recipe.attack_mode == "train")
-            with frozen(model), self._fixed_norms():
-                points = parts.objective.points(
-                    self.forward, local, parts.attack, settings, self.rng.child("craft").at(state.epoch)
-                )
-            model.train()
-
-            def loss() -> Tensor:
-                results.append(shard.of_step(parts.objective.step(self.forward, local, points, settings)))
-                losses.append(parts.reduction(results[-1], batch, settings))
-                return shard.all_reduced(losses[-1], model)
-
-            parts.update(model, self.optimizer, loss, progress)
+        step, losses = self._step(StepInputs(batch, settings, state.epoch, state.sums))
         self.loss_check.add(losses, state.step)
-        step = results[0]  # at the weights before the update; the second pass of AWP is at perturbed ones
-        per_row = per_image(step, batch, settings) if "train.loss" in self.reads else None
-        state.sums.add(batch.y, step.clean_logits, step.robust_logits, per_row)
         state.schedules = [
             schedule.after_batch(each, step, batch)
             for schedule, each in zip(parts.schedules, state.schedules, strict=True)
         ]
         if parts.averaging.averages_steps:
-            state.average = parts.averaging.after_step(state.average, model.state_dict(), progress)
+            state.average = parts.averaging.after_step(state.average, self.model.state_dict(), progress)
 
     def _check_loss(self, settings: ClassSettings) -> None:
         """Check that the losses are finite; raise an error or log an event if not.

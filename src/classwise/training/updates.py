@@ -22,6 +22,8 @@ class Update(Described, ABC):
 
     #: Number of evaluations of the loss and its gradients per step.
     evaluations: ClassVar[int] = 1
+    #: Whether its last action is the step of the optimiser, so that all before it can be a CUDA graph.
+    steps_last: ClassVar[bool] = False
 
     @abstractmethod
     def __call__(self, model: nn.Module, optimizer: Optimizer, loss: Callable[[], Tensor], progress: float) -> None:
@@ -41,6 +43,7 @@ class Plain(Update):
 
     source = ()
     example = "plain"
+    steps_last = True
 
     def __call__(self, model: nn.Module, optimizer: Optimizer, loss: Callable[[], Tensor], progress: float) -> None:
         """Compute the loss and its gradients, and step."""
@@ -73,6 +76,7 @@ class AWP(Update):
     changes = ("update",)
     example = "awp:gamma=0.01"
     evaluations = 2
+    steps_last = True
 
     gamma: NonNegative = 0.01
     start_fraction: Share = 0.0

@@ -1,0 +1,105 @@
+"""CUDA graphs: the work of a function on a GPU, recorded once and repeated without its Python code.
+
+While a function is recorded, nothing is computed. A replay reads and writes the tensors at the addresses of the
+recording, so inputs are copied into tensors that stay. Python values, such as a step size, are those of the recording.
+A function that reads a value from the GPU cannot be recorded.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Generic, Literal, TypeVar
+
+import torch
+
+T = TypeVar("T")
+
+Graphs = Literal["auto", "on", "off"]
+"""Whether CUDA graphs are used: wherever possible, always (an error where it is impossible), or never."""
+
+
+class SideStream:
+    """A stream in which a function is run before it is recorded, and recorded.
+
+    A backward pass runs in the stream of its forward pass. The stream of a recording must not depend on others, so the
+    passes before it are in the same stream.
+
+    Args:
+        device: the GPU.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self.stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]  # torch does not annotate it
+
+    @contextmanager
+    def used(self) -> Iterator[None]:
+        """Context in which kernels are launched in this stream, after earlier work and before later work."""
+        current = torch.cuda.current_stream(self._device)
+        self.stream.wait_stream(current)
+        with torch.cuda.stream(self.stream):
+            yield
+        current.wait_stream(self.stream)
+
+
+class Recorded(Generic[T]):
+    """A function recorded as a CUDA graph.
+
+    Other threads may use the GPU during the recording.
+
+    Args:
+        function: launches kernels only; it must have run before in the stream.
+        side: the stream.
+
+    Attributes:
+        result: the result of the function; its tensors have values after the first `replay`.
+    """
+
+    def __init__(self, function: Callable[[], T], side: SideStream) -> None:
+        self._graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(self._graph, stream=side.stream, capture_error_mode="thread_local"):
+            self.result = function()
+
+    def replay(self) -> None:
+        """Repeat the work in the current stream."""
+        self._graph.replay()
+
+
+class Compared:
+    """A number that may only be compared: in a recording, a comparison decides which operations are recorded.
+
+    Args:
+        value: the number.
+    """
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __init__(self, value: float) -> None:
+        self._value = value
+        self._comparisons: list[tuple[Callable[[float, float], bool], float, bool]] = []
+
+    def holds(self, value: float) -> bool:
+        """Whether all comparisons so far have the same results for another number."""
+        return all(compare(value, other) == result for compare, other, result in self._comparisons)
+
+    def _compare(self, compare: Callable[[float, float], bool], other: float) -> bool:
+        result = compare(self._value, other)
+        self._comparisons.append((compare, other, result))
+        return result
+
+    def __lt__(self, other: float) -> bool:
+        return self._compare(operator.lt, other)
+
+    def __le__(self, other: float) -> bool:
+        return self._compare(operator.le, other)
+
+    def __gt__(self, other: float) -> bool:
+        return self._compare(operator.gt, other)
+
+    def __ge__(self, other: float) -> bool:
+        return self._compare(operator.ge, other)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, int | float) and self._compare(operator.eq, other)

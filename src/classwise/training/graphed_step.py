@@ -1,0 +1,237 @@
+"""Training steps as CUDA graphs: attack, loss and gradients are launched at once instead of kernel by kernel.
+
+A graph is recorded in each epoch, from the step after a few that are computed kernel by kernel. So everything that is
+fixed within an epoch may be a Python value: the epoch of the random numbers, and which class settings are set. What
+differs between the steps of an epoch is in tensors that each step copies into the graph's own (images, labels, indices,
+radii, step sizes and targets), or remains outside of the graph: the learning rate and the optimiser step, the seed of
+torch's generators, the number of the step, and weight averaging. The fraction of training completed may only be
+compared (`Compared`); where a comparison changes, another graph is recorded.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from classwise.core.distributed import ProcessGroup
+from classwise.core.graphs import Compared, Recorded, SideStream
+from classwise.training.objectives.base import TrainingBatch
+from classwise.training.recipe import Recipe
+from classwise.training.schedules.base import ClassSchedule
+from classwise.training.step import StepInputs, StepResult, TrainingStep
+
+WARM_UP = 3
+"""Steps before the first recording, in which libraries are initialised and choose kernels."""
+VERIFIED = 2
+"""Steps of a run that are computed both ways and compared, before the graph is trusted."""
+LOSS_TOLERANCE = 0.02
+"""Largest difference of a loss, as a fraction of the loss. Kernels on a GPU may round differently from call to call."""
+GRADIENT_TOLERANCE = 0.1
+"""Largest norm of the difference of the gradients of all weights, as a fraction of the gradient's norm."""
+
+_TINY = 1e-30
+
+
+def unsuitable(recipe: Recipe, device: torch.device, processes: ProcessGroup) -> str:
+    """Why the steps of a run cannot be recorded; empty if they may be.
+
+    Args:
+        recipe: the complete recipe.
+        device: where the run is.
+        processes: the processes that share each batch.
+    """
+    parts = recipe.parts
+    if device.type != "cuda":
+        return f"device {device.type!r} is not a GPU"
+    if processes.world_size > 1:
+        return "several processes share each batch"
+    if recipe.precision.compile:
+        return "the model is compiled (precision.compile = true)"
+    for schedule in parts.schedules:
+        if type(schedule).after_batch is not ClassSchedule.after_batch:
+            return f"the schedule {type(schedule).__name__} reads each batch"
+    if not parts.update.steps_last:
+        return f"the update {type(parts.update).__name__} does not declare that the optimiser step is its last action"
+    return ""
+
+
+class GraphedStep:
+    """Training steps of one model, as CUDA graphs where possible.
+
+    Batches of other sizes than the usual one are computed kernel by kernel.
+
+    Args:
+        step: the training steps.
+        device: the GPU.
+        decided: called once, with the reason why the steps cannot be recorded, or an empty text after `VERIFIED` steps.
+    """
+
+    def __init__(self, step: TrainingStep, device: torch.device, decided: Callable[[str], None]) -> None:
+        self._step = step
+        self._device = device
+        self._decided = decided
+        self._side = SideStream(device)
+        self._recording: _Recording | None = None
+        self._to_warm_up = WARM_UP
+        self._to_verify = VERIFIED
+        self._refused = False
+
+    def __call__(self, inputs: StepInputs) -> StepResult:
+        """Compute the gradients of a batch and update the weights."""
+        if self._refused or len(inputs.batch.x) != self._step.recipe.batch_size:
+            return self._step(inputs)
+        if self._recording is not None and not self._recording.fits(inputs):
+            self._recording = None
+            self._to_warm_up = 1
+        if self._recording is None and self._to_warm_up:
+            self._to_warm_up -= 1
+            with self._side.used():
+                return self._step(inputs)
+        try:
+            if self._recording is None:
+                self._recording = _Recording(self._step, inputs, self._side)
+            if not self._to_verify:
+                return self._recording.run(inputs)
+            difference = self._verified(self._recording, inputs)
+        except Exception as error:  # noqa: BLE001  # user code, and errors of CUDA for what cannot be recorded
+            return self._refuse(f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}", inputs)
+        if difference:
+            return self._refuse(difference, inputs)
+        self._to_verify -= 1
+        if not self._to_verify:
+            self._decided("")
+        self._step.optimizer.step()
+        return self._recording.result
+
+    def _refuse(self, reason: str, inputs: StepInputs) -> StepResult:
+        """Compute this and all further steps kernel by kernel."""
+        self._recording = None
+        self._refused = True
+        self._step.optimizer.zero_grad(set_to_none=True)
+        self._decided(reason)
+        return self._step(inputs)
+
+    def _verified(self, recording: _Recording, inputs: StepInputs) -> str:
+        """Compute the gradients by the graph and kernel by kernel, and return how they differ; empty if they do not.
+
+        All buffers and sums are those of one step afterwards, or unchanged if the results differ.
+        """
+        model = self._step.model
+        changed = [*model.buffers(), *inputs.sums.sums.values()]
+        before, generator = [each.clone() for each in changed], torch.cuda.get_rng_state(self._device)
+
+        def restore() -> None:
+            for tensor, value in zip(changed, before, strict=True):
+                tensor.copy_(value)
+            torch.cuda.set_rng_state(generator, self._device)
+
+        reason = "it was not computed"
+        try:
+            expected = self._step.compute(inputs, _Deferred(self._step.optimizer))
+            gradients = _gradients(model)
+            restore()
+            found = recording.compute(inputs)
+            reason = _difference(expected, gradients, found, _gradients(model))
+        finally:
+            if reason:
+                restore()
+        return reason
+
+
+class _Recording:
+    """The graph of a step, with the tensors that it reads and writes."""
+
+    def __init__(self, step: TrainingStep, inputs: StepInputs, side: SideStream) -> None:
+        self._step = step
+        self._fixed = inputs
+        self._progress = Compared(inputs.batch.progress)
+        batch = inputs.batch
+        copies = {name: tensor.clone() for name, tensor in _tensors(batch)}
+        epsilon: Any = copies.pop("epsilon", batch.threat.epsilon)
+        progress: Any = self._progress
+        self._batch = dataclasses.replace(batch, **copies, threat=batch.threat.with_epsilon(epsilon), progress=progress)
+        own = inputs._replace(batch=self._batch)
+        optimizer = _Deferred(step.optimizer)
+        optimizer.zero_grad(set_to_none=True)  # the gradients are then tensors of the graph
+        self._graph = Recorded(lambda: step.compute(own, optimizer), side)
+        self._gradients = _gradients(step.model)
+
+    @property
+    def result(self) -> StepResult:
+        """The result of the last replay."""
+        return self._graph.result
+
+    def fits(self, inputs: StepInputs) -> bool:
+        """Whether a replay computes this step."""
+        fixed = self._fixed
+        same = fixed.settings is inputs.settings and fixed.sums is inputs.sums and fixed.epoch == inputs.epoch
+        shapes = [{name: (each.shape, each.dtype) for name, each in _tensors(b)} for b in (fixed.batch, inputs.batch)]
+        return same and shapes[0] == shapes[1] and self._progress.holds(inputs.batch.progress)
+
+    def compute(self, inputs: StepInputs) -> StepResult:
+        """Compute the gradients of a batch."""
+        for (_, own), (_, tensor) in zip(_tensors(self._batch), _tensors(inputs.batch), strict=True):
+            own.copy_(tensor)
+        self._graph.replay()
+        for weight, gradient in zip(self._step.model.parameters(), self._gradients, strict=True):
+            weight.grad = gradient  # a step that was computed kernel by kernel has others
+        return self._graph.result
+
+    def run(self, inputs: StepInputs) -> StepResult:
+        """Compute the gradients of a batch and update the weights."""
+        result = self.compute(inputs)
+        self._step.optimizer.step()
+        return result
+
+
+class _Deferred(Optimizer):
+    """An optimiser whose step is left to the caller."""
+
+    def __init__(self, optimizer: Optimizer) -> None:  # without the state of the base class
+        self._optimizer = optimizer
+        self.param_groups = optimizer.param_groups
+        self.state = optimizer.state
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Remove the gradients."""
+        self._optimizer.zero_grad(set_to_none=set_to_none)
+
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        """Do nothing."""
+
+
+def _tensors(batch: TrainingBatch) -> Iterator[tuple[str, Tensor]]:
+    """The tensors of a batch by name, those that are set."""
+    fields = {name: getattr(batch, name) for name in ("x", "y", "index", "step_size", "target")}
+    for name, value in (fields | {"epsilon": batch.threat.epsilon}).items():
+        if isinstance(value, Tensor):
+            yield name, value
+
+
+def _gradients(model: nn.Module) -> list[Tensor | None]:
+    return [weight.grad for weight in model.parameters()]
+
+
+def _difference(
+    expected: StepResult, gradients: list[Tensor | None], found: StepResult, found_gradients: list[Tensor | None]
+) -> str:
+    """How two results of one step differ; empty if only by rounding. Synchronises with the device."""
+    for one, other in zip(expected.losses, found.losses, strict=True):
+        error = float((one - other).abs() / one.abs().clamp_min(_TINY))
+        if not error <= LOSS_TOLERANCE and bool(one.isfinite()):
+            return f"the loss of the graph differs by {error:.1e} of the loss"
+    if [each is None for each in gradients] != [each is None for each in found_gradients]:
+        return "the graph computes the gradients of other weights"
+    pairs = [(one, other) for one, other in zip(gradients, found_gradients, strict=True) if one is not None]
+    if not pairs:
+        return ""
+    size = torch.stack([one.float().norm() for one, _ in pairs]).norm()
+    distance = torch.stack([(one.float() - other.float()).norm() for one, other in pairs if other is not None]).norm()
+    error = float(distance / size.clamp_min(_TINY))
+    differs = not error <= GRADIENT_TOLERANCE and bool(size.isfinite())
+    return f"the gradient of the graph differs by {error:.1e} of its norm" if differs else ""

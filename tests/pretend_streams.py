@@ -1,0 +1,138 @@
+"""Streams, events and CUDA graphs of the pretended GPU.
+
+The operations of a graph are recorded and repeated, with the Python values of the recording. As on a GPU, a recording
+computes nothing: at its end, the tensors that existed before have their old values. A replay repeats each operation on
+the same tensors and writes its results to the tensors of the recording. Waiting for the GPU and copies from the CPU are
+refused while recording.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_leaves
+
+if TYPE_CHECKING:
+    from .pretend_cuda import PretendCuda
+
+_NO_MODES = torch.utils._python_dispatch._disable_current_modes
+
+
+class Stream:
+    """A stream; work is done in the order of its launch, whatever the stream."""
+
+    def __init__(self, *_: object) -> None:
+        pass
+
+    def wait_stream(self, other: Stream) -> None:
+        """Nothing to wait for."""
+        assert isinstance(other, Stream)
+
+
+class Event:
+    """`torch.cuda.Event` of the pretended device."""
+
+    device: PretendCuda
+
+    def __init__(self, **_: object) -> None:
+        self._last: list[tuple[Tensor, Tensor]] = []
+
+    def record(self, *_: object) -> None:
+        """Note the last copy under way."""
+        self._last = self.device.pending[-1:]
+
+    def synchronize(self) -> None:
+        """Complete the copies up to that one; logged as a wait of the thread that launches kernels only."""
+        if threading.current_thread() is threading.main_thread():
+            self.device.waited("event")
+        self.device.arrive(self._last)
+
+
+class CUDAGraph:
+    """The operations of a recording."""
+
+    def __init__(self) -> None:
+        self.operations: list[tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any], Any]] = []
+        self.replays = 0
+        self._before: dict[int, tuple[torch.UntypedStorage, torch.UntypedStorage]] = {}  # older ones, and their copies
+        self._own: set[int] = set()
+
+    def record(self, func: Any, *args: Any, **kwargs: Any) -> Any:
+        """Run an operation of the recording."""
+        arguments = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
+        if func._schema.is_mutable or "batch_norm" in func.__name__:  # whose schemas do not mark the statistics
+            for each in arguments:
+                key = _key(each)
+                if key not in self._own and key not in self._before:
+                    self._before[key] = each.untyped_storage(), each.untyped_storage().clone()
+        result = func(*args, **kwargs)
+        known = {_key(each) for each in arguments}
+        results = [leaf for leaf in tree_leaves(result) if isinstance(leaf, Tensor)]
+        self._own |= {_key(each) for each in results} - known
+        self.operations.append((func, args, kwargs, result))
+        return result
+
+    def end(self) -> None:
+        """Undo what was computed."""
+        for storage, value in self._before.values():
+            storage.copy_(value)
+        self._before.clear()
+
+    def replay(self) -> None:
+        """Repeat the operations."""
+        self.replays += 1
+        with torch._C.DisableTorchFunction(), _NO_MODES(), torch.no_grad():
+            for func, args, kwargs, recorded in self.operations:
+                known = {_key(leaf) for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)}
+                for old, new in zip(tree_leaves(recorded), tree_leaves(func(*args, **kwargs)), strict=True):
+                    if isinstance(old, Tensor) and _key(old) not in known:
+                        old.copy_(new)
+
+
+class Graphs:
+    """What `torch.cuda` has for graphs, on a pretended GPU.
+
+    Attributes:
+        made: all graphs.
+        recording: the graph that is being recorded, or None.
+    """
+
+    def __init__(self, device: PretendCuda) -> None:
+        self.made: list[CUDAGraph] = []
+        self.recording: CUDAGraph | None = None
+        self._device = device
+
+    @contextlib.contextmanager
+    def graph(self, graph: CUDAGraph, *, stream: Stream, capture_error_mode: str) -> Iterator[None]:
+        """`torch.cuda.graph`."""
+        assert isinstance(stream, Stream)
+        assert capture_error_mode == "thread_local"
+        self._device.synchronise("graph")
+        self.made.append(graph)
+        self.recording = graph
+        try:
+            yield
+        finally:
+            self.recording = None
+            with torch._C.DisableTorchFunction(), _NO_MODES(), torch.no_grad():
+                graph.end()
+
+    def refuse(self, what: str) -> None:
+        """Raise the error of CUDA for what cannot be recorded."""
+        if self.recording is not None:
+            raise RuntimeError(f"CUDA error: operation not permitted when stream is capturing ({what})")
+
+
+@contextlib.contextmanager
+def used(_: Stream) -> Iterator[None]:
+    """`torch.cuda.stream`."""
+    yield
+
+
+def _key(tensor: Tensor) -> int:
+    return tensor.untyped_storage()._cdata

@@ -69,7 +69,8 @@ class CUDAGraph:
             for each in arguments:
                 key = _key(each)
                 if key not in self._own and key not in self._before:
-                    self._before[key] = each.untyped_storage(), each.untyped_storage().clone()
+                    storage: Any = each.untyped_storage()
+                    self._before[key] = storage, storage.clone()
         result = func(*args, **kwargs)
         known = {_key(each) for each in arguments}
         results = [leaf for leaf in tree_leaves(result) if isinstance(leaf, Tensor)]
@@ -135,4 +136,4 @@ def used(_: Stream) -> Iterator[None]:
 
 
 def _key(tensor: Tensor) -> int:
-    return tensor.untyped_storage()._cdata
+    return int(tensor.untyped_storage()._cdata)

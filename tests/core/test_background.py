@@ -53,6 +53,10 @@ def test_the_memory_format_is_that_of_the_tensor() -> None:
         assert strides == [weight.stride()]
 
 
+def fail(content: Any) -> None:
+    raise ClasswiseError(f"no space for {content}")
+
+
 def interrupt(writer: BackgroundWriter, write: Callable[[Any], None]) -> None:
     with writer:
         writer.write("e", write)
@@ -60,9 +64,6 @@ def interrupt(writer: BackgroundWriter, write: Callable[[Any], None]) -> None:
 
 
 def test_nothing_is_written_after_an_error() -> None:
-    def fail(content: Any) -> None:
-        raise ClasswiseError(f"no space for {content}")
-
     written = list[Any]()
     with PretendCuda():
         with BackgroundWriter(GPU) as writer:
@@ -85,5 +86,5 @@ def test_a_cpu_writes_at_once_without_a_copy() -> None:
         writer.write(content, written.append)
         assert written == [content]
         assert written[0]["a"] is content["a"]
-        with pytest.raises(ZeroDivisionError):
-            writer.write(content, lambda _: 1 // 0)
+        with pytest.raises(ClasswiseError, match="no space"):
+            writer.write(content, fail)

@@ -28,11 +28,14 @@ NO_WORKSPACE = (
 )
 
 
+MEMORY: Any = torch.utils.deterministic
+
+
 def settings() -> tuple[bool, bool, bool, bool]:
     return (
         torch.are_deterministic_algorithms_enabled(),
         torch.is_deterministic_algorithms_warn_only_enabled(),
-        torch.utils.deterministic.fill_uninitialized_memory,
+        MEMORY.fill_uninitialized_memory,
         torch.backends.cudnn.benchmark,
     )
 

@@ -9,6 +9,7 @@ import os
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 import torch.utils.deterministic
@@ -20,6 +21,7 @@ WORKSPACE = "CUBLAS_WORKSPACE_CONFIG"
 WORKSPACES = (":4096:8", ":16:8")
 """Its values with which matrix products are deterministic."""
 
+_MEMORY: Any = torch.utils.deterministic  # its attribute is set by its class, which torch does not annotate
 _ALERT = re.compile(r"(\S+) does not have a deterministic implementation")
 
 
@@ -41,7 +43,7 @@ def deterministic_algorithms(*, enabled: bool = True) -> Iterator[None]:
         yield
         return
     os.environ.setdefault(WORKSPACE, WORKSPACES[0])
-    cudnn, memory = torch.backends.cudnn, torch.utils.deterministic
+    cudnn, memory = torch.backends.cudnn, _MEMORY
     before = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
     fill, benchmark = memory.fill_uninitialized_memory, cudnn.benchmark
     try:

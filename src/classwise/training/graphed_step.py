@@ -151,8 +151,8 @@ class _Recording:
         self._fixed = inputs
         self._progress = Compared(inputs.batch.progress)
         batch = inputs.batch
-        copies = {name: tensor.clone() for name, tensor in _tensors(batch)}
-        epsilon: Any = copies.pop("epsilon", batch.threat.epsilon)
+        copies: dict[str, Any] = {name: tensor.clone() for name, tensor in _tensors(batch)}
+        epsilon = copies.pop("epsilon", batch.threat.epsilon)
         progress: Any = self._progress
         self._batch = dataclasses.replace(batch, **copies, threat=batch.threat.with_epsilon(epsilon), progress=progress)
         own = inputs._replace(batch=self._batch)

@@ -102,6 +102,7 @@ class PretendCuda:
             "Event": event,
             "Stream": Stream,
             "stream": used,
+            "set_stream": lambda *_: None,
             "current_stream": Stream,
             "CUDAGraph": CUDAGraph,
             "graph": self.graphs.graph,
@@ -317,8 +318,8 @@ class _Kernels(TorchDispatchMode):
         device, kwargs, name = self._device, kwargs or {}, func.overloadpacket.__name__
         tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
         here = [device.holds(tensor) for tensor in tensors]
-        recording = device.graphs.recording
-        run = func if recording is None else functools.partial(recording.record, func)
+        capture = device.graphs.capture
+        run = func if capture is None else functools.partial(capture.record, func)
         if not any(here):
             return func(*args, **kwargs) if tensors else run(*args, **kwargs)
         if name == "copy_" and not all(here):

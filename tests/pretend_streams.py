@@ -1,9 +1,9 @@
 """Streams, events and CUDA graphs of the pretended GPU.
 
-The operations of a graph are recorded and repeated, with the Python values of the recording. As on a GPU, a recording
+The operations of a graph are captured and repeated, with the Python values of the capture. As on a GPU, a capture
 computes nothing: at its end, the tensors that existed before have their old values. A replay repeats each operation on
-the same tensors and writes its results to the tensors of the recording. Waiting for the GPU and copies from the CPU are
-refused while recording.
+the same tensors and writes its results to the tensors of the capture. Waiting for the GPU and copies from the CPU are
+refused in a capture.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Event:
 
 
 class CUDAGraph:
-    """The operations of a recording."""
+    """The operations of a capture."""
 
     def __init__(self) -> None:
         self.operations: list[tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any], Any]] = []
@@ -63,7 +63,7 @@ class CUDAGraph:
         self._own: set[int] = set()
 
     def record(self, func: Any, *args: Any, **kwargs: Any) -> Any:
-        """Run an operation of the recording."""
+        """Run an operation of the capture."""
         arguments = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
         if func._schema.is_mutable or "batch_norm" in func.__name__:  # whose schemas do not mark the statistics
             for each in arguments:
@@ -88,9 +88,9 @@ class CUDAGraph:
         """Repeat the operations."""
         self.replays += 1
         with torch._C.DisableTorchFunction(), _NO_MODES(), torch.no_grad():
-            for func, args, kwargs, recorded in self.operations:
+            for func, args, kwargs, captured in self.operations:
                 known = {_key(leaf) for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)}
-                for old, new in zip(tree_leaves(recorded), tree_leaves(func(*args, **kwargs)), strict=True):
+                for old, new in zip(tree_leaves(captured), tree_leaves(func(*args, **kwargs)), strict=True):
                     if isinstance(old, Tensor) and _key(old) not in known:
                         old.copy_(new)
 
@@ -100,12 +100,12 @@ class Graphs:
 
     Attributes:
         made: all graphs.
-        recording: the graph that is being recorded, or None.
+        capture: the graph that is being captured, or None.
     """
 
     def __init__(self, device: PretendCuda) -> None:
         self.made: list[CUDAGraph] = []
-        self.recording: CUDAGraph | None = None
+        self.capture: CUDAGraph | None = None
         self._device = device
 
     @contextlib.contextmanager
@@ -115,17 +115,17 @@ class Graphs:
         assert capture_error_mode == "thread_local"
         self._device.synchronise("graph")
         self.made.append(graph)
-        self.recording = graph
+        self.capture = graph
         try:
             yield
         finally:
-            self.recording = None
+            self.capture = None
             with torch._C.DisableTorchFunction(), _NO_MODES(), torch.no_grad():
                 graph.end()
 
     def refuse(self, what: str) -> None:
-        """Raise the error of CUDA for what cannot be recorded."""
-        if self.recording is not None:
+        """Raise the error of CUDA for what cannot be captured."""
+        if self.capture is not None:
             raise RuntimeError(f"CUDA error: operation not permitted when stream is capturing ({what})")
 
 

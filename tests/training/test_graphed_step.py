@@ -22,6 +22,7 @@ from classwise.training.recipe import Recipe
 from classwise.training.updates import Plain
 
 from ..pretend_cuda import PretendCuda
+from .killing import KillAt, Killed
 from .test_trainer import contents
 
 TINY: dict[str, Any] = {
@@ -141,7 +142,8 @@ REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", REFUSED)
-def test_other_steps_are_computed_kernel_by_kernel(name: str, tmp_path: Path) -> None:
+def test_other_steps_are_computed_kernel_by_kernel(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("classwise.training.trainer.FEWEST_STEPS", 1)
     recipe, more, reason = REFUSED[name]
     with PretendCuda() as gpu:
         run, log, replays = trained(tmp_path / "auto", recipe, "auto", gpu, **more)
@@ -158,9 +160,36 @@ def test_other_steps_are_computed_kernel_by_kernel(name: str, tmp_path: Path) ->
     assert reason in run.environment["graphs"]
 
 
+@pytest.mark.slow
+def test_a_killed_run_resumes_to_the_same_bits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The steps after which a graph is captured differ in a resumed run."""
+    monkeypatch.setattr("classwise.training.trainer.CHECKPOINT_SECONDS", 0.0)
+    overrides = TINY | {"precision.graphs": "on"}
+
+    def train(**options: Any) -> Run:
+        return cw.train("at", budget="short", data="digits", overrides=overrides, device="cuda", **options)
+
+    with PretendCuda():
+        reference = train(out=tmp_path / "reference")
+        for step in (5, 10):
+            with pytest.raises(Killed):
+                train(out=tmp_path / str(step), progress=KillAt(step))
+            resumed = train(out=tmp_path / str(step), resume=True)
+            assert contents(resumed) == contents(reference)
+            assert resumed.environment["graphs"] == "used"
+
+
+def test_few_steps_are_computed_kernel_by_kernel(tmp_path: Path) -> None:
+    with PretendCuda() as gpu:
+        run, log, replays = trained(tmp_path / "run", "at", "auto", gpu, epochs=1)
+    assert replays == []
+    assert run.environment["graphs"] == "an epoch has 8 steps, fewer than 30"
+    assert log.count("training steps are not CUDA graphs: an epoch has 8 steps, fewer than 30") == 1
+
+
 def test_a_step_as_a_graph_is_a_few_launches_and_never_waits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     counts = []
-    run: Callable[..., Any] = graphed_step._Recording.run
+    run: Callable[..., Any] = graphed_step._Capture.run
     with PretendCuda() as gpu:
 
         def counted(*arguments: Any) -> Any:
@@ -169,7 +198,7 @@ def test_a_step_as_a_graph_is_a_few_launches_and_never_waits(tmp_path: Path, mon
             counts.append((here.synchronisations, here.launches))
             return result
 
-        monkeypatch.setattr(graphed_step._Recording, "run", counted)
+        monkeypatch.setattr(graphed_step._Capture, "run", counted)
         trained(tmp_path / "run", "at", "on", gpu)
     assert len(counts) == 2 * FULL_STEPS - WARM_UP - VERIFIED - 1
     assert all(waits == [] and launches <= 20 for waits, launches in counts)
@@ -189,7 +218,7 @@ def test_a_gpu_is_needed(tmp_path: Path) -> None:
     assert not (tmp_path / "run" / "recipe.yaml").exists()
 
 
-def test_comparisons_of_a_recorded_number() -> None:
+def test_comparisons_of_a_captured_number() -> None:
     number: Any = Compared(0.4)
     assert sum(number >= bar for bar in (0.1, 0.3, 0.5)) == 2
     assert number < 0.5

@@ -1,8 +1,8 @@
-"""CUDA graphs: the work of a function on a GPU, recorded once and repeated without its Python code.
+"""CUDA graphs: the work of a function on a GPU, captured once and repeated without its Python code.
 
-While a function is recorded, nothing is computed. A replay reads and writes the tensors at the addresses of the
-recording, so inputs are copied into tensors that stay. Python values, such as a step size, are those of the recording.
-A function that reads a value from the GPU cannot be recorded.
+While a function is captured, nothing is computed. A replay reads and writes the tensors at the addresses of the
+capture, so inputs are copied into tensors that stay. Python values, such as a step size, are those of the capture.
+A function that reads a value from the GPU cannot be captured.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ Graphs = Literal["auto", "on", "off"]
 
 
 class SideStream:
-    """A stream in which a function is run before it is recorded, and recorded.
+    """A stream in which a function is run before it is captured, and captured.
 
-    A backward pass runs in the stream of its forward pass. The stream of a recording must not depend on others, so the
+    A backward pass runs in the stream of its forward pass. The stream of a capture must not depend on others, so the
     passes before it are in the same stream.
 
     Args:
@@ -31,23 +31,23 @@ class SideStream:
     """
 
     def __init__(self, device: torch.device) -> None:
-        self._device = device
+        self.device = device
         self.stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]  # torch does not annotate it
 
     @contextmanager
     def used(self) -> Iterator[None]:
         """Context in which kernels are launched in this stream, after earlier work and before later work."""
-        current = torch.cuda.current_stream(self._device)
+        current = torch.cuda.current_stream(self.device)
         self.stream.wait_stream(current)
         with torch.cuda.stream(self.stream):
             yield
         current.wait_stream(self.stream)
 
 
-class Recorded(Generic[T]):
-    """A function recorded as a CUDA graph.
+class Captured(Generic[T]):
+    """A function captured as a CUDA graph.
 
-    Other threads may use the GPU during the recording.
+    Other threads may use the GPU during the capture.
 
     Args:
         function: launches kernels only; it must have run before in the stream.
@@ -59,8 +59,13 @@ class Recorded(Generic[T]):
 
     def __init__(self, function: Callable[[], T], side: SideStream) -> None:
         self._graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self._graph, stream=side.stream, capture_error_mode="thread_local"):
-            self.result = function()
+        current = torch.cuda.current_stream(side.device)
+        try:
+            with torch.cuda.graph(self._graph, stream=side.stream, capture_error_mode="thread_local"):
+                self.result = function()
+        except BaseException:
+            torch.cuda.set_stream(current)  # torch does not restore it where the end of the capture fails, too
+            raise
 
     def replay(self) -> None:
         """Repeat the work in the current stream."""
@@ -68,7 +73,7 @@ class Recorded(Generic[T]):
 
 
 class Compared:
-    """A number that may only be compared: in a recording, a comparison decides which operations are recorded.
+    """A number that may only be compared: in a capture, a comparison decides which operations are captured.
 
     Args:
         value: the number.

@@ -1,11 +1,11 @@
 """Training steps as CUDA graphs: attack, loss and gradients are launched at once instead of kernel by kernel.
 
-A graph is recorded in each epoch, from the step after a few that are computed kernel by kernel. So everything that is
+A graph is captured in each epoch, from the step after a few that are computed kernel by kernel. So everything that is
 fixed within an epoch may be a Python value: the epoch of the random numbers, and which class settings are set. What
 differs between the steps of an epoch is in tensors that each step copies into the graph's own (images, labels, indices,
 radii, step sizes and targets), or remains outside of the graph: the learning rate and the optimiser step, the seed of
 torch's generators, the number of the step, and weight averaging. The fraction of training completed may only be
-compared (`Compared`); where a comparison changes, another graph is recorded.
+compared (`Compared`); where a comparison changes, another graph is captured.
 """
 
 from __future__ import annotations
@@ -19,16 +19,18 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from classwise.core.distributed import ProcessGroup
-from classwise.core.graphs import Compared, Recorded, SideStream
+from classwise.core.graphs import Captured, Compared, SideStream
 from classwise.training.objectives.base import TrainingBatch
 from classwise.training.recipe import Recipe
 from classwise.training.schedules.base import ClassSchedule
 from classwise.training.step import StepInputs, StepResult, TrainingStep
 
 WARM_UP = 3
-"""Steps before the first recording, in which libraries are initialised and choose kernels."""
+"""Steps before the first capture, in which libraries are initialised and choose kernels."""
 VERIFIED = 2
 """Steps of a run that are computed both ways and compared, before the graph is trusted."""
+FEWEST_STEPS = 30
+"""Steps of an epoch from which a graph saves more time than its capture takes."""
 LOSS_TOLERANCE = 0.02
 """Largest difference of a loss, as a fraction of the loss. Kernels on a GPU may round differently from call to call."""
 GRADIENT_TOLERANCE = 0.1
@@ -38,7 +40,7 @@ _TINY = 1e-30
 
 
 def unsuitable(recipe: Recipe, device: torch.device, processes: ProcessGroup) -> str:
-    """Why the steps of a run cannot be recorded; empty if they may be.
+    """Why the steps of a run cannot be captured; empty if they may be.
 
     Args:
         recipe: the complete recipe.
@@ -68,7 +70,7 @@ class GraphedStep:
     Args:
         step: the training steps.
         device: the GPU.
-        decided: called once, with the reason why the steps cannot be recorded, or an empty text after `VERIFIED` steps.
+        decided: called with an empty text after `VERIFIED` steps, or with the reason why steps cannot be captured.
     """
 
     def __init__(self, step: TrainingStep, device: torch.device, decided: Callable[[str], None]) -> None:
@@ -76,7 +78,7 @@ class GraphedStep:
         self._device = device
         self._decided = decided
         self._side = SideStream(device)
-        self._recording: _Recording | None = None
+        self._capture: _Capture | None = None
         self._to_warm_up = WARM_UP
         self._to_verify = VERIFIED
         self._refused = False
@@ -85,38 +87,38 @@ class GraphedStep:
         """Compute the gradients of a batch and update the weights."""
         if self._refused or len(inputs.batch.x) != self._step.recipe.batch_size:
             return self._step(inputs)
-        if self._recording is not None and not self._recording.fits(inputs):
-            self._recording = None
+        if self._capture is not None and not self._capture.fits(inputs):
+            self._capture = None
             self._to_warm_up = 1
-        if self._recording is None and self._to_warm_up:
+        if self._capture is None and self._to_warm_up:
             self._to_warm_up -= 1
             with self._side.used():
                 return self._step(inputs)
         try:
-            if self._recording is None:
-                self._recording = _Recording(self._step, inputs, self._side)
+            if self._capture is None:
+                self._capture = _Capture(self._step, inputs, self._side)
             if not self._to_verify:
-                return self._recording.run(inputs)
-            difference = self._verified(self._recording, inputs)
-        except Exception as error:  # noqa: BLE001  # user code, and errors of CUDA for what cannot be recorded
-            return self._refuse(f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}", inputs)
-        if difference:
-            return self._refuse(difference, inputs)
+                return self._capture.run(inputs)
+            reason = self._verified(self._capture, inputs)
+        except Exception as error:  # noqa: BLE001  # user code, and errors of CUDA for what cannot be captured
+            reason = _first_line(error)
+        if reason or self._capture is None:
+            return self._refuse(reason, inputs)
         self._to_verify -= 1
         if not self._to_verify:
             self._decided("")
         self._step.optimizer.step()
-        return self._recording.result
+        return self._capture.result
 
     def _refuse(self, reason: str, inputs: StepInputs) -> StepResult:
         """Compute this and all further steps kernel by kernel."""
-        self._recording = None
+        self._capture = None
         self._refused = True
         self._step.optimizer.zero_grad(set_to_none=True)
         self._decided(reason)
         return self._step(inputs)
 
-    def _verified(self, recording: _Recording, inputs: StepInputs) -> str:
+    def _verified(self, capture: _Capture, inputs: StepInputs) -> str:
         """Compute the gradients by the graph and kernel by kernel, and return how they differ; empty if they do not.
 
         All buffers and sums are those of one step afterwards, or unchanged if the results differ.
@@ -135,7 +137,7 @@ class GraphedStep:
             expected = self._step.compute(inputs, _Deferred(self._step.optimizer))
             gradients = _gradients(model)
             restore()
-            found = recording.compute(inputs)
+            found = capture.compute(inputs)
             reason = _difference(expected, gradients, found, _gradients(model))
         finally:
             if reason:
@@ -143,7 +145,14 @@ class GraphedStep:
         return reason
 
 
-class _Recording:
+def _first_line(error: BaseException) -> str:
+    """The error that made a capture fail, in one line; the end of the capture then fails with another."""
+    while "previous error during capture" in str(error) and error.__context__ is not None:
+        error = error.__context__
+    return f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
+
+
+class _Capture:
     """The graph of a step, with the tensors that it reads and writes."""
 
     def __init__(self, step: TrainingStep, inputs: StepInputs, side: SideStream) -> None:
@@ -158,7 +167,7 @@ class _Recording:
         own = inputs._replace(batch=self._batch)
         optimizer = _Deferred(step.optimizer)
         optimizer.zero_grad(set_to_none=True)  # the gradients are then tensors of the graph
-        self._graph = Recorded(lambda: step.compute(own, optimizer), side)
+        self._graph = Captured(lambda: step.compute(own, optimizer), side)
         self._gradients = _gradients(step.model)
 
     @property

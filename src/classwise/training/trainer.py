@@ -25,7 +25,7 @@ from classwise.training.classes import ALWAYS, MEASURED, ClassSettings, ClassSum
 from classwise.training.evaluation import class_means, evaluate_distributed
 from classwise.training.finite_checks import FiniteLossCheck, OnNan, all_finite, likely_cause, not_finite_error
 from classwise.training.folder import Run, Which, epoch_weights
-from classwise.training.graphed_step import GraphedStep, unsuitable
+from classwise.training.graphed_step import FEWEST_STEPS, GraphedStep, unsuitable
 from classwise.training.history import History, epoch_line
 from classwise.training.recipe import Recipe
 from classwise.training.schedules.base import Classes, ClassSchedule
@@ -218,6 +218,8 @@ class Trainer:
         if recipe.precision.graphs == "off" or (recipe.precision.graphs == "auto" and self.device.type != "cuda"):
             return step
         reason = unsuitable(recipe, self.device, self.processes)
+        if not reason and recipe.precision.graphs == "auto" and self.batches.steps < FEWEST_STEPS:
+            reason = f"an epoch has {self.batches.steps} steps, fewer than {FEWEST_STEPS}"
         if not reason:
             return GraphedStep(step, self.device, self._graphs_decided)
         self._graphs_decided(reason)

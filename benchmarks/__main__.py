@@ -88,7 +88,7 @@ def main(arguments: Sequence[str]) -> int:
     place = {} if options.device == "cpu" else {"device": options.device}
     on_gpu = options.device.startswith("cuda")
     name = torch.cuda.get_device_name(options.device) if on_gpu else f"{torch.get_num_threads()} threads"
-    print(f"{evaluation.threads()}, device {name}\n")
+    print(f"{evaluation.threads()}, device {name if on_gpu else options.device}\n")
     git = environment("cpu")["git"] or {}
     commit = f"{git.get('commit') or ''}"[:10] + ("+" if git.get("modified") else "")
     conditions = {

@@ -62,7 +62,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a quick run of all stages."""
     folder = tmp_path_factory.mktemp("gpu")
     with pytest.MonkeyPatch.context() as patch, PretendCuda():
-        patch.setattr(torch, "compile", lambda model: model)
+        patch.setattr(torch, "compile", lambda model, **_: model)
         patch.setattr(torch.compiler, "reset", lambda: None)
         assert command.run(command.STAGES, folder, "make gpu", quick=True) == 0
     return folder

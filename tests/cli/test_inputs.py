@@ -17,7 +17,7 @@ SHARED = {
     "--resume --html --json",
 }
 OWN = {
-    "audit": "--threat --cascade --early-stop --group --save --out --fail-if --max-time --estimate",
+    "audit": "--threat --cascade --early-stop --settle --group --save --guards --out --fail-if --max-time --estimate",
     "curve": "--threat --rounds --out",
     "worst-class": "--threat --confidence --tolerance --out --max-time",
 }

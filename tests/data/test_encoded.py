@@ -49,7 +49,7 @@ def shards(root: Path) -> Path:
     root.mkdir(parents=True)
     (root / "classnames.txt").write_text("\n".join(CLASSES) + "\n")
     for shard in range(2):
-        files = {}
+        files: dict[str, bytes] = {}
         for number in range(10 * shard, 10 * shard + 10):
             files |= {f"{number:02}.cls": str(number // 10).encode(), f"{number:02}.png": png(picture(number))}
         write_tar(root / f"test-{shard}.tar", files)

@@ -17,7 +17,7 @@ from classwise.auditing.inputs import Group, Model, group_name, training_attack_
 from classwise.auditing.plan import AuditOptions, check_options, chosen_arithmetic
 from classwise.auditing.preparation import Prepared, prepare
 from classwise.auditing.result import Audit
-from classwise.auditing.suite import Attacks, check_two_phase, norm_of, parse_attacks
+from classwise.auditing.suite import Attacks, Suite, check_two_phase, norm_of, parse_attacks
 from classwise.core.distributed import process_group
 from classwise.core.errors import ClasswiseError
 from classwise.core.progress import NullProgress, Progress
@@ -47,9 +47,6 @@ def audit(
 ) -> Audit:
     """Attack a model on every image and report its accuracy for each class.
 
-    Where `torch.distributed` is initialised, all processes must call this function with the same arguments. They share
-    the images; the outcomes are bit-identical to those of one process, and every process receives the result.
-
     Args:
         model: a module that maps images in [0, 1] to logits (N, C), a run folder, or anything else that `load_model`
             accepts. It is evaluated in evaluation mode, and its modes are restored afterwards.
@@ -61,25 +58,22 @@ def audit(
         group: report by group instead of class: ``"superclass"``, a column of the data, or a value for each image.
         out: folder for the audit, written in blocks; a run folder stores it as ``audits/audit``.
         resume: continue the audit in ``out``, which must have the same settings.
-        max_time: seconds after which no further image is started. Tables of an incomplete audit contain bounds instead
-            of estimates; ``resume`` continues it.
+        max_time: seconds after which no further image is started. Tables of an incomplete audit contain bounds.
         device: where to run; None: where the model is. A module is moved to the device.
         progress: receives the progress.
-        distributed: share the images among the processes of `torch.distributed`; False: use this process only.
+        distributed: where `torch.distributed` is initialised, all processes must call this function with the same
+            arguments, share the images, and receive the outcomes of one process, bit for bit. False: this process only.
         **options: optional keyword arguments (`classwise.auditing.plan.AuditOptions`):
 
             - precision: `Precision` of the gradients (default: bfloat16, channels-last). Success is decided in float32.
-            - batch_size: images on the device at once, at least 32. Results repeat bit for bit at one batch size.
-              Default: 128, on a GPU 1024 or as many as there are; for images above 64 x 64 pixels as many as fit; with
-              ``resume`` that of the saved audit.
+            - batch_size: images on the device at once, at least 32 (default: 128, on a GPU 1024, fewer for large
+              images; with ``resume`` that of the saved audit). Results repeat bit for bit at one batch size.
             - seed: seed of the attacks' random numbers (default: 0).
-            - early_stop: stop attacking an image at the first success (default: True). False: every attack runs all
-              its steps on every image, and the last iterate counts, as confusion and confidence figures need.
-            - cascade: run each attack on the survivors of the previous attacks only, which costs less but measures no
-              attack separately. Default: True if ``attacks`` contains a named suite, such as ``autoattack``.
-            - settle: estimate the accuracy under ``attacks="autoattack"`` (`Audit.two_phase`): APGD runs on all images,
-              FAB and Square on a random sample of the survivors, until both ends of the intervals of the overall and
-              of the worst-class accuracy are within this distance of the estimates, such as 0.005. Images in memory.
+            - early_stop: stop attacking an image at the first success (default: True). False: the last iterate counts.
+            - cascade: run each attack on the survivors of the previous attacks only, so that none is measured
+              separately. Default: True if ``attacks`` contains a named suite, such as ``autoattack``.
+            - settle: estimate the accuracy under ``attacks="autoattack"`` (`Audit.two_phase`) to this distance, such as
+              0.005: FAB and Square run on a sample of the survivors of APGD. Requires images in memory.
             - save: tensors to save for every attacked image: ``"logits"``, ``"features"``, ``"images"``.
             - trace: indices of images whose confidences are recorded at every step.
             - guards: ``"auto"`` (default) limits them to 20 % of the attacks' passes; ``"full"``, ``"off"``: all, none.
@@ -106,9 +100,7 @@ def audit(
         limit = TimeLimit(max_time)
         check_options(audit, options, AuditOptions)
         suite = parse_attacks(attacks, norm_of(threat))
-        if options.get("settle") is not None:
-            check_two_phase(suite, norm_of(threat))
-            _check_group(group)
+        _check_settle(options, suite, threat, group)
         folder = _checked_folder(out)
         if resume and folder is not None:
             options = with_saved_batch_size(options, folder)
@@ -131,12 +123,15 @@ def _refuse_seed_runs(model: Model) -> None:
         )
 
 
-def _check_group(group: Group | None) -> None:
-    """Refuse a grouping together with ``settle``.
+def _check_settle(options: AuditOptions, suite: Suite, threat: Threat | str | None, group: Group | None) -> None:
+    """Check that a second phase is possible with these arguments, before any file is read.
 
     Raises:
-        ClasswiseError: if there is one.
+        ClasswiseError: for ``settle`` with other attacks than ``autoattack``, another norm, or a grouping.
     """
+    if options.get("settle") is None:
+        return
+    check_two_phase(suite, norm_of(threat))
     if group is not None:
         raise ClasswiseError("settle estimates accuracies by class; omit group (--group), or settle (--settle)")
 

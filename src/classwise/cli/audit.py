@@ -121,20 +121,12 @@ def audit(
         classwise audit runs/cfa-seeds --resume             every run of classwise train --seeds
         torchrun --nproc-per-node 4 -m classwise audit runs/cfa --device cuda
     """  # noqa: D301  # \b keeps the lines of the example apart
-    from classwise.auditing.guard_report import checked_mode
     from classwise.auditing.suite import norm_of, parse_attacks
     from classwise.core.distributed import launched, local_device
 
     # Options are validated before the model and the images are loaded.
     thresholds = _thresholds(fail_if, parse_attacks(attacks.suite, norm_of(threat_of(threat, None))))
-    settings: dict[str, Any] = {
-        "cascade": rows.cascade,
-        "early_stop": rows.early_stop,
-        "settle": _settle(rows.settle),
-        "batch_size": attacks.batch_size,
-        "seed": attacks.seed,
-        "guards": checked_mode(guards),
-    }
+    settings = _settings(attacks, rows, guards)
     limits = {"resume": resume, "save": tuple(rows.save or ()), "max_time": seconds(max_time), "group": rows.group}
     page = new_file(html, "--html")
     refuse_json(json, page)
@@ -163,6 +155,24 @@ def audit(
             _write_page(result, page, run, thresholds)
     if processes.is_main:
         _conclude(result, thresholds, folder, page, json=json)
+
+
+def _settings(attacks: AttackSelection, rows: RowOptions, guards: str) -> dict[str, Any]:
+    """The keyword arguments of `audit` that need no file.
+
+    Raises:
+        ClasswiseError: for an invalid ``--settle`` or ``--guards``.
+    """
+    from classwise.auditing.guard_report import checked_mode
+
+    return {
+        "cascade": rows.cascade,
+        "early_stop": rows.early_stop,
+        "settle": _settle(rows.settle),
+        "batch_size": attacks.batch_size,
+        "seed": attacks.seed,
+        "guards": checked_mode(guards),
+    }
 
 
 def _settle(points: float | None) -> float | None:

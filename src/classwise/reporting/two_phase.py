@@ -92,6 +92,7 @@ def two_phase_context(audit: Audit, result: TwoPhase) -> dict[str, Any]:
         "figure": markup(estimates_drawing(audit, result)),
         "caption": f"The figure shows the {MAX_DOTS} classes of lowest estimate." if hidden > 0 else "",
         "warnings": list(audit.warnings),
+        "guards_not_run": "" if audit.guards is None else audit.guards.sentence,
         "attacks": attack_bounds_table(audit),
         "classes": estimates_table(audit, result),
         "kind": "class",

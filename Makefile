@@ -22,6 +22,9 @@ works = $(shell $(PYTHON) -c "$(1)" >/dev/null 2>&1 && echo yes)
 RECENT = import sys; sys.exit(sys.version_info < (3, 11))
 VENV = import ensurepip, venv
 
+# The tests start some hundred processes, which read bytecode rather than compile the package again.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: demo test test-fast test-oldest test-newest test-wheel test-cluster test-hostile coverage bench gpu lint clean
 
 demo: $(INSTALLED)

@@ -171,7 +171,7 @@ def test_the_core_alone_runs_beyond_the_budget() -> None:
 def test_the_least_useful_guards_are_omitted_first(resistant: Evidence) -> None:
     assert list(USEFULNESS[-len(ORDER) :]) == ORDER
     seen = set()
-    for budget in range(0, 20_000, 250):
+    for budget in range(0, 20_000, 750):
         evidence = dataclasses.replace(resistant)
         evidence.__dict__["attack_passes"] = 5 * budget
         report = run_guards(evidence, "auto").report

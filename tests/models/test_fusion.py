@@ -217,8 +217,10 @@ def test_a_wrapped_model_is_fused() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("head", ["linear", "cosine"])
-@pytest.mark.parametrize("name", [name for name in MODELS if not name.startswith("wrn-")])
+@pytest.mark.parametrize(
+    ("name", "head"),
+    [*((name, "linear") for name in MODELS if not name.startswith("wrn-")), ("lenet", "cosine"), ("resnet18", "cosine")],
+)
 def test_every_network_of_the_zoo(name: str, head: str) -> None:
     x = torch.rand(8, 3, 32, 32, generator=torch.Generator().manual_seed(0))
     for normal in ({}, {"mean": (0.4, 0.5, 0.6), "std": (0.2, 0.3, 0.25)}):

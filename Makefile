@@ -16,6 +16,7 @@ RUNS ?= 100
 BIN := .venv/bin
 INSTALLED := .venv/.installed
 PEERS := .venv/.peers-installed
+INTEGRATIONS := .venv/.integrations-installed
 
 # True in a Python that can do it; asked only when the environment is to be made.
 works = $(shell $(PYTHON) -c "$(1)" >/dev/null 2>&1 && echo yes)
@@ -25,7 +26,7 @@ VENV = import ensurepip, venv
 # The tests start some hundred processes, which read bytecode rather than compile the package again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test test-fast test-oldest test-newest test-wheel test-cluster test-hostile coverage bench gpu lint clean
+.PHONY: demo test test-fast test-oldest test-newest test-wheel test-integrations test-cluster test-hostile coverage bench gpu lint clean
 
 demo: $(INSTALLED)
 	$(BIN)/classwise demo
@@ -66,6 +67,10 @@ test-hostile: $(INSTALLED)
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.hostile --jobs $(WORKERS)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) -m hostile tests/faults
 
+# With the packages of the extras; writes what they loaded, with versions.
+test-integrations: $(INSTALLED) $(INTEGRATIONS)
+	OMP_NUM_THREADS=1 COMPATIBILITY=docs/compatibility.md $(BIN)/python -m pytest -n 0 tests/integrations
+
 test-cluster: $(INSTALLED)
 	OMP_NUM_THREADS=1 RUNS=$(RUNS) $(BIN)/python -m pytest -x tests/cluster/torchrun.py
 
@@ -95,6 +100,11 @@ $(INSTALLED): pyproject.toml constraints.txt
 	$(PYTHON) -m venv --clear .venv
 	$(BIN)/python -m pip install --quiet $(PIP_ARGS) --upgrade "pip>=25.1"
 	$(BIN)/python -m pip install --quiet $(PIP_ARGS) --constraint constraints.txt --editable . --group dev
+	touch $@
+
+# Without their own requirements, which ask for torchvision, and with it for another torch.
+$(INTEGRATIONS): $(INSTALLED)
+	$(BIN)/python -m pip install --quiet $(PIP_ARGS) --constraint constraints.txt --no-deps --group integrations
 	touch $@
 
 # Without their own requirements: some of those are years old and would pull ours back.

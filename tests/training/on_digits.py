@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+NETWORK: dict[str, object] = {"name": "small-cnn", "width": 0.125}
 TINY: dict[str, object] = {
-    "model": {"name": "lenet"},
+    "model": NETWORK,
     "data.subset": 160,
     "data.validation": 0.2,
     "data.augment": "none",
@@ -40,22 +41,22 @@ METHODS: dict[str, dict[str, object]] = {
             {"name": "towards-class", "target": "0"},
         ],
     },
-    "he-lis": {"model": {"name": "lenet", "options": {"head": "cosine"}}},
-    "he-cmp": {"model": {"name": "lenet", "options": {"head": "cosine"}}},
+    "he-lis": {"model": NETWORK | {"options": {"head": "cosine"}}},
+    "he-cmp": {"model": NETWORK | {"options": {"head": "cosine"}}},
     "fast-at": {},
     "n-fgsm": {},
 }
 ELSEWHERE: dict[str, dict[str, object]] = {
-    "mart": {"model": {"name": "lenet"}},
+    "mart": {"model": NETWORK},
     "fat": {},
     "fat-trades": {},
     "codat": {},
     "csr": {},
     "bat": {},
     "bat-code": {},
-    "he-wrn": {"model": {"name": "lenet", "options": {"head": "cosine"}}},
+    "he-wrn": {"model": NETWORK | {"options": {"head": "cosine"}}},
     "madry-wrn": {},
-    "mart-wrn": {"model": {"name": "lenet"}},
+    "mart-wrn": {"model": NETWORK},
     "trades-wrn": {},
     "cfa-trades": {},
     "trades-scaled": {},

@@ -26,7 +26,7 @@ from .killing import KillAt, Killed
 from .test_trainer import contents
 
 TINY: dict[str, Any] = {
-    "model": {"name": "lenet"},
+    "model": {"name": "small-cnn", "width": 0.125},
     "data.subset": 70,
     "data.validation": 0.15,
     "data.augment": "none",

@@ -20,7 +20,7 @@ from classwise.training.posthoc.logit_adjustment import adjust_logits
 from classwise.training.posthoc.weight_interpolation import interpolate_weights
 from classwise.training.train import train
 
-from .on_digits import TINY
+from .on_digits import NETWORK, TINY
 
 ATTACK = "pgd:steps=1,step_size=eps"
 CANNOT = "cannot check whether the start model "
@@ -48,7 +48,7 @@ def trained(out: Path, start: Path | None = None, heard: Heard | None = None, sh
         "data.subset": fields.pop("subset", 160),
     }
     quick |= {"data.validation": share}
-    overrides = TINY | quick | {"model": {"name": "lenet", "weights": start and str(start)}} | fields
+    overrides = TINY | quick | {"model": NETWORK | {"weights": start and str(start)}} | fields
     return train("at", data=data, out=out, overrides=overrides, progress=heard)
 
 

@@ -58,7 +58,9 @@ def typed(frame: pd.DataFrame, meta: Meta) -> pd.DataFrame:
     absent = [column for column in types if column not in frame.columns and column not in REPORTED]
     if absent:
         raise ClasswiseError(f"the table of outcomes has no column {absent[0]!r}")
-    return frame.reindex(columns=list(types)).astype(types)
+    if list(frame.columns) != list(types):
+        frame = frame.reindex(columns=list(types))
+    return frame.astype({column: kind for column, kind in types.items() if str(frame[column].dtype) != kind})
 
 
 def filled(blocks: Sequence[pd.DataFrame], meta: Meta) -> pd.DataFrame:

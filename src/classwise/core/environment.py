@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import platform
 import subprocess
 from importlib import metadata
@@ -27,6 +28,7 @@ def environment(device: torch.device | str = "cpu") -> dict[str, Any]:
     }
 
 
+@functools.cache
 def _version(name: str) -> str | None:
     try:
         return metadata.version(name)
@@ -34,6 +36,7 @@ def _version(name: str) -> str | None:
         return None
 
 
+@functools.cache  # the sources that this process has imported do not change
 def _git() -> dict[str, Any] | None:
     """The commit of the git checkout that the package runs from; None outside of a checkout."""
     folder = Path(__file__).parent

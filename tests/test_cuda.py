@@ -42,7 +42,7 @@ from .attacks.models import Small, images
 from .attacks.test_contract import VARIANTS, darken, named
 from .pretend_cuda import Counted, PretendCuda, convolves_in_tf32, multiplies_in_tf32
 from .training.killing import KillAt, Killed
-from .training.on_digits import ELSEWHERE, METHODS, TINY
+from .training.on_digits import ELSEWHERE, METHODS, NETWORK, TINY
 from .training.test_trainer import contents
 
 USER_CODE = {"external"}
@@ -175,7 +175,7 @@ def trained(name: str, folder: Path) -> Counted:
     """Two steps and an epoch's end on digits; what happened in another step, with the schedules active."""
     threat = Threat("Linf", 0.1)
     tiny = {"data.subset": None, "batch_size": 16, "validation_attack": "pgd:steps=1", "attack.steps": 1, "epochs": 4}
-    head = {"model": {"name": "lenet", "options": {"head": "cosine"}}} if name.startswith("he") else {}
+    head = {"model": NETWORK | {"options": {"head": "cosine"}}} if name.startswith("he") else {}
     overrides = TINY | tiny | (METHODS | ELSEWHERE | VARIANTS_OF_AT).get(name, head) | {"precision.graphs": "off"}
     recipe = Recipe.read(name.partition(",")[0], overrides, budget="short")
     recipe = recipe.completed(threat, classes=10)

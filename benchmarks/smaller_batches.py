@@ -19,10 +19,10 @@ from classwise.core.threat import Threat
 from classwise.data import Images, load_data
 from classwise.models import load_model
 
-ATTACKED = ("pgd:steps=20", "apgd-ce:steps=100", "fab-t:steps=20,targets=3", "square:steps=500")
+ATTACKED = ("pgd:steps=20", "apgd-ce:steps=100", "fab-t:steps=10,targets=2", "square:steps=300")
 """Specs; FAB and Square run in float32."""
-COUNTS = (64, 300)
-ROUNDS = 5
+COUNTS = (64, 182)
+ROUNDS = 3
 
 
 def attack(spec: str, data: Images, *, smaller: bool) -> int:

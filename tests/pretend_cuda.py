@@ -15,6 +15,7 @@ import contextlib
 import functools
 import sys
 import threading
+import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from types import FrameType, SimpleNamespace
@@ -91,6 +92,7 @@ class PretendCuda:
         self.in_tf32: list[str] = []
         self.pending: list[tuple[Tensor, Tensor]] = []  # destination and value of copies under way
         self.graphs = Graphs(self)
+        self._debug_mode: int | str = 0
         self._lock = threading.Lock()
         self._stack = contextlib.ExitStack()
 
@@ -113,6 +115,8 @@ class PretendCuda:
             "get_rng_state": lambda *_: generator.get_state(),
             "set_rng_state": lambda state, *_: generator.set_state(state),
             "synchronize": lambda *_: self.synchronise("synchronize"),
+            "get_sync_debug_mode": lambda: self._debug_mode,
+            "set_sync_debug_mode": self._set_debug_mode,
         }
         for name, value in cuda.items():
             self._stack.enter_context(mock.patch.object(torch.cuda, name, value))
@@ -154,8 +158,13 @@ class PretendCuda:
     def synchronise(self, what: str) -> None:
         """Log a synchronisation, by the thread that launches kernels."""
         self.graphs.refuse(what)
+        if self._debug_mode == "warn":
+            warnings.warn("called a synchronizing CUDA operation", UserWarning, stacklevel=2)
         self.waited(what)
         self.arrive(self.pending[-1:])
+
+    def _set_debug_mode(self, mode: int | str) -> None:
+        self._debug_mode = mode
 
     def waited(self, what: str) -> None:
         """Log a wait of the host."""

@@ -83,7 +83,8 @@ WHOLE = ("fgsm", "fab-t:steps=1,targets=2")
 
 def attacked(model: nn.Module, attack: Attack, *, early_stop: bool) -> list[Finished]:
     """100 images, of which some are misclassified before any attack, 64 at a time."""
-    engine = Engine(model, precision=Precision(dtype="bfloat16"), batch_size=64, early_stop=early_stop)
+    precision = Precision(dtype="bfloat16", graphs="off")  # a capture waits for the GPU
+    engine = Engine(model, precision=precision, batch_size=64, early_stop=early_stop)
     x = images(100)
     with torch.no_grad():
         y = model.eval()(x.to(engine.device)).argmax(1).cpu()

@@ -13,11 +13,11 @@ from torch import Tensor, nn
 import classwise as cw
 from classwise.core.config import configurable
 from classwise.core.errors import ClasswiseError
-from classwise.core.graphs import Compared
+from classwise.core.graphs import WARM_UP, Compared
 from classwise.core.progress import NullProgress
 from classwise.training import graphed_step
 from classwise.training.folder import Run
-from classwise.training.graphed_step import VERIFIED, WARM_UP
+from classwise.training.graphed_step import VERIFIED
 from classwise.training.recipe import Recipe
 from classwise.training.updates import Plain
 

@@ -234,6 +234,8 @@ class Execution:
             facts["processes"] = self.processes.world_size
         if runner.unfused:
             facts["not_fused"] = runner.unfused
+        if runner.not_graphed:
+            facts["not_graphed"] = runner.not_graphed
         guards = self._guards(evidence)
         return Audit(
             outcomes=evidence.outcomes,

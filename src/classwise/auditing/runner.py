@@ -73,6 +73,7 @@ class Runner:
         traces: the traces, a frame for each attack.
         images: number of images, over all processes; None until all of them were read.
         unfused: why gradients were not computed on a fused copy of the model; empty if they were, or none was wanted.
+        not_graphed: why the steps of attacks were not CUDA graphs, by attack; without those where none was tried.
     """
 
     def __init__(
@@ -99,6 +100,7 @@ class Runner:
         self.sample_radius: Tensor | None = None
         self.images: int | None = None
         self.unfused = ""
+        self.not_graphed: dict[str, str] = {}
         self._copied: tuple[Images, Images] | None = None  # a piece and its copy on the device
         self._examples: set[int] = set()
         self._examples_taken = pd.Series(dtype=np.int64)
@@ -193,6 +195,10 @@ class Runner:
         if self.engine.passes.unfused and not self.unfused:
             self.unfused = self.engine.passes.unfused
             self.progress.log(f"the model is not fused, so gradients take longer: {self.unfused}")
+        reason = self.engine.not_graphed(attack)
+        if reason and label not in self.not_graphed:
+            self.not_graphed[label] = reason
+            self.progress.log(f"the steps of {label} are not CUDA graphs: {reason}")
 
     def _second_phase(self, piece: Images, order: Tensor, settle: float) -> None:
         """Run the remaining attacks on samples of the survivors until the intervals are narrow enough.

@@ -8,16 +8,62 @@ A function that reads a value from the GPU cannot be captured.
 from __future__ import annotations
 
 import operator
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Generic, Literal, TypeVar
 
 import torch
 
+from classwise.core.errors import ClasswiseError
+
 T = TypeVar("T")
 
 Graphs = Literal["auto", "on", "off"]
 """Whether CUDA graphs are used: wherever possible, always (an error where it is impossible), or never."""
+
+WARM_UP = 3
+"""Steps before a capture in its stream, in which libraries are initialised and choose kernels."""
+FEWEST_STEPS = 30
+"""Steps from which a graph saves more time than its capture takes."""
+
+_WAITS = "called a synchronizing CUDA operation"
+"""torch's warning, with `torch.cuda.set_sync_debug_mode`."""
+
+
+def refusal(reason: str) -> ClasswiseError:
+    """The error for ``precision.graphs = on`` where graphs are impossible."""
+    return ClasswiseError(f"precision.graphs = on: {reason}; set it to auto or off")
+
+
+@contextmanager
+def waits_noted() -> Iterator[list[str]]:
+    """Context whose result has a text for each operation that waits for the GPU, once the context is left.
+
+    A capture that fails at such an operation leaves torch's memory allocator in the state of a capture, so a function
+    is checked before it is captured.
+    """
+    found: list[str] = []
+    before = torch.cuda.get_sync_debug_mode()
+    with warnings.catch_warnings(action="ignore"):
+        torch.cuda.set_sync_debug_mode("warn")  # which warns that it is a prototype
+    try:
+        with warnings.catch_warnings(record=True, action="always") as caught:
+            yield found
+    finally:
+        torch.cuda.set_sync_debug_mode(before)
+    for each in caught:
+        if _WAITS in str(each.message):
+            found.append("it waits for the GPU")
+        else:
+            warnings.warn_explicit(each.message, each.category, each.filename, each.lineno)
+
+
+def first_line(error: BaseException) -> str:
+    """The error that made a capture fail, in one line; the end of the capture then fails with another."""
+    while "previous error during capture" in str(error) and error.__context__ is not None:
+        error = error.__context__
+    return f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
 
 
 class SideStream:

@@ -36,8 +36,8 @@ class Precision:
         compile: compile the model with ``torch.compile``, once for each shape of a batch; not used for verdicts.
         deterministic: use deterministic algorithms only (`classwise.core.determinism`), so that equal runs and audits
             on one GPU have equal bits; on a CPU they always have. It costs some speed, and some operations are refused.
-        graphs: compute training steps on a GPU as CUDA graphs: ``"auto"`` where possible (the run logs and records why
-            not), ``"on"`` always (an error where it is impossible), ``"off"`` never.
+        graphs: compute steps of training and of attacks on a GPU as CUDA graphs: ``"auto"`` where possible (the run or
+            audit logs and records why not), ``"on"`` always (an error where it is impossible), ``"off"`` never.
 
     Example:
         >>> import torch

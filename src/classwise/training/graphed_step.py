@@ -19,18 +19,14 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from classwise.core.distributed import ProcessGroup
-from classwise.core.graphs import Captured, Compared, SideStream
+from classwise.core.graphs import WARM_UP, Captured, Compared, SideStream, first_line
 from classwise.training.objectives.base import TrainingBatch
 from classwise.training.recipe import Recipe
 from classwise.training.schedules.base import ClassSchedule
 from classwise.training.step import StepInputs, StepResult, TrainingStep
 
-WARM_UP = 3
-"""Steps before the first capture, in which libraries are initialised and choose kernels."""
 VERIFIED = 2
 """Steps of a run that are computed both ways and compared, before the graph is trusted."""
-FEWEST_STEPS = 30
-"""Steps of an epoch from which a graph saves more time than its capture takes."""
 LOSS_TOLERANCE = 0.02
 """Largest difference of a loss, as a fraction of the loss. Kernels on a GPU may round differently from call to call."""
 GRADIENT_TOLERANCE = 0.1
@@ -101,7 +97,7 @@ class GraphedStep:
                 return self._capture.run(inputs)
             reason = self._verified(self._capture, inputs)
         except Exception as error:  # noqa: BLE001  # user code, and errors of CUDA for what cannot be captured
-            reason = _first_line(error)
+            reason = first_line(error)
         if reason or self._capture is None:
             return self._refuse(reason, inputs)
         self._to_verify -= 1
@@ -143,13 +139,6 @@ class GraphedStep:
             if reason:
                 restore()
         return reason
-
-
-def _first_line(error: BaseException) -> str:
-    """The error that made a capture fail, in one line; the end of the capture then fails with another."""
-    while "previous error during capture" in str(error) and error.__context__ is not None:
-        error = error.__context__
-    return f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
 
 
 class _Capture:

@@ -17,6 +17,7 @@ from classwise.core import interruption
 from classwise.core.background import BackgroundWriter
 from classwise.core.distributed import ProcessGroup
 from classwise.core.errors import ClasswiseError, unknown
+from classwise.core.graphs import FEWEST_STEPS, refusal
 from classwise.core.progress import MetricsListener, Progress
 from classwise.core.rng import CounterRNG, seed_generators
 from classwise.data import Images
@@ -25,7 +26,7 @@ from classwise.training.classes import ALWAYS, MEASURED, ClassSettings, ClassSum
 from classwise.training.evaluation import class_means, evaluate_distributed
 from classwise.training.finite_checks import FiniteLossCheck, OnNan, all_finite, likely_cause, not_finite_error
 from classwise.training.folder import Run, Which, epoch_weights
-from classwise.training.graphed_step import FEWEST_STEPS, GraphedStep, unsuitable
+from classwise.training.graphed_step import GraphedStep, unsuitable
 from classwise.training.history import History, epoch_line
 from classwise.training.recipe import Recipe
 from classwise.training.schedules.base import Classes, ClassSchedule
@@ -232,7 +233,7 @@ class Trainer:
             ClasswiseError: if they are not, with ``precision.graphs = on``.
         """
         if reason and self.recipe.precision.graphs == "on":
-            raise ClasswiseError(f"precision.graphs = on: {reason}; set it to auto or off")
+            raise refusal(reason)
         self._graphs = reason or "used"
         if reason:
             self.progress.log(f"training steps are not CUDA graphs: {reason}")

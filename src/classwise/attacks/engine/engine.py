@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from classwise.attacks.engine.graphed import GraphUse
 from classwise.attacks.engine.passes import CountedForward, Passes
 from classwise.attacks.engine.queue import BatchSizes, Queue
 from classwise.attacks.engine.rows import Finished, Job
@@ -38,7 +39,7 @@ class Engine:
         seed: seed of all random numbers.
 
     Raises:
-        ClasswiseError: if ``batch_size`` is less than 1.
+        ClasswiseError: if ``batch_size`` is less than 1, or CUDA graphs are required (``precision``) and impossible.
     """
 
     def __init__(
@@ -63,6 +64,7 @@ class Engine:
         self.poll = poll or (1 if self.device.type == "cpu" else 4)
         self.seed = seed
         self._batch_sizes: dict[int, BatchSizes] = {}
+        self._graphs = GraphUse(precision, self.device)
 
     def predict(self, images: Iterable[Tensor]) -> Iterator[Tensor]:
         """Yield float32 logits for each block of images, at the engine's batch size."""
@@ -116,8 +118,13 @@ class Engine:
                 poll=self.poll,
                 early_stop=self.early_stop,
                 batch_sizes=batch_sizes,
+                graphs=self._graphs,
             )
             yield from queue.run(itertools.chain([first], jobs))
+
+    def not_graphed(self, attack: AttackSteps) -> str:
+        """Why the steps of an attack were not CUDA graphs; empty if they were, or no capture was tried."""
+        return self._graphs.refused(attack)
 
     @contextmanager
     def forward_for(self, attack: AttackSteps, images: Tensor) -> Iterator[CountedForward]:

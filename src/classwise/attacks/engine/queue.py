@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from classwise.attacks.engine.graphed import GraphedSteps, GraphUse
 from classwise.attacks.engine.passes import CountedForward, Passes, recordable
 from classwise.attacks.engine.polling import EndedSlots
 from classwise.attacks.engine.rows import (
@@ -82,6 +83,7 @@ class Queue:
         early_stop: return the first verified adversarial example, else the iterate of lowest margin. False: return the
             last iterate.
         batch_sizes: smaller batch sizes tested so far for this attack.
+        graphs: the CUDA graphs of the engine.
     """
 
     def __init__(
@@ -95,6 +97,7 @@ class Queue:
         poll: int,
         early_stop: bool,
         batch_sizes: BatchSizes,
+        graphs: GraphUse,
     ) -> None:
         self._passes = passes
         self._forward = forward
@@ -104,6 +107,7 @@ class Queue:
         self._poll = poll
         self._early_stop = early_stop
         self._batch_sizes = batch_sizes
+        self._graphed = GraphedSteps(self._advance, attack, graphs)
         self._late = passes.device.type == "cuda"
         self._ended = EndedSlots(0, attack.length, late=self._late)
         self._fresh = Buffer()
@@ -112,6 +116,12 @@ class Queue:
 
     def run(self, jobs: Iterable[Job]) -> Iterator[Finished]:
         """Attack all images of a stream and yield them as they finish; every job must have the same columns."""
+        try:
+            yield from self._run(jobs)
+        finally:
+            self._graphed.release()
+
+    def _run(self, jobs: Iterable[Job]) -> Iterator[Finished]:
         self._fresh = Buffer(self._rows_of(jobs))
         size = self._passes.batch_size
         slots: Columns = {}
@@ -149,7 +159,7 @@ class Queue:
             return slots, live
         count = len(incoming["row"])
         if slots:
-            put(slots, vacant[:count], incoming)
+            put(slots, vacant[:count], incoming, in_place=self._graphed.owns(slots))
         else:
             slots = take(incoming, torch.arange(size) % count)
         self._ended.filled(vacant[:count])
@@ -167,7 +177,7 @@ class Queue:
         known = trial in self._batch_sizes.admissible
         worth_a_trial = not self._batch_sizes.refused and self._attack.length >= _LONG and size <= _MUCH * len(live)
         if size >= len(live) or not (known or worth_a_trial) or self._waiting():
-            return self._advance(slots, steps), live
+            return self._graphed(slots, steps), live
         places = rows[torch.arange(size) % len(rows)]
         narrow = self._advance(take(slots, places), steps)
         if not known:

@@ -187,11 +187,12 @@ def take(columns: Columns, places: Tensor) -> Columns:
     return {name: value[here] for name, value in columns.items()}
 
 
-def put(columns: Columns, places: Tensor, values: Columns) -> None:
-    """Write rows at some positions of the columns; each column is replaced by a modified copy."""
+def put(columns: Columns, places: Tensor, values: Columns, *, in_place: bool = False) -> None:
+    """Write rows at some positions of the columns; each column is replaced by a modified copy, or modified in place."""
     here = to_device(places, columns["row"].device)
     for name, value in columns.items():
-        columns[name] = value.index_copy(0, here, values[name].to(value.dtype))
+        write = value.index_copy_ if in_place else value.index_copy
+        columns[name] = write(0, here, values[name].to(value.dtype))
 
 
 def join(blocks: list[Columns]) -> Columns:

@@ -1,0 +1,309 @@
+"""Steps of attacks as CUDA graphs, on a pretended GPU: the bits are those of steps computed kernel by kernel."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import warnings
+from typing import Any, Literal
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import classwise as cw
+from classwise.attacks import ATTACKS
+from classwise.attacks.base import Attack
+from classwise.attacks.engine import Engine, Finished, Job
+from classwise.attacks.engine import graphed as graphed_steps
+from classwise.attacks.engine.graphed import VERIFIED, GraphedSteps, GraphUse
+from classwise.attacks.gradient.ascent import PGD
+from classwise.core.errors import ClasswiseError
+from classwise.core.graphs import FEWEST_STEPS, WARM_UP, waits_noted
+from classwise.core.precision import Precision
+from classwise.core.progress import NullProgress
+from classwise.core.threat import Threat
+
+from ..pretend_cuda import PretendCuda
+from .models import Small, images
+from .test_contract import named
+
+CLASSES = 4
+Arithmetic = Literal["float32", "bfloat16"]
+
+
+def labels(model: nn.Module, x: Tensor) -> Tensor:
+    """The predictions, except for some images, which are then misclassified before any attack."""
+    with torch.no_grad():
+        y = model.eval()(x).argmax(1)
+    y[::9] = (y[::9] + 1) % CLASSES
+    return y
+
+
+def attacked(
+    attack: Attack,
+    graphs: Literal["auto", "on", "off"],
+    *,
+    model: nn.Module | None = None,
+    count: int = 14,
+    batch_size: int = 4,
+    early_stop: bool = True,
+    dtype: Arithmetic = "bfloat16",
+    radius: float = 0.03,
+    columns: dict[str, Tensor] | None = None,
+) -> tuple[dict[str, Tensor], Engine]:
+    """All columns of the finished rows in the order of the images, and the engine."""
+    net, x = model or Small(CLASSES), images(count)
+    y = labels(net, x)
+    precision = Precision(dtype=dtype, graphs=graphs)
+    engine = Engine(net.to("cuda"), precision=precision, batch_size=batch_size, early_stop=early_stop)
+    parts = [torch.split(each, 5) for each in (torch.arange(count), x, y)]
+    more = [{name: value[rows] for name, value in (columns or {}).items()} for rows in parts[0]]
+    jobs = [Job(index, x, y, extra) for index, x, y, extra in zip(*parts, more, strict=True)]
+    return rows_of(list(engine.attack(attack, Threat(attack.norms[0], radius), jobs))), engine
+
+
+def rows_of(blocks: list[Finished]) -> dict[str, Tensor]:
+    tables = [{**vars(block), **block.records} for block in blocks]
+    joined = {name: torch.cat([each[name].cpu() for each in tables]) for name in tables[0] if name != "records"}
+    order = joined["index"].argsort()
+    return {name: column[order] for name, column in joined.items()}
+
+
+def same(one: dict[str, Tensor], other: dict[str, Tensor]) -> bool:
+    return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
+
+
+def brief(name: str) -> Attack:
+    """The attack with few steps."""
+    attack, fewer = named(name, CLASSES), {"samples": 3, "targets": 2, "binary_search_steps": 1, "decrease_factor": 0.1}
+    fewer |= {"steps": 5} if attack.length > 1 else {}
+    names = {field.name for field in dataclasses.fields(attack)}
+    return dataclasses.replace(attack, **{key: value for key, value in fewer.items() if key in names})  # type: ignore[arg-type]
+
+
+CAPTURABLE = [name for name in ATTACKS if name != "external"]
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:the (targeted )?difference of logits ratio needs")
+@pytest.mark.parametrize("name", CAPTURABLE)
+def test_the_bits_are_those_of_steps_without_graphs(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(graphed_steps, "WARM_UP", 2)  # the first fills caches
+    monkeypatch.setattr(graphed_steps, "VERIFIED", 1)
+    attack = brief(name)
+    count = 20 if attack.length == 1 else 5
+    with PretendCuda() as gpu:
+        graphed, engine = attacked(attack, "on", count=count, dtype="float32")
+        made = list(gpu.graphs.made)
+        plain, _ = attacked(attack, "off", count=count, dtype="float32")
+        assert len(gpu.graphs.made) == len(made)
+    assert same(graphed, plain)
+    assert engine.not_graphed(attack) == ""
+    assert sum(graph.replays for graph in made) > 1
+
+
+CASES: dict[str, dict[str, Any]] = {
+    "all steps": {"early_stop": False, "count": 9},
+    "radii, targets and step sizes": {
+        "columns": {
+            "epsilon": torch.linspace(0.01, 0.06, 14),
+            "target": torch.arange(14) % 3 - 1,
+            "step_size": torch.linspace(0.001, 0.01, 14),
+        }
+    },
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("options", CASES.values(), ids=CASES)
+def test_the_bits_for_other_options(options: dict[str, Any]) -> None:
+    attack = PGD(steps=6, restarts=2)
+    with PretendCuda() as gpu:
+        graphed, _ = attacked(attack, "on", **options)
+        assert sum(graph.replays for graph in gpu.graphs.made) > VERIFIED
+        plain, _ = attacked(attack, "off", **options)
+    assert same(graphed, plain)
+
+
+def test_the_tail_has_graphs_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once no row is pending, the batch is smaller, and so is its graph; a step in between is computed as before."""
+    monkeypatch.setattr("classwise.attacks.engine.queue.SMALLEST_BATCH", 4)
+    monkeypatch.setattr("classwise.attacks.engine.queue._GRAIN", 1)
+    monkeypatch.setattr(graphed_steps, "WARM_UP", 2)
+    monkeypatch.setattr(graphed_steps, "VERIFIED", 1)
+    sizes: list[int] = []
+    capture = graphed_steps._Capture.__init__
+
+    def noted(self: Any, step: Any, slots: dict[str, Tensor], side: Any) -> None:
+        sizes.append(len(slots["row"]))
+        capture(self, step, slots, side)
+
+    monkeypatch.setattr(graphed_steps._Capture, "__init__", noted)
+    attack, radius = PGD(steps=20), 0.03
+    with PretendCuda() as gpu:
+        graphed, _ = attacked(attack, "on", count=16, batch_size=16, radius=radius)
+        replays = [graph.replays for graph in gpu.graphs.made]
+        plain, _ = attacked(attack, "off", count=16, batch_size=16, radius=radius)
+    assert same(graphed, plain)
+    assert sizes[0] == 16
+    assert len(sizes) > 1
+    assert sizes == sorted(sizes, reverse=True)
+    assert min(replays) > 0
+
+
+class Counting(Small):
+    """A model whose passes depend on their number."""
+
+    def __init__(self) -> None:
+        self.passes = 0
+        super().__init__(CLASSES)
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.passes += 1
+        return super().forward(x) * (1 + self.passes % 2)
+
+
+class Reading(Small):
+    """A model that reads a value from the GPU."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x) if float(x.detach().mean()) > -1 else x
+
+
+class Failing(Small):
+    """A model that cannot be captured, for a reason that only the capture shows."""
+
+    def __init__(self, gpu: PretendCuda) -> None:
+        object.__setattr__(self, "gpu", gpu)
+        super().__init__(CLASSES)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.gpu.graphs.capture is not None:  # type: ignore[union-attr]
+            raise RuntimeError("not in a capture\nmore")
+        return super().forward(x)
+
+
+class Progress(NullProgress):
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    def log(self, line: str) -> None:
+        self.lines.append(line)
+
+
+REFUSED: dict[str, tuple[Any, str]] = {
+    "python state": (lambda _: Counting(), r"the graph computes another '\w+'"),
+    "synchronisation": (lambda _: Reading(CLASSES), "it waits for the GPU"),
+    "error": (Failing, "RuntimeError: not in a capture"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_other_steps_are_computed_kernel_by_kernel(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(graphed_steps, "FEWEST_STEPS", WARM_UP)
+    make_model, reason = REFUSED[name]
+    attack = PGD(steps=8)
+    with PretendCuda() as gpu:
+        graphed, engine = attacked(attack, "auto", model=make_model(gpu), dtype="float32", count=8)
+        assert re.fullmatch(reason, engine.not_graphed(attack))
+        made = list(gpu.graphs.made)
+        assert len(made) == (0 if name == "synchronisation" else 1)  # once, also for other batches
+        assert sum(graph.replays for graph in made) <= VERIFIED
+        if name != "python state":
+            plain, _ = attacked(attack, "off", model=make_model(gpu), dtype="float32", count=8)
+            assert same(graphed, plain)
+        with pytest.raises(ClasswiseError, match=rf"^precision.graphs = on: {reason}; set it to auto or off$"):
+            attacked(attack, "on", model=make_model(gpu), dtype="float32", count=8)
+
+
+def test_an_audit_reports_attacks_without_graphs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(graphed_steps, "FEWEST_STEPS", WARM_UP)
+    data = cw.Images(images(32), torch.arange(32) % CLASSES)
+    progress = Progress()
+    with PretendCuda():
+        options: dict[str, Any] = {"threat": "Linf:0.03", "device": "cuda", "progress": progress, "guards": "off"}
+        attacks = {"many": "pgd:steps=8", "few": "fgsm"}
+        audit = cw.audit(Reading(CLASSES), data, attacks=attacks, precision=Precision(), **options)
+    assert audit.environment["not_graphed"] == {"many": "it waits for the GPU"}
+    assert [line for line in progress.lines if "CUDA graph" in line] == [
+        "the steps of many are not CUDA graphs: it waits for the GPU"
+    ]
+
+
+def test_between_two_polls_a_graph_is_repeated_and_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No kernel is launched and nothing waits, unless rows entered; then one copy fills their slots in each column."""
+    attack, counts = PGD(steps=28), list[tuple[int, int, bool]]()
+    run = GraphedSteps.__call__
+    with PretendCuda() as gpu:
+
+        def counted(self: GraphedSteps, slots: dict[str, Tensor], steps: int) -> Any:
+            own = self.owns(slots)
+            with gpu.counted() as here:
+                result = run(self, slots, steps)
+            counts.append((here.launches, len(here.synchronisations), own))
+            return result
+
+        monkeypatch.setattr(GraphedSteps, "__call__", counted)
+        attacked(attack, "on", batch_size=8, count=8, radius=0.001)
+        (graph,) = gpu.graphs.made
+    after = counts[-5:]
+    assert after == [(0, 0, True)] * 5
+    assert graph.replays == 28 - WARM_UP
+    assert min(launches for launches, _, _ in counts[: (WARM_UP + VERIFIED) // 4]) > 40
+
+
+def test_rows_enter_the_columns_of_the_graph_in_place() -> None:
+    attack, owned = PGD(steps=8), list[bool]()
+    run = GraphedSteps.__call__
+    with PretendCuda(), pytest.MonkeyPatch.context() as patch:
+
+        def noted(self: GraphedSteps, slots: dict[str, Tensor], steps: int) -> Any:
+            owned.append(self.owns(slots))
+            return run(self, slots, steps)
+
+        patch.setattr(GraphedSteps, "__call__", noted)
+        attacked(attack, "on", count=12, radius=0.03, dtype="float32")
+    first = owned.index(True)
+    assert first <= 2
+    assert all(owned[first:])
+
+
+def test_few_steps_are_computed_kernel_by_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert FEWEST_STEPS > WARM_UP
+    monkeypatch.setattr(graphed_steps, "FEWEST_STEPS", 8)
+    attack = PGD(steps=8)
+    with PretendCuda() as gpu:
+        _, engine = attacked(attack, "auto", count=4, dtype="float32")
+        assert gpu.graphs.made == []
+        assert engine.not_graphed(attack) == ""
+        attacked(PGD(steps=12), "auto", count=4, radius=0.001, dtype="float32")
+        assert [graph.replays for graph in gpu.graphs.made] == [4]
+
+
+def test_a_gpu_without_compilation_is_needed() -> None:
+    model = Small(CLASSES)
+    with pytest.raises(ClasswiseError, match=r"^precision.graphs = on: device 'cpu' is not a GPU; set it to auto or"):
+        Engine(model, precision=Precision(graphs="on"))
+    with PretendCuda():
+        device = model.to("cuda").linear.weight.device
+        with pytest.raises(ClasswiseError, match=r"^precision.graphs = on: the model is compiled"):
+            GraphUse(Precision(graphs="on", compile=True), device)
+        assert not GraphUse(Precision(compile=True), device).wanted("pgd")
+        assert GraphUse(Precision(), device).wanted("pgd")
+
+
+def test_other_warnings_are_passed_on() -> None:
+    def warned() -> list[str]:
+        with waits_noted() as waits:
+            warnings.warn("of the user", stacklevel=1)
+            torch.ones(3, device="cuda").sum().item()
+        torch.ones(3, device="cuda").sum().item()
+        return waits
+
+    with PretendCuda():
+        with pytest.warns(UserWarning, match="^of the user$") as caught:
+            waits = warned()
+        assert waits == ["it waits for the GPU"]
+        assert len(caught) == 1
+        assert torch.cuda.get_sync_debug_mode() == 0

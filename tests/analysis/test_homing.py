@@ -16,7 +16,7 @@ from classwise.attacks.base import Attack
 from classwise.attacks.engine import Engine
 from classwise.core.config import make
 from classwise.core.errors import ClasswiseError
-from classwise.core.precision import Precision
+from classwise.core.precision import EXACT, Precision
 from classwise.core.threat import Threat
 from classwise.data.images import Images
 from classwise.data.loading import load_data
@@ -64,9 +64,9 @@ def found(folder: Path, base: Run) -> Homing:
     return found_in(base, folder / "out")
 
 
-def found_in(run: Run, out: Path) -> Homing:
+def found_in(run: Run, out: Path, precision: Precision = EXACT) -> Homing:
     data, test = four("train", TRAIN), four("test", TEST)
-    return homing(run, out=out, data=data, test=test, attack=ATTACK, precision=Precision(), control=SEED)
+    return homing(run, out=out, data=data, test=test, attack=ATTACK, precision=precision, control=SEED)
 
 
 def attacked(run: Run, images: Images) -> list[int]:
@@ -155,6 +155,32 @@ def test_it_costs_c_trainings_and_two_audits_and_resumes(
     assert len(trained) <= 5
     assert sum(attacked) == found.misclassified[:, last].sum()  # the misclassified images of the last class, once
     assert (place / "without-0" / "epochs.parquet").stat().st_mtime_ns == before
+
+
+@pytest.mark.slow
+def test_attacks_are_deterministic_on_request(
+    base: Run, found: Homing, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The trainings follow their recipe."""
+    place = folder / "deterministic"
+    shutil.copytree(folder / "out", place)
+    shutil.rmtree(place / "base")
+    for file in place.glob(f"*/{module.FILE}"):
+        file.unlink()
+    seen = {"train": set[bool](), "attack": set[bool]()}
+
+    def watched(function: Any, name: str) -> Any:
+        def run(*args: Any, **kwargs: Any) -> Any:
+            seen[name].add(torch.are_deterministic_algorithms_enabled())
+            return function(*args, **kwargs)
+
+        return run
+
+    monkeypatch.setattr(module, "train", watched(train, "train"))
+    monkeypatch.setattr(Engine, "perturb", watched(Engine.perturb, "attack"))
+    again = found_in(base, place, precision=Precision(deterministic=True))
+    assert again.homing.tolist() == found.homing.tolist()
+    assert seen == {"train": {False}, "attack": {True}}
 
 
 @pytest.fixture

@@ -225,7 +225,7 @@ def test_an_audit_reports_attacks_without_graphs(monkeypatch: pytest.MonkeyPatch
         options: dict[str, Any] = {"threat": "Linf:0.03", "device": "cuda", "progress": progress, "guards": "off"}
         attacks = {"many": "pgd:steps=8", "few": "fgsm"}
         audit = cw.audit(Reading(CLASSES), data, attacks=attacks, precision=Precision(), **options)
-    assert audit.environment["not_graphed"] == {"many": "it waits for the GPU"}
+    assert audit.environment["without_graphs"] == {"many": "it waits for the GPU"}
     assert [line for line in progress.lines if "CUDA graph" in line] == [
         "the steps of many are not CUDA graphs: it waits for the GPU"
     ]

@@ -13,6 +13,7 @@ import torch.utils.deterministic
 from torch import Tensor
 
 import classwise as cw
+from classwise.auditing.cost import CostEstimate, estimate
 from classwise.core.determinism import WORKSPACE, deterministic_algorithms
 from classwise.core.errors import ClasswiseError
 from classwise.training.recipe import Recipe
@@ -122,16 +123,18 @@ def evaluations(model: Small) -> list[Callable[[], Any]]:
         lambda: cw.audit(model, data, "Linf:0.1", **options, guards="off"),
         lambda: cw.robustness_curve(model, data, highest=0.1, rounds=1, **options),
         lambda: cw.find_worst_class(model, data, "Linf:0.1", **options),
+        lambda: estimate(model, data, "Linf:0.1", **options),
     ]
 
 
-@pytest.mark.parametrize("number", range(3))
+@pytest.mark.parametrize("number", range(4))
 def test_evaluations(number: int) -> None:
     model = Watched()
     result = evaluations(model)[number]()
     assert model.seen == {ACTIVE}
-    meta = result.meta if hasattr(result, "meta") else result.outcomes.meta
-    assert meta.precision["deterministic"] is True
+    if not isinstance(result, CostEstimate):
+        meta = result.meta if hasattr(result, "meta") else result.outcomes.meta
+        assert meta.precision["deterministic"] is True
     with pytest.raises(ClasswiseError, match="adaptive_avg_pool2d_backward_cuda has no deterministic implementation"):
         evaluations(Refused())[number]()
 

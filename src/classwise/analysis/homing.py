@@ -23,6 +23,7 @@ from classwise.attacks.engine import Engine
 from classwise.auditing.audit import audit
 from classwise.auditing.audit_folder import ABOUT
 from classwise.auditing.suite import Attacks, norm_of, parse_attacks
+from classwise.core.determinism import deterministic_algorithms
 from classwise.core.errors import ClasswiseError
 from classwise.core.precision import FAST, Precision
 from classwise.core.progress import Progress
@@ -227,7 +228,7 @@ def homing(
     ).outcomes
     errors = base.rows(name)[["index", "label", "prediction"]].query("label != prediction").reset_index(drop=True)
     engine = partial(Engine, precision=precision, batch_size=batch_size, early_stop=early_stop, seed=seed)
-    retry = _Retry(run, data, test, chosen, which, engine, device, progress)
+    retry = _Retry(run, data, test, chosen, which, engine, device, progress, precision.deterministic)
     home, runs = _without_each_class(retry, errors, folder)
     matrices = Homing(test.class_names, base.confusion(name), _count(errors[home], test.num_classes), runs, alpha)
     if control is None:
@@ -249,6 +250,7 @@ class _Retry:
     engine: Callable[[nn.Module], Engine]
     device: str
     progress: Progress | None
+    deterministic: bool
 
     def robust(self, recipe: Recipe, data: Images, out: Path, errors: pd.DataFrame) -> BoolArray:
         """Whether the errors (rows) of the base model are correct for a model trained on ``data``, under the attack."""
@@ -258,7 +260,8 @@ class _Retry:
         indices = torch.tensor(errors["index"].to_numpy(dtype=np.int64))
         images = self.test.take(torch.isin(self.test.index.cpu(), indices).to(self.test.device))
         engine, threat = self.engine(trained.model(self.which).to(self.device)), Threat.parse(str(recipe.threat))
-        found = _saved(out / FILE, images, lambda: _robust(engine, self.attack, images, threat))
+        with deterministic_algorithms(enabled=self.deterministic):
+            found = _saved(out / FILE, images, lambda: _robust(engine, self.attack, images, threat))
         return found[errors["index"]].to_numpy(dtype=np.bool_)
 
 

@@ -14,7 +14,7 @@ from classwise.attacks.base import Attack
 from classwise.attacks.engine import SMALLEST_BATCH, AttackInputs, CountedForward, Engine, value_and_gradient
 from classwise.auditing.guards.budget import most_passes
 from classwise.auditing.inputs import Model
-from classwise.auditing.plan import AuditOptions, check_options
+from classwise.auditing.plan import AuditOptions, check_options, chosen_arithmetic
 from classwise.auditing.preparation import prepare
 from classwise.auditing.suite import Attacks, norm_of, parse_attacks
 from classwise.core.rng import CounterRNG
@@ -77,34 +77,35 @@ def estimate(
     check_options(estimate, options, AuditOptions)
     suite = parse_attacks(attacks, norm_of(threat))
     measured: AuditOptions = {**options, "cascade": False, "settle": None, "save": (), "trace": ()}
-    ready = prepare(model, data, suite, threat, device=device, **measured)
-    suite, engine = ready.plan.suite, ready.plan.engine(ready.model)
-    piece = next(ready.pieces)
-    batch_size = engine.batch_size
-    x = _batch(piece, batch_size, engine.device).x
-    with evaluating(ready.model), frozen(ready.model):
-        logits_seconds = _timed(lambda: engine.passes.logits(x), engine.device)
-    classes = engine.passes.classes(x)
-    plain = 1 + sum(each.starts_for(classes) + each.needs_reference for each in suite.attacks.values())
-    forwards, backwards, seconds = plain, 0, plain * logits_seconds
-    clocks: dict[tuple[bool, bool], tuple[float, float]] = {}
-    for attack in suite.attacks.values():
-        with engine.forward_for(attack, x) as passes:
-            added, gradients = _cost(engine, passes, attack, piece, ready.plan.threat, classes)
-            kind = attack.precise, gradients > 0
-            if kind not in clocks:
-                clocks[kind] = _clock(passes, x, engine.device, gradients=gradients > 0)
-        forward_seconds, both_seconds = clocks[kind]
-        forwards, backwards = forwards + added, backwards + gradients
-        seconds += (added - gradients) * forward_seconds + gradients * both_seconds
-    images = ready.meta.images or 0
-    minutes = -(-images // batch_size) * seconds / 60
-    attack_passes = images * (forwards + backwards)
-    guards = most_passes(ready.plan.guards, images, attack_passes)
-    share = guards / attack_passes if images else 0.0
-    return CostEstimate(
-        images, images * forwards, images * backwards, minutes, guards, share * minutes, batch_size, ready.note
-    )
+    with chosen_arithmetic(options):
+        ready = prepare(model, data, suite, threat, device=device, **measured)
+        suite, engine = ready.plan.suite, ready.plan.engine(ready.model)
+        piece = next(ready.pieces)
+        batch_size = engine.batch_size
+        x = _batch(piece, batch_size, engine.device).x
+        with evaluating(ready.model), frozen(ready.model):
+            logits_seconds = _timed(lambda: engine.passes.logits(x), engine.device)
+        classes = engine.passes.classes(x)
+        plain = 1 + sum(each.starts_for(classes) + each.needs_reference for each in suite.attacks.values())
+        forwards, backwards, seconds = plain, 0, plain * logits_seconds
+        clocks: dict[tuple[bool, bool], tuple[float, float]] = {}
+        for attack in suite.attacks.values():
+            with engine.forward_for(attack, x) as passes:
+                added, gradients = _cost(engine, passes, attack, piece, ready.plan.threat, classes)
+                kind = attack.precise, gradients > 0
+                if kind not in clocks:
+                    clocks[kind] = _clock(passes, x, engine.device, gradients=gradients > 0)
+            forward_seconds, both_seconds = clocks[kind]
+            forwards, backwards = forwards + added, backwards + gradients
+            seconds += (added - gradients) * forward_seconds + gradients * both_seconds
+        images = ready.meta.images or 0
+        minutes = -(-images // batch_size) * seconds / 60
+        attack_passes = images * (forwards + backwards)
+        guards = most_passes(ready.plan.guards, images, attack_passes)
+        share = guards / attack_passes if images else 0.0
+        return CostEstimate(
+            images, images * forwards, images * backwards, minutes, guards, share * minutes, batch_size, ready.note
+        )
 
 
 def _clock(model: CountedForward, x: Tensor, device: torch.device, *, gradients: bool) -> tuple[float, float]:

@@ -235,7 +235,7 @@ class Execution:
         if runner.unfused:
             facts["not_fused"] = runner.unfused
         if runner.not_graphed:
-            facts["not_graphed"] = runner.not_graphed
+            facts["without_graphs"] = runner.not_graphed
         guards = self._guards(evidence)
         return Audit(
             outcomes=evidence.outcomes,

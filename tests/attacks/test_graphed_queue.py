@@ -35,7 +35,7 @@ Arithmetic = Literal["float32", "bfloat16"]
 def labels(model: nn.Module, x: Tensor) -> Tensor:
     """The predictions, except for some images, which are then misclassified before any attack."""
     with torch.no_grad():
-        y = model.eval()(x).argmax(1)
+        y: Tensor = model.eval()(x).argmax(1)
     y[::9] = (y[::9] + 1) % CLASSES
     return y
 
@@ -54,7 +54,7 @@ def attacked(
 ) -> tuple[dict[str, Tensor], Engine]:
     """All columns of the finished rows in the order of the images, and the engine."""
     net, x = model or Small(CLASSES), images(count)
-    y = labels(net, x)
+    y = labels(net.cpu(), x)
     precision = Precision(dtype=dtype, graphs=graphs)
     engine = Engine(net.to("cuda"), precision=precision, batch_size=batch_size, early_stop=early_stop)
     parts = [torch.split(each, 5) for each in (torch.arange(count), x, y)]
@@ -76,10 +76,12 @@ def same(one: dict[str, Tensor], other: dict[str, Tensor]) -> bool:
 
 def brief(name: str) -> Attack:
     """The attack with few steps."""
-    attack, fewer = named(name, CLASSES), {"samples": 3, "targets": 2, "binary_search_steps": 1, "decrease_factor": 0.1}
+    attack: Any = named(name, CLASSES)
+    fewer = {"samples": 3, "targets": 2, "binary_search_steps": 1, "decrease_factor": 0.1}
     fewer |= {"steps": 5} if attack.length > 1 else {}
     names = {field.name for field in dataclasses.fields(attack)}
-    return dataclasses.replace(attack, **{key: value for key, value in fewer.items() if key in names})  # type: ignore[arg-type]
+    shorter: Attack = dataclasses.replace(attack, **{key: value for key, value in fewer.items() if key in names})
+    return shorter
 
 
 CAPTURABLE = [name for name in ATTACKS if name != "external"]

@@ -243,4 +243,4 @@ def _shapes(columns: Columns) -> dict[str, tuple[torch.Size, torch.dtype]]:
 
 
 def _rows(column: Tensor) -> Tensor:
-    return column if column.ndim > 1 else column[:, None]
+    return column if column.ndim > 1 else column.unsqueeze(1)

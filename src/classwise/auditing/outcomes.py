@@ -101,11 +101,6 @@ class Outcomes:
         return self.meta.num_classes
 
     @cached_property
-    def attacks_with_rows(self) -> frozenset[str]:
-        """Labels of the attacks that have at least one row."""
-        return frozenset(self.frame["attack"].unique())
-
-    @cached_property
     def attacks(self) -> tuple[str, ...]:
         """Labels of the attacks that are applicable to the model, ``clean`` included, in the order of the audit."""
         return self.meta.applicable

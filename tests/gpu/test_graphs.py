@@ -73,7 +73,7 @@ def both_ways(attack: Attack, **options: Any) -> None:
     with deterministic_algorithms():
         for graphs in ("on", "off"):
             torch.manual_seed(0)
-            found.append(attacked(attack, graphs, **{"count": count} | options)[0])  # type: ignore[arg-type]
+            found.append(attacked(attack, graphs, **{"count": count} | options)[0])
     assert same(*found)
 
 
@@ -118,7 +118,7 @@ def test_the_attack_of_a_network_with_early_stops_and_a_tail(replays: list[int])
     with deterministic_algorithms():
         for graphs in ("on", "off"):
             model = cw.load_model("preactresnet18", data=data, width=0.25, device="cuda").eval()
-            precision = cw.Precision(dtype="bfloat16", channels_last=True, deterministic=True, graphs=graphs)  # type: ignore[arg-type]
+            precision = cw.Precision(dtype="bfloat16", channels_last=True, deterministic=True, graphs=graphs)
             engine = Engine(model, precision=precision, batch_size=128)
             jobs = [Job(part, data.pixels(part), data.y[part]) for part in torch.split(torch.arange(256), 64)]
             found.append(rows_of(list(engine.attack(PGD(steps=20, restarts=2), Threat("Linf", 0.1), jobs))))

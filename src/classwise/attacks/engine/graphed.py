@@ -235,7 +235,8 @@ def _error(expected: Tensor, found: Tensor, scale: Tensor | None) -> Tensor:
         return (one != other).any(1).double()
     same = (one == other) | (one.isnan() & other.isnan())
     distance = torch.where(same, 0, other.double() - one.double()).norm(dim=1)
-    return (distance / scale.clamp_min(_TINY)).nan_to_num(torch.inf)
+    fraction: Tensor = distance / scale.clamp_min(_TINY)
+    return fraction.nan_to_num(torch.inf)
 
 
 def _shapes(columns: Columns) -> dict[str, tuple[torch.Size, torch.dtype]]:

@@ -50,9 +50,10 @@ class PassCounter:
 
 
 def methods() -> dict[str, list[str]]:
-    """Recipes with equal training steps, by the name of the first of them."""
+    """Recipes with equal training steps, by the name of the first of them; those that need a teacher are left out."""
     groups: dict[str, list[str]] = {}
-    for name in sorted(recipe_names(), key=lambda name: (name != "at", len(name), name)):
+    names = [name for name in recipe_names() if not Recipe.read(name).distils]
+    for name in sorted(names, key=lambda name: (name != "at", len(name), name)):
         groups.setdefault(step_of(Recipe.read(name)), []).append(name)
     return dict(sorted((names[0], names) for names in groups.values()))
 

@@ -37,7 +37,7 @@ def page_rows() -> dict[str, list[str]]:
 
 def test_every_recipe_is_in_one_row() -> None:
     listed = [name for cells in page_rows().values() for name in re.findall(r"`([^`]+)`", cells[0])]
-    assert sorted(listed) == recipe_names()
+    assert sorted(listed) == [name for name in recipe_names() if not Recipe.read(name).distils]
     assert set(page_rows()) == set(methods())
 
 

@@ -74,9 +74,24 @@ def listed(registry: Registry[Any], about: str) -> str:
 def recipes() -> str:
     rows: list[tuple[object, ...]] = [("recipe", "what it does", "changes", "cost", "epochs")]
     for recipe in map(Recipe.read, recipe_names()):
+        if recipe.distils:
+            continue
         changes = ", ".join(recipe.changes) or "-"
         cost = recipe.parts.passes.equivalents
         rows.append((f"`{recipe.name}`", recipe.description, changes, cost, recipe.epochs))
+    return table(*rows)
+
+
+def distillation() -> str:
+    rows: list[tuple[object, ...]] = [
+        ("recipe", "what it does", "changes", "cost of the student", "passes of the teacher", "epochs")
+    ]
+    for recipe in map(Recipe.read, recipe_names()):
+        if recipe.distils:
+            cost = recipe.parts.passes.equivalents
+            rows.append(
+                (f"`{recipe.name}`", recipe.description, ", ".join(recipe.changes), cost, "1 forward", recipe.epochs)
+            )
     return table(*rows)
 
 
@@ -106,6 +121,7 @@ TABLES = {
     ("schedules.md", "schedules"): schedules,
     ("updates.md", "updates"): updates,
     ("methods.md", "recipes"): recipes,
+    ("methods.md", "distillation"): distillation,
     ("methods.md", "published"): published,
 }
 """The generated tables by page and name."""

@@ -44,7 +44,14 @@ class Counted(torch.nn.Module):
 def test_the_passes_of_a_step_equal_the_declared_cost(name: str) -> None:
     model = Counted()
     objective: Any = make(OBJECTIVES, name)
-    batch = TrainingBatch(images(4, 2, 3), torch.tensor([0, 1, 1, 1]), torch.arange(4), Threat("Linf", 0.1), progress=1)
+    batch = TrainingBatch(
+        images(4, 2, 3),
+        torch.tensor([0, 1, 1, 1]),
+        torch.arange(4),
+        Threat("Linf", 0.1),
+        progress=1,
+        teacher_logits=torch.eye(3)[[0, 1, 1, 1]],
+    )
     with frozen(model):
         points = objective.points(
             model, batch, objective.inner(make(ATTACKS, "pgd:steps=10")), ClassSettings(), CounterRNG(0)

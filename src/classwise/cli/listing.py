@@ -179,7 +179,8 @@ def recipes(
 ) -> None:
     """List the recipes, or print one as YAML.
 
-    The cost is per image and step, in forward passes.
+    The cost is per image and step, in forward passes. Recipes that distil a teacher are listed apart; their cost does
+    not include the teacher's forward pass.
 
     \b
     Examples:
@@ -207,11 +208,13 @@ def recipes(
         if json:
             console.show_json({one.name: _recipe_facts(one, budgets) for one, budgets in found})
             return
-        rows = [
-            (one.name, one.epochs, one.parts.passes.equivalents, ", ".join(budgets), one.description)
-            for one, budgets in found
-        ]
-        console.show(["name", "epochs", "cost", "budgets", "description"], rows)
+        for distils, title in ((False, ""), (True, "\nDistillation from a teacher, which is usually larger:")):
+            rows = [
+                (one.name, one.epochs, one.parts.passes.equivalents, ", ".join(budgets), one.description)
+                for one, budgets in found
+                if one.distils == distils
+            ]
+            console.show(["name", "epochs", "cost", "budgets", "description"], rows, title)
         return
     recipe = Recipe.read(names[0], wanted, budget=budget)
     if whole:
@@ -224,7 +227,11 @@ def recipes(
 
 def _recipe_facts(recipe: Recipe, budgets: list[str]) -> dict[str, Any]:
     facts = {"summary": recipe.description, "source": recipe.source, "epochs": recipe.epochs, "budgets": budgets}
-    return facts | {"changes": recipe.changes, "passes": dataclasses.asdict(recipe.parts.passes)}
+    return facts | {
+        "changes": recipe.changes,
+        "passes": dataclasses.asdict(recipe.parts.passes),
+        "teacher": recipe.distils,
+    }
 
 
 def _whole(recipe: Recipe) -> Recipe:

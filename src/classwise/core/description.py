@@ -73,9 +73,11 @@ CHANGES = (
     "target",
     "scale",
     "margin",
+    "temperature",
     "update",
     "average",
     "network",
     "data",
+    "teacher",
 )
 """Aspects of training that a part may change: per-class or per-image settings, and others; in table order."""

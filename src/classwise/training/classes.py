@@ -9,6 +9,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from classwise.attacks.losses import cross_entropy
+
 Term = Literal["clean", "robust"]
 """A term of the loss with class weights. TRADES has both, AT only ``robust``, standard training only ``clean``."""
 
@@ -28,6 +30,8 @@ class ClassSettings:
         target: distribution of attack targets, (C, C), rows: true classes; a zero row means untargeted.
         pair_weight: weights of confusions, (C, C), rows: true classes, columns: predictions.
         scale: inverse temperature of the logits, ().
+        clean_temperature: temperature of a teacher's soft labels for clean images, (C,).
+        robust_temperature: the same for attacked images, (C,).
     """
 
     epsilon: Tensor | None = None
@@ -40,6 +44,8 @@ class ClassSettings:
     target: Tensor | None = None
     pair_weight: Tensor | None = None
     scale: Tensor | None = None
+    clean_temperature: Tensor | None = None
+    robust_temperature: Tensor | None = None
 
     def of(self, name: str, y: Tensor) -> Tensor | None:
         """Return a setting for each image of a batch, (N, ...), given labels (N,); None if the setting is None."""
@@ -51,18 +57,24 @@ Signals = Mapping[str, Tensor]
 """Measurements of an epoch, by name.
 
 Per class, float (C,), NaN for a class without images: ``train.clean`` and ``train.robust`` (accuracy on the training
-batches during training), ``train.loss`` (mean of the weighted loss), ``valid.clean``, ``valid.robust``, ``valid.loss``
-(mean clean cross-entropy), ``valid.divergence`` (mean KL from the clean to the attacked softmax), ``valid.soft`` (mean
-of sigmoid((p_y - max other p) / 0.1) at the last point of the validation attack). Counts, (C,): ``train.count`` and
-``valid.count``. Matrices, (C, C), rows: true classes: ``train.confusion`` (counts of predictions under attack),
-``train.confidence`` (mean softmax under attack, NaN for a class without images), ``valid.average_confidence`` (the same
-on the validation split, for the averaged weights, or the online model if there is no average).
+batches during training), ``train.loss`` (mean of the weighted loss), ``train.clean_error`` and ``train.robust_error``
+(mean cross-entropy of the logits on clean and on attacked images), ``train.steps`` (mean number of steps of the inner
+attack at whose start an image is classified correctly; only of objectives that distil a teacher), ``valid.clean``,
+``valid.robust``, ``valid.loss`` (mean clean cross-entropy), ``valid.divergence`` (mean KL from the clean to the attacked
+softmax), ``valid.soft`` (mean of sigmoid((p_y - max other p) / 0.1) at the last point of the validation attack). Counts,
+(C,): ``train.count`` and ``valid.count``. Matrices, (C, C), rows: true classes: ``train.confusion`` (counts of
+predictions under attack), ``train.confidence`` (mean softmax under attack, NaN for a class without images),
+``valid.average_confidence`` (the same on the validation split, for the averaged weights, or the online model if there is
+no average).
 """
 
 ALWAYS = frozenset({"train.clean", "train.robust"})
 MEASURED = ALWAYS | {
     "train.count",
     "train.loss",
+    "train.clean_error",
+    "train.robust_error",
+    "train.steps",
     "train.confusion",
     "train.confidence",
     "valid.count",
@@ -74,6 +86,8 @@ MEASURED = ALWAYS | {
     "valid.average_confidence",
 }
 """Every signal that a schedule or an averager can read."""
+OPTIONAL = frozenset({"train.steps"})
+"""The signals that only some objectives measure."""
 
 
 class ClassSums:
@@ -88,15 +102,21 @@ class ClassSums:
             "robust": torch.zeros(classes, device=device),
             "robust_count": torch.zeros(classes, device=device),
         }
-        if "train.loss" in reads:
-            self.sums["loss"] = torch.zeros(classes, device=device)
+        for name in ("loss", "clean_error", "robust_error", "steps"):
+            if f"train.{name}" in reads:
+                self.sums[name] = torch.zeros(classes, device=device)
         if "train.confusion" in reads:
             self.sums["confusion"] = torch.zeros(classes * classes, device=device)
         if "train.confidence" in reads:
             self.sums["confidence"] = torch.zeros(classes, classes, device=device)
 
     def add(
-        self, y: Tensor, clean_logits: Tensor | None, robust_logits: Tensor | None, loss: Tensor | None = None
+        self,
+        y: Tensor,
+        clean_logits: Tensor | None,
+        robust_logits: Tensor | None,
+        loss: Tensor | None = None,
+        steps: Tensor | None = None,
     ) -> None:
         """Add a batch.
 
@@ -105,6 +125,7 @@ class ClassSums:
             clean_logits: logits on the clean images, (N, C), or None.
             robust_logits: logits on the attacked images, (N, C), or None.
             loss: the loss of each image, (N,), or None.
+            steps: the steps of the inner attack at whose start each image was classified correctly, (N,), or None.
         """
         ones = torch.ones(len(y), device=y.device)
         self.sums["count"].index_add_(0, y, ones)
@@ -112,8 +133,12 @@ class ClassSums:
             if logits is not None:
                 self.sums[f"{name}_count"].index_add_(0, y, ones)
                 self.sums[name].index_add_(0, y, (logits.argmax(1) == y).float())
-        if "loss" in self.sums and loss is not None:
-            self.sums["loss"].index_add_(0, y, loss.detach().float())
+                if f"{name}_error" in self.sums:
+                    error = cross_entropy(logits.detach().float(), y)
+                    self.sums[f"{name}_error"].index_add_(0, y, error)
+        for name, values in (("loss", loss), ("steps", steps)):
+            if name in self.sums and values is not None:
+                self.sums[name].index_add_(0, y, values.detach().float())
         if "confusion" in self.sums and robust_logits is not None:
             self.sums["confusion"].index_add_(0, y * self.classes + robust_logits.argmax(1), ones)
         if "confidence" in self.sums and robust_logits is not None:
@@ -126,8 +151,12 @@ class ClassSums:
         for name in ("clean", "robust"):
             count = self.sums[f"{name}_count"]
             means[f"train.{name}"] = torch.where(count > 0, self.sums[name] / count, nothing)
-        if "loss" in self.sums:
-            means["train.loss"] = torch.where(self.sums["count"] > 0, self.sums["loss"] / self.sums["count"], nothing)
+            if f"{name}_error" in self.sums:
+                means[f"train.{name}_error"] = torch.where(count > 0, self.sums[f"{name}_error"] / count, nothing)
+        for name in ("loss", "steps"):
+            if name in self.sums:
+                count = self.sums["count"]
+                means[f"train.{name}"] = torch.where(count > 0, self.sums[name] / count, nothing)
         if "confusion" in self.sums:
             means["train.confusion"] = self.sums["confusion"].view(self.classes, self.classes)
         if "confidence" in self.sums:

@@ -62,7 +62,7 @@ class BatchShard:
         if self.replicated:
             return batch
         rows = self.rows
-        names = ("x", "y", "index", "step_size", "target")
+        names = ("x", "y", "index", "step_size", "target", "teacher_logits")
         parts = {name: value[rows] for name in names if (value := getattr(batch, name)) is not None}
         epsilon = batch.threat.epsilon
         threat = batch.threat if isinstance(epsilon, float) else batch.threat.with_epsilon(epsilon[rows])
@@ -74,11 +74,13 @@ class BatchShard:
             return local
         terms = torch.stack(list(local.terms.values()), 1).float()
         logits = {name: getattr(local, name) for name in ("clean_logits", "robust_logits")}
+        logits["steps"] = None if local.steps is None else local.steps[:, None].float()
         parts = [terms, *(value for value in logits.values() if value is not None)]
         pieces = list(torch.split(self.gather(torch.cat(parts, 1)), [part.shape[1] for part in parts], 1))
         gathered = dict(zip(local.terms, pieces.pop(0).unbind(1), strict=True))
         gathered_logits = {name: None if value is None else pieces.pop(0) for name, value in logits.items()}
-        return Step(gathered, **gathered_logits)
+        steps = gathered_logits.pop("steps")
+        return Step(gathered, **gathered_logits, steps=None if steps is None else steps.squeeze(1))
 
     def all_reduced(self, loss: Tensor, model: nn.Module) -> Tensor:
         """Return the loss with a hook: ``backward`` then computes the gradient of the full batch in each process."""

@@ -20,6 +20,8 @@ from classwise.training.selection import AtFraction, Selection, WithinError
 
 SETTING_COLUMNS = ("epsilon", "step_size", "beta", "clean_weight", "robust_weight", "sampling", "logit_margin")
 """The class settings in the rows of the training split, one number each; ``target`` is a list per class."""
+TEMPERATURES = ("clean_temperature", "robust_temperature")
+"""Further columns, of runs that set them."""
 
 
 @dataclass
@@ -110,9 +112,9 @@ class History:
 
     def scalars(self, epoch: int) -> dict[str, float]:
         """Return the numbers of an epoch by split, quantity and class, without null values."""
-        names = ("clean", "robust", *SETTING_COLUMNS)
+        names = ("clean", "robust", *SETTING_COLUMNS, *TEMPERATURES)
         rows = [row for row in self.rows if row["epoch"] == epoch]
-        values = {f"{row['split']}/{name}/{row['class']}": row[name] for row in rows for name in names}
+        values = {f"{row['split']}/{name}/{row['class']}": row.get(name) for row in rows for name in names}
         return {name: float(value) for name, value in values.items() if value is not None}
 
     def state_dict(self) -> dict[str, Any]:
@@ -152,7 +154,9 @@ def epoch_rows(
     if not values:
         return []
     empty: list[Any] = [None] * len(class_names)
-    train = {name: getattr(settings, name) for name in (*SETTING_COLUMNS, "target")} if split == "train" else {}
+    further = [name for name in TEMPERATURES if getattr(settings, name) is not None]
+    columns = (*SETTING_COLUMNS, *further)
+    train = {name: getattr(settings, name) for name in (*columns, "target")} if split == "train" else {}
 
     def column(tensor: Tensor | None) -> Sequence[float | None]:
         if tensor is None:
@@ -163,7 +167,7 @@ def epoch_rows(
     table = {
         "count": [int(value) for value in values["count"].tolist()],
         **{name: column(values.get(name)) for name in ("clean", "robust")},
-        **{name: column(train.get(name)) for name in SETTING_COLUMNS},
+        **{name: column(train.get(name)) for name in columns},
         "target": empty if target is None else target.tolist(),
     }
     return [

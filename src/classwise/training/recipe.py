@@ -42,6 +42,7 @@ from classwise.training.recipe_files import apply_budget, override, read_value, 
 from classwise.training.recipe_settings import DataSettings, EpochNumbers, ModelSettings, Part, UnlabelledSettings
 from classwise.training.reductions.base import Reduction, make_reduction
 from classwise.training.schedules.base import ClassSchedule
+from classwise.training.schedules.requirements import check_schedule
 from classwise.training.selection import Selection, load_selection, resolve_selection
 from classwise.training.updates import Update
 
@@ -56,8 +57,8 @@ _LATER: dict[str, Any] = {
     "objective.scaled": False,
 }
 """Fields that are omitted from the digest at these defaults, since older recipes do not have them."""
-EPOCH_FIELDS = ("start_epoch", "epochs", "halve_every")
-"""Fields of schedules that are numbers of epochs."""
+EPOCH_FIELDS = ("start_epoch", "epochs", "halve_every", "drop_epochs")
+"""Fields of schedules that are numbers of epochs, or lists of them."""
 
 
 @configurable
@@ -138,7 +139,10 @@ class Recipe:
             overrides["checkpoint_epochs"] = sorted(scaled)
         for index, schedule in enumerate(self.parts.schedules):
             numbers = {name: getattr(schedule, name, 0) for name in EPOCH_FIELDS}
-            overrides |= {f"schedules.{index}.{name}": max(1, round(scale * at)) for name, at in numbers.items() if at}
+            for name, at in numbers.items():
+                if at:
+                    many = [max(1, round(scale * each)) for each in (at if isinstance(at, tuple) else (at,))]
+                    overrides[f"schedules.{index}.{name}"] = many if isinstance(at, tuple) else many[0]
         return overrides
 
     def fine_tuning(self) -> list[str]:
@@ -147,6 +151,11 @@ class Recipe:
         candidates = [*zip(self.schedules, parts.schedules, strict=True), (self.reduction, parts.reduction)]
         specs = [spec for spec, part in candidates if getattr(part, "fine_tunes", False)]
         return [parse_spec(spec)[0] if isinstance(spec, str) else spec["name"] for spec in specs]
+
+    @property
+    def distils(self) -> bool:
+        """Whether the objective distils a teacher; such methods are listed apart, as the teacher is usually larger."""
+        return self.parts.objective.distils
 
     @property
     def described_parts(self) -> list[Described]:
@@ -322,23 +331,8 @@ def build_parts(recipe: Recipe) -> Parts:
     if sum(schedule.sets_scale for schedule in schedules) > 1:
         raise ClasswiseError("more than one schedule sets the scale of the logits; use one of cmp, ldam and lis")
     for part, schedule in zip(recipe.schedules, schedules, strict=True):
-        name = part if isinstance(part, str) else part.get("name")
-        if schedule.needs_beta and not objective.regularised:
-            raise ClasswiseError(f"schedule {name!r} sets beta, which this objective does not have; use trades")
-        if schedule.divides_by_beta and objective.divides_by_beta:
-            raise ClasswiseError(
-                f"schedule {name!r} divides the loss by 1 + beta, and so does objective.scaled = true; set it to false"
-            )
-        if schedule.weighted_terms and not schedule.weighted_terms & objective.weighted_terms:
-            raise ClasswiseError(
-                f"schedule {name!r} sets weights of the term {' and '.join(sorted(schedule.weighted_terms))}, but this "
-                f"objective has the term {' and '.join(sorted(objective.weighted_terms))} only"
-            )
-        held_out = sorted(signal for signal in schedule.reads if signal.startswith("valid."))
-        if held_out and recipe.data.validation == 0:
-            raise ClasswiseError(
-                f"schedule {name!r} reads {held_out[0]}, which needs a validation split; set data.validation = 0.02"
-            )
+        name = part if isinstance(part, str) else str(part.get("name"))
+        check_schedule(name, schedule, objective, recipe.data.validation)
     if recipe.checkpoint_epochs[-1:] > (recipe.epochs,):
         raise ClasswiseError(
             f"checkpoint_epochs contains {recipe.checkpoint_epochs[-1]}; it must contain numbers from 1 to the number "

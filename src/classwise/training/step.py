@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import NamedTuple
 
+import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
@@ -58,6 +60,7 @@ class TrainingStep:
         processes: the processes that share each batch.
         rng: the random numbers of the run.
         reads: the signals that are measured.
+        teacher: the teacher of the objective, in evaluation mode and frozen; None for objectives without one.
     """
 
     def __init__(
@@ -68,6 +71,7 @@ class TrainingStep:
         processes: ProcessGroup,
         rng: CounterRNG,
         reads: frozenset[str],
+        teacher: nn.Module | None = None,
     ) -> None:
         self.recipe = recipe
         self.model = model
@@ -77,6 +81,7 @@ class TrainingStep:
         self._measures_loss = "train.loss" in reads
         self._forward = recipe.precision.forward(model)
         self._norms = AffineNorms(model)
+        self._teacher = None if teacher is None else recipe.precision.forward(teacher)
 
     def __call__(self, inputs: StepInputs) -> StepResult:
         """Compute the gradients of a batch and update the weights."""
@@ -86,7 +91,7 @@ class TrainingStep:
         """Compute the gradients of a batch and step the optimiser, which may be another than that of the model."""
         (batch, settings, epoch, sums), parts, model = inputs, self.recipe.parts, self.model
         shard = BatchShard(self._processes, len(batch.x))
-        local = shard.of_batch(batch)
+        local = self._with_teacher(shard.of_batch(batch))
         steps: list[Step] = []
         losses: list[Tensor] = []
         with averaged_buffers(shard, model):
@@ -103,8 +108,15 @@ class TrainingStep:
             parts.update(model, optimizer, loss, batch.progress)
         step = steps[0]  # at the weights before the update; the second pass of AWP is at perturbed ones
         per_row = per_image(step, batch, settings) if self._measures_loss else None
-        sums.add(batch.y, step.clean_logits, step.robust_logits, per_row)
+        sums.add(batch.y, step.clean_logits, step.robust_logits, per_row, step.steps)
         return StepResult(_detached(step), [each.detach() for each in losses])
+
+    def _with_teacher(self, batch: TrainingBatch) -> TrainingBatch:
+        """Return the batch with the teacher's logits, if there is a teacher."""
+        if self._teacher is None:
+            return batch
+        with torch.no_grad():
+            return dataclasses.replace(batch, teacher_logits=self._teacher(batch.x))
 
     def _fixed_norms(self) -> AbstractContextManager[object]:
         """Replace normalisation layers by constant ones for an inner attack in lower precision, unless compiled."""
@@ -113,5 +125,6 @@ class TrainingStep:
 
 
 def _detached(step: Step) -> Step:
-    logits = (None if each is None else each.detach() for each in (step.clean_logits, step.robust_logits))
-    return Step({name: term.detach() for name, term in step.terms.items()}, *logits)
+    others = (step.clean_logits, step.robust_logits, step.steps)
+    detached = (None if each is None else each.detach() for each in others)
+    return Step({name: term.detach() for name, term in step.terms.items()}, *detached)

@@ -33,6 +33,7 @@ from classwise.training.setup import (
     training_images,
 )
 from classwise.training.start_models import check_start_models
+from classwise.training.teacher import load_teacher
 from classwise.training.trainer import Trainer
 
 
@@ -141,6 +142,7 @@ def _train(
     if start is not None and Path(start).exists() and not run.state_file.is_file():
         notes += check_start_models(run, recipe, images, split_rows(recipe, images)[1], [start])
     extra = pseudo_labelled(recipe, images, run, device, unlabelled)
+    teacher = load_teacher(recipe, images, device)
     if processes.world_size > 1:
         check_same_arguments(
             processes, {"recipe": recipe.digest(), "data": images.fingerprint(), "folder": str(run.path)}
@@ -149,6 +151,6 @@ def _train(
     for note in notes:
         progress.log(note)
     with generators_restored(device), deterministic_algorithms(enabled=recipe.precision.deterministic):
-        Trainer(recipe, images, run, device, progress, extra, processes, on_nan).fit()
+        Trainer(recipe, images, run, device, progress, extra, processes, on_nan, teacher).fit()
     processes.barrier()
     return Run(run.path).with_recipe(written)

@@ -34,6 +34,7 @@ from classwise.training.selection import WithinError
 from classwise.training.setup import build_batches, initial_model, model_spec, split_images, write_first_files
 from classwise.training.state import TrainState, write_state
 from classwise.training.step import StepInputs, StepResult, TrainingStep
+from classwise.training.teacher import check_teacher
 
 CHECKPOINT_SECONDS = 60.0
 """The longest time between checkpoints within an epoch; a checkpoint is also written at the end of each epoch."""
@@ -51,6 +52,7 @@ class Trainer:
         extra: the pseudo-labelled images of the recipe, or None.
         processes: the process group; None for this process only.
         on_nan: what to do when the loss or the weights are not finite, see `classwise.training.train.train`.
+        teacher: the teacher of the objective, in evaluation mode and frozen, or None.
 
     Raises:
         ClasswiseError: if a schedule reads an unknown signal, or a batch of one image meets batch normalisation.
@@ -66,8 +68,10 @@ class Trainer:
         extra: Images | None = None,
         processes: ProcessGroup | None = None,
         on_nan: OnNan = "stop",
+        teacher: nn.Module | None = None,
     ) -> None:
         self.recipe = recipe
+        self.teacher = teacher
         self.parts = parts = recipe.parts
         self.run = run
         self.progress = progress
@@ -156,6 +160,8 @@ class Trainer:
         """Load the state from the run folder; in a new folder, write the first files and initialise the schedules."""
         state = self.state
         if self.run.state_file.is_file():
+            if self.teacher is not None:
+                check_teacher(self.run, self.teacher)
             state.load(self.run.state_file, self.recipe.digest(), self.processes.world_size, self.device)
             self._saved = state.epoch, state.step
             self.progress.log(f"resuming at epoch {state.epoch + 1}, step {state.step}")
@@ -166,6 +172,8 @@ class Trainer:
             )
             if self._graphs:
                 self.run.note_environment(graphs=self._graphs)
+            if self.teacher is not None:
+                check_teacher(self.run, self.teacher)
         state.schedules = [
             schedule.before_training(each, self._outputs)
             for schedule, each in zip(self.parts.schedules, state.schedules, strict=True)
@@ -215,7 +223,7 @@ class Trainer:
             ClasswiseError: with ``precision.graphs = on``, if it is impossible.
         """
         recipe = self.recipe
-        step = TrainingStep(recipe, self.model, self.optimizer, self.processes, self.rng, self.reads)
+        step = TrainingStep(recipe, self.model, self.optimizer, self.processes, self.rng, self.reads, self.teacher)
         if recipe.precision.graphs == "off" or (recipe.precision.graphs == "auto" and self.device.type != "cuda"):
             return step
         reason = unsuitable(recipe, self.device, self.processes)

@@ -21,6 +21,8 @@ OBJECTIVES: Registry[Objective] = Registry(
         "fat-trades": "classwise.training.objectives.friendly:FriendlyTrades",
         "csr": "classwise.training.objectives.csr:ConfusionWeighted",
         "bat": "classwise.training.objectives.balanced:Balanced",
+        "ard": "classwise.training.objectives.distillation:ARD",
+        "rslad": "classwise.training.objectives.distillation:RSLAD",
     },
     base="classwise.training.objectives.base:Objective",
     group="classwise.objectives",

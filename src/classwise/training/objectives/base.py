@@ -44,6 +44,7 @@ class TrainingBatch:
         rows: the rows of the full batch that this process has.
         gather: maps values of these rows, (N, ...), to those of all rows of the full batch, for objectives that need
             them. Reductions and schedules always receive the terms of the full batch.
+        teacher_logits: the teacher's logits on the clean images, (N, classes), for distillation, else None.
     """
 
     x: Tensor
@@ -55,6 +56,7 @@ class TrainingBatch:
     progress: float = 0.0
     rows: slice = field(default_factory=lambda: slice(None))
     gather: Callable[[Tensor], Tensor] = _identity
+    teacher_logits: Tensor | None = None
 
     def attack_inputs(self, rng: CounterRNG, reference: Tensor | None = None) -> AttackInputs:
         """Return the batch as the inputs of an attack."""
@@ -79,11 +81,14 @@ class Step:
             ``clean_weight`` and ``robust_weight``; other terms have weight 1.
         clean_logits: logits on the clean images, (N, classes), or None if not computed.
         robust_logits: logits on the attacked images, (N, classes), or None if not computed.
+        steps: number of steps of the inner attack at whose start the image was classified correctly, (N,), or None if
+            not counted.
     """
 
     terms: dict[str, Tensor]
     clean_logits: Tensor | None = None
     robust_logits: Tensor | None = None
+    steps: Tensor | None = None
 
 
 def _criterion(value: object) -> object:
@@ -105,6 +110,13 @@ class Objective(Described, ABC):
     attacks: ClassVar[bool] = True
     #: Whether it has a regulariser, whose weight is the class setting ``beta`` (default: the field ``beta``).
     regularised: ClassVar[bool] = False
+    #: Whether it distils a teacher, the model of its field ``teacher``.
+    distils: ClassVar[bool] = False
+    #: Whether the teacher's soft labels have temperatures, the class settings ``clean_temperature`` and
+    #: ``robust_temperature``.
+    tempered: ClassVar[bool] = False
+    #: The signals that it measures besides those of every objective.
+    measures: ClassVar[frozenset[str]] = frozenset()
     #: The terms of its loss that class weights multiply.
     weighted_terms: ClassVar[frozenset[Term]] = frozenset({"clean", "robust"})
 

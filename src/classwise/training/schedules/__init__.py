@@ -29,6 +29,8 @@ SCHEDULES: Registry[ClassSchedule] = Registry(
         "critical-class": "classwise.training.schedules.critical:CriticalClass",
         "towards-class": "classwise.training.schedules.critical:TowardsClass",
         "lis": "classwise.training.schedules.temperature:LIS",
+        "fair-ard": "classwise.training.schedules.fair_ard:FairARD",
+        "absld": "classwise.training.schedules.absld:ABSLD",
         "cmp": "classwise.training.schedules.temperature:CMP",
     },
     base="classwise.training.schedules.base:ClassSchedule",

@@ -68,6 +68,8 @@ class ClassSchedule(Described, ABC):
     needs_beta: ClassVar[bool] = False
     #: Whether it divides the loss by 1 + beta, which the objective must then not do.
     divides_by_beta: ClassVar[bool] = False
+    #: Whether it sets temperatures of a teacher's soft labels, which the objective must then have.
+    needs_temperature: ClassVar[bool] = False
     #: Whether it sets the scale of the logits; at most one schedule of a recipe may.
     sets_scale: ClassVar[bool] = False
     #: Whether the paper starts from a robust model; a note is logged for a run from random weights.

@@ -82,7 +82,7 @@ def test_each_row_is_projected_into_its_own_ball(norm: Norm) -> None:
 @pytest.mark.parametrize("norm", NORMS)
 def test_the_steepest_direction_has_unit_norm_and_the_largest_inner_product(norm: Norm) -> None:
     gradient = images(3)[1]
-    direction = Threat(norm, 1.0).steepest(gradient)
+    direction = Threat(norm, 1.0).steepest(gradient, gradient)
     assert torch.allclose(Threat(norm, 1.0).distance(direction, torch.zeros_like(direction)), torch.ones(4), atol=1e-5)
     if norm != "L1":  # the field's L1 step is the normalised gradient, not the steepest one
         gain = (direction * gradient).flatten(1).sum(1)

@@ -29,6 +29,8 @@ ATTACKS: Registry[Attack] = Registry(
         "pgd": "classwise.attacks.gradient.ascent:PGD",
         "pgd-t": "classwise.attacks.gradient.ascent:PGDT",
         "pma": "classwise.attacks.gradient.margins:PMA",
+        "spatial-grid": "classwise.attacks.spatial:SpatialGrid",
+        "spatial-pgd": "classwise.attacks.spatial:SpatialPGD",
         "square": "classwise.attacks.blackbox.square:Square",
         "tpgd": "classwise.attacks.gradient.ascent:TemperaturePGD",
         "transfer": "classwise.attacks.blackbox.transfer:Transfer",

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import ClassVar, get_args
+from typing import ClassVar
 
 from torch import Tensor, nn
 
+from classwise.attacks import ATTACKS
 from classwise.attacks.engine import AttackInputs, BoundAttack, State, perturb
 from classwise.core.description import Described
 from classwise.core.errors import ClasswiseError
 from classwise.core.precision import Forward
-from classwise.core.threat import Norm, Threat
+from classwise.core.threat import NORM_BALLS, Norm, Threat
 
 
 class Attack(Described, ABC):
@@ -35,8 +36,8 @@ class Attack(Described, ABC):
 
     #: State columns that are written to the outcomes, in addition to iterations and passes.
     records: ClassVar[tuple[str, ...]] = ()
-    #: Supported norms.
-    norms: ClassVar[tuple[Norm, ...]] = get_args(Norm)
+    #: Supported threats: norms, ``"recolour"`` and ``"spatial"``.
+    norms: ClassVar[tuple[Norm, ...]] = NORM_BALLS
     #: Whether a run with ``early_stop=False`` minimises the distance over all restarts.
     minimises: ClassVar[bool] = False
     #: Whether to compute in float32 in every engine, because lower precision would weaken the attack.
@@ -104,7 +105,7 @@ class Attack(Described, ABC):
             model: any classifier; it runs in evaluation mode, and its modes are restored afterwards.
             x: images in [0, 1], (N, C, H, W).
             y: labels, int64 (N,).
-            threat: the norm ball, such as ``"Linf:8/255"``; its radius is a number or a tensor (N,).
+            threat: the threat, such as ``"Linf:8/255"``; its radius is a number or a tensor (N,).
             seed: seed of the attack's random numbers.
             index: index of each image in the random numbers, int64 (N,); by default its position in the batch.
             target: target class of each image, int64 (N,); -1 for an untargeted attack.
@@ -113,12 +114,32 @@ class Attack(Described, ABC):
 
         Returns:
             Images in [0, 1] and within the ball, (N, C, H, W).
+
+        Raises:
+            ClasswiseError: if the attack does not support the threat.
         """
+        threat = self.supported(threat)
         return perturb(self, model, x, y, threat, seed=seed, index=index, target=target, early_stop=early_stop)
 
     def bind(self, model: nn.Module, threat: Threat | str, *, seed: int = 0, early_stop: bool = True) -> BoundAttack:
-        """Bind a model and a threat; the result is called as ``attack(images, labels)``."""
-        return BoundAttack(self, model, Threat.parse(threat), seed, early_stop)
+        """Bind a model and a threat; the result is called as ``attack(images, labels)``.
+
+        Raises:
+            ClasswiseError: if the attack does not support the threat.
+        """
+        return BoundAttack(self, model, self.supported(threat), seed, early_stop)
+
+    def supported(self, threat: Threat | str) -> Threat:
+        """Parse a threat and check that the attack supports it.
+
+        Raises:
+            ClasswiseError: if it does not.
+        """
+        parsed = Threat.parse(threat)
+        if parsed.norm not in self.norms:
+            name, supported = ATTACKS.name_of(type(self)), " and ".join(self.norms)
+            raise ClasswiseError(f"attack {name!r} does not support {parsed.norm}; it supports {supported}")
+        return parsed
 
     def __call__(self, images: Tensor, labels: Tensor) -> Tensor:  # noqa: ARG002  # the usual signature
         """Raise an error: an unbound attack has no model and no radius."""

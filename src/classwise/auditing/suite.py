@@ -26,6 +26,9 @@ DEFAULT_SPECS: tuple[str, ...] = (
 The step is the papers' 0.003 at 8/255 (kdd21 A.2), rounded to a tenth of the radius so that it fits every radius.
 """
 
+SPATIAL_SPECS: tuple[str, ...] = ("spatial-grid",)
+"""The default attacks of spatial threats: the grid of Engstrom et al., which finds more than gradients do."""
+
 Choice = Spec | Attack
 """One attack: a spec, a mapping with a name, or an `Attack`."""
 Attacks = Choice | Iterable[Choice] | Mapping[str, Choice]
@@ -59,14 +62,15 @@ def parse_attacks(attacks: Attacks | None = None, norm: str = "Linf") -> Suite:
 
     Args:
         attacks: a spec such as ``"pgd:steps=20"``, an `Attack`, several of them, or a mapping from labels to them;
-            None: `DEFAULT_SPECS`.
-        norm: the norm of the ball, which decides the members of a named suite.
+            None: `DEFAULT_SPECS`, or `SPATIAL_SPECS` for spatial threats.
+        norm: the norm of the ball, which decides the members of a named suite and the default attacks.
 
     Raises:
         ClasswiseError: for an unknown attack or field, an attack that lacks a required field, an empty list, or a
             reserved label.
     """
-    choices = _chosen(DEFAULT_SPECS if attacks is None else attacks)
+    usual = SPATIAL_SPECS if norm == "spatial" else DEFAULT_SPECS
+    choices = _chosen(usual if attacks is None else attacks)
     if len(choices) > limits.ATTACKS:
         raise ClasswiseError(f"{len(choices)} attacks are given; an audit runs at most {limits.ATTACKS}")
     expanded = [pair for choice in choices for pair in _expanded(choice, norm)]

@@ -1,4 +1,4 @@
-"""Threat models: norm balls around images, intersected with the box [0, 1]."""
+"""Threat models: norm balls around images, intersected with the box [0, 1]; recolouring; rotation and translation."""
 
 from __future__ import annotations
 
@@ -11,12 +11,14 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
-from classwise.core import limits
+from classwise.core import limits, recolouring
 from classwise.core.config import number
 from classwise.core.errors import ClasswiseError, unknown
 from classwise.core.rng import CounterRNG
 
-Norm = Literal["Linf", "L2", "L1"]
+Norm = Literal["Linf", "L2", "L1", "recolour", "spatial"]
+NORM_BALLS: tuple[Norm, ...] = ("Linf", "L2", "L1")
+"""The threats that are balls of a norm of the pixels."""
 
 PRESETS = {
     "mnist": "Linf:0.3",
@@ -36,10 +38,17 @@ PRESETS = {
 
 @dataclass(frozen=True)
 class Threat:
-    """A ball around each image, intersected with the box [0, 1].
+    """The set of allowed images around each image, within the box [0, 1].
+
+    - ``"Linf"``, ``"L2"`` and ``"L1"`` are balls of these norms.
+    - ``"recolour"`` maps the values of each channel by a function, the same for all pixels of the image, that changes
+      no value by more than the radius (`classwise.core.recolouring`): a subset of the Linf ball.
+    - ``"spatial"`` rotates and translates (`classwise.attacks.spatial`): radius 1 allows 30 degrees either way, and
+      3/32 of the width and of the height, as in Engstrom et al. (ICML 2019); the limits are proportional to the radius.
+      The images have no projection and no distance, so only the attacks ``spatial-grid`` and ``spatial-pgd`` apply.
 
     Args:
-        norm: ``"Linf"``, ``"L2"`` or ``"L1"``.
+        norm: one of these names.
         epsilon: the radius, from 0 to `limits.RADIUS`: a number, or an (N,) tensor with one radius per image.
 
     Example:
@@ -92,11 +101,11 @@ class Threat:
         return Threat(norms[norm.lower()], epsilon)
 
     def __str__(self) -> str:
-        """The text that `parse` reads; a Linf radius that is a multiple of 1/255 is written as such a fraction."""
+        """The text that `parse` reads; a multiple of 1/255 is written as such a fraction for Linf and recolouring."""
         if isinstance(self.epsilon, Tensor):
             return f"{self.norm}:per-image"
         levels = self.epsilon * 255
-        whole = self.norm == "Linf" and levels >= 1 and abs(levels - round(levels)) < 1e-9
+        whole = self.norm in ("Linf", "recolour") and levels >= 1 and abs(levels - round(levels)) < 1e-9
         return f"{self.norm}:{round(levels)}/255" if whole else f"{self.norm}:{self.epsilon:g}"
 
     def with_epsilon(self, epsilon: float | Tensor) -> Threat:
@@ -110,7 +119,9 @@ class Threat:
         return epsilon.reshape(-1, *[1] * (like.ndim - 1))
 
     def distance(self, x: Tensor, x0: Tensor) -> Tensor:
-        """The norm of ``x - x0`` for each image, (N,)."""
+        """The norm of ``x - x0`` for each image, (N,); Linf for recolouring, NaN for spatial threats."""
+        if self.norm == "spatial":
+            return x0.new_full((len(x0),), torch.nan)
         return _norm((x - x0).flatten(1), self.norm)
 
     def project(self, x: Tensor, x0: Tensor) -> Tensor:
@@ -118,13 +129,18 @@ class Threat:
 
         The projection is exact for Linf; for L2 and L1 it is exact up to rounding and never outside. Both constraints
         are solved jointly. Rescaling and then clipping, as most libraries do, gives a feasible point that is not the
-        nearest one.
+        nearest one. For recolouring, the shift of the pixels of one value is their mean shift, limited to the radius.
+        Spatial threats have no projection: only their own attacks, which return allowed images, may be used.
 
         Args:
             x: points, (N, ...).
             x0: images in [0, 1], (N, ...).
         """
+        if self.norm == "spatial":
+            return x.clamp(0, 1)
         radius = self.radius(x0)
+        if self.norm == "recolour":
+            return recolouring.project(x, x0, radius)
         if self.norm == "Linf":
             return torch.minimum(torch.maximum(x, x0 - radius), x0 + radius).clamp_(0, 1)
         shift = (x - x0).flatten(1)
@@ -133,8 +149,13 @@ class Threat:
         solve = _project_l2 if self.norm == "L2" else _project_l1
         return (x0 + solve(shift, low, high, bound).view_as(x0)).clamp_(0, 1)
 
-    def steepest(self, gradient: Tensor) -> Tensor:
-        """Normalise a gradient to a direction of unit norm: its sign (Linf), or divided by its own norm (L2, L1)."""
+    def steepest(self, gradient: Tensor, x0: Tensor) -> Tensor:
+        """Normalise a gradient to a direction of unit norm: its sign (Linf), or divided by its own norm (L2, L1).
+
+        For recolouring, it is the sign of the sum over the pixels of one value of the images ``x0``.
+        """
+        if self.norm == "recolour":
+            return recolouring.summed(gradient, x0).sign()
         if self.norm == "Linf":
             return gradient.sign()
         size = _norm(gradient.flatten(1), self.norm).clamp_min(1e-12)
@@ -150,6 +171,9 @@ class Threat:
             counter: the counter of ``rng``, an int or (N,).
         """
         shape = tuple(x0.shape[1:])
+        if self.norm == "recolour":
+            curves = rng.uniform(index, (shape[0], recolouring.LEVELS), counter).mul_(2).sub_(1)
+            return self.project(x0 + recolouring.applied(curves, x0) * self.radius(x0), x0)
         if self.norm == "Linf":
             shift = rng.uniform(index, shape, counter).mul_(2).sub_(1)
         else:
@@ -164,7 +188,7 @@ class Threat:
 
 
 def _norm(flat: Tensor, norm: Norm) -> Tensor:
-    if norm == "Linf":
+    if norm in ("Linf", "recolour"):
         return flat.abs().amax(1)
     size: Tensor = torch.linalg.vector_norm(flat, ord=2 if norm == "L2" else 1, dim=1)
     return size

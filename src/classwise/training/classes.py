@@ -60,12 +60,12 @@ Per class, float (C,), NaN for a class without images: ``train.clean`` and ``tra
 batches during training), ``train.loss`` (mean of the weighted loss), ``train.clean_error`` and ``train.robust_error``
 (mean cross-entropy of the logits on clean and on attacked images), ``train.steps`` (mean number of steps of the inner
 attack at whose start an image is classified correctly; only of objectives that distil a teacher), ``valid.clean``,
-``valid.robust``, ``valid.loss`` (mean clean cross-entropy), ``valid.divergence`` (mean KL from the clean to the attacked
-softmax), ``valid.soft`` (mean of sigmoid((p_y - max other p) / 0.1) at the last point of the validation attack). Counts,
-(C,): ``train.count`` and ``valid.count``. Matrices, (C, C), rows: true classes: ``train.confusion`` (counts of
-predictions under attack), ``train.confidence`` (mean softmax under attack, NaN for a class without images),
-``valid.average_confidence`` (the same on the validation split, for the averaged weights, or the online model if there is
-no average).
+``valid.robust``, ``valid.loss`` (mean clean cross-entropy), ``valid.divergence`` (mean KL from the clean to the
+attacked softmax), ``valid.soft`` (mean of sigmoid((p_y - max other p) / 0.1) at the last point of the validation
+attack). Counts, (C,): ``train.count`` and ``valid.count``. Matrices, (C, C), rows: true classes: ``train.confusion``
+(counts of predictions under attack), ``train.confidence`` (mean softmax under attack, NaN for a class without
+images), ``valid.average_confidence`` (the same on the validation split, for the averaged weights, or the online model
+if there is no average).
 """
 
 ALWAYS = frozenset({"train.clean", "train.robust"})

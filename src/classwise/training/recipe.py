@@ -339,8 +339,11 @@ def build_parts(recipe: Recipe) -> Parts:
             f"of epochs, {recipe.epochs}"
         )
     validation_attack = make(ATTACKS, recipe.validation_attack)
+    threat = None if recipe.threat is None else Threat.parse(recipe.threat)
     for each in (attack, validation_attack):
         each.check()
+        if threat is not None:
+            each.supported(threat)
     extra = recipe.data.unlabelled
     if extra is not None and not 0 < extra.of(recipe.batch_size) < recipe.batch_size:
         raise ClasswiseError(
@@ -354,7 +357,7 @@ def build_parts(recipe: Recipe) -> Parts:
             "data.validation = 0: selection and averaging need a validation split; set 0.02, or selection = last"
         )
     return Parts(
-        threat=None if recipe.threat is None else Threat.parse(recipe.threat),
+        threat=threat,
         objective=objective,
         attack=attack,
         schedules=schedules,

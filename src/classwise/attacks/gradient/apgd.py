@@ -17,7 +17,7 @@ from classwise.attacks.base import Attack
 from classwise.attacks.engine import AttackInputs, State, value_and_gradient
 from classwise.core.config import Count, Share, configurable
 from classwise.core.precision import Forward
-from classwise.core.threat import Threat
+from classwise.core.threat import NORM_BALLS, Threat
 
 _FIRST, _SHRINK, _SHORTEST = 22, 3, 6
 """Length of the first checkpoint interval, decrement of each further one, and minimum; in percent of the steps."""
@@ -49,6 +49,7 @@ class AutoPGD(Attack):
     eot_iter: Count = 1
 
     records = ("zero_gradients",)
+    norms = (*NORM_BALLS, "recolour")
 
     @property
     def length(self) -> int:
@@ -145,7 +146,7 @@ class AutoPGD(Attack):
         halve = check & ((rises <= self.rho * moves) | stalled)
         step_size = _pick(halve, state["step_size"] / 2, state["step_size"])
         here = _pick(halve, state["best_x"], state["x"])
-        direction = threat.steepest(_pick(halve, state["best_gradient"], gradient))
+        direction = threat.steepest(_pick(halve, state["best_gradient"], gradient), inputs.x)
         toward = threat.project(here + step_size * direction, inputs.x)
         weight = torch.where(state["iteration"] > 0, 0.75, 1.0).to(here.dtype).view_as(step_size)
         shortest, shrink = max(_SHORTEST * self.steps // 100, 1), max(_SHRINK * self.steps // 100, 1)
@@ -231,7 +232,7 @@ class AutoPGD(Attack):
             ray = inputs.uniform(shape).mul(2).sub(1)
             ray = ray / ray.flatten(1).abs().amax(1).clamp_min(1e-12).view(-1, *[1] * len(shape))
         else:
-            ray = threat.steepest(inputs.normal(shape))
+            ray = threat.steepest(inputs.normal(shape), inputs.x)
         return threat.project(inputs.x + threat.radius(inputs.x) * ray, inputs.x)
 
 

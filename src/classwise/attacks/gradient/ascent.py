@@ -19,6 +19,7 @@ from classwise.attacks.engine import AttackInputs, State, value_and_gradient
 from classwise.core.config import Count, Positive, StepSize, configurable, relative_step
 from classwise.core.errors import ClasswiseError
 from classwise.core.precision import Forward
+from classwise.core.threat import NORM_BALLS
 
 Start = Literal["uniform", "normal", "none"]
 
@@ -41,6 +42,7 @@ class Ascent(Attack):
     restarts: Count = 1
 
     records = ("zero_gradients",)
+    norms = (*NORM_BALLS, "recolour")
 
     @property
     def length(self) -> int:
@@ -73,7 +75,7 @@ class Ascent(Attack):
         x = state["x"]
         logits, gradient = value_and_gradient(model, x, lambda logits: self._signed_loss(logits, inputs, state))
         direction, columns = self._direction(gradient, state)
-        move = self._step_of(inputs, state) * inputs.threat.steepest(direction)
+        move = self._step_of(inputs, state) * inputs.threat.steepest(direction, inputs.x)
         iteration = state["iteration"] + 1
         return {
             **state,

@@ -158,7 +158,7 @@ class Bisection:
                 brackets.backwards[at] += done.backwards.cpu().numpy()
                 distance = self._distance(done)
                 success = np.isfinite(distance) | done.success.cpu().numpy()
-                brackets.set_adversarial(at[success], np.minimum(distance, radius[at])[success], number)
+                brackets.set_adversarial(at[success], np.fmin(distance, radius[at])[success], number)
                 adversarial.append(at[success])
                 self.progress.advance(int(success.sum()))
         return np.concatenate(adversarial) if adversarial else rows[:0]
@@ -167,7 +167,8 @@ class Bisection:
         """Distance of the nearest adversarial example found for each row; infinity for none.
 
         A minimum-norm attack may have found a nearer one than its final image. That distance is used only if the
-        attack ran in float32, in which success is verified.
+        attack ran in float32, in which success is verified. It is NaN for an adversarial example of a spatial threat,
+        which has no distance.
         """
         distance = self.plan.threat.distance(done.x, done.x0)
         nearest = torch.where(done.success, distance, torch.inf)

@@ -35,7 +35,7 @@ def random_noise(evidence: Evidence, probe: Probe) -> GuardWarning | None:
     (index, x, y), threat = probe.rows(success), probe.threat_of(success)
     rng, found = CounterRNG(probe.engine.seed, "guards/noise"), torch.zeros(len(y), dtype=torch.bool)
     for counter in range(NOISES):
-        ray = threat.steepest(rng.normal(index, tuple(x.shape[1:]), counter))
+        ray = threat.steepest(rng.normal(index, tuple(x.shape[1:]), counter), x)
         found |= ~predicts(probe.logits_of(threat.project(x + ray * threat.radius(x), x)), y.cpu())
     success[success.clone()] = found
     return weak_attack_warning(evidence, probe, success, "random noise of the full radius")

@@ -34,7 +34,7 @@ REPETITIONS = 3
 def grey_radius(norm: Norm, x: Tensor) -> float:
     """The smallest radius at which the ball of every image of this shape contains the grey image (all pixels 0.5)."""
     size = math.prod(x.shape[1:])
-    return {"Linf": 0.5, "L2": 0.5 * math.sqrt(size), "L1": 0.5 * size}[norm]
+    return {"Linf": 0.5, "recolour": 0.5, "L2": 0.5 * math.sqrt(size), "L1": 0.5 * size}[norm]
 
 
 @needs_model

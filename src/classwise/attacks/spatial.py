@@ -1,0 +1,191 @@
+"""Rotation and translation: attacks by grid, by random choice and by gradient (Engstrom et al., ICML 2019).
+
+A transformation has three coordinates, each from -1 to 1 in units of the limits at radius 1: the angle, and the shifts
+along the width and the height. Pixels from outside of the image are black, and values are interpolated bilinearly.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+import torch.nn.functional as F  # noqa: N812  # the field's own name for it
+from torch import Tensor
+
+from classwise.attacks import losses
+from classwise.attacks.base import Attack
+from classwise.attacks.engine import AttackInputs, State, value_and_gradient
+from classwise.attacks.engine.rows import choose
+from classwise.attacks.gradient.ascent import PGD
+from classwise.core.config import Count, configurable
+from classwise.core.precision import Forward
+
+ANGLE = math.radians(30)
+"""The largest angle at radius 1."""
+SHIFT = 3 / 32
+"""The largest shift at radius 1, as a fraction of the width and of the height."""
+
+
+def transformed(x: Tensor, coordinates: Tensor) -> Tensor:
+    """Rotate images counter-clockwise around their centres, then translate them.
+
+    Images whose coordinates are all 0 are returned unchanged, bit for bit.
+
+    Args:
+        x: images in [0, 1], (N, C, H, W).
+        coordinates: (N, 3), in units of `ANGLE` and `SHIFT`.
+
+    Returns:
+        Images in [0, 1], shaped like ``x``.
+    """
+    return choose((coordinates == 0).all(1), x, _sampled(x, coordinates))
+
+
+def _sampled(x: Tensor, coordinates: Tensor) -> Tensor:
+    """The transformed images, with a gradient also at the identity, where they differ from ``x`` by rounding."""
+    height, width = x.shape[-2:]
+    angle, right, down = ANGLE * coordinates[:, 0], 2 * SHIFT * coordinates[:, 1], 2 * SHIFT * coordinates[:, 2]
+    cos, sin = angle.cos(), angle.sin()
+    aspect = height / width
+    # Where a pixel of the result comes from, in units of half the width and half the height.
+    rows = torch.stack([cos, -sin * aspect, sin / aspect, cos], 1).view(-1, 2, 2)
+    origin = -(rows @ torch.stack([right, down], 1)[:, :, None])
+    grid = F.affine_grid(torch.cat([rows, origin], 2), list(x.shape), align_corners=False)
+    return F.grid_sample(x, grid, mode="bilinear", padding_mode="zeros", align_corners=False).clamp(0, 1)
+
+
+@configurable
+class SpatialGrid(Attack):
+    """The worst of a grid of rotations and translations, or of some random ones (worst-of-k).
+
+    It needs no gradient. The grid includes its ends, which come first. Without early stop, it returns the image of
+    lowest margin.
+
+    Args:
+        rotations: number of angles; 31 in the paper.
+        translations: number of shifts along each axis; 5 in the paper.
+        samples: number of random transformations in place of the grid, 10 in the paper; None: the grid.
+    """
+
+    source = ("engstrom2019exploring",)
+    example = "spatial-grid:rotations=31,translations=5"
+
+    norms = ("spatial",)
+
+    rotations: Count = 31
+    translations: Count = 5
+    samples: Count | None = None
+
+    @property
+    def length(self) -> int:
+        """Number of transformations."""
+        return self.samples or self.rotations * self.translations**2
+
+    def start(self, model: Forward, inputs: AttackInputs) -> State:
+        """Start from the clean image, which is not evaluated."""
+        del model
+        count = torch.zeros(len(inputs.x), dtype=torch.int64, device=inputs.x.device)
+        lowest = torch.full((len(inputs.x),), torch.inf, device=inputs.x.device)
+        return {"x": inputs.x.clone(), "lowest": lowest, "iteration": count, "done": count > 0}
+
+    def step(self, model: Forward, inputs: AttackInputs, state: State) -> State:
+        """Evaluate the next transformation of each image."""
+        iteration = state["iteration"]
+        with torch.no_grad():
+            seen = transformed(
+                inputs.x, self._coordinates(inputs, iteration) * inputs.threat.radius(inputs.x).view(-1, 1)
+            )
+            logits = model(seen)
+        margin = losses.margin(logits, inputs.y)
+        value = margin
+        if inputs.target is not None:
+            toward = losses.towards(logits, inputs.y, inputs.target.clamp_min(0))
+            value = torch.where(inputs.target >= 0, -toward, margin)
+        lower = value < state["lowest"]
+        return {
+            "x": choose(lower, seen, state["x"]),
+            "lowest": torch.where(lower, value, state["lowest"]),
+            "seen": seen,
+            "margin": margin,
+            "iteration": iteration + 1,
+            "done": iteration + 1 >= self.length,
+        }
+
+    def _coordinates(self, inputs: AttackInputs, iteration: Tensor) -> Tensor:
+        """The transformation of each row at its iteration, (N, 3), from -1 to 1."""
+        if self.samples is not None:
+            return 2 * inputs.uniform((3,), iteration) - 1
+        angle = iteration // self.translations**2
+        right, down = iteration // self.translations % self.translations, iteration % self.translations
+        axes = ((angle, self.rotations), (right, self.translations), (down, self.translations))
+        return torch.stack([_level(number, count) for number, count in axes], 1)
+
+
+def _level(number: Tensor, count: int) -> Tensor:
+    """The level of a number among ``count`` levels from -1 to 1, (N,), the ends first; 0 for a single level."""
+    if count == 1:
+        return torch.zeros_like(number, dtype=torch.float32)
+    place = torch.where(number % 2 == 0, number // 2, count - 1 - number // 2)
+    return 2 * place / (count - 1) - 1
+
+
+@configurable
+class SpatialPGD(PGD):
+    """Projected gradient ascent on the angle and the two shifts, along the sign of the gradient.
+
+    It finds fewer adversarial examples than the grid (Engstrom et al., ICML 2019, section 4).
+
+    Args:
+        steps: number of steps per start.
+        step_size: absolute or relative to each image's radius; the unit is the limit of each coordinate.
+        random_init: ``"uniform"`` in the limits, ``"normal"`` (0.001 N(0, 1) for each coordinate) or ``"none"``.
+        restarts: maximum number of starts per image.
+        objective: the loss, as of PGD.
+    """
+
+    source = ("engstrom2019exploring",)
+    example = "spatial-pgd:steps=50,restarts=5"
+
+    norms = ("spatial",)
+
+    def start(self, model: Forward, inputs: AttackInputs) -> State:
+        """Start from the clean image or a random transformation."""
+        del model
+        radius = inputs.threat.radius(inputs.x).view(-1, 1)
+        if self.random_init == "none":
+            coordinates = radius.new_zeros(len(inputs.x), 3)
+        elif self.random_init == "normal":
+            coordinates = (0.001 * inputs.normal((3,))).minimum(radius).maximum(-radius)
+        else:
+            coordinates = radius * (2 * inputs.uniform((3,)) - 1)
+        count = torch.zeros(len(inputs.x), dtype=torch.int64, device=inputs.x.device)
+        return {
+            "x": transformed(inputs.x, coordinates),
+            "coordinates": coordinates,
+            "iteration": count,
+            "zero_gradients": count.clone(),
+            "done": count > 0,
+        }
+
+    def step(self, model: Forward, inputs: AttackInputs, state: State) -> State:
+        """Compute the gradient with respect to the coordinates, take a step, and limit them to the radius."""
+
+        def forward(coordinates: Tensor) -> Tensor:
+            return model(_sampled(inputs.x, coordinates))
+
+        here = state["coordinates"]
+        logits, gradient = value_and_gradient(forward, here, lambda logits: self._signed_loss(logits, inputs, state))
+        radius, size = inputs.threat.radius(inputs.x).view(-1, 1), self._step_of(inputs, state)
+        size = size.view(-1, 1) if isinstance(size, Tensor) else size
+        coordinates = (here + size * gradient.sign()).minimum(radius).maximum(-radius)
+        iteration = state["iteration"] + 1
+        return {
+            **state,
+            "x": transformed(inputs.x, coordinates),
+            "coordinates": coordinates,
+            "seen": state["x"],
+            "margin": losses.margin(logits, inputs.y),
+            "iteration": iteration,
+            "zero_gradients": state["zero_gradients"] + (gradient.abs().amax(1) == 0),
+            "done": iteration >= self.steps,
+        }

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import re
 import sys
 from importlib import metadata
@@ -109,6 +111,19 @@ def test_the_examples_of_extending(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert make(ATTACKS, "external:build=theirs:attack").length == 1
     sys.modules.pop("mine")
     sys.modules.pop("theirs")
+
+
+def test_the_training_loop_of_the_guide() -> None:
+    """It is short, it trains, and CCM changes the radii."""
+    document = ROOT / "docs" / "own-loop.md"
+    example, lightning = code_blocks(document, "python")
+    assert max(len(block.splitlines()) for block in (example, lightning)) <= 30
+    space: dict[str, Any] = {}
+    with contextlib.redirect_stdout(io.StringIO()) as printed:
+        exec(compile(example, document.name, "exec"), space)
+    assert len(printed.getvalue().splitlines()) >= 2
+    assert space["loss"].settings().epsilon.unique().numel() > 1
+    assert len(space["audit"].by_class) == 10
 
 
 def test_the_method_of_the_guide(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

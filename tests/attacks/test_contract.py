@@ -47,6 +47,7 @@ SHORT = {
     "md": "md:steps=12",
     "nattack": "nattack:steps=12,samples=20",
     "pma": "pma:steps=12",
+    "spatial-grid": "spatial-grid:rotations=5,translations=3",
     "square": "square:steps=60",
     "cw": "cw:steps=20,learning_rate=0.05",
     "cw-l2": "cw-l2:steps=20,learning_rate=0.05",

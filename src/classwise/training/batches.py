@@ -94,7 +94,7 @@ class Batches:
         epsilon = settings.of("epsilon", y)
         assert epsilon is not None
         threat = self.threat.with_epsilon(epsilon)
-        target = self._targets(index, y, epoch, settings)
+        target = sampled_targets(index, y, self.rng.child("target").at(epoch), settings)
         return TrainingBatch(x, y, index, threat, settings.of("step_size", y), target, progress=progress)
 
     def _index(self, rows: Tensor, step: int, settings: ClassSettings) -> Tensor:
@@ -110,16 +110,17 @@ class Batches:
         sampled = rows >= (0 if settings.sampling is not None else len(self.images))
         return torch.where(sampled, index + (positions << _POSITION_SHIFT), index)
 
-    def _targets(self, index: Tensor, y: Tensor, epoch: int, settings: ClassSettings) -> Tensor | None:
-        """Sample a target per image from the distribution of its class, (N,); -1 for a zero row."""
-        probabilities = settings.of("target", y)
-        if probabilities is None:
-            return None
-        cumulative = probabilities.double().cumsum(1)
-        rng = self.rng.child("target").at(epoch).uniform(index, (1,))
-        chosen = (
-            torch.searchsorted(cumulative, rng * cumulative[:, -1:], right=True)
-            .squeeze(1)
-            .clamp_max(probabilities.shape[1] - 1)
-        )
-        return torch.where(cumulative[:, -1] > 0, chosen, -1)
+
+def sampled_targets(index: Tensor, y: Tensor, rng: CounterRNG, settings: ClassSettings) -> Tensor | None:
+    """Sample a target per image from the distribution of its class, (N,); -1 for a zero row; None without targets."""
+    probabilities = settings.of("target", y)
+    if probabilities is None:
+        return None
+    cumulative = probabilities.double().cumsum(1)
+    uniform = rng.uniform(index, (1,))
+    chosen = (
+        torch.searchsorted(cumulative, uniform * cumulative[:, -1:], right=True)
+        .squeeze(1)
+        .clamp_max(probabilities.shape[1] - 1)
+    )
+    return torch.where(cumulative[:, -1] > 0, chosen, -1)

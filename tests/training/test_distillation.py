@@ -216,8 +216,8 @@ def test_a_run_resumes_to_the_same_bits_and_records_its_teacher(
     [
         ({}, "recipe 'absld-short' needs a teacher: set objective.teacher"),
         (
-            {"objective.teacher": "lenet"},
-            "objective.teacher = 'lenet' has random weights; set objective.teacher_weights",
+            {"objective.teacher": "small-cnn"},
+            "objective.teacher = 'small-cnn' has random weights; set objective.teacher_weights",
         ),
         ({"objective.teacher": "runs/none"}, "there is no file or folder runs/none"),
     ],
@@ -230,7 +230,7 @@ def test_a_missing_teacher_is_refused(fields: dict[str, object], says: str, tmp_
 
 def test_a_teacher_may_be_a_network_with_a_file_of_weights(teacher: Run, tmp_path: Path) -> None:
     weights = teacher.weights_file("last")
-    named = {"objective.teacher": "lenet", "objective.teacher_weights": str(weights), "epochs": 1}
+    named = {"objective.teacher": "small-cnn", "objective.teacher_weights": str(weights), "epochs": 1}
     first, second = (
         train("absld", out=tmp_path / name, data="digits", overrides=tiny(teacher) | fields)
         for name, fields in (("by-name", named), ("by-file", {"objective.teacher": str(weights), "epochs": 1}))

@@ -44,13 +44,15 @@ def transformed(x: Tensor, coordinates: Tensor) -> Tensor:
 def _sampled(x: Tensor, coordinates: Tensor) -> Tensor:
     """The transformed images, with a gradient also at the identity, where they differ from ``x`` by rounding."""
     height, width = x.shape[-2:]
-    angle, right, down = ANGLE * coordinates[:, 0], 2 * SHIFT * coordinates[:, 1], 2 * SHIFT * coordinates[:, 2]
-    cos, sin = angle.cos(), angle.sin()
-    aspect = height / width
+    angle, right, down = (
+        (limit * column).view(-1, 1, 1)
+        for limit, column in zip((ANGLE, 2 * SHIFT, 2 * SHIFT), coordinates.unbind(1), strict=True)
+    )
+    cos, sin, aspect = angle.cos(), angle.sin(), height / width
     # Where a pixel of the result comes from, in units of half the width and half the height.
-    rows = torch.stack([cos, -sin * aspect, sin / aspect, cos], 1).view(-1, 2, 2)
-    origin = -(rows @ torch.stack([right, down], 1)[:, :, None])
-    grid = F.affine_grid(torch.cat([rows, origin], 2), list(x.shape), align_corners=False)
+    across, along = ((2 * torch.arange(size, device=x.device) + 1) / size - 1 for size in (width, height))
+    u, v = across - right, along[:, None] - down
+    grid = torch.stack([cos * u - sin * aspect * v, sin / aspect * u + cos * v], 3)
     return F.grid_sample(x, grid, mode="bilinear", padding_mode="zeros", align_corners=False).clamp(0, 1)
 
 

@@ -144,7 +144,7 @@ def test_attacks_on_pixels_do_not_support_spatial_threats(spec: str) -> None:
     attack = ATTACKS.load(spec)
     assert "spatial" not in attack.norms
     if spec in ("pgd", "square"):
-        with pytest.raises(ClasswiseError, match=f"attack '{spec}' does not support spatial; it supports Linf"):
+        with pytest.raises(ClasswiseError, match="(PGD|Square) does not support spatial; it supports Linf"):
             make(ATTACKS, spec).bind(Small(), "spatial:1")
-    with pytest.raises(ClasswiseError, match="attack 'spatial-grid' does not support Linf; it supports spatial"):
+    with pytest.raises(ClasswiseError, match="SpatialGrid does not support Linf; it supports spatial"):
         make(ATTACKS, "spatial-grid").perturb(Small(), images(), torch.zeros(12).long(), "Linf:0.1")

@@ -99,7 +99,7 @@ def test_attacks_on_pixels_are_refused(attack: str) -> None:
 
 
 def test_a_recipe_with_a_threat_that_its_attack_does_not_support_is_refused() -> None:
-    with pytest.raises(cw.ClasswiseError, match="attack 'pgd' does not support spatial"):
+    with pytest.raises(cw.ClasswiseError, match="PGD does not support spatial"):
         cw.Recipe.read("at", {"threat": "spatial:1"})
     recipe = cw.Recipe.read("at", {"threat": "spatial:1", "attack": "spatial-pgd", "validation_attack": "spatial-pgd"})
     assert recipe.parts.threat == cw.Threat("spatial", 1.0)

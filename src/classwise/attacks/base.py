@@ -7,7 +7,6 @@ from typing import ClassVar
 
 from torch import Tensor, nn
 
-from classwise.attacks import ATTACKS
 from classwise.attacks.engine import AttackInputs, BoundAttack, State, perturb
 from classwise.core.description import Described
 from classwise.core.errors import ClasswiseError
@@ -137,8 +136,8 @@ class Attack(Described, ABC):
         """
         parsed = Threat.parse(threat)
         if parsed.norm not in self.norms:
-            name, supported = ATTACKS.name_of(type(self)), " and ".join(self.norms)
-            raise ClasswiseError(f"attack {name!r} does not support {parsed.norm}; it supports {supported}")
+            supported = " and ".join(self.norms)
+            raise ClasswiseError(f"{type(self).__name__} does not support {parsed.norm}; it supports {supported}")
         return parsed
 
     def __call__(self, images: Tensor, labels: Tensor) -> Tensor:  # noqa: ARG002  # the usual signature

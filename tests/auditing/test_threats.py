@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -13,7 +15,7 @@ from classwise.auditing.suite import parse_attacks
 
 from .toys import images, model
 
-OFF = {"guards": "off", "batch_size": 32}
+OFF: Any = {"guards": "off", "batch_size": 32}
 
 
 def test_recolouring_attacks_whole_values_and_finds_less_than_linf() -> None:

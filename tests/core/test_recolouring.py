@@ -81,7 +81,7 @@ def test_the_optimum_of_a_linear_model(attack: PGD | APGD) -> None:
     """The margin is linear, so the best function moves each value by the radius along the sum of the weights."""
     model, x0 = Linear(2), 0.3 + torch.randint(0, 5, (32, 2, 3, 3), generator=torch.Generator().manual_seed(0)) / 255
     y, threat = torch.zeros(32, dtype=torch.int64), Threat("recolour", 0.05)
-    weights = torch.autograd.functional.jacobian(lambda x: margin(model(x), y).sum(), x0)
+    weights = torch.func.grad(lambda x: margin(model(x), y).sum())(x0)
     best = x0 - 0.05 * recolouring.summed(weights, x0).sign()
     found = attack.perturb(model, x0, y, threat, early_stop=False)
     assert is_recolouring(found, x0)

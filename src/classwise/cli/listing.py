@@ -208,12 +208,14 @@ def recipes(
         if json:
             console.show_json({one.name: _recipe_facts(one, budgets) for one, budgets in found})
             return
-        for distils, title in ((False, ""), (True, "\nDistillation from a teacher, which is usually larger:")):
+        for distils, title in ((False, ""), (True, "Distillation from a teacher, which is usually larger:")):
             rows = [
                 (one.name, one.epochs, one.parts.passes.equivalents, ", ".join(budgets), one.description)
                 for one, budgets in found
                 if one.distils == distils
             ]
+            if title:
+                typer.echo("")
             console.show(["name", "epochs", "cost", "budgets", "description"], rows, title)
         return
     recipe = Recipe.read(names[0], wanted, budget=budget)

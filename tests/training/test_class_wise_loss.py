@@ -141,3 +141,12 @@ def test_a_teacher_is_evaluated_on_the_clean_images() -> None:
     assert batch.teacher_logits is not None
     assert torch.equal(batch.teacher_logits, teacher(x))
     assert not list(loss.parameters())
+
+
+def test_the_attack_is_in_evaluation_mode_and_the_loss_in_training_mode() -> None:
+    model, modes = nn.Sequential(nn.Flatten(), nn.Linear(4, 2)), list[bool]()
+    model.register_forward_hook(lambda module, _, __: modes.append(module.training))
+    recipe = Recipe.read("at", {"attack.steps": 3, "threat": "Linf:0.1"})
+    for _ in range(2):
+        ClassWiseLoss(recipe, [2, 2], steps_per_epoch=1)(model, torch.rand(4, 1, 2, 2), torch.tensor([0, 0, 1, 1]))
+    assert modes == [False, False, False, True] * 2

@@ -49,7 +49,7 @@ def test_a_row_names_the_first_attack_that_succeeded(table: Outcomes) -> None:
 def test_confusion_counts_truth_by_prediction(table: Outcomes) -> None:
     assert table.confusion("a").tolist() == [[1, 1, 0], [0, 1, 1], [1, 0, 1]]
     with pytest.raises(ClasswiseError, match="'all' combines several attacks; choose one of clean, a, b"):
-        table.confusion("all")
+        table.rows("all")
 
 
 def test_every_column_of_the_design_is_there(table: Outcomes) -> None:

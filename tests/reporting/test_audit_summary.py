@@ -6,7 +6,7 @@ import pytest
 from classwise.auditing.outcomes import Outcomes
 from classwise.auditing.result import Audit
 from classwise.reporting import sentences
-from classwise.reporting.audit_summary import AuditSummary, first_confusion
+from classwise.reporting.audit_summary import AuditSummary
 from classwise.reporting.audit_tables import attack_frame, attack_table, class_frame, class_table
 from classwise.reporting.provenance import settings_of, spec_text
 
@@ -31,7 +31,7 @@ def test_the_worst_class_and_its_interval_are_those_of_the_audit(make_audit: Mak
 
 def test_the_first_confusion_has_the_accuracy_under_all_on_its_diagonal(make_audit: MakeAudit) -> None:
     audit = make_audit(accuracy=ACCURACY)
-    matrix = first_confusion(audit.outcomes)
+    matrix = audit.outcomes.confusion("all")
     assert isinstance(matrix, np.ndarray)
     assert np.diag(matrix).tolist() == [60, 70, 30, 10]
     assert matrix.sum(axis=1).tolist() == [100] * 4
@@ -43,7 +43,7 @@ def test_an_image_is_counted_by_its_first_misclassification() -> None:
     outcomes = Outcomes.from_predictions(
         labels, np.array([0, 1, 0, 1, 2]), {"a": np.array([2, 2, 0, 1, 2]), "b": np.array([1, 2, 1, 1, 0])}
     )
-    matrix = first_confusion(outcomes)
+    matrix = outcomes.confusion("all")
     assert isinstance(matrix, np.ndarray)
     assert matrix.tolist() == [[0, 2, 1], [0, 1, 0], [1, 0, 0]]
 

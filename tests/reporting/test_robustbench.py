@@ -10,7 +10,7 @@ from classwise.attacks import suites
 from classwise.auditing.result import Audit, AuditWarning
 from classwise.auditing.suite import parse_attacks
 from classwise.core.errors import ClasswiseError
-from classwise.reporting.robustbench import robustbench, write_robustbench
+from classwise.reporting.robustbench import CLASSES, robustbench, write_robustbench
 
 from .conftest import MakeAudit
 
@@ -79,6 +79,12 @@ def test_fields_of_the_author(make: MakeAudit) -> None:
     assert (found["name"], found["additional_data"], found["number_forward_passes"]) == ("Mine", False, 1)
     assert (found["reported"], found["footnote"]) == ("58", "None.")
     assert found["classwise"]["to_fill_in"] == ["link", "authors", "architecture"]
+
+
+def test_the_data_set_may_have_another_name(make: MakeAudit, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ClasswiseError, match="'cifar100' has 100 classes, but the audited data have 4"):
+        robustbench(make(data="photos"), {"dataset": "cifar100"})
+    monkeypatch.setitem(CLASSES, "cifar100", 4)
     assert robustbench(make(data="photos"), {"dataset": "cifar100"})["dataset"] == "cifar100"
 
 
@@ -103,6 +109,8 @@ def other_suite() -> dict[str, Any]:
         ({"split": "train"}, {}, "split 'train': RobustBench evaluates test images"),
         ({"images": 900}, {}, "the audit is incomplete"),
         ({"data": "photos"}, {}, "no data set 'photos'"),
+        ({}, {"dataset": "imagenet"}, "dataset 'imagenet': the audited data set is 'cifar10'"),
+        ({"data": "svhn"}, {"dataset": "cifar10"}, "dataset 'cifar10': the audited data set is 'svhn'"),
         ({}, {"clean_acc": "99"}, "clean_acc: measured by the audit, cannot be set"),
         ({}, {"venu": "ICML"}, "did you mean 'venue'"),
         ({}, {"additional_data": "maybe"}, "additional_data 'maybe': must be true or false"),

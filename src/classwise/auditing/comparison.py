@@ -16,6 +16,7 @@ from classwise.auditing.outcomes import ALL, CLEAN
 from classwise.auditing.pairs import Pair, pair_of
 from classwise.auditing.result import Audit
 from classwise.auditing.sources import training_seed
+from classwise.core.display import RichDisplay
 from classwise.core.errors import ClasswiseError, IncompleteError, unknown
 from classwise.stats import metrics
 from classwise.stats.bounds import MEASURES, WORST_SHARE
@@ -26,7 +27,7 @@ from classwise.stats.worst_class import minimum
 
 
 @dataclass(frozen=True, eq=False)
-class Comparison:
+class Comparison(RichDisplay):
     """Methods on the same images, each with one audit, or one audit for each training seed.
 
     The audits have the same images, labels, class names, threat, attacks, early stop, cascade and grouping.
@@ -66,6 +67,11 @@ class Comparison:
             sampled = any(each.outcomes.meta.settle for audits in self.audits.values() for each in audits)
             how = "--resume and without --settle" if sampled else "--resume"
             raise IncompleteError(f"{self.gaps[0]}; continue it with {how}, or allow incomplete audits")
+
+    def __repr__(self) -> str:
+        worst = self.table["worst"] if self.complete else {}
+        rows = [f"{name} worst {100 * worst[name]:.1f} %" if name in worst else name for name in self.names]
+        return f"<Comparison {self.conditions}{'' if self.complete else ', incomplete'}: {'; '.join(rows)}>"
 
     @cached_property
     def gaps(self) -> tuple[str, ...]:

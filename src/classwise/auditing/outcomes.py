@@ -15,11 +15,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike
-from scipy import sparse
 
 from classwise.auditing import outcome_files
 from classwise.auditing.meta import ALL, BEST, CLEAN, UNION, Meta
 from classwise.auditing.outcome_tables import Grouping, grouping_of, joined_tables, table_of_predictions, with_grouping
+from classwise.auditing.predictions import MOST_DENSE, PredictionTables
 from classwise.auditing.verdicts import (
     Coverage,
     Judgement,
@@ -31,17 +31,13 @@ from classwise.auditing.verdicts import (
 )
 from classwise.core.errors import ClasswiseError, IncompleteError, unknown
 from classwise.stats.bounds import BoundedCounts, overall
-from classwise.stats.confusion import confusion, sparse_confusion
 from classwise.stats.counts import BoolArray, ClassCounts, IntArray, class_labels
 
 __all__ = ["ALL", "BEST", "CLEAN", "MOST_DENSE", "UNION", "Grouping", "Judgement", "Outcomes"]
 
-MOST_DENSE = 2_000
-"""The largest number of classes of a dense confusion matrix, which then takes 32 MB."""
-
 
 @dataclass(frozen=True, eq=False)
-class Outcomes:
+class Outcomes(PredictionTables):
     """The outcome of every image under every attack; the clean pass is the attack ``clean``.
 
     An image is *judged* under an attack once its verdict, correct or misclassified, is known.
@@ -86,6 +82,10 @@ class Outcomes:
             raise ClasswiseError(f"image index {row['index']} occurs twice under {row['attack']!r}; it must be unique")
         class_labels(typed["label"].to_numpy(), self.meta.num_classes)
         object.__setattr__(self, "frame", typed)
+
+    def __repr__(self) -> str:
+        state = "" if self.complete else ", incomplete"
+        return f"<Outcomes: {len(self)} images, {self.num_classes} classes, {', '.join(self.attacks)}{state}>"
 
     def __len__(self) -> int:
         return len(self.index)
@@ -267,33 +267,6 @@ class Outcomes:
             ClasswiseError: if the table has no such grouping.
         """
         return grouping_of(self._images, self.meta, group)
-
-    def confusion(self, name: str) -> IntArray:
-        """(C, C) confusion matrix under one attack: rows are true classes, columns predicted ones.
-
-        Rows of the table without a prediction (images that a cascade skipped, logits that are not finite) do not count.
-
-        Raises:
-            ClasswiseError: if the name refers to several attacks, or there are more than `MOST_DENSE` classes.
-        """
-        if self.num_classes > MOST_DENSE:
-            size = f"{self.num_classes:,} x {self.num_classes:,}"
-            raise ClasswiseError(f"a confusion matrix of {size} is too large; use sparse_confusion({name!r})")
-        return confusion(*self._predictions(name), self.num_classes)
-
-    def sparse_confusion(self, name: str) -> sparse.csr_array:
-        """`confusion` as a sparse (C, C) matrix, for any number of classes.
-
-        Raises:
-            ClasswiseError: if the name refers to several attacks.
-        """
-        return sparse_confusion(*self._predictions(name), self.num_classes)
-
-    def _predictions(self, name: str) -> tuple[IntArray, IntArray]:
-        """Labels and predictions of the rows of one attack that have a prediction."""
-        rows = self.rows(name)
-        rows = rows[rows["prediction"].notna()]
-        return rows["label"].to_numpy(), rows["prediction"].to_numpy(dtype=np.int64)
 
     def add_groups(self, name: str, ids: ArrayLike, names: Sequence[str]) -> Outcomes:
         """Copy the table and add a grouping of the images.

@@ -25,14 +25,16 @@ from classwise.auditing.audit_folder import (
     write_trace,
 )
 from classwise.auditing.guard_report import GuardReport
-from classwise.auditing.outcomes import ALL, CLEAN, Outcomes
+from classwise.auditing.outcomes import ALL, CLEAN, UNION, Outcomes
+from classwise.auditing.worst_class_estimate import WorstClassEstimate
+from classwise.core.display import RichDisplay
 from classwise.core.errors import ClasswiseError, IncompleteError
 from classwise.core.storage import write_text
 from classwise.stats import metrics
 from classwise.stats.bounds import MEASURES, WORST_SHARE, BoundedCounts
 from classwise.stats.counts import ClassCounts
 from classwise.stats.intervals import Interval, class_intervals, wilson
-from classwise.stats.worst_class import Minimum, minimum, possibly_worst
+from classwise.stats.worst_class import minimum, possibly_worst
 
 if TYPE_CHECKING:
     from classwise.auditing.two_phase import TwoPhase
@@ -55,35 +57,8 @@ class AuditWarning(NamedTuple):
     value: float
 
 
-@dataclass(frozen=True)
-class WorstClassEstimate:
-    """The class (or group) of lowest accuracy under one attack.
-
-    Attributes:
-        attack: the attack, or ``all``.
-        label: number of the class.
-        name: name of the class.
-        count: number of its images.
-        accuracy: its accuracy. It is biased low, since the class is selected for its low accuracy.
-        low: lower end of the 95 % interval of the accuracy of this class.
-        high: upper end.
-        possibly: names of the classes that may be the true worst class.
-        minimum: accuracy of the true worst class, whichever it is: plug-in and split estimate, and an interval.
-    """
-
-    attack: str
-    label: int
-    name: str
-    count: int
-    accuracy: float
-    low: float
-    high: float
-    possibly: tuple[str, ...]
-    minimum: Minimum
-
-
 @dataclass(frozen=True, eq=False)
-class Audit:
+class Audit(RichDisplay):
     """The result of an audit.
 
     Attributes:
@@ -124,6 +99,23 @@ class Audit:
 
     def __post_init__(self) -> None:
         self.outcomes.grouping(self.group)
+
+    def __repr__(self) -> str:
+        meta = self.outcomes.meta
+        over = filter(None, (meta.model, " ".join(filter(None, (meta.data, meta.split))), meta.threat))
+        if self.complete:
+            overall, worst = self.by_attack.loc[ALL, "overall"], self.worst_class()
+            result = f"accuracy under all {100 * overall:.1f} %, worst {worst.name} {100 * worst.accuracy:.1f} %"
+        else:
+            result = f"incomplete: {self.outcomes.unfinished} images not judged"
+        about = [
+            *over,
+            f"{len(self.outcomes)} images",
+            ", ".join(self.attacks),
+            result,
+            f"{len(self.warnings)} warnings",
+        ]
+        return f"<Audit {self.name!r}: {'; '.join(about)}>"
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -273,14 +265,26 @@ class Audit:
             minimum=least,
         )
 
-    def confusion(self, name: str) -> pd.DataFrame:
-        """Confusion matrix under one attack: rows are true classes, columns predicted ones, values are images.
+    def to_pandas(self) -> pd.DataFrame:
+        """The outcomes with names: a row for each image and attack, `Outcomes.frame` with ``class`` and ``predicted``.
 
-        With ``early_stop=True`` the predictions are those on the first adversarial example found; see `shows`, whose
-        text is in ``attrs["shows"]`` of the frame.
+        The accuracies by class are `by_class`.
+        """
+        names, frame = np.asarray(self.outcomes.class_names, dtype=object), self.outcomes.frame
+        known = frame["prediction"].notna()
+        predicted = pd.Series(pd.NA, index=frame.index, dtype="string")
+        predicted[known] = names[frame["prediction"][known].to_numpy(dtype=np.int64)]
+        return frame.assign(**{"class": pd.Series(names[frame["label"]], dtype="string"), "predicted": predicted})
+
+    def confusion(self, name: str = ALL) -> pd.DataFrame:
+        """Confusion matrix under any of `names`: rows are true classes, columns predicted ones, values are images.
+
+        Under several attacks together an image counts by its first incorrect prediction. With ``early_stop=True`` the
+        predictions are those on the first adversarial example found; see `shows`, whose text is in ``attrs["shows"]``.
 
         Raises:
-            ClasswiseError: for a name that refers to several attacks, or for too many classes (`Outcomes.confusion`).
+            IncompleteError: see `counts`.
+            ClasswiseError: for a name that is not in `names`, or for too many classes (`Outcomes.confusion`).
         """
         names = list(self.outcomes.class_names)
         frame = pd.DataFrame(
@@ -295,6 +299,8 @@ class Audit:
         """The images on which the predictions of an attack were made, in words."""
         if name == CLEAN:
             return "predictions on the clean images"
+        if name == ALL or name.endswith(f"-{UNION}"):
+            return "the first incorrect prediction of each image, in the order of the attacks"
         texts = {
             False: "predictions on the attack's last iterate",
             True: "predictions on adversarial examples, or on the iterate of lowest margin where none was found",

@@ -58,7 +58,8 @@ def parse_attacks(attacks: Attacks | None = None, norm: str = "Linf") -> Suite:
 
     A name of `classwise.attacks.suites.SUITES`, such as ``autoattack`` or ``autoattack:version=plus``, is replaced by
     its attacks. ``tpgd`` without an inverse temperature is replaced by the paper's grid {2, 5, 10, 50}, with labels
-    such as ``tpgd[5]``. Repeated labels are numbered: ``pgd``, ``pgd-2``.
+    such as ``tpgd[5]``. Repeated labels are numbered: ``pgd``, ``pgd-2``. A spec may begin with a label of its own:
+    ``long=pgd:steps=100``.
 
     Args:
         attacks: a spec such as ``"pgd:steps=20"``, an `Attack`, several of them, or a mapping from labels to them;
@@ -113,12 +114,30 @@ def _expanded(choice: tuple[str | None, Choice], norm: str) -> list[tuple[str | 
 def _chosen(attacks: Attacks) -> list[tuple[str | None, Choice]]:
     """Every choice with the user's label for it, or None."""
     if isinstance(attacks, str | Attack):
-        return [(None, attacks)]
+        return [_labelled(attacks)]
     if isinstance(attacks, Mapping):
         if isinstance(attacks.get("name"), str):  # the spec of one attack, not a mapping from labels
             return [(None, attacks)]
         return [(str(label), choice) for label, choice in attacks.items()]
-    return [(None, choice) for choice in attacks]
+    return [_labelled(choice) for choice in attacks]
+
+
+def _labelled(choice: Choice) -> tuple[str | None, Choice]:
+    """The label and the spec of ``mine=external:build=mine:attack``; other choices have no label.
+
+    Raises:
+        ClasswiseError: for an empty label or spec.
+    """
+    if not isinstance(choice, str):
+        return None, choice
+    label, equals, spec = choice.partition("=")
+    if not equals or ":" in label:  # the equals sign of an option, as in pgd:steps=20
+        return None, choice
+    if not label.strip() or not spec.strip():
+        raise ClasswiseError(
+            f"attack {choice!r}: must have the form LABEL=SPEC, such as mine=external:build=mine:attack"
+        )
+    return label.strip(), spec.strip()
 
 
 def _members(choice: Choice) -> list[Any]:

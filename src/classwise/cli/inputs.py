@@ -184,7 +184,11 @@ class AttackSelection:
 
     attack: Annotated[
         list[str] | None,
-        typer.Option("--attack", metavar="SPEC", help="Attack, such as pgd:steps=50. May be repeated. [default suite]"),
+        typer.Option(
+            "--attack",
+            metavar="[LABEL=]SPEC",
+            help="Attack, such as pgd:steps=50 or mine=external:build=mine:attack. May be repeated. [default suite]",
+        ),
     ] = None
     seed: Annotated[int, typer.Option("--seed", help="Seed of the attacks and of --subset.")] = 0
     batch_size: Annotated[

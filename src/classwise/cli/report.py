@@ -29,7 +29,7 @@ class ExportOptions:
 
     export: Annotated[
         str | None,
-        typer.Option("--export", metavar="csv,md,png,pdf,svg", help="Also write tables and figures as files."),
+        typer.Option("--export", metavar="csv,md,tex,png,pdf,svg", help="Also write tables and figures as files."),
     ] = None
     files: Annotated[
         Path | None, typer.Option("--files", metavar="DIR", help="Their folder. [files, beside the page]")

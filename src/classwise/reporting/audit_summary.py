@@ -10,13 +10,12 @@ import numpy as np
 from scipy import sparse
 
 from classwise.auditing.meta import Meta
-from classwise.auditing.outcomes import ALL, BEST, CLEAN, MOST_DENSE, UNION, Outcomes
+from classwise.auditing.outcomes import ALL, BEST, CLEAN, MOST_DENSE, UNION
 from classwise.auditing.result import Audit
 from classwise.reporting.figures.bars import class_bars
 from classwise.reporting.figures.heatmap import Confusion
 from classwise.reporting.figures.strip import class_strip
 from classwise.reporting.svg import Drawing
-from classwise.stats.confusion import confusion, sparse_confusion
 from classwise.stats.counts import ClassCounts, IntArray
 from classwise.stats.intervals import Estimate, class_intervals
 from classwise.stats.metrics import overall_micro
@@ -69,9 +68,9 @@ class AuditSummary:
         """
         audit.outcomes.require_complete()
         outcomes = audit.outcomes
-        matrices: dict[str, IntArray | sparse.csr_array] = {ALL: first_confusion(outcomes)}
+        matrix_of = outcomes.confusion if outcomes.num_classes <= MOST_DENSE else outcomes.sparse_confusion
+        matrices: dict[str, IntArray | sparse.csr_array] = {ALL: matrix_of(ALL)}
         if not outcomes.meta.cascade:
-            matrix_of = outcomes.confusion if outcomes.num_classes <= MOST_DENSE else outcomes.sparse_confusion
             matrices |= {name: matrix_of(name) for name in outcomes.attacks}
         meta = outcomes.meta
         return AuditSummary(
@@ -190,20 +189,3 @@ class AuditSummary:
         """Bar chart of the class accuracies under some attacks; at most the `MAX_BARS` worst classes."""
         counts = {self.heading(name): self.counts[name] for name in names}
         return class_bars(self.names, counts, self.order[:MAX_BARS], alpha=self.alpha, highlight=self.worst_candidates)
-
-
-def first_confusion(outcomes: Outcomes) -> IntArray | sparse.csr_array:
-    """Confusion matrix (C, C) of true class and first incorrect prediction, in the order of the attacks.
-
-    Images that are classified correctly under every attack are on the diagonal, so that diagonal / row sum is the
-    accuracy under ``all``. Images without any prediction (non-finite logits) are omitted. The matrix is sparse above
-    `MOST_DENSE` classes.
-    """
-    frame, judged = outcomes.frame, outcomes.judged(ALL)
-    wrong = frame[~frame["correct"] & frame["prediction"].notna()].drop_duplicates("index")
-    wrong = wrong[wrong["index"].isin(judged.image)]
-    correct = judged.label[judged.correct]
-    labels = np.concatenate([correct, wrong["label"].to_numpy(np.int64)])
-    predictions = np.concatenate([correct, wrong["prediction"].to_numpy(dtype=np.int64)])
-    count = confusion if outcomes.num_classes <= MOST_DENSE else sparse_confusion
-    return count(labels, predictions, outcomes.num_classes)

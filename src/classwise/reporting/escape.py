@@ -1,4 +1,4 @@
-"""Escaping of user-supplied text (names of classes, models, attacks, paths) in CSV, Markdown, HTML and SVG."""
+"""Escaping of user-supplied text (names of classes, models, attacks, paths) in CSV, Markdown, LaTeX, HTML and SVG."""
 
 from __future__ import annotations
 
@@ -18,6 +18,23 @@ _HIDDEN = re.compile(
 )
 """Control characters, bidirectional marks, and characters that XML or UTF-8 cannot represent."""
 _MARKDOWN = re.compile(r"([\\`*_\[\]<>|&~#$])")
+_LATEX = {character: f"\\{character}" for character in "&%$#_{}"} | {
+    "\\": r"\textbackslash{}",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "<": r"\textless{}",
+    ">": r"\textgreater{}",
+    "|": r"\textbar{}",
+    '"': r"\textquotedbl{}",
+    "[": "{[}",
+    "]": "{]}",
+    "\u00a0": "~",
+    "\u2013": "--",
+    "\u2014": "---",
+    "\u2212": "$-$",
+    "\u00d7": r"$\times$",
+    "\u00b2": r"\textsuperscript{2}",
+}
 _SVG_ELEMENTS = frozenset({"svg", "g", "title", "rect", "path", "circle", "text", "image"})
 _XML = "{http://www.w3.org/2000/svg}"
 
@@ -36,6 +53,11 @@ def markdown_text(text: str) -> str:
     """Escape text for inline Markdown (GitHub flavour), also in a table: it contains no Markdown or HTML syntax."""
     escaped = _MARKDOWN.sub(r"\\\1", visible(text))
     return re.sub(r"^\s+|\s+$", lambda blank: "".join(f"&#{ord(letter)};" for letter in blank[0]), escaped)
+
+
+def latex_text(text: str) -> str:
+    """Escape text for LaTeX, also at the start of a table row: it contains no command or special character."""
+    return "".join(_LATEX.get(letter, letter) for letter in visible(text))
 
 
 def spreadsheet_text(text: str) -> str:

@@ -1,4 +1,4 @@
-"""Export of tables as CSV and Markdown, and of figures as PNG, PDF and SVG, one file each."""
+"""Export of tables as CSV, Markdown and LaTeX, and of figures as PNG, PDF and SVG, one file each."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from classwise.reporting.two_phase import estimates_drawing, estimates_table
 if TYPE_CHECKING:
     from classwise.training.folder import Run
 
-TABLES = ("csv", "md")
+TABLES = ("csv", "md", "tex")
 FIGURES = ("png", "pdf", "svg")
 FORMATS = (*TABLES, *FIGURES)
 """All export formats."""
@@ -49,9 +49,9 @@ def export(
 ) -> list[Path]:
     """Write the tables and figures of an audit into a folder; existing files of the same names are replaced.
 
-    CSV files contain fractions with the limits of their intervals, Markdown files percentages. Tables: ``classes``,
-    ``attacks``, ``confusion-<attack>``, ``epochs``. Figures: ``strip``, ``classes``, ``confusion-<attack>``,
-    ``errors-<attack>``, and the training curves (``epochs-<panel>``).
+    CSV files contain fractions with the limits of their intervals, Markdown and LaTeX (booktabs) files percentages.
+    Tables: ``classes``, ``attacks``, ``confusion-<attack>``, ``epochs``. Figures: ``strip``, ``classes``,
+    ``confusion-<attack>``, ``errors-<attack>``, and the training curves (``epochs-<panel>``).
 
     For an incomplete audit, the tables ``classes`` and ``attacks`` and the figure ``classes`` contain bounds, and
     nothing else is written, but for the table and the figure ``estimates`` of an audit with ``settle``.
@@ -59,7 +59,7 @@ def export(
     Args:
         audit: the audit to export.
         folder: output folder; created if it does not exist.
-        formats: any of ``csv``, ``md``, ``png``, ``pdf``, ``svg``.
+        formats: any of ``csv``, ``md``, ``tex``, ``png``, ``pdf``, ``svg``.
         run: the training run of the model; by default the run whose folder contains the audit.
         raw_csv: write text in CSV files unchanged. By default an apostrophe is prepended to text that a spreadsheet
             would evaluate as a formula: text that begins with ``= + - @``, a tab or a line break.
@@ -116,7 +116,7 @@ def export_comparison(
     Args:
         comparison: the comparison to export.
         folder: output folder; created if it does not exist.
-        formats: any of ``csv``, ``md``, ``png``, ``pdf``, ``svg``.
+        formats: any of ``csv``, ``md``, ``tex``, ``png``, ``pdf``, ``svg``.
         raw_csv: as in `export`.
 
     Returns:
@@ -147,7 +147,7 @@ def write_files(
     *,
     raw_csv: bool = False,
 ) -> list[Path]:
-    """Write each frame as CSV, each table as Markdown, and each drawing as PNG, PDF or SVG, as far as requested.
+    """Write each frame as CSV, each table as Markdown or LaTeX, and each drawing as PNG, PDF or SVG, if requested.
 
     Args:
         folder: output folder; created if it does not exist.
@@ -170,7 +170,9 @@ def write_files(
     if "csv" in formats:
         written += [_csv(target / f"{name}.csv", frame, raw=raw_csv) for name, frame in frames.items()]
     if "md" in formats:
-        written += [_markdown(target / f"{name}.md", table) for name, table in tables.items()]
+        written += [_text(target / f"{name}.md", table.markdown()) for name, table in tables.items()]
+    if "tex" in formats:
+        written += [_text(target / f"{name}.tex", table.latex()) for name, table in tables.items()]
     for kind in _in_order(formats, FIGURES):
         for name, drawing in drawings.items():
             drawing.save(target / f"{name}.{kind}")
@@ -207,6 +209,6 @@ def _csv(path: Path, frame: pd.DataFrame, *, raw: bool) -> Path:
     return path
 
 
-def _markdown(path: Path, table: Table) -> Path:
-    write_text(path, table.markdown())
+def _text(path: Path, text: str) -> Path:
+    write_text(path, text)
     return path

@@ -21,6 +21,7 @@ from classwise.auditing.suite import parse_attacks
 from classwise.core.errors import ClasswiseError, unknown
 from classwise.core.storage import write_text
 from classwise.core.version import __version__
+from classwise.data.sets import DATA
 
 SCHEMA_VERSION = 1
 """Schema version of the block ``classwise``."""
@@ -32,6 +33,8 @@ BOARDS: Mapping[str, Mapping[str, str]] = {
 """Radii of the RobustBench leaderboards, by data set and norm."""
 IMAGES: Mapping[str, int] = {"cifar10": 10_000, "cifar100": 10_000, "imagenet": 5_000}
 """Number of test images of the RobustBench leaderboards."""
+CLASSES: dict[str, int] = {"cifar10": 10, "cifar100": 100, "imagenet": 1_000}
+"""Number of classes of the data sets of the RobustBench leaderboards."""
 SUITE = "autoattack"
 
 _AUTHOR_FIELDS = (
@@ -77,6 +80,7 @@ def robustbench(audit: Audit, info: Mapping[str, str] | None = None) -> dict[str
             f"RobustBench has no data set {dataset!r}; if it is one of {', '.join(BOARDS)} under another name, pass "
             "dataset=NAME"
         )
+    _check_dataset(audit, dataset)
     by_class = dataclasses.replace(audit, group=None)
     overall = by_class.by_attack["overall"]
     missing = [key for key in _AUTHOR_FIELDS if key not in fields]
@@ -171,6 +175,23 @@ def _check_comparable(audit: Audit, norm: str, radius: str) -> None:
             f"estimates; {audit.outcomes.completion}"
         )
     audit.outcomes.require_complete()
+
+
+def _check_dataset(audit: Audit, dataset: str) -> None:
+    """Check that a data set of RobustBench may be the audited one under another name.
+
+    Raises:
+        ClasswiseError: if the audited one is another registered data set, or has another number of classes.
+    """
+    meta = audit.outcomes.meta
+    if dataset == meta.data:
+        return
+    if meta.data in {*BOARDS, *DATA}:
+        raise ClasswiseError(f"dataset {dataset!r}: the audited data set is {meta.data!r}")
+    if meta.num_classes != CLASSES[dataset]:
+        raise ClasswiseError(
+            f"dataset {dataset!r} has {CLASSES[dataset]} classes, but the audited data have {meta.num_classes}"
+        )
 
 
 def _notes(audit: Audit, dataset: str, norm: str, radius: str) -> list[str]:

@@ -1,4 +1,4 @@
-"""Formatted tables, rendered as HTML by a template or as Markdown."""
+"""Formatted tables, rendered as HTML by a template, as Markdown or as LaTeX."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from classwise.reporting.escape import markdown_text
+from classwise.reporting.escape import latex_text, markdown_text
 
 
 class Cell(NamedTuple):
@@ -61,6 +61,36 @@ class Table:
         parts = [f"### {markdown_text(self.caption)}", "\n".join(lines)]
         parts += [markdown_text(self.note)] if self.note else []
         return "\n\n".join(parts) + "\n"
+
+    def latex(self) -> str:
+        """Render a LaTeX ``table`` for the package booktabs: intervals in brackets, highlighted rows in bold."""
+        rows = []
+        for row in self.rows:
+            cells = [latex_text(row.name)]
+            for cell in row.cells:
+                span = f" {{[}}{latex_text(cell.span)}{{]}}" if cell.span else ""
+                cells.append(f"{latex_text(cell.text)}{span}")
+            rows.append([f"\\textbf{{{cell}}}" if (row.weak or row.good) and cell else cell for cell in cells])
+        lines = [
+            "% requires \\usepackage{booktabs}",
+            "\\begin{table}",
+            "\\centering",
+            f"\\caption{{{latex_text(self.caption)}}}",
+            f"\\begin{{tabular}}{{l{'r' * (len(self.heads) - 1)}}}",
+            "\\toprule",
+            _latex_row(map(latex_text, self.heads)),
+            "\\midrule",
+            *map(_latex_row, rows),
+            "\\bottomrule",
+            "\\end{tabular}",
+            *([f"\\par\\smallskip\\footnotesize {latex_text(self.note)}"] if self.note else []),
+            "\\end{table}",
+        ]
+        return "\n".join(lines) + "\n"
+
+
+def _latex_row(cells: Iterable[str]) -> str:
+    return f"{' & '.join(cells)} \\\\"
 
 
 def _line(cells: Iterable[str]) -> str:

@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 from scipy import stats
 
 from classwise.auditing.meta import Meta
+from classwise.core.display import RichDisplay
 from classwise.core.errors import ClasswiseError
 from classwise.core.schema import check_schema_version
 from classwise.core.storage import check_writable, is_unused, replacing, verify
@@ -43,7 +44,7 @@ COLUMNS: Mapping[str, str] = {
 
 
 @dataclass(frozen=True, eq=False)
-class Curve:
+class Curve(RichDisplay):
     """The robust accuracy of each class as a function of the radius.
 
     An image's robust radius is below the smallest radius at which an adversarial example was found. The accuracy
@@ -81,6 +82,12 @@ class Curve:
         if absent:
             raise ClasswiseError(f"the table of radii has no column {absent[0]!r}")
         object.__setattr__(self, "frame", self.frame[list(COLUMNS)].astype(COLUMNS))
+
+    def __repr__(self) -> str:
+        means = self.summary["mean"]
+        radii = f"mean robust radius {means[OVERALL]:.4g}, weakest {self.weakest} {means.iloc[0]:.4g}"
+        about = (self.meta.model, self.meta.threat, f"{len(self.frame)} images", radii)
+        return f"<Curve {self.name!r}: {'; '.join(filter(None, about))}>"
 
     @property
     def width(self) -> float:

@@ -38,13 +38,13 @@ def export_curve(
 ) -> list[Path]:
     """Write the tables and the figure of a robustness curve into a folder; existing files are replaced.
 
-    ``curve.csv`` contains the accuracy of each class at each radius with its interval, ``radii.csv`` and ``radii.md``
-    the mean and median radius of each class. The figure is ``curve``.
+    ``curve.csv`` contains the accuracy of each class at each radius with its interval, ``radii`` (in CSV,
+    Markdown or LaTeX) the mean and median radius of each class. The figure is ``curve``.
 
     Args:
         curve: the curve to export.
         folder: output folder; created if it does not exist.
-        formats: any of ``csv``, ``md``, ``png``, ``pdf``, ``svg``.
+        formats: any of ``csv``, ``md``, ``tex``, ``png``, ``pdf``, ``svg``.
         raw_csv: as in `export`.
 
     Returns:

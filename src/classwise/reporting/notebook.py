@@ -1,0 +1,63 @@
+"""HTML of results for notebooks: one sentence, and the figure of the classes as an image."""
+
+from __future__ import annotations
+
+import base64
+
+from classwise.auditing.comparison import Comparison
+from classwise.auditing.curve.result import Curve
+from classwise.auditing.result import Audit
+from classwise.reporting import two_phase
+from classwise.reporting.audit_summary import AuditSummary
+from classwise.reporting.comparison_tables import class_dots
+from classwise.reporting.escape import markup_text
+from classwise.reporting.incomplete import BOUNDS_NOTE, bounds_drawing
+from classwise.reporting.pages.curve import curve_headline, radius_curves
+from classwise.reporting.sentences import headline
+from classwise.reporting.svg import Drawing
+from classwise.reporting.untested import bounds_reason
+
+Result = Audit | Comparison | Curve
+
+
+def html(result: Result) -> str:
+    """Render a result for a notebook: its headline and the figure of its classes, independent of the page's styles."""
+    sentence, note, drawing = _parts(result)
+    lines = [f"<p><b>{markup_text(sentence)}</b></p>"]
+    lines += [f"<p>{markup_text(note)}</p>"] if note else []
+    lines += [image(drawing)] if drawing is not None else []
+    return f"<div>{''.join(lines)}</div>"
+
+
+def image(drawing: Drawing) -> str:
+    """Render a drawing as an ``<img>`` with its own styles; it has no effect on the document around it."""
+    data = base64.b64encode(drawing.standalone().encode()).decode()
+    size = f'width="{drawing.width:.0f}" height="{drawing.height:.0f}"'
+    return f'<img {size} alt="{markup_text(drawing.label)}" src="data:image/svg+xml;base64,{data}">'
+
+
+def _parts(result: Result) -> tuple[str, str, Drawing | None]:
+    """Headline, note and figure."""
+    if isinstance(result, Curve):
+        return "".join(curve_headline(result)), "", radius_curves(result)
+    if isinstance(result, Comparison):
+        if not result.complete:
+            return "; ".join(result.gaps), bounds_reason(result), None
+        rows = [
+            f"{name}: {100 * row['overall']:.1f} % overall, {100 * row['worst']:.1f} % in the worst class"
+            for name, row in result.table.iterrows()
+        ]
+        return "; ".join(rows), f"Accuracy {result.conditions}.", class_dots(result)
+    if result.two_phase is not None:
+        sampled = result.two_phase
+        return (
+            two_phase.headline(sampled),
+            two_phase.meaning(result.alpha),
+            two_phase.estimates_drawing(result, sampled),
+        )
+    if not result.complete:
+        gap = f"{result.outcomes.unfinished} images are not judged under every attack"
+        return f"Incomplete audit: {gap}", BOUNDS_NOTE, bounds_drawing(result)
+    summary = AuditSummary.of(result)
+    warnings = "; ".join(warning.sentence for warning in result.warnings)
+    return "".join(headline(summary)), warnings and f"Warnings: {warnings}", summary.bars(summary.main)

@@ -20,6 +20,7 @@ LAYERS = (
     "reporting",
     "analysis",
     "papers",
+    "testing",
     "cli",
 )
 """From left to right."""
@@ -35,6 +36,7 @@ WITHOUT_CIRCLES = (
     "reporting",
     "analysis",
     "papers",
+    "testing",
     "cli",
 )
 """The layers without circular imports between their modules, including lazy imports and those for types."""

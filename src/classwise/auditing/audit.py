@@ -20,7 +20,8 @@ from classwise.auditing.result import Audit
 from classwise.auditing.suite import Attacks, Suite, check_two_phase, norm_of, parse_attacks
 from classwise.core.distributed import process_group
 from classwise.core.errors import ClasswiseError
-from classwise.core.progress import NullProgress, Progress
+from classwise.core.progress import Progress
+from classwise.core.progress_display import listening
 from classwise.core.threat import Threat
 from classwise.data.images import Images
 from classwise.models.loading.loader import is_stored
@@ -41,7 +42,7 @@ def audit(
     resume: bool = False,
     max_time: float | None = None,
     device: str | torch.device | None = None,
-    progress: Progress | None = None,
+    progress: Progress | bool | None = None,
     distributed: bool = True,
     **options: Unpack[AuditOptions],
 ) -> Audit:
@@ -60,7 +61,7 @@ def audit(
         resume: continue the audit in ``out``, which must have the same settings.
         max_time: seconds after which no further image is started. Tables of an incomplete audit contain bounds.
         device: where to run; None: where the model is. A module is moved to the device.
-        progress: receives the progress.
+        progress: True shows a progress bar; or a listener.
         distributed: where `torch.distributed` is initialised, all processes must call this function with the same
             arguments, share the images, and receive the outcomes of one process, bit for bit. False: this process only.
         **options: optional keyword arguments (`classwise.auditing.plan.AuditOptions`):
@@ -106,9 +107,9 @@ def audit(
             options = with_saved_batch_size(options, folder)
         ready = prepare(model, data, suite, threat, group=group, device=device, **options)
         _check_sampled(ready)
-        listener = progress if progress is not None and processes.is_main else NullProgress()
-        execution = Execution(ready, folder, processes, listener, limit)
-        return execution.run(resume=resume, group=group_name(group), training_attack=training_attack_of(model))
+        with listening(progress, active=processes.is_main) as listener:
+            execution = Execution(ready, folder, processes, listener, limit)
+            return execution.run(resume=resume, group=group_name(group), training_attack=training_attack_of(model))
 
 
 def _refuse_seed_runs(model: Model) -> None:

@@ -69,7 +69,7 @@ class Comparison(RichDisplay):
             raise IncompleteError(f"{self.gaps[0]}; continue it with {how}, or allow incomplete audits")
 
     def __repr__(self) -> str:
-        worst = self.table["worst"] if self.complete else {}
+        worst: dict[Any, float] = self.table["worst"].to_dict() if self.complete else {}
         rows = [f"{name} worst {100 * worst[name]:.1f} %" if name in worst else name for name in self.names]
         return f"<Comparison {self.conditions}{'' if self.complete else ', incomplete'}: {'; '.join(rows)}>"
 

@@ -109,6 +109,15 @@ def grouping_of(images: pd.DataFrame, meta: Meta, group: str | None) -> Grouping
     return Grouping(meta.groups[group], images[group].to_numpy(dtype=np.int64))
 
 
+def named_table(frame: pd.DataFrame, class_names: Sequence[str]) -> pd.DataFrame:
+    """Add the columns ``class`` and ``predicted``, the names of the label and of the prediction."""
+    names, known = np.asarray(class_names, dtype=object), frame["prediction"].notna()
+    predicted = pd.Series(pd.NA, index=frame.index, dtype="string")
+    predicted[known] = names[frame["prediction"][known].to_numpy(dtype=np.int64)]
+    label = pd.Series(names[frame["label"].to_numpy(dtype=np.int64)], index=frame.index, dtype="string")
+    return frame.assign(**{"class": label, "predicted": predicted})
+
+
 def with_grouping(table: Table, index: IntArray, name: str, ids: ArrayLike, names: Sequence[str]) -> Table:
     """Add a column with the group of each image; ``ids`` (N,) are in the order of ``index``.
 

@@ -25,6 +25,7 @@ from classwise.auditing.audit_folder import (
     write_trace,
 )
 from classwise.auditing.guard_report import GuardReport
+from classwise.auditing.outcome_tables import named_table
 from classwise.auditing.outcomes import ALL, CLEAN, UNION, Outcomes
 from classwise.auditing.worst_class_estimate import WorstClassEstimate
 from classwise.core.display import RichDisplay
@@ -101,20 +102,14 @@ class Audit(RichDisplay):
         self.outcomes.grouping(self.group)
 
     def __repr__(self) -> str:
-        meta = self.outcomes.meta
-        over = filter(None, (meta.model, " ".join(filter(None, (meta.data, meta.split))), meta.threat))
+        meta, images = self.outcomes.meta, f"{len(self.outcomes)} images"
+        over = meta.model, " ".join(filter(None, (meta.data, meta.split))), meta.threat or "", images
         if self.complete:
-            overall, worst = self.by_attack.loc[ALL, "overall"], self.worst_class()
+            overall, worst = metrics.overall_micro(self.counts()), self.worst_class()
             result = f"accuracy under all {100 * overall:.1f} %, worst {worst.name} {100 * worst.accuracy:.1f} %"
         else:
             result = f"incomplete: {self.outcomes.unfinished} images not judged"
-        about = [
-            *over,
-            f"{len(self.outcomes)} images",
-            ", ".join(self.attacks),
-            result,
-            f"{len(self.warnings)} warnings",
-        ]
+        about = [*filter(None, over), ", ".join(self.attacks), result, f"{len(self.warnings)} warnings"]
         return f"<Audit {self.name!r}: {'; '.join(about)}>"
 
     @property
@@ -266,15 +261,8 @@ class Audit(RichDisplay):
         )
 
     def to_pandas(self) -> pd.DataFrame:
-        """The outcomes with names: a row for each image and attack, `Outcomes.frame` with ``class`` and ``predicted``.
-
-        The accuracies by class are `by_class`.
-        """
-        names, frame = np.asarray(self.outcomes.class_names, dtype=object), self.outcomes.frame
-        known = frame["prediction"].notna()
-        predicted = pd.Series(pd.NA, index=frame.index, dtype="string")
-        predicted[known] = names[frame["prediction"][known].to_numpy(dtype=np.int64)]
-        return frame.assign(**{"class": pd.Series(names[frame["label"]], dtype="string"), "predicted": predicted})
+        """The outcomes with names: a row for each image and attack, with the columns ``class`` and ``predicted``."""
+        return named_table(self.outcomes.frame, self.outcomes.class_names)
 
     def confusion(self, name: str = ALL) -> pd.DataFrame:
         """Confusion matrix under any of `names`: rows are true classes, columns predicted ones, values are images.

@@ -19,6 +19,7 @@ from classwise.auditing.result import Audit
 from classwise.auditing.suite import Attacks
 from classwise.core.errors import ClasswiseError
 from classwise.core.progress import Progress
+from classwise.core.progress_display import listening
 from classwise.core.threat import Threat
 from classwise.training.folder import Run, runs_in
 
@@ -57,7 +58,7 @@ def audit_seeds(
     resume: bool = False,
     max_time: float | None = None,
     device: str | torch.device | None = None,
-    progress: Progress | None = None,
+    progress: Progress | bool | None = None,
     distributed: bool = True,
     **options: Unpack[AuditOptions],
 ) -> dict[int, Audit]:
@@ -74,7 +75,7 @@ def audit_seeds(
         resume: continue interrupted audits, load finished ones, and run the missing ones.
         max_time: seconds for all seeds together; seeds that do not start in time have no audit.
         device: where to run.
-        progress: receives the progress.
+        progress: as of `classwise.audit`.
         distributed: whether to share the images among processes.
         **options: as of `classwise.audit`; ``seed`` is that of the attacks.
 
@@ -103,26 +104,26 @@ def audit_seeds(
         _check_new(folders.values())
     started = time.monotonic()
     audits: dict[int, Audit] = {}
-    for run in runs:
-        remaining = None if max_time is None else max_time - (time.monotonic() - started)
-        if remaining is not None and remaining <= 0:
-            break
-        if progress is not None:
-            progress.log(f"seed {run.recipe.seed}: {run.path}")
-        audits[run.recipe.seed] = audit(
-            run.path,
-            data,
-            threat,
-            attacks,
-            group=group,
-            out=folders[run.recipe.seed],
-            resume=resume,
-            max_time=remaining,
-            device=device,
-            progress=progress,
-            distributed=distributed,
-            **options,
-        )
+    with listening(progress) as listener:
+        for run in runs:
+            remaining = None if max_time is None else max_time - (time.monotonic() - started)
+            if remaining is not None and remaining <= 0:
+                break
+            listener.log(f"seed {run.recipe.seed}: {run.path}")
+            audits[run.recipe.seed] = audit(
+                run.path,
+                data,
+                threat,
+                attacks,
+                group=group,
+                out=folders[run.recipe.seed],
+                resume=resume,
+                max_time=remaining,
+                device=device,
+                progress=listener,
+                distributed=distributed,
+                **options,
+            )
     return audits
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from classwise.cli import console
+from classwise.cli.builds import BuildOptions
 from classwise.cli.exit_status import ExitStatus
 from classwise.cli.inputs import AttackSelection, DataSource, ModelSource, threat_of
 from classwise.cli.options import (
@@ -31,18 +32,19 @@ from classwise.cli.options import (
 )
 from classwise.cli.seeds import audit_all_seeds, refuse_for_seeds
 from classwise.cli.tables import audit_facts, show_audit
-from classwise.core.errors import ClasswiseError, IncompleteError, unknown
+from classwise.cli.trackers import TrackerOptions
+from classwise.core.errors import ClasswiseError, IncompleteError
 
 if TYPE_CHECKING:
     from torch import nn
 
     from classwise.auditing.result import Audit
-    from classwise.auditing.suite import Suite
     from classwise.auditing.thresholds import Threshold
     from classwise.core.threat import Threat as Ball
     from classwise.data.images import Images
     from classwise.data.stream import Stream
     from classwise.training.folder import Run
+    from classwise.training.loggers.base import Logger
 
 
 @dataclass(frozen=True)
@@ -87,6 +89,8 @@ def audit(
     data: DataSource,
     attacks: AttackSelection,
     rows: RowOptions,
+    build: BuildOptions,
+    trackers: TrackerOptions,
     *,
     threat: Threat = None,
     out: Annotated[
@@ -94,17 +98,6 @@ def audit(
     ] = None,
     resume: Resume = False,
     html: Page = None,
-    fail_if: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--fail-if",
-            metavar="CONDITION",
-            help="Exit with 1 if the condition is true (for several seeds: for any), such as 'worst(all) < 0.2' or "
-            "'mcd(pgd) > 20%'; with 3 if it depends on images not evaluated. May be repeated. Measures: overall, "
-            "macro, worst, worst20, cv, mcd, nrr, hmw, overall.low, overall.high, worst.low, worst.high and "
-            "worst.split, the last five written as worst(all).low.",
-        ),
-    ] = None,
     guards: Guards = "auto",
     max_time: MaxTime = None,
     estimate: Estimate = False,
@@ -117,6 +110,7 @@ def audit(
         classwise audit runs/cfa
         classwise audit resnet18 --weights model.pt --data photos/ --threat Linf:4/255 --html page.html
         classwise audit mypackage.nets:build --weights w.pt --data cifar10 --fail-if 'worst(all) < 0.2'
+        classwise audit runs/cfa --fail-if 'cat(all) < 0.1' --junit audit.xml --sarif audit.sarif
         classwise audit runs/cfa --attack autoattack --settle 0.5       an estimate, for a fraction of the passes
         classwise audit runs/cfa-seeds --resume             every run of classwise train --seeds
         torchrun --nproc-per-node 4 -m classwise audit runs/cfa --device cuda
@@ -125,19 +119,21 @@ def audit(
     from classwise.core.distributed import launched, local_device
 
     # Options are validated before the model and the images are loaded.
-    thresholds = _thresholds(fail_if, parse_attacks(attacks.suite, norm_of(threat_of(threat, None))))
+    thresholds = build.thresholds(parse_attacks(attacks.suite, norm_of(threat_of(threat, None))))
     settings = _settings(attacks, rows, guards)
     limits = {"resume": resume, "save": tuple(rows.save or ()), "max_time": seconds(max_time), "group": rows.group}
     page = new_file(html, "--html")
     refuse_json(json, page)
     seeds = model.seed_runs()
     if seeds:
-        refuse_for_seeds(model, html=html, estimate=estimate, settle=rows.settle)
+        given = {**vars(trackers), "junit": build.junit, "sarif": build.sarif}
+        refuse_for_seeds(model, html=html, estimate=estimate, settle=rows.settle, **given)
     run = seeds[0] if seeds else model.run(needed=data.data is None)
     ball = threat_of(threat, run)
     with launched() as processes:
         settings["device"] = check_device(local_device(attacks.device))
         images = data.open(run, attacks.seed)
+        _check_classes(thresholds, images, rows.group)
         if seeds:
             settings |= limits | {"out": out, "name": f"{images.name}-{images.split}"}
             audit_all_seeds(seeds, images, ball, attacks.suite, thresholds, settings, json=json)
@@ -153,6 +149,10 @@ def audit(
         page = page or folder / "page.html"
         if processes.is_main:  # before a process exits, since torchrun then stops the others
             _write_page(result, page, run, thresholds)
+            build.write(result, thresholds, page)
+            with trackers.logging() as logger:
+                if logger is not None:
+                    _log(result, logger, page)
     if processes.is_main:
         _conclude(result, thresholds, folder, page, json=json)
 
@@ -246,18 +246,22 @@ def _decided(thresholds: dict[str, Threshold]) -> AbstractContextManager[None]:
     return console.status_decided() if thresholds else contextlib.nullcontext()
 
 
-def _thresholds(texts: list[str] | None, suite: Suite) -> dict[str, Threshold]:
-    """Parse the thresholds, by their text; each must name an attack of the suite."""
-    from classwise.auditing.outcomes import ALL, BEST, CLEAN, UNION
-    from classwise.auditing.thresholds import Threshold
+def _check_classes(thresholds: dict[str, Threshold], images: Images | Stream, group: str | None) -> None:
+    """Check the classes in conditions before any attack; those of other groupings are checked after the audit.
 
-    families = [f"{family}-{kind}" for family in suite.families for kind in (BEST, UNION)]
-    known = [CLEAN, *suite.attacks, *families, ALL]
-    thresholds = {text: Threshold.parse(text) for text in texts or ()}
-    for text, threshold in thresholds.items():
-        if threshold.attack not in known:
-            raise unknown(f"attack in condition {text!r}:", threshold.attack, known)
-    return thresholds
+    Raises:
+        ClasswiseError: if there is no such class.
+    """
+    names = images.class_names
+    if group is None and names is not None:
+        for threshold in thresholds.values():
+            threshold.check_group(names)
+
+
+def _log(result: Audit, logger: Logger, page: Path) -> None:
+    from classwise.reporting.tracking import log_audit
+
+    log_audit(result, logger, page)
 
 
 def _estimate(

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from classwise.cli import console
-from classwise.cli.options import Json, new_file, printing_beside, refuse_json
+from classwise.cli.exit_status import ExitStatus
+from classwise.cli.options import Json, grouped, new_file, new_folder, printing_beside, refuse_json
+from classwise.cli.report import ExportOptions
+from classwise.core.destinations import is_stdout
 from classwise.core.errors import ClasswiseError
 
 if TYPE_CHECKING:
+    from classwise.auditing.change_thresholds import ChangeThreshold
     from classwise.auditing.compare import Comparison, Crossing, Pair
 
 COLUMNS = (
@@ -31,7 +36,32 @@ COLUMNS = (
 )
 
 
+@dataclass(frozen=True)
+class ComparisonOptions:
+    """What is compared."""
+
+    attack: Annotated[str, typer.Option("--attack", help="Compare under this attack instead of all attacks.")] = "all"
+    group: Annotated[
+        str | None, typer.Option("--group", metavar="COLUMN", help="Group by this column instead of the class.")
+    ] = None
+    across: Annotated[
+        str | None,
+        typer.Option(
+            "--across",
+            metavar="threat|attacks",
+            help="Show results at each value of this field, without tests.",
+        ),
+    ] = None
+    allow_incomplete: Annotated[
+        bool,
+        typer.Option("--allow-incomplete", help="Show bounds for incomplete audits, without tests."),
+    ] = False
+
+
+@grouped
 def compare(
+    chosen: ComparisonOptions,
+    exported: ExportOptions,
     sources: Annotated[
         list[str],
         typer.Argument(
@@ -40,23 +70,16 @@ def compare(
             "with the first.",
         ),
     ],
-    attack: Annotated[str, typer.Option("--attack", help="Compare under this attack instead of all attacks.")] = "all",
-    group: Annotated[
-        str | None, typer.Option("--group", metavar="COLUMN", help="Group by this column instead of the class.")
-    ] = None,
-    across: Annotated[
-        str | None,
+    out: Annotated[Path | None, typer.Option("--out", metavar="FILE", help="Also write a page; - is stdout.")] = None,
+    fail_if: Annotated[
+        list[str] | None,
         typer.Option(
-            "--across",
-            metavar="threat|attacks",
-            help="Show results at each value of this field, without tests.",
+            "--fail-if",
+            metavar="CONDITION",
+            help="Exit with 1 if a method's change against the first is such, as in 'worst(all) < -0.02', "
+            "'overall(all).high < 0' (an end of its interval) or of one class 'truck(all) < -5%'. May be repeated.",
         ),
     ] = None,
-    allow_incomplete: Annotated[
-        bool,
-        typer.Option("--allow-incomplete", help="Show bounds for incomplete audits, without tests."),
-    ] = False,
-    out: Annotated[Path | None, typer.Option("--out", metavar="FILE", help="Also write a page; - is stdout.")] = None,
     json: Json = False,
 ) -> None:
     """Compare audits of the same images, with intervals.
@@ -70,31 +93,93 @@ def compare(
         classwise compare runs/at runs/cfa --out compare.html
         classwise compare at=runs/at cfa=runs/cfa ours=audits/ours --attack pgd
         classwise compare audits/at-2 audits/at-4 audits/at-8 --across threat --out curve.html
+        classwise compare runs/main runs/new --fail-if 'worst(all) < -0.02' --export csv,tex --files tables
     """  # noqa: D301  # \b keeps the lines of the example apart
     from classwise.auditing.compare import compare as compare_audits
 
     page = new_file(out, "--out")
     refuse_json(json, page)
+    thresholds = _thresholds(fail_if, exported, chosen.across)
     comparison: Comparison | Crossing = compare_audits(
         _methods(sources),
-        attack=attack,
-        group=group,
-        across=across,
-        allow_incomplete=allow_incomplete,
+        **vars(chosen),
     )
     for gap in getattr(comparison, "gaps", ()):
         console.echo(f"warning: {gap}", err=True)
+    failed = _failed(comparison, thresholds)
+    files = _export(comparison, exported, page)
     with printing_beside(page):
         if page is not None:
             from classwise.reporting import report
 
             report(comparison, page)
         if json:
-            console.show_json(comparison_facts(comparison))
-            return
-        show_comparison(comparison)
-        if page is not None:
-            console.echo(f"page: {page}")
+            held = {"fail_if": {text: list(changes) for text, changes in failed.items()}} if thresholds else {}
+            console.show_json(comparison_facts(comparison) | held)
+        else:
+            show_comparison(comparison)
+            for line in ([] if page is None else [f"page: {page}"]) + [f"file: {path}" for path in files]:
+                console.echo(line)
+    for text, changes in failed.items():
+        for name, change in changes.items():
+            console.echo(f"failed: {text} ({name}: {change:+.4g})", err=True)
+    if any(failed.values()):
+        raise typer.Exit(ExitStatus.THRESHOLD_FAILED)
+
+
+def _thresholds(texts: list[str] | None, exported: ExportOptions, across: str | None) -> dict[str, ChangeThreshold]:
+    """Parse the conditions, by their text, and check the options before any file is read.
+
+    Raises:
+        ClasswiseError: for a malformed condition, an unknown format, or ``--across`` with conditions or exports.
+    """
+    from classwise.auditing.change_thresholds import ChangeThreshold
+
+    given = {"--fail-if": texts, "--export": exported.export}
+    for option, value in given.items():
+        if value and across is not None:
+            raise ClasswiseError(f"{option} requires a comparison with the first method; omit --across {across}")
+    return {text: ChangeThreshold.parse(text) for text in texts or ()}
+
+
+def _failed(comparison: Comparison | Crossing, thresholds: dict[str, ChangeThreshold]) -> dict[str, dict[str, float]]:
+    """The changes that meet each condition, by the method's name.
+
+    Raises:
+        IncompleteError: if an audit is incomplete.
+        ClasswiseError: for an unknown class or another attack, or if there is no second method.
+    """
+    from classwise.auditing.compare import Comparison
+
+    if not thresholds:
+        return {}
+    assert isinstance(comparison, Comparison)
+    others = comparison.names[1:]
+    if not others:
+        raise ClasswiseError("--fail-if compares with the first method; give at least two methods")
+    return {
+        text: {name: threshold.value(comparison, name) for name in others if threshold.holds(comparison, name)}
+        for text, threshold in thresholds.items()
+    }
+
+
+def _export(comparison: Comparison | Crossing, exported: ExportOptions, page: Path | None) -> list[Path]:
+    """Write tables and figures, if requested.
+
+    Raises:
+        IncompleteError: if an audit is incomplete.
+        ClasswiseError: for an unknown format, or if a file cannot be written.
+    """
+    from classwise.auditing.compare import Comparison
+
+    if exported.export is None:
+        return []
+    from classwise.reporting import export_comparison
+
+    assert isinstance(comparison, Comparison)
+    beside = Path() if page is None or is_stdout(page) else page.parent
+    place = new_folder(exported.files or beside / "files")
+    return export_comparison(comparison, place, exported.formats, raw_csv=exported.raw_csv)
 
 
 def _methods(sources: list[str]) -> list[str | Path] | dict[str, list[str | Path]]:

@@ -1,4 +1,4 @@
-"""Output of the commands: tables, JSON and progress, for terminals and for logs."""
+"""Output of the commands: tables and JSON; progress is that of `classwise.core.progress_display`."""
 
 from __future__ import annotations
 
@@ -7,101 +7,17 @@ import json
 import math
 import os
 import sys
-import time
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import Any, TextIO
 
 import typer
 
 from classwise.core import interruption
 from classwise.core.errors import printable
-from classwise.core.progress import Progress
+from classwise.core.progress_display import Bar, Lines, discard, duration, print_error
+from classwise.core.progress_display import progress_display as progress
 
-if TYPE_CHECKING:
-    from rich.progress import Progress as Bars
-    from rich.progress import TaskID
-
-SECONDS_BETWEEN_LINES = 30.0
-"""Seconds between progress lines in a log."""
-
-
-@contextlib.contextmanager
-def progress() -> Iterator[Progress]:
-    """A progress listener on stderr: a bar on a terminal, plain lines elsewhere."""
-    if not sys.stderr.isatty():
-        yield Lines()
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
-    from rich.progress import Progress as Bars
-
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
-    left = (TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn())
-    with Bars(*columns, *left, console=Console(stderr=True), transient=True) as bars:
-        yield Bar(bars)
-
-
-class Bar:
-    """A progress bar on a terminal."""
-
-    def __init__(self, bars: Bars) -> None:
-        self._bars = bars
-        self._task: TaskID | None = None
-        self._fresh = True
-
-    def start(self, task: str, total: int) -> None:
-        """Start a new bar."""
-        if self._task is not None:
-            self._bars.remove_task(self._task)
-        self._task = self._bars.add_task(task, total=total)
-        self._fresh = True
-
-    def advance(self, amount: int) -> None:
-        """Advance the bar; units done before a resume do not count for the speed."""
-        if self._task is None:
-            return
-        if self._fresh:
-            self._bars.reset(self._task, completed=amount)
-            self._fresh = False
-        else:
-            self._bars.advance(self._task, amount)
-
-    def log(self, line: str) -> None:
-        """Print the line above the bar."""
-        self._bars.console.print(line, highlight=False, markup=False)
-
-
-class Lines:
-    """Progress lines with the time of day, for logs."""
-
-    def __init__(self) -> None:
-        self._task, self._total, self._done = "", 0, 0
-        self._first: tuple[float, int] | None = None
-        self._reported = 0.0
-
-    def start(self, task: str, total: int) -> None:
-        """Log the start of a task."""
-        self._task, self._total, self._done, self._first = task, total, 0, None
-        self._reported = time.monotonic()
-        self.log(f"{task}: {total:,} to do")
-
-    def advance(self, amount: int) -> None:
-        """Log the progress at intervals."""
-        self._done += amount
-        now = time.monotonic()
-        if self._first is None:  # what a resumed task begins with says nothing about speed
-            self._first = (now, self._done)
-        if now - self._reported < SECONDS_BETWEEN_LINES:
-            return
-        self._reported = now
-        since, before = self._first
-        left = (self._total - self._done) * (now - since) / max(self._done - before, 1)
-        share = self._done / max(self._total, 1)
-        self.log(f"{self._task}: {self._done:,} of {self._total:,} ({share:.0%}), {duration(left)} left")
-
-    def log(self, line: str) -> None:
-        """Print the line with the time of day."""
-        print_error(f"{time.strftime('%H:%M:%S')} {line}")
+__all__ = ["Bar", "Lines", "discard", "duration", "print_error", "progress"]
 
 
 def open_streams() -> None:
@@ -116,27 +32,12 @@ def open_streams() -> None:
             setattr(sys, name, stream)
 
 
-def print_error(line: str) -> None:
-    """Print a line on stderr; a closed pipe is not an error."""
-    try:
-        print(line, file=sys.stderr, flush=True)
-    except OSError:
-        discard(sys.stderr)
-
-
 def flush_or_discard(stream: TextIO) -> None:
     """Flush a stream; if its reader is gone, discard the buffer, so that the interpreter does not retry at exit."""
     try:
         stream.flush()
     except OSError:
         discard(stream)
-
-
-def discard(stream: TextIO) -> None:
-    """Redirect a stream to the null device and discard its buffer."""
-    descriptor = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(descriptor, stream.fileno())
-    os.close(descriptor)
 
 
 @contextlib.contextmanager
@@ -158,14 +59,6 @@ def status_decided() -> Iterator[None]:
         sys.stdout.flush()
     except BrokenPipeError:
         discard(sys.stdout)
-
-
-def duration(seconds: float) -> str:
-    """A rounded duration: ``about 40 s``, ``about 12 min``, ``about 3 h 20 min``."""
-    if seconds < 90:
-        return f"about {math.ceil(seconds)} s"
-    minutes = round(seconds / 60)
-    return f"about {minutes} min" if minutes < 90 else f"about {minutes // 60} h {minutes % 60} min"
 
 
 def echo(line: str, *, err: bool = False) -> None:

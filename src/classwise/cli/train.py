@@ -21,20 +21,23 @@ from classwise.cli.options import (
     Resume,
     Root,
     check_device,
+    grouped,
     integers,
     pairs,
 )
+from classwise.cli.trackers import TrackerOptions
 from classwise.core.errors import ClasswiseError
 
 if TYPE_CHECKING:
-    from classwise.core.progress import Progress
     from classwise.training.finite_checks import OnNan
     from classwise.training.folder import Run
     from classwise.training.recipe import Recipe
 
 
+@grouped
 def train(
     recipe: Annotated[str, typer.Argument(help="A recipe's name (see classwise recipes) or a YAML file.")],
+    trackers: TrackerOptions,
     out: Annotated[
         Path | None,
         typer.Option("--out", metavar="DIR", help="The run folder, with --seeds the parent folder. [runs/RECIPE]"),
@@ -53,10 +56,6 @@ def train(
         str,
         typer.Option("--on-nan", metavar="stop|continue", help="Action if the loss or the weights are not finite."),
     ] = "stop",
-    tensorboard: Annotated[
-        Path | None,
-        typer.Option("--tensorboard", metavar="DIR", help="Also write metrics of each epoch for TensorBoard."),
-    ] = None,
     device: Device = "cpu",
     json: Json = False,
 ) -> None:
@@ -99,7 +98,9 @@ def train(
             _estimate(plan, len(folders), device, json)
             return
         with console.resumable("continue with --resume"):
-            runs = _train_all(plan, folders, resume, device, policy, tensorboard if processes.is_main else None)
+            runs = _train_all(
+                plan, folders, resume, device, policy, trackers if processes.is_main else TrackerOptions()
+            )
     if not processes.is_main:
         return
     if json:
@@ -127,7 +128,7 @@ def _change(wanted: dict[str, Any], option: str, field: str, value: str | int | 
 
 
 def _train_all(
-    plan: Recipe, folders: dict[int, Path], resume: bool, device: str, on_nan: OnNan, board: Path | None = None
+    plan: Recipe, folders: dict[int, Path], resume: bool, device: str, on_nan: OnNan, trackers: TrackerOptions
 ) -> list[Run]:
     from classwise.training.train import train as train_one
 
@@ -137,15 +138,9 @@ def _train_all(
             if len(folders) > 1:
                 listener.log(f"seed {seed}: {folder}")
             changed = {"seed": seed}
-            with contextlib.ExitStack() as stack:
-                reported: Progress = listener
-                if board is not None:
-                    from classwise.training.tensorboard import TensorBoard
-
-                    place = board / f"seed-{seed}" if len(folders) > 1 else board
-                    reported = stack.enter_context(TensorBoard(place, listener))
-                settings: dict[str, Any] = {"resume": resume, "device": device, "on_nan": on_nan}
-                runs.append(train_one(plan, out=folder, progress=reported, overrides=changed, **settings))
+            settings: dict[str, Any] = {"resume": resume, "device": device, "on_nan": on_nan}
+            with trackers.logging(listener, f"seed-{seed}" if len(folders) > 1 else "") as logger:
+                runs.append(train_one(plan, out=folder, progress=logger or listener, overrides=changed, **settings))
     return runs
 
 

@@ -1,9 +1,8 @@
-"""Progress of long work: the interfaces of listeners that display or log it."""
+"""Progress of long work: the interface of listeners that display or log it."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Protocol, runtime_checkable
+from typing import Protocol
 
 
 class Progress(Protocol):
@@ -17,14 +16,6 @@ class Progress(Protocol):
 
     def log(self, line: str) -> None:
         """Log a line."""
-
-
-@runtime_checkable
-class MetricsListener(Protocol):
-    """A listener that also receives the metrics of each epoch of a training."""
-
-    def log_metrics(self, epoch: int, values: Mapping[str, float]) -> None:
-        """Log the metrics of an epoch (counted from 0) by name, such as ``valid/robust/cat``."""
 
 
 class NullProgress:

@@ -11,8 +11,9 @@ from classwise.reporting import two_phase
 from classwise.reporting.audit_summary import AuditSummary
 from classwise.reporting.comparison_tables import class_dots
 from classwise.reporting.escape import markup_text
+from classwise.reporting.figures.radii import radius_curves
 from classwise.reporting.incomplete import BOUNDS_NOTE, bounds_drawing
-from classwise.reporting.pages.curve import curve_headline, radius_curves
+from classwise.reporting.pages.curve import curve_headline
 from classwise.reporting.sentences import headline
 from classwise.reporting.svg import Drawing
 from classwise.reporting.untested import bounds_reason

@@ -15,7 +15,8 @@ from classwise.core.distributed import ProcessGroup, process_group
 from classwise.core.errors import ClasswiseError
 from classwise.core.ownership import owned
 from classwise.core.precision import check_device
-from classwise.core.progress import NullProgress, Progress
+from classwise.core.progress import Progress
+from classwise.core.progress_display import listening
 from classwise.core.rng import generators_restored
 from classwise.core.storage import remove_stale_temporaries
 from classwise.data import Images
@@ -45,7 +46,7 @@ def train(
     budget: str | None = None,
     resume: bool = False,
     device: str = "cpu",
-    progress: Progress | None = None,
+    progress: Progress | bool | None = None,
     overrides: Mapping[str, Any] | None = None,
     unlabelled: Images | None = None,
     distributed: bool = True,
@@ -66,7 +67,8 @@ def train(
         budget: one of the recipe's budgets, such as ``"short"`` (at most 30 epochs); None for the full recipe.
         resume: continue the run in the folder; its recipe must be the same.
         device: the device to train on, such as ``"cuda"``.
-        progress: receives progress and log lines.
+        progress: True shows a progress bar and log lines; or a listener, such as a logger of
+            `classwise.training.loggers`.
         overrides: values by dotted recipe field, such as ``{"optimizer.lr": 0.05}``; applied after the budget.
         unlabelled: images to use instead of the recipe's ``data.unlabelled``.
         distributed: whether to use the processes of `torch.distributed`, if initialised.
@@ -100,8 +102,10 @@ def train(
         raise ClasswiseError(f"data must be a name, a path or Images (see cw.Images), not {type(data).__name__}")
     if data is not None:
         all_overrides["data.name"] = data.name if isinstance(data, Images) else data
-    with process_group(distributed=distributed) as processes:
-        listener = progress if progress is not None and processes.is_main else NullProgress()
+    with (
+        process_group(distributed=distributed) as processes,
+        listening(progress, active=processes.is_main) as listener,
+    ):
         complete = Recipe.read(recipe, all_overrides, budget=budget)
         check_device(device)
         parse_on_nan(on_nan)

@@ -18,7 +18,7 @@ from classwise.core.background import BackgroundWriter
 from classwise.core.distributed import ProcessGroup
 from classwise.core.errors import ClasswiseError, unknown
 from classwise.core.graphs import FEWEST_STEPS, refusal
-from classwise.core.progress import MetricsListener, Progress
+from classwise.core.progress import Progress
 from classwise.core.rng import CounterRNG, seed_generators
 from classwise.data import Images
 from classwise.training.averaging import Average
@@ -28,6 +28,7 @@ from classwise.training.finite_checks import FiniteLossCheck, OnNan, all_finite,
 from classwise.training.folder import Run, Which, epoch_weights
 from classwise.training.graphed_step import GraphedStep, unsuitable
 from classwise.training.history import History, epoch_line
+from classwise.training.loggers.base import Logger
 from classwise.training.recipe import Recipe
 from classwise.training.schedules.base import Classes, ClassSchedule
 from classwise.training.selection import WithinError
@@ -125,6 +126,8 @@ class Trainer:
     def _fit(self) -> None:
         self._start()
         state, steps = self.state, self.batches.steps
+        if isinstance(self.progress, Logger):
+            self.progress.log_recipe(self.run.path, self.recipe.yaml())
         self.progress.start("training", self.recipe.epochs * steps)
         self.progress.advance(state.epoch * steps + state.step)
         saved = time.monotonic()
@@ -346,7 +349,7 @@ class Trainer:
         history.write()
         line = epoch_line(epoch, self.recipe.epochs, splits, self.classes.names, average.event, seconds)
         self.progress.log(line)
-        if isinstance(self.progress, MetricsListener):
+        if isinstance(self.progress, Logger):
             learning_rate = {"learning rate": float(self.optimizer.param_groups[0]["lr"])}
             self.progress.log_metrics(epoch, learning_rate | history.scalars(epoch))
 

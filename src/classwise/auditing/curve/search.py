@@ -28,7 +28,8 @@ from classwise.core import interruption
 from classwise.core.distributed import process_group
 from classwise.core.environment import environment
 from classwise.core.errors import ClasswiseError
-from classwise.core.progress import NullProgress, Progress
+from classwise.core.progress import Progress
+from classwise.core.progress_display import listening
 from classwise.core.threat import Norm, Threat
 from classwise.data.stream import as_data
 
@@ -50,7 +51,7 @@ def robustness_curve(
     out: str | Path | None = None,
     resume: bool = False,
     device: str | torch.device | None = None,
-    progress: Progress | None = None,
+    progress: Progress | bool | None = None,
     distributed: bool = True,
     **options: Unpack[AttackOptions],
 ) -> Curve:
@@ -66,7 +67,7 @@ def robustness_curve(
         out: a folder for the curve; each finished round of the search is written into it.
         resume: continue the search in ``out``, or load it if it has finished; it must have the same settings.
         device: where to run; None: where the model is.
-        progress: receives the progress of the search.
+        progress: True shows a progress bar; or a listener.
         distributed: share the images among the processes of `torch.distributed`, as in `audit`.
         **options: ``precision`` of the gradients, ``batch_size`` and ``seed`` of the attacks, as of `audit`.
 
@@ -91,7 +92,7 @@ def robustness_curve(
         chosen_arithmetic(options),
         contextlib.ExitStack() as stack,
     ):
-        listener = progress if progress is not None and processes.is_main else NullProgress()
+        listener = stack.enter_context(listening(progress, active=processes.is_main))
         source = as_data(data)
         ball = Threat(norm, USUAL_TIMES * usual_radius(source, norm) if highest is None else highest)
         suite = parse_attacks(attacks, norm)

@@ -24,7 +24,8 @@ from classwise.auditing.worst_class.result import WorstClass
 from classwise.auditing.worst_class.rounds import Rounds
 from classwise.core import interruption
 from classwise.core.errors import ClasswiseError
-from classwise.core.progress import NullProgress, Progress
+from classwise.core.progress import Progress
+from classwise.core.progress_display import listening
 from classwise.core.threat import Threat
 from classwise.stats.best_arm import BestArmSearch, Rules, default_sample_size, default_tolerance
 from classwise.stats.intervals import alpha_of
@@ -48,7 +49,7 @@ def find_worst_class(
     out: str | Path | None = None,
     resume: bool = False,
     device: str | torch.device | None = None,
-    progress: Progress | None = None,
+    progress: Progress | bool | None = None,
     **options: Unpack[AttackOptions],
 ) -> WorstClass:
     """Find the worst class by racing (best-arm identification), without running every attack on every image.
@@ -69,7 +70,7 @@ def find_worst_class(
         out: a folder for the search; the first pass is written into it every `SAVE_SECONDS`, and each finished round.
         resume: continue the search in ``out``, or load it if it has finished; it must have the same settings.
         device: where to run; None: where the model is.
-        progress: receives the progress of the search.
+        progress: True shows a progress bar; or a listener.
         **options: ``precision`` of the gradients, ``batch_size``, and ``seed`` of the attacks and of the order in
             which survivors are sampled, as of `audit`.
 
@@ -98,7 +99,7 @@ def find_worst_class(
         require_applicable(ready.plan.suite, suite, ready.no_gradient)
         identity = settings_of(ready.plan, ready.meta) | chosen
         saved = SavedSearch(None) if out is None else claimed(Path(out), identity, stack, resume=resume)
-        search = Rounds(ready, progress or NullProgress(), saved)
+        search = Rounds(ready, stack.enter_context(listening(progress)), saved)
         race, counts, rounds = _run(search, chosen, deadline)
     return WorstClass(
         verdict=race.verdict(),

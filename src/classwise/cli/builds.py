@@ -1,0 +1,84 @@
+"""Options of conditions that fail a build, and of their files for build servers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from classwise.cli.options import new_file
+from classwise.core.errors import ClasswiseError, unknown
+
+if TYPE_CHECKING:
+    from classwise.auditing.result import Audit
+    from classwise.auditing.suite import Suite
+    from classwise.auditing.thresholds import Threshold
+
+
+@dataclass(frozen=True)
+class BuildOptions:
+    """Conditions that fail a build.
+
+    Raises:
+        ClasswiseError: for a file without a condition, or a file that cannot be written.
+    """
+
+    fail_if: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--fail-if",
+            metavar="CONDITION",
+            help="Exit with 1 if the condition is true (for several seeds: for any), such as 'worst(all) < 0.2' or "
+            "'mcd(pgd) > 20%', or for one class 'truck(all) < 0.1'; with 3 if it depends on images not evaluated. "
+            "May be repeated. Measures: overall, macro, worst, worst20, cv, mcd, nrr, hmw, overall.low, overall.high, "
+            "worst.low, worst.high and worst.split, the last five written as worst(all).low.",
+        ),
+    ] = None
+    junit: Annotated[
+        Path | None, typer.Option("--junit", metavar="FILE", help="Write the results of --fail-if as JUnit XML.")
+    ] = None
+    sarif: Annotated[
+        Path | None,
+        typer.Option("--sarif", metavar="FILE", help="Write failed conditions and guards' warnings as SARIF 2.1.0."),
+    ] = None
+
+    def __post_init__(self) -> None:
+        if self.junit is not None and not self.fail_if:
+            raise ClasswiseError("--junit requires --fail-if with a condition, such as --fail-if 'worst(all) < 0.2'")
+        for option, file in (("--junit", self.junit), ("--sarif", self.sarif)):
+            new_file(file, option)
+
+    def thresholds(self, suite: Suite) -> dict[str, Threshold]:
+        """Parse the conditions, by their text.
+
+        Raises:
+            ClasswiseError: if one is malformed, or names an attack that is not in the suite.
+        """
+        from classwise.auditing.outcomes import ALL, BEST, CLEAN, UNION
+        from classwise.auditing.thresholds import Threshold
+
+        families = [f"{family}-{kind}" for family in suite.families for kind in (BEST, UNION)]
+        known = [CLEAN, *suite.attacks, *families, ALL]
+        thresholds = {text: Threshold.parse(text) for text in self.fail_if or ()}
+        for text, threshold in thresholds.items():
+            if threshold.attack not in known:
+                raise unknown(f"attack in condition {text!r}:", threshold.attack, known)
+        return thresholds
+
+    def write(self, result: Audit, thresholds: dict[str, Threshold], page: Path) -> None:
+        """Write the files.
+
+        Raises:
+            ClasswiseError: if a file cannot be written.
+        """
+        if self.junit is None and self.sarif is None:
+            return
+        from classwise.reporting.builds import checks_of, write_junit, write_sarif
+
+        checks = checks_of(result, thresholds)
+        if self.junit is not None:
+            write_junit(self.junit, checks, result.name)
+        if self.sarif is not None:
+            write_sarif(self.sarif, checks, page, result.warnings)

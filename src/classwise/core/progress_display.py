@@ -1,0 +1,200 @@
+"""Display of progress: a bar on a terminal or in a notebook, lines with the time of day in a log."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import sys
+import time
+from collections.abc import Iterator
+from html import escape
+from typing import TYPE_CHECKING, Any, TextIO
+
+from classwise.core.progress import NullProgress, Progress
+
+if TYPE_CHECKING:
+    from rich.progress import Progress as Bars
+    from rich.progress import TaskID
+
+SECONDS_BETWEEN_LINES = 30.0
+"""Seconds between progress lines in a log."""
+SECONDS_BETWEEN_UPDATES = 0.2
+"""Seconds between updates of a bar in a notebook."""
+
+
+@contextlib.contextmanager
+def progress_display() -> Iterator[Progress]:
+    """A progress listener: a bar in a notebook or on a terminal (stderr), plain lines elsewhere."""
+    if _in_notebook():
+        yield NotebookBar()
+        return
+    if not sys.stderr.isatty():
+        yield Lines()
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+    from rich.progress import Progress as Bars
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+    left = (TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn())
+    with Bars(*columns, *left, console=Console(stderr=True), transient=True) as bars:
+        yield Bar(bars)
+
+
+@contextlib.contextmanager
+def listening(progress: Progress | bool | None, *, active: bool = True) -> Iterator[Progress]:
+    """The listener for an argument ``progress``.
+
+    Args:
+        progress: a listener; True: `progress_display`; None or False: none.
+        active: whether this process reports progress.
+    """
+    if not active or progress is None or progress is False:
+        yield NullProgress()
+    elif progress is True:
+        with progress_display() as listener:
+            yield listener
+    else:
+        yield progress
+
+
+def _in_notebook() -> bool:
+    """Whether the code runs in the kernel of a notebook, which IPython calls a zmq shell."""
+    ipython = sys.modules.get("IPython")
+    shell = ipython.get_ipython() if ipython is not None else None
+    return type(shell).__name__ == "ZMQInteractiveShell"
+
+
+class Bar:
+    """A progress bar on a terminal."""
+
+    def __init__(self, bars: Bars) -> None:
+        self._bars = bars
+        self._task: TaskID | None = None
+        self._fresh = True
+
+    def start(self, task: str, total: int) -> None:
+        """Start a new bar."""
+        if self._task is not None:
+            self._bars.remove_task(self._task)
+        self._task = self._bars.add_task(task, total=total)
+        self._fresh = True
+
+    def advance(self, amount: int) -> None:
+        """Advance the bar; units done before a resume do not count for the speed."""
+        if self._task is None:
+            return
+        if self._fresh:
+            self._bars.reset(self._task, completed=amount)
+            self._fresh = False
+        else:
+            self._bars.advance(self._task, amount)
+
+    def log(self, line: str) -> None:
+        """Print the line above the bar."""
+        self._bars.console.print(line, highlight=False, markup=False)
+
+
+class _Timed:
+    """Units done of a task, and an estimate of the time that is left."""
+
+    def __init__(self) -> None:
+        self._task, self._total, self._done = "", 0, 0
+        self._first: tuple[float, int] | None = None
+        self._reported = 0.0
+
+    def start(self, task: str, total: int) -> None:
+        """Start a task."""
+        self._task, self._total, self._done, self._first = task, total, 0, None
+        self._reported = time.monotonic()
+
+    def _due(self, amount: int, interval: float) -> bool:
+        """Count units as done; whether a report is due. The first units, done before a resume, have no speed."""
+        self._done += amount
+        now = time.monotonic()
+        if self._first is None:
+            self._first = (now, self._done)
+        if now - self._reported < interval:
+            return False
+        self._reported = now
+        return True
+
+    def _state(self) -> str:
+        since, before = self._first or (time.monotonic(), 0)
+        left = (self._total - self._done) * (time.monotonic() - since) / max(self._done - before, 1)
+        share = self._done / max(self._total, 1)
+        return f"{self._task}: {self._done:,} of {self._total:,} ({share:.0%}), {duration(left)} left"
+
+
+class Lines(_Timed):
+    """Progress lines with the time of day, for logs."""
+
+    def start(self, task: str, total: int) -> None:
+        """Log the start of a task."""
+        super().start(task, total)
+        self.log(f"{task}: {total:,} to do")
+
+    def advance(self, amount: int) -> None:
+        """Log the progress at intervals."""
+        if self._due(amount, SECONDS_BETWEEN_LINES):
+            self.log(self._state())
+
+    def log(self, line: str) -> None:
+        """Print the line with the time of day."""
+        print_error(f"{time.strftime('%H:%M:%S')} {line}")
+
+
+class NotebookBar(_Timed):
+    """A progress bar below the cell of a notebook; log lines are printed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._handle: Any = None
+
+    def start(self, task: str, total: int) -> None:
+        """Start a new bar in the same place."""
+        super().start(task, total)
+        self._show()
+
+    def advance(self, amount: int) -> None:
+        """Update the bar at intervals, and at the end."""
+        if self._due(amount, SECONDS_BETWEEN_UPDATES) or self._done >= self._total:
+            self._show()
+
+    def log(self, line: str) -> None:
+        """Print the line."""
+        print(line)  # the output of the cell
+
+    def _show(self) -> None:
+        from IPython.display import HTML, display
+
+        text = escape(self._state())
+        bar = HTML(f'<progress value="{self._done}" max="{max(self._total, 1)}"></progress> {text}')
+        if self._handle is None:
+            self._handle = display(bar, display_id=True)
+        else:
+            self._handle.update(bar)
+
+
+def print_error(line: str) -> None:
+    """Print a line on stderr; a closed pipe is not an error."""
+    try:
+        print(line, file=sys.stderr, flush=True)
+    except OSError:
+        discard(sys.stderr)
+
+
+def discard(stream: TextIO) -> None:
+    """Redirect a stream to the null device and discard its buffer."""
+    descriptor = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(descriptor, stream.fileno())
+    os.close(descriptor)
+
+
+def duration(seconds: float) -> str:
+    """A rounded duration: ``about 40 s``, ``about 12 min``, ``about 3 h 20 min``."""
+    if seconds < 90:
+        return f"about {math.ceil(seconds)} s"
+    minutes = round(seconds / 60)
+    return f"about {minutes} min" if minutes < 90 else f"about {minutes // 60} h {minutes % 60} min"

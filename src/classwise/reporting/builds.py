@@ -1,0 +1,172 @@
+"""Results of conditions for build servers: JUnit XML and SARIF 2.1.0."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+from xml.etree import ElementTree as ET
+
+from classwise.auditing.result import Audit, AuditWarning
+from classwise.auditing.thresholds import ACCURACY, Threshold
+from classwise.core.storage import write_text
+from classwise.core.version import __version__
+from classwise.reporting.escape import visible
+
+Status = Literal["passed", "failed", "undecided"]
+SARIF_VERSION = "2.1.0"
+SARIF_SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
+CONDITION, UNDECIDED = "fail-if", "undecided"
+"""Rule ids of SARIF for conditions that are met, and for those that depend on images not evaluated."""
+
+
+@dataclass(frozen=True)
+class Check:
+    """The result of a condition, or of one class of it.
+
+    Attributes:
+        name: the condition; for one class with its name.
+        status: ``failed`` if the condition is met.
+        message: the measured value, in one sentence.
+    """
+
+    name: str
+    status: Status
+    message: str
+
+
+def checks_of(audit: Audit, thresholds: Mapping[str, Threshold]) -> list[Check]:
+    """Decide each condition; a lower limit on the worst class is decided for each class with images.
+
+    Args:
+        audit: the audit.
+        thresholds: the conditions by their text.
+
+    Raises:
+        ClasswiseError: see `Threshold.bounds`.
+    """
+    checks = []
+    for text, threshold in thresholds.items():
+        if threshold.measure != "worst" or threshold.comparison not in ("<", "<="):
+            checks.append(_check(audit, text, threshold))
+            continue
+        counts = audit.bounds(threshold.attack).count
+        for name, count in zip(audit.group_names, counts, strict=True):
+            if count:
+                of_class = Threshold(ACCURACY, threshold.attack, threshold.comparison, threshold.limit, name)
+                checks.append(_check(audit, f"{text}: {name}", of_class))
+    return checks
+
+
+def _check(audit: Audit, name: str, threshold: Threshold) -> Check:
+    low, high = threshold.bounds(audit)
+    decided = threshold.decide(audit)
+    status: Status = "undecided" if decided is None else "failed" if decided else "passed"
+    if low == high:
+        value = f"is {low:.4g}"
+    else:
+        value = "depends on images not evaluated" + ("" if math.isnan(low) else f": {low:.4g} to {high:.4g}")
+    subject = threshold.measure if threshold.group is None else f"{threshold.measure} of {threshold.group}"
+    limit = f"the build fails if it is {threshold.comparison} {threshold.limit:.4g}"
+    return Check(name, status, f"{subject} under {threshold.attack} {value}; {limit}")
+
+
+def write_junit(path: str | os.PathLike[str], checks: Iterable[Check], name: str) -> None:
+    """Write checks as JUnit XML, a test case each: undecided ones are errors.
+
+    Args:
+        path: the file.
+        checks: the checks.
+        name: name of the test suite, such as that of the audit.
+
+    Raises:
+        ClasswiseError: if the file cannot be written.
+    """
+    cases = list(checks)
+    counts = {
+        "tests": str(len(cases)),
+        "failures": str(sum(case.status == "failed" for case in cases)),
+        "errors": str(sum(case.status == "undecided" for case in cases)),
+    }
+    root = ET.Element("testsuites", {"name": "classwise", **counts})
+    suite = ET.SubElement(root, "testsuite", {"name": visible(name), **counts})
+    for case in cases:
+        element = ET.SubElement(suite, "testcase", classname=f"classwise.{visible(name)}", name=visible(case.name))
+        if case.status != "passed":
+            kind = "failure" if case.status == "failed" else "error"
+            ET.SubElement(element, kind, message=visible(case.message)).text = visible(f"{case.name}\n{case.message}")
+        else:
+            ET.SubElement(element, "system-out").text = visible(case.message)
+    ET.indent(root)
+    text = ET.tostring(root, encoding="unicode")
+    write_text(path, f'<?xml version="1.0" encoding="utf-8"?>\n{text}\n')
+
+
+def write_sarif(
+    path: str | os.PathLike[str], checks: Iterable[Check], artifact: Path, warnings: Sequence[AuditWarning] = ()
+) -> None:
+    """Write failed and undecided checks, and the warnings of the guards, as SARIF 2.1.0.
+
+    Args:
+        path: the file.
+        checks: the checks.
+        artifact: the file that results refer to, such as the page; relative to the working directory if it is below.
+        warnings: the warnings of the guards.
+
+    Raises:
+        ClasswiseError: if the file cannot be written.
+    """
+    rules = {
+        CONDITION: "A condition of --fail-if is true.",
+        UNDECIDED: "A condition of --fail-if depends on images that are not evaluated.",
+        **{warning.name: f"The evaluation guard {warning.name} raised a warning." for warning in warnings},
+    }
+    levels = {CONDITION: "error", UNDECIDED: "warning"}
+    results = [
+        _result(rules, rule, levels[rule], f"{check.name}: {check.message}", check.name, artifact)
+        for check in checks
+        if check.status != "passed"
+        for rule in [CONDITION if check.status == "failed" else UNDECIDED]
+    ]
+    results += [_result(rules, each.name, "warning", each.sentence, each.name, artifact) for each in warnings]
+    driver = {
+        "name": "classwise",
+        "version": __version__,
+        "rules": [{"id": rule, "shortDescription": {"text": text}} for rule, text in rules.items()],
+    }
+    log = {
+        "$schema": SARIF_SCHEMA,
+        "version": SARIF_VERSION,
+        "runs": [{"tool": {"driver": driver}, "results": results}],
+    }
+    write_text(path, json.dumps(log, indent=2, ensure_ascii=False) + "\n")
+
+
+def _result(
+    rules: Mapping[str, str], rule: str, level: str, text: str, identity: str, artifact: Path
+) -> dict[str, Any]:
+    """A result; its fingerprint depends on the rule and the condition, not on the measured value."""
+    digest = hashlib.sha256(f"{rule}\n{identity}".encode()).hexdigest()
+    return {
+        "ruleId": rule,
+        "ruleIndex": list(rules).index(rule),
+        "level": level,
+        "message": {"text": visible(text)},
+        "locations": [{"physicalLocation": {"artifactLocation": {"uri": _uri(artifact)}}}],
+        "partialFingerprints": {"condition/v1": digest},
+    }
+
+
+def _uri(path: Path) -> str:
+    """A relative URI below the working directory, else an absolute one."""
+    absolute = path.absolute()
+    if absolute.is_relative_to(Path.cwd()):
+        from urllib.parse import quote
+
+        return quote(absolute.relative_to(Path.cwd()).as_posix())
+    return absolute.as_uri()

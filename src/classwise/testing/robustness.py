@@ -1,0 +1,163 @@
+"""`assert_robust`: a test that fails if a class of a model is not robust enough."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from classwise.attacks.base import Attack
+from classwise.attacks.external import ExternalAttack
+from classwise.auditing.audit import audit
+from classwise.auditing.inputs import Model
+from classwise.auditing.preparation import Prepared, prepare
+from classwise.auditing.result import Audit
+from classwise.auditing.suite import Attacks, norm_of, parse_attacks
+from classwise.auditing.thresholds import Threshold
+from classwise.core.errors import ClasswiseError
+from classwise.core.threat import Threat
+from classwise.core.version import __version__
+from classwise.data.images import Images
+from classwise.data.stream import as_data
+from classwise.models.modes import evaluating
+from classwise.testing.cache import cache_folder
+
+IMAGES = 64
+"""Images whose logits are part of the key, so that a change of the code of a model is noticed too."""
+SHOWN = 10
+"""Number of classes in a failure message, the weakest ones."""
+
+
+def assert_robust(
+    model: Model,
+    data: Any,
+    *,
+    worst: float | None = None,
+    overall: float | None = None,
+    fail_if: Sequence[str] = (),
+    threat: Threat | str | None = None,
+    attacks: Attacks | None = None,
+    cache: str | Path | None = None,
+    **options: Any,
+) -> Audit:
+    """Audit a model, and fail if its robust accuracy is too low.
+
+    The audit is saved under a key of the model's parameters and logits, the data and the settings, and loaded if the
+    same audit is requested again. Attacks of the user are not cached, since their code is not part of the key; streams
+    are not cached either.
+
+    Args:
+        model: as of `classwise.audit`, like ``data``, ``threat``, ``attacks`` and the options.
+        data: the images.
+        worst: the required accuracy of the worst class under all attacks, a fraction.
+        overall: the required accuracy over all images under all attacks, a fraction.
+        fail_if: further conditions, such as ``"truck(all) < 0.1"`` (`classwise.auditing.thresholds.Threshold.parse`).
+        threat: the ball; None: the usual one of the data.
+        attacks: the attacks; None: the default suite.
+        cache: folder of the cache; None: the cache of pytest in a pytest session, otherwise none.
+        **options: further arguments of `classwise.audit`, such as ``seed`` or ``device``.
+
+    Returns:
+        The audit.
+
+    Raises:
+        AssertionError: if a condition is met; the message has the weakest classes with their intervals.
+        IncompleteError: if a condition depends on images that are not judged.
+        ClasswiseError: without a requirement, or as `classwise.audit`.
+
+    Example:
+        >>> import classwise as cw
+        >>> from classwise.testing import assert_robust
+        >>> data = cw.load_data("digits", subset=40)
+        >>> model = cw.load_model("small-cnn", data=data, width=0.1)
+        >>> audit = assert_robust(model, data, worst=0.0, threat="Linf:0.1", attacks="fgsm")
+        >>> audit.names
+        ('clean', 'fgsm', 'all')
+    """
+    __tracebackhide__ = True
+    conditions = _conditions(worst, overall, fail_if)
+    folder = Path(cache) if cache is not None else cache_folder()
+    result = _audited(model, data, threat, attacks, folder, options)
+    failed = [threshold for threshold in conditions if threshold.holds(result)]
+    if failed:
+        raise AssertionError(_message(result, failed))
+    return result
+
+
+def _conditions(worst: float | None, overall: float | None, fail_if: Sequence[str]) -> list[Threshold]:
+    """The conditions that fail the test.
+
+    Raises:
+        ClasswiseError: for a malformed condition, or if there is none.
+    """
+    if isinstance(fail_if, str):
+        raise ClasswiseError(f"fail_if {fail_if!r}: must be a list of conditions, such as ['truck(all) < 0.1']")
+    required = {"worst": worst, "overall": overall}
+    texts = [f"{measure}(all) < {limit!r}" for measure, limit in required.items() if limit is not None]
+    conditions = [Threshold.parse(text) for text in (*texts, *fail_if)]
+    if not conditions:
+        raise ClasswiseError("assert_robust: nothing is required; give worst=0.2, overall= or fail_if=")
+    return conditions
+
+
+def _audited(
+    model: Model,
+    data: Any,
+    threat: Threat | str | None,
+    attacks: Attacks | None,
+    folder: Path | None,
+    options: Mapping[str, Any],
+) -> Audit:
+    """The audit, from the cache if it has it."""
+    suite, source = parse_attacks(attacks, norm_of(threat)), as_data(data)
+    cacheable = all(_of_this_package(attack) for attack in suite.attacks.values()) and isinstance(source, Images)
+    if folder is None or not cacheable or {"out", "resume"} & options.keys():
+        return audit(model, source, threat, attacks, **options)
+    run = {"max_time", "progress", "distributed"}
+    ready = prepare(model, source, suite, threat, **{key: value for key, value in options.items() if key not in run})
+    return audit(model, source, threat, attacks, out=folder / _key(ready, options), resume=True, **options)
+
+
+def _of_this_package(attack: Attack) -> bool:
+    return type(attack).__module__.startswith("classwise.") and not isinstance(attack, ExternalAttack)
+
+
+def _key(ready: Prepared, options: Mapping[str, Any]) -> str:
+    """Hash of the model (parameters and logits), the data, the settings and the version of classwise."""
+    digest = hashlib.sha256(f"{__version__} {ready.meta.to_json()} {options.get('guards')}".encode())
+    assert isinstance(ready.source, Images)
+    device = next((parameter.device for parameter in ready.model.parameters()), torch.device("cpu"))
+    pixels = ready.source.pixels(torch.arange(min(IMAGES, len(ready.source)))).to(device)
+    with evaluating(ready.model), torch.no_grad():
+        logits = ready.model(pixels).float().cpu()
+    digest.update(logits.numpy().tobytes())
+    return digest.hexdigest()[:24]
+
+
+def _message(result: Audit, failed: Sequence[Threshold]) -> str:
+    """The conditions with their values, and the weakest classes."""
+    meta = result.outcomes.meta
+    lines = ["the model is not robust enough"]
+    for threshold in failed:
+        subject = threshold.measure if threshold.group is None else f"{threshold.measure} of {threshold.group}"
+        low, high = threshold.bounds(result)
+        value = f"{low:.4g}" if low == high else f"between {low:.4g} and {high:.4g}"
+        lines.append(f"  {subject} under {threshold.attack} is {value}, which is {threshold.comparison} "
+                     f"{threshold.limit:g}")  # fmt: skip
+    over = (f"{len(result.outcomes)} images", meta.threat, ", ".join(result.attacks))
+    lines.append(f"accuracy by class under all, in percent ({'; '.join(filter(None, over))}):")
+    if result.complete:
+        table = result.by_class.sort_values("all", kind="stable")
+        rows = table.head(SHOWN).iterrows()
+        lines += [
+            f"  {name}: {100 * row['all']:.1f} [{100 * row['low']:.1f}, {100 * row['high']:.1f}]" for name, row in rows
+        ]
+        lines += [f"  and {len(table) - SHOWN} more classes"] if len(table) > SHOWN else []
+    else:
+        lines.append(f"  unknown: {result.outcomes.gap}")
+    lines += [f"warning ({warning.name}): {warning.sentence}" for warning in result.warnings]
+    lines += [f"audit: {result.path}"] if result.path is not None else []
+    return "\n".join(lines)

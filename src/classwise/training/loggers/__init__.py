@@ -1,0 +1,1 @@
+"""Loggers of experiment trackers: TensorBoard, MLflow, Weights & Biases."""

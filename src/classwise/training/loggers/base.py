@@ -1,0 +1,134 @@
+"""`Logger`: the interface of an experiment tracker."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import ClassVar, Self
+
+from classwise.core.errors import ClasswiseError
+from classwise.core.progress import NullProgress, Progress
+from classwise.core.storage import write_text
+
+RUNS = "tracking.json"
+"""The file of a run folder with the ids of its runs in the trackers, so that resumed trainings and audits join them."""
+
+
+class Logger(ABC):
+    """A progress listener that sends metrics, recipes and files to an experiment tracker.
+
+    It forwards all calls to another listener, which may be a logger too. It is a context manager; leaving it closes the
+    tracker's run. A subclass implements ``open``, ``write_recipe``, ``write_metrics``, ``write_audit`` and ``close``.
+
+    Args:
+        listener: the listener to forward to.
+    """
+
+    kind: ClassVar[str]
+
+    def __init__(self, listener: Progress | None = None) -> None:
+        self.listener = listener or NullProgress()
+
+    def start(self, task: str, total: int) -> None:
+        """Forward to the other listener."""
+        self.listener.start(task, total)
+
+    def advance(self, amount: int) -> None:
+        """Forward to the other listener."""
+        self.listener.advance(amount)
+
+    def log(self, line: str) -> None:
+        """Forward to the other listener."""
+        self.listener.log(line)
+
+    def log_recipe(self, folder: Path, recipe: str) -> None:
+        """Begin to log a training, or continue it.
+
+        Args:
+            folder: the run folder.
+            recipe: the complete recipe, as YAML.
+        """
+        if isinstance(self.listener, Logger):
+            self.listener.log_recipe(folder, recipe)
+        self.open(folder)
+        self.write_recipe(recipe)
+
+    def log_metrics(self, epoch: int, values: Mapping[str, float]) -> None:
+        """Log the metrics of an epoch (counted from 0) by name, such as ``valid/robust/cat``."""
+        if isinstance(self.listener, Logger):
+            self.listener.log_metrics(epoch, values)
+        self.write_metrics(epoch, values)
+
+    def log_audit(self, folder: Path, name: str, values: Mapping[str, float], files: Sequence[Path]) -> None:
+        """Log an audit; `classwise.reporting.tracking.log_audit` calls it.
+
+        Args:
+            folder: the run folder of the audited model; without one, the folder of the audit.
+            name: name of the audit.
+            values: accuracies (fractions) by name, such as ``all/cat``.
+            files: the page and the files of the outcomes.
+        """
+        if isinstance(self.listener, Logger):
+            self.listener.log_audit(folder, name, values, files)
+        self.open(folder)
+        self.write_audit(name, values, files)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close(failed=error is not None)
+
+    @abstractmethod
+    def open(self, folder: Path) -> None:
+        """Open the tracker's run of a folder, unless it is open."""
+
+    @abstractmethod
+    def write_recipe(self, recipe: str) -> None:
+        """Send a recipe."""
+
+    @abstractmethod
+    def write_metrics(self, epoch: int, values: Mapping[str, float]) -> None:
+        """Send the metrics of an epoch."""
+
+    @abstractmethod
+    def write_audit(self, name: str, values: Mapping[str, float], files: Sequence[Path]) -> None:
+        """Send the accuracies and the files of an audit."""
+
+    @abstractmethod
+    def close(self, *, failed: bool = False) -> None:
+        """Close the tracker's run."""
+
+
+def saved_run(folder: Path, tracker: str) -> str | None:
+    """The id of a folder's run in a tracker; None if it has none.
+
+    Raises:
+        ClasswiseError: if the file with the ids is damaged.
+    """
+    file = folder / RUNS
+    if not file.is_file():
+        return None
+    try:
+        found = json.loads(file.read_text(encoding="utf-8")).get(tracker)
+    except (ValueError, AttributeError) as error:
+        raise ClasswiseError(f"{file} is damaged; delete it to start new runs in the trackers") from error
+    return None if found is None else str(found)
+
+
+def save_run(folder: Path, tracker: str, run: str) -> None:
+    """Save the id of a folder's run in a tracker."""
+    file = folder / RUNS
+    known = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+    write_text(file, json.dumps(known | {tracker: run}, indent=2) + "\n")
+
+
+def new_run_id() -> str:
+    """A random id of 8 letters and digits."""
+    return uuid.uuid4().hex[:8]

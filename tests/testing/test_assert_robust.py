@@ -1,0 +1,156 @@
+"""`assert_robust`, its cache, and the pytest plugin."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+from torch import Tensor
+
+from classwise.core.errors import ClasswiseError
+from classwise.testing import assert_robust, robustness
+from tests.auditing.toys import images, model
+
+SETTINGS: dict[str, Any] = {"threat": "Linf:0.02", "attacks": "fgsm", "guards": "off"}
+ROOT = Path(__file__).parents[2]
+
+
+def test_a_robust_model_passes_and_a_weak_class_fails(tmp_path: Path) -> None:
+    data = images(strength=(0.06, 0.06, 0.01))
+    audit = assert_robust(model(), data, worst=0.0, **SETTINGS)
+    worst, overall = audit.worst_class().accuracy, float(audit.by_attack.loc["all", "overall"])  # type: ignore[arg-type]
+    assert 0.1 < worst < overall < 1
+    assert_robust(model(), data, worst=worst, overall=overall, **SETTINGS)
+    with pytest.raises(AssertionError, match="worst under all is") as caught:
+        assert_robust(model(), data, worst=worst + 0.01, overall=overall, cache=tmp_path, **SETTINGS)
+    lines = str(caught.value).splitlines()
+    assert lines[1] == f"  worst under all is {worst:.4g}, which is < {worst + 0.01:g}"
+    assert lines[3].startswith(f"  {audit.worst_class().name}: {100 * worst:.1f} [")
+    assert len(lines) == 7
+    assert lines[-1].startswith(f"audit: {tmp_path}")
+    with pytest.raises(AssertionError, match="accuracy of class 2 under all"):
+        assert_robust(model(), data, fail_if=["class 2(all) < 1"], **SETTINGS)
+
+
+def test_a_requirement_is_required() -> None:
+    with pytest.raises(ClasswiseError, match="nothing is required; give worst="):
+        assert_robust(model(), images(), **SETTINGS)
+    with pytest.raises(ClasswiseError, match="must be a list of conditions"):
+        assert_robust(model(), images(), fail_if="worst(all) < 1", **SETTINGS)
+    with pytest.raises(ClasswiseError, match="limit 20 must be between 0 and 1"):
+        assert_robust(model(), images(), worst=20, **SETTINGS)
+
+
+def test_audits_are_cached_by_model_data_and_settings(tmp_path: Path) -> None:
+    def written() -> dict[Path, int]:
+        return {path: path.stat().st_mtime_ns for path in tmp_path.glob("*/outcomes/part-*.parquet")}
+
+    def run(net: Any = None, data: Any = None, **changed: Any) -> int:
+        before = written()
+        assert_robust(net or model(), data or images(30), worst=0.0, cache=tmp_path, **SETTINGS | changed)
+        return len(written().items() - before.items())
+
+    assert run() == 1
+    assert run(overall=0.0) == 0
+    assert run(model(scale=0.3)) == 1
+    assert run(data=images(30, seed=1)) == 1
+    assert run(threat="Linf:0.03") == 1
+    assert run(seed=1) == 1
+    other_code = type("Other", (type(model()),), {"forward": lambda self, x: self.head(x.flatten(1)) * 2})(
+        model().head.weight.detach()
+    )
+    other_code.load_state_dict(model().state_dict())
+    assert run(other_code) == 1
+
+
+def test_attacks_of_the_user_and_streams_are_not_cached(tmp_path: Path) -> None:
+    from classwise.attacks.external import ExternalAttack
+
+    def attack(x: Tensor, y: Tensor) -> Tensor:
+        del y
+        return x
+
+    data = images()
+    stream = [(data.pixels(), data.y)]
+    for source, chosen in ((data, ExternalAttack(attack=attack)), (stream, "fgsm")):
+        assert_robust(model(), source, worst=0.0, cache=tmp_path, **SETTINGS | {"attacks": chosen})
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_modes_of_the_model_are_restored(tmp_path: Path) -> None:
+    net = model().train()
+    for _ in range(2):
+        assert_robust(net, images(), worst=0.0, cache=tmp_path, **SETTINGS)
+        assert all(module.training for module in net.modules())
+
+
+def test_the_message_names_the_weakest_classes_only() -> None:
+    data = images(count=240, classes=12)
+    with pytest.raises(AssertionError, match="and 2 more classes"):
+        assert_robust(model(12), data, worst=1.0, **SETTINGS | {"threat": "Linf:0.2"})
+    assert robustness.SHOWN == 10
+
+
+TESTS = """
+from classwise.testing import assert_robust
+from tests.auditing.toys import images, model
+
+def test_passes():
+    assert_robust(model(), images(), worst=0.0, threat="Linf:0.02", attacks="fgsm", guards="off")
+
+def test_fails():
+    assert_robust(model(), images(), worst=1.0, threat="Linf:0.2", attacks="fgsm", guards="off")
+"""
+
+
+def run_pytest(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "classwise.testing.plugin", *words]
+    code = "import sys; sys.path[:0] = [%r, %r]; import pytest; sys.exit(pytest.main(sys.argv[1:]))"
+    command = [sys.executable, "-c", code % (str(ROOT / "src"), str(ROOT)), *command[3:]]
+    return subprocess.run(command, cwd=folder, check=False, capture_output=True, text=True)
+
+
+@pytest.mark.slow
+def test_the_plugin_caches_audits_in_the_cache_of_pytest(tmp_path: Path) -> None:
+    (tmp_path / "test_model.py").write_text(TESTS, encoding="utf-8")
+    done = run_pytest(tmp_path)
+    assert "1 failed, 1 passed" in done.stdout, done.stdout + done.stderr
+    assert "AssertionError: the model is not robust enough" in done.stdout
+    assert "robustness.py" not in done.stdout  # the traceback ends in the user's test
+    kept = sorted((tmp_path / ".pytest_cache" / "d" / "classwise").glob("*/audit.json"))
+    assert len(kept) == 2
+
+
+def test_the_plugin_imports_nothing_heavy_and_leaves_nothing(tmp_path: Path) -> None:
+    (tmp_path / "test_other.py").write_text(
+        "import sys\ndef test_other():\n"
+        "    assert 'classwise.testing.plugin' in sys.modules\n"
+        "    assert not {'torch', 'numpy', 'pandas', 'pydantic', 'rich'} & set(sys.modules)\n",
+        encoding="utf-8",
+    )
+    done = run_pytest(tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert not (tmp_path / ".pytest_cache" / "d").exists()
+
+
+def test_the_plugin_is_an_entry_point_of_pytest() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    assert project["project"]["entry-points"]["pytest11"] == {"classwise": "classwise.testing.plugin"}
+
+
+def test_without_a_cache_the_plugin_does_nothing(pytestconfig: pytest.Config) -> None:
+    from classwise.testing import plugin
+    from classwise.testing.cache import _folder
+
+    class Bare:
+        """The configuration of pytest with -p no:cacheprovider."""
+
+    before = list(_folder)
+    plugin.pytest_configure(Bare())  # type: ignore[arg-type]
+    assert _folder == before
+    plugin.pytest_unconfigure(Bare())  # type: ignore[arg-type]
+    assert _folder == before

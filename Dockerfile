@@ -1,0 +1,20 @@
+# docker build --tag classwise .
+# docker run --rm --volume "$PWD:/work" classwise audit model.pt --data photos/
+FROM python:3.11-slim
+
+ENV PIP_NO_CACHE_DIR=1 PYTHONUNBUFFERED=1
+
+COPY pyproject.toml README.md LICENSE constraints.txt /opt/classwise/
+COPY src /opt/classwise/src
+# The CPU build of PyTorch; for a GPU: --build-arg TORCH_INDEX=https://download.pytorch.org/whl/cu126
+ARG TORCH_INDEX=https://download.pytorch.org/whl/cpu
+RUN torch="$(grep '^torch==' /opt/classwise/constraints.txt)" \
+    && pip install --index-url "$TORCH_INDEX" "$torch" \
+    && pip install --constraint /opt/classwise/constraints.txt /opt/classwise
+
+RUN useradd --create-home classwise
+USER classwise
+WORKDIR /work
+
+ENTRYPOINT ["classwise"]
+CMD ["--help"]

@@ -1,0 +1,109 @@
+"""JUnit XML and SARIF of conditions."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree as ET
+
+from classwise.auditing.outcomes import Outcomes
+from classwise.auditing.result import Audit, AuditWarning
+from classwise.auditing.thresholds import Threshold
+from classwise.reporting.builds import Check, checks_of, write_junit, write_sarif
+
+REQUIRED = {
+    "log": {"version", "runs"},
+    "run": {"tool"},
+    "tool": {"driver"},
+    "driver": {"name"},
+    "rule": {"id"},
+    "result": {"message"},
+}
+"""The required properties of sarif-schema-2.1.0.json."""
+LEVELS = {"none", "note", "warning", "error"}
+
+
+def thresholds(*texts: str) -> dict[str, Threshold]:
+    return {text: Threshold.parse(text) for text in texts}
+
+
+def an_audit(*, incomplete: bool = False) -> Audit:
+    names = ["c<a>t", "dog\x07", "owl"]
+    table = Outcomes.from_predictions([0, 0, 1, 1], [0, 0, 1, 1], {"pgd": [0, 1, 1, 1]}, names)
+    frame = table.frame[(table.frame["attack"] != "pgd") | (table.frame["index"] != 3)] if incomplete else table.frame
+    return Audit(Outcomes(frame, table.meta), (AuditWarning("noise", "It is noisy.", 0.1),), name="mine")
+
+
+def test_the_worst_class_is_a_case_per_class() -> None:
+    checks = checks_of(an_audit(), thresholds("worst(all) < 0.6", "overall(pgd) < 0.5", "worst(all) > 0.9"))
+    assert [(check.name, check.status) for check in checks] == [
+        ("worst(all) < 0.6: c<a>t", "failed"),
+        ("worst(all) < 0.6: dog\x07", "passed"),
+        ("overall(pgd) < 0.5", "passed"),
+        ("worst(all) > 0.9", "passed"),
+    ]
+    assert checks[0].message == "accuracy of c<a>t under all is 0.5; the build fails if it is < 0.6"
+
+
+def test_what_is_not_evaluated_is_undecided() -> None:
+    checks = checks_of(an_audit(incomplete=True), thresholds("worst(all) < 0.6"))
+    assert [check.status for check in checks] == ["failed", "undecided"]
+    assert checks[1].message.startswith("accuracy of dog\x07 under all depends on images not evaluated: 0.5 to 1;")
+
+
+def test_junit(tmp_path: Path) -> None:
+    checks = checks_of(an_audit(incomplete=True), thresholds("worst(all) < 0.6", "overall(all) < 0.1"))
+    write_junit(tmp_path / "a.xml", checks, "mine")
+    root = ET.parse(tmp_path / "a.xml").getroot()
+    (suite,) = root
+    assert (root.tag, suite.tag) == ("testsuites", "testsuite")
+    for element in (root, suite):
+        assert [element.attrib[key] for key in ("tests", "failures", "errors")] == ["3", "1", "1"]
+    assert [case.tag for case in suite] == ["testcase"] * 3
+    assert [[part.tag for part in case] for case in suite] == [["failure"], ["error"], ["system-out"]]
+    assert suite[0].attrib == {"classname": "classwise.mine", "name": "worst(all) < 0.6: c<a>t"}
+    assert suite[1].attrib["name"].endswith("dog⟨U+0007⟩")
+
+
+def sarif(path: Path, checks: list[Check], warnings: Any = ()) -> dict[str, Any]:
+    write_sarif(path, checks, path.parent / "my page.html", warnings)
+    log: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return log
+
+
+def test_sarif_has_its_required_properties(tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.chdir(tmp_path)
+    audit = an_audit(incomplete=True)
+    log = sarif(tmp_path / "a.sarif", checks_of(audit, thresholds("worst(all) < 0.6")), audit.warnings)
+    (run,) = log["runs"]
+    driver = run["tool"]["driver"]
+    parts = {"log": [log], "run": [run], "tool": [run["tool"]], "driver": [driver], "rule": driver["rules"]}
+    for kind, each in (parts | {"result": run["results"]}).items():
+        assert all(part.keys() >= REQUIRED[kind] for part in each)
+    assert log["version"] == "2.1.0"
+    assert [(result["ruleId"], result["level"]) for result in run["results"]] == [
+        ("fail-if", "error"),
+        ("undecided", "warning"),
+        ("noise", "warning"),
+    ]
+    for result in run["results"]:
+        assert result["level"] in LEVELS
+        assert driver["rules"][result["ruleIndex"]]["id"] == result["ruleId"]
+        (location,) = result["locations"]
+        assert location["physicalLocation"]["artifactLocation"]["uri"] == "my%20page.html"
+        assert result["message"]["text"]
+
+
+def test_sarif_of_a_passed_build_has_no_result(tmp_path: Path) -> None:
+    checks = checks_of(an_audit(), thresholds("worst(all) < 0.1"))
+    assert sarif(tmp_path / "a.sarif", checks)["runs"][0]["results"] == []
+
+
+def test_a_fingerprint_does_not_depend_on_the_value(tmp_path: Path) -> None:
+    logs = [
+        sarif(tmp_path / "a.sarif", [Check(name, "failed", text)])
+        for name, text in (("a", "1"), ("a", "2"), ("b", "1"))
+    ]
+    prints = [log["runs"][0]["results"][0]["partialFingerprints"]["condition/v1"] for log in logs]
+    assert prints[0] == prints[1] != prints[2]

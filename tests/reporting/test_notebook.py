@@ -1,0 +1,59 @@
+"""HTML of results for notebooks."""
+
+from __future__ import annotations
+
+import base64
+import re
+
+import numpy as np
+import pandas as pd
+
+from classwise.auditing.compare import compare
+from classwise.auditing.curve.result import Curve
+from classwise.auditing.meta import Meta
+from classwise.auditing.outcomes import Outcomes
+from classwise.auditing.result import Audit
+
+from .conftest import MakeAudit
+
+
+def figure(html: str) -> str:
+    (data,) = re.findall(r'src="data:image/svg\+xml;base64,([^"]+)"', html)
+    return base64.b64decode(data).decode()
+
+
+def test_an_audit(make_audit: MakeAudit) -> None:
+    html = make_audit(names=("<b>", "dog", "bird", "cat"), accuracy=(0.6, 0.7, 0.3, 0.1))._repr_html_()
+    assert "10.0" in html
+    assert "cat" in html
+    svg = figure(html)
+    assert svg.startswith("<svg")
+    assert "&lt;b&gt;" in svg
+    assert "<style" not in html  # nothing leaks into the notebook
+
+
+def test_an_incomplete_audit(make_audit: MakeAudit) -> None:
+    table = make_audit().outcomes
+    html = Audit(Outcomes(table.frame.iloc[:-3], table.meta))._repr_html_()
+    assert "Incomplete audit: 3 of 400 images are not judged" in html
+    assert figure(html)
+
+
+def test_a_comparison(make_audit: MakeAudit) -> None:
+    comparison = compare({"<at>": make_audit(seed=1), "cfa": make_audit(seed=2)})
+    html = comparison._repr_html_()
+    assert "&lt;at&gt;: " in html
+    assert figure(html)
+    assert repr(comparison).startswith("<Comparison under every attack together: <at> worst ")
+    assert len(repr(comparison)) < 200
+
+
+def test_a_curve() -> None:
+    high = np.array([0.0, 0.02, np.inf, 0.01])
+    frame = pd.DataFrame({"index": range(4), "label": [0, 0, 1, 1], "low": [0, 0.01, 0.1, 0], "high": high})
+    frame = frame.assign(first_success=pd.NA, probes=1, forwards=1, backwards=1)
+    meta = Meta(class_names=("cat", "dog"), attacks={"clean": None, "pgd": None}, threat="Linf:0.1", model="net")
+    curve = Curve(frame, meta, highest=0.1, rounds=3)
+    assert "cat" in curve._repr_html_()
+    assert figure(curve._repr_html_())
+    assert repr(curve) == "<Curve 'curve': net; Linf:0.1; 4 images; mean robust radius 0.0325, weakest cat 0.01>"

@@ -142,3 +142,57 @@ def test_other_images_do_not_compare(classwise: Classwise, audits: list[Path], t
     said = classwise("compare", audits[0], other, "--out", page)
     assert (said.status, said.err.count("\n")) == (2, 1)
     assert not page.exists()
+
+
+def test_a_change_against_the_first_method_fails_a_build(classwise: Classwise, audits: list[Path]) -> None:
+    (pair,) = compare([str(path) for path in reversed(audits)]).pairs  # plain minus fair
+    limit = pair.minima.value
+    assert limit < -0.05
+    for text, status in (
+        (f"worst(all) < {limit + 0.001}", 1),
+        (f"worst(all) < {limit - 0.001}", 0),
+        (f"overall(all).high < {pair.overall.high + 0.001}", 1),
+        (f"overall(all).high < {pair.overall.high - 0.001}", 0),
+        (f"dog(all) < {pair.classes.loc['dog', 'difference']}", 0),
+        (f"dog(all) <= {pair.classes.loc['dog', 'difference']}", 1),
+        (f"dog(all).low < {100 * float(pair.classes['low']['dog']) + 0.1}%", 1),
+        ("mcd(all) > 1", 0),
+    ):
+        said = classwise("compare", *reversed(audits), "--fail-if", text)
+        assert said.status == status, (text, said.err)
+        assert (f"failed: {text} (plain: -" in said.err) == bool(status)
+    said = classwise("compare", *audits, "--json", "--fail-if", "worst(all) > 0", "--fail-if", "worst(all) < 0")
+    assert said.status == 1
+    assert json.loads(said.out)["fail_if"] == {"worst(all) > 0": ["fair"], "worst(all) < 0": []}
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--fail-if=worst(pgd) < 0"], r"the comparison is under 'all'; compare under 'pgd' (--attack pgd)"),
+        (["--fail-if=cats(all) < 0"], "did you mean 'cat'"),
+        (["--fail-if=mcd(all).low < 0"], "the change of mcd has no interval"),
+        (["--fail-if=worst(all).mid < 0"], "unknown end of the interval"),
+        (["--fail-if=worst(all) < -2"], "limit -2 must be between -1 and 1"),
+        (["--fail-if=worst(all) < 0", "--across=threat"], "--fail-if requires a comparison with the first method"),
+        (["--export=csv", "--across=threat"], "--export requires a comparison"),
+        (["--export=nosuch"], "unknown format 'nosuch'"),
+        (["--files=here"], "--files requires --export"),
+    ],
+)
+def test_bad_conditions_and_exports_are_one_line(
+    classwise: Classwise, audits: list[Path], words: list[str], message: str
+) -> None:
+    said = classwise("compare", *audits, *words)
+    assert (said.status, said.err.count("\n")) == (2, 1)
+    assert message in said.err
+
+
+def test_a_comparison_is_exported(classwise: Classwise, audits: list[Path], tmp_path: Path) -> None:
+    said = classwise("compare", *audits, "--export=csv,tex", "--files", tmp_path / "tables")
+    assert said.status == 0, said.err
+    names = {path.name for path in (tmp_path / "tables").iterdir()}
+    assert names == {f"{stem}.{kind}" for stem in ("methods", "classes", "difference-fair") for kind in ("csv", "tex")}
+    assert said.out.count("file: ") == 6
+    said = classwise("compare", *audits, "--export=md", "--out", tmp_path / "new" / "page.html")
+    assert (tmp_path / "new" / "files" / "methods.md").is_file(), said.err

@@ -18,6 +18,7 @@ from PIL import Image
 import classwise as cw
 from classwise.attacks import ATTACKS
 from classwise.attacks.suites import SUITES
+from classwise.auditing.change_thresholds import ChangeThreshold
 from classwise.auditing.suite import parse_attacks
 from classwise.auditing.thresholds import Threshold
 from classwise.cli.app import app
@@ -113,13 +114,13 @@ def check_values(name: str, given: Mapping[str, Any]) -> None:
     """
     if name in ("audit", "curve", "worst-class"):
         for spec in given.get("attack") or ():
-            registered = spec.partition(":")[0] in {*ATTACKS, *SUITES}
+            registered = spec.partition(":")[0].rpartition("=")[2] in {*ATTACKS, *SUITES}
             if registered and "build=" not in spec:
                 parse_attacks(spec)
     if given.get("threat"):
         Threat.parse(given["threat"])
     for text in given.get("fail_if") or ():
-        Threshold.parse(text)
+        (ChangeThreshold if name == "compare" else Threshold).parse(text)
     item: Callable[[str], object] = catalogue.paper if given.get("what") in ("list", "page") else catalogue.find
     read: dict[str, Callable[[str], object]] = {"cite": papers_behind, "papers": item}
     names = {given.get("name"), *(given.get("names") or ())} - PLACEHOLDERS - {None}
@@ -156,7 +157,7 @@ def test_commands_are_found() -> None:
         ("train at --budget nosuch", "nosuch"),
         ("train at --set optimizer.nosuch=1", "nosuch"),
         ("audit runs/mine --attack pgd:nosuch=1", "nosuch"),
-        ("audit runs/mine --fail-if 'nosuch(all) < 0.2'", "nosuch"),
+        ("audit runs/mine --fail-if 'cat(all).nosuch < 0.2'", "nosuch"),
         ("papers show kdd21/T99", "T99"),
         ("recipes show nosuch", "nosuch"),
         ("cite nosuch", "nosuch"),
@@ -197,7 +198,8 @@ NOT_RUN = {
     "--robustbench-info": "the same",
     "--settle": "runs AutoAttack on enough images for a sample; tests/auditing/test_two_phase.py has a small one",
     "benz20/P1.2": "needs trained models and a folder of images; tests/papers/experiments/test_pretrained.py has them",
-    "--tensorboard": "needs an optional package; tests/training/test_tensorboard.py has it",
+    "--tensorboard": "needs an optional package; tests/training/test_loggers.py has it",
+    "--mlflow": "the same",
 }
 TINY = {
     "threat": "Linf:0.1",

@@ -1,0 +1,67 @@
+"""The argument ``progress`` and the bar of notebooks."""
+
+from __future__ import annotations
+
+import sys
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+import classwise as cw
+from classwise.core import progress_display
+from classwise.core.progress import NullProgress
+from classwise.core.progress_display import Lines, NotebookBar, listening
+from tests.auditing.toys import images, model
+
+
+@pytest.fixture
+def shown(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What a notebook displays: a kernel of IPython is pretended."""
+    texts: list[str] = []
+    display: Any = ModuleType("IPython.display")
+    display.HTML = str
+    handle = type("Handle", (), {"update": lambda self, text: texts.append(text)})()
+    display.display = lambda text, display_id: (texts.append(text), handle)[1]
+    ipython: Any = ModuleType("IPython")
+    ipython.get_ipython = type("ZMQInteractiveShell", (), {})
+    monkeypatch.setitem(sys.modules, "IPython", ipython)
+    monkeypatch.setitem(sys.modules, "IPython.display", display)
+    return texts
+
+
+def test_the_listener_of_an_argument(capsys: pytest.CaptureFixture[str]) -> None:
+    mine = NullProgress()
+    for argument, kind in ((None, NullProgress), (False, NullProgress), (True, Lines)):
+        with listening(argument) as listener:
+            assert type(listener) is kind
+    with listening(mine) as listener:
+        assert listener is mine
+    for argument in (True, mine):
+        with listening(argument, active=False) as listener:
+            assert listener is not mine
+            listener.log("not shown")
+    assert not capsys.readouterr().err
+
+
+def test_an_audit_shows_its_progress(capsys: pytest.CaptureFixture[str]) -> None:
+    cw.audit(model(), images(30), "Linf:0.02", "fgsm", guards="off", progress=True)
+    assert "30 to do" in capsys.readouterr().err
+
+
+def test_a_bar_in_a_notebook(
+    shown: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(progress_display, "SECONDS_BETWEEN_UPDATES", 3600)
+    with listening(True) as bar:
+        assert isinstance(bar, NotebookBar)
+        bar.start("audit <1>", 4)
+        bar.advance(1)
+        bar.advance(3)
+        bar.log("done")
+    assert [text.partition(">")[0] for text in shown] == [
+        '<progress value="0" max="4"',
+        '<progress value="4" max="4"',
+    ]
+    assert "audit &lt;1&gt;: 4 of 4 (100%)" in shown[1]
+    assert capsys.readouterr().out == "done\n"

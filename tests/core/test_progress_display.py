@@ -22,7 +22,12 @@ def shown(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     display: Any = ModuleType("IPython.display")
     display.HTML = str
     handle = type("Handle", (), {"update": lambda self, text: texts.append(text)})()
-    display.display = lambda text, display_id: (texts.append(text), handle)[1]
+
+    def show(text: str, display_id: bool) -> Any:
+        texts.append(text)
+        return handle
+
+    display.display = show
     ipython: Any = ModuleType("IPython")
     ipython.get_ipython = type("ZMQInteractiveShell", (), {})
     monkeypatch.setitem(sys.modules, "IPython", ipython)
@@ -37,8 +42,8 @@ def test_the_listener_of_an_argument(capsys: pytest.CaptureFixture[str]) -> None
             assert type(listener) is kind
     with listening(mine) as listener:
         assert listener is mine
-    for argument in (True, mine):
-        with listening(argument, active=False) as listener:
+    for given in (True, mine):
+        with listening(given, active=False) as listener:
             assert listener is not mine
             listener.log("not shown")
     assert not capsys.readouterr().err

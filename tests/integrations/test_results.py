@@ -52,6 +52,7 @@ def test_duckdb_and_arrow(audit: Audit, compatibility: Compatibility) -> None:
     compatibility("results", "outcomes by SQL", "duckdb")
 
 
+@pytest.mark.filterwarnings("ignore")  # of the packages that MLflow imports
 def test_mlflow(audit: Audit, tmp_path: Path, compatibility: Compatibility) -> None:
     mlflow = pytest.importorskip("mlflow", reason=REASON.format("mlflow"))
     from classwise.training.loggers.mlflow import MLflow

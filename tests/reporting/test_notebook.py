@@ -51,7 +51,7 @@ def test_a_comparison(make_audit: MakeAudit) -> None:
 def test_a_curve() -> None:
     high = np.array([0.0, 0.02, np.inf, 0.01])
     frame = pd.DataFrame({"index": range(4), "label": [0, 0, 1, 1], "low": [0, 0.01, 0.1, 0], "high": high})
-    frame = frame.assign(first_success=pd.NA, probes=1, forwards=1, backwards=1)
+    frame = frame.assign(first_success=None, probes=1, forwards=1, backwards=1)
     meta = Meta(class_names=("cat", "dog"), attacks={"clean": None, "pgd": None}, threat="Linf:0.1", model="net")
     curve = Curve(frame, meta, highest=0.1, rounds=3)
     assert "cat" in curve._repr_html_()

@@ -142,7 +142,13 @@ def test_loggers_forward_to_each_other() -> None:
     outer.log_metrics(0, {"a": 1.0})
     outer.log_audit(folder, "digits", {"all/cat": 0.5}, [])
     assert (notes.steps, notes.lines) == (2, ["line"])
-    expected = [("open", folder), "epochs: 1", (0, {"a": 1.0}), ("open", folder), ("digits", {"all/cat": 0.5}, [])]
+    expected: list[Any] = [
+        ("open", folder),
+        "epochs: 1",
+        (0, {"a": 1.0}),
+        ("open", folder),
+        ("digits", {"all/cat": 0.5}, []),
+    ]
     assert inner.calls == outer.calls == expected
     with pytest.raises(RuntimeError), outer:
         raise RuntimeError

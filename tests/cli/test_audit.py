@@ -322,3 +322,21 @@ def test_many_large_images_are_read_while_they_are_attacked(
     assert audits[1].by_class.equals(audits[0].by_class)
     assert audits[1].outcomes.meta.images == 40
     assert audits[1].outcomes.meta.data_hash not in ("", audits[0].outcomes.meta.data_hash)  # that of a stream
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--junit=a.xml"], "--junit requires --fail-if with a condition"),
+        (["--fail-if=eleven(all) < 0.1"], "unknown measure or class in condition"),
+        (["--fail-if=0(all).mid < 0.1"], "unknown end of the interval"),
+    ],
+)
+def test_bad_conditions_are_refused_before_any_attack(
+    classwise: Classwise, tmp_path: Path, words: list[str], message: str
+) -> None:
+    folder = tmp_path / "audit"
+    said = classwise("audit", "small-cnn", "--data=digits", "--width=0.1", "--subset=20", "--out", folder, *words)
+    assert (said.status, said.err.count("\n")) == (2, 1)
+    assert message in said.err
+    assert not folder.exists()

@@ -12,6 +12,7 @@ from classwise.attacks import suites
 from classwise.auditing.outcomes import Outcomes
 from classwise.auditing.result import Audit
 from classwise.auditing.suite import parse_attacks
+from classwise.reporting import robustbench
 
 from .conftest import Classwise
 
@@ -83,6 +84,7 @@ def test_robustbench_refuses_what_it_would_not_mean(classwise: Classwise, audit:
 
 def test_robustbench_of_an_audit(classwise: Classwise, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(suites.SUITES, "autoattack", {"standard": ("fgsm",)})
+    monkeypatch.setitem(robustbench.CLASSES, "cifar10", 3)
     labels = np.arange(60) % 3
     attacked = np.where(np.arange(60) % 4 == 0, (labels + 1) % 3, labels)
     outcomes = Outcomes.from_predictions(labels, labels, {"fgsm": attacked}, ["a", "b", "c"], threat="Linf:8/255")

@@ -4,19 +4,23 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
+from torch import Tensor, nn
 
 from classwise.attacks.gradient.ascent import PGD
 from classwise.auditing.audit import audit
 from classwise.auditing.inputs import name_of, threat_for, training_attack_of
 from classwise.core.errors import ClasswiseError
+from classwise.core.progress import NullProgress
 from classwise.core.threat import Threat
 from classwise.data import DATA
 from classwise.data.images import Images
 from classwise.data.loading import load_data
 from classwise.data.stream import Stream
-from classwise.models import build_model, save_weights
+from classwise.models import build_model, load_model, save_weights
+from classwise.models.weights import fingerprint
 from tests.auditing import toys
 
 
@@ -68,3 +72,65 @@ def test_an_attack_that_lacks_the_norm_leaves_no_folder(tmp_path: Path) -> None:
     with pytest.raises(ClasswiseError, match="attack 'square' does not support L1; it supports Linf and L2"):
         audit(toys.model(), toys.images(), "L1:1", ["pgd", "square"], out=tmp_path / "new")
     assert not (tmp_path / "new").exists()
+
+
+class Logged(NullProgress):
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    def log(self, line: str) -> None:
+        self.lines.append(line)
+
+
+class Pooled(nn.Module):
+    """Logits that do not depend on the image, beyond a small part: the bias decides."""
+
+    def __init__(self, classes: int, bias: dict[int, float]) -> None:
+        super().__init__()
+        self.linear = nn.Linear(3, classes)
+        with torch.no_grad():
+            self.linear.weight.mul_(1e-3)
+            self.linear.bias.zero_()
+            for number, value in bias.items():
+                self.linear.bias[number] = value
+
+    def forward(self, x: Tensor) -> Tensor:
+        logits: Tensor = self.linear(x.mean((2, 3)))
+        return logits
+
+
+def test_predictions_are_restricted_to_the_classes_of_imagenet_a() -> None:
+    known = DATA.load("imagenet-a")
+    x = torch.rand(3, 3, 224, 224, generator=torch.Generator().manual_seed(0))
+    data = Images(x, torch.tensor([5, 5, 6]), known.class_names, "imagenet-a", "test")
+    other = next(number for number in range(1000) if number not in known.logits)
+    model = Pooled(1000, {other: 9.0, known.logits[5]: 5.0, known.logits[6]: 4.0})
+    logged = Logged()
+    result = audit(model, data, "Linf:0", "fgsm", progress=logged, guards="off")
+    assert result.outcomes.class_names == known.class_names
+    assert result.outcomes.rows("clean")["prediction"].tolist() == [5, 5, 5]
+    assert result.outcomes.meta.model_hash == fingerprint(model)
+    assert "restricted to the 200 of 1000 classes that imagenet-a has" in logged.lines[0]
+    own = audit(Pooled(200, {6: 4.0}), data, "Linf:0", "fgsm", guards="off")
+    assert own.outcomes.rows("clean")["prediction"].tolist() == [6, 6, 6]
+    with pytest.raises(ClasswiseError, match="the model has 999 classes, the data set 'imagenet-a' has 200"):
+        audit(Pooled(999, {}), data, "Linf:0", "fgsm")
+    assert load_model(model, data=data) is not None
+
+
+@pytest.mark.parametrize(
+    ("labels", "hint"),
+    [
+        ([1, 2, 3], r"the labels are 1 to 3: load the data with load_data\(data, classes=range\(1, 4\)\)"),
+        ([2, 9, 40], r"the labels are 2 to 40: load the data with load_data\(data, classes=\[2, 9, 40\]\)"),
+        ([0, 1, 4], r"classes=\[0, 1, 4\]"),
+        ([1, 2, 4, 5], "the numbers must agree$"),
+    ],
+)
+def test_unusual_labels_are_named(labels: list[int], hint: str) -> None:
+    x = torch.rand(len(labels), 3, 4, 4)
+    with pytest.raises(ClasswiseError, match=hint):
+        audit(Pooled(3, {}), (x, np.array(labels)), "Linf:0.1", "fgsm")
+    if len(labels) == 3:
+        data = load_data((x, np.array(labels)), classes=labels)
+        assert audit(Pooled(3, {}), data, "Linf:0.1", "fgsm", guards="off").outcomes.labels.tolist() == [0, 1, 2]

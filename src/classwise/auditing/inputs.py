@@ -22,6 +22,7 @@ from classwise.data.stream import Stream
 from classwise.models.base import Classifier, Wrapper, bare
 from classwise.models.loading.loader import load_model
 from classwise.models.logits import LogitsModel
+from classwise.models.selected_logits import SelectedLogits
 
 Model = nn.Module | str | Path
 Group = str | Column | Sequence[Any] | Tensor
@@ -159,6 +160,14 @@ def logits_on(engine: Engine, batch: Batch) -> int:
     return int(logits.shape[1])
 
 
+def restricted(model: nn.Module, source: Images | Stream, logits: int) -> nn.Module:
+    """The model, restricted to the classes of the data if these are a part of the model's, as in ImageNet-A."""
+    known = named_set(source)
+    if known is None or not known.logits or logits != known.parent_logits:
+        return model
+    return SelectedLogits(model, known.logits).train(model.training)
+
+
 def class_names_for(source: Images | Stream, first: Images, logits: int) -> tuple[str, ...]:
     """Class names, one for each logit of the model.
 
@@ -174,8 +183,19 @@ def class_names_for(source: Images | Stream, first: Images, logits: int) -> tupl
     if len(names) != logits:
         raise ClasswiseError(
             f"the model has {logits} classes, the data set {source.name!r} has {len(names)}; the numbers must agree"
+            f"{_classes_hint(first, logits) if unnamed else ''}"
         )
     return names
+
+
+def _classes_hint(first: Images, logits: int) -> str:
+    """How to number the labels that occur, if there is one for each logit, but not 0, 1, 2, ..."""
+    labels = first.y.unique().tolist()
+    if len(labels) != logits:
+        return ""
+    start, end = labels[0], labels[-1]
+    values = f"range({start}, {end + 1})" if end - start + 1 == len(labels) else str(labels[:50])
+    return f"; the labels are {start} to {end}: load the data with load_data(data, classes={values})"
 
 
 def named(piece: Images, names: tuple[str, ...]) -> Images:

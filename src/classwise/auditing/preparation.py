@@ -24,6 +24,7 @@ from classwise.auditing.inputs import (
     name_of,
     named,
     pieces_of,
+    restricted,
     threat_for,
 )
 from classwise.auditing.meta import Meta
@@ -51,7 +52,7 @@ class Prepared:
         was_training: whether a module of the model was in training mode.
         untrained: whether the weights are the initial ones of a network of the zoo.
         no_gradient: why the model has no gradient with respect to its input; empty if it has one.
-        note: a note on the batch size for the user; may be empty.
+        note: notes on the batch size and the classes for the user; may be empty.
     """
 
     model: nn.Module
@@ -107,7 +108,7 @@ def prepare(
         model_hash=model_hash,
     )
     return Prepared(
-        model=classifier,
+        model=trial.model,
         plan=dataclasses.replace(plan, suite=trial.applicable, batch_size=trial.fit.batch_size),
         meta=meta,
         pieces=(named(piece, trial.class_names) for piece in itertools.chain([first], pieces)),
@@ -115,7 +116,7 @@ def prepare(
         was_training=was_training,
         untrained=getattr(classifier, "fresh", None) == model_hash,
         no_gradient=trial.no_gradient,
-        note=trial.fit.note,
+        note=trial.note,
     )
 
 
@@ -123,16 +124,20 @@ class _Trial(NamedTuple):
     """The results of a few passes of a model.
 
     Attributes:
+        model: the model, restricted to the classes of the data if these are a part of its own.
         class_names: one for each logit.
         applicable: the attacks that are applicable to the model.
         no_gradient: why the model has no gradient; empty if it has one.
         fit: the batch size.
+        note: notes for the user; may be empty.
     """
 
+    model: nn.Module
     class_names: tuple[str, ...]
     applicable: Suite
     no_gradient: str
     fit: Fit
+    note: str
 
 
 def _try_model(
@@ -146,17 +151,24 @@ def _try_model(
     one = first.batch(slice(0, 1))
     few = SMALLEST_BATCH if one.x.shape[-2] * one.x.shape[-1] <= SMALL_PIXELS else 1
     eager = dataclasses.replace(plan.precision, compile=False)  # a few passes are not worth it
-    small = dataclasses.replace(plan, precision=eager).engine(classifier, few)
-    names = class_names_for(source, first, logits_on(small, one))
+    few_passes = dataclasses.replace(plan, precision=eager)
+    small = few_passes.engine(classifier, few)
+    logits, note = logits_on(small, one), ""
+    model = restricted(classifier, source, logits)
+    if model is not classifier:
+        small = few_passes.engine(model, few)
+        note = f"predictions are restricted to the {first.num_classes} of {logits} classes that {source.name} has"
+        logits = logits_on(small, one)
+    names = class_names_for(source, first, logits)
     try:
         applicable, no_gradient = split_suite(plan.suite, small, first.batch(slice(0, few)), plan.threat)
         images = len(source) if isinstance(source, Images) else source.expected
-        fit = fitting_batch(classifier, one.x.to(small.device), batch_size, images=images)
+        fit = fitting_batch(model, one.x.to(small.device), batch_size, images=images)
     except torch.OutOfMemoryError as error:
         raise ClasswiseError(
             f"the device has not enough memory for {few} images of shape {tuple(one.x.shape[1:])}"
         ) from error
-    return _Trial(names, applicable, no_gradient, fit)
+    return _Trial(model, names, applicable, no_gradient, fit, "; ".join(filter(None, (note, fit.note))))
 
 
 def _metadata(plan: Plan, trial: _Trial, source: Images | Stream, first: Images) -> Meta:

@@ -20,6 +20,10 @@ Rows = Tensor | slice
 """A selection of images: int64 row numbers, a bool mask, or a slice."""
 
 
+ONE_CLASS = "each image must have one class; multi-label data are not supported, since images are counted by class"
+"""Why several labels of an image are refused."""
+
+
 class Batch(NamedTuple):
     """A batch of images with labels.
 
@@ -157,8 +161,17 @@ class Images:
         """The device of the pixels."""
         return self.x.device
 
-    def take(self, rows: Rows) -> Images:
-        """Select rows, in the given order; each image keeps its `index`."""
+    def take(self, rows: Rows | Sequence[int] | np.ndarray[Any, Any]) -> Images:
+        """Select rows, in the given order; each image keeps its `index`.
+
+        Args:
+            rows: row numbers, such as ``[0, 1]``, a mask of N bools, or a slice.
+
+        Raises:
+            ClasswiseError: if no row is selected, or there is no such row.
+        """
+        if not isinstance(rows, Tensor | slice):
+            rows = _as_rows(rows, len(self), self.name)
         here, home = _rows_on(rows, self.device), _rows_on(rows, torch.device("cpu"))
         columns = {key: Column(column.ids[home], column.names) for key, column in self.columns.items()}
         part = self._with(x=self.x[here], y=self.y[here], index=self.index[here], columns=columns)
@@ -303,11 +316,19 @@ def as_labels(y: Tensor, count: int, where: str) -> Tensor:
     Raises:
         ClasswiseError: for another shape or type.
     """
+    if y.ndim == 2 and len(y) == count and y.shape[1] > 1:
+        raise several_labels(tuple(y.shape), where, one_hot=bool(((y != 0).sum(1) == 1).all()))
     if y.shape != (count,):
         raise ClasswiseError(f"{where}: labels of shape {tuple(y.shape)}, expected ({count},), one per image")
     if y.is_floating_point() or y.is_complex() or y.dtype == torch.bool:
         raise ClasswiseError(f"{where}: labels of type {y.dtype}, expected integers")
     return y.to(torch.int64)
+
+
+def several_labels(shape: tuple[int, ...], where: str, *, one_hot: bool = False) -> ClasswiseError:
+    """The error for labels (N, K), or (K,) of one image."""
+    hint = "; of one-hot labels give y.argmax(1)" if one_hot else ""
+    return ClasswiseError(f"{where}: labels of shape {shape}: {ONE_CLASS}{hint}")
 
 
 def check_labels(y: Tensor, class_names: Sequence[str], where: str) -> None:
@@ -320,6 +341,22 @@ def check_labels(y: Tensor, class_names: Sequence[str], where: str) -> None:
     if bool(outside.any()):
         row = int(outside.int().argmax())
         raise ClasswiseError(f"{where}: label {int(y[row])} of image {row} is not a class in 0..{len(class_names) - 1}")
+
+
+def _as_rows(rows: Sequence[int] | np.ndarray[Any, Any], count: int, where: str) -> Tensor:
+    """Convert row numbers or a mask to a tensor.
+
+    Raises:
+        ClasswiseError: unless they are integers of existing rows, or ``count`` bools.
+    """
+    array = np.asarray(rows) if len(rows) else np.empty(0, np.int64)
+    if array.ndim != 1 or array.dtype.kind not in "iub" or (array.dtype.kind == "b" and len(array) != count):
+        raise ClasswiseError(
+            f"{where}: rows of type {array.dtype} {array.shape}, expected row numbers or {count} bools"
+        )
+    if array.dtype.kind != "b" and len(array) and not -count <= array.min() <= array.max() < count:
+        raise ClasswiseError(f"{where}: rows {array.min()} to {array.max()}, but there are {count} images")
+    return torch.from_numpy(array if array.dtype.kind == "b" else array.astype(np.int64))
 
 
 def _rows_on(rows: Rows, device: torch.device) -> Rows:

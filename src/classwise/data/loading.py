@@ -1,12 +1,16 @@
-"""Load a named data set, a file or a folder into memory, or decode its images while they are used."""
+"""Load a named data set, a path or a data set object into memory, or decode its images while they are used."""
 
 from __future__ import annotations
 
+import dataclasses
+import difflib
 import logging
 import math
 import os
+import re
 import tarfile
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,7 +23,7 @@ from classwise.data.images import Images
 from classwise.data.sets import DATA
 from classwise.data.sets.base import DataSet
 from classwise.data.splits import stratified_subset
-from classwise.data.stream import Stream
+from classwise.data.stream import Stream, as_data
 
 logger = logging.getLogger(__name__)
 
@@ -27,12 +31,14 @@ CACHE = Path("~/.cache/classwise")
 SYSTEM = Path("/usr/share/datasets")
 TIMEOUT = 20
 """Timeout of a download, in seconds."""
+_IMPORT_PATH = re.compile(r"[A-Za-z_][\w.]+:\w+")
+"""``package.module:Class``; not a path with the letter of a drive."""
 LARGE_BYTES = 1 << 30
 """Size of decoded images above which `open_data` decodes them while they are used."""
 
 
 def load_data(
-    source: str | os.PathLike[str],
+    source: Any,
     *,
     split: str = "test",
     root: str | os.PathLike[str] | None = None,
@@ -42,7 +48,7 @@ def load_data(
     data_format: str | None = None,
     **options: Any,
 ) -> Images:
-    """Load a data set by name, or from a file or folder.
+    """Load a data set by name, from a file or folder, or from a data set object of another library.
 
     Named data sets are searched in ``root``, ``$CLASSWISE_DATA``, ``./data``, ``~/.cache/classwise`` and
     ``/usr/share/datasets``, in this order. If none has the data set, its files are downloaded to ``root``, else
@@ -50,14 +56,18 @@ def load_data(
 
     Args:
         source: a name in `classwise.data.DATA`, an import path ``"package.module:Class"`` of a `DataSet`, or a path.
-            A name takes precedence over a file of the same name; use ``./name`` for the file.
-        split: "train" or "test"; for a folder, the name of a subfolder or file in it. Ignored for the path of a file.
+            A name takes precedence over a file of the same name; use ``./name`` for the file. Or an object: a Dataset
+            or DataLoader of torch, torchvision or Hugging Face `datasets`, an iterable of (x, y) or of dicts, or a pair
+            of arrays.
+        split: "train" or "test"; for a folder, the name of a subfolder or file in it. Ignored for the path of a file,
+            and for an object that is not a dict of splits.
         root: a data directory that is searched first.
         subset: number of images of a stratified subset (`stratified_subset`); by default all.
         seed: seed of the subset.
         download: whether to download a named data set that is not found.
         data_format: a name in `classwise.data.FORMATS`; by default the format of a path is recognised.
-        **options: options of the file format, such as ``label="fine_label"`` or ``size=64``.
+        **options: options of the file format or of the named data set, such as ``label="fine_label"``, ``size=64`` or
+            ``corruption="fog"``; for an object, those of `classwise.data.rows.Rows`.
 
     Returns:
         The images, on the CPU, uint8 if stored as uint8.
@@ -70,16 +80,20 @@ def load_data(
         >>> cw.load_data("digits", split="test", subset=100)
         Images(digits test: 100 of 1x8x8, 10 classes, torch.uint8, cpu)
     """
-    found = _find(source, root, data_format, options)
-    if isinstance(found, DataSet):
-        images = _load_named(found, split, root, download)
+    if not isinstance(source, (str, os.PathLike)):
+        opened = _open_object(source, split, options)
+        images = opened.load() if isinstance(opened, Stream) else opened
     else:
-        images = found.format.read(found.path, split)
+        found = _find(source, root, data_format, options)
+        if isinstance(found, DataSet):
+            images = _load_named(found, split, root, download)
+        else:
+            images = found.format.read(found.path, split)
     return images if subset is None else images.take(stratified_subset(images.y, subset, seed))
 
 
 def stream_data(
-    source: str | os.PathLike[str],
+    source: Any,
     *,
     split: str = "test",
     root: str | os.PathLike[str] | None = None,
@@ -87,10 +101,11 @@ def stream_data(
     data_format: str | None = None,
     **options: Any,
 ) -> Stream:
-    """Open a folder of images, tar files in the layout of WebDataset, or ImageNet as a `Stream`.
+    """Open a folder of images, tar files in the layout of WebDataset, ImageNet, or a data set object as a `Stream`.
 
     Threads decode images while earlier ones are attacked. An audit holds one piece of the images in memory, and at most
     `classwise.data.encoded.AHEAD_BYTES` of images that wait. The order of the images does not depend on the workers.
+    An object is read by its own workers, if it is a DataLoader.
 
     Args:
         source: as in `load_data`.
@@ -119,6 +134,11 @@ def stream_data(
         >>> stream.expected, stream.shape, stream.class_names
         (2, (3, 24, 24), ('cat', 'dog'))
     """
+    if not isinstance(source, (str, os.PathLike)):
+        opened = _open_object(source, split, options)
+        if isinstance(opened, Images):
+            raise ClasswiseError(f"{opened.name} is in memory already; use load_data")
+        return opened
     encoded = _encoded(_find(source, root, data_format, options), split, root)
     if encoded is None:
         raise ClasswiseError(
@@ -158,6 +178,20 @@ def open_data(
     return load_data(source, split=split, root=root, subset=subset, seed=seed, **options)
 
 
+def _open_object(source: Any, split: str, options: dict[str, Any]) -> Images | Stream:
+    """A data set object, or its split if it is a dict of splits.
+
+    Raises:
+        ClasswiseError: for a split that it does not have, or as `as_data`.
+    """
+    if isinstance(source, Mapping) and source and not any(hasattr(value, "ndim") for value in source.values()):
+        if split not in source:
+            raise unknown("split", split, [str(key) for key in source])
+        return as_data(source[split], split=split, **options)
+    own = getattr(source, "split", None)  # of Hugging Face or torchvision
+    return as_data(source, split="" if own is None or callable(own) else str(own), **options)
+
+
 class _Path(NamedTuple):
     """A file or folder and its format."""
 
@@ -177,16 +211,38 @@ def _find(
         if "\0" in value:
             raise ClasswiseError(f"{what} {value!r}: a path must not contain a NUL character")
     path = Path(text).expanduser()
-    if text in DATA or (":" in text and not path.exists()):
-        if data_format is not None or options:
-            option = "data_format" if data_format is not None else next(iter(options))
-            raise ClasswiseError(f"data set {text!r} has no option {option!r}; options apply to files and folders")
-        return DATA.load(text)()
+    if text in DATA or (_IMPORT_PATH.fullmatch(text) and not path.exists()):
+        if data_format is not None:
+            raise ClasswiseError(f"data set {text!r} has no option 'data_format'; it applies to files and folders")
+        return _named(text, options)
     if not path.exists():
-        is_name = text == path.name and not path.suffix
-        raise unknown("data set", text, DATA) if is_name else ClasswiseError(f"there is no file or folder {text}")
+        raise _missing(text, path)
     name = data_format or _recognise(path)
     return _Path(path, build(FORMATS.load(name), options, f"data format {name!r}"))
+
+
+def _named(name: str, options: dict[str, Any]) -> DataSet:
+    """A named data set with its options, such as the corruption of CIFAR-10-C."""
+    found = DATA.load(name)
+    known = [field.name for field in dataclasses.fields(found)] if dataclasses.is_dataclass(found) else []
+    other = next((option for option in options if option not in known), None)
+    if other is not None:
+        accepted = f"it has {', '.join(known)}" if known else "options apply to files and folders"
+        raise ClasswiseError(f"data set {name!r} has no option {other!r}; {accepted}")
+    return build(found, options, f"data set {name!r}") if known else found()
+
+
+def _missing(text: str, path: Path) -> ClasswiseError:
+    """The error for a path that does not exist, with the nearest name in its folder."""
+    if text == path.name and not path.suffix and "\\" not in text:
+        return unknown("data set", text, DATA)
+    near: list[str] = []
+    if path.parent.is_dir():
+        near = difflib.get_close_matches(path.name, [each.name for each in path.parent.iterdir()], n=1)
+    hint = f"; did you mean {path.parent / near[0]}?" if near else ""
+    if "\\" in text and os.sep == "/":
+        hint = "; on this system the folders of a path are separated by /"
+    return ClasswiseError(f"there is no file or folder {text}{hint}")
 
 
 def _encoded(found: DataSet | _Path, split: str, root: str | os.PathLike[str] | None) -> EncodedImages | None:
@@ -261,8 +317,12 @@ def _unpack(archive: Path, folder: Path) -> None:
 
 
 def named_set(data: Images | Stream) -> type[DataSet] | None:
-    """The registered data set with the name, classes and shape of the images, which has their mean and usual threat."""
-    named = DATA.load(data.name) if data.name in DATA else None
+    """The registered data set with the name, classes and shape of the images, which has their mean and usual threat.
+
+    Of the name of corrupted images, such as ``cifar10-c, fog 3``, the part before the comma counts.
+    """
+    name = data.name.partition(", ")[0]
+    named = DATA.load(name) if name in DATA else None
     return named if named and (named.class_names, named.shape) == (data.class_names, data.shape) else None
 
 

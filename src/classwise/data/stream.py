@@ -10,14 +10,16 @@ from typing import Any
 
 import numpy as np
 import torch
-from PIL import Image
 from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset, RandomSampler
 
+from classwise.core import limits
+from classwise.core.config import build
 from classwise.core.errors import ClasswiseError
-from classwise.data.formats.image_files import pixels_of, stack
 from classwise.data.formats.layout import channels_first
-from classwise.data.images import Batch, Images, as_labels, as_pixels, as_tensor, check_labels, to_unit
+from classwise.data.images import Batch, Images, as_labels, check_labels, to_unit
+from classwise.data.labels import encode_labels
+from classwise.data.rows import Rows, class_names_of, label_array
 
 logger = logging.getLogger(__name__)
 
@@ -28,13 +30,13 @@ Piece = tuple[Tensor, Tensor]
 class Stream:
     """A data set read from an iterable or indexable source of (x, y), once per pass.
 
-    Each item of the source is an image with its label, or a batch of both; further entries of an item are ignored.
-    A tensor is (C, H, W) or (N, C, H, W); a numpy array may also have channels last or no channels; a Pillow image is
-    read as grayscale or RGB. Pixels are uint8, or float in [0, 1]. The `index` of an image is its position in the
-    source.
+    Each item of the source is an image with its label, or a batch of both, as a pair or a dict; further entries of an
+    item are ignored. A tensor is (C, H, W) or (N, C, H, W); a numpy array may also have channels last or no channels; a
+    Pillow image or encoded bytes are read as grayscale or RGB. Pixels are uint8, or float in [0, 1]. The `index` of an
+    image is its position in the source.
 
     Attributes:
-        class_names: one name per class, or None if the number of classes is unknown.
+        class_names: one name per class, by default those of the source; None if the number of classes is unknown.
         name: name of the data set in reports.
         split: "train", "test", ... or empty.
         superclasses: the superclass of each class, or None.
@@ -51,8 +53,9 @@ class Stream:
         superclasses: Sequence[int] | None = None,
         superclass_names: Sequence[str] = (),
         shape: tuple[int, int, int] | None = None,
+        rows: Rows | None = None,
     ) -> None:
-        """Wrap a source without reading from it.
+        """Wrap a source without reading from it; ``rows`` are options to read its items.
 
         Raises:
             ClasswiseError: if the source can be neither iterated nor indexed.
@@ -60,7 +63,9 @@ class Stream:
         readable = hasattr(source, "__iter__") or (hasattr(source, "__len__") and hasattr(source, "__getitem__"))
         if not readable or isinstance(source, Mapping):
             raise ClasswiseError(f"{name}: {type(source).__name__} is not a Dataset, DataLoader or iterable of (x, y)")
-        self.class_names = tuple(class_names) if class_names else None
+        self._rows = Rows() if rows is None else rows
+        names = class_names or class_names_of(source, self._rows.label) or self._rows.classes
+        self.class_names = tuple(str(each) for each in names) if names else None
         self.name = name
         self.split = split
         self.superclasses = tuple(superclasses) if superclasses is not None else None
@@ -70,6 +75,7 @@ class Stream:
         self._device = torch.device("cpu")
         self._spent = False
         self._digest = ""
+        self._counts: Tensor | None = None
         if isinstance(source, DataLoader) and isinstance(source.sampler, RandomSampler):
             logger.warning("%s is shuffled: the index of an image differs between passes; use shuffle=False", name)
 
@@ -118,21 +124,62 @@ class Stream:
         if size < 1:
             raise ClasswiseError(f"batch size {size}: must be at least 1")
         pixels, labels = hashlib.sha256(), hashlib.sha256()
-        start = 0
+        start, counts = 0, torch.zeros(self.num_classes or 0, dtype=torch.int64)
         for x, y in _rebatch(self._pieces(), size):
             unit = to_unit(x) if x.dtype == torch.uint8 else x
             pixels.update(unit.contiguous().numpy().data)
             labels.update(y.numpy().data)
             index = torch.arange(start, start + len(y))
             start += len(y)
+            counts = _added(counts, torch.bincount(y))
             yield Batch(*(tensor.to(self._device) for tensor in (index, x, y)))
         if start == 0:
             raise ClasswiseError(f"{self.name} has no images")
         self._digest = hashlib.sha256(pixels.digest() + labels.digest()).hexdigest()
+        self._counts = counts
 
     def fingerprint(self) -> str:
         """SHA-256 (hexadecimal) of the float32 pixels and the labels of the last complete pass; empty before it."""
         return self._digest
+
+    def class_counts(self) -> Tensor:
+        """Number of images of each class in the last complete pass, int64 (C,).
+
+        Without class names, C is the largest label plus 1.
+
+        Raises:
+            ClasswiseError: before the end of the first pass.
+        """
+        if self._counts is None:
+            raise ClasswiseError(f"{self.name}: the class counts are known after the images have been read once")
+        return self._counts
+
+    def load(self) -> Images:
+        """Read all images into memory. Labels that are text without class names become classes in ascending order.
+
+        Raises:
+            ClasswiseError: as `batches`, or if the images exceed the memory.
+        """
+        xs, ys, total, checked = [], [], 0, 0
+        for x, y, where in self._raw():
+            xs.append(x)
+            ys.append(np.asarray(y))
+            total += x.nbytes
+            if total - checked > limits.FREE_BYTES:
+                limits.check_size(total, f"the images up to {where}")  # the joined tensor needs as much again
+                checked = total
+        if not xs:
+            raise ClasswiseError(f"{self.name} has no images")
+        y, names = encode_labels(np.concatenate(ys), self._classes(ys[0]), self.name)
+        x = torch.cat(_alike(xs))
+        return Images(
+            x, y, self.class_names or names, self.name, self.split, self.superclasses, self.superclass_names
+        ).to(self._device)
+
+    def _classes(self, y: Any) -> Sequence[int | str] | None:
+        """The label of each class: as given, or the class names if labels are text."""
+        is_text = isinstance(y, np.ndarray) and y.dtype.kind == "U"
+        return self._rows.classes or (self.class_names if is_text else None)
 
     def _items(self) -> Iterator[Any]:
         source = self._source
@@ -148,50 +195,88 @@ class Stream:
             self._spent = True
         return items
 
-    def _pieces(self) -> Iterator[Piece]:
+    def _raw(self) -> Iterator[tuple[Tensor, Any, str]]:
+        """Yield images, labels as they are stored, and the position of each item for error messages."""
         shape: torch.Size | None = None
         for position, item in enumerate(self._items()):
             where = f"{self.name}, item {position}"
-            x, y = _as_piece(item, where)
-            if self.class_names is not None:
-                check_labels(y, self.class_names, where)
-            elif int(y.min()) < 0:
-                raise ClasswiseError(f"{where}: label {int(y.min())}: must not be negative")
+            x, y = self._rows.read(item, where)
             if shape is not None and x.shape[1:] != shape:
                 raise ClasswiseError(
                     f"{where}: image of shape {tuple(x.shape[1:])}, expected {tuple(shape)} as before; resize images"
                 )
             shape = x.shape[1:]
-            yield x, y
+            yield x, y, where
+
+    def _pieces(self) -> Iterator[Piece]:
+        for x, y, where in self._raw():
+            classes = self._classes(y)
+            if classes is None and isinstance(y, np.ndarray):
+                raise ClasswiseError(
+                    f"{where}: the label {str(y.flat[0])!r} is text; give classes=, the label of each class in the "
+                    "order of the model's logits, or read all images with load_data"
+                )
+            labels = as_labels(encode_labels(y, classes, where)[0], len(x), where)
+            if self.class_names is not None:
+                check_labels(labels, self.class_names, where)
+            elif int(labels.min()) < 0:
+                raise ClasswiseError(f"{where}: label {int(labels.min())}: must not be negative")
+            yield x, labels
 
 
 def as_data(
-    source: Any, class_names: Sequence[str] | None = None, name: str = "data", split: str = ""
+    source: Any, class_names: Sequence[str] | None = None, name: str | None = None, split: str = "", **options: Any
 ) -> Images | Stream:
     """Convert a source of images and labels to `Images` or a `Stream`.
 
     Args:
-        source: `Images` or a `Stream` (returned unchanged), a pair (x, y) of tensors or arrays, a Dataset, a
-            DataLoader, or an iterable of (x, y).
-        class_names: one name per class.
-        name: name of the data set in reports.
+        source: `Images` or a `Stream` (returned unchanged), a pair (x, y) of tensors or arrays or a dict of them, a
+            Dataset, a DataLoader, or an iterable of pairs or dicts.
+        class_names: one name per class; by default those of the source (`class_names_of`).
+        name: name of the data set in reports; by default that of a Hugging Face data set, or ``data``.
         split: "train", "test", ... or empty.
+        **options: fields of `classwise.data.rows.Rows`, such as ``image="img"`` and ``label="fine_label"``.
 
     Raises:
-        ClasswiseError: if the source is none of these, or images or labels are invalid.
+        ClasswiseError: if the source is none of these, images or labels are invalid, or an option is unknown.
     """
+    rows = build(Rows, options, "data")
+    name = name or getattr(getattr(source, "info", None), "dataset_name", None) or "data"
     if isinstance(source, (Images, Stream)):
+        if options:
+            raise ClasswiseError(f"{type(source).__name__} has no option {next(iter(options))!r}; it is read already")
         return source
     if isinstance(source, str):
         raise ClasswiseError(f"data {source!r} is a string; use load_data({source!r}) for a data set name or path")
-    if isinstance(source, (tuple, list)) and len(source) == 2 and all(_is_array(part) for part in source):
+    if isinstance(source, Mapping):
+        source = _pair_of(source, rows, name)
+    if isinstance(source, (tuple, list)) and len(source) == 2 and _is_array(source[0], 3) and _is_array(source[1], 0):
         x, y = source
-        return Images(channels_first(x, name) if isinstance(x, np.ndarray) else x, y, class_names, name, split)
-    return Stream(source, class_names, name, split)
+        where = f"{name}, labels"
+        y, names = encode_labels(label_array(y, where), rows.classes, where)
+        x = channels_first(x, name) if isinstance(x, np.ndarray) else x
+        return Images(x, y, class_names or names, name, split)
+    return Stream(source, class_names, name, split, rows=rows)
 
 
-def _is_array(part: Any) -> bool:
-    return isinstance(part, (Tensor, np.ndarray))
+def _pair_of(source: Mapping[Any, Any], rows: Rows, name: str) -> tuple[Any, Any]:
+    """The images and labels in a dict of arrays.
+
+    Raises:
+        ClasswiseError: for another dict, such as a `DatasetDict` of splits.
+    """
+    if not any(_is_array(value, 0) for value in source.values()):
+        splits = ", ".join(str(key) for key in source)
+        first = next(iter(source), "test")
+        raise ClasswiseError(f"{name} has the splits {splits}; give one of them, such as data[{first!r}]")
+    return rows.pair(source, name)
+
+
+def _is_array(part: Any, ndim: int) -> bool:
+    """Whether a value is an array of at least this many dimensions; a list or a column of pandas if of labels."""
+    if isinstance(part, (Tensor, np.ndarray)):
+        return part.ndim >= ndim
+    return ndim == 0 and (isinstance(part, list) or hasattr(part, "to_numpy"))
 
 
 def _rebatch(pieces: Iterator[Piece], size: int) -> Iterator[Piece]:
@@ -213,26 +298,19 @@ def _rebatch(pieces: Iterator[Piece], size: int) -> Iterator[Piece]:
 def _joined(pieces: Sequence[Piece]) -> Piece:
     """All images and labels; in float32 if some images are not uint8."""
     x, y = zip(*pieces, strict=True)
-    if len({each.dtype for each in x}) > 1:
-        x = tuple(to_unit(each) if each.dtype == torch.uint8 else each for each in x)
-    return torch.cat(x), torch.cat(y)
+    return torch.cat(_alike(x)), torch.cat(y)
 
 
-def _as_piece(item: Any, where: str) -> Piece:
-    if not isinstance(item, (tuple, list)) or len(item) < 2:
-        raise ClasswiseError(f"{where}: {type(item).__name__}, expected a pair (x, y) of images and labels")
-    y = as_tensor(item[1], where).cpu()
-    x = _as_tensor(item[0], single=y.ndim == 0, where=where).cpu()
-    x = as_pixels(x, where)
-    return x, as_labels(y.reshape(-1) if y.ndim == 0 else y, len(x), where)
+def _alike(images: Sequence[Tensor]) -> Sequence[Tensor]:
+    """The images, converted to float32 if some are not uint8."""
+    if len({each.dtype for each in images}) == 1:
+        return images
+    return [to_unit(each) if each.dtype == torch.uint8 else each for each in images]
 
 
-def _as_tensor(x: Any, single: bool, where: str) -> Tensor:
-    """The images of an item as (N, C, H, W); ``single``: the item is one image."""
-    if isinstance(x, Image.Image):
-        return stack([(where, pixels_of(x, where))])
-    if isinstance(x, np.ndarray):
-        return as_tensor(channels_first(x[None] if single else x, where), where)
-    if isinstance(x, Tensor):
-        return x[None] if single else x
-    raise ClasswiseError(f"{where}: images of type {type(x).__name__}, expected a tensor, an array or a Pillow image")
+def _added(counts: Tensor, more: Tensor) -> Tensor:
+    """The sum of two counts by class, of which one may have fewer classes."""
+    size = max(len(counts), len(more))
+    return torch.nn.functional.pad(counts, (0, size - len(counts))) + torch.nn.functional.pad(
+        more, (0, size - len(more))
+    )

@@ -13,6 +13,7 @@ FORMATS: Registry[Format] = Registry(
     "data format",
     {
         "parquet": "classwise.data.formats.parquet:Parquet",
+        "arrow": "classwise.data.formats.arrow:Arrow",
         "npz": "classwise.data.formats.npz:Npz",
         "idx": "classwise.data.formats.idx:Idx",
         "cifar": "classwise.data.formats.cifar:Cifar",

@@ -60,7 +60,7 @@ class CifarC(Format):
             file = path / f"{self.corruption}.npy"
         if self.severity is not None and self.severity > SEVERITIES:
             raise ClasswiseError(f"severity = {self.severity}: must be 1 to {SEVERITIES}")
-        x, y = _array(file), _array(file.parent / _LABELS)
+        x, y = read_array(file), read_array(file.parent / _LABELS)
         if x.ndim != 4 or x.dtype != np.uint8 or not len(x) or len(x) % SEVERITIES:
             raise ClasswiseError(f"{file}: array of {x.dtype} {x.shape}, expected uint8 (5 N, H, W, channels)")
         count = len(x) // SEVERITIES
@@ -91,7 +91,12 @@ def corruptions(folder: Path) -> list[str]:
     return sorted(file.stem for file in folder.glob("*.npy") if file.name != _LABELS)
 
 
-def _array(file: Path) -> np.ndarray[Any, Any]:
+def read_array(file: Path) -> np.ndarray[Any, Any]:
+    """Map an array of numbers into memory.
+
+    Raises:
+        ClasswiseError: if the file is missing, truncated or contains objects.
+    """
     try:
         check_regular(file)
         array: np.ndarray[Any, Any] = np.load(file, mmap_mode="r", allow_pickle=False)

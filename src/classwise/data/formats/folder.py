@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,9 +11,12 @@ import torch
 
 from classwise.core import limits
 from classwise.core.config import Count, configurable
-from classwise.core.errors import ClasswiseError
+from classwise.core.errors import ClasswiseError, unknown
 from classwise.data.encoded import EncodedImages, Location
 from classwise.data.formats.base import EncodedFormat, split_of_file
+from classwise.data.labels import Classes
+
+logger = logging.getLogger(__name__)
 
 SUFFIXES = frozenset({".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"})
 _SPLITS = frozenset({"train", "test", "val", "valid", "validation"})
@@ -23,11 +27,14 @@ class Folder(EncodedFormat):
     """Image files ``folder/class/*.png`` or ``folder/split/class/*.png``; classes are sorted subfolder names.
 
     Attributes:
+        classes: the subfolder of each class in the order of the model's logits; others are an error. By default the
+            sorted names: as text, like torchvision's `ImageFolder`, so that 10 precedes 2.
         size: resize the shorter side to this and crop the central square.
         resize: with ``size``, resize the shorter side to this before the crop: ``resize=256, size=224``.
         per_class: read only this many images of each class, the first by name.
     """
 
+    classes: Classes | None = None
     size: Count | None = None
     resize: Count | None = None
     per_class: Count | None = None
@@ -49,7 +56,7 @@ class Folder(EncodedFormat):
             ClasswiseError: for a class without images, or a missing split.
         """
         folder = _folder_of_split(path, split)
-        classes = subfolders(folder)
+        classes = self._ordered(subfolders(folder), folder)
         limits.check_classes(len(classes), 0, str(folder))
         files, search = [], Search()
         for one in classes:
@@ -65,6 +72,31 @@ class Folder(EncodedFormat):
             self.size,
             self.resize,
         )
+
+    def _ordered(self, folders: list[Path], parent: Path) -> list[Path]:
+        """The subfolders in the order of the classes.
+
+        Raises:
+            ClasswiseError: if they are not the chosen classes.
+        """
+        names = [folder.name for folder in folders]
+        if self.classes is None:
+            if all(name.isdecimal() for name in names) and names != sorted(names, key=int):
+                last = max(int(name) for name in names)
+                logger.warning(
+                    "%s: the classes are in the order of text (%s, ...), as in torchvision's ImageFolder; "
+                    "classes=%s..%d gives that of numbers",
+                    parent, ", ".join(names[:3]), min(names, key=int), last,
+                )  # fmt: skip
+            return folders
+        chosen = [str(each) for each in self.classes]
+        for name in names:
+            if name not in chosen:
+                raise unknown(f"class folder of {parent}:", name, chosen)
+        missing = next((name for name in chosen if name not in names), None)
+        if missing is not None:
+            raise unknown(f"class of {parent}:", missing, names)
+        return [parent / name for name in chosen]
 
 
 def _folder_of_split(path: Path, split: str) -> Path:

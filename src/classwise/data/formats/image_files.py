@@ -59,14 +59,11 @@ def decode(content: bytes | Path, where: str, size: int | None = None, resize: i
     Raises:
         ClasswiseError: if the image is damaged, has not 8 bits per channel, or is too large.
     """
-    if resize is not None and not (size and size <= resize):
-        raise ClasswiseError(f"resize = {resize} with size = {size}: give a size of at most {resize}")
     try:
         with _opened(content) as image:
             _check_pixels(*image.size, where)
             image.load()
-            plain = _plain(image, where)
-            return np.asarray(plain if size is None else _square(plain, size, resize or size))
+            return pixels_of(image, where, size, resize)
     except ClasswiseError:
         raise
     except _DAMAGED as error:
@@ -120,13 +117,16 @@ def _check_pixels(width: int, height: int, where: str) -> None:
         raise ClasswiseError(f"{where}: {width} x {height} pixels; at most {limits.IMAGE_PIXELS:,} are supported")
 
 
-def pixels_of(image: Image.Image, where: str) -> Pixels:
-    """The pixels of an open image, as returned by `decode`.
+def pixels_of(image: Image.Image, where: str, size: int | None = None, resize: int | None = None) -> Pixels:
+    """The pixels of an open image, as returned by `decode`, which has the same arguments.
 
     Raises:
-        ClasswiseError: if the image has not 8 bits per channel.
+        ClasswiseError: if the image has not 8 bits per channel, or ``resize`` is smaller than ``size``.
     """
-    return np.asarray(_plain(image, where))
+    if resize is not None and not (size and size <= resize):
+        raise ClasswiseError(f"resize = {resize} with size = {size}: give a size of at most {resize}")
+    plain = _plain(image, where)
+    return np.asarray(plain if size is None else _square(plain, size, resize or size))
 
 
 def _plain(image: Image.Image, where: str) -> Image.Image:

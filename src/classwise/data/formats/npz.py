@@ -17,6 +17,7 @@ from classwise.core.errors import ClasswiseError
 from classwise.data.formats.base import Format, split_of_file
 from classwise.data.formats.layout import channels_first
 from classwise.data.images import Images
+from classwise.data.labels import Classes, encode_labels
 
 _IMAGES = ("x", "images", "data")
 _LABELS = ("y", "labels", "targets")
@@ -46,8 +47,15 @@ class Npz(Format):
     """An archive with images (``x``, ``images`` or ``data``) and labels (``y``, ``labels`` or ``targets``).
 
     If a file has both splits, the keys end in the split (``x_train``, ``y_test``). Images are (N, H, W, C),
-    (N, C, H, W) or (N, H, W), uint8 or float in [0, 1]. An array ``class_names`` of strings is optional.
+    (N, C, H, W) or (N, H, W), uint8 or float in [0, 1]. Labels are integers or text. An array ``class_names`` of
+    strings is optional.
+
+    Attributes:
+        classes: the label of each class in the order of the model's logits, for text or integers that are not
+            0, 1, 2, ...; the classes of text are by default the class names, or its distinct values in ascending order.
     """
+
+    classes: Classes | None = None
 
     def accepts(self, path: Path) -> bool:
         """Whether the path is a .npz file."""
@@ -71,8 +79,13 @@ class Npz(Format):
             raise
         except _DAMAGED as error:
             raise ClasswiseError(f"{path} is truncated or not a .npz file of plain arrays: {error}") from error
+        y, labels = encode_labels(y, self.classes or (names if y.dtype.kind in "US" else None), f"{path}, labels")
         return Images(
-            channels_first(x, str(path)), y, names, name=path.stem, split=split if by_split else split_of_file(path)
+            channels_first(x, str(path)),
+            y,
+            names or labels,
+            name=path.stem,
+            split=split if by_split else split_of_file(path),
         )
 
 

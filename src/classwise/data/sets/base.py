@@ -44,6 +44,9 @@ class DataSet(ABC):
         splits: names of the splits.
         remote: files to download; empty if the data set is not downloadable.
         folder: folder in the data directory for downloaded files.
+        parent_logits: number of classes of the data set of which these classes are a part; 0: they are no part.
+        logits: the number of each class in that data set. Predictions of a model of ``parent_logits`` classes are
+            restricted to these logits.
     """
 
     name: ClassVar[str]
@@ -57,6 +60,13 @@ class DataSet(ABC):
     splits: ClassVar[tuple[str, ...]] = ("train", "test")
     remote: ClassVar[tuple[Remote, ...]] = ()
     folder: ClassVar[str] = ""
+    parent_logits: ClassVar[int] = 0
+    logits: ClassVar[tuple[int, ...]] = ()
+
+    @property
+    def title(self) -> str:
+        """Name of the images in reports: the registered name, and the options if there are any."""
+        return self.name
 
     @abstractmethod
     def read(self, root: Path, split: str) -> Images | None:
@@ -103,9 +113,10 @@ class DataSet(ABC):
             images.x,
             images.y,
             class_names=self.class_names,
-            name=self.name,
+            name=self.title,
             split=split,
             superclasses=self.superclasses,
             superclass_names=self.superclass_names,
+            index=images.index,
             columns=images.columns,
         )

@@ -28,7 +28,7 @@ _TINY = (_HERE / "tiny-imagenet-classes.txt").read_text().split()
 _COUNTS = Counter(_NAMES.values())
 
 
-def _readable(ids: list[str]) -> tuple[str, ...]:
+def readable(ids: Sequence[str]) -> tuple[str, ...]:
     """The name of each class; followed by the WordNet id if two classes share a name."""
     return tuple(_NAMES[i] if _COUNTS[_NAMES[i]] == 1 else f"{_NAMES[i]} ({i})" for i in ids)
 
@@ -77,7 +77,7 @@ class TinyImageNet(_WordNetSet):
 
     name = "tiny-imagenet"
     ids = tuple(_TINY)
-    class_names = _readable(_TINY)
+    class_names = readable(_TINY)
     shape = (3, 64, 64)
     mean = (0.4802, 0.4481, 0.3975)
     std = (0.2770, 0.2691, 0.2821)
@@ -100,7 +100,7 @@ class ImageNet(_WordNetSet):
 
     name = "imagenet"
     ids = tuple(_NAMES)
-    class_names = _readable(list(_NAMES))
+    class_names = readable(list(_NAMES))
     shape = (3, 224, 224)
     mean = (0.485, 0.456, 0.406)
     std = (0.229, 0.224, 0.225)
@@ -137,7 +137,7 @@ class ImageNet(_WordNetSet):
         if official is None:
             raise ClasswiseError(f"{part}: the classes are not WordNet ids; load the images by path")
         names, y = self.class_names, official[files.y]
-        return dataclasses.replace(files, y=y, class_names=names, name=self.name, split=split)
+        return dataclasses.replace(files, y=y, class_names=names, name=self.title, split=split)
 
     def _part(self, root: Path, split: str) -> Path | None:
         """The folder of a split."""

@@ -14,6 +14,9 @@ from torch import Tensor, nn
 from classwise.core.errors import ClasswiseError, unknown
 from classwise.core.precision import check_device
 from classwise.core.rng import generators_restored
+from classwise.data.images import Images
+from classwise.data.loading import named_set
+from classwise.data.stream import Stream
 from classwise.models.base import Classifier, Wrapper, bare
 from classwise.models.loading.builder import build
 from classwise.models.loading.checkpoints import Checkpoint, read_state
@@ -182,6 +185,8 @@ def _finished(model: nn.Module, note: str, data: Any, device: str | torch.device
     in_model = infer_shape(network.state_dict(), network, width=1.0)
     for key, what in (("num_classes", "classes"), ("in_channels", "image channels")):
         in_data = _data_spec(data).get(key)
+        if key == "num_classes" and in_model and in_model[key] == _parent_classes(data):
+            continue  # an audit restricts its predictions to the classes of the data
         if in_model and in_data is not None and in_data != in_model[key]:
             raise ClasswiseError(f"the model has {in_model[key]} {what} and the data {in_data}; they must be equal")
     model = model.to(device).eval()
@@ -255,6 +260,12 @@ def _data_spec(data: Any) -> dict[str, Any]:
     """The numbers of classes and channels of the data, where known."""
     known = {"num_classes": getattr(data, "num_classes", None), "in_channels": _channels(data)}
     return {key: value for key, value in known.items() if value is not None}
+
+
+def _parent_classes(data: Any) -> int | None:
+    """Number of classes of the data set of whose classes the data have a part, as ImageNet-A; else None."""
+    known = named_set(data) if isinstance(data, (Images, Stream)) else None
+    return (known.parent_logits or None) if known else None
 
 
 def _channels(data: Any) -> int | None:

@@ -1,0 +1,113 @@
+"""Folders written by `save_to_disk` of Hugging Face `datasets`: Arrow files, read without that package."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from classwise.core import limits
+from classwise.core.config import configurable
+from classwise.core.errors import ClasswiseError, unknown
+from classwise.data.formats.base import check_regular, read_text
+from classwise.data.formats.tables import ROWS, TableFile, TableFormat
+from classwise.data.images import Images
+
+_END = b"\xff\xff\xff\xff\0\0\0\0"
+"""The last bytes of a stream; a file that lacks them could have fewer rows."""
+_STATE, _SPLITS = "state.json", "dataset_dict.json"
+
+
+@configurable
+class Arrow(TableFormat):
+    """The folder of a `Dataset` or a `DatasetDict` of Hugging Face, as written by ``save_to_disk``.
+
+    A folder of a `DatasetDict` has a subfolder for each split. The images must be in the files, as ``save_to_disk``
+    stores them.
+    """
+
+    def accepts(self, path: Path) -> bool:
+        """Whether the path is a folder with ``state.json`` and ``dataset_info.json``, or with ``dataset_dict.json``."""
+        whole = (path / _STATE).is_file() and (path / "dataset_info.json").is_file()
+        return whole or (path / _SPLITS).is_file()
+
+    def read(self, path: Path, split: str) -> Images:
+        """Decode all images of the split, or of the folder of a single data set.
+
+        Raises:
+            ClasswiseError: for a missing split, or as `TableFormat.images`.
+        """
+        folder, state = path, _json(path / _STATE) if (path / _STATE).is_file() else {}
+        if (path / _SPLITS).is_file():
+            known = [str(each) for each in _json(path / _SPLITS).get("splits") or ()]
+            if split not in known:
+                raise unknown(f"split of {path}", split, known)
+            folder = path / split
+            state = _json(folder / _STATE)
+        else:
+            split = str(state.get("_split") or "")
+        names = [each.get("filename") for each in state.get("_data_files") or () if isinstance(each, dict)]
+        if not names or not all(isinstance(name, str) and Path(name).name == name for name in names):
+            raise ClasswiseError(f"{folder / _STATE} names no files of the folder; save the data set again")
+        if state.get("_indices_data_files"):
+            raise ClasswiseError(f"{folder} has a selection of rows in another file; save it with a recent datasets")
+        return self.images([ArrowTable(folder / name) for name in names], path.name, split)
+
+
+class ArrowTable(TableFile):
+    """A file in the streaming format of Arrow."""
+
+    def schema(self) -> pa.Schema:
+        """The schema, after a check that the file has rows."""
+        with self._opened() as batches:
+            if len(set(batches.schema.names)) < len(batches.schema.names):
+                raise ClasswiseError(f"{self.path} has two columns of the same name")
+            if not any(batch.num_rows for batch in batches):
+                raise ClasswiseError(f"{self.path} has no rows")
+            return batches.schema
+
+    def read(self, columns: Sequence[str]) -> pa.Table:
+        """Some columns, without images; the file is mapped into memory."""
+        with self._opened() as batches:
+            parts = [batch.select(list(columns)) for batch in batches]
+            for part in parts:
+                part.validate(full=True)
+            return pa.Table.from_batches(parts)
+
+    def cells(self, column: str) -> Iterator[pa.Array]:
+        """The cells of a column, a few rows at a time."""
+        with self._opened() as batches:
+            for batch in batches:
+                cells = batch.column(column)
+                cells.validate(full=True)
+                yield from (cells.slice(start, ROWS) for start in range(0, len(cells), ROWS))
+
+    @contextmanager
+    def _opened(self) -> Iterator[pa.RecordBatchStreamReader]:
+        """Map the file into memory; errors of pyarrow become `ClasswiseError`."""
+        try:
+            check_regular(self.path)
+            limits.check_size(self.path.stat().st_size, str(self.path))
+            with self.path.open("rb") as file:
+                file.seek(-min(len(_END), self.path.stat().st_size), os.SEEK_END)
+                if file.read() != _END:
+                    raise ClasswiseError(f"{self.path} is truncated or not an Arrow stream")
+            with pa.memory_map(str(self.path)) as source, pa.ipc.open_stream(source) as opened:
+                yield opened
+        except (OSError, pa.ArrowException, MemoryError, UnicodeDecodeError) as error:
+            raise ClasswiseError(f"{self.path} cannot be read as an Arrow stream: {error}") from error
+
+
+def _json(file: Path) -> dict[str, Any]:
+    try:
+        values = json.loads(read_text(file))
+    except (ValueError, RecursionError) as error:
+        raise ClasswiseError(f"{file} is not JSON") from error
+    if not isinstance(values, dict):
+        raise ClasswiseError(f"{file} is not a JSON object")
+    return values

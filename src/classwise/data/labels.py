@@ -1,0 +1,74 @@
+"""Class numbers of labels that are text, or integers that are not 0, 1, 2, ..."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+import numpy as np
+import pydantic
+import torch
+from torch import Tensor
+
+from classwise.core import limits
+from classwise.core.errors import unknown
+
+_RANGE = re.compile(r"([0-9]{1,9})\.\.([0-9]{1,9})")
+
+
+def _parsed(value: object) -> object:
+    """Read ``"cat,dog"`` and ``"1..10"``; pydantic checks any other value."""
+    if isinstance(value, str):
+        ends = _RANGE.fullmatch(value.strip())
+        if ends is None:
+            value = [each.strip() for each in value.split(",")]
+        elif int(ends[2]) - int(ends[1]) >= limits.CLASSES:
+            raise ValueError(f"more than {limits.CLASSES} classes")
+        else:
+            value = range(int(ends[1]), int(ends[2]) + 1)
+    if isinstance(value, (np.ndarray, Tensor)):
+        value = value.tolist()
+    labels = tuple(value) if isinstance(value, Sequence) else value
+    if isinstance(labels, tuple) and (not labels or len({str(each) for each in labels}) < len(labels)):
+        raise ValueError("give at least one label, and each label once")
+    return labels
+
+
+Classes = Annotated[tuple[int | str, ...], pydantic.BeforeValidator(_parsed)]
+"""The label of each class, in the order of the model's logits; as text ``cat,dog`` or ``1..10``."""
+
+
+def encode_labels(values: Any, classes: Sequence[int | str] | None, where: str) -> tuple[Any, tuple[str, ...] | None]:
+    """Convert labels to class numbers.
+
+    Args:
+        values: labels, a tensor or array of integers or text, of any shape.
+        classes: the label of each class. None: integers are class numbers, and the classes of text are its distinct
+            values in ascending order.
+        where: the prefix of an error message.
+
+    Returns:
+        The class numbers, and the labels of the classes as text. Integers without ``classes`` are returned unchanged,
+        with None.
+
+    Raises:
+        ClasswiseError: for a label that is not one of the classes.
+    """
+    array = values.detach().cpu().numpy() if isinstance(values, Tensor) else np.asarray(values)
+    if array.dtype.kind == "O" and array.size and all(isinstance(each, str) for each in array.flat):
+        array = array.astype(str)
+    if array.dtype.kind == "S":
+        array = np.char.decode(array, "utf-8", "replace")
+    if array.dtype.kind != "U" and (classes is None or array.dtype.kind not in "iu"):
+        return values, None
+    kinds, ids = np.unique(array, return_inverse=True)
+    labels = tuple(str(kind) for kind in kinds.tolist())
+    names = labels if classes is None else tuple(str(each) for each in classes)
+    limits.check_classes(len(names), array.size, where)
+    numbers = {name: number for number, name in enumerate(names)}
+    missing = next((label for label in labels if label not in numbers), None)
+    if missing is not None:
+        raise unknown(f"label in {where}:", missing, names)
+    order = np.array([numbers[label] for label in labels], np.int64)
+    return torch.from_numpy(order[ids].reshape(array.shape)), names

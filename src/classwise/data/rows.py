@@ -1,0 +1,187 @@
+"""The image and the label in an item of a data set: a pair, or a dict such as a row of Hugging Face `datasets`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor
+from torch.utils.data import DataLoader, Subset
+
+from classwise.core.config import Count, configurable
+from classwise.core.errors import ClasswiseError
+from classwise.data.formats.image_files import decode, pixels_of, stack
+from classwise.data.formats.layout import channels_first
+from classwise.data.images import ONE_CLASS, as_pixels, as_tensor, several_labels
+from classwise.data.labels import Classes
+
+IMAGES = ("image", "img", "images", "pixel_values", "x", "jpg", "jpeg", "png", "webp", "ppm")
+"""Usual keys of the image in a dict, in the order in which they are tried."""
+LABELS = ("label", "labels", "fine_label", "cls", "y", "target", "targets")
+"""Usual keys of the label."""
+
+
+@configurable
+class Rows:
+    """Options to read the items of a data set.
+
+    Attributes:
+        image: key of the image in items that are dicts; by default the first of `IMAGES`, or the only Pillow image.
+        label: key of the label; by default the first of `LABELS`, or the only column of class labels.
+        classes: the label of each class, in the order of the model's logits: text, or integers that are not
+            0, 1, 2, ...
+        size: resize the shorter side of encoded or Pillow images to this and crop the central square.
+        resize: with ``size``, resize the shorter side to this before the crop.
+    """
+
+    image: str | None = None
+    label: str | None = None
+    classes: Classes | None = None
+    size: Count | None = None
+    resize: Count | None = None
+
+    def read(self, item: Any, where: str) -> tuple[Tensor, Any]:
+        """Read one item, an image with its label, or a batch of both.
+
+        Returns:
+            Images (N, C, H, W), uint8 or float32 in [0, 1], and labels (N,), a tensor or array of integers or text.
+
+        Raises:
+            ClasswiseError: for an item without image or label, several labels for an image, or an invalid image.
+        """
+        image, label = self.pair(item, where)
+        y = label_array(label, where)
+        single = y.ndim == 0 or _is_single(image)
+        if single and y.shape not in ((), (1,)):
+            raise several_labels(tuple(y.shape), where)
+        x = as_pixels(self._images(image, single=single, where=where).cpu(), where)
+        return x, y.reshape(1) if single else y
+
+    def pair(self, item: Any, where: str) -> tuple[Any, Any]:
+        """The image and the label in an item.
+
+        Raises:
+            ClasswiseError: if the item is neither a pair nor a dict, or a dict without such keys.
+        """
+        if isinstance(item, Mapping):
+            key = self.image or next((each for each in IMAGES if each in item), None)
+            if key is None:
+                pillow = [str(each) for each, value in item.items() if isinstance(value, Image.Image)]
+                key = pillow[0] if len(pillow) == 1 else None
+            label = self.label or next((each for each in LABELS if each in item), None)
+            for option, chosen in (("image", key), ("label", label)):
+                if chosen is None or chosen not in item:
+                    what = f"{option} {chosen!r}" if chosen else option
+                    keys = ", ".join(str(each) for each in item)
+                    raise ClasswiseError(f"{where} has no {what}; give {option}=, one of its keys: {keys}")
+            return item[key], item[label]
+        if not isinstance(item, (tuple, list)) or len(item) < 2:
+            raise ClasswiseError(
+                f"{where}: {type(item).__name__}, expected a pair (x, y) of images and labels, or a dict of them"
+            )
+        return item[0], item[1]
+
+    def _images(self, x: Any, single: bool, where: str) -> Tensor:
+        """The images of an item as (N, C, H, W); ``single``: the item is one image."""
+        if _is_encoded(x):
+            return self._stacked([x], where)
+        if isinstance(x, (list, tuple)) and len(x) and all(_is_encoded(each) for each in x):
+            return self._stacked(x, where)
+        if self.size is not None:
+            raise ClasswiseError(f"{where}: size applies to encoded and Pillow images, not to {type(x).__name__}")
+        if isinstance(x, list):
+            x = _array_of_lists(x, where)
+        if isinstance(x, np.ndarray):
+            return as_tensor(channels_first(x[None] if single else x, where), where)
+        if isinstance(x, Tensor):
+            return x[None] if single else x
+        raise ClasswiseError(
+            f"{where}: images of type {type(x).__name__}, expected a tensor, an array, a Pillow image or encoded bytes"
+        )
+
+    def _stacked(self, images: Iterable[Any], where: str) -> Tensor:
+        return stack((where, self._decoded(each, where)) for each in images)
+
+    def _decoded(self, image: Any, where: str) -> np.ndarray[Any, np.dtype[np.uint8]]:
+        if isinstance(image, Image.Image):
+            return pixels_of(image, where, self.size, self.resize)
+        content = image.get("bytes") if isinstance(image, Mapping) else image
+        if not isinstance(content, bytes):
+            raise ClasswiseError(f"{where}: the image is not in the data set, only the path {image.get('path')!r}")
+        return decode(content, where, self.size, self.resize)
+
+
+def label_array(label: Any, where: str) -> Any:
+    """Labels as a tensor, or an array of text; the bytes of a file ``.cls`` are text or a class number."""
+    if isinstance(label, bytes):
+        label = label.decode("utf-8", "replace").strip()
+        label = int(label) if label.isascii() and label.isdecimal() and len(label) < 19 else label
+    if not isinstance(label, Tensor):
+        try:
+            array = np.asarray(label)
+        except ValueError as error:  # lists of different lengths
+            raise ClasswiseError(f"{where}: labels are lists of different lengths; {ONE_CLASS}") from error
+        if array.dtype.kind in "US" or (array.dtype.kind == "O" and all(isinstance(each, str) for each in array.flat)):
+            return array.astype(str)
+    return as_tensor(label, where).cpu()
+
+
+def class_names_of(source: Any, label: str | None) -> tuple[str, ...] | None:
+    """Class names of a data set: of the feature `ClassLabel` of Hugging Face, or the attribute ``classes``.
+
+    Args:
+        source: a Dataset, or a DataLoader or Subset of one.
+        label: name of the label column; None: the first of `LABELS`, or the only column of class labels.
+
+    Returns:
+        The names; None if there are none, or they are not text. Names that occur twice are followed by their number.
+    """
+    while isinstance(source, (DataLoader, Subset)):
+        source = source.dataset
+    features = getattr(source, "features", None)
+    if isinstance(features, Mapping):
+        column = label_column(features, label)
+        names = getattr(features.get(column), "names", None)
+    else:
+        names = getattr(source, "classes", None)
+    if not isinstance(names, Sequence) or isinstance(names, str) or not names:
+        return None
+    if all(isinstance(each, tuple) and each and all(isinstance(word, str) for word in each) for each in names):
+        names = [", ".join(each) for each in names]  # the synonyms of a class in torchvision's ImageNet
+    if not all(isinstance(each, str) for each in names):
+        return None
+    return tuple(f"{each} ({number})" if names.count(each) > 1 else each for number, each in enumerate(names))
+
+
+def label_column(features: Mapping[str, Any], label: str | None) -> str | None:
+    """The label column among Hugging Face features: the chosen one, a usual name, or the only class label."""
+    if label is not None:
+        return label
+    usual = next((each for each in LABELS if each in features), None)
+    named = [key for key, feature in features.items() if getattr(feature, "names", None)]
+    return usual or (named[0] if len(named) == 1 else None)
+
+
+def _is_encoded(x: Any) -> bool:
+    """Whether a value is one Pillow image, encoded bytes, or the dict of an image that `datasets` has not decoded."""
+    return isinstance(x, (Image.Image, bytes)) or (isinstance(x, Mapping) and "bytes" in x)
+
+
+def _is_single(x: Any) -> bool:
+    return _is_encoded(x) or (isinstance(x, Tensor) and x.ndim == 3)
+
+
+def _array_of_lists(x: list[Any], where: str) -> Any:
+    """Nested lists of pixels, a row's arrays in `datasets`, or a list of tensors or arrays, as one array or tensor."""
+    try:
+        if x and all(isinstance(each, Tensor) for each in x):
+            return torch.stack(x)
+        array = np.asarray(x)
+    except (ValueError, RuntimeError) as error:
+        raise ClasswiseError(f"{where}: images of different sizes; resize the images") from error
+    if array.dtype.kind == "i" and array.size and array.min() >= 0 and array.max() <= 255:
+        return array.astype(np.uint8)
+    return array

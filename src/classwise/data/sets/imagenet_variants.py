@@ -1,0 +1,155 @@
+"""Test sets for models of ImageNet: V2, A, R and C."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from classwise.core.config import configurable
+from classwise.core.errors import ClasswiseError, unknown
+from classwise.data.encoded import EncodedImages
+from classwise.data.formats.folder import Folder, subfolders
+from classwise.data.sets.corrupted import Severity, check_corruption
+from classwise.data.sets.imagenet import ImageNet, readable
+
+
+class _TestSet(ImageNet):
+    """Base class: a folder with a subfolder per class.
+
+    Attributes:
+        folders: names of the folder in a data directory.
+    """
+
+    folders: ClassVar[tuple[str, ...]]
+    splits = ("test",)
+
+    def _part(self, root: Path, split: str) -> Path | None:
+        del split
+        return next((root / name for name in self.folders if (root / name).is_dir()), None)
+
+
+@configurable
+class ImageNetV2(_TestSet):
+    """ImageNet-V2 (Recht et al. 2019): 10,000 new test images of the 1,000 classes, in three variants.
+
+    The folders ``0`` to ``999`` are the classes of ImageNet by number.
+
+    Attributes:
+        variant: how the images were selected.
+    """
+
+    name = "imagenet-v2"
+    variant: Literal["matched-frequency", "threshold-0.7", "top-images"] = "matched-frequency"
+
+    @property
+    def title(self) -> str:
+        """The name, with the variant unless it is the default."""
+        return self.name if self.variant == "matched-frequency" else f"{self.name}, {self.variant}"
+
+    def _part(self, root: Path, split: str) -> Path | None:
+        del split
+        name = f"imagenetv2-{self.variant.replace('threshold-', 'threshold')}"
+        names = (f"{name}-format-val", name)
+        folders = (parent / each for parent in (root, root / self.name, root / "imagenetv2") for each in names)
+        return next((folder for folder in folders if folder.is_dir()), None)
+
+    def _files(self, part: Path) -> EncodedImages:
+        names = [folder.name for folder in subfolders(part)]
+        if not all(name.isdecimal() and int(name) < len(self.ids) for name in names):
+            return super()._files(part)  # sorted into WordNet ids
+        ordered = tuple(sorted(names, key=int))
+        return Folder(size=self.shape[1], resize=256, classes=ordered).encoded(part, "")
+
+    def _official(self, names: Sequence[str]) -> Tensor | None:
+        if names and all(name.isdecimal() for name in names):
+            return torch.tensor([int(name) for name in names])
+        return super()._official(names)
+
+
+class _Subset(_TestSet):
+    """Base class of test sets with some of the classes, to whose logits the authors restrict predictions."""
+
+    parent_logits = len(ImageNet.ids)
+
+
+def _listed(file: str) -> tuple[str, ...]:
+    return tuple((Path(__file__).parent / file).read_text(encoding="ascii").split())
+
+
+def _numbers(ids: Sequence[str]) -> tuple[int, ...]:
+    """Class numbers in ImageNet."""
+    return tuple(ImageNet.ids.index(each) for each in ids)
+
+
+class ImageNetA(_Subset):
+    """ImageNet-A (Hendrycks et al. 2021, Natural Adversarial Examples): 7,500 images of 200 classes.
+
+    Predictions of a model of the 1,000 classes are restricted to the 200 logits, as in the authors' evaluation.
+    """
+
+    name = "imagenet-a"
+    ids = _listed("imagenet-a-classes.txt")
+    class_names = readable(ids)
+    logits = _numbers(ids)
+    folders = ("imagenet-a", "ImageNet-A")
+
+
+class ImageNetR(_Subset):
+    """ImageNet-R (Hendrycks et al. 2021, The Many Faces of Robustness): 30,000 renditions of 200 classes.
+
+    Predictions of a model of the 1,000 classes are restricted to the 200 logits, as in the authors' evaluation.
+    """
+
+    name = "imagenet-r"
+    ids = _listed("imagenet-r-classes.txt")
+    class_names = readable(ids)
+    logits = _numbers(ids)
+    folders = ("imagenet-r", "ImageNet-R")
+
+
+@configurable
+class ImageNetC(_TestSet):
+    """ImageNet-C (Hendrycks and Dietterich 2019): the validation images under a corruption, center-cropped to 224.
+
+    The folders are ``imagenet-c/CORRUPTION/SEVERITY/ID/*.JPEG``, or one level deeper, in the groups of the archives.
+
+    Attributes:
+        corruption: name of the folder of the corruption.
+        severity: 1 to 5.
+    """
+
+    name = "imagenet-c"
+    folders = ("imagenet-c", "ImageNet-C", "Imagenet-C")
+    corruption: str | None = None
+    severity: Severity | None = None
+
+    @property
+    def title(self) -> str:
+        """The name, the corruption and its severity."""
+        return f"{self.name}, {self.corruption} {self.severity}"
+
+    def _part(self, root: Path, split: str) -> Path | None:
+        whole = super()._part(root, split)
+        if whole is None:
+            return None
+        places = {
+            level.parent.name: level.parent
+            for level in (*whole.glob("*/1"), *whole.glob("*/*/1"))
+            if not level.parent.name.isdecimal()
+        }
+        corruption = check_corruption(self, sorted(places))
+        folder = places[corruption] / str(self.severity)
+        if not folder.is_dir():
+            raise unknown(
+                f"severity of {corruption}", str(self.severity), [each.name for each in subfolders(folder.parent)]
+            )
+        return folder
+
+    def _files(self, part: Path) -> EncodedImages:
+        if not subfolders(part):
+            raise ClasswiseError(f"{part} has no subfolders; expected one per WordNet id")
+        return Folder(size=self.shape[1]).encoded(part, "")

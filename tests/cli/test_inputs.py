@@ -13,6 +13,7 @@ COMMANDS: dict[str, Any] = typer.main.get_command(app).commands  # type: ignore[
 SHARED = {
     "--weights --width --mean --std --model-set",
     "--data --split --subset --root --data-set",
+    "--corruption --severity",
     "--attack --seed --batch-size --device",
     "--resume --html --json",
 }

@@ -94,6 +94,8 @@ def test_class_names_are_those_of_the_data_set() -> None:
     rows = [{"image": X[row], "fine_label": Y[row]} for row in range(6)]
     features = {"image": object(), "fine_label": ClassLabel()}
     hugging = Listed(rows, features=features, split="validation")
+    other = Listed([{"image": X[0], "species": 1, "id": 7}], features={"species": ClassLabel(), "id": object()})
+    assert load_data(other).y.tolist() == [1]
     images = load_data(hugging, split="train")
     assert (images.class_names, images.split) == (("cat", "dog"), "validation")
     assert as_data(hugging).class_names == ("cat", "dog")
@@ -168,6 +170,12 @@ def test_wrong_classes() -> None:
         load_data(pair, classes=[1, "1"])
     with pytest.raises(ClasswiseError, match="more than 32768 classes"):
         load_data(pair, classes="0..99999")
+
+
+def test_a_batch_has_a_label_for_each_image() -> None:
+    batches = [{"image": X[:2], "label": [0, 1, 1]}, {"image": X[2:], "label": [0, 1, 1]}]  # six labels in all
+    with pytest.raises(ClasswiseError, match=r"item 0: labels of shape \(3,\), expected \(2,\), one per image"):
+        load_data(batches)
 
 
 def test_sizes() -> None:

@@ -91,7 +91,8 @@ def prepare(
         ClasswiseError: if the data and the model do not fit each other, or one of them cannot be read.
     """
     source = grouped(as_data(data), group)
-    plan = Plan.of(suite, threat_for(source, threat), options)
+    no_threat = Threat("Linf", 0.0) if not suite.attacks and threat is None else None
+    plan = Plan.of(suite, no_threat or threat_for(source, threat), options)
     classifier = as_classifier(model, source, device)
     was_training = any(module.training for module in classifier.modules())
     pieces = pieces_of(source, plan.batch_size)

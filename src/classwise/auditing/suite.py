@@ -59,7 +59,7 @@ def parse_attacks(attacks: Attacks | None = None, norm: str = "Linf") -> Suite:
     A name of `classwise.attacks.suites.SUITES`, such as ``autoattack`` or ``autoattack:version=plus``, is replaced by
     its attacks. ``tpgd`` without an inverse temperature is replaced by the paper's grid {2, 5, 10, 50}, with labels
     such as ``tpgd[5]``. Repeated labels are numbered: ``pgd``, ``pgd-2``. A spec may begin with a label of its own:
-    ``long=pgd:steps=100``.
+    ``long=pgd:steps=100``. The clean pass is always part of an audit; ``clean`` alone is an audit without attacks.
 
     Args:
         attacks: a spec such as ``"pgd:steps=20"``, an `Attack`, several of them, or a mapping from labels to them;
@@ -71,7 +71,8 @@ def parse_attacks(attacks: Attacks | None = None, norm: str = "Linf") -> Suite:
             reserved label.
     """
     usual = SPATIAL_SPECS if norm == "spatial" else DEFAULT_SPECS
-    choices = _chosen(usual if attacks is None else attacks)
+    given = _chosen(usual if attacks is None else attacks)
+    choices = [choice for choice in given if choice != (None, CLEAN)]
     if len(choices) > limits.ATTACKS:
         raise ClasswiseError(f"{len(choices)} attacks are given; an audit runs at most {limits.ATTACKS}")
     expanded = [pair for choice in choices for pair in _expanded(choice, norm)]
@@ -90,7 +91,7 @@ def parse_attacks(attacks: Attacks | None = None, norm: str = "Linf") -> Suite:
         for label in by_label.keys() & labelled.keys():
             raise ClasswiseError(f"two attacks have the label {label!r}; labels must be unique")
         by_label |= labelled
-    if not by_label:
+    if not given:
         raise ClasswiseError("no attack is given; give at least one, such as pgd:steps=20")
     reserved = {f"{family}-{kind}" for family in families for kind in (BEST, UNION)}
     for label in by_label.keys() & ({CLEAN, ALL} | reserved):

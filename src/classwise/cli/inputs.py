@@ -131,8 +131,8 @@ class ModelSource:
 
 
 @dataclass(frozen=True)
-class DataSource:
-    """Options that select images, not yet loaded."""
+class ImageSource:
+    """Options that select images without a corruption, not yet loaded."""
 
     data: Annotated[str | None, typer.Option("--data", help="A data set's name or a path. [the data of the run]")] = (
         None
@@ -144,30 +144,12 @@ class DataSource:
     root: Root = None
     data_set: DataOptions = None
 
-    def load(self, run: Run | None, seed: int) -> Images:
-        """The images; those of the run if none are selected.
+    def source(self, run: Run | None) -> tuple[str, dict[str, Any]]:
+        """The name or path of the data, and the options to read it with.
 
         Raises:
-            ClasswiseError: if they cannot be read, or neither images nor a run is named.
+            ClasswiseError: if neither images nor a run is named.
         """
-        from classwise.data.loading import load_data
-
-        source, options = self._source(run)
-        return load_data(source, split=self.split, subset=self.subset, seed=seed, **options)
-
-    def open(self, run: Run | None, seed: int) -> Images | Stream:
-        """As `load`, but many large images are decoded while they are used (`classwise.data.loading.open_data`).
-
-        Raises:
-            ClasswiseError: as `load`.
-        """
-        from classwise.data.loading import open_data
-
-        source, options = self._source(run)
-        return open_data(source, split=self.split, subset=self.subset, seed=seed, **options)
-
-    def _source(self, run: Run | None) -> tuple[str, dict[str, Any]]:
-        """The name or path of the data, and the options to read it with."""
         chosen: dict[str, Any] = {}
         data, root = self.data, self.root
         if data is None:
@@ -175,7 +157,67 @@ class DataSource:
                 raise ClasswiseError("--data is required, such as --data cifar10 or --data photos/")
             data, root = run.recipe.data.name, root or run.recipe.data.root
             chosen |= run.recipe.data.options
-        return data, {**chosen, **pairs(self.data_set, "--data-set"), "root": root}
+        return data, {
+            **chosen,
+            **pairs(self.data_set, "--data-set"),
+            "root": root,
+            "split": self.split,
+            "subset": self.subset,
+        }
+
+
+@dataclass(frozen=True)
+class DataSource(ImageSource):
+    """Options that select images, not yet loaded.
+
+    Raises:
+        ClasswiseError: for a corruption without a severity, or the reverse.
+    """
+
+    corruption: Annotated[
+        str | None,
+        typer.Option(
+            "--corruption",
+            metavar="NAME",
+            help="Corruption of the images, such as fog: the published ones of cifar10-c, cifar100-c and imagenet-c, "
+            "computed for other data.",
+        ),
+    ] = None
+    severity: Annotated[
+        int | None, typer.Option("--severity", min=1, max=5, help="Severity of the corruption, from 1 to 5.")
+    ] = None
+
+    def __post_init__(self) -> None:
+        if (self.corruption is None) != (self.severity is None):
+            raise ClasswiseError("--corruption and --severity must be given together: --corruption fog --severity 3")
+
+    def load(self, run: Run | None, seed: int) -> Images:
+        """The images; those of the run if none are selected.
+
+        Raises:
+            ClasswiseError: if they cannot be read, or neither images nor a run is named.
+        """
+        from classwise.data.images import Images
+        from classwise.data.loading import load_data
+
+        if self.corruption is not None:
+            opened = self.open(run, seed)
+            return opened if isinstance(opened, Images) else opened.load()
+        source, options = self.source(run)
+        return load_data(source, seed=seed, **options)
+
+    def open(self, run: Run | None, seed: int) -> Images | Stream:
+        """As `load`, but many large images are decoded while they are used (`classwise.data.loading.open_data`).
+
+        Raises:
+            ClasswiseError: as `load`.
+        """
+        from classwise.data.loading import open_corrupted, open_data
+
+        source, options = self.source(run)
+        if self.corruption is not None and self.severity is not None:
+            return open_corrupted(source, self.corruption, self.severity, seed=seed, **options)
+        return open_data(source, seed=seed, **options)
 
 
 @dataclass(frozen=True)

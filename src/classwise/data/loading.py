@@ -16,6 +16,8 @@ from typing import Any, NamedTuple
 
 from classwise.core.config import build
 from classwise.core.errors import ClasswiseError, DataNotFoundError, unknown
+from classwise.data.corruptions import CORRUPTIONS
+from classwise.data.corruptions.corrupt import corrupt
 from classwise.data.encoded import EncodedImages
 from classwise.data.formats import FORMATS
 from classwise.data.formats.base import EncodedFormat, Format
@@ -190,6 +192,35 @@ def _open_object(source: Any, split: str, options: dict[str, Any]) -> Images | S
         return as_data(source[split], split=split, **options)
     own = getattr(source, "split", None)  # of Hugging Face or torchvision
     return as_data(source, split="" if own is None or callable(own) else str(own), **options)
+
+
+def open_corrupted(
+    source: str | os.PathLike[str] | Images, corruption: str, severity: int, **options: Any
+) -> Images | Stream:
+    """Open images under a corruption: those of a published set, or others with the corruption computed.
+
+    Args:
+        source: a name or path as in `load_data`, or images. ``cifar10-c``, ``cifar100-c``, ``imagenet-c`` and the
+            folder ``CIFAR-10-C`` are published sets; images of other sources are corrupted by `corrupt`.
+        corruption: name of the corruption.
+        severity: 1 to 5.
+        **options: as of `open_data`, for a name or path.
+
+    Raises:
+        ClasswiseError: as `open_data`, or for an unknown corruption or severity.
+    """
+    if isinstance(source, Images):
+        return corrupt(source, corruption, severity)
+    text, path = os.fspath(source), Path(source).expanduser()
+    part: type | None = DATA.load(text) if text in DATA else None
+    if part is None and path.exists():
+        part = FORMATS.load(_recognise(path))
+    fields = dataclasses.fields(part) if part is not None and dataclasses.is_dataclass(part) else ()
+    if any(field.name == "corruption" for field in fields):
+        return open_data(source, corruption=corruption, severity=severity, **options)
+    if corruption not in CORRUPTIONS:
+        raise unknown("corruption", corruption, CORRUPTIONS)
+    return corrupt(load_data(source, **options), corruption, severity)
 
 
 class _Path(NamedTuple):

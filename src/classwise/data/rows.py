@@ -58,6 +58,8 @@ class Rows:
         if single and y.shape not in ((), (1,)):
             raise several_labels(tuple(y.shape), where)
         x = as_pixels(self._images(image, single=single, where=where).cpu(), where)
+        if not single and len(y) != len(x):
+            raise ClasswiseError(f"{where}: labels of shape {tuple(y.shape)}, expected ({len(x)},), one per image")
         return x, y.reshape(1) if single else y
 
     def pair(self, item: Any, where: str) -> tuple[Any, Any]:
@@ -139,14 +141,10 @@ def class_names_of(source: Any, label: str | None) -> tuple[str, ...] | None:
     Returns:
         The names; None if there are none, or they are not text. Names that occur twice are followed by their number.
     """
-    while isinstance(source, (DataLoader, Subset)):
-        source = source.dataset
-    features = getattr(source, "features", None)
-    if isinstance(features, Mapping):
-        column = label_column(features, label)
-        names = getattr(features.get(column), "names", None)
-    else:
-        names = getattr(source, "classes", None)
+    inner, features = _inner(source)
+    names = getattr(inner, "classes", None)
+    if features is not None:
+        names = getattr(features.get(label_column(source, label)), "names", None)
     if not isinstance(names, Sequence) or isinstance(names, str) or not names:
         return None
     if all(isinstance(each, tuple) and each and all(isinstance(word, str) for word in each) for each in names):
@@ -156,13 +154,25 @@ def class_names_of(source: Any, label: str | None) -> tuple[str, ...] | None:
     return tuple(f"{each} ({number})" if names.count(each) > 1 else each for number, each in enumerate(names))
 
 
-def label_column(features: Mapping[str, Any], label: str | None) -> str | None:
-    """The label column among Hugging Face features: the chosen one, a usual name, or the only class label."""
-    if label is not None:
+def label_column(source: Any, label: str | None = None) -> str | None:
+    """The label column of a Hugging Face data set: the chosen one, a usual name, or the only class label.
+
+    None if there is no such column, or the source is another data set.
+    """
+    _, features = _inner(source)
+    if label is not None or features is None:
         return label
     usual = next((each for each in LABELS if each in features), None)
     named = [key for key, feature in features.items() if getattr(feature, "names", None)]
     return usual or (named[0] if len(named) == 1 else None)
+
+
+def _inner(source: Any) -> tuple[Any, Mapping[str, Any] | None]:
+    """The data set in a DataLoader or Subset, and its features if it is one of Hugging Face."""
+    while isinstance(source, (DataLoader, Subset)):
+        source = source.dataset
+    features = getattr(source, "features", None)
+    return source, features if isinstance(features, Mapping) else None
 
 
 def _is_encoded(x: Any) -> bool:

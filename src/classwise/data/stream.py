@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import hashlib
 import logging
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,7 +20,7 @@ from classwise.core.errors import ClasswiseError
 from classwise.data.formats.layout import channels_first
 from classwise.data.images import Batch, Images, as_labels, check_labels, to_unit
 from classwise.data.labels import encode_labels
-from classwise.data.rows import Rows, class_names_of, label_array
+from classwise.data.rows import Rows, class_names_of, label_array, label_column
 
 logger = logging.getLogger(__name__)
 
@@ -63,7 +64,8 @@ class Stream:
         readable = hasattr(source, "__iter__") or (hasattr(source, "__len__") and hasattr(source, "__getitem__"))
         if not readable or isinstance(source, Mapping):
             raise ClasswiseError(f"{name}: {type(source).__name__} is not a Dataset, DataLoader or iterable of (x, y)")
-        self._rows = Rows() if rows is None else rows
+        rows = Rows() if rows is None else rows
+        self._rows = dataclasses.replace(rows, label=label_column(source, rows.label))
         names = class_names or class_names_of(source, self._rows.label) or self._rows.classes
         self.class_names = tuple(str(each) for each in names) if names else None
         self.name = name

@@ -13,6 +13,13 @@ from classwise.data.images import Images, to_unit
 
 Constants = Literal["cifar-10-c", "imagenet-c"]
 SEVERITIES = (1, 2, 3, 4, 5)
+STANDARD = (
+    "gaussian_noise", "shot_noise", "impulse_noise",
+    "defocus_blur", "glass_blur", "motion_blur", "zoom_blur",
+    "snow", "frost", "fog", "brightness",
+    "contrast", "elastic_transform", "pixelate", "jpeg_compression",
+)  # fmt: skip
+"""The 15 corruptions of the benchmark, over which errors are averaged; the other four were meant for tuning."""
 LARGE = 128
 """Minimum side of images for which the severities of ImageNet-C are the default."""
 _BATCH = 512

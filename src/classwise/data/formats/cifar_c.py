@@ -79,7 +79,7 @@ class CifarC(Format):
             torch.from_numpy(channels_first(np.array(x[rows]), str(file))),
             np.array(y[rows], np.int64),
             names,
-            name=f"{file.parent.name}/{file.stem}",
+            name=f"{file.parent.name}, {file.stem}" + (f" {self.severity}" if self.severity else ""),
             split="test",
             index=torch.arange(count).repeat(SEVERITIES)[rows],
             columns={"severity": Column(severity, tuple(str(level + 1) for level in range(SEVERITIES)))},

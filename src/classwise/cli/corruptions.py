@@ -1,0 +1,115 @@
+"""``classwise corruptions``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from classwise.cli import console
+from classwise.cli.inputs import AttackSelection, ImageSource, ModelSource, threat_of
+from classwise.cli.options import Json, Resume, Threat, check_device, grouped
+
+if TYPE_CHECKING:
+    from classwise.auditing.corruptions import CorruptionAudits
+
+MOST_CLASSES = 12
+"""Largest number of classes whose columns are printed."""
+
+
+@grouped
+def corruptions(
+    model: ModelSource,
+    data: ImageSource,
+    attacks: AttackSelection,
+    *,
+    corruption: Annotated[
+        list[str] | None,
+        typer.Option("--corruption", metavar="NAME", help="A corruption. May be repeated. [the 15 of the benchmark]"),
+    ] = None,
+    severity: Annotated[
+        list[int] | None,
+        typer.Option("--severity", min=1, max=5, help="A severity from 1 to 5. May be repeated. [all five]"),
+    ] = None,
+    threat: Threat = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", metavar="DIR", help="The folder of the audits. [RUN/corruptions/DATA-SPLIT]")
+    ] = None,
+    resume: Resume = False,
+    json: Json = False,
+) -> None:
+    """Report the accuracy of each class under common corruptions.
+
+    Without --attack, the images are corrupted and not attacked. Every corruption and severity is one audit.
+
+    \b
+    Examples:
+        classwise corruptions runs/cfa --data cifar10-c
+        classwise corruptions runs/cfa --data cifar10 --corruption fog --corruption snow --severity 5
+        classwise corruptions runs/cfa --data cifar10-c --resume
+    """  # noqa: D301  # \b keeps the lines of the example apart
+    from classwise.auditing.corruptions import audit_corruptions
+    from classwise.auditing.outcomes import CLEAN
+    from classwise.core.distributed import launched, local_device, process_group
+    from classwise.data.corruptions.corrupt import SEVERITIES, STANDARD
+    from classwise.data.loading import open_corrupted
+
+    run = model.single_run(needed=data.data is None)
+    ball = threat_of(threat, run) if attacks.suite else None
+    kinds, levels = tuple(corruption or STANDARD), tuple(severity or SEVERITIES)
+    source, options = data.source(run)
+    options["seed"] = attacks.seed
+    with launched():
+        device = check_device(local_device(attacks.device))
+        first = open_corrupted(source, kinds[0], levels[0], **options)
+        network = model.load(first, device)
+        name = f"{first.name.partition(', ')[0]}-{first.split}"
+        folder = out or (
+            run.path / "corruptions" / name if run else Path("audits") / f"{model.name}-{name}-corruptions"
+        )
+        settings: dict[str, Any] = {"batch_size": attacks.batch_size, "seed": attacks.seed, "device": device}
+        with process_group() as processes:
+            with console.resumable("continue with --resume"), console.progress() as listener:
+                found = audit_corruptions(
+                    network,
+                    source,
+                    attacks.suite or CLEAN,
+                    ball,
+                    corruptions=kinds,
+                    severities=levels,
+                    load=options,
+                    out=folder,
+                    resume=resume,
+                    progress=listener,
+                    **settings,
+                )
+            if processes.is_main:
+                _write(found, folder, json=json)
+
+
+def _write(found: CorruptionAudits, folder: Path, *, json: bool) -> None:
+    """Write the tables, and print the accuracies of each corruption."""
+    from classwise.auditing.corruptions import MEAN, OVERALL
+
+    files = found.save(folder)
+    table = found.by_class()
+    if json:
+        console.show_json({"folder": str(folder), "accuracy": table.to_dict()})
+        return
+    classes = [str(name) for name in table.index if name != OVERALL]
+    shown = classes if len(classes) <= MOST_CLASSES else []
+    rows = []
+    for kind, accuracy in table.items():
+        worst = accuracy.drop(OVERALL).idxmin()
+        values = (accuracy[OVERALL], accuracy[worst], *(accuracy[name] for name in shown))
+        first, second, *others = (console.percent(value) for value in values)
+        rows.append((kind, first, second, worst, *others))
+    console.show(
+        ["corruption", OVERALL, "worst", "worst class", *shown], rows, "accuracy in percent, mean over severities"
+    )
+    console.echo(
+        f"mean corruption error (not relative to a baseline): {console.percent(1 - table.loc[OVERALL, MEAN])} %"
+    )
+    for file in files:
+        console.echo(f"table: {file}")

@@ -1,0 +1,60 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from classwise.data import corrupt, load_data
+from tests.cli.conftest import Classwise
+
+FEW = ("--corruption", "fog", "--corruption", "contrast", "--severity", "5", "--subset", "60")
+
+
+@pytest.mark.slow
+def test_a_table_over_corruptions(classwise: Classwise, run_folder: Path, tmp_path: Path) -> None:
+    said = classwise("corruptions", run_folder, "--data", "digits", *FEW, "--out", tmp_path)
+    assert said.status == 0, said.err
+    table = pd.read_csv(tmp_path / "by_class.csv", index_col="class")
+    assert table.columns.tolist() == ["fog", "contrast", "mean"]
+    assert len(table) == 11
+    assert f"{100 * table.loc['overall', 'fog']:.1f}" in said.out
+    assert (
+        f"mean corruption error (not relative to a baseline): {100 * (1 - table.loc['overall', 'mean']):.1f} %"
+        in said.out
+    )
+    assert classwise("corruptions", run_folder, "--data", "digits", *FEW, "--out", tmp_path).status == 2
+    again = classwise("corruptions", run_folder, "--data", "digits", *FEW, "--out", tmp_path, "--resume", "--json")
+    assert json.loads(again.out)["accuracy"]["fog"]["overall"] == pytest.approx(table.loc["overall", "fog"])
+
+
+@pytest.mark.slow
+def test_an_audit_under_one_corruption(classwise: Classwise, run_folder: Path, tmp_path: Path) -> None:
+    words = (
+        "--data=digits",
+        "--subset=40",
+        "--attack=fgsm",
+        "--corruption=fog",
+        f"--out={tmp_path / 'audit'}",
+        "--json",
+    )
+    said = classwise("audit", run_folder, "--severity=5", *words)
+    assert said.status == 0, said.err
+    foggy = corrupt(load_data("digits", subset=40), "fog", 5)
+    about = json.loads((tmp_path / "audit" / "audit.json").read_text())
+    assert about["data_hash"] == foggy.fingerprint()
+
+
+def test_a_corruption_needs_a_severity(classwise: Classwise) -> None:
+    for option in ("--corruption=fog", "--severity=3"):
+        said = classwise("audit", "resnet18", "--data=digits", option)
+        assert (said.status, said.err.strip()) == (
+            2,
+            "classwise: --corruption and --severity must be given together: --corruption fog --severity 3",
+        )
+    assert (
+        "unknown corruption 'frog'; did you mean 'fog'"
+        in classwise("audit", "small-cnn", "--data=digits", "--corruption=frog", "--severity=3").err
+    )
+    assert "needs a corruption and a severity" not in classwise("corruptions", "small-cnn", "--data=cifar10-c").err

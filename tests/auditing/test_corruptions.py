@@ -69,9 +69,9 @@ def test_relative_errors_are_ratios_of_sums(found: CorruptionAudits) -> None:
     baseline = CorruptionAudits({key: predicted([1, 1, 1, 1, 1, 0]) for key in found.audits})
     relative = found.relative_error(baseline)
     # Errors of cats: fog 0 and 1/2, blur 3/4 and 1; of the baseline 1 each.
-    assert relative.loc["cat"].tolist() == pytest.approx([0.25, 0.875, 0.5625])
-    assert relative.loc["dog"].tolist() == pytest.approx([0.5, 0.5, 0.5])
-    assert relative.loc["overall"].tolist() == pytest.approx([0.5 / (10 / 6), (8 / 6) / (10 / 6), 0.55])
+    assert list(relative.loc["cat"]) == pytest.approx([0.25, 0.875, 0.5625])
+    assert list(relative.loc["dog"]) == pytest.approx([0.5, 0.5, 0.5])
+    assert list(relative.loc["overall"]) == pytest.approx([0.5 / (10 / 6), (8 / 6) / (10 / 6), 0.55])
     with pytest.raises(ClasswiseError, match="the baseline has other corruptions or severities"):
         found.relative_error(CorruptionAudits({("fog", 1): predicted(LABELS)}))
 
@@ -88,7 +88,7 @@ def test_the_audits_are_those_of_the_corrupted_images(tmp_path: Path) -> None:
         assert each.names == ("clean", "all")
         assert each.outcomes.meta.data == f"made, {kind} {level} (cifar-10-c)"
         assert Audit.load(tmp_path / f"{kind}-{level}").outcomes.meta.data_hash == each.outcomes.meta.data_hash
-    assert not found.by_class().loc["cat"].equals(found.by_class().loc["dog"])
+    assert list(found.by_class().loc["cat"]) != list(found.by_class().loc["dog"])
     with pytest.raises(ClasswiseError, match="already contains this audit"):
         audit_corruptions(Bright(), data, corruptions=["fog"], severities=[1], out=tmp_path, guards="off")
     again = audit_corruptions(
@@ -143,7 +143,7 @@ def test_bad_corruptions() -> None:
         ({"sede": 1}, "unknown option of audit_corruptions"),
     ):
         with pytest.raises(ClasswiseError, match=message):
-            audit_corruptions(Bright(), data, **options)  # type: ignore[arg-type]
+            audit_corruptions(Bright(), data, **options)
 
 
 def test_the_benchmark_has_fifteen_corruptions() -> None:

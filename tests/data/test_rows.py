@@ -52,7 +52,7 @@ class Listed(Dataset[Any]):
         return self.rows[row]
 
 
-SOURCES: dict[str, list[Any]] = {
+SOURCES: dict[str, Any] = {
     "pillow": [{"image": pillow(row), "label": Y[row]} for row in range(6)],
     "other usual names": [{"pixel_values": X[row], "labels": Y[row], "id": row} for row in range(6)],
     "only one Pillow image": [{"photo": pillow(row), "caption": "a", "target": Y[row]} for row in range(6)],
@@ -64,7 +64,7 @@ SOURCES: dict[str, list[Any]] = {
     "batches of lists": [{"image": list(X), "label": Y}],
     "pairs with labels in an array": [(pillow(row), np.array([Y[row]])) for row in range(6)],
     "a loader": DataLoader(Listed([{"image": X[row], "label": Y[row]} for row in range(6)]), batch_size=4),
-}  # type: ignore[dict-item]  # the loader is iterable, like the lists
+}
 
 
 @pytest.mark.parametrize("kind", SOURCES)
@@ -105,8 +105,8 @@ def test_class_names_are_those_of_the_data_set() -> None:
     assert as_data(named, class_names=["a", "b"]).class_names == ("a", "b")
     synonyms = Listed([], classes=[("crane", "bird"), ("drake",), ("drake",)])
     assert as_data(synonyms).class_names == ("crane, bird", "drake (1)", "drake (2)")
-    for other in (10, [0, 1], "ab", None, []):
-        assert as_data(Listed([], classes=other)).class_names is None
+    for unusable in (10, [0, 1], "ab", None, []):
+        assert as_data(Listed([], classes=unusable)).class_names is None
 
 
 def test_splits_of_a_dict() -> None:
@@ -229,7 +229,7 @@ def test_rows_are_taken_by_number() -> None:
     with pytest.raises(ClasswiseError, match=r"rows of type bool \(2,\), expected row numbers or 6 bools"):
         images.take([True, False])
     with pytest.raises(ClasswiseError, match="rows of type float64"):
-        images.take([0.5])
+        images.take(np.array([0.5]))
     with pytest.raises(ClasswiseError, match="the selection of rows is empty"):
         images.take([])
 

@@ -1,4 +1,4 @@
-"""Data sets of other libraries are read as they are, by `audit`, `load_data` and `stream_data`."""
+"""Data sets of other libraries in `audit`, `load_data` and `stream_data`."""
 
 from __future__ import annotations
 

@@ -51,8 +51,7 @@ def audit(
     Args:
         model: a module that maps images in [0, 1] to logits (N, C), a run folder, or anything else that `load_model`
             accepts. It is evaluated in evaluation mode, and its modes are restored afterwards.
-        data: `Images`, a pair (x, y), a Dataset, a DataLoader, or an iterable of (x, y) or of dicts, which is streamed;
-            see `load_data` for its options.
+        data: `Images`, a pair (x, y), a Dataset, a DataLoader, or an iterable of (x, y) or dicts, which is streamed.
         threat: the ball, such as ``"Linf:8/255"``; its radius may be a tensor with one value for each image in memory.
             None: the usual one of a named data set.
         attacks: see `classwise.auditing.suite.parse_attacks`; None: its `DEFAULT_SPECS`. Attacks that need gradients

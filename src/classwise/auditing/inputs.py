@@ -190,7 +190,7 @@ def class_names_for(source: Images | Stream, first: Images, logits: int) -> tupl
 
 def _classes_hint(first: Images, logits: int) -> str:
     """How to number the labels that occur, if there is one for each logit, but not 0, 1, 2, ..."""
-    labels = first.y.unique().tolist()
+    labels = torch.bincount(first.y).nonzero().flatten().tolist()
     if len(labels) != logits:
         return ""
     start, end = labels[0], labels[-1]

@@ -93,23 +93,21 @@ def _write(found: CorruptionAudits, folder: Path, *, json: bool) -> None:
     from classwise.auditing.corruptions import MEAN, OVERALL
 
     files = found.save(folder)
-    table = found.by_class()
+    table: dict[Any, dict[Any, float]] = found.by_class().to_dict()
     if json:
-        console.show_json({"folder": str(folder), "accuracy": table.to_dict()})
+        console.show_json({"folder": str(folder), "accuracy": table})
         return
-    classes = [str(name) for name in table.index if name != OVERALL]
+    classes = [str(name) for name in table[MEAN] if name != OVERALL]
     shown = classes if len(classes) <= MOST_CLASSES else []
     rows = []
     for kind, accuracy in table.items():
-        worst = accuracy.drop(OVERALL).idxmin()
+        worst = min(classes, key=accuracy.__getitem__)
         values = (accuracy[OVERALL], accuracy[worst], *(accuracy[name] for name in shown))
         first, second, *others = (console.percent(value) for value in values)
         rows.append((kind, first, second, worst, *others))
-    console.show(
-        ["corruption", OVERALL, "worst", "worst class", *shown], rows, "accuracy in percent, mean over severities"
-    )
-    console.echo(
-        f"mean corruption error (not relative to a baseline): {console.percent(1 - table.loc[OVERALL, MEAN])} %"
-    )
+    heads = ["corruption", OVERALL, "worst", "worst class", *shown]
+    console.show(heads, rows, "accuracy in percent, mean over severities")
+    error = console.percent(1 - table[MEAN][OVERALL])
+    console.echo(f"mean corruption error (not relative to a baseline): {error} %")
     for file in files:
         console.echo(f"table: {file}")

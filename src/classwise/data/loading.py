@@ -255,7 +255,8 @@ def _find(
 def _named(name: str, options: dict[str, Any]) -> DataSet:
     """A named data set with its options, such as the corruption of CIFAR-10-C."""
     found = DATA.load(name)
-    known = [field.name for field in dataclasses.fields(found)] if dataclasses.is_dataclass(found) else []
+    fields: tuple[dataclasses.Field[Any], ...] = dataclasses.fields(found) if dataclasses.is_dataclass(found) else ()
+    known = [field.name for field in fields]
     other = next((option for option in options if option not in known), None)
     if other is not None:
         accepted = f"it has {', '.join(known)}" if known else "options apply to files and folders"

@@ -144,7 +144,8 @@ def class_names_of(source: Any, label: str | None) -> tuple[str, ...] | None:
     inner, features = _inner(source)
     names = getattr(inner, "classes", None)
     if features is not None:
-        names = getattr(features.get(label_column(source, label)), "names", None)
+        column = label_column(source, label)
+        names = None if column is None else getattr(features.get(column), "names", None)
     if not isinstance(names, Sequence) or isinstance(names, str) or not names:
         return None
     if all(isinstance(each, tuple) and each and all(isinstance(word, str) for word in each) for each in names):

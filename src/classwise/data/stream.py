@@ -198,7 +198,7 @@ class Stream:
         return items
 
     def _raw(self) -> Iterator[tuple[Tensor, Any, str]]:
-        """Yield images, labels as they are stored, and the position of each item for error messages."""
+        """Yield images, stored labels, and the position of each item for error messages."""
         shape: torch.Size | None = None
         for position, item in enumerate(self._items()):
             where = f"{self.name}, item {position}"
@@ -303,10 +303,10 @@ def _joined(pieces: Sequence[Piece]) -> Piece:
     return torch.cat(_alike(x)), torch.cat(y)
 
 
-def _alike(images: Sequence[Tensor]) -> Sequence[Tensor]:
+def _alike(images: Sequence[Tensor]) -> list[Tensor]:
     """The images, converted to float32 if some are not uint8."""
     if len({each.dtype for each in images}) == 1:
-        return images
+        return list(images)
     return [to_unit(each) if each.dtype == torch.uint8 else each for each in images]
 
 

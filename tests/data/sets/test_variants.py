@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -73,6 +74,7 @@ def test_cifar10_c(only_here: Path) -> None:
     assert (images.y.tolist(), images.superclass_names) == ([9, 3], Cifar10.superclass_names)
     assert named_set(images) is DATA.load("cifar10-c")
     assert load_data("cifar10-c", corruption="snow", severity=5).x[0, 0, 0, 0] == PIXELS[1, 0, 0, 0]
+    options: dict[str, Any]
     for options, message in (
         ({}, "cifar10-c needs a corruption and a severity from 1 to 5; corruptions: fog, snow"),
         ({"corruption": "fog"}, "needs a corruption and a severity"),
@@ -126,10 +128,11 @@ def test_imagenet_c(only_here: Path, group: str) -> None:
     assert (images.name, images.y.tolist(), first(images).tolist()) == ("imagenet-c, fog 3", [1, 999], [3, 30])
     assert named_set(images) is DATA.load("imagenet-c")
     assert stream_data("imagenet-c", root=only_here, corruption="fog", severity=1).name == "imagenet-c, fog 1"
-    for options, message in (
+    wrong: list[tuple[dict[str, Any], str]] = [
         ({}, "imagenet-c needs a corruption and a severity from 1 to 5; corruptions: fog$"),
         ({"corruption": "snow", "severity": 1}, "unknown corruption of imagenet-c 'snow'; known: fog"),
         ({"corruption": "fog", "severity": 2}, "unknown severity of fog '2'; known: 1, 3"),
-    ):
+    ]
+    for options, message in wrong:
         with pytest.raises(ClasswiseError, match=message):
             load_data("imagenet-c", root=only_here, **options)

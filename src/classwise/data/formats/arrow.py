@@ -51,8 +51,8 @@ class Arrow(TableFormat):
             state = _json(folder / _STATE)
         else:
             split = str(state.get("_split") or "")
-        names = [each.get("filename") for each in state.get("_data_files") or () if isinstance(each, dict)]
-        if not names or not all(isinstance(name, str) and Path(name).name == name for name in names):
+        names = [str(each.get("filename", "")) for each in state.get("_data_files") or () if isinstance(each, dict)]
+        if not names or not all(name and Path(name).name == name for name in names):
             raise ClasswiseError(f"{folder / _STATE} names no files of the folder; save the data set again")
         if state.get("_indices_data_files"):
             raise ClasswiseError(f"{folder} has a selection of rows in another file; save it with a recent datasets")

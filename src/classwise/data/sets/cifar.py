@@ -46,7 +46,7 @@ class Cifar10(_CifarSet):
     std = (0.2470, 0.2435, 0.2616)
     threat = "Linf:8/255"
     official, binary = "cifar-10-batches-py", "cifar-10-batches-bin"
-    remote = (
+    remote: ClassVar[tuple[Remote, ...]] = (
         Remote("https://www.cs.toronto.edu/~kriz/cifar-10-python.tar.gz", "md5:c58f30108f718f92721af3b95e74349a"),
     )
 
@@ -87,6 +87,6 @@ class Cifar100(_CifarSet):
     std = (0.2673, 0.2564, 0.2762)
     threat = "Linf:8/255"
     official, binary = "cifar-100-python", "cifar-100-binary"
-    remote = (
+    remote: ClassVar[tuple[Remote, ...]] = (
         Remote("https://www.cs.toronto.edu/~kriz/cifar-100-python.tar.gz", "md5:eb9058c3a382ffc7106e4002c42a8d85"),
     )

@@ -12,7 +12,7 @@ from classwise.core.config import configurable
 from classwise.core.errors import ClasswiseError, unknown
 from classwise.data.formats.cifar_c import SEVERITIES, CifarC, corruptions
 from classwise.data.images import Images
-from classwise.data.sets.base import DataSet
+from classwise.data.sets.base import DataSet, Remote
 from classwise.data.sets.cifar import Cifar10, Cifar100
 
 Severity = Annotated[int, pydantic.Field(ge=1, le=SEVERITIES)]
@@ -23,8 +23,14 @@ class Corrupted(Protocol):
     """A named set of corrupted images."""
 
     name: ClassVar[str]
-    corruption: str | None
-    severity: int | None
+
+    @property
+    def corruption(self) -> str | None:
+        """Name of the corruption."""
+
+    @property
+    def severity(self) -> int | None:
+        """From 1 to 5."""
 
 
 def check_corruption(chosen: Corrupted, known: Sequence[str]) -> str:
@@ -51,7 +57,7 @@ class _CifarC(DataSet):
 
     published: ClassVar[str]
     splits = ("test",)
-    remote = ()
+    remote: ClassVar[tuple[Remote, ...]] = ()
 
     def read(self, root: Path, split: str) -> Images | None:
         """Read one corruption at one severity.

@@ -79,7 +79,7 @@ def test_the_page_of_methods_repeats_the_printed_and_the_measured_numbers() -> N
 
 def test_every_data_set_and_corruption_is_described() -> None:
     page = (ROOT / "docs" / "data.md").read_text(encoding="utf-8")
-    named = re.findall(r"`([a-z0-9-]+)`", " ".join(re.findall(r"^\| (`[^|]*`) \|", page, re.MULTILINE)))
+    named = re.findall(r"`([a-z0-9.-]+)`", " ".join(re.findall(r"^\| (`[^|]*`) \|", page, re.MULTILINE)))
     assert named == list(DATA)
     (listed,) = re.findall(r"^Corruptions: (.*?), with", page, re.MULTILINE | re.DOTALL)
     assert re.findall(r"`(\w+)`", listed) == list(CORRUPTIONS)

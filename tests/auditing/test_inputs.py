@@ -106,12 +106,12 @@ def test_predictions_are_restricted_to_the_classes_of_imagenet_a() -> None:
     other = next(number for number in range(1000) if number not in known.logits)
     model = Pooled(1000, {other: 9.0, known.logits[5]: 5.0, known.logits[6]: 4.0})
     logged = Logged()
-    result = audit(model, data, "Linf:0", "fgsm", progress=logged, guards="off")
+    result = audit(model, data, attacks="clean", progress=logged, guards="off")
     assert result.outcomes.class_names == known.class_names
     assert result.outcomes.rows("clean")["prediction"].tolist() == [5, 5, 5]
     assert result.outcomes.meta.model_hash == fingerprint(model)
     assert "restricted to the 200 of 1000 classes that imagenet-a has" in logged.lines[0]
-    own = audit(Pooled(200, {6: 4.0}), data, "Linf:0", "fgsm", guards="off")
+    own = audit(Pooled(200, {6: 4.0}), data, attacks="clean", guards="off")
     assert own.outcomes.rows("clean")["prediction"].tolist() == [6, 6, 6]
     with pytest.raises(ClasswiseError, match="the model has 999 classes, the data set 'imagenet-a' has 200"):
         audit(Pooled(999, {}), data, "Linf:0", "fgsm")

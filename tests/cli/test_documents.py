@@ -186,6 +186,7 @@ SMALLER = {
     "autoattack": "pgd:steps=1",
     "checkpoint_epochs=[10, 20, 30]": "checkpoint_epochs=[1]",
     "cifar10": "digits",
+    "cifar10-c": "digits",
     "docs/results/papers": "runs/papers",
     "kdd21/T3": "cfa23/F1",
     "reduced": "smoke",
@@ -231,6 +232,9 @@ def on_digits(command: Command) -> list[str]:
         return [name, *rest, *data, *QUICK, "--epochs=1"]
     if name in ("audit", "curve", "worst-class"):
         return [name, *rest, *attack, "--subset=20"]
+    if name == "corruptions":
+        few = [] if "--corruption" in rest else ["--corruption=fog", "--severity=1", "--out=corruptions"]
+        return [name, *rest, *few, "--subset=20"]
     return [name, *rest, *attack] if name in ("interpolate-weights", "adjust-logits") else [name, *rest]
 
 
@@ -310,6 +314,13 @@ SMALLER_PYTHON = {
     'budget="short"': "overrides=tiny, epochs=1",
     'out="runs/cfa", epochs=30': 'out="runs/new", overrides=tiny, epochs=1',
     "size=64": "size=16",
+    "import datasets\n": "",
+    'datasets.load_from_disk("pets")': "{'test': [{'img': image, 'species': 0}] * 3, 'train': []}",
+    "size=224, resize=256": "size=16",
+    '"resnet18", data=test': '"small-cnn", data=test, width=0.1',
+    '"Linf:4/255")': '"Linf:4/255", "pgd:steps=1")',
+    '"cifar10-c", ': '"digits", corruptions=["fog"], severities=[1], load={"subset": 20}, ',
+    "runs/standard": "runs/at",
     '), "Linf:8/255")': '), "Linf:8/255", "pgd:steps=1")',
     'audit.save("audits/mine")': 'audit.save("audits/saved")',
     "steps=20": "steps=1",
@@ -335,7 +346,8 @@ def test_the_python_of_the_documents_runs(
         for text, other in SMALLER_PYTHON.items():
             block = block.replace(text, other)
     labels, predictions = [0, 0, 1, 1], [0, 1, 1, 1]
-    names = {"tiny": TINY, "labels": labels, "p0": labels, "p1": predictions, "names": ["cat", "dog"]}
+    names: dict[str, Any] = {"tiny": TINY, "labels": labels, "p0": labels, "p1": predictions, "names": ["cat", "dog"]}
+    names["image"] = Image.new("RGB", (20, 16))
     exec(compile(block, document.name, "exec"), names)
 
 

@@ -293,7 +293,7 @@ def test_cifar_c(corrupted: Path) -> None:
     images = load_data(corrupted, corruption="gaussian_noise", severity=4)
     assert images.x[:, 0, 0, 0].tolist() == [130, 131, 132]
     assert (images.y.tolist(), images.index.tolist()) == ([1, 0, 2], [0, 1, 2])
-    assert (images.name, images.shape) == ("CIFAR-10-C/gaussian_noise", (3, 4, 4))
+    assert (images.name, images.shape) == ("CIFAR-10-C, gaussian_noise 4", (3, 4, 4))
     every = load_data(corrupted / "fog.npy")
     severity = every.columns["severity"]
     assert [severity.names[level] for level in severity.ids] == [str(level) for level in (1, 2, 3, 4, 5) for _ in "abc"]

@@ -117,6 +117,5 @@ class DataSet(ABC):
             split=split,
             superclasses=self.superclasses,
             superclass_names=self.superclass_names,
-            index=images.index,
             columns=images.columns,
         )

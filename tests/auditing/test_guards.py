@@ -72,6 +72,11 @@ class LogitTransform(toys.Linear):
         return self.transform(super().forward(x), x)
 
 
+def with_softmax() -> nn.Module:
+    """The sound model with probabilities, loaded as if they were logits; otherwise it is refused."""
+    return load_model(LogitTransform(lambda z, _: z.softmax(1)), outputs="logits")
+
+
 def rounded(z: Tensor, _: Tensor) -> Tensor:
     """Logits rounded to multiples of 0.05: their gradient is zero almost everywhere."""
     return z - z.detach() + (z.detach() * 20).round() / 20 - (z - z.detach())
@@ -223,7 +228,7 @@ TRIPPED: dict[str, Case] = {
     "train-mode": Case("a sound model in training mode", guards_of(model=toys.model(scale=2.0).train())),
     "untrained": Case("LeNet with its initial weights", built),
     "overwrites-input": Case("`x.clamp_(0, 1)` on the input", guards_of(model=InputTransform(clamped))),
-    "softmax-outputs": Case("softmax after the logits", guards_of(model=LogitTransform(lambda z, _: z.softmax(1)))),
+    "softmax-outputs": Case("softmax after the logits", guards_of(model=with_softmax())),
     "logit-range": Case("tanh of the logits", guards_of(model=LogitTransform(lambda z, _: torch.tanh(z)))),
     "nondeterministic": Case(
         "noise of standard deviation 0.1 on the logits",
@@ -402,7 +407,7 @@ def test_wrong_gradients_give_an_impossible_robust_accuracy() -> None:
 
 
 def test_every_warning_is_one_sentence_with_a_number() -> None:
-    result = run(model=LogitTransform(lambda z, _: z.softmax(1)), data=split("train"))
+    result = run(model=with_softmax(), data=split("train"))
     assert len(result.warnings) >= 2
     for found in result.warnings:
         assert found.sentence.endswith(".")

@@ -11,7 +11,7 @@ from classwise.cli.app import app
 
 COMMANDS: dict[str, Any] = typer.main.get_command(app).commands  # type: ignore[attr-defined]
 SHARED = {
-    "--weights --width --mean --std --model-set",
+    "--weights --width --mean --std --model-set --outputs",
     "--data --split --subset --root --data-set",
     "--corruption --severity",
     "--attack --seed --batch-size --device",

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any, Unpack
 
 import torch
-from torch import nn
 
 from classwise.auditing import outcome_files
 from classwise.auditing.audit_folder import ABOUT, folder_for
@@ -24,7 +24,7 @@ from classwise.core.progress import Progress
 from classwise.core.progress_display import listening
 from classwise.core.threat import Threat
 from classwise.data.images import Images
-from classwise.models.loading.loader import is_stored
+from classwise.models.loading.references import is_stored
 from classwise.training.folder import runs_in
 
 __all__ = ["Audit", "audit", "estimate"]
@@ -49,8 +49,8 @@ def audit(
     """Attack a model on every image and report its accuracy for each class.
 
     Args:
-        model: a module that maps images in [0, 1] to logits (N, C), a run folder, or anything else that `load_model`
-            accepts. It is evaluated in evaluation mode, and its modes are restored afterwards.
+        model: a module or function that maps images in [0, 1] to logits (N, C), a run folder, or anything else that
+            `load_model` accepts. It is evaluated in evaluation mode, and its modes are restored afterwards.
         data: `Images`, a pair (x, y), a Dataset, a DataLoader, or an iterable of (x, y) or dicts, which is streamed.
         threat: the ball, such as ``"Linf:8/255"``; its radius may be a tensor with one value for each image in memory.
             None: the usual one of a named data set.
@@ -118,7 +118,7 @@ def _refuse_seed_runs(model: Model) -> None:
     Raises:
         ClasswiseError: if the model is such a folder.
     """
-    if not isinstance(model, nn.Module) and is_stored(str(model)) and runs_in(Path(model)):
+    if isinstance(model, str | os.PathLike) and is_stored(model) and runs_in(Path(model)):
         raise ClasswiseError(
             f"{model} contains one run per seed; give one of them, or use classwise.auditing.seeds.audit_seeds for all"
         )

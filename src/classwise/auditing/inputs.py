@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import os
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +20,14 @@ from classwise.core.user_code import raised_within
 from classwise.data.images import Batch, Column, Images
 from classwise.data.loading import named_set
 from classwise.data.stream import Stream
-from classwise.models.base import Classifier, Wrapper, bare
+from classwise.models.base import bare
+from classwise.models.functions import FunctionModel
 from classwise.models.loading.loader import load_model
-from classwise.models.logits import LogitsModel
+from classwise.models.loading.references import is_stored
+from classwise.models.logits import are_probabilities, as_logits
 from classwise.models.selected_logits import SelectedLogits
 
-Model = nn.Module | str | Path
+Model = nn.Module | str | Path | Callable[[Tensor], object]
 Group = str | Column | Sequence[Any] | Tensor
 """The name of a grouping of the data, or a value for each image."""
 
@@ -36,10 +39,11 @@ PIECE_BYTES = 256 << 20
 
 def as_classifier(model: Model, source: Images | Stream, device: str | torch.device | None) -> nn.Module:
     """Load or wrap the model as a module that returns logits, on the device (None: where it is)."""
-    if not isinstance(model, nn.Module):
+    if isinstance(model, str | os.PathLike):
         return load_model(model, data=source, device=device or "cpu")
-    wrapped = model if isinstance(model, Classifier | Wrapper) else LogitsModel(model)
-    wrapped.training = model.training  # the flag of the wrapper only; its submodules keep theirs
+    wrapped = as_logits(model)
+    # The flag of the wrapper only; its submodules keep theirs.
+    wrapped.training = isinstance(model, nn.Module) and model.training
     if device is None:
         return wrapped
     check_device(device)
@@ -47,16 +51,19 @@ def as_classifier(model: Model, source: Images | Stream, device: str | torch.dev
 
 
 def name_of(model: Model) -> str:
-    """Name of the model in reports: the path that it was read from, its name in the zoo, or its class."""
-    if not isinstance(model, nn.Module):
+    """Name of the model in reports: its path or reference, the name of its function, or its class."""
+    if isinstance(model, str | os.PathLike):
         return str(model)
+    network = bare(as_logits(model))
+    if isinstance(network, FunctionModel):
+        return network.name
     spec = getattr(model, "spec", None)
-    return str(spec["name"]) if isinstance(spec, dict) and "name" in spec else type(bare(model)).__name__
+    return str(spec["name"]) if isinstance(spec, dict) and "name" in spec else type(network).__name__
 
 
 def training_attack_of(model: Model) -> Attack | None:
     """Training attack of the run that a path belongs to; None for a module and for weights outside a run."""
-    if isinstance(model, nn.Module):
+    if not isinstance(model, str | os.PathLike) or not is_stored(model):
         return None
     from classwise.training.folder import Run
 
@@ -168,22 +175,55 @@ def restricted(model: nn.Module, source: Images | Stream, logits: int) -> nn.Mod
     return SelectedLogits(model, known.logits).train(model.training)
 
 
-def class_names_for(source: Images | Stream, first: Images, logits: int) -> tuple[str, ...]:
-    """Class names, one for each logit of the model.
+def check_outputs(engine: Engine, images: Tensor) -> None:
+    """Check that a model returns logits, or probabilities if it was loaded as a model of probabilities.
 
-    Names that are only numbers are a lower bound on the number of classes; the model may have more.
+    Args:
+        engine: an engine with the model.
+        images: a few images (N, C, H, W).
 
     Raises:
-        ClasswiseError: if the numbers of classes of the data and the model differ.
+        ClasswiseError: if it returns the other.
+    """
+    outputs = getattr(engine.model, "outputs", "auto")
+    if outputs not in ("auto", "probabilities"):
+        return
+    blocks = engine.predict(torch.split(images, engine.batch_size))
+    if outputs == "auto":
+        if all(are_probabilities(logits) for logits in blocks):
+            raise ClasswiseError(
+                "the model returns probabilities (each row is nonnegative and sums to 1), whose gradients vanish where "
+                "the model is confident; return logits, or load it with outputs='probabilities' (--outputs "
+                "probabilities), which takes the logarithm"
+            )
+    elif not all(are_probabilities(logits.exp()) for logits in blocks):
+        raise ClasswiseError("outputs='probabilities': the model returns rows that are negative or do not sum to 1")
+
+
+def class_names_for(source: Images | Stream, first: Images, logits: int, own: Sequence[str] = ()) -> tuple[str, ...]:
+    """Class names, one for each logit of the model.
+
+    Names that are only numbers are a lower bound on the number of classes; the model may have more, and names of its
+    own for them.
+
+    Raises:
+        ClasswiseError: if the numbers of classes of the data and the model differ, or their order.
     """
     names = first.class_names
     unnamed = names == tuple(str(number) for number in range(len(names)))
-    if unnamed and len(names) < logits:
-        return tuple(str(number) for number in range(logits))
+    if unnamed and len(names) <= logits:
+        return tuple(own) if len(own) == logits else tuple(str(number) for number in range(logits))
     if len(names) != logits:
         raise ClasswiseError(
             f"the model has {logits} classes, the data set {source.name!r} has {len(names)}; the numbers must agree"
             f"{_classes_hint(first, logits) if unnamed else ''}"
+        )
+    in_data, in_model = ([name.casefold() for name in each] for each in (names, own))
+    if in_data != in_model and sorted(in_data) == sorted(in_model):
+        place = next(number for number, name in enumerate(in_data) if name != in_model[number])
+        raise ClasswiseError(
+            f"the model and the data set {source.name!r} have the same classes in another order: label {place} is "
+            f"{own[place]!r} in the model and {names[place]!r} in the data; renumber the labels of the data"
         )
     return names
 

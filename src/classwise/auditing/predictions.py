@@ -12,7 +12,7 @@ from scipy import sparse
 
 from classwise.auditing.meta import ALL, Meta
 from classwise.core.errors import ClasswiseError
-from classwise.core.extras import import_extra
+from classwise.core.extras import require
 from classwise.stats.confusion import confusion, sparse_confusion
 from classwise.stats.counts import IntArray
 
@@ -95,7 +95,7 @@ class PredictionTables(ABC):
             IncompleteError: if images are not judged under the attack.
             ClasswiseError: without fairlearn (the extra ``fairlearn``), or for an unknown attack or group.
         """
-        fairlearn = import_extra("fairlearn.metrics", "fairlearn")
+        fairlearn = require("fairlearn.metrics", "fairlearn")
         names, ids = self.grouping(group)
         judged, predicted = self._predicted(name)
         return fairlearn.MetricFrame(

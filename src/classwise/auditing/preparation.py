@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ from classwise.auditing.inputs import (
     Group,
     Model,
     as_classifier,
+    check_outputs,
     class_names_for,
     grouped,
     logits_on,
@@ -101,8 +103,7 @@ def prepare(
         raise ClasswiseError(f"{name_of(model)} has no method features(x), so its features cannot be saved")
     _check_indices(first.index)
     trial = _try_model(classifier, plan, source, first, options.get("batch_size"))
-    # Its own parameters: the wrapper that selects the logits would put a prefix before their names.
-    model_hash = fingerprint(classifier.model if isinstance(classifier, LogitsModel) else classifier)
+    model_hash = _hash_of(classifier)
     meta = dataclasses.replace(
         _metadata(plan, trial, source, first),
         model=name_of(model),
@@ -119,6 +120,15 @@ def prepare(
         no_gradient=trial.no_gradient,
         note=trial.note,
     )
+
+
+def _hash_of(classifier: nn.Module) -> str:
+    """The fingerprint of a model's parameters; another one if its outputs are converted to logits."""
+    # Its own parameters: the wrapper that selects the logits would put a prefix before their names.
+    own = fingerprint(classifier.model if isinstance(classifier, LogitsModel) else classifier)
+    if getattr(classifier, "outputs", "auto") != "probabilities":
+        return own
+    return hashlib.sha256(f"{own} probabilities".encode()).hexdigest()
 
 
 class _Trial(NamedTuple):
@@ -153,15 +163,17 @@ def _try_model(
     few = SMALLEST_BATCH if one.x.shape[-2] * one.x.shape[-1] <= SMALL_PIXELS else 1
     eager = dataclasses.replace(plan.precision, compile=False)  # a few passes are not worth it
     few_passes = dataclasses.replace(plan, precision=eager)
-    small = few_passes.engine(classifier, few)
+    whole = small = few_passes.engine(classifier, few)
     logits, note = logits_on(small, one), ""
     model = restricted(classifier, source, logits)
     if model is not classifier:
         small = few_passes.engine(model, few)
         note = f"predictions are restricted to the {first.num_classes} of {logits} classes that {source.name} has"
         logits = logits_on(small, one)
-    names = class_names_for(source, first, logits)
+    own = getattr(model, "class_names", ())
+    names = class_names_for(source, first, logits, own if isinstance(own, tuple) else ())
     try:
+        check_outputs(whole, first.batch(slice(0, SMALLEST_BATCH)).x)
         applicable, no_gradient = split_suite(plan.suite, small, first.batch(slice(0, few)), plan.threat)
         images = len(source) if isinstance(source, Images) else source.expected
         fit = fitting_batch(model, one.x.to(small.device), batch_size, images=images)

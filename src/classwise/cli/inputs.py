@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -20,6 +21,10 @@ if TYPE_CHECKING:
     from classwise.training.folder import Run
 
 
+_OPTIONS = ("model", "name", "weights", "data", "device", "mean", "std", "width", "state_dict_key", "outputs")
+"""Arguments of `load_model` that are not settings of the model."""
+
+
 @dataclass(frozen=True)
 class ModelSource:
     """Options that select a model, not yet loaded.
@@ -31,8 +36,9 @@ class ModelSource:
     model: Annotated[
         str,
         typer.Argument(
-            help="A run folder, a weights file that names its model, a zoo name, or package.module:callable; for "
-            "audit, also a folder of the runs of several seeds."
+            help="A run folder, a weights file that names its model, a zoo name, hf:FOLDER_OR_ID, timm:NAME, "
+            "torchvision:NAME, robustbench:NAME/DATA/THREAT, FILE.onnx, or package.module:callable; for audit, also a "
+            "folder of the runs of several seeds."
         ),
     ]
     weights: Annotated[Path | None, typer.Option("--weights", help="A .safetensors, .pt or .pth file.")] = None
@@ -48,6 +54,14 @@ class ModelSource:
         list[str] | None,
         typer.Option("--model-set", metavar="KEY=VALUE", help="A setting of the model, such as depth=34."),
     ] = None
+    outputs: Annotated[
+        str,
+        typer.Option(
+            "--outputs",
+            metavar="auto|logits|probabilities",
+            help="What the model returns; auto refuses probabilities.",
+        ),
+    ] = "auto"
 
     def __post_init__(self) -> None:
         _ = self.normalisation
@@ -63,11 +77,13 @@ class ModelSource:
     @property
     def name(self) -> str:
         """The model's name in folder names."""
+        if ":" in self.model and not Path(self.model).exists():
+            return re.sub(r"[^\w.-]+", "-", self.model)
         return Path(self.model).stem.replace(":", "-")
 
     def seed_runs(self) -> list[Run]:
         """The runs in a folder of seeds; empty for anything else."""
-        from classwise.models.loading.loader import is_stored
+        from classwise.models.loading.references import is_stored
         from classwise.training.folder import runs_in
 
         if not is_stored(self.model) or not runs_in(Path(self.model)):
@@ -82,7 +98,7 @@ class ModelSource:
         Raises:
             ClasswiseError: for a path or a name of nothing, or one without a run that is needed.
         """
-        from classwise.models.loading.loader import is_stored
+        from classwise.models.loading.references import is_stored
         from classwise.training.folder import Run
 
         if not is_stored(self.model):
@@ -111,8 +127,10 @@ class ModelSource:
         Raises:
             ClasswiseError: if it cannot be read.
         """
-        bare = self.weights is None and self.width is None and not self.model_set and self.mean is None
-        if bare and Path(self.model).exists():
+        from classwise.models.loading.references import is_stored
+
+        given = (self.weights, self.width, self.model_set or None, self.mean)
+        if given == (None,) * 4 and self.outputs == "auto" and is_stored(self.model):
             return self.model
         from classwise.core.config import read_yaml
         from classwise.models import load_model
@@ -122,11 +140,11 @@ class ModelSource:
             for key, value in pairs(self.model_set, "--model-set").items()
         }
         for key in chosen:
-            if key in ("model", "name", "weights", "data", "device", "mean", "std", "width", "state_dict_key"):
+            if key in _OPTIONS:
                 raise ClasswiseError(
-                    f"--model-set {key}: not a setting of the model; use --weights, --width, --mean or --std"
+                    f"--model-set {key}: not a setting of the model; use --weights, --width, --mean, --std or --outputs"
                 )
-        chosen |= self.normalisation
+        chosen |= {**self.normalisation, "outputs": self.outputs}
         return load_model(self.model, self.weights, data=images, device=device, width=self.width, **chosen)
 
 

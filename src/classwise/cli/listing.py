@@ -150,7 +150,11 @@ def models(json: Json = False) -> None:
     import torch
 
     from classwise.models import MODELS, build_model
+    from classwise.models.loading.sources import SOURCES
+    from classwise.models.loading.sources.functions import Function
 
+    described = {source.form: summary(source) for source in map(SOURCES.load, SOURCES)}
+    described[Function.form] = summary(Function)
     rows = []
     for name in MODELS:
         with torch.device("meta"):  # shapes only, no numbers
@@ -163,6 +167,7 @@ def models(json: Json = False) -> None:
     console.show(
         ["name", "parameters", "description"], [(name, f"{count:,}", summary) for name, count, summary in rows]
     )
+    console.show(["other models", "description"], list(described.items()))
 
 
 def recipes(

@@ -1,4 +1,4 @@
-"""Optional packages: imported where they are used, and named with their extra where they are missing."""
+"""Import of optional packages, each of which belongs to an extra of classwise."""
 
 from __future__ import annotations
 
@@ -8,27 +8,38 @@ from typing import Any
 from classwise.core.errors import ClasswiseError
 
 
-def import_extra(module: str, extra: str, package: str | None = None) -> Any:
+def require(module: str, extra: str, package: str | None = None) -> Any:
     """Import a module of an optional package.
 
     Args:
-        module: the module, such as ``"fairlearn.metrics"``.
+        module: the module, such as ``"timm"`` or ``"torchvision.models"``.
         extra: the extra of classwise that installs the package.
-        package: its name in the error message; None: the first part of ``module``.
+        package: the package that must be installed; None: the first part of ``module``.
 
     Raises:
-        ClasswiseError: if it cannot be imported; the message has the command that installs it.
+        ClasswiseError: if the package is not installed, or cannot be imported.
     """
+    package = package or module.partition(".")[0]
     try:
+        importlib.import_module(package)
         return importlib.import_module(module)
-    except ImportError as error:
-        name = package or module.partition(".")[0]
-        missing = "" if isinstance(error, ModuleNotFoundError) and _is_part(error.name, module) else f" ({error})"
-        raise ClasswiseError(
-            f'{name} is not installed{missing}; install it with: pip install "classwise[{extra}]"'
-        ) from error
+    except ModuleNotFoundError as error:
+        if error.name == package:
+            raise ClasswiseError(f'{package} is not installed; run pip install "classwise[{extra}]"') from error
+        raise _unusable(package, error) from error
+    except Exception as error:  # such as a build of torchvision for another torch, which raises a RuntimeError
+        raise _unusable(package, error) from error
 
 
-def _is_part(name: str | None, module: str) -> bool:
-    """Whether a module is ``module`` or one of its packages."""
-    return name is not None and f"{module}.".startswith(f"{name}.")
+def _unusable(package: str, error: Exception) -> ClasswiseError:
+    return ClasswiseError(
+        f"{package} is installed and cannot be imported ({reason(error)}); install the version that matches torch"
+    )
+
+
+def reason(error: BaseException) -> str:
+    """The first line of an error's message with its type; of its innermost cause, if it has one."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    first = str(error).strip().partition("\n")[0]
+    return f"{type(error).__name__}: {first}" if first else type(error).__name__

@@ -20,7 +20,9 @@ T = TypeVar("T")
 
 
 def load_object(path: str, kind: str = "object") -> Any:
-    """Import the object of a path ``"package.module:name"``; the working directory is searched too.
+    """Import the object of a path ``"package.module:name"`` or ``"package.module:Class.method"``.
+
+    The working directory is searched too.
 
     Args:
         path: the path of the object.
@@ -31,7 +33,7 @@ def load_object(path: str, kind: str = "object") -> Any:
     """
     _calls_user_code = True  # the statements of the module
     module_name, _, attribute = path.partition(":")
-    names = [*module_name.split("."), attribute]
+    names = [*module_name.split("."), *attribute.split(".")]
     if len(path) > limits.NAME_LENGTH or not all(name.isidentifier() for name in names):
         raise ClasswiseError(f"{kind} {path!r} is not of the form package.module:name")
     here = str(Path.cwd())
@@ -51,10 +53,13 @@ def load_object(path: str, kind: str = "object") -> Any:
     finally:
         if added:
             sys.path.remove(here)
-    if not attribute or not hasattr(module, attribute):
-        known = [name for name in vars(module) if not name.startswith("_")]
-        raise unknown(f"{kind} in module {module_name!r}:", attribute, known)
-    return getattr(module, attribute)
+    value, where = module, f"module {module_name!r}"
+    for name in attribute.split("."):
+        if not hasattr(value, name):
+            known = [each for each in dir(value) if not each.startswith("_")]
+            raise unknown(f"{kind} in {where}:", name, known)
+        value, where = getattr(value, name), f"{module_name}:{name}"
+    return value
 
 
 class Registry(Mapping[str, str], Generic[T]):

@@ -15,6 +15,7 @@ from classwise.core.precision import Forward, Precision
 from classwise.core.rng import generators_restored
 from classwise.models.affine import AffineNorms
 from classwise.models.folding import foldable
+from classwise.models.functions import FunctionModel
 from classwise.models.fused_copy import FusedCopy, fine_logits
 from classwise.models.logits import LogitsModel
 from classwise.models.snapshot import Snapshot
@@ -32,7 +33,7 @@ Inception-v3, and for single images in other networks. Other differences are det
 
 _TINY = 1e-30
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
-_OPAQUE = (torch.jit.ScriptModule, nn.DataParallel, nn.parallel.DistributedDataParallel)
+_OPAQUE = (torch.jit.ScriptModule, nn.DataParallel, nn.parallel.DistributedDataParallel, FunctionModel)
 
 
 class Fusion:

@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from typing import Literal, get_args
 
+import torch
 from torch import Tensor, nn
 
-from classwise.core.errors import ClasswiseError
-from classwise.models.base import Wrapper
+from classwise.core.errors import ClasswiseError, unknown
+from classwise.models.base import Classifier, Wrapper
+from classwise.models.functions import as_module
+
+Outputs = Literal["auto", "logits", "probabilities"]
+"""What a model returns. ``auto``: logits; an audit refuses a model whose outputs are probabilities."""
+
+SUM_TOLERANCE = 1e-3
+"""Largest distance from 1 of the sum of a row of probabilities."""
 
 
 def pick_logits(output: object) -> Tensor:
@@ -36,11 +45,41 @@ def pick_logits(output: object) -> Tensor:
     return logits
 
 
-class LogitsModel(Wrapper):
-    """A wrapper that returns only the logits of a model."""
+def are_probabilities(outputs: Tensor) -> bool:
+    """Whether each row of outputs (N, C), C of at least 2, is nonnegative and sums to 1."""
+    sums = outputs.double().sum(1)
+    return outputs.shape[1] > 1 and bool((outputs >= 0).all() and ((sums - 1).abs() < SUM_TOLERANCE).all())
 
-    def __init__(self, model: nn.Module) -> None:
+
+def as_logits(model: nn.Module | Callable[[Tensor], object]) -> nn.Module:
+    """The model as a module that returns logits: networks of the zoo and wrappers unchanged, others wrapped.
+
+    Args:
+        model: a module, or a function from images to an output with logits.
+
+    Raises:
+        ClasswiseError: if it is neither.
+    """
+    return model if isinstance(model, Classifier | Wrapper) else LogitsModel(as_module(model))
+
+
+class LogitsModel(Wrapper):
+    """A wrapper that returns only the logits of a model.
+
+    Args:
+        model: a module whose output `pick_logits` accepts.
+        outputs: what the model returns. ``"probabilities"``: the logits are their logarithms, of at least the smallest
+            positive number.
+
+    Raises:
+        ClasswiseError: for other ``outputs``.
+    """
+
+    def __init__(self, model: nn.Module, outputs: Outputs = "auto") -> None:
+        if outputs not in get_args(Outputs):
+            raise unknown("outputs of a model:", str(outputs), get_args(Outputs))
         super().__init__(model)
+        self.outputs = outputs
 
     def forward(self, x: Tensor) -> Tensor:
         """Logits (N, C) of images (N, channels, H, W)."""
@@ -51,4 +90,6 @@ class LogitsModel(Wrapper):
             raise ClasswiseError(
                 f"the model returns a {shape} for {len(x)} images; logits must be (N, C), one row per image"
             )
-        return logits
+        if self.outputs != "probabilities":
+            return logits
+        return logits.float().clamp_min(torch.finfo(torch.float32).tiny).log()

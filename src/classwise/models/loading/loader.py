@@ -1,12 +1,12 @@
-"""`load_model`: a model by registered name, import path, checkpoint or run folder, or from a module."""
+"""`load_model`: a model by reference (zoo, source, import path), checkpoint or run folder, or from a module."""
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import torch
 from torch import Tensor, nn
@@ -20,8 +20,11 @@ from classwise.data.stream import Stream
 from classwise.models.base import Classifier, Wrapper, bare
 from classwise.models.loading.builder import build
 from classwise.models.loading.checkpoints import Checkpoint, read_state
+from classwise.models.loading.references import is_stored, parse_reference
+from classwise.models.loading.sources.base import Shape, SourceModel
+from classwise.models.loading.sources.onnx_files import Onnx
 from classwise.models.loading.state_dict import MatchedStateDict, infer_shape, load_matched, match_keys
-from classwise.models.logits import LogitsModel
+from classwise.models.logits import LogitsModel, Outputs, as_logits
 from classwise.models.normalization import Normalized
 from classwise.models.registry import MODELS
 from classwise.models.weights import SCHEMA_VERSION, fingerprint
@@ -29,7 +32,9 @@ from classwise.models.weights import SCHEMA_VERSION, fingerprint
 CHECKPOINTS = ("best-average", "best", "last")
 """Checkpoints of a run folder; the one with the best validation score is loaded, the first in this order among ties."""
 
-Model = str | os.PathLike[str] | nn.Module
+_SHAPE_AND_NORMALISATION = ("num_classes", "in_channels", "width", "mean", "std")
+
+Model = str | os.PathLike[str] | nn.Module | Callable[[Tensor], object]
 
 
 def load_model(
@@ -44,6 +49,7 @@ def load_model(
     data: Any = None,
     device: str | torch.device = "cpu",
     state_dict_key: str | None = None,
+    outputs: Outputs = "auto",
     **options: Any,
 ) -> nn.Module:
     """Load a model that maps images in [0, 1] to logits, in evaluation mode.
@@ -52,9 +58,12 @@ def load_model(
     layer in the file is placed before the network, unless mean and std are given.
 
     Args:
-        model: A name in `MODELS`, a ``package.module:callable``, a run folder, a weights file with a model spec (as
-            written by `save_weights`), or a module, which is modified in place.
-        weights: A .safetensors, .pt or .pth file, or a run folder; None: random weights, or those of the module.
+        model: A name in `MODELS`; ``hf:FOLDER_OR_ID``, ``timm:NAME``, ``torchvision:NAME`` or
+            ``robustbench:NAME/DATA/THREAT``; ``package.module:callable``; an ONNX file; a run folder; a weights file
+            with a model spec (as written by `save_weights`); a module, which is modified in place; or a function from
+            images to logits. docs/models.md describes them.
+        weights: A .safetensors, .pt or .pth file, or a run folder; None: the weights of the source or the module, else
+            random weights.
         num_classes: Number of logits.
         width: Factor of the number of channels.
         in_channels: Number of image channels.
@@ -63,7 +72,10 @@ def load_model(
         data: Images to classify; their classes and channels must match the model.
         device: Device of the model.
         state_dict_key: The key of the state dict, if a file has several.
-        **options: Further options of the model, such as ``depth=34``.
+        outputs: What the model returns: ``"logits"``, or ``"probabilities"``, whose logarithms are then the logits.
+            ``"auto"``: logits, and an audit refuses a model that returns probabilities.
+        **options: Further options of the model, such as ``depth=34``; ``pretrained=False`` for random weights of a
+            network of timm or torchvision.
 
     Returns:
         The model. Its attribute ``loaded`` is a note on what was read. A network of the zoo with random weights also
@@ -82,10 +94,35 @@ def load_model(
     """
     if (mean is None) != (std is None):
         raise ClasswiseError("mean and std must be given together")
-    if isinstance(model, nn.Module):
+    if outputs not in get_args(Outputs):
+        raise unknown("outputs of a model:", str(outputs), get_args(Outputs))
+    if not isinstance(model, str | os.PathLike):
         if num_classes is not None or width is not None or in_channels is not None or options:
             raise ClasswiseError("num_classes, width, in_channels and options do not apply to a module")
-        return _finished(*_with_weights(model, weights, mean, std, state_dict_key), data, device)
+        loaded, note = _with_weights(as_logits(model), weights, mean, std, state_dict_key)
+        return _finished(loaded, note, data, device, outputs)
+    given = {"num_classes": num_classes, "in_channels": in_channels, "width": width, "mean": mean, "std": std}
+    given = {key: value for key, value in given.items() if value is not None} | options
+    loaded, note = _with_reference(model, weights, given, data, state_dict_key)
+    return _finished(loaded, note, data, device, outputs)
+
+
+def _with_reference(
+    model: str | os.PathLike[str],
+    weights: str | os.PathLike[str] | None,
+    given: Mapping[str, Any],
+    data: Any,
+    state_dict_key: str | None,
+) -> tuple[nn.Module, str]:
+    """The model of a reference or of a file of weights, and the note on what was read.
+
+    Args:
+        model: the reference or file.
+        weights: the weights; None: those of the source or of the file.
+        given: the shape, normalisation and options that the caller gave.
+        data: images whose shape is used where it is known from nothing else.
+        state_dict_key: see `load_model`.
+    """
     if is_stored(model):
         if weights is not None:
             raise ClasswiseError(f"{os.fspath(model)} is a file of weights; weights={weights} needs the model's name")
@@ -95,20 +132,27 @@ def load_model(
     name = os.fspath(model) or inferred.get("name")
     if name is None:
         raise ClasswiseError(f"{weights} has no model spec; name the model, as in load_model('resnet18', weights=...)")
-    given = {"num_classes": num_classes, "in_channels": in_channels, "width": width, "mean": mean, "std": std}
-    given = {key: value for key, value in given.items() if value is not None} | options
-    if inferred.get("name") != name:
-        inferred = {} if checkpoint is None else _inferred_spec(name, checkpoint, options)
-    spec = _data_spec(data) | inferred | given | {"name": name}
+    source, _ = parse_reference(name)
+    if checkpoint is not None and isinstance(source, Onnx):
+        raise ClasswiseError(f"{name} contains its weights; omit weights={weights}")
+    stored = inferred.get("name") == name
+    if not stored:
+        inferred = {} if checkpoint is None else _inferred_spec(name, checkpoint, given)
+    # Trained weights have their own classes and channels.
+    trained = source.has_weights and checkpoint is None and bool(given.get("pretrained", True))
+    spec = ({} if trained else _data_spec(data)) | inferred | given | {"name": name}
     if name in MODELS and "num_classes" not in spec:
         raise ClasswiseError(f"model {name!r}: num_classes is unknown; give it, or weights or data to infer it from")
-    built = _built(**spec)
-    if checkpoint is None and name in MODELS:
+    built, published = _built(**spec, trained=trained)
+    if checkpoint is None and published.weights is not None:
+        checkpoint = read_state(published.weights, state_dict_key=state_dict_key)
+    note = published.note or f"built by {name!r}"
+    if checkpoint is not None:
+        built, note = _with_checkpoint(built, checkpoint)
+    elif name in MODELS:
         built.fresh = fingerprint(built)  # type: ignore[assignment]
-        return _finished(built, f"built {name!r} with random weights", data, device)
-    if checkpoint is None:
-        return _finished(built, f"built by {name!r}", data, device)
-    return _finished(*_with_checkpoint(built, checkpoint), data, device)
+        note = f"built {name!r} with random weights"
+    return (built, note) if stored else _with_published(built, published, note)
 
 
 def _built(
@@ -118,11 +162,24 @@ def _built(
     width: float = 1.0,
     mean: Sequence[float] | None = None,
     std: Sequence[float] | None = None,
+    *,
+    trained: bool = False,
     **options: Any,
-) -> nn.Module:
-    return build(
-        name, num_classes=num_classes, in_channels=in_channels, width=width, mean=mean, std=std, options=options
-    )
+) -> tuple[nn.Module, SourceModel]:
+    shape = Shape(num_classes, in_channels, width)
+    return build(name, shape, mean=mean, std=std, options=options, pretrained=trained)
+
+
+def _with_published(model: nn.Module, published: SourceModel, note: str) -> tuple[nn.Module, str]:
+    """The model with the normalisation that its source publishes, unless it has one, and the note on it."""
+    notes = [note]
+    if published.mean is not None and published.std is not None and not isinstance(model, Normalized):
+        notes = [each for each in note.split("; ") if each != "no normalisation"]
+        model = _outer(model, torch.tensor(published.mean), torch.tensor(published.std))
+        notes.append(f"normalisation {_constants(model.mean, model.std)} of the source")
+    if published.size is not None:
+        notes.append(f"images are resized to {published.size[0]} x {published.size[1]}")
+    return model, "; ".join(notes)
 
 
 def _with_weights(
@@ -133,8 +190,6 @@ def _with_weights(
     state_dict_key: str | None,
 ) -> tuple[nn.Module, str]:
     """A user's module with weights and normalisation, and the note on them."""
-    if not isinstance(model, Classifier | Wrapper):
-        model = LogitsModel(model)
     if mean is not None and std is not None:
         model = Normalized(model, mean, std)
     if weights is None:
@@ -144,7 +199,7 @@ def _with_weights(
 
 def _with_checkpoint(model: nn.Module, checkpoint: Checkpoint) -> tuple[nn.Module, str]:
     """The model with the weights and normalisation of a checkpoint, and the note on them."""
-    network = bare(model)
+    network = _uncompiled(bare(model))
     matched = match_keys(checkpoint, network)
     load_matched(matched, network, str(checkpoint.path), _spec(model).get("width", 1.0))
     model, normalisation = _normalised(model, matched)
@@ -172,15 +227,45 @@ def _normalised(model: nn.Module, matched: MatchedStateDict) -> tuple[nn.Module,
             f"the file's normalisation ({_constants(mean, std)}) is for pixels up to 255; "
             "give mean= and std= for images in [0, 1]"
         )
+    return _outer(model, mean, std), f"normalisation {_constants(mean, std)} found in the file"
+
+
+def _outer(model: nn.Module, mean: Tensor, std: Tensor) -> Normalized:
+    """The model with normalisation as its first layer, and in its spec."""
     outer = Normalized(model, mean, std)
     if spec := _spec(model):
         outer.spec = {**spec, "mean": mean.tolist(), "std": std.tolist()}  # type: ignore[assignment]
-    return outer, f"normalisation {_constants(mean, std)} found in the file"
+    return outer
 
 
-def _finished(model: nn.Module, note: str, data: Any, device: str | torch.device) -> nn.Module:
+def _uncompiled(network: nn.Module) -> nn.Module:
+    """The module inside a module of `torch.compile`, `DataParallel` or `DistributedDataParallel`."""
+    while True:
+        inner = network._modules.get("_orig_mod")
+        if isinstance(network, nn.DataParallel | nn.parallel.DistributedDataParallel):
+            inner = network.module
+        if inner is None:
+            return network
+        network = inner
+
+
+def _with_outputs(model: nn.Module, outputs: Outputs) -> nn.Module:
+    """The model with logits computed from its outputs."""
+    if outputs == "auto":
+        return model
+    inner: nn.Module = model
+    while isinstance(inner, Wrapper) and not isinstance(inner, LogitsModel):
+        inner = inner.model
+    if not isinstance(inner, LogitsModel):
+        return LogitsModel(model, outputs)
+    inner.outputs = outputs
+    return model
+
+
+def _finished(model: nn.Module, note: str, data: Any, device: str | torch.device, outputs: Outputs) -> nn.Module:
     """The model on its device, in evaluation mode, with the note, after checks against the data."""
     check_device(device)
+    model = _with_outputs(model, outputs)
     network = bare(model)
     in_model = infer_shape(network.state_dict(), network, width=1.0)
     for key, what in (("num_classes", "classes"), ("in_channels", "image channels")):
@@ -189,27 +274,11 @@ def _finished(model: nn.Module, note: str, data: Any, device: str | torch.device
             continue  # an audit restricts its predictions to the classes of the data
         if in_model and in_data is not None and in_data != in_model[key]:
             raise ClasswiseError(f"the model has {in_model[key]} {what} and the data {in_data}; they must be equal")
-    model = model.to(device).eval()
+    model = model.to(device)
+    for module in model.modules():  # not .eval(), which exported programs refuse
+        module.training = False
     model.loaded = note  # type: ignore[assignment]
     return model
-
-
-def is_stored(model: str | os.PathLike[str]) -> bool:
-    """Whether the argument is a folder or file of weights, not a registered name or an import path.
-
-    Raises:
-        ClasswiseError: if it is none of these.
-    """
-    if isinstance(model, str):
-        if model in MODELS:
-            return False
-        if not Path(model).exists() and ":" in model:
-            return False
-    if not Path(model).exists():
-        if os.sep in os.fspath(model) or Path(model).suffix:
-            raise ClasswiseError(f"there is no file or folder {os.fspath(model)}")
-        raise unknown(MODELS.kind, os.fspath(model), MODELS)
-    return True
 
 
 def _score(file: Path) -> float:
@@ -247,12 +316,13 @@ def _stored_spec(checkpoint: Checkpoint) -> dict[str, Any]:
     return spec if isinstance(spec, dict) and isinstance(spec.get("name"), str) else {}
 
 
-def _inferred_spec(name: str, checkpoint: Checkpoint, options: Mapping[str, Any]) -> dict[str, Any]:
+def _inferred_spec(name: str, checkpoint: Checkpoint, given: Mapping[str, Any]) -> dict[str, Any]:
     """The width, channels and classes of weights, inferred by comparison with a network of the zoo."""
     if name not in MODELS:
         return {}
+    options = {key: value for key, value in given.items() if key not in _SHAPE_AND_NORMALISATION}
     with generators_restored(torch.get_default_device()):
-        network = bare(_built(name, num_classes=1, in_channels=1, **options))
+        network = bare(_built(name, num_classes=1, in_channels=1, **options)[0])
     return infer_shape(match_keys(checkpoint, network).tensors, network, width=1.0)
 
 

@@ -13,7 +13,7 @@ import yaml
 
 from classwise.core.config import flat_options
 from classwise.core.errors import ClasswiseError
-from classwise.core.extras import import_extra
+from classwise.core.extras import require
 from classwise.core.progress import Progress
 from classwise.training.loggers.base import Logger, save_run, saved_run
 
@@ -42,7 +42,7 @@ class MLflow(Logger):
 
     def __init__(self, uri: str, listener: Progress | None = None, experiment: str = EXPERIMENT) -> None:
         super().__init__(listener)
-        self._mlflow = import_extra("mlflow", "mlflow", "MLflow")
+        self._mlflow = require("mlflow", "mlflow")
         self.uri, self.run = uri, ""
         with self._errors():
             self.client: Any = self._mlflow.MlflowClient(tracking_uri=uri)

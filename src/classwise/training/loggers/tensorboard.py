@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import ClassVar
 
-from classwise.core.extras import import_extra
+from classwise.core.extras import require
 from classwise.core.progress import Progress
 from classwise.training.loggers.base import Logger
 
@@ -29,7 +29,7 @@ class TensorBoard(Logger):
 
     def __init__(self, folder: str | Path, listener: Progress | None = None) -> None:
         super().__init__(listener)
-        self.writer = import_extra("torch.utils.tensorboard", "tensorboard", "TensorBoard").SummaryWriter(str(folder))
+        self.writer = require("torch.utils.tensorboard", "tensorboard", "tensorboard").SummaryWriter(str(folder))
 
     def open(self, folder: Path) -> None:
         """Do nothing: the log directory is the run."""

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import yaml
 
 from classwise.core.errors import ClasswiseError
-from classwise.core.extras import import_extra
+from classwise.core.extras import require
 from classwise.core.progress import Progress
 from classwise.training.loggers.base import Logger, new_run_id, save_run, saved_run
 
@@ -33,7 +33,7 @@ class WandB(Logger):
 
     def __init__(self, project: str, listener: Progress | None = None) -> None:
         super().__init__(listener)
-        self._wandb = import_extra("wandb", "wandb")
+        self._wandb = require("wandb", "wandb")
         self.project = project
         self.run: Any = None
 

@@ -1,0 +1,137 @@
+"""Functions from images to logits, used as modules."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import types
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from classwise.core.errors import ClasswiseError
+
+_MOST = 1000
+"""Maximum number of objects searched for modules."""
+_LIBRARIES = ("torch", "numpy", "builtins")
+
+
+class FunctionModel(nn.Module):
+    """A function from images (N, C, H, W) in [0, 1] to logits (N, classes), as a module.
+
+    The modules that the function refers to (in its closure, arguments, object or global names) become submodules. They
+    are moved to the device, and are in evaluation mode during an audit. The buffer ``digest`` identifies the code.
+
+    Args:
+        function: called with a batch of images; any output accepted by `classwise.models.logits.pick_logits`.
+
+    Raises:
+        ClasswiseError: if it is a class, whose instances would be models.
+    """
+
+    digest: Tensor
+
+    def __init__(self, function: Callable[[Tensor], object]) -> None:
+        super().__init__()
+        if isinstance(function, type):
+            raise ClasswiseError(
+                f"the model is the class {function.__name__}; give an instance, {function.__name__}(...)"
+            )
+        self.name = getattr(function, "__qualname__", type(function).__qualname__)
+        self._function = function
+        modules, codes = _contents(function)
+        for number, module in enumerate(modules):
+            self.add_module(f"module{number}", module)
+        digest = hashlib.sha256("\n".join(sorted(codes)).encode()).digest()
+        self.register_buffer("digest", torch.frombuffer(bytearray(digest), dtype=torch.uint8))
+        self.training = False
+
+    def forward(self, x: Tensor) -> object:
+        """The function's output."""
+        _calls_user_code = True
+        return self._function(x)
+
+
+def as_module(model: nn.Module | Callable[[Tensor], object]) -> nn.Module:
+    """The model as a module.
+
+    Raises:
+        ClasswiseError: if it is neither a module nor a function.
+    """
+    if isinstance(model, nn.Module):
+        return model
+    if not callable(model):
+        raise ClasswiseError(f"the model is a {type(model).__name__}; give a module, a function or the name of a model")
+    return FunctionModel(model)
+
+
+def _contents(function: object) -> tuple[list[nn.Module], list[str]]:
+    """The modules that a function refers to, and digests of the code of all functions among its references."""
+    modules: list[nn.Module] = []
+    codes: list[str] = []
+    pending, seen = [function], set[int]()
+    while pending and len(seen) < _MOST:
+        value = pending.pop(0)
+        if id(value) in seen:
+            continue
+        seen.add(id(value))
+        if isinstance(value, nn.Module):
+            modules.append(value)
+        elif isinstance(value, types.FunctionType):
+            codes.append(_digest(value.__code__))
+            pending += _references(value)
+        else:
+            pending += _parts(value)
+    return modules, codes
+
+
+def _references(function: types.FunctionType) -> Iterable[object]:
+    """The objects in a function's closure, default values and global names."""
+    if (function.__module__ or "").partition(".")[0] in _LIBRARIES:
+        return
+    for cell in function.__closure__ or ():
+        try:
+            yield cell.cell_contents
+        except ValueError:  # empty until it is assigned
+            continue
+    yield from function.__defaults__ or ()
+    yield from (function.__kwdefaults__ or {}).values()
+    yield from (function.__globals__[name] for name in _names(function.__code__) if name in function.__globals__)
+
+
+def _parts(value: Any) -> Iterable[object]:
+    """The objects inside an object that may contain modules; none for modules of Python, classes and libraries."""
+    if isinstance(value, functools.partial):
+        return (value.func, *value.args, *value.keywords.values())
+    if isinstance(value, types.MethodType):
+        return value.__func__, value.__self__
+    if isinstance(value, list | tuple | set | frozenset):
+        return tuple(value)
+    if isinstance(value, dict):
+        return tuple(value.values())
+    if isinstance(value, type | types.ModuleType | Tensor) or type(value).__module__.partition(".")[0] in _LIBRARIES:
+        return ()
+    called = getattr(type(value), "__call__", None)  # noqa: B004  # its code, not whether it is callable
+    return (*vars(value).values(), called) if hasattr(value, "__dict__") else ()
+
+
+def _names(code: types.CodeType) -> Iterable[str]:
+    """The global names that code uses, those of inner functions included."""
+    yield from code.co_names
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            yield from _names(constant)
+
+
+def _digest(code: types.CodeType) -> str:
+    """A digest of the instructions, names and constants of code, without its place in a file."""
+    digest = hashlib.sha256(code.co_code + repr(code.co_names).encode())
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            digest.update(_digest(constant).encode())
+        else:  # the order of a set of strings differs between processes
+            parts = sorted(map(repr, constant)) if isinstance(constant, frozenset) else [repr(constant)]
+            digest.update("\n".join(parts).encode())
+    return digest.hexdigest()

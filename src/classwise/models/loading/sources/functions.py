@@ -1,0 +1,164 @@
+"""Models built by a Python function: those of the zoo, and ``package.module:callable``."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import nn
+
+from classwise.core import limits
+from classwise.core.errors import ClasswiseError, unknown
+from classwise.core.registry import described, is_builtin
+from classwise.models.base import Classifier
+from classwise.models.loading.sources.base import ModelSource, Shape, SourceModel
+from classwise.models.registry import MODELS
+from classwise.models.zoo.heads import CosineHead
+
+_UNEXPECTED = re.compile(r"got an unexpected keyword argument '(\w+)'")
+
+
+class Function(ModelSource):
+    """The module that a function, class or class method of your own returns."""
+
+    form = "package.module:callable"
+
+    def build(
+        self, name: str, shape: Shape, options: Mapping[str, Any], *, pretrained: bool | str = False
+    ) -> SourceModel:
+        """Call the function with all options, and with those of classes, channels and width that it accepts."""
+        del pretrained
+        make: Callable[..., object] = MODELS.load(name)
+        if not callable(make) or is_builtin(make) or (isinstance(make, type) and not issubclass(make, nn.Module)):
+            raise ClasswiseError(
+                f"model {name!r} is {described(make)}; give a torch.nn.Module class or a Python function"
+            )
+        model = self._called(make, name, shape.known(), options)
+        if not isinstance(model, nn.Module):
+            raise ClasswiseError(f"model {name!r} returns a {type(model).__name__}, not a torch.nn.Module")
+        is_meta = any(tensor.is_meta for tensor in (*model.parameters(), *model.buffers()))
+        if is_meta and torch.empty(0).device.type != "meta":  # models are built there to count their parameters
+            raise ClasswiseError(f"model {name!r} has tensors without data on the device 'meta'; build it on the CPU")
+        return SourceModel(model)
+
+    def _called(
+        self, make: Callable[..., object], name: str, shape: Mapping[str, Any], options: Mapping[str, Any]
+    ) -> object:
+        parameters = _parameters(make)
+        forwards = any(each.kind is each.VAR_KEYWORD for each in parameters.values())
+        named = {
+            key: each for key, each in parameters.items() if each.kind not in (each.VAR_KEYWORD, each.VAR_POSITIONAL)
+        }
+        for option in options:
+            if option not in named and not forwards:
+                raise unknown(f"model {name!r} option", option, [key for key in named if key not in shape])
+        accepted = {key: value for key, value in shape.items() if key in named or forwards}
+        if shape["width"] != 1.0 and "width" not in accepted:
+            raise _no_width(name, shape)
+        values = {**accepted, **options}
+        missing = [key for key, each in named.items() if each.default is each.empty and key not in values]
+        if missing:
+            raise ClasswiseError(
+                f"model {name!r} cannot be built: missing a required argument: {', '.join(map(repr, missing))}; "
+                f"pass it as an option (--model-set {missing[0]}=VALUE)"
+            )
+        first = [values.pop(key) for key, each in named.items() if each.kind is each.POSITIONAL_ONLY and key in values]
+        optional = {key for key in accepted if key not in named and key not in options}
+        return _with_accepted(make, name, first, values, optional)
+
+
+def _parameters(make: Callable[..., object]) -> Mapping[str, inspect.Parameter]:
+    """The parameters of a callable; none if they are unknown, as for some callables in C."""
+    try:
+        return inspect.signature(make).parameters
+    except ValueError:
+        return {}
+
+
+def _with_accepted(
+    make: Callable[..., object], name: str, first: list[Any], values: dict[str, Any], optional: set[str]
+) -> object:
+    """Call a function; ``optional`` arguments, for its ``**kwargs``, are dropped if the function they reach refuses."""
+    _calls_user_code = True
+    state = torch.get_rng_state()
+    while True:
+        try:
+            return make(*first, **values)
+        except TypeError as error:
+            refused = _UNEXPECTED.search(str(error))
+            if refused is None or refused[1] not in optional & values.keys():
+                raise
+            if refused[1] == "width" and values["width"] != 1.0:
+                raise _no_width(name, values) from error
+            del values[refused[1]]
+            torch.set_rng_state(state)
+
+
+def _no_width(name: str, values: Mapping[str, Any]) -> ClasswiseError:
+    return ClasswiseError(f"model {name!r} has no parameter width; omit width = {values['width']}")
+
+
+class Zoo(Function):
+    """A network of classwise, or of an installed package (``classwise models``)."""
+
+    form = "NAME"
+
+    def build(
+        self, name: str, shape: Shape, options: Mapping[str, Any], *, pretrained: bool | str = False
+    ) -> SourceModel:
+        """Build a network with random weights; the option ``head`` may be ``linear`` or ``cosine``."""
+        inner = dict(options)
+        head = inner.pop("head", "linear")
+        if head not in ("linear", "cosine"):
+            raise ClasswiseError(f"model {name!r}: head = {head!r}: must be linear or cosine")
+        built = super().build(name, shape, inner, pretrained=pretrained)
+        model = built.network
+        if head == "cosine" and isinstance(model, Classifier):
+            last = model.classifier
+            setattr(model, model.last_layer, CosineHead(last.in_features, last.out_features))
+        return built
+
+    def _called(
+        self, make: Callable[..., object], name: str, shape: Mapping[str, Any], options: Mapping[str, Any]
+    ) -> object:
+        try:
+            inspect.signature(make).bind_partial(**options)
+        except TypeError:
+            pass  # reported by the call
+        else:
+            _check_size(name, make, shape, options)
+        return super()._called(make, name, shape, options)
+
+
+def _check_size(name: str, make: Callable[..., object], shape: Mapping[str, Any], options: Mapping[str, Any]) -> None:
+    """Check the options and the size of a network of the zoo before any memory is allocated.
+
+    Raises:
+        ClasswiseError: for an option of the wrong type or above `limits.MODEL_DEPTH`, or weights that exceed the
+            memory.
+    """
+    parameters = _parameters(make)
+    shape = {key: value for key, value in shape.items() if key in parameters}
+    for key, value in options.items():
+        default = parameters[key].default
+        if type(value) is not type(default) and not (type(default) is float and type(value) is int):
+            raise ClasswiseError(f"model {name!r}: {key} = {value!r}: must be of type {type(default).__name__}")
+        if isinstance(value, int | float) and not abs(value) <= limits.MODEL_DEPTH:
+            raise ClasswiseError(f"model {name!r}: {key} = {value}: must be at most {limits.MODEL_DEPTH}")
+    if (
+        not options
+        and shape.get("width", 1.0) <= 1
+        and max(shape.get("num_classes", 1), shape.get("in_channels", 1)) <= 1000
+    ):
+        return
+    try:
+        with torch.device("meta"):
+            network = make(**shape, **options)
+    except (RuntimeError, OverflowError, TypeError) as error:  # torch: sizes whose product exceeds 64 bits
+        raise ClasswiseError(f"model {name!r} cannot be built with {dict(shape)}: its weights are too large") from error
+    if isinstance(network, nn.Module):
+        size = sum(tensor.nbytes for tensor in (*network.parameters(), *network.buffers()))
+        limits.check_size(size, f"model {name!r} with {dict(shape) | dict(options)}")

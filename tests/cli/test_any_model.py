@@ -1,0 +1,88 @@
+"""Models of users at the command line: their functions, files and outputs."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from .conftest import Classwise
+
+NET = """
+import torch
+from torch import nn
+
+class Net(nn.Module):
+    def __init__(self, num_classes, hidden=4):
+        super().__init__()
+        torch.manual_seed(hidden)
+        self.layers = nn.Sequential(nn.Flatten(), nn.Linear(64, hidden), nn.ReLU(), nn.Linear(hidden, num_classes))
+
+    def forward(self, x):
+        return self.layers(x)
+
+class Soft(Net):
+    def forward(self, x):
+        return self.layers(x).softmax(1)
+
+def build(**kwargs):
+    return Net(**kwargs)
+"""
+WORDS = (
+    "--data",
+    "digits",
+    "--subset",
+    "40",
+    "--attack",
+    "fgsm",
+    "--threat",
+    "Linf:0.1",
+    "--guards",
+    "off",
+    "--out",
+    "out",
+)
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (tmp_path / "mynet.py").write_text(NET)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delitem(sys.modules, "mynet", raising=False)
+    return tmp_path
+
+
+def test_a_function_with_kwargs_receives_the_settings(classwise: Classwise) -> None:
+    done = classwise("audit", "mynet:build", "--model-set", "hidden=7", *WORDS)
+    assert done.status == 0, done.err
+    import mynet
+
+    torch.save(mynet.Net(10, 7).state_dict(), "w.pt")
+    done = classwise("audit", "mynet:build", "--weights", "w.pt", *WORDS[:-1], "again")
+    assert done.status == 2
+    assert "size mismatch for layers.1.weight: (7, 64) in the file and (4, 64) in the model" in done.err
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("mynet.py", "--weights", "w.pt"), "mynet.py is a Python file; name the model in it, such as mynet:Net"),
+        (("mynet:Soft",), "the model returns probabilities (each row is nonnegative and sums to 1)"),
+        (("mynet:Net", "--outputs", "probabilities"), "the model returns rows that are negative or do not sum to 1"),
+        (("mynet:Net", "--outputs", "softmax"), "unknown outputs of a model: 'softmax'"),
+        (("mynet:Net", "--model-set", "outputs=logits"), "not a setting of the model; use --weights"),
+        (("hf:no/such/model",), "there is no such folder; a hub id is ORGANISATION/NAME"),
+    ],
+)
+def test_one_line(words: tuple[str, ...], message: str, classwise: Classwise) -> None:
+    done = classwise("audit", *words, *WORDS)
+    assert done.status == 2
+    assert message in done.err
+    assert not Path("out").exists()
+
+
+def test_probabilities_on_request(classwise: Classwise) -> None:
+    done = classwise("audit", "mynet:Soft", "--outputs", "probabilities", *WORDS)
+    assert done.status == 0, done.err

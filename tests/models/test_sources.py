@@ -1,0 +1,379 @@
+"""Sources of models on generated packages; tests/integrations/test_models.py uses the real ones."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from classwise.core.errors import ClasswiseError
+from classwise.models import build_model, load_model, save_weights
+from classwise.models.normalization import Normalized
+from classwise.models.resizing import Resized
+
+X = torch.rand(5, 3, 8, 8, generator=torch.Generator().manual_seed(1))
+Install = Callable[..., None]
+
+
+@pytest.fixture
+def install(monkeypatch: pytest.MonkeyPatch) -> Install:
+    """Put a package with these attributes, and dotted submodules, in the place of an installed one."""
+
+    def run(name: str, **attributes: Any) -> None:
+        package = ModuleType(name)
+        vars(package).update(attributes, __path__=[])
+        monkeypatch.setitem(sys.modules, name, package)
+
+    return run
+
+
+class Network(nn.Module):
+    """A linear classifier of 8 x 8 images whose output is an object."""
+
+    def __init__(self, num_classes: int = 3, channels: int = 3) -> None:
+        super().__init__()
+        self.linear = nn.Linear(channels * 64, num_classes)
+        self.config = SimpleNamespace(num_labels=num_classes, id2label={0: "cat", 1: "dog", 2: "frog"})
+        self.pretrained_cfg: dict[str, Any] = {"mean": (0.1,) * 3, "std": (0.2,) * 3, "input_size": (3, 8, 8)}
+        self.num_classes = num_classes
+
+    def forward(self, x: Tensor) -> SimpleNamespace:
+        return SimpleNamespace(logits=self.linear(x.flatten(1)))
+
+
+def network(num_classes: int = 3, channels: int = 3, seed: int = 0) -> Network:
+    torch.manual_seed(seed)
+    return Network(num_classes, channels).eval()
+
+
+def transformers(calls: list[dict[str, Any]], missing: tuple[str, ...] = (), model_type: str = "own") -> dict[str, Any]:
+    """The two classes of transformers that are used."""
+
+    def from_pretrained(path: str, **options: Any) -> tuple[Network, dict[str, Any]]:
+        calls.append({"path": path, **options})
+        return network(), {"missing_keys": set(missing)}
+
+    def config(path: str, **options: Any) -> SimpleNamespace:
+        calls.append({"path": path, **options})
+        return SimpleNamespace(model_type=model_type, num_labels=3, num_channels=3, id2label={})
+
+    def from_config(config: SimpleNamespace, **options: Any) -> Network:
+        calls.append(options)
+        return network(config.num_labels, config.num_channels)
+
+    return {
+        "AutoConfig": SimpleNamespace(from_pretrained=config),
+        "AutoModelForImageClassification": SimpleNamespace(from_pretrained=from_pretrained, from_config=from_config),
+    }
+
+
+def preprocessing(folder: Path, **content: Any) -> None:
+    folder.mkdir(exist_ok=True)
+    (folder / "preprocessor_config.json").write_text(json.dumps(content))
+
+
+PREPROCESSING: dict[str, tuple[dict[str, Any], float, float, int]] = {
+    "usual": ({"image_mean": [0.5] * 3, "image_std": [0.25] * 3}, 0.5, 0.25, 8),
+    "one number": ({"image_mean": 0.5, "image_std": 0.25}, 0.5, 0.25, 8),
+    "resized": ({"image_mean": [0.5] * 3, "image_std": [0.25] * 3, "size": {"height": 4, "width": 4}}, 0.5, 0.25, 4),
+    "shortest edge": ({"size": {"shortest_edge": 6}, "do_normalize": False}, 0, 1, 6),
+    "crop": ({"size": 9, "do_center_crop": True, "crop_size": 7, "do_normalize": False}, 0, 1, 7),
+    "not resized": ({"size": 9, "do_resize": False, "do_normalize": False}, 0, 1, 8),
+    "not rescaled": ({"do_rescale": False, "image_mean": [127.5], "image_std": [51.0]}, 0.5, 0.2, 8),
+    "to [-1, 1]": ({"rescale_factor": 1 / 127.5, "rescale_offset": True, "do_normalize": False}, 0.5, 0.5, 8),
+}
+
+
+@pytest.mark.parametrize("kind", PREPROCESSING)
+def test_preprocessing_of_transformers(kind: str, tmp_path: Path, install: Install) -> None:
+    content, mean, std, side = PREPROCESSING[kind]
+    calls: list[dict[str, Any]] = []
+    install("transformers", **transformers(calls))
+    preprocessing(tmp_path / "hf", **content)
+    model = load_model(f"hf:{tmp_path / 'hf'}")
+    expected = torch.nn.functional.interpolate(X, size=(side, side), mode="bilinear", antialias=True)
+    seen: list[Tensor] = []
+    model.linear.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))
+    try:
+        model(X)
+    except RuntimeError:
+        assert side != 8  # the linear layer needs 8 x 8 pixels
+    torch.testing.assert_close(seen[0], ((expected - mean) / std).flatten(1))
+    assert ("resized to" in str(model.loaded)) == ("size" in content and content.get("do_resize", True))
+    assert model.class_names == ("cat", "dog", "frog")
+    assert all(call["trust_remote_code"] is False and call["local_files_only"] is True for call in calls)
+
+
+def test_transformers_without_a_head_or_of_timm(tmp_path: Path, install: Install) -> None:
+    install("transformers", **transformers([], missing=("classifier.weight", "classifier.bias")))
+    with pytest.raises(
+        ClasswiseError, match=r"no weights for classifier.bias, classifier.weight; give a model fine-tuned"
+    ):
+        load_model(f"hf:{tmp_path}")
+    install("transformers", **transformers([], model_type="timm_wrapper"))
+    with pytest.raises(ClasswiseError, match="is a model of timm; use timm:"):
+        load_model(f"hf:{tmp_path}")
+
+
+def test_transformers_is_trained_with_the_shape_of_the_data(tmp_path: Path, install: Install) -> None:
+    install("transformers", **transformers([]))
+    model = build_model(f"hf:{tmp_path}", num_classes=7, in_channels=1)
+    assert model(X[:, :1]).shape == (5, 7)
+    with pytest.raises(ClasswiseError, match="has 3 classes, not 7"):
+        load_model(f"hf:{tmp_path}", num_classes=7)
+    with pytest.raises(ClasswiseError, match="have no parameter width"):
+        load_model(f"hf:{tmp_path}", width=0.5)
+
+
+def timm(calls: list[dict[str, Any]], fixed: bool = False) -> dict[str, Any]:
+    def create_model(**options: Any) -> Network:
+        calls.append(options)
+        if options["pretrained"] and not options["model_name"].startswith("net"):
+            raise OSError("no connection")
+        made = network(options.get("num_classes", 3), options.get("in_chans", 3), int(options["pretrained"]))
+        made.pretrained_cfg |= {"fixed_input_size": fixed, "num_classes": 3, "label_names": ["a", "b", "c"]}
+        return made
+
+    return {
+        "create_model": create_model,
+        "is_model": lambda name: name.split(".")[0] in ("net", "other"),
+        "list_models": lambda: ["net", "other"],
+    }
+
+
+def test_timm_loads_its_own_weights_by_default_and_random_ones_on_request(install: Install) -> None:
+    calls: list[dict[str, Any]] = []
+    install("timm", **timm(calls))
+    data = SimpleNamespace(num_classes=9, shape=(1, 8, 8))
+    model = load_model("timm:net.tag", data=data)
+    assert calls[-1] == {"model_name": "net.tag", "pretrained": True}  # not the classes of the data
+    assert isinstance(model, Normalized)
+    assert torch.equal(model(X), network(seed=1)((X - 0.1) / 0.2).logits)
+    assert "normalisation mean (0.1, 0.1, 0.1) and std (0.2, 0.2, 0.2) of the source" in str(model.loaded)
+    model = load_model("timm:net", pretrained=False, data=data, mean=[0.0], std=[1.0])
+    assert calls[-1] == {"model_name": "net", "pretrained": False, "num_classes": 9, "in_chans": 1}
+    assert torch.equal(model(X[:, :1]), network(9, 1)(X[:, :1]).logits)
+    for options, message in (({"name": "timm:nets"}, "unknown model of timm 'nets'; did you mean 'net'"),
+                             ({"name": "timm:other"}, r"cannot be loaded: OSError: no connection; give --weights FILE"),
+                             ({"name": "timm:net", "num_classes": 5}, "of 'timm:net' have 3 classes, not 5"),
+                             ({"name": "timm:net", "width": 0.5}, "have no parameter width")):  # fmt: skip
+        with pytest.raises(ClasswiseError, match=message):
+            load_model(str(options.pop("name")), **options)  # type: ignore[arg-type]
+
+
+def test_weights_of_ones_own_for_timm(tmp_path: Path, install: Install) -> None:
+    calls: list[dict[str, Any]] = []
+    install("timm", **timm(calls))
+    own = network(4, seed=5)
+    torch.save({"state_dict": own.state_dict()}, tmp_path / "w.pt")
+    model = load_model("timm:net", tmp_path / "w.pt", num_classes=4)
+    assert calls[-1]["pretrained"] is False
+    assert torch.equal(model(X), own((X - 0.1) / 0.2).logits)
+    with pytest.raises(ClasswiseError, match=r"size mismatch for linear.weight.*; use num_classes=4"):
+        load_model("timm:net", tmp_path / "w.pt")
+    constants = {"mean": torch.full((3,), 0.5), "std": torch.full((3,), 0.25)}
+    torch.save({**{f"model.{key}": each for key, each in own.state_dict().items()}, **constants}, tmp_path / "n.pt")
+    model = load_model("timm:net", tmp_path / "n.pt", num_classes=4)
+    assert torch.equal(model(X), own((X - 0.5) / 0.25).logits)  # the file's own normalisation
+
+
+def test_a_trained_model_of_a_source_is_loaded_again_without_its_weights(tmp_path: Path, install: Install) -> None:
+    calls: list[dict[str, Any]] = []
+    install("timm", **timm(calls))
+    trained = build_model("timm:net", num_classes=4, in_channels=3)
+    assert calls[-1]["pretrained"] is False
+    save_weights(tmp_path / "trained.safetensors", trained)
+    again = load_model(tmp_path / "trained.safetensors")
+    assert calls[-1]["pretrained"] is False
+    assert torch.equal(again(X), trained(X))  # without a normalisation that it was not trained with
+    save_weights(tmp_path / "published.safetensors", load_model("timm:net"))
+    assert torch.equal(load_model(tmp_path / "published.safetensors")(X), load_model("timm:net")(X))
+
+
+def test_a_folder_of_timm_is_read_as_data(tmp_path: Path, install: Install) -> None:
+    calls: list[dict[str, Any]] = []
+    install("timm", **timm(calls, fixed=True))
+    with pytest.raises(ClasswiseError, match=r"has no weights; expected model.safetensors or pytorch_model.bin"):
+        load_model(f"timm:{tmp_path}")
+    torch.save(network(seed=5).state_dict(), tmp_path / "pytorch_model.bin")
+    model = load_model(f"timm:{tmp_path}")
+    assert calls[-1] == {"model_name": f"local-dir:{tmp_path}", "pretrained": False}
+    assert torch.equal(model(X), network(seed=5)((X - 0.1) / 0.2).logits)
+    assert model.class_names == ("a", "b", "c")
+    assert isinstance(model.model, Resized)
+    assert model(torch.rand(2, 3, 20, 30)).shape == (2, 3)
+
+
+def torchvision(calls: list[dict[str, Any]]) -> dict[str, Any]:
+    weights = SimpleNamespace(
+        transforms=lambda: SimpleNamespace(mean=[0.1] * 3, std=[0.2] * 3), meta={"categories": ["a", "b", "c"]}
+    )
+    known = SimpleNamespace(DEFAULT=weights, __members__={"V1": weights})
+
+    def get_model(**options: Any) -> Network:
+        calls.append(options)
+        return network(options.get("num_classes", 3), seed=int(options["weights"] is weights))
+
+    return {"list_models": lambda module: ["net"], "get_model_weights": lambda name: known, "get_model": get_model}
+
+
+def test_torchvision(tmp_path: Path, install: Install) -> None:
+    calls: list[dict[str, Any]] = []
+    install("torchvision")
+    install("torchvision.models", **torchvision(calls))
+    model = load_model("torchvision:net")
+    assert torch.equal(model(X), network(seed=1)((X - 0.1) / 0.2).logits)
+    assert model.class_names == ("a", "b", "c")
+    torch.save(network(4, seed=5).state_dict(), tmp_path / "w.pt")
+    own = load_model("torchvision:net", tmp_path / "w.pt", data=SimpleNamespace(num_classes=4, shape=(3, 8, 8)))
+    assert calls[-1] == {"name": "net", "weights": None, "num_classes": 4}
+    assert torch.equal(own(X), network(4, seed=5)((X - 0.1) / 0.2).logits)
+    assert not hasattr(own, "class_names")
+    for reference, options, message in (
+        ("torchvision:nett", {}, "did you mean 'net'"),
+        ("torchvision:net", {"pretrained": "V2"}, "unknown weights of torchvision's net 'V2'; did you mean 'V1'"),
+        ("torchvision:net", {"num_classes": 5}, "the weights of 'torchvision:net' have 3 classes, not 5"),
+        ("torchvision:net", {"in_channels": 1}, "has 3 image channels, not 1"),
+    ):
+        with pytest.raises(ClasswiseError, match=message):
+            load_model(reference, **options)  # type: ignore[arg-type]
+
+
+class Normalising(nn.Module):
+    """A network of RobustBench, whose constants are not in its file."""
+
+    mu: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(192, 3)
+        self.register_buffer("mu", torch.full((1, 3, 1, 1), 0.5))
+        self.register_buffer("sigma", torch.full((1, 3, 1, 1), 0.25))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.linear(((x - self.mu) / self.sigma).flatten(1))  # type: ignore[no-any-return, operator]
+
+
+def test_robustbench(tmp_path: Path, install: Install, monkeypatch: pytest.MonkeyPatch) -> None:
+    def download(source: str, file: Path) -> None:
+        downloads.append(source)
+        if source == "none":
+            file.write_bytes(b"part")
+            raise OSError("no connection")
+        torch.save({"best": {}, "last": {f"module.{key}": each for key, each in state.items()}}, file)
+
+    downloads: list[str] = []
+    zoo = {
+        "Name2020": {"model": Normalising, "gdrive_id": "id"},
+        "Two2020": {"model": Normalising, "gdrive_id": ["a", "b"]},
+        "Gone2020": {"model": Normalising, "gdrive_id": "none"},
+    }
+    install("robustbench")
+    install("robustbench.utils", download_gdrive=download)
+    install("robustbench.model_zoo")
+    install(
+        "robustbench.model_zoo.models",
+        model_dicts=Keyed({"cifar10": Keyed({"Linf": zoo})}),
+    )
+    monkeypatch.chdir(tmp_path)
+    torch.manual_seed(3)
+    theirs = Normalising().eval()
+    state = {key: each for key, each in theirs.state_dict().items() if key not in ("mu", "sigma")}
+    model = load_model("robustbench:Name2020/cifar10/Linf")
+    assert torch.equal(model(X), theirs(X))
+    assert (tmp_path / "models/cifar10/Linf/Name2020.pt").is_file()
+    assert torch.equal(load_model("robustbench:Name2020")(X), theirs(X))
+    assert downloads == ["id"]  # once
+    for reference, options, message in (
+        ("robustbench:Two2020", {}, r"several files for Two2020; load it in Python with robustbench.load_model"),
+        ("robustbench:Gone2020", {}, r"Gone2020.pt does not exist and cannot be downloaded: OSError: no connection"),
+        ("robustbench:Nam2020", {}, "did you mean 'Name2020'"),
+        ("robustbench:Name2020/cifar100", {}, "unknown data set of RobustBench 'cifar100'"),
+        ("robustbench:Name2020/cifar10/L2", {}, "unknown threat model of RobustBench for cifar10 'L2'"),
+        ("robustbench:Name2020", {"depth": 3}, "option 'depth'"),
+    ):
+        with pytest.raises(ClasswiseError, match=message):
+            load_model(reference, **options)  # type: ignore[arg-type]
+    assert sorted(file.name for file in (tmp_path / "models/cifar10/Linf").iterdir()) == ["Name2020.pt"]
+
+
+class Keyed(dict[Any, Any]):
+    """A mapping whose keys are members of an enumeration."""
+
+    def items(self) -> Any:
+        return [(SimpleNamespace(value=key), value) for key, value in super().items()]
+
+
+class Session:
+    """A session of ONNX Runtime whose logits are the sums of the channels."""
+
+    batch: Any = "n"
+    outputs = (("label", "tensor(int64)", ["n"]), ("scores", "tensor(float)", ["n", 3]))
+    type = "tensor(float)"
+    sizes: list[int] = []  # noqa: RUF012  # of every call
+
+    def __init__(self, file: str, settings: Any, providers: list[str]) -> None:
+        assert providers == ["CPUExecutionProvider"]
+        if Path(file).read_bytes() == b"hello":
+            raise RuntimeError("Protobuf parsing failed")
+
+    def get_inputs(self) -> list[SimpleNamespace]:
+        return [SimpleNamespace(name="x", type=self.type, shape=[self.batch, 3, 8, 8])]
+
+    def get_outputs(self) -> list[SimpleNamespace]:
+        return [SimpleNamespace(name=name, type=kind, shape=shape) for name, kind, shape in self.outputs]
+
+    def run(self, names: list[str], inputs: dict[str, Any]) -> list[Any]:
+        assert names == ["scores"]
+        self.sizes.append(len(inputs["x"]))
+        return [inputs["x"].sum((2, 3))]
+
+
+@pytest.mark.parametrize("batch", ["n", 2, 7])
+def test_an_onnx_file(batch: Any, tmp_path: Path, install: Install, monkeypatch: pytest.MonkeyPatch) -> None:
+    runtime = {"SessionOptions": SimpleNamespace, "get_available_providers": lambda: ["X", "CPUExecutionProvider"]}
+    install("onnxruntime", InferenceSession=Session, **runtime)
+    monkeypatch.setattr(Session, "batch", batch)
+    monkeypatch.setattr(Session, "sizes", [])
+    (tmp_path / "net.onnx").write_bytes(b"whole")
+    model = load_model(tmp_path / "net.onnx")
+    np.testing.assert_allclose(model(X), X.sum((2, 3)), rtol=1e-6)
+    assert Session.sizes == {"n": [5], 2: [2, 2, 2], 7: [7]}[batch]
+    assert not model(X.clone().requires_grad_()).requires_grad
+    (tmp_path / "net.onnx.data").write_bytes(b"weights")
+    assert not torch.equal(load_model(tmp_path / "net.onnx").digest, model.digest)  # type: ignore[arg-type]
+    for name, options, message in (
+        ("none.onnx", {}, "there is no file .*none.onnx"),
+        ("bad.onnx", {}, r"bad.onnx is damaged or not an ONNX model \(RuntimeError: Protobuf parsing failed\)"),
+        ("net.onnx", {"weights": "bad.onnx"}, "bad.onnx is an ONNX model, not weights; give it as the model"),
+        ("net.onnx", {"depth": 3}, "option 'depth'"),
+    ):
+        (tmp_path / "bad.onnx").write_bytes(b"hello")
+        given = {key: tmp_path / "bad.onnx" if key == "weights" else each for key, each in options.items()}
+        with pytest.raises(ClasswiseError, match=message):
+            load_model(tmp_path / name, **given)  # type: ignore[arg-type]
+    with pytest.raises(ClasswiseError, match="the ONNX model has 3 image channels and the images 1"):
+        model(X[:, :1])
+    for name, value, message in (
+        ("outputs", (("label", "tensor(int64)", ["n"]),), r"has the outputs label tensor\(int64\) \['n'\]; expected"),
+        ("type", "tensor(uint8)", r"has the inputs x tensor\(uint8\) .*; expected one of floating-point images"),
+    ):
+        with monkeypatch.context() as patch:
+            patch.setattr(Session, name, value)
+            with pytest.raises(ClasswiseError, match=message):
+                load_model(tmp_path / "net.onnx")
+
+
+def test_onnx_runtime_is_an_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)
+    (tmp_path / "net.onnx").write_bytes(b"whole")
+    with pytest.raises(ClasswiseError, match=r'onnxruntime is not installed; run pip install "classwise\[onnx\]"'):
+        load_model(tmp_path / "net.onnx")

@@ -26,6 +26,8 @@ AVERAGED = ("state_dict_ema", "model_ema", "ema")
 STATE_DICT_KEYS = (*AVERAGED, "state_dict", "model_state_dict", "net", "model", "rmodel", "last", "best")
 """Keys of the state dict in public checkpoints, in order of preference: averaged weights come first."""
 
+_EXPORTED = "serialized_exported_program.json"
+"""A member of the archives of torch.export before torch 2.8."""
 _MAX_DEPTH = 8
 """Maximum nesting of dictionaries in a checkpoint; public ones have two levels."""
 
@@ -80,6 +82,8 @@ def read_state(path: str | os.PathLike[str], *, state_dict_key: str | None = Non
     if not regular:
         raise ClasswiseError(f"cannot read the weights {file}: not a regular file")
     limits.check_size(size, str(file))
+    if file.suffix == ".onnx":
+        raise ClasswiseError(f"{file} is an ONNX model, not weights; give it as the model: classwise audit {file}")
     verify(file)
     # A safetensors file begins with the length of its JSON header, in 8 bytes, and the header itself.
     if file.suffix == ".safetensors" or head[8:] == b"{":
@@ -121,12 +125,27 @@ def _read_pickle(file: Path) -> object:
 
 
 def _check_archive(file: Path) -> None:
-    """Check that the archive of ``torch.save`` does not expand beyond the memory; other files are not archives."""
+    """Check that an archive is one of ``torch.save``, and does not expand beyond the memory; other files are none.
+
+    Raises:
+        ClasswiseError: for a program of TorchScript or torch.export, and for an archive that is too large.
+    """
     try:
         with zipfile.ZipFile(file) as archive:
             members = archive.infolist()
     except (OSError, ValueError, NotImplementedError, zipfile.BadZipFile):
         return  # written before torch 1.6, or damaged; torch.load decides
+    names = {member.filename.partition("/")[2] for member in members}
+    if "constants.pkl" in names:
+        raise ClasswiseError(
+            f"{file} is a TorchScript program, which contains code, and is not loaded; if you trust it, audit "
+            f"torch.jit.load({file.name!r}) in Python, or name a function that returns it: package.module:callable"
+        )
+    if "models/model.json" in names or any(each.filename == _EXPORTED for each in members):
+        raise ClasswiseError(
+            f"{file} is a program of torch.export, not weights; audit torch.export.load({file.name!r}).module() in "
+            "Python, or name a function that returns it: package.module:callable"
+        )
     if len(members) > 2 * limits.TENSORS:
         raise ClasswiseError(f"{file} has {len(members)} members; at most {limits.TENSORS} tensors are supported")
     limits.check_size(sum(member.file_size for member in members), str(file), file.stat().st_size)

@@ -72,6 +72,10 @@ def match_keys(checkpoint: Checkpoint, network: nn.Module) -> MatchedStateDict:
     expected = set(network.state_dict())
     candidates = list(_without_prefixes(checkpoint.tensors, network, expected))
     scores = [len(expected & candidate.tensors.keys()) for candidate in candidates]
+    if not any(_is_complete(candidate.tensors, expected) for candidate in candidates):
+        part = _part(checkpoint, network, expected)
+        if part is not None:
+            return part
     # If no key matches, the shortest names give the clearest message.
     return candidates[scores.index(max(scores))] if max(scores) else candidates[-1]
 
@@ -95,6 +99,40 @@ def _without_prefixes(
             return
         prefix += shared
         rest = {_renamed(key.removeprefix(shared), network): tensor for key, tensor in rest.items()}
+
+
+def _is_complete(keys: Collection[str], expected: Collection[str]) -> bool:
+    """Whether all expected keys are there, except those that `load_matched` does not need."""
+    return all(key in keys or _is_optional(key) for key in expected)
+
+
+def _is_optional(key: str) -> bool:
+    """Whether a file may lack this key of a network: old files have no counters and no normalisation constants."""
+    return key.endswith("num_batches_tracked") or key in CONSTANTS
+
+
+def _part(checkpoint: Checkpoint, network: nn.Module, expected: Collection[str]) -> MatchedStateDict | None:
+    """The network as one attribute of a larger module, such as a LightningModule with losses and metrics.
+
+    Raises:
+        ClasswiseError: if several attributes contain all keys of the network.
+    """
+    keys = {_renamed(key, network): tensor for key, tensor in checkpoint.tensors.items()}
+    needed = sorted(key for key in expected if not _is_optional(key))
+    if not needed:
+        return None
+    prefixes = {key.removesuffix(needed[0]) for key in keys if key.endswith(f".{needed[0]}")}
+    complete = sorted(prefix for prefix in prefixes if all(prefix + key in keys for key in needed))
+    if len(complete) > 1:
+        raise ClasswiseError(
+            f"{checkpoint.path} contains the network several times, with the prefixes {', '.join(complete)}; save the "
+            "state dict of one of them"
+        )
+    for prefix in complete:
+        inner = {key.removeprefix(prefix): tensor for key, tensor in keys.items() if key.startswith(prefix)}
+        ignored = tuple(key for key in keys if not key.startswith(prefix))
+        return MatchedStateDict(inner, prefix, ignored)
+    return None
 
 
 def _shared_prefix(keys: Collection[str]) -> str | None:
@@ -127,7 +165,8 @@ def _renamed(key: str, network: nn.Module) -> str:
 def load_matched(matched: MatchedStateDict, network: nn.Module, source: str, width: float = 1.0) -> None:
     """Load a matched state dict into the network, in the network's precision.
 
-    The buffers ``num_batches_tracked`` may be missing: old files do not have them, and they are not used.
+    The buffers ``num_batches_tracked`` may be missing: old files do not have them, and they are not used. So may the
+    constants of a normalisation in the network: then those of its code are used.
 
     Args:
         matched: The state dict with the network's keys.
@@ -142,7 +181,7 @@ def load_matched(matched: MatchedStateDict, network: nn.Module, source: str, wid
     _check_layouts(matched, source)
     for key, tensor in own.items():
         stored = matched.tensors.get(key)
-        if stored is None and key.endswith("num_batches_tracked"):
+        if stored is None and _is_optional(key):
             continue
         if stored is None:
             similar = difflib.get_close_matches(key, sorted(matched.tensors.keys() - own.keys())[:_COMPARED], n=1)
@@ -208,7 +247,20 @@ def _suggestion(tensors: Mapping[str, Tensor], network: nn.Module, width: float)
     """The argument that would fix a size mismatch."""
     in_file, in_model = (infer_shape(weights, network, width) for weights in (tensors, network.state_dict()))
     different = next((key for key in in_file if in_file[key] != in_model[key]), None)
+    if not in_file and (classes := _other_classes(tensors, network)):
+        return f"use num_classes={classes}"
     return f"use {different}={in_file[different]:.4g}" if different is not None else _use_other(network)
+
+
+def _other_classes(tensors: Mapping[str, Tensor], network: nn.Module) -> int | None:
+    """The number of rows of one layer in a file whose other tensors have the shapes of the network; else None."""
+    own = network.state_dict()
+    different = [key for key in own if key in tensors and tensors[key].shape != own[key].shape]
+    if not different or any(tensors[key].shape[1:] != own[key].shape[1:] for key in different):
+        return None
+    rows = {len(tensors[key]) for key in different}
+    layers = {key.rpartition(".")[0] for key in different}
+    return rows.pop() if len(rows) == len(layers) == 1 else None
 
 
 def _use_other(network: nn.Module) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import closing
 from typing import cast
 
@@ -17,6 +17,7 @@ from classwise.core.config import make
 from classwise.core.errors import ClasswiseError
 from classwise.core.precision import EXACT, Precision
 from classwise.core.threat import Norm, Threat
+from classwise.models.logits import as_logits
 
 
 class AutoAttack:
@@ -26,8 +27,8 @@ class AutoAttack:
     image.
 
     Args:
-        model: maps images (N, C, H, W) in [0, 1] to logits (N, classes). It runs in evaluation mode, and its modes are
-            restored afterwards.
+        model: a module or function that maps images (N, C, H, W) in [0, 1] to logits (N, classes), or to an output with
+            logits. It runs in evaluation mode, and its modes are restored afterwards.
         norm: ``"Linf"``, ``"L2"`` or ``"L1"``.
         eps: the radius.
         version: ``"standard"``, ``"plus"`` or ``"rand"``.
@@ -40,14 +41,14 @@ class AutoAttack:
 
     def __init__(
         self,
-        model: nn.Module,
+        model: nn.Module | Callable[[Tensor], object],
         norm: Norm = "Linf",
         eps: float = 8 / 255,
         version: str = "standard",
         seed: int = 0,
         precision: Precision = EXACT,
     ) -> None:
-        self.model = model
+        self.model = as_logits(model)
         self.threat = Threat(norm, eps)
         self.seed = seed
         self.precision = precision

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from classwise.attacks import ATTACKS
 from classwise.attacks.base import Attack
+from classwise.attacks.external import ExternalAttack
 from classwise.attacks.gradient.ascent import PGD, TEMPERATURES, TemperaturePGD
 from classwise.attacks.suites import SUITES, members
 from classwise.auditing.outcomes import ALL, BEST, CLEAN, UNION
@@ -29,8 +30,8 @@ The step is the papers' 0.003 at 8/255 (kdd21 A.2), rounded to a tenth of the ra
 SPATIAL_SPECS: tuple[str, ...] = ("spatial-grid",)
 """The default attacks of spatial threats: the grid of Engstrom et al., which finds more than gradients do."""
 
-Choice = Spec | Attack
-"""One attack: a spec, a mapping with a name, or an `Attack`."""
+Choice = Spec | Attack | Callable[..., Any]
+"""One attack: a spec, a mapping with a name, an `Attack`, or an attack of another library."""
 Attacks = Choice | Iterable[Choice] | Mapping[str, Choice]
 
 
@@ -62,8 +63,9 @@ def parse_attacks(attacks: Attacks | None = None, norm: str = "Linf") -> Suite:
     ``long=pgd:steps=100``. The clean pass is always part of an audit; ``clean`` alone is an audit without attacks.
 
     Args:
-        attacks: a spec such as ``"pgd:steps=20"``, an `Attack`, several of them, or a mapping from labels to them;
-            None: `DEFAULT_SPECS`, or `SPATIAL_SPECS` for spatial threats.
+        attacks: a spec such as ``"pgd:steps=20"``, an `Attack`, an attack of another library (`ExternalAttack`),
+            several of them, or a mapping from labels to them; None: `DEFAULT_SPECS`, or `SPATIAL_SPECS` for spatial
+            threats.
         norm: the norm of the ball, which decides the members of a named suite and the default attacks.
 
     Raises:
@@ -114,7 +116,7 @@ def _expanded(choice: tuple[str | None, Choice], norm: str) -> list[tuple[str | 
 
 def _chosen(attacks: Attacks) -> list[tuple[str | None, Choice]]:
     """Every choice with the user's label for it, or None."""
-    if isinstance(attacks, str | Attack):
+    if isinstance(attacks, str | Attack) or callable(attacks):
         return [_labelled(attacks)]
     if isinstance(attacks, Mapping):
         if isinstance(attacks.get("name"), str):  # the spec of one attack, not a mapping from labels
@@ -143,8 +145,15 @@ def _labelled(choice: Choice) -> tuple[str | None, Choice]:
 
 def _members(choice: Choice) -> list[Any]:
     """The attack of a choice, or the attacks of its grid."""
+    if isinstance(choice, type):
+        raise ClasswiseError(f"{choice.__name__} is a class; give an attack of it, such as {choice.__name__}(...)")
+    if not isinstance(choice, str | Mapping | Attack) and callable(choice):
+        return [ExternalAttack(attack=choice)]
     if not isinstance(choice, str | Mapping | Attack):
-        raise ClasswiseError(f"{choice!r} is not an attack; give one of {', '.join(ATTACKS)}, or an Attack of your own")
+        raise ClasswiseError(
+            f"{choice!r} is not an attack; give one of {', '.join(ATTACKS)}, an Attack of your own, or a callable "
+            "attack(images, labels)"
+        )
     if not isinstance(choice, Attack):
         name, options = _named(choice)
         if name == "tpgd" and "inverse_temperature" not in options:

@@ -17,9 +17,8 @@ from classwise.core.config import configurable, describe, make
 from classwise.core.errors import ClasswiseError
 from classwise.core.float32 import true_float32
 from classwise.core.precision import EXACT, Forward
-from classwise.models.base import Classifier, Wrapper
 from classwise.models.loading.loader import load_model
-from classwise.models.logits import LogitsModel
+from classwise.models.logits import as_logits
 from classwise.models.modes import evaluating, frozen
 from classwise.models.weights import fingerprint
 
@@ -45,9 +44,9 @@ class Transfer(Attack):
     prefix ``attack.``. The surrogate computes in float32. Its passes are not counted as passes of the audited model.
 
     Args:
-        surrogate: a run folder, weights file or ``package.module:callable`` for `classwise.load_model`; or a module,
-            which is moved to the device of the images and runs in evaluation mode, its modes restored afterwards. Its
-            input shape and number of classes must match those of the audited model.
+        surrogate: a run folder, weights file or model reference, such as ``timm:resnet18``, for `classwise.load_model`;
+            or a module, which is moved to the device of the images and runs in evaluation mode, its modes restored
+            afterwards. Its input shape and number of classes must match those of the audited model.
         attack: the inner attack, a spec or an `Attack`.
 
     Raises:
@@ -85,7 +84,7 @@ class Transfer(Attack):
         """The surrogate, wrapped so that it returns logits."""
         if isinstance(self.surrogate, str):
             return load_model(self.surrogate)
-        return self.surrogate if isinstance(self.surrogate, Classifier | Wrapper) else LogitsModel(self.surrogate)
+        return as_logits(self.surrogate)
 
     @property
     def length(self) -> int:

@@ -22,6 +22,7 @@ from classwise.attacks.engine.steps import AttackSteps
 from classwise.core.errors import ClasswiseError
 from classwise.core.precision import EXACT, Precision
 from classwise.core.threat import Threat
+from classwise.models.logits import as_logits
 
 
 class Engine:
@@ -151,7 +152,7 @@ def perturb(
     early_stop: bool = True,
 ) -> Tensor:
     """Attack one batch of images in float32; `classwise.attacks.base.Attack.perturb` describes the arguments."""
-    engine = Engine(model, precision=EXACT, batch_size=max(len(x), 1), early_stop=early_stop, seed=seed)
+    engine = Engine(as_logits(model), precision=EXACT, batch_size=max(len(x), 1), early_stop=early_stop, seed=seed)
     return engine.perturb(attack, x, y, Threat.parse(threat), index=index, target=target)
 
 

@@ -15,6 +15,7 @@ from classwise.core.determinism import is_refusal
 from classwise.core.errors import ClasswiseError
 from classwise.core.float32 import true_float32
 from classwise.core.precision import Forward, Precision
+from classwise.models.base import bare
 from classwise.models.fusion import VERIFIED_IMAGES, Fusion
 from classwise.models.modes import evaluating, frozen
 
@@ -145,8 +146,12 @@ class Passes:
     def missing_gradient(self, x: Tensor) -> str:
         """Why the model's logits have no gradient with respect to images; empty if they have one.
 
-        Takes one forward and one backward pass over one batch.
+        Takes one forward and one backward pass over one batch, unless the network states that it has none in its
+        attribute ``no_gradient``.
         """
+        stated = getattr(bare(self.model), "no_gradient", "")
+        if isinstance(stated, str) and stated:
+            return stated
         x = recordable(x)[torch.arange(self.batch_size, device=x.device) % len(x)]
         try:
             with evaluating(self.model), frozen(self.model):

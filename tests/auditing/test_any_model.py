@@ -65,10 +65,15 @@ def test_a_lambda() -> None:
     assert result.outcomes.meta.not_applicable == ()
 
 
+def traced(model: nn.Module) -> nn.Module:
+    program: nn.Module = torch.jit.trace(model, DATA.x[:2])  # type: ignore[no-untyped-call]
+    return program
+
+
 @pytest.mark.slow  # imports of torch.compile
 @pytest.mark.parametrize(
     "wrap",
-    [lambda model: torch.compile(model, backend="eager"), lambda model: torch.jit.trace(model, DATA.x[:2])],
+    [lambda model: torch.compile(model, backend="eager"), traced],
     ids=["compiled", "TorchScript"],
 )
 @pytest.mark.filterwarnings("ignore")  # of torch.compile and TorchScript themselves
@@ -110,7 +115,7 @@ def test_a_confident_model_of_probabilities_has_gradients() -> None:
 
 def test_class_names_of_the_model() -> None:
     model = network()
-    model.class_names = ("cat", "dog", "frog")
+    model.class_names = ("cat", "dog", "frog")  # type: ignore[assignment]
     unnamed = cw.Images(DATA.x, DATA.y, name="toy")
     result = cw.audit(model, unnamed, RADIUS, "fgsm", batch_size=32, guards="off")
     assert list(result.by_class.index) == ["cat", "dog", "frog"]

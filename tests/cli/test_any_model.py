@@ -57,9 +57,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_a_function_with_kwargs_receives_the_settings(classwise: Classwise) -> None:
     done = classwise("audit", "mynet:build", "--model-set", "hidden=7", *WORDS)
     assert done.status == 0, done.err
-    import mynet
-
-    torch.save(mynet.Net(10, 7).state_dict(), "w.pt")
+    torch.save(sys.modules["mynet"].Net(10, 7).state_dict(), "w.pt")
     done = classwise("audit", "mynet:build", "--weights", "w.pt", *WORDS[:-1], "again")
     assert done.status == 2
     assert "size mismatch for layers.1.weight: (7, 64) in the file and (4, 64) in the model" in done.err

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.integrations.torchvision_operators import declare_operators
+
 Row = tuple[str, str, str]
 """Area, such as ``models``; what was used; name and version of the package."""
 
@@ -22,6 +24,12 @@ should work too. Python {python}, torch {torch}.
 | area | what was used | package |
 | --- | --- | --- |
 """
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _torchvision() -> None:
+    """Make torchvision importable, which other packages import if it is installed."""
+    declare_operators()
 
 
 @pytest.fixture

@@ -14,7 +14,6 @@ from torch import Tensor, nn
 
 import classwise as cw
 from classwise.attacks.autoattack import AutoAttack
-from tests.integrations.torchvision_operators import declare_operators
 
 Record = Callable[[str, str, str], None]
 NAMES = ["cat", "dog", "frog"]
@@ -26,7 +25,6 @@ MISSING = "is not installed; run make test-integrations"
 @pytest.fixture(autouse=True)
 def offline(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    declare_operators()
 
 
 def imported(name: str) -> Any:
@@ -195,19 +193,18 @@ def test_published_weights_of_torchvision(monkeypatch: pytest.MonkeyPatch, compa
     state = models.resnet18().state_dict()
     monkeypatch.setattr(models.ResNet18_Weights, "get_state_dict", lambda *_, **__: state)
     model = cw.load_model("torchvision:resnet18", pretrained="IMAGENET1K_V1")
-    assert model.class_names[:2] == ("tench", "goldfish")
-    assert torch.equal(model.model.state_dict()["model.fc.weight"], state["fc.weight"])
+    names: Any = model.class_names
+    assert names[:2] == ("tench", "goldfish")
+    assert torch.equal(model.state_dict()["model.model.fc.weight"], state["fc.weight"])
     compatibility("models", f"`torchvision:NAME`, published weights (the download replaced){DECLARED}", "torchvision")
 
 
 def test_a_model_of_robustbench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, compatibility: Record) -> None:
     imported("robustbench")
-    from robustbench.model_zoo.enums import BenchmarkDataset, ThreatModel
-    from robustbench.model_zoo.models import model_dicts
-
+    enums, zoo = imported("robustbench.model_zoo.enums"), imported("robustbench.model_zoo.models")
     monkeypatch.chdir(tmp_path)
     torch.manual_seed(0)
-    network = model_dicts[BenchmarkDataset.cifar_10][ThreatModel.Linf]["Wong2020Fast"]["model"]().eval()
+    network = zoo.model_dicts[enums.BenchmarkDataset.cifar_10][enums.ThreatModel.Linf]["Wong2020Fast"]["model"]().eval()
     state = {f"module.{key}": each for key, each in network.state_dict().items() if key not in ("mu", "sigma")}
     (tmp_path / "models/cifar10/Linf").mkdir(parents=True)
     torch.save({"state_dict": state}, tmp_path / "models/cifar10/Linf/Wong2020Fast.pt")

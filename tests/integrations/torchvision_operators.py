@@ -24,8 +24,8 @@ def declare_operators() -> torch.library.Library | None:
         return None
     code = (Path(found.submodule_search_locations[0]) / "_meta_registrations.py").read_text(encoding="utf-8")
     names = re.findall(r'register_meta\("(\w+)"\)', code) + re.findall(r'register_fake\("torchvision::(\w+)"\)', code)
-    library = torch.library.Library("torchvision", "FRAGMENT")
+    library = torch.library.Library("torchvision", "FRAGMENT")  # type: ignore[no-untyped-call]
     for name in names:
         if not hasattr(torch.ops.torchvision, name):
-            library.define(f"{name}(Tensor x) -> Tensor")
+            library.define(f"{name}(Tensor x) -> Tensor")  # type: ignore[no-untyped-call]
     return library

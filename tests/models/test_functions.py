@@ -47,9 +47,16 @@ def closure(network: nn.Module) -> Callable[[Tensor], Tensor]:
     return lambda x: network(x).clone()
 
 
+def default(network: nn.Module) -> Callable[[Tensor], object]:
+    def run(x: Tensor, model: nn.Module = network) -> object:
+        return model(x)
+
+    return run
+
+
 KINDS: dict[str, Callable[[nn.Module], Callable[[Tensor], object]]] = {
     "closure": closure,
-    "default": lambda network: lambda x, model=network: model(x),
+    "default": default,
     "partial": lambda network: functools.partial(partly, network),
     "object": Predictor,
     "method": lambda network: Predictor(network).predict,
@@ -63,7 +70,7 @@ KINDS: dict[str, Callable[[nn.Module], Callable[[Tensor], object]]] = {
 def test_the_modules_of_a_function_are_found(kind: str) -> None:
     model = FunctionModel(KINDS[kind](GLOBAL))
     assert [module for module in model.children()] == [GLOBAL]  # noqa: C416
-    assert torch.equal(model(X), GLOBAL(X))  # type: ignore[arg-type]
+    assert torch.equal(model(X), GLOBAL(X))
     assert not model.training
 
 

@@ -42,6 +42,7 @@ def under(prefix: str, state: State | None = None) -> State:
     return {prefix + key: tensor for key, tensor in (state or network().state_dict()).items()}
 
 
+OTHER_CONSTANTS = {"new_mean": MEAN, "new_std": STD}
 OTHER = network(9).state_dict()
 PLAIN: dict[str, Callable[[], Any]] = {
     "CFA, TRADES, MART: a bare state dict": lambda: under(""),
@@ -67,7 +68,6 @@ PLAIN: dict[str, Callable[[], Any]] = {
         "model": under("module.", under("model.") | under("attacker.model.") | under("normalizer.", OTHER_CONSTANTS))
     },
 }
-OTHER_CONSTANTS = {"new_mean": MEAN, "new_std": STD}
 NORMALISED: dict[str, Callable[[], Any]] = {
     "MAIR": lambda: {"rmodel": {**under("model."), "mean": MEAN, "std": STD, "n_classes": torch.tensor(3)}},
     "DM-Improves-AT": lambda: {"model_state_dict": under("module.1.") | under("module.0.", {"mean": MEAN, "std": STD})},

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -119,7 +120,7 @@ def mynet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     ],
 )
 @pytest.mark.usefixtures("mynet")
-def test_a_callable_receives_the_arguments_that_it_accepts(name: str, options: dict[str, int], depth: int) -> None:
+def test_a_callable_receives_the_arguments_that_it_accepts(name: str, options: dict[str, Any], depth: int) -> None:
     torch.manual_seed(0)
     model = build_model(f"mynet:{name}", num_classes=7, in_channels=3, **options)
     assert model(X).shape == (2, 7)

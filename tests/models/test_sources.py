@@ -101,6 +101,7 @@ def test_preprocessing_of_transformers(kind: str, tmp_path: Path, install: Insta
     model = load_model(f"hf:{tmp_path / 'hf'}")
     expected = torch.nn.functional.interpolate(X, size=(side, side), mode="bilinear", antialias=True)
     seen: list[Tensor] = []
+    assert isinstance(model.linear, nn.Linear)
     model.linear.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))
     try:
         model(X)
@@ -166,7 +167,7 @@ def test_timm_loads_its_own_weights_by_default_and_random_ones_on_request(instal
                              ({"name": "timm:net", "num_classes": 5}, "of 'timm:net' have 3 classes, not 5"),
                              ({"name": "timm:net", "width": 0.5}, "have no parameter width")):  # fmt: skip
         with pytest.raises(ClasswiseError, match=message):
-            load_model(str(options.pop("name")), **options)  # type: ignore[arg-type]
+            load_model(str(options.pop("name")), **options)
 
 
 def test_weights_of_ones_own_for_timm(tmp_path: Path, install: Install) -> None:
@@ -244,7 +245,7 @@ def test_torchvision(tmp_path: Path, install: Install) -> None:
         ("torchvision:net", {"in_channels": 1}, "has 3 image channels, not 1"),
     ):
         with pytest.raises(ClasswiseError, match=message):
-            load_model(reference, **options)  # type: ignore[arg-type]
+            load_model(reference, **options)
 
 
 class Normalising(nn.Module):

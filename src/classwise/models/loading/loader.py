@@ -140,7 +140,7 @@ def _with_reference(
         inferred = {} if checkpoint is None else _inferred_spec(name, checkpoint, given)
     # Trained weights have their own classes and channels.
     trained = source.has_weights and checkpoint is None and bool(given.get("pretrained", True))
-    spec = ({} if trained else _data_spec(data)) | inferred | given | {"name": name}
+    spec = ({} if trained else _data_spec(data)) | inferred | {**given, "name": name}
     if name in MODELS and "num_classes" not in spec:
         raise ClasswiseError(f"model {name!r}: num_classes is unknown; give it, or weights or data to infer it from")
     built, published = _built(**spec, trained=trained)

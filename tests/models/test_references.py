@@ -73,6 +73,7 @@ def test_a_package_that_cannot_be_imported(tmp_path: Path, monkeypatch: pytest.M
 
 
 NET = """
+import torch
 from torch import nn
 
 def _private(): ...
@@ -97,6 +98,10 @@ def forwarding(depth=2, **kwargs):
     return Net(depth=depth, **kwargs)
 
 def listed(*layers, **kwargs):
+    return Net(depth=0, **kwargs)
+
+def drawing(**kwargs):
+    torch.rand(3)
     return Net(depth=0, **kwargs)
 """
 
@@ -128,6 +133,15 @@ def test_a_callable_receives_the_arguments_that_it_accepts(name: str, options: d
     torch.manual_seed(0)
     expected = nn.Linear(3 * 8 * 8, 7).weight
     assert torch.equal(model.layers[1].weight, expected)  # type: ignore[index, union-attr]  # no random number was drawn before
+
+
+@pytest.mark.usefixtures("mynet")
+def test_a_refused_argument_leaves_the_random_numbers_unchanged() -> None:
+    torch.manual_seed(0)
+    model = build_model("mynet:drawing", num_classes=7, in_channels=3)  # called three times, without width and channels
+    torch.manual_seed(0)
+    torch.rand(3)
+    assert torch.equal(model.state_dict()["model.layers.1.weight"], nn.Linear(3 * 8 * 8, 7).weight)
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,11 @@ from .conftest import Classwise
 
 
 @pytest.mark.slow
+def test_models_of_other_sources_are_named(classwise: Classwise) -> None:
+    assert "timm:NAME, torchvision:NAME" in classwise("models").err
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("command", "names"),
     [("data", list(DATA)), ("attacks", [*ATTACKS, *SUITES]), ("models", list(MODELS)), ("recipes", recipe_names())],

@@ -153,8 +153,6 @@ def models(json: Json = False) -> None:
     from classwise.models.loading.sources import SOURCES
     from classwise.models.loading.sources.functions import Function
 
-    described = {source.form: summary(source) for source in map(SOURCES.load, SOURCES)}
-    described[Function.form] = summary(Function)
     rows = []
     for name in MODELS:
         with torch.device("meta"):  # shapes only, no numbers
@@ -167,7 +165,8 @@ def models(json: Json = False) -> None:
     console.show(
         ["name", "parameters", "description"], [(name, f"{count:,}", summary) for name, count, summary in rows]
     )
-    console.show(["other models", "description"], list(described.items()))
+    forms = ", ".join([*(SOURCES.load(prefix).form for prefix in SOURCES), Function.form])
+    console.echo(f"also accepted as a model: {forms}", err=True)
 
 
 def recipes(

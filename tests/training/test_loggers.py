@@ -93,9 +93,7 @@ def test_it_writes_the_measurements_and_forwards_all_calls(tmp_path: Path) -> No
     ("logger", "package"),
     [(TensorBoard, "tensorboard"), (MLflow, "mlflow"), (WandB, "wandb")],
 )
-def test_a_missing_package_raises_an_error(
-    logger: type[Logger], package: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_missing_package_raises_an_error(logger: type[Logger], package: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, package, None)
     with pytest.raises(ClasswiseError) as caught:
         logger("target")  # type: ignore[arg-type]

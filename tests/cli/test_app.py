@@ -18,6 +18,7 @@ COMMANDS = (
     "audit",
     "curve",
     "worst-class",
+    "corruptions",
     "compare",
     "report",
     "data",

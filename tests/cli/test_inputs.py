@@ -18,7 +18,8 @@ SHARED = {
     "--resume --html --json",
 }
 OWN = {
-    "audit": "--threat --cascade --early-stop --settle --group --save --guards --out --fail-if --max-time --estimate",
+    "audit": "--threat --cascade --early-stop --settle --group --save --guards --out --fail-if --max-time --estimate"
+    " --junit --sarif --tensorboard --mlflow --wandb",
     "curve": "--threat --rounds --out",
     "worst-class": "--threat --confidence --tolerance --out --max-time",
 }

@@ -95,6 +95,7 @@ def test_it_writes_the_measurements_and_forwards_all_calls(tmp_path: Path) -> No
 )
 def test_a_missing_package_raises_an_error(logger: type[Logger], package: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, package, None)
+    monkeypatch.delitem(sys.modules, "torch.utils.tensorboard", raising=False)
     with pytest.raises(ClasswiseError) as caught:
         logger("target")  # type: ignore[arg-type]
     name, _, command = str(caught.value).partition(" is not installed; run ")

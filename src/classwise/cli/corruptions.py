@@ -39,7 +39,7 @@ def corruptions(
     resume: Resume = False,
     json: Json = False,
 ) -> None:
-    """Report the accuracy of each class under common corruptions.
+    """Report accuracy per class under corruptions.
 
     Without --attack, the images are corrupted and not attacked. Every corruption and severity is one audit.
 

@@ -102,7 +102,7 @@ def test_an_image_without_a_prediction() -> None:
 
 
 def test_fairlearn_is_an_extra(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "fairlearn.metrics", None)
+    monkeypatch.setitem(sys.modules, "fairlearn", None)
     with pytest.raises(ClasswiseError, match=r'fairlearn is not installed.*pip install "classwise\[fairlearn\]"'):
         outcomes().to_metricframe()
 

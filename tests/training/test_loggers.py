@@ -47,7 +47,8 @@ class Writer:
 def installed(monkeypatch: pytest.MonkeyPatch) -> None:
     module: Any = ModuleType("torch.utils.tensorboard")
     module.SummaryWriter = Writer
-    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", module)
+    for name in ("tensorboard", "torch.utils.tensorboard"):
+        monkeypatch.setitem(sys.modules, name, module)
     monkeypatch.setattr(Writer, "scalars", {})
     monkeypatch.setattr(Writer, "texts", {})
     monkeypatch.setattr(Writer, "closed", [])
@@ -95,7 +96,6 @@ def test_it_writes_the_measurements_and_forwards_all_calls(tmp_path: Path) -> No
 )
 def test_a_missing_package_raises_an_error(logger: type[Logger], package: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, package, None)
-    monkeypatch.delitem(sys.modules, "torch.utils.tensorboard", raising=False)
     with pytest.raises(ClasswiseError) as caught:
         logger("target")  # type: ignore[arg-type]
     name, _, command = str(caught.value).partition(" is not installed; run ")

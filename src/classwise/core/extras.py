@@ -21,6 +21,7 @@ def require(module: str, extra: str, package: str | None = None) -> Any:
     """
     package = package or module.partition(".")[0]
     try:
+        importlib.import_module(package)
         return importlib.import_module(module)
     except ModuleNotFoundError as error:
         if error.name == package:

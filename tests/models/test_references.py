@@ -59,7 +59,7 @@ def test_every_source_describes_itself(prefix: str) -> None:
 def test_a_missing_package_is_named_with_its_extra(prefix: str, package: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, package, None)
     with pytest.raises(ClasswiseError, match=rf'pip install "classwise\[{prefix}\]"'):
-        load_model(f"{prefix}:something")
+        load_model(f"{prefix}:some/thing")
 
 
 def test_a_package_that_cannot_be_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -181,6 +181,7 @@ def test_objects_by_a_dotted_name() -> None:
         ("nets/other.py", "there is no file nets/other.py"),
         ("bad.py", "bad.py is not valid Python code"),
         ("model.onnx", "there is no file model.onnx"),
+        ("hf:misspelt", "there is no such folder; a hub id is ORGANISATION/NAME"),
         ("hf:none/none/none", "there is no such folder; a hub id is ORGANISATION/NAME"),
     ],
 )

@@ -14,7 +14,7 @@ from classwise.models.loading.sources.base import ModelSource, Shape, SourceMode
 
 PREPROCESSOR = "preprocessor_config.json"
 
-_HUB_ID = re.compile(r"[\w.-]+(/[\w.-]+)?")
+_HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 
 
 class HuggingFace(ModelSource):

@@ -56,8 +56,15 @@ class _CifarC(DataSet):
     """
 
     published: ClassVar[str]
+    corruption: str | None
+    severity: Severity | None
     splits = ("test",)
     remote: ClassVar[tuple[Remote, ...]] = ()
+
+    @property
+    def title(self) -> str:
+        """The name, the corruption and its severity."""
+        return f"{self.name}, {self.corruption} {self.severity}"
 
     def read(self, root: Path, split: str) -> Images | None:
         """Read one corruption at one severity.
@@ -87,11 +94,6 @@ class Cifar10C(_CifarC, Cifar10):
     corruption: str | None = None
     severity: Severity | None = None
 
-    @property
-    def title(self) -> str:
-        """The name, the corruption and its severity."""
-        return f"{self.name}, {self.corruption} {self.severity}"
-
 
 @configurable
 class Cifar100C(_CifarC, Cifar100):
@@ -106,8 +108,3 @@ class Cifar100C(_CifarC, Cifar100):
     published = "CIFAR-100-C"
     corruption: str | None = None
     severity: Severity | None = None
-
-    @property
-    def title(self) -> str:
-        """The name, the corruption and its severity."""
-        return f"{self.name}, {self.corruption} {self.severity}"

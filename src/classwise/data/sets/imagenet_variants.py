@@ -71,18 +71,18 @@ class ImageNetV2(_TestSet):
 
 
 class _Subset(_TestSet):
-    """Base class of test sets with some of the classes, to whose logits the authors restrict predictions."""
+    """Base class of test sets with some of the classes, to whose logits the authors restrict predictions.
+
+    The file ``NAME-classes.txt`` beside this one lists the WordNet ids of the classes.
+    """
 
     parent_logits = len(ImageNet.ids)
 
-
-def _listed(file: str) -> tuple[str, ...]:
-    return tuple((Path(__file__).parent / file).read_text(encoding="ascii").split())
-
-
-def _numbers(ids: Sequence[str]) -> tuple[int, ...]:
-    """Class numbers in ImageNet."""
-    return tuple(ImageNet.ids.index(each) for each in ids)
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        cls.ids = tuple((Path(__file__).parent / f"{cls.name}-classes.txt").read_text(encoding="ascii").split())
+        cls.class_names = readable(cls.ids)
+        cls.logits = tuple(ImageNet.ids.index(each) for each in cls.ids)
 
 
 class ImageNetA(_Subset):
@@ -92,9 +92,6 @@ class ImageNetA(_Subset):
     """
 
     name = "imagenet-a"
-    ids = _listed("imagenet-a-classes.txt")
-    class_names = readable(ids)
-    logits = _numbers(ids)
     folders = ("imagenet-a", "ImageNet-A")
 
 
@@ -105,9 +102,6 @@ class ImageNetR(_Subset):
     """
 
     name = "imagenet-r"
-    ids = _listed("imagenet-r-classes.txt")
-    class_names = readable(ids)
-    logits = _numbers(ids)
     folders = ("imagenet-r", "ImageNet-R")
 
 

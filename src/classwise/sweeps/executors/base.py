@@ -1,0 +1,35 @@
+"""`Executor`: the interface of the places where tasks run."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+
+class Finished(NamedTuple):
+    """A task that has ended.
+
+    Attributes:
+        folder: the folder of the task.
+        status: the exit status of its first command that failed, or 0; negative: the number of the signal that killed
+            a process of the task.
+    """
+
+    folder: Path
+    status: int
+
+
+class Executor(ABC):
+    """Runs tasks, several at once."""
+
+    @abstractmethod
+    def run(self, folders: Sequence[Path]) -> Iterator[Finished]:
+        """Run tasks and yield each when it has ended, in the order in which they end.
+
+        Closing the iterator stops the running tasks and starts no other.
+
+        Args:
+            folders: the folders of the tasks, which all machines of the executor see under the same path.
+        """

@@ -1,0 +1,95 @@
+"""`Local`: tasks in worker processes of this machine."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from classwise.core.errors import ClasswiseError
+from classwise.sweeps.executors.base import Executor, Finished
+
+_POLL_SECONDS = 0.05
+_GRACE_SECONDS = 30.0
+"""How long a stopped task may take to save its work before it is killed."""
+
+
+@dataclass(frozen=True)
+class Local(Executor):
+    """Runs each task in a process of its own; the threads of this machine are divided among the workers.
+
+    Args:
+        workers: number of tasks that run at once.
+
+    Raises:
+        ClasswiseError: if ``workers`` is not positive.
+
+    Example:
+        >>> import tempfile
+        >>> from pathlib import Path
+        >>> from classwise.sweeps.tasks import Task
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     tasks = [Task(Path(folder) / str(number), (("-c", f"exit({number})"),)) for number in (0, 3)]
+        ...     for task in tasks:
+        ...         task.write()
+        ...     sorted(ended.status for ended in Local(workers=2).run([task.folder for task in tasks]))
+        [0, 3]
+    """
+
+    workers: int = 1
+
+    def __post_init__(self) -> None:
+        if self.workers < 1:
+            raise ClasswiseError(f"workers {self.workers} must be at least 1")
+
+    def run(self, folders: Sequence[Path]) -> Iterator[Finished]:
+        """Run tasks; see `Executor.run`. A task that is stopped gets SIGTERM and then half a minute to save."""
+        waiting, running = list(folders), dict[Path, subprocess.Popen[bytes]]()
+        try:
+            while waiting or running:
+                while waiting and len(running) < self.workers:
+                    folder = waiting.pop(0)
+                    running[folder] = self._start(folder)
+                ended = [folder for folder, process in running.items() if process.poll() is not None]
+                for folder in ended:
+                    yield Finished(folder, running.pop(folder).returncode)
+                if not ended:
+                    time.sleep(_POLL_SECONDS)
+        finally:
+            _stop(running.values())
+
+    def _start(self, folder: Path) -> subprocess.Popen[bytes]:
+        threads = max((os.cpu_count() or 1) // self.workers, 1)
+        environment = os.environ | {name: str(threads) for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS")}
+        # A session of its own, so that a signal reaches the processes that the task starts.
+        return subprocess.Popen(  # noqa: S603
+            [sys.executable, "-m", "classwise.sweeps", str(folder)],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            env=environment,
+            start_new_session=True,
+        )
+
+
+def _stop(processes: Iterable[subprocess.Popen[bytes]]) -> None:
+    """Stop processes and those that they have started."""
+    stopped = list(processes)
+    for process in stopped:
+        _signal(process, signal.SIGTERM)
+    deadline = time.monotonic() + _GRACE_SECONDS
+    for process in stopped:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(max(deadline - time.monotonic(), 0))
+        _signal(process, signal.SIGKILL)
+        process.wait()
+
+
+def _signal(process: subprocess.Popen[bytes], number: signal.Signals) -> None:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, number)

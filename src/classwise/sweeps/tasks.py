@@ -1,0 +1,136 @@
+"""A task: commands that run one after the other, and a folder that records their attempts.
+
+Only the path of the folder crosses an executor. Whatever the commands read and write is named in their arguments.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import subprocess
+import sys
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from classwise.core.errors import ClasswiseError
+from classwise.core.ownership import owned
+from classwise.core.storage import read_json, write_text
+
+SCHEMA_VERSION = 1
+TASK = "task.json"
+"""The file of a task's commands."""
+ATTEMPTS = "attempts.jsonl"
+"""A line at the start and at the end of each attempt; an attempt without an end is running, or was killed."""
+LOG = "log.txt"
+"""What the commands of all attempts print, on both streams."""
+
+
+@dataclass(frozen=True)
+class Task:
+    r"""Commands that run one after the other; each continues its own work if the task is repeated.
+
+    Args:
+        folder: the folder of the task.
+        commands: arguments of the Python interpreter, such as ``("-m", "classwise", "audit", "runs/at", "--resume")``.
+        processes: number of processes of each command; more than one are started by ``torchrun``.
+
+    Example:
+        >>> import tempfile
+        >>> from pathlib import Path
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     task = Task(Path(folder) / "hello", (("-c", "print('hello')"),))
+        ...     task.write()
+        ...     status = run_task(task.folder)
+        ...     status, (task.folder / LOG).read_text()
+        (0, 'hello\n')
+    """
+
+    folder: Path
+    commands: tuple[tuple[str, ...], ...]
+    processes: int = 1
+
+    def write(self) -> None:
+        """Write the task into its folder.
+
+        Raises:
+            ClasswiseError: if the file cannot be written.
+        """
+        facts = {"schema_version": SCHEMA_VERSION, "commands": self.commands, "processes": self.processes}
+        write_text(self.folder / TASK, json.dumps(facts, indent=1) + "\n")
+
+    @staticmethod
+    def read(folder: Path) -> Task:
+        """Read the task of a folder.
+
+        Raises:
+            ClasswiseError: if the folder contains no task.
+        """
+        facts = read_json(folder / TASK, keys={"commands": list, "processes": int})
+        return Task(folder, tuple(tuple(command) for command in facts["commands"]), facts["processes"])
+
+    def arguments(self, command: Sequence[str]) -> list[str]:
+        """The argument list of one of the commands, with its interpreter."""
+        if self.processes == 1:
+            return [sys.executable, *command]
+        launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(self.processes)]
+        return [sys.executable, *launcher, *command]
+
+
+def run_task(folder: Path) -> int:
+    """Run the commands of a task on this machine, and record the attempt.
+
+    Args:
+        folder: the folder of the task.
+
+    Returns:
+        The exit status of the first command that failed, or 0.
+
+    Raises:
+        ClasswiseError: if the folder contains no task, or another process runs it.
+    """
+    task = Task.read(folder)
+    with owned(folder):
+        attempt = uuid.uuid4().hex[:12]
+        _record(folder, attempt=attempt, event="start", host=platform.node(), process=os.getpid())
+        status = 0
+        for command in task.commands:
+            status = _run(task.arguments(command), folder / LOG)
+            if status:
+                break
+        _record(folder, attempt=attempt, event="end", status=status)
+    return status
+
+
+def attempts(folder: Path) -> list[dict[str, Any]]:
+    """The recorded starts and ends of a task's attempts, in order; a truncated last line is left out."""
+    try:
+        lines = (folder / ATTEMPTS).read_text(encoding="utf-8").splitlines(keepends=True)
+    except FileNotFoundError:
+        return []
+    try:
+        return [json.loads(line) for line in lines if line.endswith("\n")]
+    except ValueError as error:
+        raise ClasswiseError(f"{folder / ATTEMPTS} is damaged (not JSON lines); delete it") from error
+
+
+def _run(arguments: Sequence[str], log: Path) -> int:
+    with open(log, "ab") as output:
+        return subprocess.run(  # noqa: S603  # the commands of a task are trusted as much as a script
+            arguments, stdin=subprocess.DEVNULL, stdout=output, stderr=output, check=False
+        ).returncode
+
+
+def _record(folder: Path, **facts: Any) -> None:
+    """Append a line to the attempts, in one write call."""
+    facts["time"] = datetime.now(UTC).isoformat(timespec="milliseconds")
+    handle = os.open(folder / ATTEMPTS, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+    try:
+        os.write(handle, json.dumps(facts).encode() + b"\n")
+        os.fsync(handle)
+    finally:
+        os.close(handle)

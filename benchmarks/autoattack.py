@@ -1,7 +1,11 @@
 """AutoAttack standard: classwise against the reference (pyautoattack), stage by stage, on trained models.
 
-Environment variables: ``SEEDS=0,1,2``; ``CASES=cifar10,mnist`` selects models; ``KEEP`` is a folder for the finished
-stages, with which an interrupted run is resumed. The ratio is of CPU seconds, which exclude the time of other programs.
+In the case ``own-network``, both attack a network written by a user, and classwise also attacks its own network with
+the same weights. In each stage, the contenders take turns in one process, each on its own survivors.
+
+Environment variables: ``SEEDS=0,1,2``; ``CASES=cifar10,mnist`` selects cases; ``KEEP`` is a folder for the finished
+stages, with which an interrupted run is resumed. The ratios are of CPU seconds, which exclude the time of other
+programs.
 """
 
 from __future__ import annotations
@@ -12,7 +16,7 @@ import statistics
 import tempfile
 import time
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -20,6 +24,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from benchmarks.fusion import own_network
 from benchmarks.ratios import recorded
 from benchmarks.tables import table
 from classwise.attacks import ATTACKS
@@ -36,11 +41,37 @@ from classwise.models import load_model
 CHECKPOINTS = Path(__file__).parents[1] / "checkpoints"
 STAGES = members("autoattack")
 BATCH = 128
-CASES = (
-    ("cifar10-at.safetensors", "cifar10", 8 / 255, 512),
-    ("mnist-trades.safetensors", "mnist", 0.3, 1000),
-    ("fashion-mnist-at.safetensors", "fashion-mnist", 0.1, 1000),
-)
+QUICK = 64
+"""Images of a quick run."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """What the contenders attack.
+
+    Args:
+        checkpoint: file of the model.
+        data: name of the data set, of whose test images the first are attacked.
+        epsilon: radius of the Linf ball.
+        images: number of images.
+        quick: number of stages of a quick run, which has `QUICK` images.
+        own: whether to attack a user's network with the weights of the checkpoint, beside the model.
+    """
+
+    checkpoint: str
+    data: str
+    epsilon: float
+    images: int
+    quick: int = len(STAGES)
+    own: bool = False
+
+
+CASES = {
+    "cifar10": Case("cifar10-at.safetensors", "cifar10", 8 / 255, 512),
+    "mnist": Case("mnist-trades.safetensors", "mnist", 0.3, 1000),
+    "fashion-mnist": Case("fashion-mnist-at.safetensors", "fashion-mnist", 0.1, 1000),
+    "own-network": Case("cifar10-at.safetensors", "cifar10", 8 / 255, 128, quick=2, own=True),
+}
 KEEP = Path(os.environ.get("KEEP") or tempfile.mkdtemp(prefix="classwise-autoattack-"))
 
 
@@ -56,7 +87,7 @@ class Stage:
 
 @dataclass
 class SuiteRun:
-    """Result of the whole suite of one library with one seed."""
+    """Result of the whole suite of one contender with one seed."""
 
     stages: dict[str, Stage] = field(default_factory=dict)
 
@@ -133,62 +164,109 @@ def reference(problem: Problem, spec: str, rows: Tensor) -> tuple[Tensor, int]:
     return success, passes
 
 
-LIBRARIES = {"classwise": ours, "pyautoattack": reference}
+@dataclass(frozen=True)
+class Contender:
+    """A library and the network that it attacks."""
+
+    attack: Callable[[Problem, str, Tensor], tuple[Tensor, int]]
+    model: nn.Module
 
 
-def run_suite(library: str, problem: Problem, path: Path) -> SuiteRun:
-    """Run AutoAttack of one library with one seed, timed and counted per stage; finished stages are read from files."""
-    suite_run, robust = SuiteRun(), ~misclassified(problem.model, problem.x, problem.y)
-    for name in STAGES:
-        file_of_stage = path / f"{library}-{problem.seed}-{name}.npz"
-        if file_of_stage.exists():
-            with np.load(file_of_stage) as saved:
-                stage = Stage(torch.from_numpy(saved["success"]), int(saved["passes"]), *saved["seconds"].tolist())
-        else:
-            wall, cpu = time.perf_counter(), time.process_time()
-            success, passes = LIBRARIES[library](problem, name, robust.nonzero().squeeze(1))
-            stage = Stage(success, passes, time.perf_counter() - wall, time.process_time() - cpu)
-            path.mkdir(parents=True, exist_ok=True)
-            with replacing(file_of_stage) as part, part.open("wb") as file:
-                np.savez(file, success=success.numpy(), passes=passes, seconds=[stage.wall, stage.cpu])
-        suite_run.stages[name] = stage
-        robust &= ~stage.success
-        cost = f"{stage.wall:.0f} s, {stage.cpu:.0f} s of CPU, {stage.passes:,} passes"
-        indices = stage.success.nonzero().squeeze(1).tolist()
-        print(f"  {library}, seed {problem.seed}, {name}: {cost}, success on images {indices}", flush=True)
-    return suite_run
+def contenders(model: nn.Module, *, own: bool) -> dict[str, Contender]:
+    """The contenders by name, the reference last."""
+    if not own:
+        return {"classwise": Contender(ours, model), "pyautoattack": Contender(reference, model)}
+    users = own_network(model)
+    return {
+        "classwise": Contender(ours, users),
+        "classwise-zoo": Contender(ours, model),
+        "pyautoattack": Contender(reference, users),
+    }
 
 
-def compare(checkpoint: str, data: str, epsilon: float, count: int, seeds: Sequence[int]) -> str:
-    """Tables for one model: the stages, and the images on which only one of the two libraries succeeds."""
-    images = load_data(data, split="test", subset=count, download=False)
-    model = load_model(CHECKPOINTS / checkpoint).eval()
-    for parameter in model.parameters():
-        parameter.requires_grad_(False)
+Problems = Mapping[str, tuple[Contender, Problem]]
+
+
+def run_suites(problems: Problems, seed: int, stages: Sequence[str], path: Path) -> dict[str, SuiteRun]:
+    """Run AutoAttack of each contender with one seed; within a stage, they take turns."""
+    runs = {name: SuiteRun() for name in problems}
+    robust = {name: ~misclassified(each.model, each.x, each.y) for name, (_, each) in problems.items()}
+    for stage in stages:
+        for name in problems if seed % 2 == 0 else reversed(list(problems)):
+            contender, problem = problems[name]
+            file = path / f"{name}-{seed}-{stage}.npz"
+            found = run_stage(contender, problem, stage, robust[name], file)
+            runs[name].stages[stage] = found
+            robust[name] &= ~found.success
+            cost = f"{found.wall:.0f} s, {found.cpu:.0f} s of CPU, {found.passes:,} passes"
+            indices = found.success.nonzero().squeeze(1).tolist()
+            print(f"  {name}, seed {seed}, {stage}: {cost}, success on images {indices}", flush=True)
+    return runs
+
+
+def run_stage(contender: Contender, problem: Problem, stage: str, robust: Tensor, file: Path) -> Stage:
+    """Run one attack on the robust images, timed and counted; a finished stage is read from its file."""
+    if file.exists():
+        with np.load(file) as saved:
+            return Stage(torch.from_numpy(saved["success"]), int(saved["passes"]), *saved["seconds"].tolist())
+    wall, cpu = time.perf_counter(), time.process_time()
+    success, passes = contender.attack(problem, stage, robust.nonzero().squeeze(1))
+    found = Stage(success, passes, time.perf_counter() - wall, time.process_time() - cpu)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with replacing(file) as part, part.open("wb") as opened:
+        np.savez(opened, success=success.numpy(), passes=passes, seconds=[found.wall, found.cpu])
+    return found
+
+
+def compare(name: str, case: Case, count: int, seeds: Sequence[int], stages: Sequence[str] = STAGES) -> str:
+    """Tables of one case: the stages, and the images on which only some of the contenders succeed."""
+    images = load_data(case.data, split="test", subset=count, download=False)
+    model = load_model(CHECKPOINTS / case.checkpoint).eval()
     batch = images.batch(slice(0, len(images)))
-    x, y = batch.x, batch.y
-    runs: dict[str, list[SuiteRun]] = {name: [] for name in LIBRARIES}
-    path = KEEP / f"{Path(checkpoint).stem}-{count}"
+    each = contenders(model, own=case.own)
+    runs: dict[str, list[SuiteRun]] = {contender: [] for contender in each}
+    for contender in each.values():
+        contender.model.requires_grad_(requires_grad=False)
     for seed in seeds:
-        for name in LIBRARIES if seed % 2 == 0 else reversed(LIBRARIES):
-            runs[name].append(run_suite(name, Problem(model, x, y, epsilon, seed), path))
-    correct = ~misclassified(model, x, y)
-    rows = [_row(data, stage, runs, correct) for stage in STAGES]
-    rows.append(_total(data, runs))
-    last = STAGES[-1]
-    union = {name: ~torch.stack([run.robust(last) for run in each]).all(0) for name, each in runs.items()}
-    exclusive = {name: (union[name] & ~union[other]).nonzero().squeeze(1).tolist() for name, other in _pairs()}
+        problems = {
+            key: (contender, Problem(contender.model, batch.x, batch.y, case.epsilon, seed))
+            for key, contender in each.items()
+        }
+        for key, suite_run in run_suites(problems, seed, stages, KEEP / f"{name}-{count}").items():
+            runs[key].append(suite_run)
+    correct = ~misclassified(model, batch.x, batch.y)
+    rows = [_row(name, stage, runs, correct) for stage in stages]
+    rows.append(_total(name, runs))
     columns = ("robust", "passes", "CPU s")
-    header = ["after", *(f"{name}: {column}" for name in LIBRARIES for column in columns), "ratio"]
-    images_and_seeds = f"{count} test images ({int(correct.sum())} correct), {len(seeds)} seeds"
-    title = f"AutoAttack standard at Linf {epsilon:.3g}, {checkpoint}, {images_and_seeds}"
-    lines = [f"Success of {name} only, in any seed: {exclusive[name] or 'none'}.  " for name in LIBRARIES]
-    return table(title, header, rows) + "\n" + "\n".join(lines) + "\n"
+    *faster, slowest = runs
+    header = ["after", *(f"{key}: {column}" for key in runs for column in columns)]
+    header += [f"{slowest} / {key}" for key in faster]
+    images_and_seeds = f"{count} test images ({int(correct.sum())} correct), seeds {', '.join(map(str, seeds))}"
+    of = " and a user's network with its weights" if case.own else ""
+    title = f"AutoAttack standard at Linf {case.epsilon:.3g}, {case.checkpoint}{of}, {images_and_seeds}"
+    return table(title, header, rows) + "\n" + verdicts(runs)
 
 
-def _pairs() -> list[tuple[str, str]]:
-    first, second = LIBRARIES
-    return [(first, second), (second, first)]
+def verdicts(runs: Mapping[str, Sequence[SuiteRun]]) -> str:
+    """A line for each contender but the last: the images on which its verdict and that of the last differ."""
+    *others, last = runs
+    broken = {
+        key: torch.stack([~suite_run.robust(list(suite_run.stages)[-1]) for suite_run in suite_runs])
+        for key, suite_runs in runs.items()
+    }
+    lines = []
+    for key in others:
+        differ = (broken[key] != broken[last]).nonzero().tolist()
+        if not differ:
+            lines.append(f"{key} and {last}: the same verdict on every image, with every seed.  ")
+            continue
+        found = {one: broken[one].any(0) for one in (key, last)}
+        only = {
+            one: (found[one] & ~found[other]).nonzero().squeeze(1).tolist() for one, other in ((key, last), (last, key))
+        }
+        exclusive = "; ".join(f"success of {one} only, in any seed: {rows or 'none'}" for one, rows in only.items())
+        lines.append(f"{key} and {last}: {len(differ)} verdicts differ in single seeds; {exclusive}.  ")
+    return "\n".join(lines) + "\n"
 
 
 def _row(of: str, stage: str, runs: dict[str, list[SuiteRun]], correct: Tensor) -> list[str]:
@@ -201,7 +279,7 @@ def _row(of: str, stage: str, runs: dict[str, list[SuiteRun]], correct: Tensor) 
             f"{statistics.mean(run.stages[stage].passes for run in each) / len(correct):.0f} per image",
             f"{statistics.median(run.stages[stage].cpu for run in each):.0f}",
         ]
-    return [*cells, _ratio(f"{of}, {stage}", runs, lambda run: run.stages[stage].cpu)]
+    return [*cells, *_ratios(f"{of}, {stage}", runs, lambda run: run.stages[stage].cpu)]
 
 
 def _total(of: str, runs: dict[str, list[SuiteRun]]) -> list[str]:
@@ -209,23 +287,26 @@ def _total(of: str, runs: dict[str, list[SuiteRun]]) -> list[str]:
     for each in runs.values():
         cells += ["", f"{statistics.mean(run.passes for run in each):,.0f}"]
         cells += [f"{statistics.median(run.cpu for run in each):.0f}"]
-    return [*cells, _ratio(f"{of}, all", runs, lambda run: run.cpu)]
+    return [*cells, *_ratios(f"{of}, all", runs, lambda run: run.cpu)]
 
 
-def _ratio(name: str, runs: dict[str, list[SuiteRun]], seconds: Callable[[SuiteRun], float]) -> str:
-    (ours_, first), (theirs, second) = runs.items()
-    return str(recorded(f"{name}: {theirs} / {ours_}, CPU", *(list(map(seconds, each)) for each in (second, first))))
+def _ratios(name: str, runs: dict[str, list[SuiteRun]], seconds: Callable[[SuiteRun], float]) -> list[str]:
+    """The ratio of the last contender's seconds to those of each other one."""
+    *others, last = runs
+    slow = [seconds(run) for run in runs[last]]
+    return [str(recorded(f"{name}: {last} / {key}, CPU", slow, [seconds(run) for run in runs[key]])) for key in others]
 
 
 def run(*, quick: bool) -> str:
     parts = []
-    seeds = [0] if quick else [int(seed) for seed in os.environ.get("SEEDS", "0,1,2").split(",")]
-    selected = os.environ.get("CASES", ",".join(case[1] for case in CASES)).split(",")
-    for checkpoint, data, epsilon, count in CASES:
-        if data not in selected:
-            continue
+    seeds = [int(seed) for seed in os.environ.get("SEEDS", "0,1,2").split(",")]
+    for name in os.environ.get("CASES", ",".join(CASES)).split(","):
+        case = CASES[name]
         try:
-            parts.append(compare(checkpoint, data, epsilon, 64 if quick else count, seeds))
+            if quick:
+                parts.append(compare(name, case, QUICK, [0], STAGES[: case.quick]))
+            else:
+                parts.append(compare(name, case, case.images, seeds))
         except (ClasswiseError, ImportError) as error:
-            parts.append(f"AutoAttack on {data} was skipped: {error}\n")
+            parts.append(f"AutoAttack on {name} was skipped: {error}\n")
     return "\n".join(parts)

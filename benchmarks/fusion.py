@@ -70,14 +70,21 @@ class UsersNetwork(nn.Module):
         return logits
 
 
+def own_network(zoo: nn.Module) -> UsersNetwork:
+    """The network of a user in evaluation mode, with weights and normalisation of a PreActResNet-18 of the zoo."""
+    weights = {name.removeprefix("model."): value for name, value in zoo.state_dict().items()}
+    mean, std = weights.pop("mean"), weights.pop("std")
+    users = UsersNetwork(len(weights["conv1.weight"]) / 64)
+    users.load_state_dict(weights)
+    users.mean, users.std = mean, std
+    return users.eval()
+
+
 def networks(width: float, device: str) -> tuple[nn.Module, nn.Module]:
     """The network of a user and that of the zoo, with the same weights."""
     torch.manual_seed(0)
     zoo = build_model("preactresnet18", num_classes=10, in_channels=3, width=width, mean=MEAN, std=STD)
-    users = UsersNetwork(width)
-    weights = {name.removeprefix("model."): value for name, value in zoo.state_dict().items()}
-    users.load_state_dict({name: value for name, value in weights.items() if name not in {"mean", "std"}})
-    return users.to(device), zoo.to(device)
+    return own_network(zoo).to(device), zoo.to(device)
 
 
 def forward_pass(forward: Forward, x: Tensor) -> None:

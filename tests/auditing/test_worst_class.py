@@ -292,3 +292,17 @@ def test_another_search_is_refused(data: Images, tmp_path: Path) -> None:
     (tmp_path / "rounds.parquet").write_bytes(b"PAR1")
     with pytest.raises(ClasswiseError, match=r"is damaged.*; remove it and resume"):
         search(resume=True)
+
+
+@pytest.mark.parametrize(
+    ("threat", "labels"),
+    [
+        ("Linf:0.03", ["apgd-ce", "apgd-t", "fab-t", "square"]),
+        ("L1:1", ["apgd-ce", "apgd-t"]),
+        ("recolour:0.03", ["apgd-ce", "apgd-t"]),
+        ("spatial:0.1", ["worst-of-10", "spatial-grid"]),
+    ],
+)
+def test_the_default_suite_supports_the_threat(threat: str, labels: list[str]) -> None:
+    misclassified = images(4, classes=4, strength=-0.2)
+    assert list(cw.find_worst_class(model(4), misclassified, threat, **QUICK).meta.applicable) == ["clean", *labels]

@@ -34,6 +34,11 @@ SUITE = "autoattack"
 """The default suite: APGD on the cross-entropy on all images, targeted APGD on all survivors of an escalated class,
 FAB-T and Square on the sampled survivors only. The first two succeed on nearly all images on which the suite succeeds,
 so few samples are sufficient to bound the rest."""
+SUITES_BY_NORM = {
+    "recolour": ("apgd-ce", "apgd-t"),
+    "spatial": ("worst-of-10=spatial-grid:samples=10", "spatial-grid"),
+}
+"""The default suites of threats that AutoAttack does not support."""
 
 
 @torch.inference_mode(mode=False)
@@ -63,7 +68,8 @@ def find_worst_class(
         model: as `classwise.auditing.audit.audit` takes it.
         data: as `audit` takes them; of a stream, the survivors of the first attack are held in memory.
         threat: the ball; None: the usual one of a data set that is known by name.
-        attacks: the suite: first the attack for all images, then the escalating one, then the rest. None: `SUITE`.
+        attacks: the suite: first the attack for all images, then the escalating one, then the rest. None: `SUITE`, or
+            `SUITES_BY_NORM` for recolouring and spatial threats.
         confidence: of the answer, above 0 and below 1; over the random order of the samples.
         tolerance: the answer may be this much (a fraction) above the worst class. None: 0; 0.02 from 100 classes on.
         max_time: seconds after which no further round is begun; then more classes may be the worst.
@@ -92,7 +98,8 @@ def find_worst_class(
     chosen = _checked(confidence, tolerance)
     check_options(find_worst_class, options, AttackOptions)
     _check_folder(out)
-    suite = parse_attacks(SUITE if attacks is None else attacks, norm_of(threat))
+    norm = norm_of(threat)
+    suite = parse_attacks(SUITES_BY_NORM.get(norm, SUITE) if attacks is None else attacks, norm)
     with contextlib.ExitStack() as stack:
         stack.enter_context(chosen_arithmetic(options))
         ready = prepare(model, data, suite, threat, device=device, early_stop=True, cascade=True, **options)

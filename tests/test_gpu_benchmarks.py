@@ -1,4 +1,4 @@
-"""The benchmarks of a GPU, on a pretended one: cells, resumption, refusals, and pages."""
+"""The benchmarks of a GPU, on a pretended one: whole stages, refusals, tables and the command."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ import functools
 import json
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,44 +16,21 @@ import pytest
 import torch
 from benchmarks import __main__ as benchmarks
 from benchmarks.gpu import ceilings, command, machine, parity, speed
-from benchmarks.gpu.cells import Result, Stage, Timer, page, run_stage
+from benchmarks.gpu.cells import Result, Stage, Timer
 from benchmarks.pairing import paired
-from benchmarks.training_step import prepared_trainer
 from torch import Tensor
 
-from classwise.core.precision import Forward, Precision
-from classwise.core.rng import CounterRNG
-from classwise.models.fusion import Fusion
+from classwise.attacks.engine.graphed import VERIFIED
+from classwise.core.graphs import WARM_UP
 
 from .pretend_cuda import PretendCuda, convolves_in_tf32, multiplies_in_tf32
-
-HERE: dict[str, Any] = {
-    "device": "pretended",
-    "memory": "16 GiB",
-    "driver": "580.1",
-    "cuda": "13.0",
-    "cudnn": 91000,
-    "torch": "2.11.0",
-    "python": "3.12.3",
-    "classwise": "0.1.0",
-    "cores": 16,
-    "sources": "abc",
-    "commit": "f00",
-    "modified": False,
-}
+from .toy_cells import Clock
 
 
-class Clock:
-    """A clock that only functions advance."""
-
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
-
-    def advance(self, seconds: float) -> None:
-        self.now += seconds
+@pytest.fixture
+def gpu() -> Iterator[PretendCuda]:
+    with PretendCuda() as device:
+        yield device
 
 
 @pytest.fixture(scope="module")
@@ -129,110 +105,6 @@ def test_the_arithmetic_of_the_ceilings(name: str, expected: bool) -> None:
     assert (convolves_in_tf32(), multiplies_in_tf32()) == before
 
 
-# Parity
-
-
-@pytest.fixture
-def gpu() -> Iterator[PretendCuda]:
-    with PretendCuda() as device:
-        yield device
-
-
-def check(name: str) -> Result:
-    return parity.checks(parity.QUICK)[name]("cuda")
-
-
-@pytest.mark.parametrize(
-    ("method", "error", "passed"),
-    [
-        ("uniform", 2.0**-24, False),
-        ("normal", 1e-6, True),
-        ("normal", 1e-4, False),
-    ],
-)
-def test_other_random_numbers_are_found(
-    gpu: PretendCuda, monkeypatch: pytest.MonkeyPatch, method: str, error: float, passed: bool
-) -> None:
-    original = getattr(CounterRNG, method)
-
-    def changed(rng: CounterRNG, index: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-        numbers: Tensor = original(rng, index, *args, **kwargs)
-        return numbers + error if gpu.holds(index) else numbers
-
-    monkeypatch.setattr(CounterRNG, method, changed)
-    assert check("random numbers")["passed"] == passed
-
-
-@pytest.mark.parametrize("name", ["PGD in float32", "PGD in bfloat16", "FAB", "Square"])
-@pytest.mark.parametrize("lost", [3, 8])
-def test_a_weaker_attack_is_found(monkeypatch: pytest.MonkeyPatch, name: str, lost: int) -> None:
-    """Eight lost images in one direction are beyond chance; three are not, and are within the tolerance of PGD."""
-
-    def success(size: parity.Size, device: str, spec: str, count: int, precision: object = None) -> Tensor:
-        return torch.arange(count) < (20 - lost if device == "cuda" else 20)
-
-    monkeypatch.setattr(parity, "success", success)
-    monkeypatch.setattr(parity, "success_on_cpu", lambda size, spec, count: success(size, "cpu", spec, count))
-    assert check(name)["passed"] == (lost == 3)
-
-
-def test_differences_that_cancel_are_within_chance(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(parity, "success", lambda *_, **__: torch.arange(32) % 2 == 0)
-    monkeypatch.setattr(parity, "success_on_cpu", lambda *_: torch.arange(32) % 2 == 1)
-    result = check("FAB")
-    assert result["passed"]
-    assert "16 lost, 16 gained" in result["measured"]
-
-
-@pytest.mark.parametrize(("margin", "passed"), [(0.5e-4, True), (2e-4, False)])
-def test_only_predictions_near_the_boundary_may_differ(
-    gpu: PretendCuda, monkeypatch: pytest.MonkeyPatch, margin: float, passed: bool
-) -> None:
-    x, logits = parity.images(parity.ATTACKED, parity.QUICK.images)
-    changed = logits.clone()
-    label = int(logits[3].argmax())
-    changed[3, (label + 1) % 10] = changed[3, label] + margin  # the margin of the CPU, which predicts another class
-    monkeypatch.setattr(parity, "images", lambda *_: (x, changed))
-    result = check(f"predictions, {parity.ATTACKED}")
-    assert result["measured"].startswith(f"1 of {len(x)} predictions differ")
-    assert result["passed"] == passed
-
-
-def test_the_training_step_of_parity_is_in_true_float32(gpu: PretendCuda, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert check("training step")["passed"]
-    assert gpu.in_tf32 == []
-    monkeypatch.setattr(parity, "UPDATE", 1e-9)  # the rounding errors of float32 are measured
-    assert not check("training step")["passed"]
-
-
-def test_another_training_step_is_found(gpu: PretendCuda, monkeypatch: pytest.MonkeyPatch) -> None:
-
-    def other(recipe: str, width: float, data: Any, device: str, **options: Any) -> Any:
-        lr = {"optimizer.lr": 0.1001 if device == "cuda" else 0.1}
-        return prepared_trainer(recipe, width, data, device, **options, **lr)
-
-    monkeypatch.setattr(parity, "prepared_trainer", other)
-    assert not check("training step")["passed"]
-
-
-def test_a_model_that_cannot_be_fused_is_found(gpu: PretendCuda, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("classwise.models.fusion.TOLERANCE", -1.0)
-    result = check(f"fused copy, {parity.ATTACKED}")
-    assert not result["passed"]
-    assert result["measured"].startswith("its copy's logits differ")
-
-
-def test_another_fused_copy_is_found(gpu: PretendCuda, monkeypatch: pytest.MonkeyPatch) -> None:
-    class Inexact(Fusion):
-        @contextmanager
-        def forward(self, precision: Precision, images: Tensor) -> Iterator[Forward]:
-            with super().forward(precision, images) as forward:
-                yield lambda x: forward(x) * (1 + 2e-5)
-
-    monkeypatch.setattr(parity, "Fusion", Inexact)
-    assert not check(f"fused copy, {parity.ATTACKED}")["passed"]
-
-
 @pytest.mark.parametrize("stages", [("speed",), command.STAGES])
 def test_speed_is_refused_without_parity(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], stages: tuple[str, ...]
@@ -254,94 +126,32 @@ def test_speed_is_refused_without_parity(
 EMPTY = Stage("ceilings", "Empty", {}, lambda _: "")
 
 
-# Cells
+# Speed and ceilings
 
 
-def toy(cells: dict[str, Callable[[Timer], Result]]) -> Stage:
-    return Stage("toy", "Toy", cells, lambda results: " ".join(f"{name}={each['n']}" for name, each in results.items()))
+def test_a_step_as_a_graph_is_timed_without_its_capture(gpu: PretendCuda) -> None:
+    size = speed.QUICK
+    step = speed.VARIANTS["graph"](size, size.batches[0], "cuda")
+    (graph,) = gpu.graphs.made
+    before = graph.replays
+    for _ in range(3):
+        step()
+    assert graph.replays == before + 3
+    assert len(gpu.graphs.made) == 1
+    speed.VARIANTS["eager"](size, size.batches[0], "cuda")()
+    assert len(gpu.graphs.made) == 1
 
 
-def test_an_interrupted_stage_is_resumed(tmp_path: Path) -> None:
-    calls: list[str] = []
-
-    def cell(name: str) -> Callable[[Timer], Result]:
-        def run(_: Timer) -> Result:
-            calls.append(name)
-            if calls == ["a", "b"]:
-                raise KeyboardInterrupt
-            return {"n": len(calls)}
-
-        return run
-
-    stage = toy({name: cell(name) for name in "abc"})
-    with pytest.raises(KeyboardInterrupt):
-        run_stage(stage, tmp_path, HERE, "x", "cpu")
-    text = (tmp_path / "toy.md").read_text()
-    assert "- 1 of 3 cells have finished." in text
-    assert text.endswith("a=1")
-    assert run_stage(stage, tmp_path, HERE, "x", "cpu")
-    assert calls == ["a", "b", "b", "c"]
-    assert (tmp_path / "toy.md").read_text().endswith("a=1 b=3 c=4")
-
-
-@pytest.mark.parametrize("name", [*HERE, "quick"])
-def test_cells_of_another_machine_or_code_are_measured_again(
-    tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    calls: list[int] = []
-
-    def cell(_: Timer) -> Result:
-        calls.append(0)
-        return {"n": 0}
-
-    stage = toy({"a": cell})
-    other = HERE | {name: "other"}
-    for here in (HERE, other, other):
-        assert run_stage(stage, tmp_path, here, "x", "cpu")
-    output = capsys.readouterr().out
-    if name in machine.NOT_COMPARED:
-        assert len(calls) == 1
-    else:
-        assert len(calls) == 2
-        assert f"is of another {name}" in output
-
-
-def test_a_cell_that_fails_is_reported_and_repeated(tmp_path: Path) -> None:
-    ready: list[int] = []
-
-    def cell(_: Timer) -> Result:
-        if not ready:
-            raise RuntimeError("CUDA out of memory.\nTried to allocate 2 GiB")
-        return {"n": 2}
-
-    stage = toy({"a": cell, "b": lambda _: {"n": 3}})
-    assert not run_stage(stage, tmp_path, HERE, "x", "cpu")
-    text = (tmp_path / "toy.md").read_text()
-    assert "- 1 of 2 cells have finished.\n- `a` has failed: RuntimeError: CUDA out of memory..\n\nb=3" in text
-    ready.append(1)
-    assert run_stage(stage, tmp_path, HERE, "x", "cpu")
-    assert (tmp_path / "toy.md").read_text().endswith("|\n\na=2 b=3")
-
-
-@pytest.mark.parametrize(("each", "rounds"), [(1, 15), (20, 3), (44, 1), (200, 1)])
-def test_the_rounds_fit_the_time_limit(each: float, rounds: int, tmp_path: Path) -> None:
-    """Besides the warm-up: 20 s, then rounds that end at 40, 60 and 80 s."""
-    clock = Clock()
-    stage = toy({"a": lambda timer: timer.seconds(lambda: clock.advance(each), 15) | {"n": 0}})
-    assert run_stage(stage, tmp_path, HERE, "x", "cpu", clock)
-    cell = json.loads((tmp_path / "toy.json").read_text())["cells"]["a"]
-    assert cell["result"] == {"seconds": each, "rounds": rounds, "planned": 15, "n": 0}
-    assert cell["seconds"] == (rounds + 1) * each
-    text = (tmp_path / "toy.md").read_text()
-    assert (f"`a`: {rounds} of 15 rounds, to end within 90 s." in text) == (rounds < 15)
-    assert ("`a` took 400" in text) == (each == 200)
-
-
-def test_preparation_counts_towards_the_time_limit() -> None:
-    clock = Clock()
-    timer = Timer("cpu", 90.0, clock)
-    clock.advance(40)
-    assert timer.seconds(lambda: clock.advance(20), 15)["rounds"] == 1
+@pytest.mark.slow
+@pytest.mark.parametrize("spec", speed.QUICK.attacks)
+def test_steps_of_attacks_are_timed_with_and_without_graphs(gpu: PretendCuda, spec: str) -> None:
+    """In each run, the graph is captured after the warm-up, verified, and repeated for the remaining steps."""
+    size = dataclasses.replace(speed.QUICK, rounds=3)
+    result = speed.attack_step(Timer("cuda"), size, spec, 8)
+    assert (result["rounds"], result["planned"]) == (2, 2)
+    assert result["steps"] > WARM_UP + VERIFIED
+    assert [graph.replays for graph in gpu.graphs.made] == [result["steps"] - WARM_UP] * 3
+    assert set(result["seconds"]) == {"eager", "graph"}
 
 
 @pytest.mark.parametrize(("tenth", "images"), [(4.0, 100), (20.0, 35), (80.0, 32)])
@@ -381,9 +191,6 @@ def test_the_device_has_finished_whenever_the_clock_is_read(gpu: PretendCuda, mo
     assert "wait" not in events
 
 
-# Pages
-
-
 def test_the_page_of_speed() -> None:
     """At 100 TFLOP/s of 800, an epoch of 391 steps of 0.1 s takes 39.1 s."""
     plain = next(iter(speed.VARIANTS))
@@ -392,12 +199,20 @@ def test_the_page_of_speed() -> None:
         f"training step, {plain}, batch 128": step | {"variant": plain, "seconds": 0.4},
         "training step, eager, batch 128": step | {"variant": "eager", "seconds": 0.1},
         "training step, eager, batch 256": step | {"variant": "eager", "batch": 256, "seconds": 0.2, "rate": None},
+        "attack, pgd, batch 8": {
+            "spec": "pgd",
+            "batch": 8,
+            "steps": 100,
+            "seconds": {"eager": 2.0, "graph": 0.5},
+            "ratio": 3.9,
+        },
         "AutoAttack": {"seconds": 80.0, "images": 500, "planned images": 1000, "survivors": 250},
     }
     text = speed.tables(results)
     assert f"| 128 | {plain} | 0.4000 | 1.00 | 25.0 | 3.1% | 156.4 |" in text
     assert "| 128 | eager | 0.1000 | 4.00 | 100.0 | 12.5% | 39.1 |" in text
     assert "| 256 | eager | 0.2000 |  | 50.0 |  | 39.2 |" in text
+    assert "| `pgd` | 100 | 8 | 400 | 1,600 | 3.90 |" in text
     assert "| 500 of 1,000 | 250 | 80.0 | 6.2 |" in text
 
 
@@ -421,25 +236,6 @@ def test_the_rates_of_the_ceilings() -> None:
     assert rates == pytest.approx(dict.fromkeys(rates, 8e-9) | {"on the device": 16e-9})
     assert product["TFLOP/s"] == pytest.approx(16e-12)
     assert convolved["TFLOP/s"] == pytest.approx(dict.fromkeys(ceilings.PARTS, 5 * 3 * 2 * 9 * 4 * 1e-12))
-
-
-def test_the_page_of_a_folder_without_a_repository() -> None:
-    content = {"machine": HERE | {"commit": "f00", "modified": None}, "command": "x", "date": "2026-01-01", "cells": {}}
-    text = page(toy({}), content)
-    assert "| classwise | 0.1.0, commit f00, without a repository, sources abc |" in text
-    assert "| driver, CUDA, cuDNN | 580.1, 13.0, 91000 |" in text
-
-
-def test_the_sources_of_a_result(tmp_path: Path) -> None:
-    (tmp_path / "src").mkdir()
-    (tmp_path / "docs").mkdir()
-    code = tmp_path / "src" / "a.py"
-    code.write_text("1")
-    before = machine.sources(tmp_path)
-    (tmp_path / "docs" / "a.py").write_text("2")
-    assert machine.sources(tmp_path) == before
-    code.write_text("2")
-    assert machine.sources(tmp_path) != before
 
 
 # The command

@@ -26,8 +26,10 @@ from classwise.attacks.engine import Engine, Job
 from classwise.attacks.engine.passes import Passes, value_and_gradient
 from classwise.core.config import make
 from classwise.core.float32 import true_float32
+from classwise.core.graphs import WARM_UP, Graphs
 from classwise.core.precision import EXACT, FAST
 from classwise.core.threat import Threat
+from classwise.training.graphed_step import VERIFIED
 
 EPOCH = 50_000
 """Images of an epoch."""
@@ -44,7 +46,8 @@ class Size:
         classes: of the network.
         batches: batches of the training step.
         pgd: steps of its attack.
-        batch: batch of the passes and of the steps of attacks.
+        batch: batch of the passes.
+        attack_batches: batches of the steps of attacks.
         attacks: specs of the attacks whose steps are timed.
         images: images of AutoAttack.
         steps: largest number of steps of its attacks.
@@ -56,13 +59,14 @@ class Size:
     batches: tuple[int, ...] = (128, 256, 512)
     pgd: int = 10
     batch: int = 1024
-    attacks: tuple[str, ...] = ("apgd-ce:steps=20", "fab-t:steps=20,targets=1", "square:steps=100")
+    attack_batches: tuple[int, ...] = (128, 1024)
+    attacks: tuple[str, ...] = ("apgd-ce:steps=100", "fab-t:steps=100,targets=1", "square:steps=200")
     images: int = 1000
     steps: int = 5000
     rounds: int = 15
 
 
-QUICK = Size(0.0625, 4, (4,), 1, 8, ("apgd-ce:steps=2", "fab-t:steps=1,targets=1", "square:steps=2"), 8, 1, 1)
+QUICK = Size(0.0625, 4, (4,), 1, 8, (8,), ("apgd-ce:steps=7", "fab-t:steps=7,targets=1", "square:steps=7"), 8, 1, 1)
 
 
 # Training steps
@@ -98,7 +102,11 @@ def trainer(**precision: Any) -> MakeStep:
         fields = {"precision": precision, "batch_size": batch, "attack.steps": size.pgd}
         trainer = prepared_trainer("at", size.width, data, device, **fields)
         rows, settings = torch.arange(batch, device=device), trainer.class_settings()
-        return functools.partial(trainer.train_step, rows, settings)
+        step = functools.partial(trainer.train_step, rows, settings)
+        if precision.get("graphs") == "on":
+            for _ in range(WARM_UP + VERIFIED):  # steps before those that only repeat the graph
+                step()
+        return step
 
     return make_step
 
@@ -106,8 +114,9 @@ def trainer(**precision: Any) -> MakeStep:
 VARIANTS: dict[str, MakeStep] = {
     "plain loop, TF32": plain(tf32),
     "plain loop, float32": plain(true_float32),
-    "eager": trainer(**FAST_FIELDS),
-    "compile": trainer(**FAST_FIELDS, compile=True),
+    "eager": trainer(**FAST_FIELDS, graphs="off"),
+    "graph": trainer(**FAST_FIELDS, graphs="on"),
+    "compile": trainer(**FAST_FIELDS, compile=True, graphs="off"),
 }
 """Ways to run a training step; the time of each is compared with that of the first."""
 COUNTED_VARIANT = "eager"
@@ -173,19 +182,38 @@ def passes(timer: Timer, size: Size, variant: str) -> Result:
     return {"batch": size.batch, "images/s": rates, "rounds": timing.rounds, "planned": 2 * size.rounds}
 
 
-def attack_step(timer: Timer, size: Size, spec: str) -> Result:
-    """Images per second and step of an attack that never stops early, its start and verification included."""
-    attack, x = make(ATTACKS, spec), batch_of(size.batch)
-    engine = Engine(model(size, timer.device), precision=FAST, batch_size=size.batch, early_stop=False)
-    job = Job(torch.arange(size.batch), x, torch.cat(list(engine.predict([x]))).argmax(1).cpu())
+GRAPHS: dict[str, Graphs] = {"eager": "off", "graph": "on"}
 
-    def run() -> None:
-        for _ in engine.attack(attack, Threat("Linf", 8 / 255), [job]):
+
+def attack_step(timer: Timer, size: Size, spec: str, batch: int) -> Result:
+    """Seconds of an attack that never stops early, kernel by kernel and with its steps as a CUDA graph.
+
+    Start, verification and, of each run of the graph, warm-up and capture are included.
+    """
+    x = batch_of(batch)
+    network = model(size, timer.device)
+    y = torch.cat(list(Engine(network, batch_size=batch).predict([x]))).argmax(1).cpu()
+    attack, threat, job = make(ATTACKS, spec), Threat("Linf", 8 / 255), Job(torch.arange(batch), x, y)
+
+    def run(engine: Engine) -> None:
+        for _ in engine.attack(attack, threat, [job]):
             pass
 
-    timed = timer.seconds(run, -(-size.rounds // 2))
-    rate = size.batch * attack.length / timed["seconds"]
-    return {"spec": spec, "batch": size.batch, "steps": attack.length, "images/s": rate, **timed}
+    engines = {
+        name: Engine(network, precision=dataclasses.replace(FAST, graphs=graphs), batch_size=batch, early_stop=False)
+        for name, graphs in GRAPHS.items()
+    }
+    rounds = -(-size.rounds // 2)
+    timing = timer.paired({name: functools.partial(run, engine) for name, engine in engines.items()}, rounds)
+    return {
+        "spec": spec,
+        "batch": batch,
+        "steps": attack.length,
+        "seconds": {name: timing.median(name) for name in engines},
+        "ratio": timing.ratio("eager", "graph", f"{spec}, batch {batch}").median,
+        "rounds": timing.rounds,
+        "planned": rounds,
+    }
 
 
 def autoattack(timer: Timer, size: Size) -> Result:
@@ -235,7 +263,11 @@ def stage(size: Size, rate: float | None) -> Stage:
         for variant in VARIANTS
     }
     cells |= {f"passes, {variant}": functools.partial(passes, size=size, variant=variant) for variant in PASSES}
-    cells |= {f"attack, {spec}": functools.partial(attack_step, size=size, spec=spec) for spec in size.attacks}
+    cells |= {
+        f"attack, {spec}, batch {batch}": functools.partial(attack_step, size=size, spec=spec, batch=batch)
+        for spec in size.attacks
+        for batch in size.attack_batches
+    }
     cells["AutoAttack"] = functools.partial(autoattack, size=size)
     return Stage("speed", "Speed of the GPU", cells, tables)
 
@@ -261,12 +293,16 @@ def tables(results: Mapping[str, Result]) -> str:
         parts.append(table(f"Passes, images/s, batch {batch:,}", ["pass", "forward", "with gradient"], rows))
     attacks = [result for name, result in results.items() if name.startswith("attack")]
     if attacks:
+        header = ["attack", "steps", "batch", *(f"{name}: images x steps/s" for name in GRAPHS), "eager / graph"]
         rows = [
-            [f"`{each['spec']}`", f"{each['seconds']:.3f}", f"{each['steps']}", f"{each['images/s']:,.0f}"]
+            [f"`{each['spec']}`", f"{each['steps']}", f"{each['batch']:,}"]
+            + [f"{each['batch'] * each['steps'] / each['seconds'][name]:,.0f}" for name in GRAPHS]
+            + [f"{each['ratio']:.2f}"]
             for each in attacks
         ]
-        title = f"Steps of attacks without early stopping, batch {attacks[0]['batch']:,}"
-        parts.append(table(title, ["attack", "seconds", "steps", "images x steps per second"], rows))
+        parts.append(
+            table("Steps of attacks without early stopping, kernel by kernel and as a CUDA graph", header, rows)
+        )
     if found := results.get("AutoAttack"):
         row = [f"{found['images']:,} of {found['planned images']:,}", f"{found['survivors']:,}"]
         row += [f"{found['seconds']:.1f}", f"{found['images'] / found['seconds']:,.1f}"]

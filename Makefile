@@ -26,7 +26,7 @@ VENV = import ensurepip, venv
 # The tests start some hundred processes, which read bytecode rather than compile the package again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test test-fast test-oldest test-newest test-wheel test-integrations test-cluster test-hostile coverage bench gpu lint clean
+.PHONY: demo test test-fast test-oldest test-newest test-wheel test-integrations test-extras test-cluster test-hostile coverage bench gpu lint clean
 
 demo: $(INSTALLED)
 	$(BIN)/classwise demo
@@ -70,6 +70,10 @@ test-hostile: $(INSTALLED)
 # With the packages of the extras; writes what they loaded, with versions.
 test-integrations: $(INSTALLED) $(INTEGRATIONS)
 	OMP_NUM_THREADS=1 COMPATIBILITY=docs/compatibility.md $(BIN)/python -m pytest -n 0 tests/integrations
+
+# What pip would install for each extra; torch must stay. Asks the package index, installs nothing.
+test-extras: $(INSTALLED)
+	$(BIN)/python -m tools.check_extras --out docs/extras.md
 
 test-cluster: $(INSTALLED)
 	OMP_NUM_THREADS=1 RUNS=$(RUNS) $(BIN)/python -m pytest -x tests/cluster/torchrun.py

@@ -32,9 +32,10 @@ def require(module: str, extra: str, package: str | None = None) -> Any:
 
 
 def _unusable(package: str, error: Exception) -> ClasswiseError:
-    return ClasswiseError(
-        f"{package} is installed and cannot be imported ({reason(error)}); install the version that matches torch"
-    )
+    fix = "install the version that matches torch"
+    if isinstance(error, ModuleNotFoundError):
+        fix = f"install the package of {error.name}"
+    return ClasswiseError(f"{package} is installed and cannot be imported ({reason(error)}); {fix}")
 
 
 def reason(error: BaseException) -> str:

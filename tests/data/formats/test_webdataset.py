@@ -38,6 +38,33 @@ def test_the_label_may_have_another_name(tmp_path: Path) -> None:
     assert load_data(write_tar(tmp_path / "some.tar", files), label="fine").y.tolist() == [3, 2]
 
 
+def test_labels_that_are_not_class_numbers(tmp_path: Path) -> None:
+    words = {
+        "1.png": PNG,
+        "1.cls": b"cat\n",
+        "2.png": PNG,
+        "2.json": b'{"label": "dog"}',
+        "3.png": PNG,
+        "3.cls": b"cat",
+    }
+    source = write_tar(tmp_path / "words.tar", words)
+    images = load_data(source, classes="dog,cat,ape")
+    assert images.y.tolist() == [1, 0, 1]
+    assert images.class_names == ("dog", "cat", "ape")
+    with pytest.raises(ClasswiseError, match=r"unknown label in .*words\.tar, 2: 'dog'; known: ape, cat$"):
+        load_data(source, classes="cat,ape")
+    with pytest.raises(ClasswiseError, match=r"'cat' is not a class number; for other labels .* classes=cat,dog$"):
+        load_data(source)
+    numbers = {"1.png": PNG, "1.cls": b"17", "2.png": PNG, "2.json": b'{"label": 3}'}
+    source = write_tar(tmp_path / "numbers.tar", numbers)
+    assert load_data(source, classes=[3, 17]).class_names == ("3", "17")
+    (tmp_path / "classnames.txt").write_text("ape\ndog\n")
+    images = load_data(source, classes="3,17")
+    assert (images.y.tolist(), images.class_names) == ([1, 0], ("ape", "dog"))
+    with pytest.raises(ClasswiseError, match="has 2 class names, and classes= has 15 labels"):
+        load_data(source, classes="3..17")
+
+
 def test_splits_are_in_the_names_or_in_subfolders(tmp_path: Path) -> None:
     flat = shards(tmp_path / "flat")
     assert len(load_data(flat, split="test")) == 20

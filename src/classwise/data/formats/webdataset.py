@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import tarfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
@@ -12,11 +12,12 @@ import torch
 
 from classwise.core import limits
 from classwise.core.config import Count, configurable
-from classwise.core.errors import ClasswiseError
+from classwise.core.errors import ClasswiseError, unknown
 from classwise.data.encoded import EncodedImages, Location
 from classwise.data.formats.base import EncodedFormat, check_regular, read_text, split_of_file
 from classwise.data.formats.folder import SUFFIXES
 from classwise.data.images import check_labels
+from classwise.data.labels import Classes
 
 NAMES = ("classnames.txt", "classes.txt")
 """Files beside the shards with one class name per line."""
@@ -35,11 +36,14 @@ class WebDataset(EncodedFormat):
 
     Attributes:
         label: extension of the file with the label, or key in the ``.json`` file, if not the default.
+        classes: the label of each class in the order of the model's logits, for text or numbers that are not
+            0, 1, 2, ...; without a file of class names, these are also the names.
         size: resize the shorter side to this and crop the central square.
         resize: with ``size``, resize the shorter side to this before the crop.
     """
 
     label: str | None = None
+    classes: Classes | None = None
     size: Count | None = None
     resize: Count | None = None
 
@@ -55,16 +59,24 @@ class WebDataset(EncodedFormat):
         """
         shards = [path] if path.is_file() else _shards_of_split(path, split)
         keys = (self.label,) if self.label else ("cls", "label")
-        samples = [sample for shard in shards for sample in _samples(shard, keys)]
+        chosen = None if self.classes is None else [str(each) for each in self.classes]
+        numbers = None if chosen is None else {label: number for number, label in enumerate(chosen)}
+        samples = [sample for shard in shards for sample in _samples(shard, keys, numbers)]
         if not samples:
             raise ClasswiseError(f"{path} has no images with labels; expected files such as 0001.jpg and 0001.cls")
         y = torch.tensor([sample.label for sample in samples])
-        names = _class_names(shards[0].parent)
+        names = _class_names(shards[0].parent) or chosen
         if names is not None:
+            if chosen and len(names) != len(chosen):
+                raise ClasswiseError(f"{path} has {len(names)} class names, and classes= has {len(chosen)} labels")
             check_labels(y, names, str(path))
         name = path.stem if path.is_file() else path.name
         split = split_of_file(path) if path.is_file() else split
         return EncodedImages([sample.location for sample in samples], y, names, name, split, self.size, self.resize)
+
+
+Numbers = Mapping[str, int] | None
+"""The class number of each label; None: labels are class numbers."""
 
 
 class _Sample(NamedTuple):
@@ -89,14 +101,15 @@ def _shards_of_split(folder: Path, split: str) -> list[Path]:
     return chosen
 
 
-def _samples(shard: Path, keys: Sequence[str]) -> Iterator[_Sample]:
+def _samples(shard: Path, keys: Sequence[str], numbers: Numbers) -> Iterator[_Sample]:
     """The images of a shard with their labels."""
     with _opened(shard) as archive:
         try:
             for name, members in _groups(archive):
                 if images := [each for extension, each in members.items() if f".{extension}" in SUFFIXES]:
+                    where = f"{shard}, {name}"
                     location = Location(shard, images[0].name, images[0].offset_data, images[0].size)
-                    yield _Sample(location, _label(archive, members, keys, f"{shard}, {name}"))
+                    yield _Sample(location, _number(_label(archive, members, keys, where), numbers, where))
         except (OSError, tarfile.TarError, EOFError) as error:
             raise ClasswiseError(f"{shard} is damaged: {error}") from error
 
@@ -127,11 +140,11 @@ def _groups(archive: tarfile.TarFile) -> Iterator[tuple[str, dict[str, tarfile.T
         yield name, members
 
 
-def _label(archive: tarfile.TarFile, members: dict[str, tarfile.TarInfo], keys: Sequence[str], where: str) -> int:
-    """The class number in the file with the extension of a key, or under a key of the ``.json`` file."""
+def _label(archive: tarfile.TarFile, members: dict[str, tarfile.TarInfo], keys: Sequence[str], where: str) -> object:
+    """The label in the file with the extension of a key, or under a key of the ``.json`` file."""
     for key in keys:
         if key in members:
-            return _number(_text(archive, members[key], where), where)
+            return _text(archive, members[key], where)
     if "json" in members:
         try:
             values = json.loads(_text(archive, members["json"], where))
@@ -139,7 +152,7 @@ def _label(archive: tarfile.TarFile, members: dict[str, tarfile.TarInfo], keys: 
             raise ClasswiseError(f"{where}.json is not JSON") from error
         for key in keys:
             if isinstance(values, dict) and key in values:
-                return _number(values[key], where)
+                return values[key]
     expected = " or ".join(f".{key}" for key in keys)
     raise ClasswiseError(f"{where} has no label: expected a file {expected}, or .json with such a key; give label=")
 
@@ -151,10 +164,18 @@ def _text(archive: tarfile.TarFile, member: tarfile.TarInfo, where: str) -> str:
     return "" if file is None else file.read().decode("utf-8", errors="replace")
 
 
-def _number(value: object, where: str) -> int:
-    text = str(value).strip()
-    if isinstance(value, bool | float) or not text.isascii() or not text.isdecimal() or int(text[:20]) > limits.COUNT:
-        raise ClasswiseError(f"{where}: the label {text[:40]!r} is not a class number")
+def _number(label: object, numbers: Numbers, where: str) -> int:
+    """The class number of a label: the label itself, or its place among the chosen classes."""
+    text = str(label).strip()
+    if numbers is not None:
+        if isinstance(label, bool | float | list | dict) or text not in numbers:
+            raise unknown(f"label in {where}:", text[:40], numbers)
+        return numbers[text]
+    if isinstance(label, bool | float) or not text.isascii() or not text.isdecimal() or int(text[:20]) > limits.COUNT:
+        raise ClasswiseError(
+            f"{where}: the label {text[:40]!r} is not a class number; for other labels give those of all classes in "
+            "order, such as classes=cat,dog"
+        )
     return int(text)
 
 

@@ -13,7 +13,7 @@ import classwise as cw
 NAMES = {
     "audit", "robustness_curve", "find_worst_class", "compare", "report", "train", "load_model", "load_data",
     "stream_data", "Audit", "Comparison", "Curve", "WorstClass", "Outcomes", "Images", "Normalized", "Threat",
-    "Precision", "Attack", "ATTACKS", "Recipe", "Run", "metrics", "ClasswiseError",
+    "Precision", "Attack", "board", "Board", "ATTACKS", "Recipe", "Run", "metrics", "ClasswiseError",
 }  # fmt: skip
 PARAMETERS = 12
 """The most parameters of a public function; options that belong together count once (``**options``)."""

@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from classwise.models import Normalized as Normalized
     from classwise.models import load_model as load_model
     from classwise.reporting import report as report
+    from classwise.reporting.board.board import board as board
+    from classwise.reporting.board.result import Board as Board
     from classwise.stats import metrics as metrics
     from classwise.training.folder import Run as Run
     from classwise.training.recipe import Recipe as Recipe
@@ -40,6 +42,7 @@ _PUBLIC = {
     "ATTACKS": "classwise.attacks",
     "Attack": "classwise.attacks.base",
     "Audit": "classwise.auditing.audit",
+    "Board": "classwise.reporting.board.result",
     "Comparison": "classwise.auditing.comparison",
     "Precision": "classwise.core.precision",
     "Curve": "classwise.auditing.curve.result",
@@ -52,6 +55,7 @@ _PUBLIC = {
     "ClasswiseError": "classwise.core.errors",
     "WorstClass": "classwise.auditing.worst_class.result",
     "audit": "classwise.auditing.audit",
+    "board": "classwise.reporting.board.board",
     "compare": "classwise.auditing.compare",
     "find_worst_class": "classwise.auditing.worst_class.search",
     "load_data": "classwise.data.loading",

@@ -185,7 +185,7 @@ def _threat(audit: Audit, attack: str) -> FieldValue:
     rows = frame[frame["attack"].isin(labels)].drop_duplicates("index").sort_values("index")
     radii: FloatArray = rows["epsilon"].to_numpy(dtype=np.float64)
     if not len(radii) or np.isnan(radii).any():
-        return _stated_threat(meta.threat)
+        return stated_threat(meta.threat)
     norm = meta.norm or str(meta.threat).partition(":")[0]
     rounded = np.array([float(f"{radius:.6g}") for radius in np.unique(radii)])  # float32 and float64 radii agree
     if len(np.unique(rounded)) == 1:
@@ -196,7 +196,8 @@ def _threat(audit: Audit, attack: str) -> FieldValue:
     return FieldValue(key, f"{norm}:per-image, {rounded[0]:.6g} to {rounded[-1]:.6g}, mean {mean}")
 
 
-def _stated_threat(text: str | None) -> FieldValue:
+def stated_threat(text: str | None) -> FieldValue:
+    """The norm with the radius from the text of a threat, or the text itself if it is not a norm ball."""
     if text is None:
         return FieldValue(None, UNSTATED, stated=False)
     from classwise.core.threat import Threat

@@ -22,6 +22,7 @@ from classwise.auditing.audit_folder import ABOUT, read_about, write_trace
 from classwise.auditing.folders import claim, settings_of
 from classwise.auditing.guard_report import GuardReport
 from classwise.auditing.guards import SAMPLE, Evidence, GuardRun, InputScale, Probe, run_guards
+from classwise.auditing.inputs import network_of
 from classwise.auditing.outcomes import Outcomes
 from classwise.auditing.plan import AuditOptions
 from classwise.auditing.preparation import Prepared
@@ -229,7 +230,11 @@ class Execution:
 
     def _result(self, runner: Runner, evidence: Evidence, artifacts: Artifacts, group: str | None) -> Audit:
         """Run the guards and build the result."""
-        facts: dict[str, Any] = {"seconds": round(self.limit.elapsed, 3), "max_time": self.limit.max_time}
+        facts: dict[str, Any] = {
+            "network": network_of(self.ready.model),
+            "seconds": round(self.limit.elapsed, 3),
+            "max_time": self.limit.max_time,
+        }
         if self.processes.world_size > 1:
             facts["processes"] = self.processes.world_size
         if runner.unfused:

@@ -54,11 +54,21 @@ def name_of(model: Model) -> str:
     """Name of the model in reports: its path or reference, the name of its function, or its class."""
     if isinstance(model, str | os.PathLike):
         return str(model)
-    network = bare(as_logits(model))
+    network, spec = bare(as_logits(model)), _spec(model)
     if isinstance(network, FunctionModel):
         return network.name
+    return str(spec["name"]) if "name" in spec else type(network).__name__
+
+
+def network_of(model: nn.Module) -> str:
+    """Network of a loaded model, such as ``resnet18, width 0.25``: its reference and width, or as `name_of`."""
+    width = _spec(model).get("width", 1.0)
+    return name_of(model) if width == 1.0 else f"{name_of(model)}, width {width}"
+
+
+def _spec(model: object) -> dict[str, Any]:
     spec = getattr(model, "spec", None)
-    return str(spec["name"]) if isinstance(spec, dict) and "name" in spec else type(network).__name__
+    return spec if isinstance(spec, dict) else {}
 
 
 def training_attack_of(model: Model) -> Attack | None:

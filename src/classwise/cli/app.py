@@ -13,6 +13,7 @@ import typer
 from classwise.cli import (
     adjust_logits,
     audit,
+    board,
     compare,
     console,
     corruptions,
@@ -60,6 +61,7 @@ for command in (
     worst_class.worst_class,
     corruptions.corruptions,
     compare.compare,
+    board.board,
     report.report,
     listing.data,
     listing.attacks,

@@ -11,7 +11,7 @@ import typer
 
 from classwise.cli import console
 from classwise.cli.exit_status import ExitStatus
-from classwise.cli.options import Json, grouped, new_file, new_folder, printing_beside, refuse_json
+from classwise.cli.options import Json, grouped, named_sources, new_file, new_folder, printing_beside, refuse_json
 from classwise.cli.report import ExportOptions
 from classwise.core.destinations import is_stdout
 from classwise.core.errors import ClasswiseError
@@ -101,7 +101,7 @@ def compare(
     refuse_json(json, page)
     thresholds = _thresholds(fail_if, exported, chosen.across)
     comparison: Comparison | Crossing = compare_audits(
-        _methods(sources),
+        named_sources(sources),
         **vars(chosen),
     )
     for gap in getattr(comparison, "gaps", ()):
@@ -180,24 +180,6 @@ def _export(comparison: Comparison | Crossing, exported: ExportOptions, page: Pa
     beside = Path() if page is None or is_stdout(page) else page.parent
     place = new_folder(exported.files or beside / "files")
     return export_comparison(comparison, place, exported.formats, raw_csv=exported.raw_csv)
-
-
-def _methods(sources: list[str]) -> list[str | Path] | dict[str, list[str | Path]]:
-    """What to compare; by name if names are given.
-
-    Raises:
-        ClasswiseError: if some have a name and some have none.
-    """
-    named = ["=" in source and not Path(source).exists() for source in sources]
-    if not any(named):
-        return [*sources]
-    if not all(named):
-        raise ClasswiseError(f"{sources[named.index(False)]!r} has no name; name all methods or none, as in at=runs/at")
-    methods: dict[str, list[str | Path]] = {}
-    for source in sources:
-        name, _, folder = source.partition("=")
-        methods.setdefault(name, []).append(folder)
-    return methods
 
 
 def show_comparison(comparison: Comparison | Crossing) -> None:

@@ -102,6 +102,7 @@ _PAIRS = {
     "--set": "FIELD=VALUE, as in --set epochs=30",
     "--data-set": "KEY=VALUE, as in --data-set size=64",
     "--model-set": "KEY=VALUE, as in --model-set depth=34",
+    "--extra-data": "NAME=yes or NAME=no, as in --extra-data at=no",
     "--robustbench-info": "KEY=VALUE, as in --robustbench-info venue='CVPR 2023'",
 }
 """The options that take pairs, and what each should look like."""
@@ -120,6 +121,24 @@ def pairs(items: Iterable[str] | None, option: str = "--set") -> dict[str, str]:
             raise ClasswiseError(f"{option} {item!r} should be {_PAIRS[option]}")
         found[key.strip()] = value.strip()
     return found
+
+
+def named_sources(sources: list[str]) -> list[str | Path] | dict[str, list[str | Path]]:
+    """Sources as they are, or by name if they are given as ``NAME=SOURCE``.
+
+    Raises:
+        ClasswiseError: if some have a name and some have none.
+    """
+    named = ["=" in source and not Path(source).exists() for source in sources]
+    if not any(named):
+        return [*sources]
+    if not all(named):
+        raise ClasswiseError(f"{sources[named.index(False)]!r} has no name; name all or none, as in at=runs/at")
+    methods: dict[str, list[str | Path]] = {}
+    for source in sources:
+        name, _, folder = source.partition("=")
+        methods.setdefault(name, []).append(folder)
+    return methods
 
 
 def integers(text: str, option: str) -> list[int]:

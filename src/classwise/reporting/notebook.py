@@ -9,16 +9,18 @@ from classwise.auditing.curve.result import Curve
 from classwise.auditing.result import Audit
 from classwise.reporting import two_phase
 from classwise.reporting.audit_summary import AuditSummary
+from classwise.reporting.board.result import Board
 from classwise.reporting.comparison_tables import class_dots
 from classwise.reporting.escape import markup_text
 from classwise.reporting.figures.radii import radius_curves
 from classwise.reporting.incomplete import BOUNDS_NOTE, bounds_drawing
+from classwise.reporting.pages.board import board_dots
 from classwise.reporting.pages.curve import curve_headline
 from classwise.reporting.sentences import headline
 from classwise.reporting.svg import Drawing
 from classwise.reporting.untested import bounds_reason
 
-Result = Audit | Comparison | Curve
+Result = Audit | Board | Comparison | Curve
 
 
 def html(result: Result) -> str:
@@ -41,6 +43,10 @@ def _parts(result: Result) -> tuple[str, str, Drawing | None]:
     """Headline, note and figure."""
     if isinstance(result, Curve):
         return "".join(curve_headline(result)), "", radius_curves(result)
+    if isinstance(result, Board):
+        rows = [f"{row['rank']}. {row['model']}: {100 * row['worst']:.1f} %" for _, row in result.table.iterrows()]
+        note = "Rank, model and worst-class accuracy; ranks of different tables are unrelated."
+        return "; ".join(rows), note, board_dots(result.tables[0]) if result.tables else None
     if isinstance(result, Comparison):
         if not result.complete:
             return "; ".join(result.gaps), bounds_reason(result), None

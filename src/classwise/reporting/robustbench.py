@@ -243,6 +243,7 @@ def _block(audit: Audit, missing: list[str], notes: list[str]) -> dict[str, Any]
         "guards_not_run": [] if audit.guards is None else list(audit.guards.not_run),
         "hashes": {"model_sha256": meta.model_hash, "data_sha256": meta.data_hash},
         "settings": {
+            "threat": meta.threat,
             "attacks": {label: spec for label, spec in meta.attacks.items() if spec},
             "early_stop": meta.early_stop,
             "cascade": meta.cascade,

@@ -13,19 +13,23 @@ if TYPE_CHECKING:
     from classwise.auditing.curve.result import Curve
     from classwise.auditing.result import Audit
     from classwise.auditing.worst_class.result import WorstClass
+    from classwise.reporting.board.result import Board
     from classwise.training.folder import Run
 
 
 def report(
-    result: Audit | Comparison | Crossing | Curve | WorstClass, path: str | PathLike[str], *, run: Run | None = None
+    result: Audit | Board | Comparison | Crossing | Curve | WorstClass,
+    path: str | PathLike[str],
+    *,
+    run: Run | None = None,
 ) -> Path:
     """Write a result as one self-contained HTML page; an existing file is replaced.
 
-    The page of an audit stays below 500 KB. For incomplete audits and comparisons of them, the page reports bounds
-    instead of estimates and tests.
+    The pages of audits and leaderboards stay below 500 KB. For incomplete audits and comparisons of them, the page
+    reports bounds instead of estimates and tests.
 
     Args:
-        result: an audit, a comparison, a robustness curve or a worst-class search.
+        result: an audit, a leaderboard, a comparison, a robustness curve or a worst-class search.
         path: path of the HTML file.
         run: the training run of an audited model, for its training curves; by default the run whose folder contains
             the audit.
@@ -51,13 +55,16 @@ def report(
     from classwise.auditing.worst_class.result import WorstClass
     from classwise.core.errors import ClasswiseError
     from classwise.core.storage import write_text
+    from classwise.reporting.board.result import Board
     from classwise.reporting.pages.audit import audit_page
+    from classwise.reporting.pages.board import board_page
     from classwise.reporting.pages.comparison import comparison_page
     from classwise.reporting.pages.curve import curve_page
     from classwise.reporting.pages.worst_class import worst_class_page
 
     pages: dict[type, Callable[..., str]] = {
         Audit: partial(audit_page, run=run),
+        Board: board_page,
         Comparison: comparison_page,
         Crossing: comparison_page,
         Curve: curve_page,

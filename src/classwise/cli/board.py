@@ -1,0 +1,138 @@
+"""``classwise board``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from classwise.cli import console
+from classwise.cli.options import Json, named_sources, new_folder, pairs
+from classwise.core.errors import ClasswiseError
+
+if TYPE_CHECKING:
+    from classwise.reporting.board.tables import BoardTable
+
+COLUMNS = (
+    "rank",
+    "model",
+    "worst",
+    "{level}",
+    "worst class",
+    "overall",
+    "worst 20 %",
+    "MCD",
+    "CV",
+    "clean",
+    "warnings",
+)
+ANSWERS = {"yes": True, "no": False}
+
+
+def board(
+    sources: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="AUDITS...",
+            help="Audits, runs, folders of these, board.json files, or JSON files for or from RobustBench; NAME=AUDIT "
+            "names a row.",
+        ),
+    ],
+    out: Annotated[
+        Path | None, typer.Option("--out", metavar="DIR", help="Write index.html, board.json and board.csv here.")
+    ] = None,
+    extra_data: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--extra-data",
+            metavar="NAME=yes|no",
+            help="Whether a row's model was trained on images beside the data set's own. May be repeated. "
+            "[from its run, if it is in one]",
+        ),
+    ] = None,
+    confidence: Annotated[
+        float, typer.Option("--confidence", help="Confidence level of the intervals, and of the ranks of a table.")
+    ] = 0.95,
+    json: Json = False,
+) -> None:
+    """Rank audited models by their worst class, with one table for each set of conditions.
+
+    Models are in one table only if their audits agree in data, images, threat, attacks with all settings, early stop
+    and cascade. A rank is 1 + the number of models that are significantly better. Published overall accuracies of
+    RobustBench are listed apart, without ranks.
+
+    \b
+    Examples:
+        classwise board audits/* --out board
+        classwise board at=runs/at ours=audits/ours --out board --extra-data ours=yes
+        classwise board board/board.json runs/new --out board
+        classwise board audits/* model_info/cifar10/Linf/*.json --out board
+    """  # noqa: D301  # \b keeps the lines of the example apart
+    from classwise.reporting.board.board import board as board_of
+
+    folder = None if out is None else new_folder(out)
+    stated = {name: _answer(name, text) for name, text in pairs(extra_data, "--extra-data").items()}
+    made = board_of(_sources(sources), confidence=confidence, extra_data=stated)
+    files = []
+    if folder is not None:
+        from classwise.reporting import report
+
+        files = [report(made, folder / "index.html"), *made.save(folder)]
+    if json:
+        console.show_json(made.to_dict())
+        return
+    for table in made.tables:
+        _show(table)
+    if made.published:
+        console.echo(f"{len(made.published)} published overall accuracies, which have no rank")
+    for path in files:
+        console.echo(f"file: {path}")
+
+
+def _sources(texts: list[str]) -> list[str | Path] | dict[str, str | Path]:
+    """The sources, by name if names are given.
+
+    Raises:
+        ClasswiseError: if some have a name and some have none, or a name is given twice.
+    """
+    named = named_sources(texts)
+    if isinstance(named, list):
+        return named
+    for name, given in named.items():
+        if len(given) > 1:
+            raise ClasswiseError(f"{name!r} names {len(given)} sources; give each row a name of its own")
+    return {name: source for name, [source] in named.items()}
+
+
+def _answer(name: str, text: str) -> bool:
+    if text not in ANSWERS:
+        raise ClasswiseError(f"--extra-data {name}={text}: expected yes or no")
+    return ANSWERS[text]
+
+
+def _show(table: BoardTable) -> None:
+    """Print a table with its conditions, a row per model."""
+    from classwise.reporting import formatting
+
+    about, level = table.conditions, formatting.level(table.alpha)
+    rows = [
+        (
+            row["rank"],
+            row["model"],
+            console.percent(row["worst"]),
+            console.interval(row["worst_low"], row["worst_high"]),
+            row["worst_class"],
+            *(console.percent(row[name]) for name in ("overall", "worst20", "mcd")),
+            console.percent_squared(row["cv"]),
+            console.percent(row["clean"]),
+            row["warnings"],
+        )
+        for row in table.frame.to_dict("records")
+    ]
+    data = " ".join(filter(None, (about.data, about.split))) or "data not named"
+    threat = f" under {about.threat or 'a threat that is not stated'}" if about.attacked else ""
+    images = formatting.counted(about.images, "image")
+    title = f"{data}, {images}: accuracy in percent{threat}, attacks {table.attacks}"
+    console.show([head.format(level=level) for head in COLUMNS], rows, title)
+    console.echo("")

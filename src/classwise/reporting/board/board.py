@@ -1,0 +1,154 @@
+"""`board`: a leaderboard from audits."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+
+from classwise.auditing.comparability import Named, check_alike
+from classwise.auditing.outcomes import ALL
+from classwise.auditing.sources import fresh_name
+from classwise.core.errors import ClasswiseError, unknown
+from classwise.reporting.board.published import Published
+from classwise.reporting.board.result import Board
+from classwise.reporting.board.sources import Candidate, Source, read
+from classwise.reporting.board.tables import BoardTable
+from classwise.stats.intervals import alpha_of
+
+__all__ = ["Board", "board"]
+
+
+def board(
+    sources: Sequence[Source] | Source | Mapping[str, Source],
+    *,
+    confidence: float = 0.95,
+    extra_data: Mapping[str, bool] | None = None,
+) -> Board:
+    """Rank audited models by their worst-class accuracy, in one table for each set of conditions.
+
+    Models are in one table only if their audits agree in data (hash, split, classes, images of each class), threat,
+    attacks with all settings, early stop and cascade. Accuracies are those under all attacks of the audit together.
+
+    The rank of a model is 1 + the number of models in its table that are significantly better
+    (`classwise.stats.model_ranks.worst_class_ranks`); models may share a rank. Rows are in the order of the ranks, then
+    of the lower ends of the worst-class intervals.
+
+    Args:
+        sources: audits, folders of audits, run folders (all their audits), folders of runs or audits, ``board.json``
+            files, and ``model_info`` files: with the results of classwise, which are rows, or of RobustBench, which
+            are listed apart. Or a mapping from names to sources of one row each.
+        confidence: the confidence level of the intervals, and of the ranks of a table jointly.
+        extra_data: for names of rows, whether images beside the data set's own were used for training.
+
+    Returns:
+        A `Board`; ``cw.report(board, path)`` writes its page.
+
+    Raises:
+        IncompleteError: if an audit lacks verdicts.
+        ClasswiseError: if a source cannot be read, two audits of one model disagree, or a name is unknown.
+
+    Example:
+        >>> import classwise as cw
+        >>> labels = [0] * 200 + [1] * 200
+        >>> outcomes = cw.Outcomes.from_predictions(labels, attacks={"pgd": [0] * 150 + [1] * 250})
+        >>> board = cw.board({"mine": cw.Audit(outcomes)})
+        >>> board.tables[0].frame["worst_class"].tolist()
+        ['0']
+    """
+    alpha = alpha_of(confidence)
+    found = _named(sources) if isinstance(sources, Mapping) else _all(sources)
+    if not found:
+        raise ClasswiseError("nothing to rank: give at least one audit")
+    published = tuple(each for each in found if isinstance(each, Published))
+    groups: dict[str, list[Candidate]] = {}
+    for each in _with_extra_data([each for each in found if isinstance(each, Candidate)], extra_data or {}):
+        groups.setdefault(each.conditions.key, []).append(each)
+    tables = [_table(_distinct(group), alpha) for group in groups.values()]
+    order = sorted(tables, key=lambda table: -len(table.entries))
+    by_threat = sorted(dict.fromkeys(published), key=lambda each: (each.data, each.threat, -each.overall))
+    return Board(tuple(order), tuple(by_threat), alpha)
+
+
+def _all(sources: Sequence[Source] | Source) -> list[Candidate | Published]:
+    return [each for source in ([sources] if isinstance(sources, Source) else sources) for each in read(source)]
+
+
+def _named(sources: Mapping[str, Source]) -> list[Candidate | Published]:
+    """The rows of named sources.
+
+    Raises:
+        ClasswiseError: if a source has another number of rows than one.
+    """
+    found: list[Candidate | Published] = []
+    for name, source in sources.items():
+        rows = read(source)
+        if len(rows) != 1:
+            raise ClasswiseError(f"{name}={source} contains {len(rows)} rows; a name is for one, so give an audit")
+        [row] = rows
+        if isinstance(row, Published):
+            found.append(dataclasses.replace(row, name=name))
+        else:
+            found.append(row._replace(entry=dataclasses.replace(row.entry, name=name)))
+    return found
+
+
+def _with_extra_data(candidates: list[Candidate], extra_data: Mapping[str, bool]) -> list[Candidate]:
+    """The candidates with what the caller states about their training data.
+
+    Raises:
+        ClasswiseError: for the name of no row.
+    """
+    names = [each.entry.name for each in candidates]
+    for name in extra_data:
+        if name not in names:
+            raise unknown("row", name, names)
+    return [
+        each._replace(
+            entry=dataclasses.replace(each.entry, extra_data=extra_data.get(each.entry.name, each.entry.extra_data))
+        )
+        for each in candidates
+    ]
+
+
+def _distinct(group: list[Candidate]) -> list[Candidate]:
+    """The candidates without repetitions of a model, and with distinct names.
+
+    A model that was read from a file and as an audit is the audit, which has outcomes.
+
+    Raises:
+        ClasswiseError: if results of one model differ, as under another seed of the attacks.
+    """
+    by_model: dict[str, Candidate] = {}
+    for number, each in enumerate(group):
+        digest = each.entry.model_sha256 or f"unknown {number}"
+        known = by_model.setdefault(digest, each)
+        if known.entry.correct != each.entry.correct:
+            raise ClasswiseError(
+                f"{known.entry.name!r} and {each.entry.name!r} are audits of the same model (SHA-256 {digest[:12]}) "
+                "under the same conditions with different results; give one of them"
+            )
+        if known.audit is None:
+            by_model[digest] = each
+    named: dict[str, Candidate] = {}
+    for each in by_model.values():
+        name = fresh_name(each.entry.name, named)
+        named[name] = each._replace(entry=dataclasses.replace(each.entry, name=name))
+    return list(named.values())
+
+
+def _table(group: list[Candidate], alpha: float) -> BoardTable:
+    """The table of candidates with equal conditions.
+
+    Raises:
+        ClasswiseError: if two audits have other images, labels or settings, although their conditions are equal.
+    """
+    audits = [Named(each.entry.name, each.audit) for each in group if each.audit is not None]
+    for other in audits[1:]:
+        check_alike(audits[0], other, ALL, None)
+    return BoardTable(
+        conditions=group[0].conditions,
+        entries=tuple(each.entry for each in group),
+        correct=tuple(None if each.audit is None else each.audit.outcomes.correct(ALL) for each in group),
+        labels=audits[0].audit.outcomes.labels if audits else None,
+        alpha=alpha,
+    )

@@ -1,0 +1,211 @@
+"""The sources of a leaderboard: audits, folders of runs and audits, and JSON files."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from classwise.auditing import outcome_files
+from classwise.auditing.audit_folder import ABOUT
+from classwise.auditing.result import Audit
+from classwise.core.config import build
+from classwise.core.errors import ClasswiseError
+from classwise.core.schema import check_schema_version
+from classwise.reporting.board.entries import AttackSettings, Conditions, Entry, GuardWarning
+from classwise.reporting.board.published import Published, published_in
+from classwise.training.folder import Run, runs_in
+
+SCHEMA_VERSION = 1
+"""Version of ``board.json``."""
+ACCEPTED = "an audit, a run, a folder of these, board.json, or a JSON file for or from RobustBench"
+Source = Audit | str | Path
+"""What `classwise.board` reads; a text is a path."""
+
+
+class Candidate(NamedTuple):
+    """A model for a table: its conditions, its entry, and the audit if its outcomes are known."""
+
+    conditions: Conditions
+    entry: Entry
+    audit: Audit | None = None
+
+
+def read(source: Source) -> list[Candidate | Published]:
+    """Read everything that a source contains.
+
+    Raises:
+        IncompleteError: if an audit lacks verdicts.
+        ClasswiseError: if the source contains nothing for a leaderboard, or a file is invalid.
+    """
+    if isinstance(source, Audit):
+        return [_candidate(source, source.name)]
+    path = Path(source)
+    if not path.exists():
+        raise ClasswiseError(f"{path} does not exist; expected {ACCEPTED}")
+    if path.suffix == ".json" and path.is_file():
+        return _in_json(path)
+    audits = _audits_in(path)
+    if not audits:
+        raise ClasswiseError(f"{path} contains no audit; expected {ACCEPTED}")
+    return [_candidate(Audit.load(folder), _name(folder, path)) for folder in audits]
+
+
+def _audits_in(path: Path) -> list[Path]:
+    """The folders of all audits in a run, in the runs of a folder, or in a folder of audits; a path to one itself."""
+    if not path.is_dir() or (path / ABOUT).is_file() or outcome_files.listed(path):
+        return [path]
+    if (path / "recipe.yaml").is_file():
+        return sorted(file.parent for file in path.glob(f"audits/*/{ABOUT}"))
+    folders = [folder for folder in sorted(path.iterdir()) if folder.is_dir()]
+    runs = runs_in(path) or [folder for folder in folders if (folder / "recipe.yaml").is_file()]
+    return [
+        *(audit for run in runs for audit in _audits_in(run)),
+        *(folder for folder in folders if (folder / ABOUT).is_file()),
+    ]
+
+
+def _name(folder: Path, source: Path) -> str:
+    """The name of an audit: that of its run or folder, below the folder that was named."""
+    audit = folder.resolve()
+    run = audit.parents[1] if (audit.parents[1] / "recipe.yaml").is_file() else None
+    place = run or audit
+    above = source.resolve()
+    name = f"{above.name}/{place.name}" if above == place.parent and place.name.startswith("seed-") else place.name
+    return name if run is None or audit.name == "audit" else f"{name}/{audit.name}"
+
+
+def _candidate(audit: Audit, name: str) -> Candidate:
+    entry = Entry.of(audit, name)
+    run = _run_of(audit)
+    if run is not None:
+        settings = run.recipe.model
+        network = settings.name if settings.width == 1.0 else f"{settings.name}, width {settings.width}"
+        # Weights that a run starts from may have been trained on any data.
+        extra = None if settings.weights is not None else run.recipe.data.unlabelled is not None
+        entry = dataclasses.replace(entry, network=entry.network or network, extra_data=extra)
+    return Candidate(Conditions.of(audit), entry, audit)
+
+
+def _run_of(audit: Audit) -> Run | None:
+    """The run whose folder contains the audit; None for an audit elsewhere, whatever its model."""
+    folder = None if audit.path is None else audit.path.resolve()
+    if folder is None or folder.parent.name != "audits" or not (folder.parents[1] / "recipe.yaml").is_file():
+        return None
+    return Run(folder.parents[1])
+
+
+def _in_json(path: Path) -> list[Candidate | Published]:
+    try:
+        content = json.loads(path.read_bytes())
+    except OSError as error:
+        raise ClasswiseError(f"cannot read {path}: {error.strerror}") from error
+    except (ValueError, RecursionError) as error:
+        raise ClasswiseError(f"{path} is not JSON") from error
+    if isinstance(content, dict) and "tables" in content:
+        return _in_board(content, path)
+    if isinstance(content, dict) and isinstance(content.get("classwise"), dict):
+        return [_in_robustbench(content, path)]
+    if isinstance(content, dict) and "autoattack_acc" in content:
+        return [published_in(content, path)]
+    raise ClasswiseError(f"{path} is no leaderboard and has no autoattack_acc; expected {ACCEPTED}")
+
+
+def _in_board(content: Mapping[str, Any], path: Path) -> list[Candidate | Published]:
+    """The entries of a ``board.json``; its ranks and intervals are computed again, from the counts."""
+    version = content.get("schema_version")
+    if not isinstance(version, int):
+        raise ClasswiseError(f"{path}: schema_version is {version!r}, expected a number")
+    check_schema_version(version, SCHEMA_VERSION, str(path))
+    found: list[Candidate | Published] = []
+    for number, table in enumerate(_list(content, "tables", str(path)), 1):
+        where = f"{path}: table {number}"
+        conditions = build(Conditions, _mapping(table, "conditions", where), f"{where}: conditions")
+        for place, row in enumerate(_list(table, "rows", where), 1):
+            entry = build(Entry, _mapping(row, "entry", f"{where}, row {place}"), f"{where}, row {place}")
+            _check(entry, conditions, where)
+            found.append(Candidate(conditions, entry))
+    published = enumerate(_list(content, "published", str(path)), 1)
+    return found + [build(Published, _mapping({"": row}, "", f"{path}: published"), str(path)) for _, row in published]
+
+
+def _in_robustbench(content: Mapping[str, Any], path: Path) -> Candidate:
+    """The entry of a file that `classwise.reporting.robustbench` wrote."""
+    block, where = content["classwise"], f"{path}: classwise"
+    classes, settings, hashes = (_mapping(block, key, where) for key in ("classes", "settings", "hashes"))
+    if "threat" not in settings:
+        raise ClasswiseError(f"{where}: settings have no threat; write the file again with classwise report")
+    rows = [_mapping(classes, str(name), f"{where}: classes") for name in classes]
+    images = [row.get("n") for row in rows]
+    attacks = _mapping(settings, "attacks", f"{where}: settings")
+    conditions = build(
+        Conditions,
+        {
+            "data": content.get("dataset"),
+            "split": block.get("split"),
+            "data_sha256": hashes.get("data_sha256"),
+            "classes": list(classes),
+            "class_images": images,
+            "threat": settings["threat"],
+            "radii_sha256": "",
+            "attacks": [AttackSettings("clean"), *(AttackSettings(label, spec) for label, spec in attacks.items())],
+            "early_stop": settings.get("early_stop"),
+            "cascade": settings.get("cascade"),
+        },
+        where,
+    )
+    extra = content.get("additional_data")
+    entry = build(
+        Entry,
+        {
+            "name": path.stem,
+            "correct": _counts(rows, conditions, "autoattack", where),
+            "clean_correct": _counts(rows, conditions, "clean", where),
+            "network": content.get("architecture") or "",
+            "model_sha256": hashes.get("model_sha256"),
+            "extra_data": extra if isinstance(extra, bool) else None,
+            "warnings": [
+                GuardWarning(str(each.get("name")), str(each.get("sentence"))) for each in _list(block, "guards", where)
+            ],
+            "guards": settings.get("guards"),
+            "guards_not_run": block.get("guards_not_run", ()),
+            "version": str(block.get("version") or ""),
+        },
+        where,
+    )
+    _check(entry, conditions, where)
+    return Candidate(conditions, entry)
+
+
+def _counts(rows: list[Mapping[str, Any]], conditions: Conditions, key: str, where: str) -> list[int]:
+    """Counts from accuracies, which are fractions of the numbers of images."""
+    counts = []
+    for row, images in zip(rows, conditions.class_images, strict=True):
+        share = row.get(key)
+        if not isinstance(share, int | float) or not 0 <= share <= 1:
+            raise ClasswiseError(f"{where}: {key} of a class is {share!r}, expected a fraction from 0 to 1")
+        counts.append(round(share * images))
+    return counts
+
+
+def _check(entry: Entry, conditions: Conditions, where: str) -> None:
+    try:
+        entry.check(conditions)
+    except ClasswiseError as error:
+        raise ClasswiseError(f"{where}: {error}") from None
+
+
+def _mapping(content: Any, key: str, where: str) -> Mapping[str, Any]:
+    value = content.get(key) if isinstance(content, Mapping) else None
+    if not isinstance(value, Mapping):
+        raise ClasswiseError(f"{where}: {key or 'row'} is missing or no JSON object")
+    return value
+
+
+def _list(content: Any, key: str, where: str) -> list[Any]:
+    value = content.get(key) if isinstance(content, Mapping) else None
+    if not isinstance(value, list):
+        raise ClasswiseError(f"{where}: {key} is missing or no list")
+    return value

@@ -1,0 +1,245 @@
+"""The page of a leaderboard: a table for each set of conditions, sorted by rank; its script sorts and filters."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+from classwise.auditing.outcomes import CLEAN
+from classwise.reporting import formatting
+from classwise.reporting.board.published import Published
+from classwise.reporting.board.result import Board
+from classwise.reporting.board.tables import BoardTable
+from classwise.reporting.figures.dots import Value, dot_rows
+from classwise.reporting.provenance import EARLY_STOP, spec_text
+from classwise.reporting.svg import Drawing
+from classwise.reporting.templating import markup, render
+
+MAX_ROWS = 200
+"""Most rows of a page, over all its tables, so that it stays below 500 KB; ``board.csv`` has all."""
+MAX_DOTS = 40
+"""Most models in a figure: the first ones."""
+DIGEST = 12
+"""Digits of a hash in a table; ``board.json`` has all of them."""
+
+
+class Column(NamedTuple):
+    """A column: its head, the direction of its first sorting, and what it means."""
+
+    head: str
+    first: str = ""
+    about: str = ""
+
+
+COLUMNS = (
+    Column("Model", "ascending"),
+    Column("Rank", "ascending", "1 + the number of models that are significantly better; the range is its interval"),
+    Column("Worst class", "descending", "accuracy of the worst class, whichever it is"),
+    Column("May be worst", "ascending", "the classes that may be the worst, that of lowest accuracy first"),
+    Column("Overall", "descending", "accuracy over all images"),
+    Column("Worst 20\u00a0%", "descending", "mean over the 20 % of classes of lowest accuracy"),
+    Column("MCD", "ascending", "highest minus lowest class accuracy, in percentage points"),
+    Column("CV", "ascending", "variance of the class accuracies, in percent squared"),
+    Column("Clean", "descending", "accuracy over all images without an attack"),
+    Column("Warnings", "ascending", "guards that warned about the evaluation"),
+    Column("Extra data", "ascending", "whether images beside the data set's own were used for training"),
+    Column("Network", "ascending"),
+    Column("Weights", "ascending", "first digits of the SHA-256 of the weights"),
+    Column("Version", "ascending", "version of classwise that made the audit"),
+)
+PUBLISHED = (
+    Column("Model", "ascending"),
+    Column("Published overall", "descending", "accuracy under AutoAttack as published, not measured by classwise"),
+    Column("Published clean", "descending", "accuracy without an attack as published"),
+    Column("Data", "ascending"),
+    Column("Threat", "ascending"),
+    Column("Extra data", "ascending"),
+    Column("Network", "ascending"),
+    Column("Venue", "ascending"),
+    Column("File", "ascending"),
+)
+
+
+class BoardCell(NamedTuple):
+    """A cell: its text, the small text below it, the value that it is sorted by, and its hover text."""
+
+    text: str
+    span: str = ""
+    sort: str = ""
+    title: str = ""
+
+
+def board_page(board: Board) -> str:
+    """Render the page of a leaderboard."""
+    left, tables = MAX_ROWS, []
+    for number, table in enumerate(board.tables, 1):
+        tables.append(_table(table, number, left))
+        left = max(left - len(table.entries), 0)
+    models = sum(len(table.entries) for table in board.tables)
+    over = ["classwise leaderboard", formatting.counted(models, "audited model")]
+    level = formatting.level(board.alpha)
+    return render(
+        "board.html",
+        {
+            "title": "Leaderboard: worst-class accuracy",
+            "over": [*over, formatting.counted(len(board.tables), "table")],
+            "level": level,
+            "tables": tables,
+            "published": _published(board.published, left),
+            "population": f"{level} intervals cover new images of the same classes, not new training runs.",
+        },
+    )
+
+
+def _table(table: BoardTable, number: int, most: int) -> dict[str, Any]:
+    """Template context of a table with its first ``most`` rows."""
+    about, rows = table.conditions, table.frame.to_dict("records")
+    data = " ".join(filter(None, (about.data, about.split))) or "data not named"
+    images = formatting.counted(about.images, "image")
+    threat = (about.threat or "threat not stated") if about.attacked else "no attack"
+    classes = formatting.counted(len(about.classes), "class", "classes")
+    omitted = len(rows) - len(rows[:most])
+    return {
+        "id": f"table-{number}",
+        "title": f"{data}, {threat}",
+        "caption": f"{data}, {images}, {threat}, under {table.attacks}: accuracy in percent",
+        "lead": f"{formatting.counted(len(rows), 'model')}, {images}, {classes}, under {table.attacks}.",
+        "columns": COLUMNS,
+        "rows": [
+            {"name": str(row["model"]), "cells": _cells(table, place, row)}
+            for place, row in zip(table.order, rows[:most], strict=False)
+        ],
+        "notes": [*_notes(table), *([f"{omitted} more rows are in board.csv."] if omitted else [])],
+        "figure": markup(board_dots(table)) if rows[:most] else None,
+        "conditions": _conditions(table),
+    }
+
+
+def _cells(table: BoardTable, place: int, row: dict[Any, Any]) -> list[BoardCell]:
+    """The cells of `COLUMNS` after the name."""
+    entry, better = table.entries[place], table.better_than(place)
+    possible = [row["worst_class"], *(name for name in table.may_be_worst(place) if name != row["worst_class"])]
+    low, high = row["rank"], row["rank_high"]
+    title = f"significantly better: {formatting.listed(better)}" if better else "no model is significantly better"
+    return [
+        BoardCell(str(low), f"{low}–{high}" if high > low else "", f"{low}", title),
+        _share(row, "worst"),
+        BoardCell(formatting.listed(possible, 4), sort=possible[0], title=formatting.listed(possible, 40)),
+        _share(row, "overall"),
+        _share(row, "worst20"),
+        _share(row, "mcd"),
+        BoardCell(
+            formatting.squared_percent(row["cv"]),
+            formatting.squared_span(row["cv_low"], row["cv_high"]),
+            f"{row['cv']:.6g}",
+        ),
+        _share(row, "clean"),
+        _warnings(entry.guards, [warning.name for warning in entry.warnings], entry.guards_not_run),
+        _known(entry.extra_data),
+        BoardCell(entry.network or formatting.NONE, sort=entry.network),
+        BoardCell(entry.model_sha256[:DIGEST] or formatting.NONE, "", entry.model_sha256, entry.model_sha256),
+        BoardCell(entry.version or formatting.NONE, sort=entry.version),
+    ]
+
+
+def _share(row: dict[Any, Any], name: str) -> BoardCell:
+    value = float(row[name])
+    span = formatting.span(row[f"{name}_low"], row[f"{name}_high"])
+    return BoardCell(formatting.NONE) if math.isnan(value) else BoardCell(_percent(value), span, f"{value:.6g}")
+
+
+def _percent(value: float | None) -> str:
+    return formatting.NONE if value is None else formatting.bare_percent(value)
+
+
+def _warnings(guards: str | None, names: list[str], not_run: tuple[str, ...]) -> BoardCell:
+    """The guards that warned; else whether guards ran."""
+    missing = f"not run: {formatting.listed(not_run, 40)}" if not_run else ""
+    if names:
+        return BoardCell(formatting.listed(names, 3), "", f"{len(names)}", "; ".join(filter(None, (*names, missing))))
+    text = "not checked" if guards is None else "guards off" if guards == "off" else "none"
+    return BoardCell(text, f"{len(not_run)} not run" if not_run and guards != "off" else "", f"0 {text}", missing)
+
+
+def _known(value: bool | None) -> BoardCell:
+    text = formatting.NONE if value is None else "yes" if value else "no"
+    return BoardCell(text, sort="" if value is None else text, title="not stated" if value is None else "")
+
+
+def _notes(table: BoardTable) -> list[str]:
+    """How the models of this table were compared."""
+    if len(table.entries) < 2:
+        return []
+    pairs = len(table.entries) * (len(table.entries) - 1) // 2
+    level = formatting.level(table.alpha)
+    how = {
+        "all": "on the same images, paired",
+        "some": "paired on the same images where the outcomes of both are known, else by their two intervals",
+        "none": "by their two intervals, since rows from JSON files have no outcomes of single images",
+    }[table.paired]
+    return [
+        f"Differences in worst-class accuracy: {formatting.counted(pairs, 'pair')}, {how}; joint confidence {level} "
+        "(Bonferroni)."
+    ]
+
+
+def _conditions(table: BoardTable) -> list[tuple[str, str]]:
+    about = table.conditions
+    images = f"{formatting.count(about.images)}: {_class_images(about.class_images)}"
+    items = [
+        ("Data", " ".join(filter(None, (about.data, about.split)))),
+        ("Data SHA-256", about.data_sha256 or "not stated"),
+        ("Images", images),
+        ("Classes", formatting.listed(about.classes, 20)),
+        ("Threat", about.threat or "not stated"),
+        ("Radii SHA-256", about.radii_sha256),
+        *(
+            (f"Attack {attack.label}", "settings not stated" if attack.spec is None else spec_text(attack.spec))
+            for attack in about.attacks
+            if attack.label != CLEAN
+        ),
+        ("Early stop", "not stated" if about.early_stop is None else EARLY_STOP[about.early_stop]),
+        (
+            "Cascade",
+            "yes: each attack runs only on the images that survive all earlier ones" if about.cascade else "no",
+        ),
+    ]
+    return [(name, text) for name, text in items if text]
+
+
+def _class_images(counts: tuple[int, ...]) -> str:
+    low, high = min(counts), max(counts)
+    return f"{formatting.count(low)}{f' to {formatting.count(high)}' if high > low else ''} of each class"
+
+
+def board_dots(table: BoardTable) -> Drawing:
+    """Worst-class and overall accuracy of the first models of a table, with intervals."""
+    rows = table.frame.to_dict("records")[:MAX_DOTS]
+    values = [
+        [Value(row[name], row[f"{name}_low"], row[f"{name}_high"], row["n"]) for name in ("worst", "overall")]
+        for row in rows
+    ]
+    names = [str(row["model"]) for row in rows]
+    return dot_rows("Accuracy, percent", names, ("Worst class", "Overall"), values, alpha=table.alpha)
+
+
+def _published(published: tuple[Published, ...], most: int) -> dict[str, Any] | None:
+    """Template context of the published accuracies; None if there are none."""
+    if not published:
+        return None
+    shown = published[: max(most, 1)]
+    rows = [
+        {
+            "name": each.name,
+            "cells": [
+                BoardCell(_percent(each.overall), sort=f"{each.overall:.6g}"),
+                BoardCell(_percent(each.clean), sort="" if each.clean is None else f"{each.clean:.6g}"),
+                *(BoardCell(text or formatting.NONE, sort=text) for text in (each.data, each.threat)),
+                _known(each.extra_data),
+                *(BoardCell(text or formatting.NONE, sort=text) for text in (each.network, each.venue, each.file)),
+            ],
+        }
+        for each in shown
+    ]
+    omitted = len(published) - len(shown)
+    return {"columns": PUBLISHED, "rows": rows, "omitted": f"{omitted} more rows are in board.json." if omitted else ""}

@@ -124,7 +124,7 @@ def pairs(items: Iterable[str] | None, option: str = "--set") -> dict[str, str]:
 
 
 def named_sources(sources: list[str]) -> list[str | Path] | dict[str, list[str | Path]]:
-    """Sources as they are, or by name if they are given as ``NAME=SOURCE``.
+    """The sources of a command: a list, or by name if they are given as ``NAME=SOURCE``.
 
     Raises:
         ClasswiseError: if some have a name and some have none.

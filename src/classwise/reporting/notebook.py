@@ -44,7 +44,9 @@ def _parts(result: Result) -> tuple[str, str, Drawing | None]:
     if isinstance(result, Curve):
         return "".join(curve_headline(result)), "", radius_curves(result)
     if isinstance(result, Board):
-        rows = [f"{row['rank']}. {row['model']}: {100 * row['worst']:.1f} %" for _, row in result.table.iterrows()]
+        rows = [
+            f"{row['rank']}. {row['model']}: {100 * row['worst']:.1f} %" for _, row in result.table.head(10).iterrows()
+        ]
         note = "Rank, model and worst-class accuracy; ranks of different tables are unrelated."
         return "; ".join(rows), note, board_dots(result.tables[0]) if result.tables else None
     if isinstance(result, Comparison):

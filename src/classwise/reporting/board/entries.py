@@ -1,4 +1,4 @@
-"""The rows of a leaderboard as they are stored: the conditions of an audit, and the counts of one model.
+"""What is stored of a leaderboard: the conditions of an audit, and the counts of one model.
 
 Everything else in a leaderboard is computed from these.
 """

@@ -100,6 +100,7 @@ def _run_of(audit: Audit) -> Run | None:
 def _in_json(path: Path) -> list[Candidate | Published]:
     try:
         content = json.loads(path.read_bytes())
+        json.dumps(content, ensure_ascii=False, allow_nan=False).encode()  # Python reads NaN and lone surrogates too
     except OSError as error:
         raise ClasswiseError(f"cannot read {path}: {error.strerror}") from error
     except (ValueError, RecursionError) as error:

@@ -19,6 +19,7 @@ MAX_ROWS = 200
 """Most rows of a page, over all its tables, so that it stays below 500 KB; ``board.csv`` has all."""
 MAX_DOTS = 40
 """Most models in a figure: the first ones."""
+CASCADE = "yes: each attack runs only on the images that survive all earlier ones"
 DIGEST = 12
 """Digits of a hash in a table; ``board.json`` has all of them."""
 
@@ -101,9 +102,8 @@ def _table(table: BoardTable, number: int, most: int) -> dict[str, Any]:
     omitted = len(rows) - len(rows[:most])
     return {
         "id": f"table-{number}",
-        "title": f"{data}, {threat}",
-        "caption": f"{data}, {images}, {threat}, under {table.attacks}: accuracy in percent",
-        "lead": f"{formatting.counted(len(rows), 'model')}, {images}, {classes}, under {table.attacks}.",
+        "title": f"{data}, {threat}: {table.attacks}",
+        "caption": f"{formatting.counted(len(rows), 'model')}, {images}, {classes}; accuracy in percent",
         "columns": COLUMNS,
         "rows": [
             {"name": str(row["model"]), "cells": _cells(table, place, row)}
@@ -177,10 +177,8 @@ def _notes(table: BoardTable) -> list[str]:
         "some": "paired on the same images where the outcomes of both are known, else by their two intervals",
         "none": "by their two intervals, since rows from JSON files have no outcomes of single images",
     }[table.paired]
-    return [
-        f"Differences in worst-class accuracy: {formatting.counted(pairs, 'pair')}, {how}; joint confidence {level} "
-        "(Bonferroni)."
-    ]
+    counted = formatting.counted(pairs, "pair")
+    return [f"Differences in worst-class accuracy: {counted}, {how}; joint confidence {level} (Bonferroni)."]
 
 
 def _conditions(table: BoardTable) -> list[tuple[str, str]]:
@@ -201,7 +199,7 @@ def _conditions(table: BoardTable) -> list[tuple[str, str]]:
         ("Early stop", "not stated" if about.early_stop is None else EARLY_STOP[about.early_stop]),
         (
             "Cascade",
-            "yes: each attack runs only on the images that survive all earlier ones" if about.cascade else "no",
+            CASCADE if about.cascade else "no",
         ),
     ]
     return [(name, text) for name, text in items if text]

@@ -1,0 +1,82 @@
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from .conftest import Classwise
+from .test_compare import saved
+
+
+@pytest.fixture
+def audits(tmp_path: Path) -> list[Path]:
+    return [saved(tmp_path / "plain", 0.9, 1), saved(tmp_path / "fair", 0.2, 2)]
+
+
+def test_a_table_and_the_files(classwise: Classwise, audits: list[Path], tmp_path: Path) -> None:
+    out = tmp_path / "board"
+    said = classwise("board", *audits, "--out", out)
+    assert said.status == 0, said.err
+    title, _, *rows = said.out.splitlines()
+    assert title == "data not named, 300 images: accuracy in percent under a threat that is not stated, attacks pgd"
+    assert [row.split()[:2] for row in rows[:2]] == [["1", "fair"], ["2", "plain"]]
+    assert sorted(path.name for path in out.iterdir()) == ["board.csv", "board.json", "index.html"]
+    assert f"file: {out / 'index.html'}" in rows
+    again = classwise("board", out / "board.json", "--json")
+    assert again.status == 0, again.err
+    tables = json.loads(again.out)["tables"]
+    assert [row["entry"]["name"] for row in tables[0]["rows"]] == ["fair", "plain"]
+
+
+def test_names_and_extra_data(classwise: Classwise, audits: list[Path]) -> None:
+    words = ["board", f"a={audits[0]}", f"b={audits[1]}", "--extra-data", "a=yes", "--extra-data", "b=no", "--json"]
+    said = classwise(*words)
+    assert said.status == 0, said.err
+    rows = json.loads(said.out)["tables"][0]["rows"]
+    assert {row["entry"]["name"]: row["entry"]["extra_data"] for row in rows} == {"a": True, "b": False}
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["gone"], "gone does not exist; expected an audit, a run, a folder of these"),
+        (["a=plain", "fair"], "'fair' has no name; name all or none"),
+        (["a=plain", "a=fair"], "'a' names 2 sources; give each row a name of its own"),
+        (["plain", "--extra-data", "plain=maybe"], "--extra-data plain=maybe: expected yes or no"),
+        (["plain", "--extra-data", "fair=no"], "unknown row 'fair'"),
+        (["plain", "--confidence", "95"], "confidence"),
+        (["plain", "--out", "file"], "file is a file; give a folder"),
+    ],
+)
+def test_bad_input(
+    words: list[str], message: str, classwise: Classwise, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("plain", "fair"):
+        saved(tmp_path / name, 0.4, 1)
+    Path("file").touch()
+    said = classwise("board", *words)
+    assert said.status == 2
+    assert said.err.startswith("classwise: ")
+    assert message in said.err
+    assert said.err.count("\n") == 1
+
+
+@pytest.mark.slow
+def test_all_audits_of_runs(classwise: Classwise, run_folder: Path, tmp_path: Path) -> None:
+    run = tmp_path / "runs" / "quick"
+    shutil.copytree(run_folder, run, ignore=shutil.ignore_patterns("audits"))
+    for name, attack in (("audit", "fgsm"), ("short", "pgd:steps=2")):
+        words = ("--data=digits", f"--attack={attack}", "--subset=64", "--guards=off")
+        said = classwise("audit", run, *words, "--out", run / "audits" / name)
+        assert said.status == 0, said.err
+    for source in (run, run.parent):
+        said = classwise("board", source, "--json")
+        assert said.status == 0, said.err
+        tables = json.loads(said.out)["tables"]
+        assert [[row["entry"]["name"] for row in table["rows"]] for table in tables] == [["quick"], ["quick/short"]]
+    entry = tables[0]["rows"][0]["entry"]
+    assert (entry["network"], entry["guards"], entry["extra_data"]) == ("small-cnn, width 0.1", "off", False)
+    assert len(entry["model_sha256"]) == 64

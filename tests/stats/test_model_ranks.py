@@ -1,0 +1,158 @@
+"""Ranks of models: joint tests of all pairs, transitive conclusions, shared ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from classwise.stats.counts import BoolArray, ClassCounts, IntArray, PairedCounts
+from classwise.stats.intervals import lowest_interval
+from classwise.stats.metrics import worst_class
+from classwise.stats.model_ranks import Verdicts, worst_class_ranks
+from classwise.stats.paired import difference_of_minima
+
+LABELS = np.arange(400) % 2
+
+
+def counts_of(labels: IntArray, correct: BoolArray) -> ClassCounts:
+    classes = int(labels.max()) + 1
+    return ClassCounts(np.bincount(labels, minlength=classes), np.bincount(labels[correct], minlength=classes))
+
+
+def model(correct: BoolArray, labels: IntArray = LABELS) -> Verdicts:
+    return Verdicts(counts_of(labels, correct), correct)
+
+
+def first_correct(images: int) -> BoolArray:
+    """Correct on the first images: two such models differ on the images between their numbers only."""
+    return np.arange(len(LABELS)) < images
+
+
+def unpaired(*correct: int) -> list[Verdicts]:
+    """Models of two classes of 500 images, the second of which has 90 % accuracy."""
+    return [Verdicts(ClassCounts([500, 500], [worst, 450])) for worst in correct]
+
+
+def test_one_model_is_the_first() -> None:
+    ranks = worst_class_ranks([model(first_correct(10))], LABELS)
+    assert (ranks.low.tolist(), ranks.high.tolist(), ranks.better.tolist()) == ([1], [1], [[False]])
+
+
+def test_equal_models_share_the_rank() -> None:
+    ranks = worst_class_ranks([model(first_correct(200))] * 3, LABELS)
+    assert ranks.low.tolist() == [1, 1, 1]
+    assert ranks.high.tolist() == [3, 3, 3]
+
+
+def test_pairing_separates_models_that_differ_on_few_images() -> None:
+    models = [model(first_correct(200)), model(first_correct(240))]
+    assert worst_class_ranks(models, LABELS).low.tolist() == [2, 1]
+    without = [Verdicts(each.counts) for each in models]
+    assert worst_class_ranks(without, LABELS).low.tolist() == [1, 1]
+    assert worst_class_ranks([models[0], without[1]], LABELS).low.tolist() == [1, 1]
+
+
+def test_intervals_of_all_pairs_are_joint() -> None:
+    """A difference that is significant on its own is not one of three at the same joint confidence."""
+    margin = next(
+        images
+        for images in range(200, 300, 2)
+        if difference_of_minima(pair(first_correct(images), first_correct(200)), 0.05).low > 0
+    )
+    assert difference_of_minima(pair(first_correct(margin), first_correct(200)), 0.05 / 3).low <= 0
+    two = [model(first_correct(margin)), model(first_correct(200))]
+    assert worst_class_ranks(two, LABELS).low.tolist() == [1, 2]
+    assert worst_class_ranks([*two, two[1]], LABELS).low.tolist() == [1, 1, 1]
+
+
+def pair(first: BoolArray, second: BoolArray) -> PairedCounts:
+    return PairedCounts.from_labels(LABELS, first, second, 2)
+
+
+def test_without_outcomes_both_intervals_share_the_error() -> None:
+    low = next(worst for worst in range(200, 300) if lowest_interval(counts(worst), 0.025)[0] > upper(200, 0.025))
+    assert worst_class_ranks(unpaired(low, 200)).low.tolist() == [1, 2]
+    assert worst_class_ranks(unpaired(low - 1, 200)).low.tolist() == [1, 1]
+
+
+def counts(worst: int) -> ClassCounts:
+    return unpaired(worst)[0].counts
+
+
+def upper(worst: int, alpha: float) -> float:
+    return lowest_interval(counts(worst), alpha)[1]
+
+
+def closed(better: BoolArray) -> BoolArray:
+    """The transitive closure by repeated products."""
+    reached = better.copy()
+    for _ in range(len(better)):
+        reached = reached | ((reached.astype(int) @ better.astype(int)) > 0)
+    return reached
+
+
+def test_a_conclusion_through_a_third_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    """a > b by pairing and b > c by pairing, but a and c have no common pairing: a > c follows."""
+    labels = np.zeros(200, dtype=np.int64)
+    place = np.arange(200)
+    found = iter([(0.0, 0.1, 0.2), (0.0, -0.1, 0.3), (0.0, 0.1, 0.2)])  # a-b, a-c, b-c
+    monkeypatch.setattr("classwise.stats.model_ranks.difference_of_minima", lambda *_: next(found))
+    models = [Verdicts(counts_of(labels, place < images), place < images) for images in (120, 110, 100)]
+    ranks = worst_class_ranks(models, labels)
+    assert ranks.low.tolist() == [1, 2, 3]
+    assert ranks.high.tolist() == [1, 2, 3]
+
+
+@st.composite
+def boards(draw: st.DrawFn) -> tuple[list[Verdicts], IntArray]:
+    classes, per_class = draw(st.integers(1, 3)), draw(st.integers(5, 60))
+    labels = np.arange(classes * per_class) % classes
+    seed = np.random.default_rng(draw(st.integers(0, 10_000)))
+    shares = draw(st.lists(st.sampled_from([0.0, 0.1, 0.4, 0.7, 1.0]), min_size=1, max_size=5))
+    common = seed.random(len(labels))
+    models = []
+    for share in shares:
+        correct = (common if draw(st.booleans()) else seed.random(len(labels))) < share
+        known = draw(st.booleans())
+        models.append(Verdicts(counts_of(labels, correct), correct if known else None))
+    return models, labels
+
+
+def worst(models: Sequence[Verdicts]) -> list[float]:
+    return [worst_class(each.counts.accuracy).accuracy for each in models]
+
+
+@pytest.mark.slow
+@settings(max_examples=60, deadline=None)
+@given(boards())
+def test_ranks_are_a_strict_order_with_ties(made: tuple[list[Verdicts], IntArray]) -> None:
+    models, labels = made
+    ranks = worst_class_ranks(models, labels)
+    number, least = len(models), worst(models)
+    assert np.array_equal(closed(ranks.better), ranks.better)
+    assert not (ranks.better & ranks.better.T).any()
+    assert ((ranks.low >= 1) & (ranks.low <= ranks.high) & (ranks.high <= number)).all()
+    assert ranks.low.min() == 1
+    for one, other in np.argwhere(ranks.better):
+        assert ranks.low[one] < ranks.low[other]
+        assert ranks.high[one] < ranks.high[other]
+        assert least[one] > least[other]
+    best = np.flatnonzero(np.array(least) == max(least))
+    assert (ranks.low[best] == 1).all()
+    reverse = worst_class_ranks(models[::-1], labels)
+    assert np.array_equal(reverse.low[::-1], ranks.low)
+    assert np.array_equal(reverse.high[::-1], ranks.high)
+
+
+@pytest.mark.slow
+def test_equal_models_are_rarely_separated() -> None:
+    """Simulated outcomes of four models with the same true accuracies: at most 5 % of the boards separate any two."""
+    generator, separated, repetitions = np.random.default_rng(0), 0, 60
+    for _ in range(repetitions):
+        models = [model(generator.random(len(LABELS)) < 0.5) for _ in range(4)]
+        separated += bool(worst_class_ranks(models, LABELS).better.any())
+    assert separated <= 0.05 * repetitions

@@ -20,6 +20,7 @@ COMMANDS = (
     "worst-class",
     "corruptions",
     "compare",
+    "board",
     "report",
     "data",
     "attacks",

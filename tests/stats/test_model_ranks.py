@@ -34,7 +34,7 @@ def first_correct(images: int) -> BoolArray:
 
 def unpaired(*correct: int) -> list[Verdicts]:
     """Models of two classes of 500 images, the second of which has 90 % accuracy."""
-    return [Verdicts(ClassCounts([500, 500], [worst, 450])) for worst in correct]
+    return [Verdicts(ClassCounts(np.array([500, 500]), np.array([worst, 450]))) for worst in correct]
 
 
 def test_one_model_is_the_first() -> None:

@@ -56,7 +56,7 @@ def board(
     ] = 0.95,
     json: Json = False,
 ) -> None:
-    """Rank audited models by their worst class, with one table for each set of conditions.
+    """Rank audited models by their worst class.
 
     Models are in one table only if their audits agree in data, images, threat, attacks with all settings, early stop
     and cascade. A rank is 1 + the number of models that are significantly better. Published overall accuracies of
@@ -64,10 +64,10 @@ def board(
 
     \b
     Examples:
-        classwise board audits/* --out board
+        classwise board audits --out board
         classwise board at=runs/at ours=audits/ours --out board --extra-data ours=yes
         classwise board board/board.json runs/new --out board
-        classwise board audits/* model_info/cifar10/Linf/*.json --out board
+        classwise board audits model_info/cifar10/Linf/*.json --out board
     """  # noqa: D301  # \b keeps the lines of the example apart
     from classwise.reporting.board.board import board as board_of
 

@@ -68,13 +68,13 @@ def _audits_in(path: Path) -> list[Path]:
 
 
 def _name(folder: Path, source: Path) -> str:
-    """The name of an audit: that of its run or folder, below the folder that was named."""
+    """The name of an audit: that of its run, with its own if the run has several, or of its folder."""
     audit = folder.resolve()
     run = audit.parents[1] if (audit.parents[1] / "recipe.yaml").is_file() else None
     place = run or audit
     above = source.resolve()
     name = f"{above.name}/{place.name}" if above == place.parent and place.name.startswith("seed-") else place.name
-    return name if run is None or audit.name == "audit" else f"{name}/{audit.name}"
+    return name if run is None or len(_audits_in(run)) == 1 else f"{name}/{audit.name}"
 
 
 def _candidate(audit: Audit, name: str) -> Candidate:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from classwise.attacks.gradient.ascent import PGD
 from classwise.auditing.audit import audit
-from classwise.auditing.inputs import name_of, threat_for, training_attack_of
+from classwise.auditing.inputs import name_of, network_of, threat_for, training_attack_of
 from classwise.core.errors import ClasswiseError
 from classwise.core.progress import NullProgress
 from classwise.core.threat import Threat
@@ -54,6 +54,12 @@ def test_a_module_has_no_known_training_attack() -> None:
 def test_names_of_models() -> None:
     assert name_of(build_model("lenet", num_classes=3, in_channels=1)) == "lenet"
     assert name_of(toys.model()) == "Linear"
+
+
+def test_networks_of_models() -> None:
+    assert network_of(build_model("lenet", num_classes=3, in_channels=1)) == "lenet"
+    assert network_of(build_model("small-cnn", num_classes=3, in_channels=1, width=0.1)) == "small-cnn, width 0.1"
+    assert network_of(toys.model()) == "Linear"
 
 
 def test_the_usual_threat_is_that_of_the_data_set() -> None:

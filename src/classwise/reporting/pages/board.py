@@ -20,7 +20,7 @@ MAX_ROWS = 200
 MAX_DOTS = 40
 """Most models in a figure: the first ones."""
 CASCADE = "yes: each attack runs only on the images that survive all earlier ones"
-DIGEST = 12
+DIGEST = 8
 """Digits of a hash in a table; ``board.json`` has all of them."""
 
 

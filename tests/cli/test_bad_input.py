@@ -232,7 +232,7 @@ CASES: dict[str, tuple[AttackInputs, str]] = {
         lambda place: ["audit", place.run, "--subset=40", f"--out={'x' * 300}"],
         "File name too long",
     ),
-    "methods with and without names": (lambda place: ["compare", place.run, "b=c"], "name all methods or none"),
+    "methods with and without names": (lambda place: ["compare", place.run, "b=c"], "name all or none"),
 }
 
 

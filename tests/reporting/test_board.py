@@ -243,7 +243,12 @@ def test_published_accuracies_are_listed_apart(tmp_path: Path) -> None:
     assert (found.data, found.threat, found.overall, found.clean) == ("cifar10", "Linf:8/255", 0.5342, 0.8534)
     assert (found.network, found.extra_data, found.venue) == ("WideResNet-34-20", False, "ICML 2020")
     assert cw.board(board.save(tmp_path / "board")[0]).published == board.published
-    assert cw.board([published(tmp_path, additional_data="?", clean_acc=None)]).published[0].clean is None
+    other = published(
+        tmp_path, additional_data="?", clean_acc=None, external="51.2", unreliable=True, footnote="Another radius."
+    )
+    (found,) = cw.board([other]).published
+    assert (found.clean, found.extra_data, found.external) == (None, None, 0.512)
+    assert found.note == "Marked as unreliable. Another radius."
 
 
 @pytest.mark.parametrize(
@@ -267,8 +272,8 @@ DAMAGES: dict[str, tuple[Damage, str]] = {
     "tables": (lambda board: board.update(tables={}), "tables is missing or no list"),
     "conditions": (lambda board: board["tables"][0].pop("conditions"), "table 1: conditions is missing"),
     "threat": (lambda board: board["tables"][0]["conditions"].update(threat=8), "table 1: conditions: threat = 8"),
-    "classes": (lambda board: board["tables"][0]["conditions"].update(classes=["a"]), "1 classes and 2 numbers of im"),
-    "no image": (lambda board: board["tables"][0]["conditions"].update(class_images=[0, 0]), "at least one image"),
+    "classes": (lambda board: board["tables"][0]["conditions"].update(classes=["a"]), "table 1: conditions: 1 classes and 2 numbers"),
+    "no image": (lambda board: board["tables"][0]["conditions"].update(class_images=[0, 0]), "conditions: class_images \\[0, 0\\]: expected"),
     "rows": (lambda board: board["tables"][0].pop("rows"), "table 1: rows is missing"),
     "entry": (lambda board: entry_in(board).update(weights=1), "unknown .*, row 1 field 'weights'"),
     "count": (lambda board: entry_in(board).update(correct=[900, 1]), "'at': correct of class 'cat' is 900, expected"),

@@ -92,7 +92,7 @@ def test_tables_sorted_by_rank(tmp_path: Path) -> None:
     assert (first["Warnings"], first["Weights"], first["Version"]) == ("not checked", "64616661", "9.9")
     assert [row[page.heads[0].index("Extra data")] for row in page.rows[0]] == ["yes", "–", "no"]
     assert "Rank" not in page.heads[2]
-    assert page.rows[2][0][:4] == ["Author2020Paper", "53.4", "85.3", "cifar10"]
+    assert page.rows[2][0][:4] == ["Author2020Paper", "53.4", "85.3", "–"]
     assert "have no worst class and no rank" in text
     assert "paired; joint confidence 95\u00a0%" in text
     sorted_by = [[each.get("aria-sort") for each in heads] for heads in page.attributes]

@@ -60,9 +60,9 @@ class Conditions:
     def __post_init__(self) -> None:
         if len(self.classes) != len(self.class_images) or not self.classes:
             counts = f"{len(self.classes)} classes and {len(self.class_images)} numbers of images"
-            raise ClasswiseError(f"conditions: {counts}; expected one number for each class, and a class")
+            raise ClasswiseError(f"{counts}; expected one number for each class, and a class")
         if min(self.class_images) < 0 or not 0 < self.images < 1 << 53:
-            raise ClasswiseError(f"conditions: class_images {self._short}: expected counts of at least one image")
+            raise ClasswiseError(f"class_images {self._short}: expected counts from 0, and a sum from 1 to 2^53 - 1")
 
     @property
     def _short(self) -> str:

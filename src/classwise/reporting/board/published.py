@@ -30,8 +30,10 @@ class Published:
         clean: published accuracy without an attack, a fraction; None if the file has none.
         network: the architecture.
         extra_data: whether additional data were used for training; None if the file does not state it.
+        external: robust accuracy that another evaluation found, if RobustBench lists one, a fraction.
         venue: where the method was published.
         link: address of the publication.
+        note: RobustBench's footnote, and whether it marks the accuracy as unreliable.
     """
 
     name: str
@@ -42,11 +44,13 @@ class Published:
     clean: float | None = None
     network: str = ""
     extra_data: bool | None = None
+    external: float | None = None
     venue: str = ""
     link: str = ""
+    note: str = ""
 
     def __post_init__(self) -> None:
-        for field in ("overall", "clean"):
+        for field in ("overall", "clean", "external"):
             value = getattr(self, field)
             if value is not None and not 0 <= value <= 1:
                 raise ClasswiseError(f"{self.name!r}: {field} is {value}, expected a fraction from 0 to 1")
@@ -60,7 +64,7 @@ def published_in(content: Mapping[str, Any], path: Path) -> Published:
     """
     folder = path.absolute().parent
     norm = folder.name if folder.name in NORMS else ""
-    extra = content.get("additional_data")
+    extra, unreliable = content.get("additional_data"), content.get("unreliable") is True
     overall = _share(content, "autoattack_acc", path)
     if overall is None:
         raise ClasswiseError(f"{path}: autoattack_acc is null; a published accuracy is a number in percent")
@@ -73,8 +77,10 @@ def published_in(content: Mapping[str, Any], path: Path) -> Published:
         clean=_share(content, "clean_acc", path),
         network=_text(content, "architecture"),
         extra_data=extra if isinstance(extra, bool) else None,
+        external=_share(content, "external", path),
         venue=_text(content, "venue"),
         link=_text(content, "link"),
+        note=" ".join(filter(None, ("Marked as unreliable." if unreliable else "", _text(content, "footnote")))),
     )
 
 

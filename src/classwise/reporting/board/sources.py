@@ -6,7 +6,7 @@ import dataclasses
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from classwise.auditing import outcome_files
 from classwise.auditing.audit_folder import ABOUT
@@ -18,6 +18,7 @@ from classwise.reporting.board.entries import AttackSettings, Conditions, Entry,
 from classwise.reporting.board.published import Published, published_in
 from classwise.training.folder import Run, runs_in
 
+T = TypeVar("T")
 SCHEMA_VERSION = 1
 """Version of ``board.json``."""
 ACCEPTED = "an audit, a run, a folder of these, board.json, or a JSON file for or from RobustBench"
@@ -123,13 +124,23 @@ def _in_board(content: Mapping[str, Any], path: Path) -> list[Candidate | Publis
     found: list[Candidate | Published] = []
     for number, table in enumerate(_list(content, "tables", str(path)), 1):
         where = f"{path}: table {number}"
-        conditions = build(Conditions, _mapping(table, "conditions", where), f"{where}: conditions")
+        conditions = _built(Conditions, _mapping(table, "conditions", where), f"{where}: conditions")
         for place, row in enumerate(_list(table, "rows", where), 1):
-            entry = build(Entry, _mapping(row, "entry", f"{where}, row {place}"), f"{where}, row {place}")
+            entry = _built(Entry, _mapping(row, "entry", f"{where}, row {place}"), f"{where}, row {place}")
             _check(entry, conditions, where)
             found.append(Candidate(conditions, entry))
-    published = enumerate(_list(content, "published", str(path)), 1)
-    return found + [build(Published, _mapping({"": row}, "", f"{path}: published"), str(path)) for _, row in published]
+    where = f"{path}: published"
+    rows = _list(content, "published", str(path))
+    return found + [_built(Published, _mapping({"row": row}, "row", where), where) for row in rows]
+
+
+def _built(kind: type[T], values: Mapping[str, Any], where: str) -> T:
+    """Build a dataclass; every error begins with ``where``."""
+    try:
+        return build(kind, values, where)
+    except ClasswiseError as error:
+        message = str(error)
+        raise ClasswiseError(message if where in message else f"{where}: {message}") from None
 
 
 def _in_robustbench(content: Mapping[str, Any], path: Path) -> Candidate:
@@ -141,7 +152,7 @@ def _in_robustbench(content: Mapping[str, Any], path: Path) -> Candidate:
     rows = [_mapping(classes, str(name), f"{where}: classes") for name in classes]
     images = [row.get("n") for row in rows]
     attacks = _mapping(settings, "attacks", f"{where}: settings")
-    conditions = build(
+    conditions = _built(
         Conditions,
         {
             "data": content.get("dataset"),
@@ -158,7 +169,7 @@ def _in_robustbench(content: Mapping[str, Any], path: Path) -> Candidate:
         where,
     )
     extra = content.get("additional_data")
-    entry = build(
+    entry = _built(
         Entry,
         {
             "name": path.stem,
@@ -201,7 +212,7 @@ def _check(entry: Entry, conditions: Conditions, where: str) -> None:
 def _mapping(content: Any, key: str, where: str) -> Mapping[str, Any]:
     value = content.get(key) if isinstance(content, Mapping) else None
     if not isinstance(value, Mapping):
-        raise ClasswiseError(f"{where}: {key or 'row'} is missing or no JSON object")
+        raise ClasswiseError(f"{where}: {key} is missing or no JSON object")
     return value
 
 

@@ -52,12 +52,14 @@ PUBLISHED = (
     Column("Model", "ascending"),
     Column("Published overall", "descending", "accuracy under AutoAttack as published, not measured by classwise"),
     Column("Published clean", "descending", "accuracy without an attack as published"),
+    Column("External", "descending", "robust accuracy that another evaluation found, as RobustBench lists it"),
     Column("Data", "ascending"),
     Column("Threat", "ascending"),
     Column("Extra data", "ascending"),
     Column("Network", "ascending"),
     Column("Venue", "ascending"),
     Column("File", "ascending"),
+    Column("Note", "ascending"),
 )
 
 
@@ -230,11 +232,16 @@ def _published(published: tuple[Published, ...], most: int) -> dict[str, Any] | 
         {
             "name": each.name,
             "cells": [
-                BoardCell(_percent(each.overall), sort=f"{each.overall:.6g}"),
-                BoardCell(_percent(each.clean), sort="" if each.clean is None else f"{each.clean:.6g}"),
+                *(
+                    BoardCell(_percent(share), sort="" if share is None else f"{share:.6g}")
+                    for share in (each.overall, each.clean, each.external)
+                ),
                 *(BoardCell(text or formatting.NONE, sort=text) for text in (each.data, each.threat)),
                 _known(each.extra_data),
-                *(BoardCell(text or formatting.NONE, sort=text) for text in (each.network, each.venue, each.file)),
+                *(
+                    BoardCell(text or formatting.NONE, sort=text)
+                    for text in (each.network, each.venue, each.file, each.note)
+                ),
             ],
         }
         for each in shown

@@ -272,8 +272,8 @@ DAMAGES: dict[str, tuple[Damage, str]] = {
     "tables": (lambda board: board.update(tables={}), "tables is missing or no list"),
     "conditions": (lambda board: board["tables"][0].pop("conditions"), "table 1: conditions is missing"),
     "threat": (lambda board: board["tables"][0]["conditions"].update(threat=8), "table 1: conditions: threat = 8"),
-    "classes": (lambda board: board["tables"][0]["conditions"].update(classes=["a"]), "table 1: conditions: 1 classes and 2 numbers"),
-    "no image": (lambda board: board["tables"][0]["conditions"].update(class_images=[0, 0]), "conditions: class_images \\[0, 0\\]: expected"),
+    "classes": (lambda board: conditions_in(board).update(classes=["a"]), "conditions: 1 classes and 2 numbers"),
+    "no image": (lambda board: conditions_in(board).update(class_images=[0, 0]), r"class_images \[0, 0\]: expected"),
     "rows": (lambda board: board["tables"][0].pop("rows"), "table 1: rows is missing"),
     "entry": (lambda board: entry_in(board).update(weights=1), "unknown .*, row 1 field 'weights'"),
     "count": (lambda board: entry_in(board).update(correct=[900, 1]), "'at': correct of class 'cat' is 900, expected"),
@@ -282,6 +282,10 @@ DAMAGES: dict[str, tuple[Damage, str]] = {
     "fraction": (lambda board: entry_in(board).update(correct=[0.5, 0.5]), "correct.0 = 0.5: .*integer"),
     "published": (lambda board: board.update(published=[{"name": "a"}]), "Field required"),
 }  # fmt: skip
+
+
+def conditions_in(board: dict[str, Any]) -> Any:
+    return board["tables"][0]["conditions"]
 
 
 def entry_in(board: dict[str, Any]) -> Any:

@@ -111,6 +111,16 @@ def test_the_same_radius_is_one_threat() -> None:
     assert len(cw.board([audit_of("at", 0.1), decimal]).tables) == 1
 
 
+def test_without_attacks_only_the_data_count() -> None:
+    audits = []
+    for name, threat in (("first", "Linf:8/255"), ("second", None)):
+        outcomes = Outcomes.from_predictions(LABELS, LABELS, {}, NAMES, data_hash="ab" * 32, threat=threat)
+        audits.append(Audit(outcomes, name=name))
+    board = cw.board(audits)
+    assert ranked(board) == [[(1, "first"), (1, "second")]]
+    assert board.table["attacks"].tolist() == ["clean", "clean"]
+
+
 def test_data_without_a_hash_must_have_equal_labels() -> None:
     first = with_meta(audit_of("at", 0.1), data_hash="")
     other = with_meta(audit_of("cfa", 0.1), data_hash="")

@@ -17,7 +17,7 @@ from torch.nn import functional
 
 from classwise.auditing.audit import audit
 from classwise.auditing.result import Audit
-from classwise.auditing.runner import balanced_order, part_of
+from classwise.auditing.partition import balanced_order, part_of
 from classwise.core import distributed as processes
 from classwise.core.distributed import (
     ProcessFailedError,

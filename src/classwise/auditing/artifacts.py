@@ -6,7 +6,8 @@ exists only if its tensors exist.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -25,6 +26,10 @@ Kind = Literal["logits", "features", "images"]
 """Kinds of tensors that a user can save; each has one row for each image and attack."""
 EXAMPLES = "examples"
 """Kind of the pairs of a clean image and its adversarial example, which are always saved."""
+EXAMPLES_A_CLASS = 8
+"""Number of examples of each class that are saved for a report."""
+EXAMPLES_BYTES = 16 << 20
+"""Largest size of all examples."""
 FOLDER = "artifacts"
 _ADVICE = "remove it and the file of outcomes with its number, and resume the audit"
 
@@ -42,6 +47,18 @@ def checked_kinds(save: Any) -> tuple[Kind, ...]:
         if kind not in get_args(Kind):
             raise unknown("tensor to save:", str(kind), get_args(Kind))
     return kinds
+
+
+def examples_per_class(shape: Sequence[int], num_classes: int, attacks: int) -> int:
+    """Number of examples of each class that an audit saves: at most `EXAMPLES_A_CLASS`, and `EXAMPLES_BYTES` in all.
+
+    Args:
+        shape: channels, height and width of the images.
+        num_classes: number of classes.
+        attacks: number of attacks, each with examples of its own.
+    """
+    size = 4 * math.prod(shape) * max(attacks, 1)  # two images, two bytes a pixel
+    return min(EXAMPLES_A_CLASS, EXAMPLES_BYTES // (size * num_classes))
 
 
 @dataclass
@@ -128,6 +145,21 @@ def _blocks(folder: Path, kind: str, attack: str) -> list[tuple[Array, Array]]:
             with safe_open(path, framework="numpy") as file:
                 blocks.append((file.get_tensor("index"), file.get_tensor(kind)))
     return blocks
+
+
+def of_file(folder: Path, number: str) -> dict[str, tuple[Array, Array]]:
+    """The tensors of one file of outcomes by kind: image indices (N,) and rows (N, ...).
+
+    Args:
+        folder: the audit's folder.
+        number: name of the file of outcomes without its suffix, such as ``part-00003``.
+    """
+    found = {}
+    for path in sorted((folder / FOLDER).glob(f"*/{number}.safetensors")):
+        _attack_of(path)  # verifies the file
+        with safe_open(path, framework="numpy") as file:
+            found[path.parent.name] = file.get_tensor("index"), file.get_tensor(path.parent.name)
+    return found
 
 
 def remove_orphans(folder: Path) -> None:

@@ -14,13 +14,14 @@ from classwise.auditing.cost import estimate
 from classwise.auditing.execution import Execution, TimeLimit, with_saved_batch_size
 from classwise.auditing.folders import check_place
 from classwise.auditing.inputs import Group, Model, group_name, training_attack_of
+from classwise.auditing.partition import Shard, check_shards
 from classwise.auditing.plan import AuditOptions, check_options, chosen_arithmetic
 from classwise.auditing.preparation import Prepared, prepare
 from classwise.auditing.result import Audit
 from classwise.auditing.suite import Attacks, Suite, check_two_phase, norm_of, parse_attacks
-from classwise.core.distributed import process_group
+from classwise.core.distributed import ProcessGroup, process_group
 from classwise.core.errors import ClasswiseError
-from classwise.core.progress import Progress
+from classwise.core.progress import NullProgress, Progress
 from classwise.core.progress_display import listening
 from classwise.core.threat import Threat
 from classwise.data.images import Images
@@ -44,6 +45,8 @@ def audit(
     device: str | torch.device | None = None,
     progress: Progress | bool | None = None,
     distributed: bool = True,
+    shard: str | tuple[int, int] | Shard | None = None,
+    shards: int | None = None,
     **options: Unpack[AuditOptions],
 ) -> Audit:
     """Attack a model on every image and report its accuracy for each class.
@@ -64,6 +67,10 @@ def audit(
         progress: True shows a progress bar; or a listener.
         distributed: where `torch.distributed` is initialised, all processes must call this function with the same
             arguments, share the images, and receive the outcomes of one process, bit for bit. False: this process only.
+        shard: attack only one shard of the images, such as ``"7/40"``, without guards and traces. The audit is
+            incomplete; its folder is ``out/shards/007-of-040`` for the audit in ``out`` that it is merged into.
+        shards: merge this number of finished shards of the audit in ``out``, then run the guards and the traces. The
+            outcomes, tensors and warnings are those without shards, bit for bit on a CPU at one number of threads.
         **options: optional keyword arguments (`classwise.auditing.plan.AuditOptions`):
 
             - precision: `Precision` of the gradients (default: bfloat16, channels-last). Success is decided in float32.
@@ -85,6 +92,7 @@ def audit(
     Raises:
         ClasswiseError: before any attack, for invalid attacks, threat, data or options, a model that does not fit the
             data, or a folder that is in use or contains something else.
+        IncompleteError: if shards are to be merged that are not finished.
 
     Example:
         >>> import classwise as cw
@@ -102,14 +110,54 @@ def audit(
         check_options(audit, options, AuditOptions)
         suite = parse_attacks(attacks, norm_of(threat))
         _check_settle(options, suite, threat, group)
+        part = None if shard is None else Shard.parse(shard)
+        check_shards(part, shards, out, settle=options.get("settle"))
         folder = _checked_folder(out)
-        if resume and folder is not None:
+        if folder is not None and (resume or shards):
             options = with_saved_batch_size(options, folder)
-        ready = prepare(model, data, suite, threat, group=group, device=device, **options)
+        ready = prepare(model, data, suite, threat, group=group, device=device, shard=part, **options)
         _check_sampled(ready)
         with listening(progress, active=processes.is_main) as listener:
-            execution = Execution(ready, folder, processes, listener, limit)
+            execution = Execution(ready, folder, processes, listener, limit, part, shards)
             return execution.run(resume=resume, group=group_name(group), training_attack=training_attack_of(model))
+
+
+def claim_for_shards(
+    model: Model,
+    data: Any,
+    threat: Threat | str | None = None,
+    attacks: Attacks | None = None,
+    *,
+    shards: int,
+    out: Path,
+    resume: bool = False,
+    group: Group | None = None,
+    device: str | torch.device | None = None,
+    **options: Unpack[AuditOptions],
+) -> int:
+    """Check all arguments of a sharded `audit`, and mark its folder with its settings, before the first shard runs.
+
+    Args:
+        model, data, threat, attacks, shards, out, resume, group, device: as of `audit`.
+        **options: as of `audit`.
+
+    Returns:
+        The batch size, which all shards must have.
+
+    Raises:
+        ClasswiseError: as `audit`.
+    """
+    check_options(audit, options, AuditOptions)
+    suite = parse_attacks(attacks, norm_of(threat))
+    check_shards(None, shards, out, settle=options.get("settle"))
+    folder = _checked_folder(out)
+    if folder is not None and resume:
+        options = with_saved_batch_size(options, folder)
+    with chosen_arithmetic(options):
+        ready = prepare(model, data, suite, threat, group=group, device=device, **options)
+    execution = Execution(ready, folder, ProcessGroup(), NullProgress(), TimeLimit(None), shards=shards)
+    with execution.claimed(resume=resume):
+        return ready.plan.batch_size
 
 
 def _refuse_seed_runs(model: Model) -> None:

@@ -19,11 +19,13 @@ from classwise.attacks.engine import SMALLEST_BATCH
 from classwise.auditing import outcome_files
 from classwise.auditing.artifacts import Artifacts
 from classwise.auditing.audit_folder import ABOUT, read_about, write_trace
-from classwise.auditing.folders import claim, settings_of
+from classwise.auditing.folders import claim
 from classwise.auditing.guard_report import GuardReport
 from classwise.auditing.guards import SAMPLE, Evidence, GuardRun, InputScale, Probe, run_guards
 from classwise.auditing.inputs import network_of
+from classwise.auditing.merging import SHARDS, Merged, merge
 from classwise.auditing.outcomes import Outcomes
+from classwise.auditing.partition import Shard
 from classwise.auditing.plan import AuditOptions
 from classwise.auditing.preparation import Prepared
 from classwise.auditing.result import Audit, AuditWarning, write_about
@@ -79,6 +81,8 @@ class Execution:
         processes: the processes that share the images.
         progress: receives the progress of this process.
         limit: the time that the audit may take.
+        shard: the shard that is attacked; None: all images.
+        shards: number of the shards of which the audit is merged; None: it is not.
     """
 
     ready: Prepared
@@ -86,6 +90,8 @@ class Execution:
     processes: ProcessGroup
     progress: Progress
     limit: TimeLimit
+    shard: Shard | None = None
+    shards: int | None = None
 
     @property
     def name(self) -> str:
@@ -102,30 +108,36 @@ class Execution:
 
         Raises:
             ClasswiseError: if the folder cannot be claimed, or the processes have different settings or images.
+            IncompleteError: if it is merged of shards that are not finished.
         """
         if self.ready.note:
             self.progress.log(self.ready.note)
-        settings = settings_of(self.ready.plan, self.ready.meta)
+        settings = self.ready.settings
         _check_same_settings(self.processes.all_gather(settings))
-        with self._claimed(settings, resume=resume):
-            runner = self._attack()
+        with self.claimed(resume=resume):
+            merged = self._merged()
+            runner = self._attack(merged.notes)
             writer = self._gathered(runner.writer)
-            fingerprint = self._stream_fingerprint()
+            fingerprint = self._stream_fingerprint(merged.data_hash)
             result: Audit | None = None
             if self.processes.is_main:
                 outcomes = self._outcomes(writer, runner.images, fingerprint)
-                evidence = self._evidence(runner, outcomes, training_attack)
-                result = self._result(runner, evidence, writer.artifacts, group)
+                evidence = self._evidence(runner, outcomes, training_attack, overwrites=merged.overwrites)
+                result = self._result(runner, evidence, writer.artifacts, group, merged.environment)
                 if self.folder is not None:
                     write_trace(self.folder, result.trace)
-                    write_about(self.folder, result, settings=settings)
+                    write_about(self.folder, result, settings=settings, **self._of_shards(runner))
             shared: Audit = self.processes.broadcast(result)
             return shared
 
     @contextlib.contextmanager
-    def _claimed(self, settings: Mapping[str, Any], *, resume: bool) -> Iterator[None]:
-        """Own the audit's folder, from the first process."""
-        folder = self.folder
+    def claimed(self, *, resume: bool) -> Iterator[None]:
+        """Own the audit's folder, from the first process.
+
+        Raises:
+            ClasswiseError: if it contains something else, or this audit although ``resume`` is false.
+        """
+        folder, settings = self.folder, self.ready.settings
         if folder is None or not self.processes.is_main:
             yield
             return
@@ -139,15 +151,41 @@ class Execution:
                 settings,
                 resume=resume,
                 read=lambda: read_about(folder).get("settings", {}),
-                write=lambda: write_about(folder, empty, settings=settings),
+                write=lambda: write_about(folder, empty, settings=settings, **self._of_shards()),
+                beside=[SHARDS] if self.shards else [],
             )
             yield
 
-    def _attack(self) -> Runner:
-        """Run the clean pass and every attack on the images of this process."""
+    def _of_shards(self, runner: Runner | None = None) -> dict[str, Any]:
+        """The entries of ``audit.json`` on the shard that was attacked, or on the shards that were merged."""
+        if self.shard is None or runner is None:
+            return {} if self.shards is None else {SHARDS: self.shards}
+        about = {"finished": runner.images is not None, "images": runner.images, "overwrites": runner.overwrites}
+        return {"shard": {**about, "attacks": self.ready.meta.applicable}}
+
+    def _merged(self) -> Merged:
+        """Merge the shards, from the first process, unless the audit is complete.
+
+        Raises:
+            IncompleteError: if shards are not finished.
+            ClasswiseError: if they do not belong to this audit, or the folder contains an audit without shards.
+        """
+        folder = self.folder
+        if self.shards is None or folder is None or not self.processes.is_main:
+            return Merged()
+        about = read_about(folder)
+        if about.get("complete"):
+            return Merged()
+        if SHARDS not in about:
+            raise ClasswiseError(f"{folder} contains an audit without shards; omit --shards to continue it")
+        return merge(folder, self.shards, self.ready.meta, self.ready.settings)
+
+    def _attack(self, notes: Sequence[str]) -> Runner:
+        """Run the clean pass and every attack on the images of this process; ``notes`` are those of other runs."""
         ready, processes = self.ready, self.processes
         processes.barrier()
-        writer = OutcomeWriter(self.folder, ready.meta, processes.rank, processes.world_size)
+        meta = dataclasses.replace(ready.meta, notes=tuple(dict.fromkeys((*ready.meta.notes, *notes))))
+        writer = OutcomeWriter(self.folder, meta, processes.rank, processes.world_size)
         processes.barrier()  # no process writes before all have read which file numbers are used
         if ready.meta.not_applicable:
             names = ", ".join(ready.meta.not_applicable)
@@ -189,11 +227,11 @@ class Execution:
         writer.merge(others[1:])
         return writer
 
-    def _stream_fingerprint(self) -> str:
+    def _stream_fingerprint(self, expected: str = "") -> str:
         """Hash of the images of a stream, which is known once they were read; empty for images in memory.
 
         Raises:
-            ClasswiseError: if the processes have read different images.
+            ClasswiseError: if the processes have read different images, or others than the shards.
         """
         source = self.ready.source
         if not isinstance(source, Stream):
@@ -201,20 +239,25 @@ class Execution:
         fingerprints = self.processes.all_gather(source.fingerprint())
         if len({each for each in fingerprints if each}) > 1:
             raise ClasswiseError("the processes have read different images; all need the same stream in the same order")
+        if expected and fingerprints[0] not in ("", expected):
+            raise ClasswiseError("the shards have read different images; all need the same stream in the same order")
         return str(fingerprints[0])
 
     def _outcomes(self, writer: OutcomeWriter, images: int | None, fingerprint: str) -> Outcomes:
         """The outcomes of all processes; ``images`` and ``fingerprint`` complete the metadata of a stream."""
         outcomes = writer.outcomes()
         if isinstance(self.ready.source, Stream):
-            images = outcomes.meta.images if images is None else images
+            # A shard attacks some of the images that it reads.
+            images = outcomes.meta.images if images is None else int(self.ready.source.class_counts().sum())
             meta = dataclasses.replace(outcomes.meta, data_hash=fingerprint, images=images)
             outcomes = Outcomes(outcomes.frame, meta)
-        for label, count in outcomes.missing.items():
+        for label, count in outcomes.missing.items() if self.shard is None else ():
             self.progress.log(f"{label}: {count} images are not judged, the time limit was reached")
         return outcomes
 
-    def _evidence(self, runner: Runner, outcomes: Outcomes, training_attack: Attack | None) -> Evidence:
+    def _evidence(
+        self, runner: Runner, outcomes: Outcomes, training_attack: Attack | None, *, overwrites: bool
+    ) -> Evidence:
         """The evidence for the guards."""
         ready = self.ready
         return Evidence(
@@ -223,18 +266,26 @@ class Execution:
             was_training=ready.was_training,
             untrained=ready.untrained,
             no_gradient=ready.no_gradient,
-            overwrites=runner.engine.passes.overwrites,
+            overwrites=overwrites or runner.overwrites,
             training_attack=training_attack,
             probe=_probe(runner, ready),
         )
 
-    def _result(self, runner: Runner, evidence: Evidence, artifacts: Artifacts, group: str | None) -> Audit:
+    def _result(
+        self,
+        runner: Runner,
+        evidence: Evidence,
+        artifacts: Artifacts,
+        group: str | None,
+        environment_of_shards: Mapping[str, Any],
+    ) -> Audit:
         """Run the guards and build the result."""
         facts: dict[str, Any] = {
             "network": network_of(self.ready.model),
             "seconds": round(self.limit.elapsed, 3),
             "max_time": self.limit.max_time,
         }
+        facts |= {} if self.shards is None else {SHARDS: self.shards, **environment_of_shards}
         if self.processes.world_size > 1:
             facts["processes"] = self.processes.world_size
         if runner.unfused:
@@ -265,10 +316,12 @@ class Execution:
 
 
 def with_saved_batch_size(options: AuditOptions, folder: Path) -> AuditOptions:
-    """The options with the batch size of the audit in a folder, unless they have one or there is none."""
-    if options.get("batch_size") is not None or not (folder / ABOUT).is_file():
+    """The options with the batch size of the audit in a folder, or of its shards, unless they have one."""
+    if options.get("batch_size") is not None:
         return options
-    saved = read_about(folder).get("settings", {}).get("batch_size")
+    abouts = (path / ABOUT for path in (folder, *sorted((folder / SHARDS).glob("*-of-*"))))
+    first = next((path.parent for path in abouts if path.is_file()), None)
+    saved = None if first is None else read_about(first).get("settings", {}).get("batch_size")
     return {**options, "batch_size": saved} if isinstance(saved, int) and saved >= SMALLEST_BATCH else options
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import textwrap
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +48,7 @@ def claim(
     resume: bool,
     read: Callable[[], Mapping[str, Any]],
     write: Callable[[], None],
+    beside: Sequence[str] = (),
 ) -> bool:
     """Claim a folder for an evaluation, or check that it already contains this evaluation.
 
@@ -59,6 +60,7 @@ def claim(
         resume: whether the folder may already contain this evaluation.
         read: reads the settings from the marker file.
         write: writes the marker file.
+        beside: names of subfolders that a new folder may contain.
 
     Returns:
         Whether the folder already contains this evaluation.
@@ -69,20 +71,25 @@ def claim(
     """
     remove_stale_temporaries(folder)
     if not (folder / marker).is_file():
-        if not is_unused(folder):
+        if not is_unused(folder, beside=beside):
             raise ClasswiseError(f"{folder} is not empty and contains no {kind}; give a new folder")
         write()
         return False
-    before = read()
-    for key, value in settings.items():
-        if before.get(key) != value:
-            differs = _difference(key, before.get(key), value)
-            advice = "give another --out, or --resume with the same settings"
-            article = "an" if kind[0] in "aeiou" else "a"
-            raise ClasswiseError(f"{folder} contains {article} {kind} with other settings: {differs}; {advice}")
+    if differs := difference(read(), settings):
+        advice = "give another --out, or --resume with the same settings"
+        article = "an" if kind[0] in "aeiou" else "a"
+        raise ClasswiseError(f"{folder} contains {article} {kind} with other settings: {differs}; {advice}")
     if not resume:
         raise ClasswiseError(f"{folder} already contains this {kind}; give another --out, or continue it with --resume")
     return True
+
+
+def difference(before: Mapping[str, Any], settings: Mapping[str, Any]) -> str:
+    """The first of these settings that was another one before, in words; empty if none was."""
+    for key, value in settings.items():
+        if before.get(key) != value:
+            return _difference(key, before.get(key), value)
+    return ""
 
 
 def _difference(key: str, was: Any, now: Any) -> str:

@@ -93,7 +93,11 @@ def write(path: Path, frame: pd.DataFrame, meta: Meta) -> None:
     Raises:
         ClasswiseError: if the disk is full or the folder cannot be written.
     """
-    table = pa.Table.from_pandas(typed(frame, meta), preserve_index=False)
+    write_table(path, pa.Table.from_pandas(typed(frame, meta), preserve_index=False), meta)
+
+
+def write_table(path: Path, table: pa.Table, meta: Meta) -> None:
+    """As `write`, of a table with the columns and types of a file."""
     table = table.replace_schema_metadata({**(table.schema.metadata or {}), _META: meta.to_json().encode()})
     with replacing(path, checksum=True) as temporary:
         pq.write_table(table, temporary, compression="zstd", write_page_checksum=True)
@@ -105,6 +109,12 @@ def read(path: Path) -> tuple[pd.DataFrame, Meta]:
     Raises:
         ClasswiseError: if it is damaged, was not written by classwise, or has another schema version.
     """
+    table, meta = read_table(path)
+    return typed(table.to_pandas(), meta), meta
+
+
+def read_table(path: Path) -> tuple[pa.Table, Meta]:
+    """As `read`, without conversion to pandas."""
     in_audit = path.match("outcomes/part-*.parquet")  # resuming the audit recomputes its rows
     advice = "remove it and resume the audit" if in_audit else ""
     verify(path, advice)
@@ -116,8 +126,29 @@ def read(path: Path) -> tuple[pd.DataFrame, Meta]:
     except (pa.ArrowException, OSError) as error:
         advice = advice or "give the folder of an audit, a run with one audit, or a file of outcomes"
         raise ClasswiseError(f"{path} is not a valid Parquet file; {advice}") from error
-    meta = Meta.from_json((table.schema.metadata or {}).get(_META, b""), str(path))
-    return typed(table.to_pandas(), meta), meta
+    return table, Meta.from_json((table.schema.metadata or {}).get(_META, b""), str(path))
+
+
+def read_meta(path: Path) -> Meta:
+    """Read the metadata of a file only.
+
+    Raises:
+        ClasswiseError: if it was not written by classwise, or has another schema version.
+    """
+    try:
+        stored = pq.read_schema(path).metadata or {}
+    except (pa.ArrowException, OSError) as error:
+        raise ClasswiseError(f"{path} is not a valid Parquet file") from error
+    return Meta.from_json(stored.get(_META, b""), str(path))
+
+
+def count_rows(path: Path) -> dict[str, int]:
+    """Number of rows of each attack in a file; 0 rows if it cannot be read, which `read_table` reports."""
+    try:
+        counts = pq.read_table(path, columns=["attack"])["attack"].value_counts()
+    except (pa.ArrowException, OSError):
+        return {}
+    return {str(each["values"]): int(each["counts"]) for each in counts.to_pylist()}
 
 
 def read_all(path: Path) -> tuple[pd.DataFrame, Meta]:

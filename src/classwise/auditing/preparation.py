@@ -6,7 +6,7 @@ import dataclasses
 import hashlib
 import itertools
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Unpack
 
 import torch
@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from classwise.attacks.engine import SMALLEST_BATCH
 from classwise.auditing.applicable import split_suite
 from classwise.auditing.batch_sizes import SMALL_PIXELS, Fit, fitting_batch
+from classwise.auditing.folders import settings_of
 from classwise.auditing.inputs import (
     Group,
     Model,
@@ -31,6 +32,7 @@ from classwise.auditing.inputs import (
 )
 from classwise.auditing.meta import Meta
 from classwise.auditing.outcomes import CLEAN
+from classwise.auditing.partition import Shard
 from classwise.auditing.plan import AuditOptions, Plan
 from classwise.auditing.suite import Suite
 from classwise.core.errors import ClasswiseError
@@ -55,6 +57,7 @@ class Prepared:
         untrained: whether the weights are the initial ones of a network of the zoo.
         no_gradient: why the model has no gradient with respect to its input; empty if it has one.
         note: notes on the batch size and the classes for the user; may be empty.
+        settings: every setting that decides rows, as JSON values (`classwise.auditing.folders.settings_of`).
     """
 
     model: nn.Module
@@ -66,6 +69,7 @@ class Prepared:
     untrained: bool
     no_gradient: str = ""
     note: str = ""
+    settings: dict[str, Any] = field(default_factory=dict)
 
 
 def prepare(
@@ -76,6 +80,7 @@ def prepare(
     *,
     group: Group | None = None,
     device: str | torch.device | None = None,
+    shard: Shard | None = None,
     **options: Unpack[AuditOptions],
 ) -> Prepared:
     """Read the data and the model, check that they fit each other, and build the plan.
@@ -87,6 +92,8 @@ def prepare(
         threat: the ball; None: the usual one of the data.
         group: a grouping to add to the data.
         device: where to run; None: where the model is.
+        shard: the shard of the images to attack, without trace and guards; the metadata are those of all images.
+            None: all images.
         **options: see `AuditOptions`.
 
     Raises:
@@ -109,17 +116,31 @@ def prepare(
         model=name_of(model),
         model_hash=model_hash,
     )
+    plan = dataclasses.replace(plan, suite=trial.applicable, batch_size=trial.fit.batch_size)
+    settings = settings_of(plan, meta)
+    pieces = (named(piece, trial.class_names) for piece in itertools.chain([first], pieces))
+    if shard is not None:
+        plan, pieces, settings = _plan_of(plan, shard, source), shard.pieces(pieces), settings | {"shard": str(shard)}
     return Prepared(
         model=trial.model,
-        plan=dataclasses.replace(plan, suite=trial.applicable, batch_size=trial.fit.batch_size),
+        plan=plan,
         meta=meta,
-        pieces=(named(piece, trial.class_names) for piece in itertools.chain([first], pieces)),
+        pieces=pieces,
         source=source,
         was_training=was_training,
         untrained=getattr(classifier, "fresh", None) == model_hash,
         no_gradient=trial.no_gradient,
         note=trial.note,
+        settings=settings,
     )
+
+
+def _plan_of(plan: Plan, shard: Shard, source: Images | Stream) -> Plan:
+    """The plan of a shard: the radii of its images, no trace and no guards, which follow the merge."""
+    epsilon, threat = plan.threat.epsilon, plan.threat
+    if isinstance(epsilon, Tensor) and isinstance(source, Images):
+        threat = threat.with_epsilon(epsilon.cpu()[shard.rows(source.y.cpu())])
+    return dataclasses.replace(plan, threat=threat, trace=(), guards="off")
 
 
 def _hash_of(classifier: nn.Module) -> str:

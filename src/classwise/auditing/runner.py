@@ -16,10 +16,11 @@ from torch import Tensor, nn
 
 from classwise.attacks.base import Attack
 from classwise.attacks.engine import SMALLEST_BATCH, Engine, Finished, Job
-from classwise.auditing.artifacts import EXAMPLES
+from classwise.auditing.artifacts import EXAMPLES, examples_per_class
 from classwise.auditing.batch_sizes import memory_of
 from classwise.auditing.outcome_rows import attacked_rows, carried_rows, clean_rows, skipped_rows
 from classwise.auditing.outcomes import CLEAN
+from classwise.auditing.partition import balanced_order, part_of
 from classwise.auditing.plan import Plan
 from classwise.auditing.trace import trace_rows
 from classwise.auditing.two_phase import ROWS, candidates, successes
@@ -34,10 +35,6 @@ from classwise.stats.counts import IntArray
 from classwise.stats.two_phase import UNKNOWN
 from classwise.stats.two_phase_plan import next_sample
 
-EXAMPLES_A_CLASS = 8
-"""Number of examples of each class that are saved for a report."""
-EXAMPLES_BYTES = 16 << 20
-"""Largest size of all examples."""
 IMAGES_SHARE = 0.25
 """Largest share of a GPU's memory that the images of a piece may take, in their stored type."""
 
@@ -104,6 +101,11 @@ class Runner:
         self._copied: tuple[Images, Images] | None = None  # a piece and its copy on the device
         self._examples: set[int] = set()
         self._examples_taken = pd.Series(dtype=np.int64)
+
+    @property
+    def overwrites(self) -> bool:
+        """Whether the model writes into its input."""
+        return self.engine.passes.overwrites
 
     @property
     def late(self) -> bool:
@@ -329,8 +331,7 @@ class Runner:
 
     def _choose_examples(self, piece: Images, order: Tensor) -> None:
         """Choose the examples: the first images of each class that are correctly classified without attack."""
-        size = 4 * math.prod(piece.shape) * max(len(self.plan.suite.attacks), 1)  # two images, two bytes a pixel
-        share = min(EXAMPLES_A_CLASS, EXAMPLES_BYTES // (size * piece.num_classes))
+        share = examples_per_class(piece.shape, piece.num_classes, len(self.plan.suite.attacks))
         share = -(-share // self.processes.world_size)
         clean = self.writer.rows(CLEAN, _own_index(piece, order))
         if clean.empty:  # the deadline passed before the first image
@@ -367,26 +368,3 @@ def _own_index(piece: Images, order: Tensor) -> IntArray:
     """Indices of this process's images in a piece; a resumed audit also has rows of other processes."""
     index: IntArray = piece.index.cpu().numpy()[np.sort(order.numpy())]
     return index
-
-
-def balanced_order(y: Tensor) -> Tensor:
-    """Order of the rows in which classes alternate, so that a stopped audit has similar numbers of each class."""
-    by_class = torch.argsort(y, stable=True)
-    counts = torch.bincount(y)
-    rank = torch.empty_like(by_class)
-    rank[by_class] = torch.arange(len(y)) - (counts.cumsum(0) - counts)[y[by_class]]
-    return torch.argsort(rank, stable=True)
-
-
-def part_of(order: Tensor, y: Tensor, processes: ProcessGroup) -> Tensor:
-    """This process's share of an order; the shares of each class differ by at most one row.
-
-    The share depends on the labels ``y`` only, and the outcome of a row does not depend on the process.
-    """
-    if processes.world_size == 1:
-        return order
-    place, label = torch.empty_like(order), y[order]
-    by_class = torch.argsort(label, stable=True)
-    counts = torch.bincount(label)
-    place[by_class] = torch.arange(len(order)) - (counts.cumsum(0) - counts)[label[by_class]]
-    return order[(place + label) % processes.world_size == processes.rank]

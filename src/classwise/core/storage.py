@@ -171,18 +171,21 @@ def write_text(path: str | os.PathLike[str], text: str, *, checksum: bool = Fals
 # Temporary files
 
 
-def is_unused(folder: Path, early: Sequence[str] = ()) -> bool:
+def is_unused(folder: Path, early: Sequence[str] = (), *, beside: Sequence[str] = ()) -> bool:
     """Whether a folder is missing, empty, or contains only files of a process that was killed at its start.
 
     Args:
         folder: the folder.
         early: names of files written before the file that marks the folder as used; ignored if they have a checksum.
+        beside: names of subfolders that are ignored.
     """
     if not folder.is_dir():
         return not folder.exists()
     listed = _digests(folder)
     return all(
-        _TEMPORARY.fullmatch(entry.name) or entry.name == CHECKSUMS or (entry.name in early and entry.name in listed)
+        _TEMPORARY.fullmatch(entry.name)
+        or entry.name in (CHECKSUMS, *beside)
+        or (entry.name in early and entry.name in listed)
         for entry in ownership.contents(folder)
     )
 

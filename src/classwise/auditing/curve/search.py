@@ -18,7 +18,7 @@ from classwise.auditing.applicable import require_applicable
 from classwise.auditing.curve.bisection import Bisection
 from classwise.auditing.curve.folder import SEARCH, SavedBrackets, claimed
 from classwise.auditing.curve.result import Curve
-from classwise.auditing.folders import check_place, settings_of
+from classwise.auditing.folders import check_place
 from classwise.auditing.inputs import Model, usual_radius
 from classwise.auditing.meta import Meta
 from classwise.auditing.plan import AttackOptions, check_options, chosen_arithmetic
@@ -98,7 +98,7 @@ def robustness_curve(
         suite = parse_attacks(attacks, norm)
         ready = prepare(model, source, suite, ball, device=device, early_stop=True, cascade=True, **options)
         _report_limits(ready, suite, listener)
-        chosen = settings_of(ready.plan, ready.meta) | {"rounds": rounds}
+        chosen = ready.settings | {"rounds": rounds}
         loaded = claimed(folder, chosen, stack, resume=resume) if folder is not None and processes.is_main else None
         finished: Curve | None = processes.broadcast(loaded)
         if finished is not None:

@@ -12,7 +12,7 @@ import pandas as pd
 import torch
 
 from classwise.auditing.applicable import require_applicable
-from classwise.auditing.folders import check_place, settings_of
+from classwise.auditing.folders import check_place
 from classwise.auditing.inputs import Model
 from classwise.auditing.meta import Meta
 from classwise.auditing.plan import AttackOptions, check_options, chosen_arithmetic
@@ -104,7 +104,7 @@ def find_worst_class(
         stack.enter_context(chosen_arithmetic(options))
         ready = prepare(model, data, suite, threat, device=device, early_stop=True, cascade=True, **options)
         require_applicable(ready.plan.suite, suite, ready.no_gradient)
-        identity = settings_of(ready.plan, ready.meta) | chosen
+        identity = ready.settings | chosen
         saved = SavedSearch(None) if out is None else claimed(Path(out), identity, stack, resume=resume)
         search = Rounds(ready, stack.enter_context(listening(progress)), saved)
         race, counts, rounds = _run(search, chosen, deadline)

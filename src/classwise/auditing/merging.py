@@ -1,0 +1,239 @@
+"""The merge of the shards of an audit: their files are concatenated block by block into those of one audit.
+
+A block has the rows of one attack and their saved tensors. Memory holds one block, and of the clean pass three numbers
+for each image. A merge that was interrupted is repeated.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+
+from classwise.auditing import artifacts, outcome_files
+from classwise.auditing.artifacts import EXAMPLES, Array, examples_per_class
+from classwise.auditing.audit_folder import ABOUT, read_about
+from classwise.auditing.folders import difference
+from classwise.auditing.meta import CLEAN, Meta
+from classwise.auditing.partition import Shard
+from classwise.core.errors import ClasswiseError, IncompleteError
+from classwise.stats.counts import BoolArray, IntArray
+
+SHARDS = "shards"
+"""The folder of the shards in the folder of the audit or curve that they are merged into."""
+BLOCK_ROWS = 1 << 16
+"""Rows of a merged file."""
+BLOCK_BYTES = 64 << 20
+"""A merged file has at most this many bytes of tensors, and those of one file of a shard."""
+_NAMED = 10
+"""Number of missing shards that a message names."""
+
+FUSION_FACTS = ("not_fused", "without_graphs")
+"""Entries of an audit's environment on how gradients were computed."""
+
+Tensors = Mapping[str, tuple[Array, Array]]
+"""Tensors by kind: image indices (N,) and rows (N, ...)."""
+
+
+@dataclass(frozen=True)
+class Merged:
+    """What the shards of an audit have in common, beside their rows.
+
+    Attributes:
+        notes: the notes of all shards (`classwise.auditing.meta.Meta.notes`).
+        data_hash: hash of the images, which each shard has read; empty if unknown.
+        overwrites: whether the model writes into its input.
+        environment: facts on the computation of gradients, as of an audit.
+    """
+
+    notes: tuple[str, ...] = ()
+    data_hash: str = ""
+    overwrites: bool = False
+    environment: Mapping[str, Any] = field(default_factory=dict)
+
+
+def shard_folder(folder: Path, shard: Shard) -> Path:
+    """The folder of a shard of the audit or curve in ``folder``."""
+    return folder / SHARDS / shard.name
+
+
+def is_finished(folder: Path) -> bool:
+    """Whether a folder contains a shard of an audit with a row for each of its images and each attack."""
+    return (folder / ABOUT).is_file() and _has_all_rows(read_about(folder), _rows(folder))
+
+
+def require_finished(folder: Path, finished: Mapping[Shard, bool]) -> None:
+    """Check that all shards are finished.
+
+    Raises:
+        IncompleteError: naming those that are not.
+    """
+    missing = [str(shard.number) for shard, is_complete in finished.items() if not is_complete]
+    if missing:
+        named = ", ".join(missing[:_NAMED]) + (", ..." if len(missing) > _NAMED else "")
+        raise IncompleteError(
+            f"{folder}: {len(missing)} of {len(finished)} shards are not finished: {named}; run them with --shard, or "
+            "repeat the command with --on and --resume"
+        )
+
+
+def check_shard(folder: Path, before: Mapping[str, Any], settings: Mapping[str, Any]) -> None:
+    """Check that a folder contains a shard of this audit or curve.
+
+    Args:
+        folder: the folder of the shard.
+        before: its settings.
+        settings: those of the audit or curve.
+
+    Raises:
+        ClasswiseError: naming the first setting that differs.
+    """
+    if differs := difference(before, settings):
+        raise ClasswiseError(f"{folder} is a shard with other settings: {differs}; remove it, or give another --out")
+
+
+def merge(folder: Path, count: int, meta: Meta, settings: Mapping[str, Any]) -> Merged:
+    """Merge the shards of an audit into its folder.
+
+    The merged files have the rows and tensors of the audit without shards.
+
+    Args:
+        folder: the folder of the audit, which this process owns; files of an interrupted merge are removed.
+        count: number of shards.
+        meta: the metadata of the audit.
+        settings: its settings, which those of the shards must equal.
+
+    Raises:
+        ClasswiseError: if a shard has other settings or images, or is damaged.
+        IncompleteError: if shards are not finished.
+    """
+    shards = Shard.all(count)
+    places = {shard: shard_folder(folder, shard) for shard in shards}
+    abouts = {shard: read_about(place) for shard, place in places.items() if (place / ABOUT).is_file()}
+    for shard, about in abouts.items():
+        check_shard(places[shard], about.get("settings", {}), settings)
+    rows = {shard: _rows(places[shard]) for shard in abouts}
+    finished = {shard: shard in abouts and _has_all_rows(abouts[shard], rows[shard]) for shard in shards}
+    require_finished(folder, finished)
+    merged = _in_common(folder, abouts.values(), itertools.chain(*rows.values()))
+    _remove_files(folder)
+    meta = dataclasses.replace(meta, notes=tuple(dict.fromkeys((*meta.notes, *merged.notes))))
+    number, examples = itertools.count(), _Examples(meta)
+    for label in meta.applicable:
+        paths = [path for files in rows.values() for path, counts in files.items() if label in counts]
+        for table, tensors in _blocks(paths, examples):
+            if label == CLEAN:
+                examples.add(table)
+            name = next(number)
+            for kind, (index, values) in tensors.items():
+                artifacts.write(folder, kind, label, name, index, values)
+            outcome_files.write_table(folder / "outcomes" / outcome_files.name(name), table, meta)
+    return merged
+
+
+class _Examples:
+    """The images whose examples an audit saves: the first of each class that are classified correctly.
+
+    Each shard has saved those of its own images, so the audit's are among them.
+    """
+
+    def __init__(self, meta: Meta) -> None:
+        self.meta = meta
+        self._correct: list[pd.DataFrame] = []
+
+    def add(self, clean: pa.Table) -> None:
+        """Add rows of the clean pass."""
+        rows = clean.select(["index", "label", "correct"]).to_pandas()
+        self._correct.append(rows.loc[rows["correct"], ["index", "label"]])
+
+    @cached_property
+    def _place(self) -> pd.Series[int]:
+        """Position of each correct image among those of its class, by image index."""
+        rows = pd.concat(self._correct).sort_values("index")
+        return pd.Series(rows.groupby("label").cumcount().to_numpy(), rows["index"].to_numpy())
+
+    def among(self, index: IntArray, shape: Sequence[int]) -> BoolArray:
+        """Whether each image is one of them, (N,); ``shape`` is that of one image."""
+        share = examples_per_class(shape, self.meta.num_classes, len(self.meta.applicable) - 1)
+        chosen: BoolArray = (self._place.reindex(index) < share).to_numpy()
+        return chosen
+
+
+def _blocks(paths: Iterable[Path], examples: _Examples) -> Iterator[tuple[pa.Table, Tensors]]:
+    """The rows and tensors of files in larger blocks."""
+    tables: list[pa.Table] = []
+    tensors: dict[str, list[tuple[Array, Array]]] = {}
+    for path in paths:
+        tables.append(outcome_files.read_table(path)[0])
+        for kind, (index, rows) in artifacts.of_file(path.parent.parent, path.stem).items():
+            if kind == EXAMPLES:
+                chosen = examples.among(index, rows.shape[2:])
+                index, rows = index[chosen], rows[chosen]
+            tensors.setdefault(kind, []).append((index, rows))
+        size = sum(rows.nbytes for blocks in tensors.values() for _, rows in blocks)
+        if size >= BLOCK_BYTES or sum(len(table) for table in tables) >= BLOCK_ROWS:
+            yield _joined(tables, tensors)
+            tables, tensors = [], {}
+    if tables:
+        yield _joined(tables, tensors)
+
+
+def _joined(tables: Sequence[pa.Table], tensors: Mapping[str, Sequence[tuple[Array, Array]]]) -> tuple[pa.Table, Tensors]:
+    schema = tables[0].schema
+    joined = {
+        kind: (np.concatenate([index for index, _ in blocks]), np.concatenate([rows for _, rows in blocks]))
+        for kind, blocks in tensors.items()
+    }
+    return pa.concat_tables([table.cast(schema) for table in tables]), {
+        kind: block for kind, block in joined.items() if len(block[0])
+    }
+
+
+def _rows(folder: Path) -> dict[Path, dict[str, int]]:
+    """Number of rows of each attack in each file of a shard."""
+    return {path: outcome_files.count_rows(path) for path in outcome_files.listed(folder / "outcomes")}
+
+
+def _has_all_rows(about: Mapping[str, Any], rows: Mapping[Path, Mapping[str, int]]) -> bool:
+    """Whether a shard has judged all its images, and none of its files was removed since."""
+    facts = about.get("shard") or {}
+    totals = dict.fromkeys(facts.get("attacks", ()), 0)
+    for counts in rows.values():
+        for label, count in counts.items():
+            totals[label] = totals.get(label, 0) + count
+    return bool(facts.get("finished")) and set(totals.values()) == {facts["images"]}
+
+
+def _in_common(folder: Path, abouts: Iterable[Mapping[str, Any]], paths: Iterable[Path]) -> Merged:
+    """What the shards have recorded beside their rows.
+
+    Raises:
+        ClasswiseError: if they have read different images.
+    """
+    hashes, facts, seconds = set[str](), dict[str, Any](), 0.0
+    overwrites = False
+    for about in abouts:
+        hashes.add(about["data_hash"])
+        overwrites |= about["shard"]["overwrites"]
+        environment = about["environment"]
+        seconds += environment["seconds"]
+        facts |= {key: environment[key] for key in FUSION_FACTS if key in environment}
+    if len(hashes) > 1:
+        raise ClasswiseError(f"{folder}: the shards have read different images; all need the same data in the same order")
+    notes = dict.fromkeys(note for path in paths for note in outcome_files.read_meta(path).notes)
+    return Merged(tuple(notes), hashes.pop(), overwrites, facts | {"shard_seconds": round(seconds, 3)})
+
+
+def _remove_files(folder: Path) -> None:
+    """Remove the files of an interrupted merge."""
+    for path in outcome_files.listed(folder / "outcomes"):
+        path.unlink()
+    artifacts.remove_orphans(folder)

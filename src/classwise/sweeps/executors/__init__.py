@@ -17,5 +17,6 @@ EXECUTORS: Registry[Executor] = Registry(
     {
         "local": "classwise.sweeps.executors.local:Local",
     },
+    base="classwise.sweeps.executors.base:Executor",
 )
 """Executors by the names that ``--on`` accepts."""

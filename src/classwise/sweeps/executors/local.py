@@ -18,6 +18,7 @@ from classwise.sweeps.executors.base import Executor, Finished
 _POLL_SECONDS = 0.05
 _GRACE_SECONDS = 30.0
 """How long a stopped task may take to save its work before it is killed."""
+_VISIBLE = "CUDA_VISIBLE_DEVICES"
 
 
 @dataclass(frozen=True)
@@ -26,9 +27,10 @@ class Local(Executor):
 
     Args:
         workers: number of tasks that run at once.
+        gpus: GPUs of each task, selected by ``CUDA_VISIBLE_DEVICES`` from those that this process sees.
 
     Raises:
-        ClasswiseError: if ``workers`` is not positive.
+        ClasswiseError: if ``workers`` is not positive, or this process sees too few GPUs.
 
     Example:
         >>> import tempfile
@@ -43,30 +45,46 @@ class Local(Executor):
     """
 
     workers: int = 1
+    gpus: int = 0
 
     def __post_init__(self) -> None:
         if self.workers < 1:
             raise ClasswiseError(f"workers {self.workers} must be at least 1")
+        if self.gpus < 0:
+            raise ClasswiseError(f"gpus {self.gpus} must be at least 0")
+        visible, needed = os.environ.get(_VISIBLE), self.workers * self.gpus
+        if visible is not None and needed > len(_listed(visible)):
+            raise ClasswiseError(
+                f"{self.workers} workers with {self.gpus} GPUs each need {needed}, and {_VISIBLE}={visible} has fewer"
+            )
 
     def run(self, folders: Sequence[Path]) -> Iterator[Finished]:
         """Run tasks; see `Executor.run`. A task that is stopped gets SIGTERM and then half a minute to save."""
         waiting, running = list(folders), dict[Path, subprocess.Popen[bytes]]()
+        free, slots = list(range(self.workers)), dict[Path, int]()
         try:
             while waiting or running:
-                while waiting and len(running) < self.workers:
+                while waiting and free:
                     folder = waiting.pop(0)
-                    running[folder] = self._start(folder)
+                    slots[folder] = free.pop(0)
+                    running[folder] = self._start(folder, slots[folder])
                 ended = [folder for folder, process in running.items() if process.poll() is not None]
                 for folder in ended:
+                    free.append(slots.pop(folder))
                     yield Finished(folder, running.pop(folder).returncode)
                 if not ended:
                     time.sleep(_POLL_SECONDS)
         finally:
             _stop(running.values())
 
-    def _start(self, folder: Path) -> subprocess.Popen[bytes]:
+    def _start(self, folder: Path, slot: int) -> subprocess.Popen[bytes]:
         threads = max((os.cpu_count() or 1) // self.workers, 1)
         environment = os.environ | {name: str(threads) for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS")}
+        if self.gpus:
+            first, end = slot * self.gpus, (slot + 1) * self.gpus
+            visible = os.environ.get(_VISIBLE)
+            devices = list(map(str, range(end))) if visible is None else _listed(visible)
+            environment[_VISIBLE] = ",".join(devices[first:end])
         # A session of its own, so that a signal reaches the processes that the task starts.
         return subprocess.Popen(  # noqa: S603
             [sys.executable, "-m", "classwise.sweeps", str(folder)],
@@ -75,6 +93,10 @@ class Local(Executor):
             env=environment,
             start_new_session=True,
         )
+
+
+def _listed(visible: str) -> list[str]:
+    return [device.strip() for device in visible.split(",") if device.strip()]
 
 
 def _stop(processes: Iterable[subprocess.Popen[bytes]]) -> None:

@@ -1,0 +1,58 @@
+"""`executor_of`: the executor that the options of a command select."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import fields
+from typing import TYPE_CHECKING, Any
+
+from classwise.core.errors import ClasswiseError
+from classwise.sweeps.executors import EXECUTORS
+
+if TYPE_CHECKING:
+    from classwise.sweeps.executors.base import Executor
+
+OPTIONS = {
+    "workers": "--workers",
+    "gpus": "--gpus-per-cell",
+    "address": "--ray-address",
+    "settings": "--slurm",
+}
+"""The options of the command line, by the fields of executors."""
+
+
+def executor_of(
+    on: str = "local",
+    workers: int | None = None,
+    gpus: int = 0,
+    ray_address: str | None = None,
+    slurm: Mapping[str, str] | None = None,
+) -> Executor:
+    """Build the executor of these options.
+
+    Args:
+        on: a name in `classwise.sweeps.executors.EXECUTORS`.
+        workers: number of tasks that run at once; None: the default of the executor.
+        gpus: GPUs of each task.
+        ray_address: address of a Ray cluster; None: the default of the executor.
+        slurm: settings of a Slurm queue, such as ``{"partition": "gpu"}``.
+
+    Raises:
+        ClasswiseError: for an unknown executor, an option that it does not take, or an invalid value.
+
+    Example:
+        >>> executor_of("local", workers=2)
+        Local(workers=2, gpus=0)
+    """
+    executor: Any = EXECUTORS.load(on)
+    values: dict[str, Any] = {"workers": workers, "gpus": gpus, "address": ray_address, "settings": slurm}
+    given = {name: value for name, value in values.items() if value}
+    if workers is not None:
+        given["workers"] = workers
+    known = {field.name for field in fields(executor)}
+    for name in given:
+        if name not in known:
+            accepted = " and ".join(option for field, option in OPTIONS.items() if field in known)
+            raise ClasswiseError(f"{OPTIONS[name]} does not apply to --on {on}, which takes {accepted}")
+    built: Executor = executor(**given)
+    return built

@@ -16,8 +16,8 @@ from torch.distributed import HashStore  # type: ignore[attr-defined]  # torch e
 from torch.nn import functional
 
 from classwise.auditing.audit import audit
-from classwise.auditing.result import Audit
 from classwise.auditing.partition import balanced_order, part_of
+from classwise.auditing.result import Audit
 from classwise.core import distributed as processes
 from classwise.core.distributed import (
     ProcessFailedError,

@@ -138,8 +138,16 @@ def claim_for_shards(
     """Check all arguments of a sharded `audit`, and mark its folder with its settings, before the first shard runs.
 
     Args:
-        model, data, threat, attacks, shards, out, resume, group, device: as of `audit`.
-        **options: as of `audit`.
+        model: as of `audit`, like all other arguments.
+        data: the images.
+        threat: the ball.
+        attacks: the attacks.
+        shards: number of shards.
+        out: folder of the audit.
+        resume: whether it may contain this audit already.
+        group: the grouping.
+        device: where to make a few passes of the model.
+        **options: see `AuditOptions`.
 
     Returns:
         The batch size, which all shards must have.

@@ -186,7 +186,9 @@ def _blocks(paths: Iterable[Path], examples: _Examples) -> Iterator[tuple[pa.Tab
         yield _joined(tables, tensors)
 
 
-def _joined(tables: Sequence[pa.Table], tensors: Mapping[str, Sequence[tuple[Array, Array]]]) -> tuple[pa.Table, Tensors]:
+def _joined(
+    tables: Sequence[pa.Table], tensors: Mapping[str, Sequence[tuple[Array, Array]]]
+) -> tuple[pa.Table, Tensors]:
     schema = tables[0].schema
     joined = {
         kind: (np.concatenate([index for index, _ in blocks]), np.concatenate([rows for _, rows in blocks]))
@@ -227,7 +229,9 @@ def _in_common(folder: Path, abouts: Iterable[Mapping[str, Any]], paths: Iterabl
         seconds += environment["seconds"]
         facts |= {key: environment[key] for key in FUSION_FACTS if key in environment}
     if len(hashes) > 1:
-        raise ClasswiseError(f"{folder}: the shards have read different images; all need the same data in the same order")
+        raise ClasswiseError(
+            f"{folder}: the shards have read different images; all need the same data in the same order"
+        )
     notes = dict.fromkeys(note for path in paths for note in outcome_files.read_meta(path).notes)
     return Merged(tuple(notes), hashes.pop(), overwrites, facts | {"shard_seconds": round(seconds, 3)})
 

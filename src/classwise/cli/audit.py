@@ -13,6 +13,7 @@ import typer
 
 from classwise.cli import console
 from classwise.cli.builds import BuildOptions
+from classwise.cli.cluster import ClusterOptions
 from classwise.cli.exit_status import ExitStatus
 from classwise.cli.inputs import AttackSelection, DataSource, ModelSource, threat_of
 from classwise.cli.options import (
@@ -23,7 +24,6 @@ from classwise.cli.options import (
     Page,
     Resume,
     Threat,
-    check_device,
     grouped,
     new_file,
     printing_beside,
@@ -31,6 +31,7 @@ from classwise.cli.options import (
     seconds,
 )
 from classwise.cli.seeds import audit_all_seeds, refuse_for_seeds
+from classwise.cli.sharding import ShardOptions, command, run_tasks
 from classwise.cli.tables import audit_facts, show_audit
 from classwise.cli.trackers import TrackerOptions
 from classwise.core.errors import ClasswiseError, IncompleteError
@@ -91,6 +92,8 @@ def audit(
     rows: RowOptions,
     build: BuildOptions,
     trackers: TrackerOptions,
+    sharding: ShardOptions,
+    cluster: ClusterOptions,
     *,
     threat: Threat = None,
     out: Annotated[
@@ -114,7 +117,9 @@ def audit(
         classwise audit runs/cfa --attack autoattack --settle 0.5       an estimate, for a fraction of the passes
         classwise audit runs/cfa-seeds --resume             every run of classwise train --seeds
         torchrun --nproc-per-node 4 -m classwise audit runs/cfa --device cuda
+        classwise audit runs/cfa --attack autoattack --shards 40 --on slurm --slurm partition=gpu --device cuda
     """  # noqa: D301  # \b keeps the lines of the example apart
+    from classwise.auditing.merging import is_finished
     from classwise.auditing.suite import norm_of, parse_attacks
     from classwise.core.distributed import launched, local_device
 
@@ -125,13 +130,14 @@ def audit(
     page = new_file(html, "--html")
     refuse_json(json, page)
     seeds = model.seed_runs()
+    of_whole = {**vars(trackers), "junit": build.junit, "sarif": build.sarif, "html": html, "estimate": estimate}
+    sharding.check(cluster, **of_whole, fail_if=build.fail_if)
     if seeds:
-        given = {**vars(trackers), "junit": build.junit, "sarif": build.sarif}
-        refuse_for_seeds(model, html=html, estimate=estimate, settle=rows.settle, **given)
+        refuse_for_seeds(model, **of_whole, settle=rows.settle, shards=sharding.shards, shard=sharding.shard)
     run = seeds[0] if seeds else model.run(needed=data.data is None)
     ball = threat_of(threat, run)
     with launched() as processes:
-        settings["device"] = check_device(local_device(attacks.device))
+        settings["device"] = sharding.device(cluster, local_device(attacks.device), attacks.batch_size)
         images = data.open(run, attacks.seed)
         _check_classes(thresholds, images, rows.group)
         if seeds:
@@ -143,9 +149,17 @@ def audit(
             if processes.is_main:
                 _estimate(network, images, ball, attacks.suite, settings, json)
             return
-        folder = _place(model, run, images, out)
+        folder = _place(model, run, images, out, sharding)
         settings |= limits | {"out": folder}
-        result = _run(network, images, ball, attacks.suite, settings)
+        if cluster.on is None:
+            result = _run(network, images, ball, attacks.suite, settings | sharding.arguments)
+        else:
+            words = command("audit", model, data, attacks.unsized, rows, threat=threat, guards=guards)
+            result = _run_shards(network, images, ball, attacks.suite, settings, words, sharding, cluster)
+        if sharding.shard is not None:
+            if processes.is_main:
+                sharding.conclude(folder, len(result.outcomes), finished=is_finished(folder), json=json)
+            return
         page = page or folder / "page.html"
         if processes.is_main:  # before a process exits, since torchrun then stops the others
             _write_page(result, page, run, thresholds)
@@ -186,11 +200,13 @@ def _settle(points: float | None) -> float | None:
     return None if points is None else points / 100
 
 
-def _place(model: ModelSource, run: Run | None, images: Images | Stream, out: Path | None) -> Path:
-    """The folder of an audit."""
+def _place(
+    model: ModelSource, run: Run | None, images: Images | Stream, out: Path | None, sharding: ShardOptions
+) -> Path:
+    """The folder of an audit, or of its shard."""
     checkpoint = Path(model.model).stem if run is not None and Path(model.model).is_file() else ""
     name = "-".join(filter(None, (images.name, images.split, checkpoint)))
-    return out or (run.audits / name if run else Path("audits") / f"{model.name}-{name}")
+    return out or sharding.place(run.audits / name if run else Path("audits") / f"{model.name}-{name}")
 
 
 def _run(
@@ -204,6 +220,28 @@ def _run(
 
     with console.resumable("continue with --resume"), console.progress() as listener:
         return run_audit(network, images, threat, attacks, progress=listener, **settings)
+
+
+def _run_shards(
+    network: nn.Module | str,
+    images: Images | Stream,
+    threat: Ball | None,
+    attacks: list[str] | None,
+    settings: dict[str, Any],
+    words: list[str],
+    sharding: ShardOptions,
+    cluster: ClusterOptions,
+) -> Audit:
+    """Run the shards of an audit and their merge as tasks, and load the merged audit."""
+    from classwise.auditing.audit import claim_for_shards
+    from classwise.auditing.merging import is_finished
+    from classwise.auditing.result import Audit
+
+    max_time = settings.pop("max_time")
+    batch_size = claim_for_shards(network, images, threat, attacks, **settings, **sharding.arguments)
+    of_shards = {} if max_time is None else {"--max-time": max_time / 60}
+    run_tasks([*words, f"--batch-size={batch_size}"], settings["out"], sharding, cluster, is_finished, of_shards)
+    return Audit.load(settings["out"])
 
 
 def _write_page(result: Audit, page: Path, run: Run | None, thresholds: dict[str, Threshold]) -> None:

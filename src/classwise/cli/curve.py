@@ -8,21 +8,25 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from classwise.cli import console
+from classwise.cli.cluster import ClusterOptions
 from classwise.cli.inputs import AttackSelection, DataSource, ModelSource, threat_of
 from classwise.cli.options import (
     Json,
     Page,
     Resume,
-    check_device,
     grouped,
     new_file,
     printing_beside,
     refuse_json,
 )
+from classwise.cli.sharding import ShardOptions, command, run_tasks
 
 if TYPE_CHECKING:
+    from torch import nn
+
     from classwise.auditing.curve.result import Curve
     from classwise.core.threat import Norm
+    from classwise.data.images import Images
 
 
 @grouped
@@ -30,6 +34,8 @@ def curve(
     model: ModelSource,
     data: DataSource,
     attacks: AttackSelection,
+    sharding: ShardOptions,
+    cluster: ClusterOptions,
     *,
     threat: Annotated[
         str | None,
@@ -52,6 +58,7 @@ def curve(
         classwise curve runs/cfa
         classwise curve runs/cfa --threat Linf:16/255 --attack pgd:steps=20
         classwise curve runs/cfa --out curves/cfa --resume
+        classwise curve runs/cfa --shards 8 --on local --workers 2
     """  # noqa: D301  # \b keeps the lines of the example apart
     from classwise.auditing.curve.search import robustness_curve
     from classwise.core.distributed import launched, local_device, process_group
@@ -59,13 +66,15 @@ def curve(
     ball = threat_of(threat, None)
     page = new_file(html, "--html")
     refuse_json(json, page)
+    sharding.check(cluster, html=html)
     run = model.single_run(needed=data.data is None)
     with launched():
-        device = check_device(local_device(attacks.device))
+        device = sharding.device(cluster, local_device(attacks.device), attacks.batch_size)
         images = data.load(run, attacks.seed)
         network = model.load(images, device)
         name = f"curve-{images.name}-{images.split}"
-        folder = out or (run.path / "curves" / name if run else Path("audits") / f"{model.name}-{name}")
+        usual = run.path / "curves" / name if run else Path("audits") / f"{model.name}-{name}"
+        folder = out or sharding.place(usual)
         settings: dict[str, Any] = {
             "batch_size": attacks.batch_size,
             "seed": attacks.seed,
@@ -75,11 +84,40 @@ def curve(
         norm: Norm = "Linf" if ball is None else ball.norm
         highest = None if ball is None else float(ball.epsilon)
         settings |= {"highest": highest, "out": folder, "resume": resume}
+        settings |= sharding.arguments
         with process_group() as processes:
-            with console.resumable("continue with --resume"), console.progress() as listener:
-                found = robustness_curve(network, images, norm, attacks.suite, progress=listener, **settings)
-            if processes.is_main:
+            if cluster.on is None:
+                with console.resumable("continue with --resume"), console.progress() as listener:
+                    found = robustness_curve(network, images, norm, attacks.suite, progress=listener, **settings)
+            else:
+                words = command("curve", model, data, attacks.unsized, threat=threat, rounds=rounds)
+                found = _run_shards(network, images, norm, attacks.suite, settings, words, sharding, cluster)
+            if not processes.is_main:
+                return
+            if sharding.shard is not None:
+                sharding.conclude(folder, len(found.frame), json=json)
+            else:
                 _write(found, folder, page or folder / "page.html", json=json)
+
+
+def _run_shards(
+    network: nn.Module | str,
+    images: Images,
+    norm: Norm,
+    attacks: list[str] | None,
+    settings: dict[str, Any],
+    words: list[str],
+    sharding: ShardOptions,
+    cluster: ClusterOptions,
+) -> Curve:
+    """Run the shards of a curve and their merge as tasks, and load the merged curve."""
+    from classwise.auditing.curve.folder import is_finished
+    from classwise.auditing.curve.result import Curve
+    from classwise.auditing.curve.search import claim_for_shards
+
+    batch_size = claim_for_shards(network, images, norm, attacks, **settings)
+    run_tasks([*words, f"--batch-size={batch_size}"], settings["out"], sharding, cluster, is_finished)
+    return Curve.load(settings["out"])
 
 
 def _write(found: Curve, folder: Path, page: Path, *, json: bool) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -256,6 +257,11 @@ class AttackSelection:
         typer.Option("--batch-size", min=1, help="Images per batch. [128, on a GPU 1024; or as many as fit]"),
     ] = None
     device: Device = "cpu"
+
+    @property
+    def unsized(self) -> AttackSelection:
+        """The options without a batch size."""
+        return dataclasses.replace(self, batch_size=None)
 
     @property
     def suite(self) -> list[str] | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,9 @@ from classwise.auditing import search_state
 from classwise.auditing.curve.brackets import Brackets
 from classwise.auditing.curve.result import RADII, Curve
 from classwise.auditing.folders import claim
+from classwise.auditing.merging import SHARDS, check_shard, require_finished, shard_folder
+from classwise.auditing.meta import Meta
+from classwise.auditing.partition import Shard
 from classwise.core.distributed import ProcessGroup
 from classwise.core.errors import ClasswiseError
 from classwise.core.ownership import owned
@@ -23,7 +27,9 @@ SEARCH = "search.json"
 """The file with the settings of the search."""
 
 
-def claimed(folder: Path, settings: Mapping[str, Any], stack: contextlib.ExitStack, *, resume: bool) -> Curve | None:
+def claimed(
+    folder: Path, settings: Mapping[str, Any], stack: contextlib.ExitStack, *, resume: bool, merged: bool = False
+) -> Curve | None:
     """Own a folder until the stack is closed, and load the curve in it if its search is finished.
 
     Args:
@@ -31,6 +37,7 @@ def claimed(folder: Path, settings: Mapping[str, Any], stack: contextlib.ExitSta
         settings: the settings of the search, which those in the folder must equal.
         stack: closes the ownership.
         resume: continue the search in the folder.
+        merged: whether the curve is merged of shards, which a new folder may then contain.
 
     Returns:
         The finished curve, or None.
@@ -50,8 +57,41 @@ def claimed(folder: Path, settings: Mapping[str, Any], stack: contextlib.ExitSta
         resume=resume,
         read=lambda: search_state.read_settings(about),
         write=lambda: search_state.write_settings(about, settings),
+        beside=[SHARDS] if merged else [],
     )
     return Curve.load(folder) if resumed and (folder / RADII).is_file() else None
+
+
+def is_finished(folder: Path) -> bool:
+    """Whether a folder contains the finished curve of a shard."""
+    return (folder / SEARCH).is_file() and (folder / RADII).is_file()
+
+
+def merge(folder: Path, count: int, settings: Mapping[str, Any], meta: Meta) -> tuple[pd.DataFrame, Meta]:
+    """The radii of all images from the curves of the shards in a folder, and the completed metadata.
+
+    Args:
+        folder: the folder of the curve.
+        count: number of shards.
+        settings: the settings of the search, which those of the shards must equal.
+        meta: the metadata of the curve.
+
+    Raises:
+        ClasswiseError: if a shard has other settings or images.
+        IncompleteError: if shards are not finished.
+    """
+    places = {shard: shard_folder(folder, shard) for shard in Shard.all(count)}
+    for place in places.values():
+        if (place / SEARCH).is_file():
+            check_shard(place, search_state.read_settings(place / SEARCH), settings)
+    require_finished(folder, {shard: is_finished(place) for shard, place in places.items()})
+    curves = [Curve.load(place) for place in places.values()]
+    hashes = {curve.meta.data_hash for curve in curves}
+    if len(hashes) > 1:
+        raise ClasswiseError(f"{folder}: the shards have read different images; all need the same data")
+    frame = pd.concat([curve.frame for curve in curves if len(curve.frame)])
+    frame = frame.sort_values("index", kind="stable").reset_index(drop=True)
+    return frame, dataclasses.replace(meta, data_hash=hashes.pop(), images=len(frame))
 
 
 class SavedBrackets:

@@ -16,14 +16,16 @@ import torch
 
 from classwise.auditing.applicable import require_applicable
 from classwise.auditing.curve.bisection import Bisection
-from classwise.auditing.curve.folder import SEARCH, SavedBrackets, claimed
-from classwise.auditing.curve.result import Curve
+from classwise.auditing.curve.folder import SEARCH, SavedBrackets, claimed, merge
+from classwise.auditing.curve.result import COLUMNS, Curve
 from classwise.auditing.folders import check_place
 from classwise.auditing.inputs import Model, usual_radius
+from classwise.auditing.merging import SHARDS
 from classwise.auditing.meta import Meta
+from classwise.auditing.partition import Shard, check_shards
 from classwise.auditing.plan import AttackOptions, check_options, chosen_arithmetic
 from classwise.auditing.preparation import Prepared, prepare
-from classwise.auditing.suite import Attacks, Suite, parse_attacks
+from classwise.auditing.suite import Attacks, parse_attacks
 from classwise.core import interruption
 from classwise.core.distributed import process_group
 from classwise.core.environment import environment
@@ -53,6 +55,8 @@ def robustness_curve(
     device: str | torch.device | None = None,
     progress: Progress | bool | None = None,
     distributed: bool = True,
+    shard: str | tuple[int, int] | Shard | None = None,
+    shards: int | None = None,
     **options: Unpack[AttackOptions],
 ) -> Curve:
     """Find for every image the smallest radius at which one of the attacks succeeds.
@@ -69,6 +73,8 @@ def robustness_curve(
         device: where to run; None: where the model is.
         progress: True shows a progress bar; or a listener.
         distributed: share the images among the processes of `torch.distributed`, as in `audit`.
+        shard: search only one shard of the images, such as ``"7/40"``, as in `audit`.
+        shards: merge this number of finished shards of the curve in ``out``, as in `audit`.
         **options: ``precision`` of the gradients, ``batch_size`` and ``seed`` of the attacks, as of `audit`.
 
     Returns:
@@ -77,6 +83,7 @@ def robustness_curve(
     Raises:
         ClasswiseError: as `audit` does; or for a range or a number of rounds that makes no sense, or a folder that
             holds something else or is in use.
+        IncompleteError: if shards are to be merged that are not finished.
 
     Example:
         >>> import classwise as cw
@@ -86,6 +93,8 @@ def robustness_curve(
         0.05
     """
     folder = _checked(highest, rounds, out)
+    part = None if shard is None else Shard.parse(shard)
+    check_shards(part, shards, out)
     check_options(robustness_curve, options, AttackOptions)
     with (
         process_group(distributed=distributed) as processes,
@@ -93,32 +102,103 @@ def robustness_curve(
         contextlib.ExitStack() as stack,
     ):
         listener = stack.enter_context(listening(progress, active=processes.is_main))
-        source = as_data(data)
-        ball = Threat(norm, USUAL_TIMES * usual_radius(source, norm) if highest is None else highest)
-        suite = parse_attacks(attacks, norm)
-        ready = prepare(model, source, suite, ball, device=device, early_stop=True, cascade=True, **options)
-        _report_limits(ready, suite, listener)
-        chosen = ready.settings | {"rounds": rounds}
-        loaded = claimed(folder, chosen, stack, resume=resume) if folder is not None and processes.is_main else None
+        ready = _prepared(model, data, norm, attacks, highest, device, part, options)
+        _report_limits(ready, listener)
+        settings, loaded = ready.settings | {"rounds": rounds}, None
+        if folder is not None and processes.is_main:
+            loaded = claimed(folder, settings, stack, resume=resume, merged=shards is not None)
         finished: Curve | None = processes.broadcast(loaded)
         if finished is not None:
             return finished
         saved = SavedBrackets(folder, processes)
         processes.barrier()  # every process reads the saved brackets before any process writes
         search = Bisection(ready.plan.engine(ready.model), ready.plan, processes, listener, saved)
-        parts = processes.gather((_brackets(search, ready, rounds), ready.source.fingerprint()))
+        searched = ([] if shards else _brackets(search, ready, rounds)), ready.source.fingerprint()
+        parts = processes.gather(searched)
         curve: Curve | None = None
         if processes.is_main:
             facts = environment(search.engine.device)
             if processes.world_size > 1:
                 facts |= {"processes": processes.world_size}
             name = "curve" if folder is None else folder.resolve().name
-            curve = Curve(*_merged(parts, ready.meta), float(cast("float", ball.epsilon)), rounds, name, facts)
+            if shards is None or folder is None:
+                table = _merged(parts, ready.meta)
+            else:
+                table, facts = merge(folder, shards, settings, ready.meta), facts | {SHARDS: shards}
+            curve = Curve(*table, float(cast("float", ready.plan.threat.epsilon)), rounds, name, facts)
             if folder is not None:
                 curve.write(folder)
                 saved.remove()
         result: Curve = processes.broadcast(curve)
         return result
+
+
+def claim_for_shards(
+    model: Model,
+    data: Any,
+    norm: Norm = "Linf",
+    attacks: Attacks | None = None,
+    *,
+    shards: int,
+    out: Path,
+    highest: float | None = None,
+    rounds: int = ROUNDS,
+    resume: bool = False,
+    device: str | torch.device | None = None,
+    **options: Unpack[AttackOptions],
+) -> int:
+    """Check all arguments of a sharded `robustness_curve`, and mark its folder with its settings.
+
+    Args:
+        model: as of `robustness_curve`, like all other arguments.
+        data: the images.
+        norm: the norm.
+        attacks: the attacks.
+        shards: number of shards.
+        out: folder of the curve.
+        highest: the largest radius.
+        rounds: how often the range is halved.
+        resume: whether the folder may contain this curve already.
+        device: where to make a few passes of the model.
+        **options: see `AttackOptions`.
+
+    Returns:
+        The batch size, which all shards must have.
+
+    Raises:
+        ClasswiseError: as `robustness_curve`.
+    """
+    folder = _checked(highest, rounds, out)
+    check_shards(None, shards, out)
+    check_options(robustness_curve, options, AttackOptions)
+    with chosen_arithmetic(options), contextlib.ExitStack() as stack:
+        ready = _prepared(model, data, norm, attacks, highest, device, None, options)
+        if folder is not None:
+            claimed(folder, ready.settings | {"rounds": rounds}, stack, resume=resume, merged=True)
+    return ready.plan.batch_size
+
+
+def _prepared(
+    model: Model,
+    data: Any,
+    norm: Norm,
+    attacks: Attacks | None,
+    highest: float | None,
+    device: str | torch.device | None,
+    shard: Shard | None,
+    options: AttackOptions,
+) -> Prepared:
+    """Read the model and the data of a search up to the radius ``highest``.
+
+    Raises:
+        ClasswiseError: if they do not fit each other, or no attack is applicable.
+    """
+    source = as_data(data)
+    ball = Threat(norm, USUAL_TIMES * usual_radius(source, norm) if highest is None else highest)
+    suite = parse_attacks(attacks, norm)
+    ready = prepare(model, source, suite, ball, device=device, shard=shard, early_stop=True, cascade=True, **options)
+    require_applicable(ready.plan.suite, suite, ready.no_gradient)
+    return ready
 
 
 def _checked(highest: float | None, rounds: int, out: str | Path | None) -> Path | None:
@@ -137,13 +217,8 @@ def _checked(highest: float | None, rounds: int, out: str | Path | None) -> Path
     return Path(out)
 
 
-def _report_limits(ready: Prepared, suite: Suite, listener: Progress) -> None:
-    """Log the attacks that are not applicable, and a batch size that was chosen for large images.
-
-    Raises:
-        ClasswiseError: if no attack is applicable.
-    """
-    require_applicable(ready.plan.suite, suite, ready.no_gradient)
+def _report_limits(ready: Prepared, listener: Progress) -> None:
+    """Log the attacks that are not applicable, and a batch size that was chosen for large images."""
     if ready.meta.not_applicable:
         names = ", ".join(ready.meta.not_applicable)
         listener.log(f"not applicable: {names}; the model has no gradient: {ready.no_gradient}")
@@ -173,6 +248,7 @@ def _merged(parts: list[tuple[list[pd.DataFrame], str]], meta: Meta) -> tuple[pd
     """
     if len({digest for _, digest in parts}) > 1:
         raise ClasswiseError("the processes have read different images; all need the same data in the same order")
-    frame = pd.concat([table for tables, _ in parts for table in tables])
+    # A shard may have no images.
+    frame = pd.concat([table for tables, _ in parts for table in tables] or [pd.DataFrame(columns=list(COLUMNS))])
     frame = frame.sort_values("index", kind="stable").reset_index(drop=True)
     return frame, dataclasses.replace(meta, data_hash=parts[0][1], images=len(frame))

@@ -1,0 +1,70 @@
+"""Options that select where tasks run: this machine, Ray or Slurm."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from classwise.core.errors import ClasswiseError
+
+if TYPE_CHECKING:
+    from classwise.sweeps.executors.base import Executor
+
+
+@dataclass(frozen=True)
+class ClusterOptions:
+    """Where tasks run.
+
+    Raises:
+        ClasswiseError: for a malformed ``--slurm``.
+    """
+
+    on: Annotated[str | None, typer.Option("--on", metavar="local|ray|slurm", help="Where to run. [local]")] = None
+    workers: Annotated[
+        int | None, typer.Option("--workers", min=1, help="Number of tasks at once. [local: 1; else by the cluster]")
+    ] = None
+    ray_address: Annotated[
+        str | None,
+        typer.Option("--ray-address", metavar="ADDRESS", help="A Ray cluster, or auto. [a cluster on this machine]"),
+    ] = None
+    slurm: Annotated[
+        str | None,
+        typer.Option(
+            "--slurm",
+            metavar="KEY=VALUE,...",
+            help="Settings of the Slurm jobs, such as partition=gpu,timeout_min=600.",
+        ),
+    ] = None
+
+    def __post_init__(self) -> None:
+        _ = self.slurm_settings
+
+    @property
+    def slurm_settings(self) -> dict[str, str] | None:
+        """``--slurm`` by key."""
+        if self.slurm is None:
+            return None
+        pairs = [item.partition("=") for item in self.slurm.split(",")]
+        if not all(key.strip() and equals for key, equals, _ in pairs):
+            raise ClasswiseError(
+                f"--slurm {self.slurm!r} should be KEY=VALUE, as in --slurm partition=gpu,timeout_min=600"
+            )
+        return {key.strip(): value.strip() for key, _, value in pairs}
+
+    @property
+    def given(self) -> dict[str, Any]:
+        """The given options, as arguments of `classwise.sweeps.executors.choice.executor_of`."""
+        values = {"on": self.on, "workers": self.workers, "ray_address": self.ray_address, "slurm": self.slurm_settings}
+        return {name: value for name, value in values.items() if value is not None}
+
+    def executor(self, gpus: int = 0) -> Executor:
+        """Build the executor.
+
+        Raises:
+            ClasswiseError: for an unknown executor, or an option that it does not take.
+        """
+        from classwise.sweeps.executors.choice import executor_of
+
+        return executor_of(**self.given, gpus=gpus)

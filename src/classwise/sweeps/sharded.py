@@ -1,0 +1,116 @@
+"""`run_shards`: the shards of an audit or a curve as tasks of an executor, and then their merge.
+
+Each shard is a command with ``--shard`` and a folder of its own, and the merge is the same command with ``--shards``,
+so shards can also be run and merged by hand.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from pathlib import Path
+
+from classwise.auditing.merging import SHARDS, shard_folder
+from classwise.auditing.partition import Shard
+from classwise.core import interruption
+from classwise.core.errors import ClasswiseError, IncompleteError
+from classwise.core.ownership import owned
+from classwise.core.progress import NullProgress, Progress
+from classwise.sweeps.executors.base import Executor, Finished
+from classwise.sweeps.tasks import LOG, Task
+
+TASKS = "tasks"
+"""The folder of the tasks, beside the folders of the shards."""
+
+
+def run_shards(
+    words: Sequence[str],
+    folder: Path,
+    shards: int,
+    executor: Executor,
+    is_finished: Callable[[Path], bool],
+    *,
+    of_shards: Sequence[str] = (),
+    processes: int = 1,
+    progress: Progress | None = None,
+) -> None:
+    """Run the shards of an audit or a curve that are not finished, and merge all.
+
+    Args:
+        words: the command, such as ``("audit", "runs/at", "--batch-size", "128")``, without a folder and shards.
+        folder: the folder of the audit or curve, which the machines of the executor see under the same path.
+        shards: number of shards.
+        executor: where they run.
+        is_finished: whether the folder of a shard is finished.
+        of_shards: further words for the shards only, such as ``("--max-time", "60")``.
+        processes: processes of each shard and of the merge; more than one are started by ``torchrun``.
+        progress: receives the progress in shards.
+
+    Raises:
+        IncompleteError: if a shard is not finished at the end of its task; finished shards are not repeated.
+        ClasswiseError: if the merge fails, or another process runs the shards.
+    """
+    folder, listener = folder.absolute(), progress or NullProgress()
+    tasks = folder / SHARDS / TASKS
+    with owned(folder / SHARDS):
+        waiting: dict[Path, Shard] = {}
+        for shard in Shard.all(shards):
+            place = shard_folder(folder, shard)
+            if not is_finished(place):
+                command = _command(words, *of_shards, "--shard", str(shard), "--out", str(place))
+                Task(tasks / shard.name, (command,), processes).write()
+                waiting[tasks / shard.name] = shard
+        listener.start("shards", shards)
+        listener.advance(shards - len(waiting))
+        try:
+            statuses = _run(executor, waiting, listener)
+        except interruption.STOPS as stop:
+            stop.add_note(f"finished shards are saved in {folder / SHARDS}")
+            raise
+        failed = [task for task, shard in waiting.items() if not is_finished(shard_folder(folder, shard))]
+        if failed:
+            raise IncompleteError(_failure(failed, waiting, statuses, shards))
+        merge = tasks / "merge"
+        Task(merge, (_command(words, "--shards", str(shards), "--out", str(folder)),), processes).write()
+        listener.log(f"{shards} shards are finished and merged into {folder}")
+        for ended in executor.run([merge]):
+            if ended.status:
+                raise ClasswiseError(f"the merge of the shards {_end(ended)}")
+
+
+def _command(words: Sequence[str], *more: str) -> tuple[str, ...]:
+    here = ("-m", "classwise.sweeps.in_directory", str(Path.cwd()))
+    return (*here, "classwise", *words, *more, "--resume")
+
+
+def _run(executor: Executor, waiting: dict[Path, Shard], listener: Progress) -> dict[Path, Finished]:
+    """Run tasks until all have ended."""
+    ended: dict[Path, Finished] = {}
+    if waiting:
+        with closing(executor.run(list(waiting))) as tasks:  # type: ignore[type-var]  # a generator
+            for task in tasks:
+                ended[task.folder] = task
+                listener.advance(1)
+                if task.status:
+                    listener.log(f"shard {waiting[task.folder]} {_end(task)}")
+    return ended
+
+
+def _failure(failed: Sequence[Path], waiting: dict[Path, Shard], statuses: dict[Path, Finished], shards: int) -> str:
+    """Which shards are not finished, and how the first of them ended."""
+    named = ", ".join(str(waiting[task].number) for task in failed[:10]) + (", ..." if len(failed) > 10 else "")
+    first = statuses.get(failed[0], Finished(failed[0], 0))
+    return (
+        f"{len(failed)} of {shards} shards are not finished: {named}; shard {waiting[failed[0]]} {_end(first)}; repeat "
+        "the command with --resume"
+    )
+
+
+def _end(task: Finished) -> str:
+    """How a task has ended, with the last line of its log."""
+    try:
+        lines = (task.folder / LOG).read_text(encoding="utf-8", errors="replace").strip().splitlines()
+    except OSError:
+        lines = []
+    cause = f"was killed by signal {-task.status}" if task.status < 0 else f"ended with status {task.status}"
+    return f"{cause}: {lines[-1].removeprefix('classwise: ') if lines else 'no output'} ({task.folder / LOG})"

@@ -240,7 +240,7 @@ class Execution:
         if len({each for each in fingerprints if each}) > 1:
             raise ClasswiseError("the processes have read different images; all need the same stream in the same order")
         if expected and fingerprints[0] not in ("", expected):
-            raise ClasswiseError("the shards have read different images; all need the same stream in the same order")
+            raise ClasswiseError("the shards have read other images; all need the same stream in the same order")
         return str(fingerprints[0])
 
     def _outcomes(self, writer: OutcomeWriter, images: int | None, fingerprint: str) -> Outcomes:

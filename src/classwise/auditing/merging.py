@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -86,7 +86,7 @@ def require_finished(folder: Path, finished: Mapping[Shard, bool]) -> None:
 
 
 def check_shard(folder: Path, before: Mapping[str, Any], settings: Mapping[str, Any]) -> None:
-    """Check that a folder contains a shard of this audit or curve.
+    """Check that a folder contains a shard of this audit or curve, on data of any hash; see `same_hash`.
 
     Args:
         folder: the folder of the shard.
@@ -96,8 +96,28 @@ def check_shard(folder: Path, before: Mapping[str, Any], settings: Mapping[str, 
     Raises:
         ClasswiseError: naming the first setting that differs.
     """
-    if differs := difference(before, settings):
+    if differs := difference(before, {key: value for key, value in settings.items() if key != "data_hash"}):
         raise ClasswiseError(f"{folder} is a shard with other settings: {differs}; remove it, or give another --out")
+
+
+def same_hash(hashes: Mapping[Path, str], expected: str) -> str:
+    """The hash of the images, which all shards have read.
+
+    Args:
+        hashes: the hash of the images that a shard has read, by its folder.
+        expected: the hash of the images; empty for a stream that was not read yet.
+
+    Raises:
+        ClasswiseError: naming the first shard that has read other images.
+    """
+    for folder, found in hashes.items():
+        expected = expected or found
+        if found != expected:
+            raise ClasswiseError(
+                f"{folder} is a shard of other images: data_hash was {found}, now {expected}; remove it, or give "
+                "another --out"
+            )
+    return expected
 
 
 def merge(folder: Path, count: int, meta: Meta, settings: Mapping[str, Any]) -> Merged:
@@ -123,7 +143,8 @@ def merge(folder: Path, count: int, meta: Meta, settings: Mapping[str, Any]) -> 
     rows = {shard: _rows(places[shard]) for shard in abouts}
     finished = {shard: shard in abouts and _has_all_rows(abouts[shard], rows[shard]) for shard in shards}
     require_finished(folder, finished)
-    merged = _in_common(folder, abouts.values(), itertools.chain(*rows.values()))
+    data_hash = same_hash({places[shard]: about["data_hash"] for shard, about in abouts.items()}, meta.data_hash)
+    merged = _in_common(abouts.values(), itertools.chain(*rows.values()), data_hash)
     _remove_files(folder)
     meta = dataclasses.replace(meta, notes=tuple(dict.fromkeys((*meta.notes, *merged.notes))))
     number, examples = itertools.count(), _Examples(meta)
@@ -137,6 +158,13 @@ def merge(folder: Path, count: int, meta: Meta, settings: Mapping[str, Any]) -> 
                 artifacts.write(folder, kind, label, name, index, values)
             outcome_files.write_table(folder / "outcomes" / outcome_files.name(name), table, meta)
     return merged
+
+
+class _Block(NamedTuple):
+    """Rows of one attack, and their tensors."""
+
+    table: pa.Table
+    tensors: Tensors
 
 
 class _Examples:
@@ -167,17 +195,15 @@ class _Examples:
         return chosen
 
 
-def _blocks(paths: Iterable[Path], examples: _Examples) -> Iterator[tuple[pa.Table, Tensors]]:
+def _blocks(paths: Iterable[Path], examples: _Examples) -> Iterator[_Block]:
     """The rows and tensors of files in larger blocks."""
     tables: list[pa.Table] = []
     tensors: dict[str, list[tuple[Array, Array]]] = {}
     for path in paths:
         tables.append(outcome_files.read_table(path)[0])
         for kind, (index, rows) in artifacts.of_file(path.parent.parent, path.stem).items():
-            if kind == EXAMPLES:
-                chosen = examples.among(index, rows.shape[2:])
-                index, rows = index[chosen], rows[chosen]
-            tensors.setdefault(kind, []).append((index, rows))
+            chosen = examples.among(index, rows.shape[2:]) if kind == EXAMPLES else slice(None)
+            tensors.setdefault(kind, []).append((index[chosen], rows[chosen]))
         size = sum(rows.nbytes for blocks in tensors.values() for _, rows in blocks)
         if size >= BLOCK_BYTES or sum(len(table) for table in tables) >= BLOCK_ROWS:
             yield _joined(tables, tensors)
@@ -186,17 +212,14 @@ def _blocks(paths: Iterable[Path], examples: _Examples) -> Iterator[tuple[pa.Tab
         yield _joined(tables, tensors)
 
 
-def _joined(
-    tables: Sequence[pa.Table], tensors: Mapping[str, Sequence[tuple[Array, Array]]]
-) -> tuple[pa.Table, Tensors]:
-    schema = tables[0].schema
-    joined = {
-        kind: (np.concatenate([index for index, _ in blocks]), np.concatenate([rows for _, rows in blocks]))
-        for kind, blocks in tensors.items()
-    }
-    return pa.concat_tables([table.cast(schema) for table in tables]), {
-        kind: block for kind, block in joined.items() if len(block[0])
-    }
+def _joined(tables: Sequence[pa.Table], tensors: Mapping[str, Sequence[tuple[Array, Array]]]) -> _Block:
+    """One table, and one block of each kind of tensors that has rows."""
+    schema, joined = tables[0].schema, dict[str, tuple[Array, Array]]()
+    for kind, blocks in tensors.items():
+        index, rows = (np.concatenate(parts) for parts in zip(*blocks, strict=True))
+        if len(index):
+            joined[kind] = index, rows
+    return _Block(pa.concat_tables([table.cast(schema) for table in tables]), joined)
 
 
 def _rows(folder: Path) -> dict[Path, dict[str, int]]:
@@ -214,26 +237,16 @@ def _has_all_rows(about: Mapping[str, Any], rows: Mapping[Path, Mapping[str, int
     return bool(facts.get("finished")) and set(totals.values()) == {facts["images"]}
 
 
-def _in_common(folder: Path, abouts: Iterable[Mapping[str, Any]], paths: Iterable[Path]) -> Merged:
-    """What the shards have recorded beside their rows.
-
-    Raises:
-        ClasswiseError: if they have read different images.
-    """
-    hashes, facts, seconds = set[str](), dict[str, Any](), 0.0
-    overwrites = False
+def _in_common(abouts: Iterable[Mapping[str, Any]], paths: Iterable[Path], data_hash: str) -> Merged:
+    """What the shards have recorded beside their rows."""
+    facts, seconds, overwrites = dict[str, Any](), 0.0, False
     for about in abouts:
-        hashes.add(about["data_hash"])
         overwrites |= about["shard"]["overwrites"]
         environment = about["environment"]
         seconds += environment["seconds"]
         facts |= {key: environment[key] for key in FUSION_FACTS if key in environment}
-    if len(hashes) > 1:
-        raise ClasswiseError(
-            f"{folder}: the shards have read different images; all need the same data in the same order"
-        )
     notes = dict.fromkeys(note for path in paths for note in outcome_files.read_meta(path).notes)
-    return Merged(tuple(notes), hashes.pop(), overwrites, facts | {"shard_seconds": round(seconds, 3)})
+    return Merged(tuple(notes), data_hash, overwrites, facts | {"shard_seconds": round(seconds, 3)})
 
 
 def _remove_files(folder: Path) -> None:

@@ -15,7 +15,7 @@ from classwise.auditing import search_state
 from classwise.auditing.curve.brackets import Brackets
 from classwise.auditing.curve.result import RADII, Curve
 from classwise.auditing.folders import claim
-from classwise.auditing.merging import SHARDS, check_shard, require_finished, shard_folder
+from classwise.auditing.merging import SHARDS, check_shard, require_finished, same_hash, shard_folder
 from classwise.auditing.meta import Meta
 from classwise.auditing.partition import Shard
 from classwise.core.distributed import ProcessGroup
@@ -85,13 +85,11 @@ def merge(folder: Path, count: int, settings: Mapping[str, Any], meta: Meta) -> 
         if (place / SEARCH).is_file():
             check_shard(place, search_state.read_settings(place / SEARCH), settings)
     require_finished(folder, {shard: is_finished(place) for shard, place in places.items()})
-    curves = [Curve.load(place) for place in places.values()]
-    hashes = {curve.meta.data_hash for curve in curves}
-    if len(hashes) > 1:
-        raise ClasswiseError(f"{folder}: the shards have read different images; all need the same data")
-    frame = pd.concat([curve.frame for curve in curves if len(curve.frame)])
+    curves = {place: Curve.load(place) for place in places.values()}
+    data_hash = same_hash({place: curve.meta.data_hash for place, curve in curves.items()}, meta.data_hash)
+    frame = pd.concat([curve.frame for curve in curves.values() if len(curve.frame)])
     frame = frame.sort_values("index", kind="stable").reset_index(drop=True)
-    return frame, dataclasses.replace(meta, data_hash=hashes.pop(), images=len(frame))
+    return frame, dataclasses.replace(meta, data_hash=data_hash, images=len(frame))
 
 
 class SavedBrackets:

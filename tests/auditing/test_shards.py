@@ -1,0 +1,307 @@
+"""Audits and curves in shards: the partition, the merge bit for bit, and shards that cannot be merged."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from classwise.auditing import inputs, merging, outcome_files
+from classwise.auditing.audit import audit, claim_for_shards
+from classwise.auditing.curve.search import robustness_curve
+from classwise.auditing.merging import is_finished, shard_folder
+from classwise.auditing.partition import Shard
+from classwise.auditing.result import Audit
+from classwise.core.errors import ClasswiseError, IncompleteError
+from classwise.core.precision import EXACT
+from classwise.core.threat import Threat
+from classwise.data.images import Images
+from classwise.data.stream import Stream
+from tests.auditing import toys
+from tests.auditing.together import Stopping
+
+OPTIONS: dict[str, Any] = {"precision": EXACT, "batch_size": 32}
+ATTACKS = ["pgd:steps=3", "fgsm"]
+CURVE: dict[str, Any] = {**OPTIONS, "highest": 0.1, "rounds": 3, "attacks": "pgd:steps=3"}
+DATA, NET = toys.images(101, classes=4, strength=(0.03, 0.036, 0.05, 0.06)), toys.model(4)
+
+
+def streamed(data: Images) -> Stream:
+    """The images, which are read one by one."""
+    return Stream(list(zip(data.x, data.y, strict=True)), data.class_names, data.name)
+
+
+def run_shards(folder: Path, count: int, source: Any = DATA, **arguments: Any) -> None:
+    """Audit every shard."""
+    for shard in Shard.all(count):
+        found = audit(NET, source, shard=str(shard), out=shard_folder(folder, shard), **OPTIONS | arguments)
+        assert is_finished(shard_folder(folder, shard))
+        assert found.warnings == ()
+        assert found.complete == (count == 1)
+
+
+def merged(folder: Path, count: int, source: Any = DATA, **arguments: Any) -> Audit:
+    """Audit every shard, and merge them."""
+    run_shards(folder, count, source, **arguments)
+    return audit(NET, source, shards=count, out=folder, **OPTIONS | arguments)
+
+
+def assert_same(found: Audit, single: Audit, *, saved: bool = True) -> None:
+    """Compare everything but the name, the time and the number of shards."""
+    pd.testing.assert_frame_equal(found.outcomes.frame, single.outcomes.frame, check_exact=True)
+    assert found.outcomes.meta == single.outcomes.meta
+    pd.testing.assert_frame_equal(found.by_class, single.by_class, check_exact=True)
+    assert repr((found.warnings, found.guards)) == repr((single.warnings, single.guards))
+    if single.trace is not None:
+        pd.testing.assert_frame_equal(found.trace, single.trace, check_exact=True)
+    assert found.artifacts.kinds() == single.artifacts.kinds()
+    compared = 0
+    for kind in single.artifacts.kinds() if saved else ():
+        for label in single.attacks:
+            if kind != "images" or label != "clean":
+                for one, other in zip(found.artifacts.get(kind, label), single.artifacts.get(kind, label), strict=True):
+                    assert np.array_equal(one, other), (kind, label)
+                    compared += len(one)
+    assert not saved or compared
+
+
+@given(st.lists(st.integers(0, 4), min_size=1, max_size=60), st.integers(1, 9), st.integers(1, 20))
+def test_the_partition_is_complete_balanced_and_computed_in_one_pass(labels: list[int], count: int, size: int) -> None:
+    y = torch.tensor(labels)
+    parts = [shard.rows(y) for shard in Shard.all(count)]
+    assert sorted(torch.cat(parts).tolist()) == list(range(len(y)))
+    for label in set(labels):
+        counts = [int((y[part] == label).sum()) for part in parts]
+        assert max(counts) - min(counts) <= 1
+    data = Images(torch.zeros(len(y), 1, 1, 1), y, ["a", "b", "c", "d", "e"])
+    pieces = [data.take(rows) for rows in torch.split(torch.arange(len(y)), size)]
+    for shard, part in zip(Shard.all(count), parts, strict=True):
+        own = [piece.index for piece in shard.pieces(pieces)]
+        assert torch.equal(torch.cat(own) if own else part[:0], part)
+
+
+def test_the_remainders_of_the_classes_are_spread() -> None:
+    y = torch.arange(40)  # an image of each class
+    assert {len(shard.rows(y)) for shard in Shard.all(8)} == {5}
+
+
+@pytest.mark.parametrize("count", [1, pytest.param(7, marks=pytest.mark.slow)])
+def test_the_merge_equals_the_audit_bit_for_bit(count: int, tmp_path: Path) -> None:
+    arguments = {"threat": "Linf:0.05", "attacks": ATTACKS, "save": ("logits", "features", "images"), "trace": [4, 80]}
+    single = audit(NET, DATA, **OPTIONS | arguments)
+    assert_same(merged(tmp_path / "x", count, **arguments), single)
+    assert_same(Audit.load(tmp_path / "x"), single)
+    run_again = audit(NET, DATA, shards=count, out=tmp_path / "x", resume=True, **OPTIONS | arguments)
+    pd.testing.assert_frame_equal(run_again.outcomes.frame, single.outcomes.frame, check_exact=True)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"threat": "Linf:0.05", "attacks": [*ATTACKS, "square:steps=9"], "cascade": True},
+        {"threat": "Linf:0.05", "attacks": ATTACKS, "early_stop": False},
+        {"threat": Threat("Linf", torch.linspace(0.01, 0.06, 101)), "attacks": ATTACKS},
+        {"threat": "Linf:0.05", "attacks": ATTACKS, "group": np.arange(101) % 4},
+        {"threat": "Linf:0.05", "attacks": "clean", "save": "logits"},
+    ],
+    ids=["cascade", "no early stop", "radii", "group", "clean"],
+)
+def test_the_merge_equals_audits_with_other_options(arguments: dict[str, Any], tmp_path: Path) -> None:
+    single = audit(NET, DATA, **OPTIONS | arguments)
+    assert_same(merged(tmp_path / "x", 3, **arguments), single, saved=arguments["attacks"] != "clean")
+
+
+@pytest.mark.slow
+def test_a_stream_in_shards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    arguments = {"threat": "Linf:0.05", "attacks": ATTACKS, "trace": [4, 80], "save": "logits"}
+    monkeypatch.setattr(inputs, "PIECE_BYTES", 3_000)  # several pieces, in the data and in a shard
+    single = audit(NET, streamed(DATA), **OPTIONS | arguments)
+    found = merged(tmp_path / "x", 2, streamed(DATA), **arguments)
+    assert_same(found, single)
+    assert len(outcome_files.listed(shard_folder(tmp_path / "x", Shard(1, 2)) / "outcomes")) > 3
+    assert found.outcomes.meta.images == 101
+    assert json.loads((shard_folder(tmp_path / "x", Shard(2, 2)) / "audit.json").read_text())["images"] == 101
+
+
+@pytest.mark.slow
+def test_more_shards_than_images(tmp_path: Path) -> None:
+    data, arguments = streamed(DATA.take(slice(0, 3))), {"threat": "Linf:0.05", "attacks": ["fgsm"]}
+    found = merged(tmp_path, 5, data, **arguments)
+    assert_same(found, audit(NET, data, **OPTIONS | arguments))
+    assert not outcome_files.listed(shard_folder(tmp_path, Shard(5, 5)) / "outcomes")
+
+
+@pytest.mark.slow
+def test_blocks_of_the_merge_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    arguments = {"threat": "Linf:0.05", "attacks": ATTACKS, "save": ("logits", "images")}
+    run_shards(tmp_path / "x", 3, **arguments)
+    single = audit(NET, DATA, **OPTIONS | arguments)
+    for name, size, files in (("BLOCK_ROWS", 40, 6), ("BLOCK_BYTES", 1, 9), ("BLOCK_ROWS", 1 << 16, 3)):
+        with monkeypatch.context() as patch:
+            patch.setattr(merging, name, size)
+            found = audit(NET, DATA, shards=3, out=tmp_path / "x", resume=True, **OPTIONS | arguments)
+        assert len(outcome_files.listed(tmp_path / "x" / "outcomes")) == files
+        assert_same(found, single)
+        about = json.loads((tmp_path / "x" / "audit.json").read_text())
+        (tmp_path / "x" / "checksums.txt").unlink()
+        (tmp_path / "x" / "audit.json").write_text(json.dumps(about | {"complete": False, "guards": None}))
+
+
+@pytest.mark.slow
+def test_an_interrupted_shard_is_resumed_and_an_interrupted_merge_repeated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arguments: dict[str, Any] = {"threat": "Linf:0.05", "attacks": ATTACKS}
+    folder, first, second = tmp_path / "x", Shard(1, 2), Shard(2, 2)
+    audit(NET, DATA, shard=first, out=shard_folder(folder, first), **OPTIONS | arguments)
+    place = shard_folder(folder, second)
+    stopping = Stopping()
+    stopping.left = 60
+    with pytest.raises(KeyboardInterrupt):
+        audit(NET, DATA, shard=second, out=place, progress=stopping, **OPTIONS | arguments)
+    assert outcome_files.listed(place / "outcomes")
+    assert not is_finished(place)
+    with pytest.raises(IncompleteError, match=r"x: 1 of 2 shards are not finished: 2; run them with --shard"):
+        audit(NET, DATA, shards=2, out=folder, **OPTIONS | arguments)
+    assert not outcome_files.listed(folder / "outcomes")
+    audit(NET, DATA, shard=second, out=place, resume=True, **OPTIONS | arguments)
+    with monkeypatch.context() as patch:
+        patch.setattr(outcome_files, "write_table", failing(outcome_files.write_table, 2))
+        with pytest.raises(KeyboardInterrupt):
+            audit(NET, DATA, shards=2, out=folder, resume=True, **OPTIONS | arguments)
+    assert len(outcome_files.listed(folder / "outcomes")) == 1
+    found = audit(NET, DATA, shards=2, out=folder, resume=True, **OPTIONS | arguments)
+    assert_same(found, audit(NET, DATA, **OPTIONS | arguments))
+
+
+def failing(function: Any, call: int) -> Any:
+    """The function, which is interrupted at a call."""
+    calls = iter(range(1, 100))
+
+    def called(*arguments: Any) -> None:
+        if next(calls) == call:
+            raise KeyboardInterrupt
+        function(*arguments)
+
+    return called
+
+
+@pytest.mark.slow
+def test_a_shard_without_some_of_its_files_is_not_finished(tmp_path: Path) -> None:
+    arguments: dict[str, Any] = {"threat": "Linf:0.05", "attacks": ATTACKS}
+    run_shards(tmp_path, 2, **arguments)
+    place = shard_folder(tmp_path, Shard(2, 2))
+    outcome_files.listed(place / "outcomes")[1].unlink()
+    assert not is_finished(place)
+    with pytest.raises(IncompleteError, match="not finished: 2"):
+        audit(NET, DATA, shards=2, out=tmp_path, **OPTIONS | arguments)
+    audit(NET, DATA, shard=(2, 2), out=place, resume=True, **OPTIONS | arguments)
+    assert_same(
+        audit(NET, DATA, shards=2, out=tmp_path, resume=True, **OPTIONS | arguments),
+        audit(NET, DATA, **OPTIONS | arguments),
+    )
+
+
+@pytest.mark.slow
+def test_shards_of_other_audits_are_refused(tmp_path: Path) -> None:
+    arguments: dict[str, Any] = {"threat": "Linf:0.05", "attacks": ["fgsm"]}
+    run_shards(tmp_path, 2, **arguments)
+    place = shard_folder(tmp_path, Shard(1, 2))
+    differ: list[tuple[Any, Any, dict[str, Any], str]] = [
+        (NET, DATA, {"seed": 1}, "seed was 0, now 1"),
+        (NET, DATA, {"batch_size": 64}, "batch_size was 32, now 64"),
+        (toys.model(4, scale=0.3), DATA, {}, "model_hash was"),
+    ]
+    for net, data, other, said in differ:
+        with pytest.raises(ClasswiseError, match=f"001-of-002 is a shard with other settings: {said}"):
+            audit(net, data, shards=2, out=linked(tmp_path, said), **OPTIONS | arguments | other)
+    with pytest.raises(ClasswiseError, match="001-of-002 is a shard of other images: data_hash was"):
+        audit(NET, toys.images(101, classes=4, seed=1), shards=2, out=linked(tmp_path, "i"), **OPTIONS | arguments)
+    with pytest.raises(ClasswiseError, match=r'contains an audit with other settings: shard was "1/2", now "2/2"'):
+        audit(NET, DATA, shard=(2, 2), out=place, resume=True, **OPTIONS | arguments)
+
+
+def linked(folder: Path, name: str) -> Path:
+    """A folder with the same shards."""
+    target = folder.parent / f"{folder.name}-{name.split()[0]}"
+    target.mkdir()
+    (target / "shards").symlink_to(folder / "shards")
+    return target
+
+
+@pytest.mark.slow
+def test_shards_of_other_streams_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    arguments: dict[str, Any] = {"threat": "Linf:0.05", "attacks": ["fgsm"]}
+    other = DATA.with_pixels(DATA.x.flip(3), "toy")
+    for shard, data in zip(Shard.all(2), (DATA, other), strict=True):
+        place = shard_folder(tmp_path, shard)
+        audit(NET, streamed(data), shard=shard, out=place, **OPTIONS | arguments)
+    with pytest.raises(ClasswiseError, match="002-of-002 is a shard of other images: data_hash was"):
+        audit(NET, streamed(DATA), shards=2, out=linked(tmp_path, "a"), **OPTIONS | arguments)
+    audit(NET, streamed(DATA), shard=(2, 2), out=tmp_path / "again", **OPTIONS | arguments)
+    place.rename(tmp_path / "other")
+    (tmp_path / "again").rename(place)
+    monkeypatch.setattr(inputs, "PIECE_BYTES", 3_000)  # so that the hash is unknown before the merge
+    with pytest.raises(ClasswiseError, match="the shards have read other images"):
+        audit(NET, streamed(other), shards=2, out=linked(tmp_path, "b"), **OPTIONS | arguments)
+
+
+@pytest.mark.slow
+def test_a_folder_of_an_audit_without_shards_is_not_merged_into(tmp_path: Path) -> None:
+    arguments: dict[str, Any] = {"threat": "Linf:0.05", "attacks": ["fgsm"]}
+    with pytest.raises(KeyboardInterrupt):
+        stopping = Stopping()
+        audit(NET, DATA, out=tmp_path / "x", progress=stopping, **OPTIONS | arguments)
+    run_shards(tmp_path / "x", 1, **arguments)
+    with pytest.raises(ClasswiseError, match="contains an audit without shards; omit --shards to continue it"):
+        audit(NET, DATA, shards=1, out=tmp_path / "x", resume=True, **OPTIONS | arguments)
+
+
+def test_arguments_that_exclude_each_other() -> None:
+    for arguments, said in (
+        ({"shard": (1, 2), "shards": 2, "out": "x"}, "give one of the two"),
+        ({"shards": 2}, "shards requires out"),
+        ({"shards": 0, "out": "x"}, "shards = 0: must be from 1 to 10,000"),
+        ({"shard": "2"}, "shard '2': must have the form NUMBER/COUNT, such as 7/40"),
+        ({"shard": (3, 2)}, "shard 3/2: the number must be from 1 to 2"),
+        ({"shard": (1, 2), "attacks": "autoattack", "settle": 0.1}, "settle samples from the survivors of all images"),
+    ):
+        with pytest.raises(ClasswiseError, match=said):
+            audit(NET, DATA, **{"threat": "Linf:0.05", "attacks": ["fgsm"]} | arguments)
+
+
+def test_the_batch_size_is_settled_and_the_folder_claimed(tmp_path: Path) -> None:
+    arguments: dict[str, Any] = {"threat": "Linf:0.05", "attacks": ["fgsm"], "shards": 2, "out": tmp_path / "x"}
+    assert claim_for_shards(NET, DATA, batch_size=48, **arguments) == 48
+    assert claim_for_shards(NET, DATA, resume=True, **arguments) == 48
+    with pytest.raises(ClasswiseError, match="already contains this audit"):
+        claim_for_shards(NET, DATA, batch_size=48, **arguments)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("source", "count"),
+    [(DATA, 3), (streamed(DATA), 2), (DATA.take(slice(0, 3)), 5)],
+    ids=["images", "stream", "more shards than images"],
+)
+def test_a_curve_in_shards(source: Any, count: int, tmp_path: Path) -> None:
+    single = robustness_curve(NET, source, **CURVE)
+    for shard in Shard.all(count):
+        if shard.number == count:
+            with pytest.raises(IncompleteError, match=f"1 of {count} shards are not finished: {count}"):
+                robustness_curve(NET, source, shards=count, out=tmp_path, **CURVE)
+        robustness_curve(NET, source, shard=shard, out=shard_folder(tmp_path, shard), **CURVE)
+    with pytest.raises(ClasswiseError, match="is a shard with other settings: rounds was 3, now 2"):
+        robustness_curve(NET, source, shards=count, out=linked(tmp_path, "rounds"), **CURVE | {"rounds": 2})
+    found = robustness_curve(NET, source, shards=count, out=tmp_path, resume=True, **CURVE)
+    pd.testing.assert_frame_equal(found.frame, single.frame, check_exact=True)
+    assert found.meta == single.meta
+    assert found.environment["shards"] == count

@@ -231,7 +231,7 @@ def test_shards_of_other_audits_are_refused(tmp_path: Path) -> None:
 
 def linked(folder: Path, name: str) -> Path:
     """A folder with the same shards."""
-    target = folder.parent / f"{folder.name}-{name.split()[0]}"
+    target = folder.parent / f"{folder.name}-{name.split(maxsplit=1)[0]}"
     target.mkdir()
     (target / "shards").symlink_to(folder / "shards")
     return target
@@ -258,8 +258,7 @@ def test_shards_of_other_streams_are_refused(tmp_path: Path, monkeypatch: pytest
 def test_a_folder_of_an_audit_without_shards_is_not_merged_into(tmp_path: Path) -> None:
     arguments: dict[str, Any] = {"threat": "Linf:0.05", "attacks": ["fgsm"]}
     with pytest.raises(KeyboardInterrupt):
-        stopping = Stopping()
-        audit(NET, DATA, out=tmp_path / "x", progress=stopping, **OPTIONS | arguments)
+        audit(NET, DATA, out=tmp_path / "x", progress=Stopping(), **OPTIONS | arguments)
     run_shards(tmp_path / "x", 1, **arguments)
     with pytest.raises(ClasswiseError, match="contains an audit without shards; omit --shards to continue it"):
         audit(NET, DATA, shards=1, out=tmp_path / "x", resume=True, **OPTIONS | arguments)

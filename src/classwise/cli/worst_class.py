@@ -55,6 +55,7 @@ def worst_class(
     html: Page = None,
     max_time: MaxTime = None,
     json: Json = False,
+    shards: Annotated[int | None, typer.Option("--shards", hidden=True)] = None,
 ) -> None:
     """Find the worst class without a full audit.
 
@@ -69,6 +70,11 @@ def worst_class(
     from classwise.auditing.worst_class.search import find_worst_class
     from classwise.core.distributed import launched, local_device
 
+    if shards is not None:
+        raise ClasswiseError(
+            "--shards does not apply to worst-class: each round of the search attacks images of the classes that the "
+            "rounds before it have left; use classwise audit --shards"
+        )
     threat_of(threat, None)  # validated before anything is loaded
     settings: dict[str, Any] = _certainty(confidence, tolerance) | {"max_time": seconds(max_time)}
     if resume and out is None:

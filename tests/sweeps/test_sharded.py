@@ -1,0 +1,183 @@
+"""Sharded audits and curves from the command line: their tasks, what fails, and what is resumed."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from classwise.auditing.curve.result import Curve
+from classwise.auditing.curve.search import robustness_curve
+from classwise.auditing.result import Audit
+from classwise.cli import main
+from classwise.cli.cluster import ClusterOptions
+from classwise.cli.inputs import AttackSelection, DataSource, ModelSource
+from classwise.cli.sharding import ShardOptions, command
+from classwise.core.ownership import owned
+from classwise.data import load_data
+from classwise.models import build_model, save_weights
+from classwise.sweeps.executors.base import Executor, Finished
+from classwise.sweeps.tasks import LOG, Task
+
+WORDS = ["--data=digits", "--subset=40", "--threat=Linf:0.1", "--attack=fgsm", "--attack=pgd:steps=2"]
+
+
+@dataclass(frozen=True)
+class InProcess(Executor):
+    """Runs the commands in this process, or pretends that some were killed."""
+
+    killed: tuple[str, ...] = ()
+    ran: list[str] = field(default_factory=list)
+
+    def run(self, folders: Sequence[Path]) -> Iterator[Finished]:
+        for folder in folders:
+            self.ran.append(folder.name)
+            if folder.name in self.killed:
+                (folder / LOG).write_text("one line\nclasswise: the last line\n")
+                yield Finished(folder, -signal.SIGKILL)
+                continue
+            (words,) = Task.read(folder).commands
+            assert words[:2] == ("-m", "classwise.sweeps.in_directory")
+            with (folder / LOG).open("w") as log, contextlib.redirect_stdout(log):
+                status = main(words[4:])
+            yield Finished(folder, status)
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("model") / "net.safetensors"
+    save_weights(path, build_model("small-cnn", num_classes=10, in_channels=1, width=0.1))
+    return path
+
+
+@pytest.fixture
+def executor(monkeypatch: pytest.MonkeyPatch) -> InProcess:
+    built = InProcess()
+    monkeypatch.setattr(ClusterOptions, "executor", lambda self, gpus=0: built)
+    return built
+
+
+@pytest.mark.slow
+def test_a_sharded_audit_equals_one_command(model: Path, executor: InProcess, tmp_path: Path) -> None:
+    words = ["audit", str(model), *WORDS, "--save=logits"]
+    assert main([*words, f"--out={tmp_path / 'one' / 'x'}"]) == 0
+    out = [f"--out={tmp_path / 'x'}", f"--html={tmp_path / 'x.html'}", "--shards=2", "--on=local"]
+    assert main([*words, *out]) == 0
+    assert executor.ran == ["001-of-002", "002-of-002", "merge"]
+    one, found = Audit.load(tmp_path / "one" / "x"), Audit.load(tmp_path / "x")
+    pd.testing.assert_frame_equal(found.outcomes.frame, one.outcomes.frame, check_exact=True)
+    assert found.outcomes.meta == one.outcomes.meta
+    assert found.artifacts.get("logits", "fgsm")[1].tobytes() == one.artifacts.get("logits", "fgsm")[1].tobytes()
+    pages = [(tmp_path / "one" / "x" / "page.html").read_text(), (tmp_path / "x.html").read_text()]
+    first, second = ([line for line in page.splitlines() if "conds</dt>" not in line] for page in pages)
+    assert [line for line in second if "<dt>Shards</dt><dd>2</dd>" not in line] == first
+
+
+@pytest.mark.slow
+def test_only_shards_that_are_not_finished_run_again(
+    model: Path, executor: InProcess, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["audit", str(model), *WORDS, f"--out={tmp_path / 'x'}", "--shards=2", "--on=local", "--batch-size=64"]
+    object.__setattr__(executor, "killed", ("002-of-002",))
+    assert main(words) == 3
+    assert (
+        "1 of 2 shards are not finished: 2; shard 2/2 was killed by signal 9: the last line ("
+        in capsys.readouterr().err
+    )
+    object.__setattr__(executor, "killed", ())
+    executor.ran.clear()
+    assert main(words) == 2  # without --resume
+    assert main([word for word in words if "batch" not in word] + ["--resume"]) == 0
+    assert executor.ran == ["002-of-002", "merge"]
+    assert Audit.load(tmp_path / "x").outcomes.meta.batch_size == 64
+    executor.ran.clear()
+    capsys.readouterr()
+    assert main([*words, "--resume", "--json", "--fail-if=overall(all) < 1"]) == 1
+    assert executor.ran == ["merge"]
+    assert json.loads(capsys.readouterr().out)["complete"]
+    with owned(tmp_path / "x" / "shards"):
+        assert main([*words, "--resume"]) == 2
+    assert "in use" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_shards_by_hand(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["audit", str(model), *WORDS]
+    place = tmp_path / "x" / "shards"
+    assert main([*words, "--shard=1/2", f"--out={place / '001-of-002'}"]) == 0
+    assert "shard 1/2: 20 images in " in capsys.readouterr().out
+    assert main([*words, "--shards=2", f"--out={tmp_path / 'x'}"]) == 3
+    assert "1 of 2 shards are not finished: 2" in capsys.readouterr().err
+    assert main([*words, "--shard=2/2", f"--out={place / '002-of-002'}", "--max-time=0.0000001"]) == 3
+    assert "shard 2/2 is not finished; repeat the command with --resume" in capsys.readouterr().err
+    assert main([*words, "--shard=2/2", f"--out={place / '002-of-002'}", "--resume"]) == 0
+    assert main([*words, "--shards=2", f"--out={tmp_path / 'x'}", "--resume"]) == 0
+    assert Audit.load(tmp_path / "x").complete
+
+
+@pytest.mark.slow
+def test_a_sharded_curve_equals_one_command(model: Path, executor: InProcess, tmp_path: Path) -> None:
+    words = ["curve", str(model), *WORDS[:3], "--attack=fgsm", "--rounds=2"]
+    assert main([*words, f"--out={tmp_path / 'x'}", "--shards=2", "--on=local"]) == 0
+    assert executor.ran[-1] == "merge"
+    one = robustness_curve(str(model), load_data("digits", subset=40), attacks="fgsm", highest=0.1, rounds=2)
+    pd.testing.assert_frame_equal(Curve.load(tmp_path / "x").frame, one.frame, check_exact=True)
+    assert (tmp_path / "x" / "page.html").is_file()
+
+
+def test_a_module_runs_in_a_directory(tmp_path: Path) -> None:
+    """Relative paths in the commands, and modules named in them, are those of the user."""
+    (tmp_path / "helper.py").write_text("WORD = 'helped'")
+    (tmp_path / "program.py").write_text("import os, sys, helper; print(os.getcwd(), helper.WORD, sys.argv[1:])")
+    words = ["-m", "classwise.sweeps.in_directory", str(tmp_path), "program", "--a=1"]
+    done = subprocess.run([sys.executable, *words], capture_output=True, text=True, check=True)
+    assert done.stdout == f"{tmp_path} helped ['--a=1']\n"
+
+
+def test_commands_have_the_values_of_their_options() -> None:
+    model = ModelSource("resnet18", Path("w.pt"), width=0.5, model_set=["depth=34", "a=1"])
+    data = DataSource("cifar10", subset=100, data_set=["size=8"])
+    words = command("audit", model, data, AttackSelection(seed=3, batch_size=64).unsized, threat=None, guards="off")
+    assert words == [
+        *("audit", "resnet18", "--weights=w.pt", "--width=0.5", "--model-set=depth=34", "--model-set=a=1"),
+        *("--data=cifar10", "--subset=100", "--data-set=size=8", "--seed=3", "--guards=off"),
+    ]
+
+
+def test_a_device_elsewhere_requires_a_batch_size(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["audit", str(model), *WORDS, "--shards=2", "--on=local", "--device=meta"]
+    assert main(words) == 2
+    assert "give the batch size of the shards, as in --batch-size 512" in capsys.readouterr().err
+    assert ShardOptions(shards=2).device(ClusterOptions(on="local"), "meta", 512) == "cpu"
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--shards=2", "--shard=1/2"], "--shard runs one shard and --shards all of them"),
+        (["--shard=3/2"], "shard 3/2: the number must be from 1 to 2"),
+        (["--on=local"], "--on requires --shards, as in --shards 40 --on local"),
+        (["--shards=2", "--workers=2"], "--workers requires --on, as in --shards 40 --on local"),
+        (["--shard=1/2", "--fail-if=worst(all) < 0.2"], "--fail-if applies to all images"),
+        (["--shard=1/2", "--attack=autoattack", "--settle=1"], "settle samples from the survivors of all images"),
+    ],
+)
+def test_options_that_exclude_each_other(
+    words: list[str], said: str, model: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = WORDS[:3] if "--settle=1" in words else WORDS
+    assert main(["audit", str(model), *given, *words]) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_the_search_for_the_worst_class_has_no_shards(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["worst-class", "small-cnn", "--data=digits", "--shards=2"]) == 2
+    assert "--shards does not apply to worst-class: each round" in capsys.readouterr().err

@@ -197,6 +197,8 @@ SMALLER = {
 NOT_RUN = {
     "--robustbench": "needs an audit under AutoAttack; tests/reporting/test_robustbench.py makes such an object",
     "--robustbench-info": "the same",
+    "--shard": "is one of many; tests/sweeps/test_sharded.py merges some",
+    "--shards": "starts many processes; the same",
     "--settle": "runs AutoAttack on enough images for a sample; tests/auditing/test_two_phase.py has a small one",
     "benz20/P1.2": "needs trained models and a folder of images; tests/papers/experiments/test_pretrained.py has them",
     "--tensorboard": "needs an optional package; tests/training/test_loggers.py has it",

@@ -12,6 +12,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch import Tensor
 
 from classwise.auditing import inputs, merging, outcome_files
 from classwise.auditing.audit import audit, claim_for_shards
@@ -43,7 +44,7 @@ def run_shards(folder: Path, count: int, source: Any = DATA, **arguments: Any) -
     for shard in Shard.all(count):
         found = audit(NET, source, shard=str(shard), out=shard_folder(folder, shard), **OPTIONS | arguments)
         assert is_finished(shard_folder(folder, shard))
-        assert found.warnings == ()
+        assert (found.warnings, found.trace) == ((), None)
         assert found.complete == (count == 1)
 
 
@@ -192,6 +193,26 @@ def failing(function: Any, call: int) -> Any:
         function(*arguments)
 
     return called
+
+
+class Overwriting(toys.Linear):
+    """A model that writes into its input."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x.sub_(0.1))
+
+
+@pytest.mark.slow
+def test_guards_know_what_the_shards_have_seen(tmp_path: Path) -> None:
+    net, arguments = Overwriting(toys.patterns(4), 0.2).eval(), OPTIONS | {"threat": "Linf:0.05", "attacks": "fgsm"}
+    single = audit(net, DATA, **arguments)
+    assert "overwrites-input" in [warning.name for warning in single.warnings]
+    for shard in Shard.all(2):
+        audit(net, DATA, shard=shard, out=shard_folder(tmp_path, shard), **arguments)
+    found = audit(net, DATA, shards=2, out=tmp_path, **arguments)
+    assert_same(found, single)
+    assert found.environment.get("not_fused") == single.environment.get("not_fused")
+    assert found.environment["shard_seconds"] > 0
 
 
 @pytest.mark.slow

@@ -60,7 +60,8 @@ def assert_same(found: Audit, single: Audit, *, saved: bool = True) -> None:
     assert found.outcomes.meta == single.outcomes.meta
     pd.testing.assert_frame_equal(found.by_class, single.by_class, check_exact=True)
     assert repr((found.warnings, found.guards)) == repr((single.warnings, single.guards))
-    if single.trace is not None:
+    assert (found.trace is None) == (single.trace is None)
+    if found.trace is not None and single.trace is not None:
         pd.testing.assert_frame_equal(found.trace, single.trace, check_exact=True)
     assert found.artifacts.kinds() == single.artifacts.kinds()
     compared = 0

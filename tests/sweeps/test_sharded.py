@@ -18,6 +18,7 @@ from classwise.auditing.curve.result import Curve
 from classwise.auditing.curve.search import robustness_curve
 from classwise.auditing.result import Audit
 from classwise.cli import main
+from classwise.cli.audit import RowOptions
 from classwise.cli.cluster import ClusterOptions
 from classwise.cli.inputs import AttackSelection, DataSource, ModelSource
 from classwise.cli.sharding import ShardOptions, command
@@ -30,16 +31,19 @@ from classwise.sweeps.tasks import LOG, Task
 WORDS = ["--data=digits", "--subset=40", "--threat=Linf:0.1", "--attack=fgsm", "--attack=pgd:steps=2"]
 
 
-@dataclass(frozen=True)
+@dataclass
 class InProcess(Executor):
-    """Runs the commands in this process, or pretends that some were killed."""
+    """Runs the commands in this process, or pretends that some were killed, or that the user stops one."""
 
     killed: tuple[str, ...] = ()
+    stopped: str = ""
     ran: list[str] = field(default_factory=list)
 
     def run(self, folders: Sequence[Path]) -> Iterator[Finished]:
         for folder in folders:
             self.ran.append(folder.name)
+            if folder.name == self.stopped:
+                raise KeyboardInterrupt
             if folder.name in self.killed:
                 (folder / LOG).write_text("one line\nclasswise: the last line\n")
                 yield Finished(folder, -signal.SIGKILL)
@@ -86,17 +90,23 @@ def test_only_shards_that_are_not_finished_run_again(
     model: Path, executor: InProcess, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     words = ["audit", str(model), *WORDS, f"--out={tmp_path / 'x'}", "--shards=2", "--on=local", "--batch-size=64"]
-    object.__setattr__(executor, "killed", ("002-of-002",))
+    executor.killed = ("002-of-002",)
     assert main(words) == 3
     assert (
         "1 of 2 shards are not finished: 2; shard 2/2 was killed by signal 9: the last line ("
         in capsys.readouterr().err
     )
-    object.__setattr__(executor, "killed", ())
+    executor.killed, executor.stopped = (), "merge"
     executor.ran.clear()
     assert main(words) == 2  # without --resume
+    capsys.readouterr()
+    assert main([word for word in words if "batch" not in word] + ["--resume"]) == 130
+    assert (
+        f"finished shards are saved in {tmp_path / 'x' / 'shards'}; continue with --resume" in capsys.readouterr().err
+    )
+    executor.stopped = ""
     assert main([word for word in words if "batch" not in word] + ["--resume"]) == 0
-    assert executor.ran == ["002-of-002", "merge"]
+    assert executor.ran == ["002-of-002", "merge", "merge"]
     assert Audit.load(tmp_path / "x").outcomes.meta.batch_size == 64
     executor.ran.clear()
     capsys.readouterr()
@@ -146,6 +156,8 @@ def test_commands_have_the_values_of_their_options() -> None:
     model = ModelSource("resnet18", Path("w.pt"), width=0.5, model_set=["depth=34", "a=1"])
     data = DataSource("cifar10", subset=100, data_set=["size=8"])
     words = command("audit", model, data, AttackSelection(seed=3, batch_size=64).unsized, threat=None, guards="off")
+    rows = RowOptions(cascade=True, early_stop=False, save=["logits", "images"])
+    assert command("audit", rows) == ["audit", "--cascade", "--no-early-stop", "--save=logits", "--save=images"]
     assert words == [
         *("audit", "resnet18", "--weights=w.pt", "--width=0.5", "--model-set=depth=34", "--model-set=a=1"),
         *("--data=cifar10", "--subset=100", "--data-set=size=8", "--seed=3", "--guards=off"),

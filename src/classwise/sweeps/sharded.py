@@ -6,7 +6,7 @@ so shards can also be run and merged by hand.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 
@@ -62,20 +62,20 @@ def run_shards(
                 waiting[tasks / shard.name] = shard
         listener.start("shards", shards)
         listener.advance(shards - len(waiting))
+        merge = tasks / "merge"
+        Task(merge, (_command(words, "--shards", str(shards), "--out", str(folder)),), processes).write()
         try:
             statuses = _run(executor, waiting, listener)
+            failed = [task for task, shard in waiting.items() if not is_finished(shard_folder(folder, shard))]
+            if failed:
+                raise IncompleteError(_failure(failed, waiting, statuses, shards))
+            listener.log(f"merging {shards} shards into {folder}")
+            merged = _run(executor, {merge: None}, listener)[merge]
         except interruption.STOPS as stop:
             stop.add_note(f"finished shards are saved in {folder / SHARDS}")
             raise
-        failed = [task for task, shard in waiting.items() if not is_finished(shard_folder(folder, shard))]
-        if failed:
-            raise IncompleteError(_failure(failed, waiting, statuses, shards))
-        merge = tasks / "merge"
-        Task(merge, (_command(words, "--shards", str(shards), "--out", str(folder)),), processes).write()
-        listener.log(f"{shards} shards are finished and merged into {folder}")
-        for ended in executor.run([merge]):
-            if ended.status:
-                raise ClasswiseError(f"the merge of the shards {_end(ended)}")
+        if merged.status:
+            raise ClasswiseError(f"the merge of the shards {_end(merged)}")
 
 
 def _command(words: Sequence[str], *more: str) -> tuple[str, ...]:
@@ -83,20 +83,23 @@ def _command(words: Sequence[str], *more: str) -> tuple[str, ...]:
     return (*here, "classwise", *words, *more, "--resume")
 
 
-def _run(executor: Executor, waiting: dict[Path, Shard], listener: Progress) -> dict[Path, Finished]:
-    """Run tasks until all have ended."""
+def _run(executor: Executor, waiting: Mapping[Path, Shard | None], listener: Progress) -> dict[Path, Finished]:
+    """Run the tasks of shards, or that of the merge, until all have ended."""
     ended: dict[Path, Finished] = {}
     if waiting:
         with closing(executor.run(list(waiting))) as tasks:  # type: ignore[type-var]  # a generator
             for task in tasks:
                 ended[task.folder] = task
-                listener.advance(1)
-                if task.status:
-                    listener.log(f"shard {waiting[task.folder]} {_end(task)}")
+                if shard := waiting[task.folder]:
+                    listener.advance(1)
+                    if task.status:
+                        listener.log(f"shard {shard} {_end(task)}")
     return ended
 
 
-def _failure(failed: Sequence[Path], waiting: dict[Path, Shard], statuses: dict[Path, Finished], shards: int) -> str:
+def _failure(
+    failed: Sequence[Path], waiting: Mapping[Path, Shard], statuses: Mapping[Path, Finished], shards: int
+) -> str:
     """Which shards are not finished, and how the first of them ended."""
     named = ", ".join(str(waiting[task].number) for task in failed[:10]) + (", ..." if len(failed) > 10 else "")
     first = statuses.get(failed[0], Finished(failed[0], 0))

@@ -43,7 +43,7 @@ class InProcess(Executor):
         for folder in folders:
             self.ran.append(folder.name)
             if folder.name == self.stopped:
-                raise KeyboardInterrupt
+                signal.raise_signal(signal.SIGINT)
             if folder.name in self.killed:
                 (folder / LOG).write_text("one line\nclasswise: the last line\n")
                 yield Finished(folder, -signal.SIGKILL)

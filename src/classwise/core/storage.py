@@ -90,9 +90,10 @@ def replacing(path: str | os.PathLike[str], *, checksum: bool = False) -> Iterat
             yield temporary
             with open(temporary, "rb") as written:
                 os.fsync(written.fileno())
+            digest = _digest(temporary) if checksum or (target.parent / CHECKSUMS).exists() else None
             ownership.check(target)
-            if checksum or (target.parent / CHECKSUMS).exists():
-                _append_checksum(target, _digest(temporary))
+            if digest is not None:
+                _append_checksum(target, digest)
             temporary.chmod(permissions(target))
             temporary.replace(target)
             _sync_folder(target.parent)

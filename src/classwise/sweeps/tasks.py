@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import os
 import platform
-import subprocess
 import sys
 import uuid
 from collections.abc import Sequence
@@ -18,8 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from classwise.core.errors import ClasswiseError
-from classwise.core.ownership import owned
+from classwise.core.ownership import ATTEMPT, Attempt, check, owned
 from classwise.core.storage import read_json, write_text
+from classwise.sweeps.commands import STOPPED, Commands
 
 SCHEMA_VERSION = 1
 TASK = "task.json"
@@ -81,29 +81,61 @@ class Task:
         return [sys.executable, *launcher, *command]
 
 
-def run_task(folder: Path) -> int:
+def run_task(folder: Path, *, cpus: int | None = None, job: str | None = None) -> int:
     """Run the commands of a task on this machine, and record the attempt.
+
+    SIGTERM is forwarded to the running command, which then saves its work; no further command is started. If this
+    process is killed, the running command gets SIGTERM (Linux only).
 
     Args:
         folder: the folder of the task.
+        cpus: number of CPUs, divided among the processes of a command as threads; None: the environment decides.
+        job: an identifier of the task in an engine that restarts it. A restarted job takes over the folders that an
+            earlier attempt still owns (`classwise.core.ownership`).
 
     Returns:
         The exit status of the first command that failed, or 0.
 
     Raises:
-        ClasswiseError: if the folder contains no task, or another process runs it.
+        ClasswiseError: if the folder contains no task, or another process runs it or has taken it over.
     """
     task = Task.read(folder)
-    with owned(folder):
-        attempt = uuid.uuid4().hex[:12]
-        _record(folder, attempt=attempt, event="start", host=platform.node(), process=os.getpid())
-        status = 0
-        for command in task.commands:
-            status = _run(task.arguments(command), folder / LOG)
-            if status:
-                break
-        _record(folder, attempt=attempt, event="end", status=status)
+    number = 1 + sum(line["event"] == "start" for line in attempts(folder))
+    attempt = Attempt(job, number) if job else None
+    environment = {} if cpus is None else thread_variables(cpus // task.processes)
+    if attempt is not None:
+        environment[ATTEMPT] = attempt.variable
+    with owned(folder, attempt):
+        name = uuid.uuid4().hex[:12]
+        _record(folder, attempt=name, event="start", host=platform.node(), process=os.getpid())
+        status = STOPPED
+        try:
+            with Commands(folder / LOG, environment) as commands:
+                for command in task.commands:
+                    status = commands.run(task.arguments(command))
+                    if status:
+                        break
+        except Exception:
+            status = 2
+            raise
+        finally:
+            _record(folder, attempt=name, event="end", status=status)
     return status
+
+
+def run_task_remotely(folder: Path, cpus: int, job: str) -> int:
+    """`run_task` in a process of an engine: an error is appended to the log of the task, and its status is 2."""
+    try:
+        return run_task(folder, cpus=cpus, job=job)
+    except ClasswiseError as error:
+        with open(folder / LOG, "a", encoding="utf-8") as log:
+            log.write(f"classwise: {error}\n")
+        return 2
+
+
+def thread_variables(threads: int) -> dict[str, str]:
+    """Environment variables that give a process a number of threads, at least 1."""
+    return dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS"), str(max(threads, 1)))
 
 
 def attempts(folder: Path) -> list[dict[str, Any]]:
@@ -118,15 +150,9 @@ def attempts(folder: Path) -> list[dict[str, Any]]:
         raise ClasswiseError(f"{folder / ATTEMPTS} is damaged (not JSON lines); delete it") from error
 
 
-def _run(arguments: Sequence[str], log: Path) -> int:
-    with open(log, "ab") as output:
-        return subprocess.run(  # noqa: S603  # the commands of a task are trusted as much as a script
-            arguments, stdin=subprocess.DEVNULL, stdout=output, stderr=output, check=False
-        ).returncode
-
-
 def _record(folder: Path, **facts: Any) -> None:
     """Append a line to the attempts, in one write call."""
+    check(folder / ATTEMPTS)
     facts["time"] = datetime.now(UTC).isoformat(timespec="milliseconds")
     handle = os.open(folder / ATTEMPTS, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
     try:

@@ -16,6 +16,8 @@ EXECUTORS: Registry[Executor] = Registry(
     "executor",
     {
         "local": "classwise.sweeps.executors.local:Local",
+        "ray": "classwise.sweeps.executors.ray:Ray",
+        "slurm": "classwise.sweeps.executors.slurm:Slurm",
     },
     base="classwise.sweeps.executors.base:Executor",
 )

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from classwise.core.errors import ClasswiseError
 from classwise.sweeps.executors.base import Executor, Finished
+from classwise.sweeps.tasks import thread_variables
 
 _POLL_SECONDS = 0.05
 _GRACE_SECONDS = 30.0
@@ -78,8 +79,7 @@ class Local(Executor):
             _stop(running.values())
 
     def _start(self, folder: Path, slot: int) -> subprocess.Popen[bytes]:
-        threads = max((os.cpu_count() or 1) // self.workers, 1)
-        environment = os.environ | {name: str(threads) for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS")}
+        environment = os.environ | thread_variables((os.cpu_count() or 1) // self.workers)
         if self.gpus:
             first, end = slot * self.gpus, (slot + 1) * self.gpus
             visible = os.environ.get(_VISIBLE)

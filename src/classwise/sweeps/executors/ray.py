@@ -1,0 +1,142 @@
+"""`Ray`: tasks on the nodes of a Ray cluster."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from classwise.core.errors import ClasswiseError
+from classwise.core.extras import reason, require
+from classwise.sweeps.commands import GRACE_SECONDS, STOPPED
+from classwise.sweeps.executors.base import Executor, Finished
+from classwise.sweeps.tasks import run_task_remotely
+
+RETRIES = 3
+"""How often Ray repeats a task whose worker or node has died."""
+
+
+@dataclass(frozen=True)
+class Ray(Executor):
+    """Runs each task as a Ray task, which Ray repeats if its worker or its node dies; extra ``ray``.
+
+    All nodes see the folders of the tasks under the same path and have the same version of classwise. An existing
+    connection to Ray is used and left open.
+
+    Args:
+        workers: number of tasks that run at once; None: as many as the cluster has GPUs for, or CPUs if ``gpus`` is
+            0. The CPUs of each node are divided among them, and a task has as many threads as CPUs.
+        gpus: number of GPUs of a task.
+        address: address of the cluster, such as ``"auto"`` on one of its nodes; None: a cluster on this machine,
+            which ends with the tasks.
+
+    Raises:
+        ClasswiseError: if a number is out of its range.
+
+    Example:
+        >>> Ray(workers=2)
+        Ray(workers=2, gpus=0, address=None)
+    """
+
+    workers: int | None = None
+    gpus: int = 0
+    address: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.workers is not None and self.workers < 1:
+            raise ClasswiseError(f"workers {self.workers} must be at least 1")
+        if self.gpus < 0:
+            raise ClasswiseError(f"gpus {self.gpus} must not be negative")
+
+    def run(self, folders: Sequence[Path]) -> Iterator[Finished]:
+        """Run tasks; see `Executor.run`. A task that is stopped has half a minute to save.
+
+        Raises:
+            ClasswiseError: if Ray is not installed, the cluster cannot be reached, or has no node for a task.
+        """
+        ray = require("ray", "ray")
+        connected = ray.is_initialized()
+        if not connected:
+            _connect(ray, self.address)
+        try:
+            yield from self._run(ray, folders)
+        finally:
+            if not connected:
+                ray.shutdown()
+
+    def _run(self, ray: Any, folders: Sequence[Path]) -> Iterator[Finished]:
+        nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+        cpus = [int(node.get("CPU", 0)) for node in nodes]
+        gpus = [int(node.get("GPU", 0)) for node in nodes]
+        if self.gpus > max(gpus) and self.address is None:
+            raise ClasswiseError(f"gpus {self.gpus}: Ray has found {max(gpus)} GPUs on this machine")
+        most = sum(each // self.gpus for each in gpus) if self.gpus else sum(cpus)
+        workers = self.workers or max(most, 1)
+        share = cpus_of_a_task(cpus, workers)
+        remote = ray.remote(num_cpus=share, num_gpus=self.gpus, max_retries=RETRIES)(_run_task)
+        waiting, running = list(folders), dict[Any, Path]()
+        try:
+            while waiting or running:
+                while waiting and len(running) < workers:
+                    folder = waiting.pop(0)
+                    running[remote.remote(str(folder.absolute()), share)] = folder
+                ended, _ = ray.wait(list(running), timeout=1.0)
+                for each in ended:
+                    yield Finished(running.pop(each), _status(ray, each))
+        finally:
+            for each in running:
+                ray.cancel(each)
+            if running:
+                ray.wait(list(running), num_returns=len(running), timeout=GRACE_SECONDS)
+
+
+def cpus_of_a_task(nodes: Sequence[int], workers: int) -> int:
+    """The largest number of CPUs with which so many tasks run at once, at least 1.
+
+    Args:
+        nodes: number of CPUs of each node.
+        workers: number of tasks.
+
+    Example:
+        >>> cpus_of_a_task([8, 8], workers=3)
+        4
+        >>> cpus_of_a_task([8, 8], workers=100)
+        1
+    """
+    fitting = (cpus for cpus in range(max(nodes, default=1), 0, -1) if sum(node // cpus for node in nodes) >= workers)
+    return next(fitting, 1)
+
+
+def _run_task(folder: str, cpus: int) -> int:
+    """Run a task; called in a worker of Ray."""
+    import ray
+
+    return run_task_remotely(Path(folder), cpus, f"ray-{ray.get_runtime_context().get_task_id()}")
+
+
+def _connect(ray: Any, address: str | None) -> None:
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    try:
+        ray.init(
+            address=address or "local",
+            log_to_driver=False,
+            logging_level="error",
+            include_dashboard=None if address else False,
+        )
+    except (ConnectionError, RuntimeError, ValueError) as error:
+        raise ClasswiseError(f"cannot connect to Ray at {address or 'this machine'}: {reason(error)}") from error
+
+
+def _status(ray: Any, reference: Any) -> int:
+    """The status of a task that has ended."""
+    try:
+        return int(ray.get(reference))
+    except ray.exceptions.TaskCancelledError:
+        return STOPPED
+    except ray.exceptions.RayTaskError as error:
+        raise error.as_instanceof_cause() from error
+    except ray.exceptions.RayError:  # its worker or its node has died more often than Ray repeats a task
+        return -signal.SIGKILL

@@ -56,7 +56,7 @@ class Commands:
     def __init__(self, log: Path, environment: Mapping[str, str]) -> None:
         self._log = log
         self._environment = os.environ | environment
-        self._stopped = False
+        self._stopped = threading.Event()
 
     def run(self, arguments: Sequence[str]) -> int:
         """Run a command and wait until it has ended.
@@ -70,7 +70,7 @@ class Commands:
         Raises:
             ClasswiseError: if another process has taken over the folder of the log; the command is stopped before.
         """
-        if self._stopped:
+        if self._stopped.is_set():
             return STOPPED
         with open(self._log, "ab") as output:
             process = subprocess.Popen(  # noqa: S603  # the commands of a task are trusted as much as a script
@@ -82,7 +82,7 @@ class Commands:
             )
         _running.add(process)
         try:
-            if self._stopped:  # between the check above and here
+            if self._stopped.is_set():  # between the check above and here
                 process.terminate()
             while True:
                 try:
@@ -96,7 +96,7 @@ class Commands:
 
     def _stop(self, number: int, frame: FrameType | None) -> None:
         del number, frame
-        self._stopped = True
+        self._stopped.set()
         for process in _running:
             process.terminate()
 

@@ -112,8 +112,7 @@ def cpus_of_a_task(nodes: Sequence[int], workers: int) -> int:
 
 def _run_task(folder: str, cpus: int) -> int:
     """Run a task; called in a worker of Ray."""
-    import ray
-
+    ray = require("ray", "ray")
     return run_task_remotely(Path(folder), cpus, f"ray-{ray.get_runtime_context().get_task_id()}")
 
 
@@ -126,7 +125,7 @@ def _connect(ray: Any, address: str | None) -> None:
             logging_level="error",
             include_dashboard=None if address else False,
         )
-    except (ConnectionError, RuntimeError, ValueError) as error:
+    except (ConnectionError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
         raise ClasswiseError(f"cannot connect to Ray at {address or 'this machine'}: {reason(error)}") from error
 
 

@@ -149,10 +149,8 @@ class SlurmTask:
 
     def __submitit_checkpoint__(self) -> Any:
         """Stop the running command, so that it saves its work, before submitit requeues the job."""
-        import submitit
-
         stop_running()
-        return submitit.helpers.DelayedSubmission(self)
+        return require("submitit", "slurm").helpers.DelayedSubmission(self)
 
     checkpoint = __submitit_checkpoint__  # submitit looks for this name too before it requeues a job
 

@@ -1,0 +1,91 @@
+"""Tasks on a real Ray cluster of three nodes on this machine: workers and nodes die, and every cell finishes."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from classwise.core.errors import ClasswiseError
+from classwise.sweeps.executors.ray import Ray
+from classwise.sweeps.tasks import Task, attempts
+from tests.cluster.cells import assert_same_bits, cell, in_training, log_of, process_of, starts, wait_until
+
+ray = pytest.importorskip("ray", reason='Ray is not installed: pip install "classwise[ray]", or make test-cluster')
+cluster_utils = pytest.importorskip("ray.cluster_utils")
+
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("default")]  # Ray's own warnings
+
+
+@pytest.fixture
+def cluster() -> Iterator[Any]:
+    """A head without CPUs, and two nodes of one CPU each."""
+    cluster = cluster_utils.Cluster(initialize_head=True, head_node_args={"num_cpus": 0})
+    try:
+        for _ in range(2):
+            cluster.add_node(num_cpus=1)
+        cluster.wait_for_nodes()
+        yield cluster
+    finally:
+        cluster.shutdown()
+
+
+def disturb(cluster: Any, folders: list[Path]) -> tuple[Path, Path]:
+    """Kill a worker, and then a node without grace, each while it trains; returns the folders of their tasks."""
+    wait_until(lambda: any(map(in_training, folders)))
+    first = next(filter(in_training, folders))
+    os.kill(process_of(first), signal.SIGKILL)
+    wait_until(lambda: any(in_training(folder) and folder != first for folder in folders))
+    second = next(folder for folder in folders if in_training(folder) and folder != first)
+    cluster.remove_node(node_of(cluster, process_of(second)), allow_graceful=False)
+    return first, second
+
+
+def node_of(cluster: Any, process: int) -> Any:
+    """The node whose raylet has started a worker."""
+    parent = int(Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[1])
+    raylets = {each.process.pid: node for node in cluster.worker_nodes for each in node.all_processes["raylet"]}
+    return raylets[parent]
+
+
+def test_killed_workers_and_nodes_lose_nothing(cluster: Any, reference: Path, tmp_path: Path) -> None:
+    folders = [cell(tmp_path / str(number)) for number in range(4)]
+    with ThreadPoolExecutor(1) as thread:
+        disturbed = thread.submit(disturb, cluster, folders)
+        ended = list(Ray(address=cluster.address).run(folders))
+        killed = disturbed.result()
+    assert sorted(ended) == [(folder, 0) for folder in folders], "\n".join(map(log_of, folders))
+    assert not ray.is_initialized()
+    assert len(set(killed)) == 2
+    for folder in folders:
+        assert starts(folder) >= (2 if folder in killed else 1)
+        assert_same_bits(folder, reference)
+    for folder in killed:
+        assert attempts(folder)[1]["event"] == "start"  # the first attempt has no end
+
+
+def test_an_existing_connection_is_used_and_left_open(tmp_path: Path) -> None:
+    with pytest.raises(ClasswiseError, match="cannot connect to Ray at auto: "):
+        next(Ray(address="auto").run([tmp_path]))
+    folder = tmp_path / "task"
+    shown = "import os; print(os.environ['OMP_NUM_THREADS'])"
+    Task(folder, (("-c", shown), ("-c", "exit(3)"))).write()
+    endless = tmp_path / "endless"
+    Task(endless, (("-c", "import time; time.sleep(600)"),)).write()
+    ray.init(address="local", num_cpus=4, include_dashboard=False, log_to_driver=False)
+    try:
+        running = Ray(workers=2).run([folder, endless, tmp_path / "missing"])
+        assert {next(running), next(running)} == {(folder, 3), (tmp_path / "missing", 2)}
+        assert log_of(folder) == "2\n"
+        wait_until(lambda: starts(endless))
+        running.close()  # type: ignore[attr-defined]
+        assert attempts(endless)[-1]["status"] == 143
+        assert ray.is_initialized()
+    finally:
+        ray.shutdown()
+    assert "cannot read" in log_of(tmp_path / "missing")

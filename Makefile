@@ -17,6 +17,7 @@ BIN := .venv/bin
 INSTALLED := .venv/.installed
 PEERS := .venv/.peers-installed
 INTEGRATIONS := .venv/.integrations-installed
+CLUSTER := .venv/.cluster-installed
 
 # True in a Python that can do it; asked only when the environment is to be made.
 works = $(shell $(PYTHON) -c "$(1)" >/dev/null 2>&1 && echo yes)
@@ -75,7 +76,9 @@ test-integrations: $(INSTALLED) $(INTEGRATIONS)
 test-extras: $(INSTALLED)
 	$(BIN)/python -m tools.check_extras --out docs/extras.md
 
-test-cluster: $(INSTALLED)
+# Real engines: tasks on Ray and on Slurm, whose workers, nodes and jobs are killed, then many runs under torchrun.
+test-cluster: $(INSTALLED) $(CLUSTER)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 0 tests/cluster
 	OMP_NUM_THREADS=1 RUNS=$(RUNS) $(BIN)/python -m pytest -x tests/cluster/torchrun.py
 
 bench: $(INSTALLED) $(PEERS)
@@ -109,6 +112,15 @@ $(INSTALLED): pyproject.toml constraints.txt
 # Without their own requirements, which ask for torchvision, and with it for another torch.
 $(INTEGRATIONS): $(INSTALLED)
 	$(BIN)/python -m pip install --quiet $(PIP_ARGS) --constraint constraints.txt --no-deps --group integrations
+	touch $@
+
+# Ray and submitit; Debian's Slurm where this user may install it. Without it its tests are skipped.
+$(CLUSTER): $(INSTALLED)
+	$(BIN)/python -m pip install --quiet $(PIP_ARGS) --constraint constraints.txt --no-deps --group cluster
+	@if [ -x /usr/sbin/slurmctld ]; then :; \
+	elif [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then set -e; apt-get update -qq; \
+	DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends slurmctld slurmd slurm-client >/dev/null; \
+	else echo "Slurm is not installed, and cannot be installed by this user: its tests are skipped"; fi
 	touch $@
 
 # Without their own requirements: some of those are years old and would pull ours back.

@@ -25,7 +25,10 @@ SCHEMA_VERSION = 1
 TASK = "task.json"
 """The file of a task's commands."""
 ATTEMPTS = "attempts.jsonl"
-"""A line at the start and at the end of each attempt; an attempt without an end is running, or was killed."""
+"""A line at the start and at the end of each attempt; an attempt without an end is running, or was killed.
+
+The line of a start has the host, the process, and the size of the log before it.
+"""
 LOG = "log.txt"
 """What the commands of all attempts print, on both streams."""
 
@@ -106,11 +109,12 @@ def run_task(folder: Path, *, cpus: int | None = None, job: str | None = None) -
     if attempt is not None:
         environment[ATTEMPT] = attempt.variable
     with owned(folder, attempt):
-        name = uuid.uuid4().hex[:12]
-        _record(folder, attempt=name, event="start", host=platform.node(), process=os.getpid())
+        name, log = uuid.uuid4().hex[:12], folder / LOG
+        before = log.stat().st_size if log.exists() else 0
+        record(folder, attempt=name, event="start", host=platform.node(), process=os.getpid(), log=before)
         status = STOPPED
         try:
-            with Commands(folder / LOG, environment) as commands:
+            with Commands(log, environment) as commands:
                 for command in task.commands:
                     status = commands.run(task.arguments(command))
                     if status:
@@ -119,7 +123,7 @@ def run_task(folder: Path, *, cpus: int | None = None, job: str | None = None) -
             status = 2
             raise
         finally:
-            _record(folder, attempt=name, event="end", status=status)
+            record(folder, attempt=name, event="end", status=status)
     return status
 
 
@@ -150,8 +154,12 @@ def attempts(folder: Path) -> list[dict[str, Any]]:
         raise ClasswiseError(f"{folder / ATTEMPTS} is damaged (not JSON lines); delete it") from error
 
 
-def _record(folder: Path, **facts: Any) -> None:
-    """Append a line to the attempts, in one write call."""
+def record(folder: Path, **facts: Any) -> None:
+    """Append a line with these facts and the time to the attempts of a task, in one write call.
+
+    Raises:
+        ClasswiseError: if another process has taken over the folder.
+    """
     check(folder / ATTEMPTS)
     facts["time"] = datetime.now(UTC).isoformat(timespec="milliseconds")
     handle = os.open(folder / ATTEMPTS, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)

@@ -53,7 +53,9 @@ def missing() -> str:
     places = f"{os.environ['PATH']}:/usr/sbin"
     absent = [program for program in PROGRAMS if shutil.which(program, path=places) is None]
     if absent:
-        return f"Slurm is not installed ({absent[0]}): apt-get install slurmctld slurmd slurm-client, or make test-cluster"
+        return (
+            f"Slurm is not installed ({absent[0]}): apt-get install slurmctld slurmd slurm-client, or make test-cluster"
+        )
     return "" if os.geteuid() == 0 else "the daemons of Slurm need root"
 
 

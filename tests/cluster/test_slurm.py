@@ -70,10 +70,8 @@ def test_preempted_jobs_and_those_of_a_dead_node_are_requeued(
     assert attempts(dead)[1]["event"] == "start"  # the first attempt has no end
 
 
-def test_a_killed_process_fails_and_a_new_job_continues(
-    cluster: SlurmCluster, reference: Path, tmp_path: Path
-) -> None:
-    folder = cell(tmp_path / "cell")
+def test_a_killed_process_fails_and_a_new_job_continues(cluster: SlurmCluster, reference: Path, tmp_path: Path) -> None:
+    folder = cell(tmp_path / "cell", audited=False)
 
     def kill() -> None:
         wait_until(lambda: in_training(folder))
@@ -86,7 +84,7 @@ def test_a_killed_process_fails_and_a_new_job_continues(
 
 
 def test_a_job_that_outlives_its_node_is_fenced(cluster: SlurmCluster, reference: Path, tmp_path: Path) -> None:
-    folder = cell(tmp_path / "cell")
+    folder = cell(tmp_path / "cell", audited=False)
     orphans: list[int] = []
 
     def cut_off() -> None:

@@ -10,6 +10,7 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,7 +20,7 @@ import pytest
 from classwise.auditing.audit import audit
 from classwise.core import ownership
 from classwise.core.errors import ClasswiseError
-from classwise.core.ownership import OWNER, contents, owned
+from classwise.core.ownership import ATTEMPT, OWNER, Attempt, contents, owned
 from classwise.core.storage import write_text
 from classwise.training.train import train
 from tests.auditing import toys
@@ -131,3 +132,121 @@ def test_a_clock_that_jumps_changes_no_deadline(tmp_path: Path, monkeypatch: pyt
     found = audit(toys.model(), toys.images(40), "Linf:0.1", "fgsm", batch_size=32, max_time=600, out=tmp_path / "a")
     assert found.complete
     assert 0 <= found.environment["seconds"] < 600
+
+
+# Other machines
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Limits of a fraction of a second."""
+    monkeypatch.setattr(ownership, "RENEWAL_SECONDS", 0.05)
+    monkeypatch.setattr(ownership, "STALE_SECONDS", 0.5)
+
+
+def elsewhere(folder: Path, *, seconds: float, **facts: object) -> Path:
+    """The file of an owner on another machine, renewed some seconds ago."""
+    owner = {"token": "other", "process": 7, "host": "elsewhere", "since": "2026-01-01T00:00:00+00:00", **facts}
+    path = folder / OWNER
+    path.write_text(json.dumps(owner))
+    renewed = path.stat().st_mtime - seconds
+    os.utime(path, (renewed, renewed))
+    return path
+
+
+@pytest.mark.usefixtures("quick")
+def test_an_owner_renews_its_file(tmp_path: Path) -> None:
+    with owned(tmp_path):
+        path = tmp_path / OWNER
+        content = path.read_bytes()
+        for _ in range(2):
+            os.utime(path, (0, 0))
+            deadline = time.monotonic() + 20
+            while not path.stat().st_mtime:
+                assert time.monotonic() < deadline
+                time.sleep(0.01)
+        assert path.read_bytes() == content
+
+
+@pytest.mark.usefixtures("quick")
+@pytest.mark.parametrize("locks", [True, False])
+def test_a_live_owner_on_another_machine_is_refused(
+    locks: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its machine does not share its locks, and its clock differs by an hour."""
+    if not locks:
+        no_locks(monkeypatch)
+    path = elsewhere(tmp_path, seconds=0)
+    monkeypatch.setattr(time, "time", lambda: 0.0)
+    ended = threading.Event()
+
+    def renew() -> None:
+        while not ended.wait(0.05):
+            os.utime(path)
+
+    renewal = threading.Thread(target=renew)
+    renewal.start()
+    try:
+        with pytest.raises(ClasswiseError, match=r"is in use by process 7 on elsewhere \(since .*\); wait until"):
+            owned(tmp_path).__enter__()
+    finally:
+        ended.set()
+        renewal.join()
+    assert json.loads(path.read_text())["token"] == "other"
+
+
+@pytest.mark.usefixtures("quick")
+@pytest.mark.parametrize("seconds", [0, 3600])
+def test_a_stale_owner_on_another_machine_is_replaced(
+    seconds: float, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    elsewhere(tmp_path, seconds=seconds)
+    started = time.monotonic()
+    with owned(tmp_path):
+        write_text(tmp_path / "a", "mine")
+    if not seconds:
+        assert time.monotonic() - started > 0.3
+    lines = [record.getMessage() for record in caplog.records]
+    assert lines[-1].startswith(f"{tmp_path}: taken over from process 7 on elsewhere (since ")
+    assert len(lines) == (1 if seconds else 2)
+
+
+@pytest.mark.usefixtures("quick")
+def test_an_owner_that_lost_its_folder_is_warned(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with owned(tmp_path):
+        elsewhere(tmp_path, seconds=0)
+        deadline = time.monotonic() + 20
+        while not caplog.records:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+    (record,) = caplog.records
+    assert "is now owned by process 7 on elsewhere" in record.getMessage()
+    assert (tmp_path / OWNER).exists()
+
+
+@pytest.mark.parametrize("attempt", [Attempt("slurm-7", 1), Attempt("slurm-7", 0), Attempt("slurm-8", 2), None])
+def test_another_job_does_not_replace_an_attempt(attempt: Attempt | None, tmp_path: Path) -> None:
+    with owned(tmp_path, Attempt("slurm-7", 1)), pytest.raises(ClasswiseError, match="is in use by process"):
+        owned(tmp_path, attempt).__enter__()
+
+
+def test_a_later_attempt_replaces_an_earlier_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Also while the earlier one has the lock, and although it runs on."""
+    monkeypatch.setenv(ATTEMPT, "slurm-7 1")
+    with subprocess.Popen([sys.executable, "-c", HOLD, str(tmp_path)], stdout=subprocess.PIPE, text=True) as other:
+        try:
+            assert other.stdout is not None
+            assert other.stdout.readline() == "owned\n"
+            monkeypatch.setenv(ATTEMPT, "slurm-7 2")
+            with owned(tmp_path):
+                write_text(tmp_path / "a", "later")
+                assert "an earlier attempt of this job" in caplog.text
+                other.kill()
+                other.wait()  # and its lock is released
+                monkeypatch.delenv(ATTEMPT)
+                with pytest.raises(ClasswiseError, match=f"is in use by process {os.getpid()} on "):
+                    owned(tmp_path).__enter__()
+        finally:
+            other.kill()

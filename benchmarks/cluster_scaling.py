@@ -1,0 +1,157 @@
+"""Overhead per cell of the executors of sweeps, and a sweep of 1,000 cells of which 1 % fail in their first attempt."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from benchmarks.tables import table
+from classwise.sweeps.executors.base import Executor
+from classwise.sweeps.executors.local import Local
+from classwise.sweeps.executors.ray import Ray
+from classwise.sweeps.tasks import Task, attempts
+
+PAGE = Path(__file__).parents[1] / "docs" / "results" / "scaling.md"
+CELLS, QUICK_CELLS = 40, 4
+SIMULATED, QUICK_SIMULATED = 1000, 20
+
+# A cell of the simulation sleeps. The lock of a file of its own shows whether it runs twice at once. Each 100th cell
+# fails in its first attempt: by its exit status, or because its worker is killed.
+CELL = """
+import fcntl, os, pathlib, signal, sys, time
+folder, number, first = pathlib.Path(sys.argv[1]), int(sys.argv[2]), not os.path.exists(sys.argv[1] + "/busy")
+busy = open(folder / "busy", "a")
+try:
+    fcntl.flock(busy, fcntl.LOCK_EX | fcntl.LOCK_NB)
+except BlockingIOError:
+    (folder / "twice").touch()
+time.sleep(0.05)
+if first and number % 200 == 7:
+    sys.exit(1)
+if first and number % 200 == 107:
+    os.kill(os.getppid(), signal.SIGKILL)
+    time.sleep(60)
+with open(folder / "results", "a") as results:
+    results.write("done\\n")
+"""
+
+NOTES = """# Scaling
+
+`python -m benchmarks cluster-scaling` (this page) on a machine with {cpus} CPUs.
+
+**Overhead.** Cells that end at once, so all time is overhead: the processes of the task and of its command, the lock,
+and the recorded attempt. Seconds per cell are those of one worker: wall time x workers / cells. The command alone, a
+Python interpreter that ends at once, takes {alone:.2f} s. The start is the time until the first cell has ended, less
+that of a cell; for Ray it includes the connection, not the start of the cluster.
+
+**Simulation.** {simulated:,} cells that sleep 0.05 s. Of each 200, one exits with status 1 in its first attempt, and
+the worker of another gets SIGKILL. Ray repeats the task of a killed worker; all others run again in a second call, as
+by `classwise sweep resume`. A cell is lost if it has no result at the end. It ran twice at once if its command found
+the lock of its own file taken. It is repeated if it has two results.
+
+"""
+
+
+def tasks(folder: Path, count: int, command: tuple[str, ...]) -> list[Path]:
+    """Write tasks of one command, which gets its folder and its number as arguments; returns their folders."""
+    folders = [folder / f"{number:04}" for number in range(count)]
+    for number, each in enumerate(folders):
+        Task(each, ((*command, str(each), str(number)),)).write()
+    return folders
+
+
+@contextlib.contextmanager
+def executors() -> Iterator[list[tuple[str, Executor, int]]]:
+    """Names, executors and their numbers of workers; Ray is left out if it is not installed."""
+    found: list[tuple[str, Executor, int]] = [("local", Local(workers=1), 1), ("local", Local(workers=2), 2)]
+    if importlib.util.find_spec("ray") is None:
+        yield found
+        return
+    from ray.cluster_utils import Cluster
+
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0})
+    try:
+        for _ in range(2):
+            cluster.add_node(num_cpus=1)
+        cluster.wait_for_nodes()
+        yield [*found, ("Ray, two nodes of one CPU", Ray(address=cluster.address), 2)]
+    finally:
+        cluster.shutdown()
+
+
+def overhead(executor: Executor, workers: int, count: int) -> tuple[float, float]:
+    """Seconds until the first cell has ended less those of a cell, and seconds per cell of one worker."""
+    with tempfile.TemporaryDirectory() as folder:
+        folders = tasks(Path(folder), count, ("-c", "pass"))
+        started, ended = time.monotonic(), []
+        for each in executor.run(folders):
+            assert each.status == 0
+            ended.append(time.monotonic())
+    seconds = (ended[-1] - ended[0]) * workers / (count - 1)
+    return ended[0] - started - seconds, seconds
+
+
+def simulated(executor: Executor, count: int) -> list[str]:
+    """Run a sweep of sleeping cells, then what has failed; the cells of a row of the table."""
+    with tempfile.TemporaryDirectory() as name:
+        folders = tasks(Path(name), count, ("-c", CELL))
+        started = time.monotonic()
+        failed = [each.folder for each in executor.run(folders) if each.status]
+        again = [each.status for each in executor.run(failed)]
+        seconds = time.monotonic() - started
+        results = [(folder / "results").read_text() if (folder / "results").exists() else "" for folder in folders]
+        starts = [sum(line["event"] == "start" for line in attempts(folder)) for folder in folders]
+        ends = [sum(line["event"] == "end" for line in attempts(folder)) for folder in folders]
+        twice = sum((folder / "twice").exists() for folder in folders)
+    assert not any(again)
+    return [
+        f"{count:,}",
+        f"{sum(starts) - sum(ends)}",
+        f"{sum(start > 1 for start in starts)}",
+        f"{len(failed)}",
+        f"{results.count('')}",
+        f"{twice}",
+        f"{sum(len(result.split()) > 1 for result in results)}",
+        f"{seconds:.0f}",
+    ]
+
+
+def alone(count: int) -> float:
+    """Seconds of the command of an empty cell, without a task."""
+    taken = []
+    for _ in range(count):
+        started = time.monotonic()
+        subprocess.run([sys.executable, "-c", "pass"], check=True)
+        taken.append(time.monotonic() - started)
+    return statistics.median(taken)
+
+
+def run(*, quick: bool) -> str:
+    count, cells = (QUICK_CELLS, QUICK_SIMULATED) if quick else (CELLS, SIMULATED)
+    first, second = [], []
+    with executors() as known:
+        for name, executor, workers in known:
+            start, seconds = overhead(executor, workers, count)
+            first.append([name, str(workers), str(count), f"{start:.2f}", f"{seconds:.2f}"])
+        for name, executor, workers in known[1:]:
+            second.append([name, str(workers), *simulated(executor, cells)])
+    head = ["executor", "workers", "cells"]
+    ran = ["killed attempts", "cells with several attempts", "run again by the second call", "lost", "twice at once"]
+    text = "\n".join(
+        [
+            table("Overhead", [*head, "start (s)", "seconds per cell"], first),
+            table("A simulated sweep", [*head, *ran, "repeated", "wall time (s)"], second),
+        ]
+    )
+    if not quick:
+        notes = NOTES.format(cpus=os.cpu_count(), alone=alone(10), simulated=cells)
+        PAGE.write_text((notes + text).rstrip() + "\n", encoding="utf-8")
+    return text

@@ -49,7 +49,7 @@ NOTES = """# Scaling
 
 **Overhead.** Cells that end at once, so all time is overhead: the processes of the task and of its command, the lock,
 and the recorded attempt. Seconds per cell are those of one worker: wall time x workers / cells. The command alone, a
-Python interpreter that ends at once, takes {alone:.2f} s. The start is the time until the first cell has ended, less
+Python interpreter that ends at once, takes {command:.2f} s. The start is the time until the first cell has ended, less
 that of a cell; for Ray it includes the connection, not the start of the cluster.
 
 **Simulation.** {simulated:,} cells that sleep 0.05 s. Of each 200, one exits with status 1 in its first attempt, and
@@ -124,7 +124,7 @@ def simulated(executor: Executor, count: int) -> list[str]:
     ]
 
 
-def alone(count: int) -> float:
+def interpreter_seconds(count: int) -> float:
     """Seconds of the command of an empty cell, without a task."""
     taken = []
     for _ in range(count):
@@ -152,6 +152,6 @@ def run(*, quick: bool) -> str:
         ]
     )
     if not quick:
-        notes = NOTES.format(cpus=os.cpu_count(), alone=alone(10), simulated=cells)
+        notes = NOTES.format(cpus=os.cpu_count(), command=interpreter_seconds(10), simulated=cells)
         PAGE.write_text((notes + text).rstrip() + "\n", encoding="utf-8")
     return text

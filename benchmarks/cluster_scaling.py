@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
+import itertools
 import os
 import statistics
 import subprocess
@@ -48,14 +49,15 @@ NOTES = """# Scaling
 `python -m benchmarks cluster-scaling` (this page) on a machine with {cpus} CPUs.
 
 **Overhead.** Cells that end at once, so all time is overhead: the processes of the task and of its command, the lock,
-and the recorded attempt. Seconds per cell are those of one worker: wall time x workers / cells. The command alone, a
-Python interpreter that ends at once, takes {command:.2f} s. The start is the time until the first cell has ended, less
-that of a cell; for Ray it includes the connection, not the start of the cluster.
+and the recorded attempt. Seconds per cell are those of one worker: wall time after the first cell x workers / cells.
+The command alone, a Python interpreter that ends at once, takes {command:.2f} s. For Ray, the time until the first cell
+ends includes the connection, not the start of the cluster.
 
 **Simulation.** {simulated:,} cells that sleep 0.05 s. Of each 200, one exits with status 1 in its first attempt, and
 the worker of another gets SIGKILL. Ray repeats the task of a killed worker; all others run again in a second call, as
-by `classwise sweep resume`. A cell is lost if it has no result at the end. It ran twice at once if its command found
-the lock of its own file taken. It is repeated if it has two results.
+by `classwise sweep resume`. An attempt without an end in `attempts.jsonl` was killed. A cell is lost if it has no
+result at the end. It ran twice at once if its command found the lock of its own file taken, or if an attempt that was not
+killed began before the one before it had ended. It is repeated if it has two results.
 
 """
 
@@ -88,15 +90,14 @@ def executors() -> Iterator[list[tuple[str, Executor, int]]]:
 
 
 def overhead(executor: Executor, workers: int, count: int) -> tuple[float, float]:
-    """Seconds until the first cell has ended less those of a cell, and seconds per cell of one worker."""
+    """Seconds until the first cell has ended, and seconds per cell of one worker after it."""
     with tempfile.TemporaryDirectory() as folder:
         folders = tasks(Path(folder), count, ("-c", "pass"))
         started, ended = time.monotonic(), []
         for each in executor.run(folders):
             assert each.status == 0
             ended.append(time.monotonic())
-    seconds = (ended[-1] - ended[0]) * workers / (count - 1)
-    return ended[0] - started - seconds, seconds
+    return ended[0] - started, (ended[-1] - ended[0]) * workers / (count - 1)
 
 
 def simulated(executor: Executor, count: int) -> list[str]:
@@ -108,9 +109,9 @@ def simulated(executor: Executor, count: int) -> list[str]:
         again = [each.status for each in executor.run(failed)]
         seconds = time.monotonic() - started
         results = [(folder / "results").read_text() if (folder / "results").exists() else "" for folder in folders]
-        starts = [sum(line["event"] == "start" for line in attempts(folder)) for folder in folders]
-        ends = [sum(line["event"] == "end" for line in attempts(folder)) for folder in folders]
-        twice = sum((folder / "twice").exists() for folder in folders)
+        events = [[str(line["event"]) for line in attempts(folder)] for folder in folders]
+        starts, ends = ([each.count(event) for each in events] for event in ("start", "end"))
+        twice = sum((folder / "twice").exists() or overlap(*each) for folder, each in zip(folders, events, strict=True))
     assert not any(again)
     return [
         f"{count:,}",
@@ -122,6 +123,11 @@ def simulated(executor: Executor, count: int) -> list[str]:
         f"{sum(len(result.split()) > 1 for result in results)}",
         f"{seconds:.0f}",
     ]
+
+
+def overlap(*events: str) -> bool:
+    """Whether an attempt began before the end of the one before, which has an end."""
+    return any(pair == ("end", "end") for pair in itertools.pairwise(events))
 
 
 def interpreter_seconds(count: int) -> float:
@@ -147,7 +153,7 @@ def run(*, quick: bool) -> str:
     ran = ["killed attempts", "cells with several attempts", "run again by the second call", "lost", "twice at once"]
     text = "\n".join(
         [
-            table("Overhead", [*head, "start (s)", "seconds per cell"], first),
+            table("Overhead", [*head, "first cell ends (s)", "seconds per cell"], first),
             table("A simulated sweep", [*head, *ran, "repeated", "wall time (s)"], second),
         ]
     )

@@ -75,6 +75,7 @@ def test_an_existing_connection_is_used_and_left_open(tmp_path: Path) -> None:
     folder = tmp_path / "task"
     shown = "import os; print(os.environ['OMP_NUM_THREADS'])"
     Task(folder, (("-c", shown), ("-c", "exit(3)"))).write()
+    (tmp_path / "missing").mkdir()
     endless = tmp_path / "endless"
     Task(endless, (("-c", "import time; time.sleep(600)"),)).write()
     ray.init(address="local", num_cpus=4, include_dashboard=False, log_to_driver=False)

@@ -47,7 +47,8 @@ def while_running(folders: list[Path], disturb: Callable[[], None]) -> list[Fini
 def test_preempted_jobs_and_those_of_a_dead_node_are_requeued(
     cluster: SlurmCluster, reference: Path, tmp_path: Path
 ) -> None:
-    preempted, dead, requeued = folders = [cell(tmp_path / name) for name in ("1-preempted", "2-dead", "3-requeued")]
+    names = ("1-preempted", "2-dead", "3-requeued")
+    preempted, dead, requeued = folders = [cell(tmp_path / name, audited=name == "2-dead") for name in names]
 
     def disturb() -> None:
         wait_until(lambda: in_training(preempted))

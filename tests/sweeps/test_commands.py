@@ -78,7 +78,7 @@ def test_a_command_does_not_outlive_the_process_of_its_task(running: subprocess.
 @pytest.mark.slow
 def test_the_variables_of_a_command_and_the_signals_of_slurm(tmp_path: Path) -> None:
     shown = f"import os; print(os.environ['OMP_NUM_THREADS'], os.environ['{ATTEMPT}'])"
-    signalled = "import os, signal; os.kill(os.getpid(), signal.SIGUSR2)"
+    signalled = "import os, signal; [os.kill(os.getpid(), number) for number in (signal.SIGUSR1, signal.SIGUSR2)]"
     folder = written(tmp_path, signalled, shown, "exit(3)")
     assert run_task(folder, cpus=3, job="slurm-7") == 3
     assert run_task(folder, cpus=0, job="slurm-7") == 3

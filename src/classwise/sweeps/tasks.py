@@ -5,6 +5,7 @@ Only the path of the folder crosses an executor. Whatever the commands read and 
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import platform
@@ -132,7 +133,7 @@ def run_task_remotely(folder: Path, cpus: int, job: str) -> int:
     try:
         return run_task(folder, cpus=cpus, job=job)
     except ClasswiseError as error:
-        with open(folder / LOG, "a", encoding="utf-8") as log:
+        with contextlib.suppress(OSError), open(folder / LOG, "a", encoding="utf-8") as log:  # the folder is missing
             log.write(f"classwise: {error}\n")
         return 2
 

@@ -56,8 +56,8 @@ ends includes the connection, not the start of the cluster.
 **Simulation.** {simulated:,} cells that sleep 0.05 s. Of each 200, one exits with status 1 in its first attempt, and
 the worker of another gets SIGKILL. Ray repeats the task of a killed worker; all others run again in a second call, as
 by `classwise sweep resume`. An attempt without an end in `attempts.jsonl` was killed. A cell is lost if it has no
-result at the end. It ran twice at once if its command found the lock of its own file taken, or if an attempt that was not
-killed began before the one before it had ended. It is repeated if it has two results.
+result at the end. It ran twice at once if its command found the lock of its own file taken, or if an attempt that was
+not killed began before the one before it had ended. It is repeated if it has two results.
 
 """
 

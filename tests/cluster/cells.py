@@ -20,7 +20,9 @@ def cell(folder: Path, *, audited: bool = True) -> Path:
     """Write the task of a cell, a training and perhaps an audit; returns its folder."""
     run = str(folder / "run")
     small = ("--set=model.width=0.0625", "--set=data.subset=240", f"--set=epochs={EPOCHS}")
-    commands = [("train", "cfa-at", "--budget=short", "--data=digits", f"--out={run}", *small, "--resume")]
+    commands: list[tuple[str, ...]] = [
+        ("train", "cfa-at", "--budget=short", "--data=digits", f"--out={run}", *small, "--resume")
+    ]
     if audited:
         attack = ("--attack=pgd:steps=5", "--subset=100", "--guards=off")
         commands.append(("audit", run, *attack, f"--out={folder / 'audit'}", "--resume"))

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 
 from classwise.auditing.comparability import Named, check_alike
-from classwise.auditing.outcomes import ALL
+from classwise.auditing.outcomes import ALL, CLEAN
 from classwise.auditing.sources import fresh_name
 from classwise.core.errors import ClasswiseError, unknown
 from classwise.reporting.board.published import Published
@@ -144,7 +144,7 @@ def _table(group: list[Candidate], alpha: float) -> BoardTable:
     """
     audits = [Named(each.entry.name, each.audit) for each in group if each.audit is not None]
     for other in audits[1:]:
-        check_alike(audits[0], other, ALL, None)
+        check_alike(audits[0], other, ALL if group[0].conditions.attacked else CLEAN, None)
     return BoardTable(
         conditions=group[0].conditions,
         entries=tuple(each.entry for each in group),

@@ -14,7 +14,7 @@ from classwise.auditing.cost import estimate
 from classwise.auditing.execution import Execution, TimeLimit, with_saved_batch_size
 from classwise.auditing.folders import check_place
 from classwise.auditing.inputs import Group, Model, group_name, training_attack_of
-from classwise.auditing.partition import Shard, check_shards
+from classwise.auditing.partition import shard_of, shards_of
 from classwise.auditing.plan import AuditOptions, check_options, chosen_arithmetic
 from classwise.auditing.preparation import Prepared, prepare
 from classwise.auditing.result import Audit
@@ -45,8 +45,6 @@ def audit(
     device: str | torch.device | None = None,
     progress: Progress | bool | None = None,
     distributed: bool = True,
-    shard: str | tuple[int, int] | Shard | None = None,
-    shards: int | None = None,
     **options: Unpack[AuditOptions],
 ) -> Audit:
     """Attack a model on every image and report its accuracy for each class.
@@ -67,10 +65,6 @@ def audit(
         progress: True shows a progress bar; or a listener.
         distributed: where `torch.distributed` is initialised, all processes must call this function with the same
             arguments, share the images, and receive the outcomes of one process, bit for bit. False: this process only.
-        shard: attack only one shard of the images, such as ``"7/40"``, without guards and traces. The audit is
-            incomplete; its folder is ``out/shards/007-of-040`` for the audit in ``out`` that it is merged into.
-        shards: merge this number of finished shards of the audit in ``out``, then run the guards and the traces. The
-            outcomes, tensors and warnings are those without shards, bit for bit on a CPU at one number of threads.
         **options: optional keyword arguments (`classwise.auditing.plan.AuditOptions`):
 
             - precision: `Precision` of the gradients (default: bfloat16, channels-last). Success is decided in float32.
@@ -85,6 +79,10 @@ def audit(
             - save: tensors to save for every attacked image: ``"logits"``, ``"features"``, ``"images"``.
             - trace: indices of images whose confidences are recorded at every step.
             - guards: ``"auto"`` (default) limits them to 20 % of the attacks' passes; ``"full"``, ``"off"``: all, none.
+            - shard: attack only one shard of the images, such as ``"7/40"``, without guards and traces. The audit is
+              incomplete; its folder is ``out/shards/007-of-040`` for the audit in ``out`` that it is merged into.
+            - shards: merge this number of finished shards of the audit in ``out``, then run the guards and the traces.
+              On a CPU, the results have the bits of an audit without shards.
 
     Returns:
         The audit with its outcomes and the warnings of the guards.
@@ -110,15 +108,14 @@ def audit(
         check_options(audit, options, AuditOptions)
         suite = parse_attacks(attacks, norm_of(threat))
         _check_settle(options, suite, threat, group)
-        part = None if shard is None else Shard.parse(shard)
-        check_shards(part, shards, out, settle=options.get("settle"))
+        shards = shards_of(options, out)
         folder = _checked_folder(out)
         if folder is not None and (resume or shards):
             options = with_saved_batch_size(options, folder)
-        ready = prepare(model, data, suite, threat, group=group, device=device, shard=part, **options)
+        ready = prepare(model, data, suite, threat, group=group, device=device, **options)
         _check_sampled(ready)
         with listening(progress, active=processes.is_main) as listener:
-            execution = Execution(ready, folder, processes, listener, limit, part, shards)
+            execution = Execution(ready, folder, processes, listener, limit, shard_of(options), shards)
             return execution.run(resume=resume, group=group_name(group), training_attack=training_attack_of(model))
 
 
@@ -128,7 +125,6 @@ def claim_for_shards(
     threat: Threat | str | None = None,
     attacks: Attacks | None = None,
     *,
-    shards: int,
     out: Path,
     resume: bool = False,
     group: Group | None = None,
@@ -142,12 +138,11 @@ def claim_for_shards(
         data: the images.
         threat: the ball.
         attacks: the attacks.
-        shards: number of shards.
         out: folder of the audit.
         resume: whether it may contain this audit already.
         group: the grouping.
         device: where to make a few passes of the model.
-        **options: see `AuditOptions`.
+        **options: see `AuditOptions`; ``shards`` among them.
 
     Returns:
         The batch size, which all shards must have.
@@ -157,7 +152,7 @@ def claim_for_shards(
     """
     check_options(audit, options, AuditOptions)
     suite = parse_attacks(attacks, norm_of(threat))
-    check_shards(None, shards, out, settle=options.get("settle"))
+    shards = shards_of(options, out)
     folder = _checked_folder(out)
     if folder is not None and resume:
         options = with_saved_batch_size(options, folder)

@@ -8,8 +8,9 @@ the labels up to the image only, so images in memory and a stream that is read o
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -133,18 +134,22 @@ def check_count(count: int) -> None:
         raise ClasswiseError(f"shards = {count}: must be from 1 to {MOST_SHARDS:,}")
 
 
-def check_shards(shard: Shard | None, shards: int | None, out: object, *, settle: float | None = None) -> None:
-    """Check which arguments of an evaluation are given together.
+def shard_of(options: Mapping[str, Any]) -> Shard | None:
+    """The shard of the options of an evaluation (`classwise.auditing.plan.ShardedOptions`); None for all images."""
+    return None if options.get("shard") is None else Shard.parse(options["shard"])
+
+
+def shards_of(options: Mapping[str, Any], out: object) -> int | None:
+    """The number of shards to merge of the options of an evaluation, which are checked; None for no merge.
 
     Args:
-        shard: the shard to attack, or None.
-        shards: the number of shards to merge, or None.
-        out: the folder, or None.
-        settle: of an audit, see `classwise.auditing.plan.AuditOptions`.
+        options: see `classwise.auditing.plan.AuditOptions`.
+        out: the folder of the evaluation, or None.
 
     Raises:
-        ClasswiseError: for both, for a merge without a folder, or for either with ``settle``.
+        ClasswiseError: for a shard and a merge, for a merge without a folder, or for either with ``settle``.
     """
+    shard, shards, settle = shard_of(options), options.get("shards"), options.get("settle")
     if shards is not None:
         check_count(shards)
         if shard is not None:
@@ -155,6 +160,7 @@ def check_shards(shard: Shard | None, shards: int | None, out: object, *, settle
         raise ClasswiseError(
             "settle samples from the survivors of all images, which a shard does not know; omit settle, or the shards"
         )
+    return shards
 
 
 def balanced_order(y: Tensor) -> Tensor:

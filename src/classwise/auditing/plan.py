@@ -15,6 +15,7 @@ from classwise.attacks.engine import SMALLEST_BATCH, Engine
 from classwise.auditing.artifacts import Kind, checked_kinds
 from classwise.auditing.batch_sizes import USUAL_BATCH
 from classwise.auditing.guard_report import GuardMode, checked_mode
+from classwise.auditing.partition import Shard
 from classwise.auditing.suite import Suite, in_first_phase
 from classwise.core.determinism import deterministic_algorithms
 from classwise.core.errors import ClasswiseError, unknown
@@ -38,7 +39,20 @@ class AttackOptions(TypedDict, total=False):
     seed: int
 
 
-class AuditOptions(AttackOptions, total=False):
+class ShardedOptions(AttackOptions, total=False):
+    """Options of evaluations in shards; all are optional.
+
+    Attributes:
+        shard: attack only one shard of the images, such as ``"7/40"``. The folder of the shard of an evaluation in
+            ``out`` is ``out/shards/007-of-040``.
+        shards: merge this number of finished shards of the evaluation in ``out``.
+    """
+
+    shard: str | tuple[int, int] | Shard | None
+    shards: int | None
+
+
+class AuditOptions(ShardedOptions, total=False):
     """Further options of `audit`; all are optional.
 
     Attributes:

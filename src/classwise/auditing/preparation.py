@@ -32,7 +32,7 @@ from classwise.auditing.inputs import (
 )
 from classwise.auditing.meta import Meta
 from classwise.auditing.outcomes import CLEAN
-from classwise.auditing.partition import Shard
+from classwise.auditing.partition import Shard, shard_of
 from classwise.auditing.plan import AuditOptions, Plan
 from classwise.auditing.suite import Suite
 from classwise.core.errors import ClasswiseError
@@ -80,7 +80,6 @@ def prepare(
     *,
     group: Group | None = None,
     device: str | torch.device | None = None,
-    shard: Shard | None = None,
     **options: Unpack[AuditOptions],
 ) -> Prepared:
     """Read the data and the model, check that they fit each other, and build the plan.
@@ -92,9 +91,8 @@ def prepare(
         threat: the ball; None: the usual one of the data.
         group: a grouping to add to the data.
         device: where to run; None: where the model is.
-        shard: the shard of the images to attack, without trace and guards; the metadata are those of all images.
-            None: all images.
-        **options: see `AuditOptions`.
+        **options: see `AuditOptions`. Of a shard, the plan has no trace and no guards, and the metadata are those of
+            all images.
 
     Raises:
         ClasswiseError: if the data and the model do not fit each other, or one of them cannot be read.
@@ -117,7 +115,7 @@ def prepare(
         model_hash=model_hash,
     )
     plan = dataclasses.replace(plan, suite=trial.applicable, batch_size=trial.fit.batch_size)
-    settings = settings_of(plan, meta)
+    settings, shard = settings_of(plan, meta), shard_of(options)
     pieces = (named(piece, trial.class_names) for piece in itertools.chain([first], pieces))
     if shard is not None:
         plan, pieces, settings = _plan_of(plan, shard, source), shard.pieces(pieces), settings | {"shard": str(shard)}

@@ -22,8 +22,8 @@ from classwise.auditing.folders import check_place
 from classwise.auditing.inputs import Model, usual_radius
 from classwise.auditing.merging import SHARDS
 from classwise.auditing.meta import Meta
-from classwise.auditing.partition import Shard, check_shards
-from classwise.auditing.plan import AttackOptions, check_options, chosen_arithmetic
+from classwise.auditing.partition import shards_of
+from classwise.auditing.plan import ShardedOptions, check_options, chosen_arithmetic
 from classwise.auditing.preparation import Prepared, prepare
 from classwise.auditing.suite import Attacks, parse_attacks
 from classwise.core import interruption
@@ -55,9 +55,7 @@ def robustness_curve(
     device: str | torch.device | None = None,
     progress: Progress | bool | None = None,
     distributed: bool = True,
-    shard: str | tuple[int, int] | Shard | None = None,
-    shards: int | None = None,
-    **options: Unpack[AttackOptions],
+    **options: Unpack[ShardedOptions],
 ) -> Curve:
     """Find for every image the smallest radius at which one of the attacks succeeds.
 
@@ -73,9 +71,8 @@ def robustness_curve(
         device: where to run; None: where the model is.
         progress: True shows a progress bar; or a listener.
         distributed: share the images among the processes of `torch.distributed`, as in `audit`.
-        shard: search only one shard of the images, such as ``"7/40"``, as in `audit`.
-        shards: merge this number of finished shards of the curve in ``out``, as in `audit`.
-        **options: ``precision`` of the gradients, ``batch_size`` and ``seed`` of the attacks, as of `audit`.
+        **options: ``precision`` of the gradients, ``batch_size`` and ``seed`` of the attacks, ``shard`` and ``shards``,
+            as of `audit`.
 
     Returns:
         The curve: a row for each image with its bracket, the radii between which its robust radius lies.
@@ -93,16 +90,15 @@ def robustness_curve(
         0.05
     """
     folder = _checked(highest, rounds, out)
-    part = None if shard is None else Shard.parse(shard)
-    check_shards(part, shards, out)
-    check_options(robustness_curve, options, AttackOptions)
+    shards = shards_of(options, out)
+    check_options(robustness_curve, options, ShardedOptions)
     with (
         process_group(distributed=distributed) as processes,
         chosen_arithmetic(options),
         contextlib.ExitStack() as stack,
     ):
         listener = stack.enter_context(listening(progress, active=processes.is_main))
-        ready = _prepared(model, data, norm, attacks, highest, device, part, options)
+        ready = _prepared(model, data, norm, attacks, highest, device, options)
         _report_limits(ready, listener)
         settings, loaded = ready.settings | {"rounds": rounds}, None
         if folder is not None and processes.is_main:
@@ -139,13 +135,12 @@ def claim_for_shards(
     norm: Norm = "Linf",
     attacks: Attacks | None = None,
     *,
-    shards: int,
     out: Path,
     highest: float | None = None,
     rounds: int = ROUNDS,
     resume: bool = False,
     device: str | torch.device | None = None,
-    **options: Unpack[AttackOptions],
+    **options: Unpack[ShardedOptions],
 ) -> int:
     """Check all arguments of a sharded `robustness_curve`, and mark its folder with its settings.
 
@@ -154,13 +149,12 @@ def claim_for_shards(
         data: the images.
         norm: the norm.
         attacks: the attacks.
-        shards: number of shards.
         out: folder of the curve.
         highest: the largest radius.
         rounds: how often the range is halved.
         resume: whether the folder may contain this curve already.
         device: where to make a few passes of the model.
-        **options: see `AttackOptions`.
+        **options: see `ShardedOptions`; ``shards`` among them.
 
     Returns:
         The batch size, which all shards must have.
@@ -169,10 +163,10 @@ def claim_for_shards(
         ClasswiseError: as `robustness_curve`.
     """
     folder = _checked(highest, rounds, out)
-    check_shards(None, shards, out)
-    check_options(robustness_curve, options, AttackOptions)
+    shards_of(options, out)
+    check_options(robustness_curve, options, ShardedOptions)
     with chosen_arithmetic(options), contextlib.ExitStack() as stack:
-        ready = _prepared(model, data, norm, attacks, highest, device, None, options)
+        ready = _prepared(model, data, norm, attacks, highest, device, options)
         if folder is not None:
             claimed(folder, ready.settings | {"rounds": rounds}, stack, resume=resume, merged=True)
     return ready.plan.batch_size
@@ -185,8 +179,7 @@ def _prepared(
     attacks: Attacks | None,
     highest: float | None,
     device: str | torch.device | None,
-    shard: Shard | None,
-    options: AttackOptions,
+    options: ShardedOptions,
 ) -> Prepared:
     """Read the model and the data of a search up to the radius ``highest``.
 
@@ -196,7 +189,7 @@ def _prepared(
     source = as_data(data)
     ball = Threat(norm, USUAL_TIMES * usual_radius(source, norm) if highest is None else highest)
     suite = parse_attacks(attacks, norm)
-    ready = prepare(model, source, suite, ball, device=device, shard=shard, early_stop=True, cascade=True, **options)
+    ready = prepare(model, source, suite, ball, device=device, early_stop=True, cascade=True, **options)
     require_applicable(ready.plan.suite, suite, ready.no_gradient)
     return ready
 

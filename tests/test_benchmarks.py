@@ -10,13 +10,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from benchmarks import audit_calls, interval_coverage, ratios, streams, two_phase
+from benchmarks import audit_calls, interval_coverage, merging, ratios, streams, two_phase
 from benchmarks.__main__ import main
 from benchmarks.comparison.page import over_seeds
 from benchmarks.methods import counted, methods, trainer_in_last_epoch
 from benchmarks.pairing import Timing, paired
 
 from classwise.attacks import suites
+from classwise.auditing.artifacts import Artifacts
 from classwise.auditing.audit import audit
 from classwise.core.threat import Threat
 from classwise.stats.counts import ClassCounts
@@ -230,6 +231,13 @@ def test_the_audits_of_streams_run(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     streams.write(tmp_path, 7)
     assert len(list((tmp_path / "images" / "0000").iterdir())) == 3
     assert all(case(tmp_path) > 0 for case in streams.CASES.values())
+
+
+@pytest.mark.slow
+def test_generated_shards_merge_into_a_complete_audit(tmp_path: Path) -> None:
+    for step in merging.STEPS.values():  # the last one checks the table
+        step(tmp_path, 2, 40)
+    assert 0 < len(Artifacts(tmp_path).get("examples", "square")[0]) < 2 * 8  # those correct without attack
 
 
 def test_the_ratios_of_a_table_are_noted_for_the_history(tmp_path: Path) -> None:

@@ -46,7 +46,8 @@ with open(folder / "results", "a") as results:
 
 NOTES = """# Scaling
 
-`python -m benchmarks cluster-scaling` (this page) on a machine with {cpus} CPUs.
+`python -m benchmarks cluster-scaling` (this page) on a machine with {cpus} CPUs; load average at the start {load:.0f}, so that other
+processes lengthen the times if it is above 0.
 
 **Overhead.** Cells that end at once, so all time is overhead: the processes of the task and of its command, the lock,
 and the recorded attempt. Seconds per cell are those of one worker: wall time after the first cell x workers / cells.
@@ -142,7 +143,7 @@ def interpreter_seconds(count: int) -> float:
 
 def run(*, quick: bool) -> str:
     count, cells = (QUICK_CELLS, QUICK_SIMULATED) if quick else (CELLS, SIMULATED)
-    first, second = [], []
+    first, second, load = [], [], os.getloadavg()[0]
     with executors() as known:
         for name, executor, workers in known:
             start, seconds = overhead(executor, workers, count)
@@ -158,6 +159,6 @@ def run(*, quick: bool) -> str:
         ]
     )
     if not quick:
-        notes = NOTES.format(cpus=os.cpu_count(), command=interpreter_seconds(10), simulated=cells)
+        notes = NOTES.format(cpus=os.cpu_count(), load=load, command=interpreter_seconds(10), simulated=cells)
         PAGE.write_text((notes + text).rstrip() + "\n", encoding="utf-8")
     return text

@@ -46,8 +46,8 @@ with open(folder / "results", "a") as results:
 
 NOTES = """# Scaling
 
-`python -m benchmarks cluster-scaling` (this page) on a machine with {cpus} CPUs; load average at the start {load:.0f}, so that other
-processes lengthen the times if it is above 0.
+`python -m benchmarks cluster-scaling` (this page) on a machine with {cpus} CPUs; load average at the start {load:.0f}, so
+that other processes lengthen the times if it is above 0.
 
 **Overhead.** Cells that end at once, so all time is overhead: the processes of the task and of its command, the lock,
 and the recorded attempt. Seconds per cell are those of one worker: wall time after the first cell x workers / cells.

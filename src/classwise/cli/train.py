@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import tempfile
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -158,47 +155,16 @@ def _facts(run: Run) -> dict[str, Any]:
     }
 
 
-class _EnoughTimedError(Exception):
-    """Raised once two steps are timed."""
-
-
-class _Stopwatch:
-    """A progress listener that stops training after a warm-up step and two timed steps."""
-
-    def __init__(self) -> None:
-        self.total = 0
-        self.times: list[float] = []
-
-    def start(self, task: str, total: int) -> None:
-        """Record the total number of steps."""
-        del task
-        self.total = total
-
-    def advance(self, amount: int) -> None:
-        """Record the end times of the start, the warm-up step and two more steps."""
-        del amount
-        self.times.append(time.monotonic())
-        if len(self.times) == 4:
-            raise _EnoughTimedError
-
-    def log(self, line: str) -> None:
-        """Ignore log lines."""
-
-
 def _estimate(plan: Recipe, runs: int, device: str, json: bool) -> None:
     """Time two steps in a temporary folder."""
-    from classwise.training.train import train as train_one
+    from classwise.training.cost import estimate_training
 
-    watch = _Stopwatch()
-    with tempfile.TemporaryDirectory() as folder, contextlib.suppress(_EnoughTimedError):
-        train_one(plan, out=Path(folder) / "run", device=device, progress=watch)
-    seconds = (watch.times[-1] - watch.times[-3]) / 2 * watch.total * runs if len(watch.times) > 2 else 0.0
-    passes = watch.total * runs * (plan.parts.attack.length + 1) * plan.batch_size
-    facts = {"runs": runs, "steps": watch.total * runs, "passes": passes, "minutes": seconds / 60}
+    cost = estimate_training(plan, device=device)
+    steps, passes, seconds = runs * cost.steps, runs * cost.passes, runs * cost.seconds
     if json:
-        console.show_json(facts)
+        console.show_json({"runs": runs, "steps": steps, "passes": passes, "minutes": seconds / 60})
         return
     typer.echo(
-        f"{plan.name}: {facts['steps']:,} steps, about {passes:,} forward and backward passes of one image, "
+        f"{plan.name}: {steps:,} steps, about {passes:,} forward and backward passes of one image, "
         f"{console.duration(seconds)} ({device}; without the validation at each epoch's end)"
     )

@@ -1,0 +1,123 @@
+"""The audits of a plan: options of ``classwise audit``, checked before anything starts."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import pydantic
+
+from classwise.auditing import plan as audit_plan
+from classwise.auditing.guard_report import GuardMode
+from classwise.auditing.suite import norm_of, parse_attacks
+from classwise.core.config import Count, Seed, build, configurable
+from classwise.core.errors import ClasswiseError, unknown
+from classwise.core.threat import Threat
+from classwise.data import CORRUPTIONS, DATA
+
+
+@configurable
+class AuditSettings:
+    """An audit of each cell; the fields are the options of ``classwise audit``.
+
+    Args:
+        attack: the attacks; None for the default suite.
+        threat: the threat, such as ``"Linf:8/255"``; None for that of the run.
+        data: a data set's name or a path; None for the data of the run.
+        split: the split to attack.
+        subset: number of images, stratified by class; None for all.
+        corruption: the corruption of the images, with ``severity``.
+        severity: from 1 to 5.
+        group: the column that is used instead of the class.
+        seed: seed of the attacks and of the subset.
+        batch_size: images per batch.
+        cascade: whether each attack runs on the survivors of those before it; None: on for suites.
+        early_stop: whether an attack stops at its first success.
+        guards: which guards run.
+
+    Raises:
+        ClasswiseError: for an unknown attack, data set or corruption, or an invalid value.
+    """
+
+    attack: tuple[str, ...] | None = None
+    threat: str | None = None
+    data: str | None = None
+    split: str = "test"
+    subset: Count | None = None
+    corruption: str | None = None
+    severity: Annotated[int, pydantic.Field(ge=1, le=5)] | None = None
+    group: str | None = None
+    seed: Seed = 0
+    batch_size: Count | None = None
+    cascade: bool | None = None
+    early_stop: bool = True
+    guards: GuardMode = "auto"
+
+    def __post_init__(self) -> None:
+        if (self.corruption is None) != (self.severity is None):
+            raise ClasswiseError("corruption and severity must be given together")
+        if self.corruption is not None and self.corruption not in CORRUPTIONS:
+            raise unknown("corruption", self.corruption, CORRUPTIONS)
+        if self.data is not None:
+            data_source(self.data)
+        self.check("Linf:1" if self.threat is None else self.threat)
+
+    def check(self, threat: str) -> None:
+        """Check the attacks and their options under a threat.
+
+        Raises:
+            ClasswiseError: for an unknown attack, or one that does not support the norm.
+        """
+        suite = parse_attacks(self.attack, norm_of(threat))
+        options: audit_plan.AuditOptions = {"batch_size": self.batch_size, "seed": self.seed}
+        options |= {"cascade": self.cascade, "early_stop": self.early_stop, "guards": self.guards}
+        audit_plan.check_options(AuditSettings, options, audit_plan.AuditOptions)
+        audit_plan.Plan.of(suite, Threat.parse(threat), options)
+
+    def options(self) -> dict[str, Any]:
+        """The options that differ from their defaults, as JSON values."""
+        defaults = {field.name: field.default for field in dataclasses.fields(self)}
+        given = {name: getattr(self, name) for name, default in defaults.items() if getattr(self, name) != default}
+        if self.data is not None:
+            given["data"] = data_source(self.data)
+        return {name: list(value) if isinstance(value, tuple) else value for name, value in given.items()}
+
+
+def build_audits(value: object) -> object:
+    """Build the audits of a plan, whose unknown keys are refused with the nearest known one."""
+    if not isinstance(value, Mapping):
+        raise ClasswiseError(f"plan: audits = {value!r} must map names to options of an audit, such as full: {{}}")
+    for name, options in value.items():
+        if not re.fullmatch(r"\w[\w.-]{0,60}", str(name)):
+            raise ClasswiseError(f"plan: the audit name {name!r} must consist of letters, digits, '.', '_' and '-'")
+        if not isinstance(options, Mapping | AuditSettings | None):
+            raise ClasswiseError(f"plan: audits.{name} = {options!r} must be a mapping of options")
+    return {
+        str(name): each
+        if isinstance(each, AuditSettings)
+        else build(AuditSettings, _listed(each or {}), f"audit {name!r}")
+        for name, each in value.items()
+    }
+
+
+def _listed(options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options with a single attack as a list."""
+    single = isinstance(options.get("attack"), str)
+    return {**options, "attack": [options["attack"]]} if single else dict(options)
+
+
+def data_source(data: str) -> str:
+    """A data set's name or import path, or the absolute path of a file or folder.
+
+    Raises:
+        ClasswiseError: if there is neither.
+    """
+    if data in DATA:
+        return data
+    if Path(data).exists():
+        return str(Path(data).absolute())
+    DATA.load(data)
+    return data

@@ -1,0 +1,211 @@
+"""The cells of a sweep: one training run each with its audits, and the folder that contains them."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from classwise.core.errors import ClasswiseError
+from classwise.core.schema import check_schema_version
+from classwise.core.storage import check_writable, is_unused, read_json, verify, write_text
+from classwise.sweeps.tasks import TASK, Task, record
+
+SCHEMA_VERSION = 1
+CHANGED = "changed"
+"""The event in a task's attempts after which it runs again, since audits were added to its cell."""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A training run with its audits.
+
+    Attributes:
+        name: the name of its folders; the method, and the seed.
+        method: what the cells of several seeds have in common.
+        recipe: a recipe's name, or the absolute path of its file.
+        budget: the budget of the recipe; ``full`` for none.
+        data: a data set's name, or an absolute path.
+        seed: the seed of training.
+        overrides: the overridden fields of the recipe.
+        audits: the options of ``classwise audit``, by the audit's name.
+    """
+
+    name: str
+    method: str
+    recipe: str
+    budget: str
+    data: str
+    seed: int
+    overrides: Mapping[str, Any] = field(default_factory=dict)
+    audits: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+
+    def training(self, run: Path, device: str = "cpu") -> tuple[str, ...]:
+        """The command of the training into a run folder, without ``classwise``; it continues its own work."""
+        words = ["train", self.recipe, "--out", str(run), "--data", self.data, "--seed", str(self.seed)]
+        words += [] if self.budget == "full" else ["--budget", self.budget]
+        words += [f"--set={name}={text}" for name, text in self.override_texts().items()]
+        return (*words, "--device", device, "--resume")
+
+    def override_texts(self) -> dict[str, str]:
+        """The overrides as ``--set`` takes them, in YAML."""
+        return {name: _yaml(value) for name, value in self.overrides.items()}
+
+    def audit(self, run: Path, name: str, device: str = "cpu") -> tuple[str, ...]:
+        """The command of one of the audits of a run folder, without ``classwise``; it continues its own work."""
+        words = ["audit", str(run), "--out", str(run / "audits" / name)]
+        for option, value in self.audits[name].items():
+            flag = option.replace("_", "-")
+            if isinstance(value, bool):
+                words.append(f"--{flag}" if value else f"--no-{flag}")
+            else:
+                words += [f"--{flag}={each}" for each in (value if isinstance(value, list | tuple) else [value])]
+        return (*words, "--device", device, "--resume")
+
+    def commands(self, run: Path, device: str = "cpu") -> tuple[tuple[str, ...], ...]:
+        """The commands of the cell, as arguments of the Python interpreter."""
+        words = [self.training(run, device), *(self.audit(run, name, device) for name in self.audits)]
+        return tuple(("-m", "classwise", *each) for each in words)
+
+
+def _yaml(value: Any) -> str:
+    """A value as YAML in one line."""
+    text: str = yaml.safe_dump([value], default_flow_style=True, width=float("inf"), allow_unicode=True)
+    return text.strip().removeprefix("[").removesuffix("]")
+
+
+@dataclass(frozen=True)
+class SweepFolder:
+    """The folder of a sweep.
+
+    Args:
+        path: the folder. It has a copy of the plan, the cells, and for each cell a run folder and a task.
+    """
+
+    path: Path
+
+    @staticmethod
+    def open(path: str | Path) -> SweepFolder:
+        """Open the folder of a sweep.
+
+        Raises:
+            ClasswiseError: if it contains no sweep.
+        """
+        folder = SweepFolder(Path(path))
+        if not folder.cells_file.is_file():
+            raise ClasswiseError(f"{path} contains no sweep; start one with: classwise sweep plan.yaml --out {path}")
+        settings = read_json(folder.settings_file, keys={"schema_version": int})
+        check_schema_version(settings["schema_version"], SCHEMA_VERSION, str(path))
+        return folder
+
+    def check_new(self) -> None:
+        """Check that the folder is new, or contains a sweep.
+
+        Raises:
+            ClasswiseError: if it is a file, contains something else, or cannot be written.
+        """
+        if self.path.exists() and not self.path.is_dir():
+            raise ClasswiseError(f"{self.path} is a file; give a folder for the sweep")
+        if not self.settings_file.is_file() and not is_unused(self.path):
+            raise ClasswiseError(f"{self.path} is not empty and contains no sweep; give a new folder")
+        check_writable(self.cells_file)
+
+    @property
+    def plan_file(self) -> Path:
+        """The copy of the plan."""
+        return self.path / "plan.yaml"
+
+    @property
+    def cells_file(self) -> Path:
+        """The cells, as JSON lines."""
+        return self.path / "cells.jsonl"
+
+    @property
+    def settings_file(self) -> Path:
+        """Where and how the cells run."""
+        return self.path / "sweep.json"
+
+    def run(self, cell: Cell) -> Path:
+        """The run folder of a cell."""
+        return self.path / "runs" / cell.name
+
+    def audit(self, cell: Cell, name: str) -> Path:
+        """The folder of an audit of a cell."""
+        return self.run(cell) / "audits" / name
+
+    def task(self, cell: Cell) -> Path:
+        """The folder of a cell's task."""
+        return self.path / "tasks" / cell.name
+
+    def cells(self) -> list[Cell]:
+        """Read the cells; empty if the folder contains none yet.
+
+        Raises:
+            ClasswiseError: if the file is damaged.
+        """
+        if not self.cells_file.is_file():
+            return []
+        verify(self.cells_file)
+        try:
+            lines = self.cells_file.read_text(encoding="utf-8").splitlines()
+            return [Cell(**json.loads(line)) for line in lines]
+        except (OSError, ValueError, TypeError) as error:
+            raise ClasswiseError(f"{self.cells_file} is damaged ({error}); restore it from a copy") from error
+
+    def settings(self) -> dict[str, Any]:
+        """Read where and how the cells run."""
+        return read_json(self.settings_file)
+
+    def write(self, cells: Sequence[Cell], plan: str, settings: Mapping[str, Any]) -> None:
+        """Write the cells, their tasks, a copy of the plan, and where and how the cells run.
+
+        Cells of an earlier plan with the same names must be the same, but may get further audits.
+
+        Args:
+            cells: the cells.
+            plan: the text of the plan.
+            settings: ``device`` and ``processes`` of a cell, and the options of the executor.
+
+        Raises:
+            ClasswiseError: if a cell or an audit of the same name differs, or the folder cannot be written.
+        """
+        before = {cell.name: cell for cell in self.cells()}
+        for cell in cells:
+            if cell.name in before:
+                self._check_same(before[cell.name], cell)
+        write_text(self.settings_file, json.dumps({"schema_version": SCHEMA_VERSION, **settings}, indent=1) + "\n")
+        for cell in cells:
+            self.write_task(cell, settings)
+            if cell.name in before and before[cell.name] != cell:
+                record(self.task(cell), event=CHANGED)
+        write_text(self.plan_file, plan)
+        lines = "".join(json.dumps(dataclasses.asdict(cell)) + "\n" for cell in cells)
+        write_text(self.cells_file, lines, checksum=True)
+
+    def write_task(self, cell: Cell, settings: Mapping[str, Any]) -> None:
+        """Write the task of a cell, unless it is written already."""
+        commands = cell.commands(self.run(cell).absolute(), settings["device"])
+        task = Task(self.task(cell), commands, settings["processes"])
+        if not (task.folder / TASK).is_file() or Task.read(task.folder) != task:
+            task.write()
+
+    def _check_same(self, before: Cell, now: Cell) -> None:
+        for name in ("recipe", "budget", "data", "seed", "overrides"):
+            was, given = (getattr(cell, name) for cell in (before, now))
+            if was != given:
+                raise ClasswiseError(_other(self.path, now.name, name, was, given))
+        for name in before.audits.keys() & now.audits.keys():
+            if before.audits[name] != now.audits[name]:
+                raise ClasswiseError(
+                    _other(self.path, now.name, f"audit {name}", before.audits[name], now.audits[name])
+                )
+
+
+def _other(folder: Path, cell: str, what: str, was: object, now: object) -> str:
+    was, now = (json.dumps(value) for value in (was, now))
+    return f"{folder} contains a cell {cell} with another {what}: it was {was}, now {now}; give another --out"

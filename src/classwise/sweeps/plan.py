@@ -1,0 +1,294 @@
+"""The plan of a sweep: recipes x budgets x data x overrides x seeds, and the audits of each."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import itertools
+import json
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import pydantic
+import yaml
+
+from classwise.core import limits
+from classwise.core.config import Seed, build, configurable, read_yaml
+from classwise.core.errors import ClasswiseError
+from classwise.data import DATA
+from classwise.sweeps.audit_settings import AuditSettings, build_audits, data_source
+from classwise.sweeps.cells import Cell
+from classwise.training.recipe import Recipe
+
+MOST_CELLS = 100_000
+"""Maximum number of cells of a plan, before ``exclude``."""
+LONGEST_LABEL = 60
+"""Number of characters from which the overrides of a cell are named by a hash."""
+FULL = "full"
+"""The budget of the recipe itself."""
+_OWN_AXES = {"seed": "seeds", "data.name": "data"}
+"""The fields of a recipe that the plan sets itself, and its fields for them."""
+
+
+@configurable
+class Pattern:
+    """A partial match of cells: those that agree in every given field.
+
+    Args:
+        recipe: the recipe, as the plan names it.
+        budget: the budget.
+        seed: the seed.
+        data: the data, as the plan names it.
+        overrides: overridden fields and their values.
+    """
+
+    recipe: str | None = None
+    budget: str | None = None
+    seed: Seed | None = None
+    data: str | None = None
+    overrides: dict[str, Any] = dataclasses.field(default_factory=dict)
+
+    def matches(self, point: Mapping[str, Any]) -> bool:
+        """Whether a point of the plan agrees in every given field."""
+        given = {name: getattr(self, name) for name in ("recipe", "budget", "seed", "data")}
+        fields = all(value is None or value == point[name] for name, value in given.items())
+        overrides = point["overrides"]
+        return fields and all(name in overrides and overrides[name] == value for name, value in self.overrides.items())
+
+
+def _patterns(value: object) -> object:
+    if not isinstance(value, Sequence) or not all(isinstance(each, Mapping | Pattern) for each in value):
+        raise ClasswiseError(f"plan: exclude = {value!r} must be a list of partial cells, such as [{{seed: 0}}]")
+    return tuple(each if isinstance(each, Pattern) else build(Pattern, each, "exclude") for each in value)
+
+
+@configurable
+class Plan:
+    """The plan of a sweep. Its cells are all combinations of the lists, without those that ``exclude`` matches.
+
+    Args:
+        recipes: names of recipes, or their YAML files.
+        budgets: budgets of the recipes; ``full`` is the recipe itself.
+        seeds: seeds of training.
+        data: names of data sets, or paths; empty: those of the recipes.
+        set: overrides of recipe fields in all cells, which their names do not contain.
+        overrides: overrides of recipe fields, one mapping for each variant of a method.
+        audits: the audits of every cell by name, each with options of ``classwise audit``.
+        exclude: partial matches of cells to leave out.
+
+    Raises:
+        ClasswiseError: for an unknown field, or an invalid value.
+
+    Example:
+        >>> without = [{"recipe": "trades", "seed": 1}]
+        >>> plan = Plan.read({"recipes": ["at", "trades"], "seeds": [0, 1], "exclude": without})
+        >>> [cell.name for cell in plan.cells()]
+        ['at-cifar10-seed0', 'at-cifar10-seed1', 'trades-cifar10-seed0']
+    """
+
+    recipes: Annotated[tuple[str, ...], pydantic.Field(min_length=1)]
+    budgets: Annotated[tuple[str, ...], pydantic.Field(min_length=1)] = (FULL,)
+    seeds: Annotated[tuple[Seed, ...], pydantic.Field(min_length=1)] = (0,)
+    data: tuple[str, ...] = ()
+    set: dict[str, Any] = dataclasses.field(default_factory=dict)
+    overrides: Annotated[tuple[dict[str, Any], ...], pydantic.Field(min_length=1)] = ({},)
+    audits: Annotated[dict[str, AuditSettings], pydantic.BeforeValidator(build_audits)] = dataclasses.field(
+        default_factory=lambda: {"audit": AuditSettings()}
+    )
+    exclude: Annotated[tuple[Pattern, ...], pydantic.BeforeValidator(_patterns)] = ()
+
+    @staticmethod
+    def read(source: str | Path | Mapping[str, Any] | Plan) -> Plan:
+        """Read a plan from a YAML file or a mapping; relative files of recipes and data are in the working folder.
+
+        Raises:
+            ClasswiseError: if the file cannot be read, a field is unknown (with the nearest known one), or a value is
+                invalid.
+        """
+        if isinstance(source, Plan):
+            return source
+        if isinstance(source, Mapping):
+            return build(Plan, source, "plan")
+        values = read_yaml(_text(Path(source)), f"plan {str(source)!r}")
+        if not isinstance(values, Mapping):
+            raise ClasswiseError(f"plan {str(source)!r} must be a mapping of fields to values, such as recipes: [at]")
+        return build(Plan, values, "plan")
+
+    def yaml(self) -> str:
+        """Return the plan as YAML, with absolute paths for files of recipes and data; `read` accepts it."""
+        patterns = [
+            {name: value for name, value in dataclasses.asdict(each).items() if value not in (None, {})}
+            for each in self.exclude
+        ]
+        values = {
+            "recipes": [recipe_source(recipe) for recipe in self.recipes],
+            "budgets": [*self.budgets],
+            "seeds": [*self.seeds],
+            "data": [data_source(data) for data in self.data],
+            "set": self.set,
+            "overrides": [*self.overrides],
+            "audits": {name: audit.options() for name, audit in self.audits.items()},
+            "exclude": [_absolute(pattern) for pattern in patterns],
+        }
+        text: str = yaml.safe_dump(values, sort_keys=False, allow_unicode=True, width=120)
+        return text
+
+    def cells(self) -> list[Cell]:
+        """Expand the plan, and check every recipe and audit.
+
+        Raises:
+            ClasswiseError: if a recipe, a budget, data, an override or an audit is invalid, an exclusion matches no
+                cell, no cell is left, or two cells have the same name.
+        """
+        axes: tuple[Sequence[Any], ...] = (self.recipes, self.budgets, self.data or (None,), self.overrides, self.seeds)
+        count = 1
+        for axis in axes:
+            count *= len(axis)
+        if count > MOST_CELLS:
+            raise ClasswiseError(f"the plan has {count:,} cells; at most {MOST_CELLS:,} are accepted")
+        names = ("recipe", "budget", "data", "overrides", "seed")
+        points = [dict(zip(names, values, strict=True)) for values in itertools.product(*axes)]
+        for pattern in self.exclude:
+            if not any(pattern.matches(point) for point in points):
+                given = {name: value for name, value in dataclasses.asdict(pattern).items() if value not in (None, {})}
+                raise ClasswiseError(f"plan: exclude {json.dumps(given)} matches no cell")
+        left = [point for point in points if not any(pattern.matches(point) for pattern in self.exclude)]
+        if not left:
+            raise ClasswiseError("the plan excludes all of its cells")
+        usual = {} if self.data else {name: Recipe.read(recipe_source(name)).data.name for name in self.recipes}
+        cells = [self._cell(**point, usual=usual) for point in left]
+        _check_names(cells)
+        self._check(cells)
+        return cells
+
+    def _cell(
+        self,
+        *,
+        recipe: str,
+        budget: str,
+        data: str | None,
+        overrides: Mapping[str, Any],
+        seed: int,
+        usual: Mapping[str, str],
+    ) -> Cell:
+        both = {**self.set, **overrides}
+        for name, axis in _OWN_AXES.items():
+            if name in both:
+                raise ClasswiseError(f"plan: {name} is not an override; use the field {axis} of the plan")
+        source = recipe_source(recipe)
+        images = data_source(usual[recipe] if data is None else data)
+        parts = [_slug(Path(recipe).stem if Path(recipe).suffix in (".yaml", ".yml") else recipe)]
+        parts += [] if budget == FULL else [_slug(budget)]
+        parts += [_slug(Path(images).stem if Path(images).is_absolute() else images), *filter(None, [label(overrides)])]
+        method = "-".join(parts)
+        audits = {name: audit.options() for name, audit in self.audits.items()}
+        return Cell(f"{method}-seed{seed}", method, source, budget, images, seed, both, audits)
+
+    def _check(self, cells: Sequence[Cell]) -> None:
+        """Check the recipe and the audits of each cell; seeds do not matter."""
+        methods = {cell.method: cell for cell in cells}
+        for cell in methods.values():
+            recipe = read_recipe(cell)
+            known = DATA.load(cell.data).threat if cell.data in DATA else None
+            threat = recipe.threat or known
+            if threat is None:
+                raise ClasswiseError(f"cell {cell.name}: {cell.data!r} has no default threat; set threat in the plan")
+            for audit in self.audits.values():
+                audit.check(audit.threat or threat)
+
+
+def _check_names(cells: Sequence[Cell]) -> None:
+    """Check that the names of cells are unique.
+
+    Raises:
+        ClasswiseError: naming the first field in which two cells of one name differ.
+    """
+    known: dict[str, Cell] = {}
+    for cell in cells:
+        other = known.setdefault(cell.name, cell)
+        if other is cell:
+            continue
+        differs = next((key for key, value in vars(cell).items() if value != vars(other)[key]), None)
+        if differs is None:
+            raise ClasswiseError(f"plan: the cell {cell.name} occurs twice; give each value once")
+        was, now = (json.dumps(vars(each)[differs]) for each in (other, cell))
+        raise ClasswiseError(f"plan: two cells have the name {cell.name}: {differs} {was} and {now}; rename one")
+
+
+def _absolute(pattern: Mapping[str, Any]) -> dict[str, Any]:
+    """A pattern with absolute paths, as those of `Plan.yaml`."""
+    known = {"recipe": recipe_source, "data": data_source}
+    return {name: known[name](value) if name in known else value for name, value in pattern.items()}
+
+
+def read_recipe(cell: Cell) -> Recipe:
+    """Read the recipe of a cell.
+
+    Raises:
+        ClasswiseError: naming the cell, if the recipe is invalid.
+    """
+    overrides = {**cell.override_texts(), "data.name": cell.data, "seed": cell.seed}
+    try:
+        return Recipe.read(cell.recipe, overrides, budget=None if cell.budget == FULL else cell.budget)
+    except ClasswiseError as error:
+        raise ClasswiseError(f"cell {cell.name}: {error}") from error
+
+
+def recipe_source(recipe: str) -> str:
+    """A recipe's name, or the absolute path of its file."""
+    return str(Path(recipe).absolute()) if Path(recipe).suffix in (".yaml", ".yml") else recipe
+
+
+def label(overrides: Mapping[str, Any]) -> str:
+    """A readable label of overrides, such as ``width0.25``; a hash of those that would be too long.
+
+    The label depends on these overrides alone, so the names of cells do not change when a plan grows.
+    """
+    text = "-".join(f"{_field(name)}{_value(value)}" for name, value in overrides.items())
+    return text if len(text) <= LONGEST_LABEL else f"set-{_hash(dict(overrides))}"
+
+
+def _field(name: str) -> str:
+    """The last part of a field of the model, the data or the optimiser; the whole name of any other field."""
+    head, _, rest = name.partition(".")
+    if head in ("model", "data", "optimizer") and rest:
+        return _slug(head if rest == "name" else rest)
+    return _slug(name)
+
+
+def _value(value: Any) -> str:
+    if not isinstance(value, str | int | float | bool | None):
+        return f"-{_hash(value)}"
+    text = _slug(str(value))
+    return text if text[:1].isdigit() else f"-{text}"
+
+
+def _slug(text: str) -> str:
+    """The text with every character replaced that is unusual in the name of a folder."""
+    return re.sub(r"[^\w.+-]+", "_", text).strip("-.") or "_"
+
+
+def _hash(value: Any) -> str:
+    return hashlib.sha256(json.dumps(value, sort_keys=True, default=str).encode()).hexdigest()[:8]
+
+
+def _text(path: Path) -> str:
+    """Read the file of a plan.
+
+    Raises:
+        ClasswiseError: if it cannot be read, is too large, or is not UTF-8.
+    """
+    try:
+        content = path.read_bytes()
+    except FileNotFoundError as error:
+        raise ClasswiseError(f"plan file {str(path)!r} does not exist") from error
+    except (OSError, ValueError) as error:
+        raise ClasswiseError(f"cannot read the plan {str(path)!r}: {getattr(error, 'strerror', error)}") from error
+    if len(content) > limits.RECIPE_BYTES:
+        raise ClasswiseError(f"plan {str(path)!r} is larger than {limits.RECIPE_BYTES >> 10} KiB")
+    try:
+        return content.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise ClasswiseError(f"plan {str(path)!r} is not UTF-8 text (byte {error.start})") from error

@@ -1,0 +1,210 @@
+"""The status of a sweep, read from its folder alone: queued, running, stopped, killed, failed and finished cells."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import re
+import signal
+import sys
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+from classwise.core.ownership import OWNER
+from classwise.sweeps.cells import CHANGED, Cell, SweepFolder
+from classwise.sweeps.tasks import LOG, attempts
+
+if sys.platform != "win32":
+    import fcntl
+
+State = Literal["queued", "running", "stopped", "killed", "failed", "finished"]
+STATES: tuple[State, ...] = get_args(State)
+"""``stopped``: saved after a signal; ``killed``: a start without an end, whose process no longer runs."""
+SILENT_SECONDS = 600.0
+"""Age of the last sign of an attempt on another machine, whose lock is not visible here, from which it is killed."""
+TAIL_BYTES = 1 << 16
+"""The part of a log that is searched for the last progress or error."""
+_SIGNALLED = {status for number in (signal.SIGINT, signal.SIGTERM) for status in (128 + number, -number)}
+_PROGRESS = re.compile(
+    r"^(?:\d\d:\d\d:\d\d )?(?P<stage>.+): (?:(?P<total>[\d,]+) to do|"
+    r"(?P<done>[\d,]+) of (?P<all>[\d,]+) \(\d+%\), (?P<left>.+) left)$"
+)
+"""The progress lines of `classwise.core.progress_display.Lines`."""
+
+
+@dataclass(frozen=True)
+class CellStatus:
+    """The status of a cell.
+
+    Attributes:
+        name: the name of the cell.
+        state: one of `STATES`.
+        attempts: number of starts.
+        host: the machine of the last attempt.
+        stage: what a running cell does, such as ``training``.
+        done: finished units of the stage; None if unknown.
+        total: all units of the stage; None if unknown.
+        left: time left of the stage, such as ``about 3 min``; empty if unknown.
+        error: the last line of the error of a failed cell.
+    """
+
+    name: str
+    state: State
+    attempts: int = 0
+    host: str = ""
+    stage: str = ""
+    done: int | None = None
+    total: int | None = None
+    left: str = ""
+    error: str = ""
+
+    @property
+    def progress(self) -> str:
+        """The stage and its progress in words, such as ``training 25 %``."""
+        if self.done is None or not self.total:
+            return self.stage
+        return f"{self.stage} {100 * self.done // self.total} %"
+
+
+def sweep_status(folder: str | Path) -> list[CellStatus]:
+    """Read the status of every cell of a sweep, while it runs or afterwards, on any machine that sees the folder.
+
+    Args:
+        folder: the folder of the sweep.
+
+    Returns:
+        The status of each cell, in the order of the plan.
+
+    Raises:
+        ClasswiseError: if the folder contains no sweep, or a file is damaged.
+
+    Example:
+        >>> import tempfile
+        >>> from classwise.sweeps.plan import Plan
+        >>> from classwise.sweeps.run import prepare_sweep
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     _ = prepare_sweep(Plan(recipes=("at",), data=("digits",)), folder)
+        ...     [(cell.name, cell.state) for cell in sweep_status(folder)]
+        [('at-digits-seed0', 'queued')]
+    """
+    sweep = SweepFolder.open(folder)
+    return [cell_status(sweep, cell) for cell in sweep.cells()]
+
+
+def cell_status(sweep: SweepFolder, cell: Cell) -> CellStatus:
+    """The status of one cell."""
+    task = sweep.task(cell)
+    lines = attempts(task)
+    starts = [line for line in lines if line["event"] == "start"]
+    if not lines or lines[-1]["event"] == CHANGED:
+        return CellStatus(cell.name, "queued", len(starts), starts[-1]["host"] if starts else "")
+    start, last = starts[-1], lines[-1]
+    about = {"name": cell.name, "attempts": len(starts), "host": start["host"]}
+    if last["event"] == "start":
+        if is_alive(task, start["host"]):
+            return CellStatus(state="running", **about, **_progress(task, start))
+        return CellStatus(state="killed", **about)
+    if last["status"] == 0:
+        return CellStatus(state="finished", **about)
+    if last["status"] in _SIGNALLED:
+        return CellStatus(state="stopped", **about)
+    return CellStatus(state="failed", **about, error=_error(task, start, last["status"]))
+
+
+def counts_text(cells: Iterable[CellStatus]) -> str:
+    """The number of cells in each state that occurs, such as ``2 running, 6 finished``."""
+    states = [cell.state for cell in cells]
+    return ", ".join(f"{states.count(state)} {state}" for state in STATES if state in states)
+
+
+def unfinished(cells: Sequence[CellStatus]) -> list[CellStatus]:
+    """The cells that are not finished."""
+    return [cell for cell in cells if cell.state != "finished"]
+
+
+def is_alive(folder: Path, host: str) -> bool:
+    """Whether the owner of a folder still runs: it holds the lock of the folder's owner file.
+
+    Args:
+        folder: the folder of a task or a sweep.
+        host: the machine of the owner. If that is another one, whose locks may not be visible here, the owner file and
+            the log must not be older than `SILENT_SECONDS`.
+    """
+    path = folder / OWNER
+    try:
+        handle = os.open(path, os.O_RDONLY)
+    except OSError:
+        return False
+    try:
+        if _is_locked(handle):
+            return True
+    finally:
+        os.close(handle)
+    if host == platform.node():
+        return False
+    signs = [file.stat().st_mtime for file in (path, folder / LOG) if file.exists()]
+    return time.time() - max(signs, default=0.0) < SILENT_SECONDS
+
+
+def owner_host(folder: Path) -> str:
+    """The machine in the owner file of a folder; empty if there is none."""
+    try:
+        return str(json.loads((folder / OWNER).read_text(encoding="utf-8"))["host"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return ""
+
+
+def _is_locked(handle: int) -> bool:
+    if sys.platform == "win32":
+        return False
+    try:
+        fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:  # a file system without locks
+        return False
+    return False
+
+
+def _progress(task: Path, start: dict[str, Any]) -> dict[str, Any]:
+    """The stage of a running attempt, from the last progress line of its log."""
+    for line in reversed(_log(task, start)):
+        match = _PROGRESS.match(line)
+        if match is None:
+            continue
+        if match["total"]:
+            return {"stage": match["stage"], "done": 0, "total": _number(match["total"])}
+        return {
+            "stage": match["stage"],
+            "done": _number(match["done"]),
+            "total": _number(match["all"]),
+            "left": match["left"],
+        }
+    return {"stage": "starting"}
+
+
+def _error(task: Path, start: dict[str, Any], status: int) -> str:
+    """The last line that classwise has printed for an error, else the last line of the log."""
+    lines = _log(task, start)
+    own = [line.removeprefix("classwise: ") for line in lines if line.startswith("classwise: ")]
+    return own[-1] if own else (lines[-1] if lines else f"exit status {status}")
+
+
+def _log(task: Path, start: dict[str, Any]) -> list[str]:
+    """The last lines of an attempt that are not empty."""
+    try:
+        with open(task / LOG, "rb") as file:
+            size = file.seek(0, os.SEEK_END)
+            file.seek(max(int(start.get("log", 0)), size - TAIL_BYTES))
+            text = file.read().decode("utf-8", errors="replace")
+    except FileNotFoundError:
+        return []
+    return [line.strip() for line in text.splitlines() if line.strip()]
+
+
+def _number(text: str) -> int:
+    return int(text.replace(",", ""))

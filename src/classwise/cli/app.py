@@ -24,6 +24,7 @@ from classwise.cli import (
     listing,
     papers,
     report,
+    sweep,
     train,
     worst_class,
 )
@@ -54,6 +55,7 @@ app = typer.Typer(
 for command in (
     demo.demo,
     train.train,
+    sweep.sweep,
     interpolate_weights.interpolate_weights,
     adjust_logits.adjust_logits,
     audit.audit,

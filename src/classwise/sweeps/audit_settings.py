@@ -104,9 +104,13 @@ def build_audits(value: object) -> object:
 
 
 def _listed(options: Mapping[str, Any]) -> dict[str, Any]:
-    """The options with a single attack as a list."""
-    single = isinstance(options.get("attack"), str)
-    return {**options, "attack": [options["attack"]]} if single else dict(options)
+    """The options with a single attack as a list, and ``guards: off`` as text, which YAML reads as false."""
+    given = dict(options)
+    if isinstance(given.get("attack"), str):
+        given["attack"] = [given["attack"]]
+    if given.get("guards") is False:
+        given["guards"] = "off"
+    return given
 
 
 def data_source(data: str) -> str:

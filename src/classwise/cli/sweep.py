@@ -1,0 +1,242 @@
+"""``classwise sweep``."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from classwise.cli import console
+from classwise.cli.cluster import ClusterOptions
+from classwise.cli.options import Device, Json, check_device, grouped, new_folder
+from classwise.core.errors import ClasswiseError, IncompleteError, unknown
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from classwise.sweeps.cells import SweepFolder
+    from classwise.sweeps.executors.base import Executor
+    from classwise.sweeps.status import CellStatus
+
+CLUSTER = ("--on", "--workers", "--ray-address", "--slurm")
+TAKES = {
+    "status": ("--json",),
+    "resume": (*CLUSTER, "--json"),
+    "collect": ("--out", "--json"),
+}
+"""The options of the actions on the folder of a sweep."""
+SECONDS_BETWEEN_UPDATES = 1.0
+MOST_ROWS = 40
+"""Cells in a live table; running and failed ones come first."""
+COLUMNS = ("cell", "state", "progress", "left", "host", "error")
+
+
+@grouped
+def sweep(
+    what: Annotated[str, typer.Argument(metavar="PLAN|status|resume|collect", help="A plan, or the action.")],
+    cluster: ClusterOptions,
+    folder: Annotated[Path | None, typer.Argument(metavar="FOLDER", help="For an action: the sweep.")] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", metavar="DIR", help="The sweep's folder; for collect, that of the files. [sweeps/PLAN]"),
+    ] = None,
+    gpus_per_cell: Annotated[
+        int | None,
+        typer.Option("--gpus-per-cell", min=0, help="GPUs of each cell; several start torchrun. [1 for cuda, else 0]"),
+    ] = None,
+    device: Device = "cpu",
+    estimate: Annotated[
+        bool, typer.Option("--estimate", help="Time a few steps of each method, print passes and hours, then exit.")
+    ] = False,
+    json: Json = False,
+) -> None:
+    """Train and audit all cells of a plan: recipes, budgets, data, overrides and seeds.
+
+    A cell that fails does not stop the others. resume runs all cells that are not finished.
+
+    \b
+    Examples:
+        classwise sweep plan.yaml --estimate
+        classwise sweep plan.yaml --out sweeps/x --workers 2
+        classwise sweep plan.yaml --out sweeps/x --on ray --ray-address auto --device cuda
+        classwise sweep plan.yaml --out sweeps/x --on slurm --slurm partition=gpu,timeout_min=600 --device cuda
+        classwise sweep status sweeps/x
+        classwise sweep resume sweeps/x
+        classwise sweep collect sweeps/x
+    """  # noqa: D301  # \b keeps the lines of the example apart
+    given = {option: getattr(cluster, option[2:].replace("-", "_")) is not None for option in CLUSTER}
+    given |= {"--out": out is not None, "--gpus-per-cell": gpus_per_cell is not None, "--device": device != "cpu"}
+    given |= {"--estimate": estimate, "--json": json}
+    if what not in TAKES:
+        if folder is not None:
+            raise unknown("action of sweep", what, TAKES)
+        _start(what, cluster, out or Path("sweeps") / Path(what).stem, gpus_per_cell, device, estimate, json)
+        return
+    for option, asked in given.items():
+        if asked and option not in TAKES[what]:
+            raise ClasswiseError(f"sweep {what} takes no {option}; it takes {' and '.join(TAKES[what])}")
+    if folder is None:
+        raise ClasswiseError(f"sweep {what}: name the folder of a sweep, as in classwise sweep {what} sweeps/x")
+    if what == "status":
+        _status(folder, json)
+    elif what == "resume":
+        _resume(folder, cluster, json)
+    else:
+        _collect(folder, out, json)
+
+
+def _start(
+    plan: str, cluster: ClusterOptions, out: Path, gpus_per_cell: int | None, device: str, estimate: bool, json: bool
+) -> None:
+    """Check everything, write the folder, and run the cells."""
+    from classwise.sweeps.run import prepare_sweep
+
+    if device not in ("cpu", "cuda"):
+        raise ClasswiseError(f"--device {device}: the executor selects the GPUs of a cell; use --device cuda or cpu")
+    if gpus_per_cell and device == "cpu":
+        raise ClasswiseError(f"--gpus-per-cell {gpus_per_cell} requires --device cuda")
+    gpus = int(device == "cuda") if gpus_per_cell is None else gpus_per_cell
+    if estimate:
+        _estimate(plan, cluster.workers or 1, check_device(device), json)
+        return
+    executor = cluster.executor(gpus)
+    settings = {"executor": cluster.given, "gpus": gpus}
+    sweep = prepare_sweep(plan, new_folder(out), device=device, processes=max(gpus, 1), **settings)
+    _run(sweep, executor, json)
+
+
+def _resume(folder: Path, cluster: ClusterOptions, json: bool) -> None:
+    """Run the unfinished cells where they ran before, unless options say otherwise."""
+    from classwise.sweeps.cells import SweepFolder
+    from classwise.sweeps.executors.choice import executor_of
+
+    sweep = SweepFolder.open(folder)
+    settings = sweep.settings()
+    before = settings.get("executor", {})
+    same = cluster.on is None or cluster.on == before.get("on", "local")
+    executor = executor_of(**((before if same else {}) | cluster.given), gpus=settings.get("gpus", 0))
+    _run(sweep, executor, json)
+
+
+def _run(sweep: SweepFolder, executor: Executor, json: bool) -> None:
+    """Run the cells, and print their status.
+
+    Raises:
+        IncompleteError: if a cell is not finished.
+    """
+    from classwise.sweeps.run import resume_sweep
+    from classwise.sweeps.status import counts_text, unfinished
+
+    how = f"classwise sweep resume {sweep.path}"
+    with console.resumable(f"continue with {how}"), console.progress() as listener:
+        cells = resume_sweep(sweep.path, executor=executor, progress=listener)
+    _show(cells, json)
+    left = unfinished(cells)
+    if left:
+        raise IncompleteError(f"{counts_text(cells)} of the cells in {sweep.path}; continue with {how}")
+    if not json:
+        console.echo(f"next: classwise sweep collect {sweep.path}")
+
+
+def _estimate(plan: str, workers: int, device: str, json: bool) -> None:
+    from classwise.sweeps.cost import estimate_sweep
+    from classwise.sweeps.plan import Plan
+
+    with console.progress() as listener:
+        cost = estimate_sweep(Plan.read(plan), device=device, progress=listener)
+    if json:
+        console.show_json({**cost._asdict(), "hours": cost.hours, "workers": workers})
+        return
+    training, audits, whole = (
+        console.duration(3600 * hours) for hours in (cost.training_hours, cost.audit_hours, cost.hours / workers)
+    )
+    console.echo(f"{cost.cells:,} cells: at most {cost.passes:,} forward and backward passes of one image")
+    console.echo(f"training {training} without validation, audits at most {audits} without guards, on one {device}")
+    console.echo(f"on {workers} {'worker' if workers == 1 else 'workers'} of this speed: {whole}")
+
+
+def _status(folder: Path, json: bool) -> None:
+    """Print the status; on a terminal, a table that is updated while cells run."""
+    from classwise.sweeps.status import sweep_status
+
+    cells = sweep_status(folder)
+    if json or not sys.stdout.isatty():
+        _show(cells, json)
+        return
+    from rich.console import Console
+    from rich.live import Live
+
+    with Live(_table(cells), console=Console(markup=False), auto_refresh=False) as live:
+        while _goes_on(folder, cells):
+            time.sleep(SECONDS_BETWEEN_UPDATES)
+            cells = sweep_status(folder)
+            live.update(_table(cells), refresh=True)
+
+
+def _goes_on(folder: Path, cells: Sequence[CellStatus]) -> bool:
+    """Whether a cell runs, or the command that starts cells does."""
+    from classwise.sweeps.status import is_alive, owner_host
+
+    return any(cell.state == "running" for cell in cells) or is_alive(folder, owner_host(folder))
+
+
+def _collect(folder: Path, out: Path | None, json: bool) -> None:
+    from classwise.cli.compare import comparison_facts, show_comparison
+    from classwise.sweeps.collect import collect
+
+    collected = collect(folder, out)
+    missing = [{"cell": cell, "audit": audit, "state": state} for (cell, audit), state in collected.missing.items()]
+    if json:
+        groups = [
+            {"data": group.data, "audit": group.audit, "threat": group.threat, **comparison_facts(group.comparison)}
+            for group in collected.groups
+        ]
+        console.show_json({"groups": groups, "missing": missing, "files": [str(file) for file in collected.files]})
+        return
+    for group in collected.groups:
+        console.echo(group.title)
+        show_comparison(group.comparison)
+        console.echo("")
+    if missing:
+        console.show(("cell", "audit", "state"), [tuple(each.values()) for each in missing], "not finished")
+    for file in collected.files:
+        console.echo(f"file: {file}")
+
+
+def _show(cells: Sequence[CellStatus], json: bool) -> None:
+    """Print the status of every cell."""
+    from classwise.sweeps.status import counts_text
+
+    if json:
+        console.show_json([dataclasses.asdict(cell) for cell in cells])
+        return
+    console.show(COLUMNS, [_row(cell) for cell in cells], counts_text(cells))
+
+
+def _row(cell: CellStatus) -> tuple[str, ...]:
+    attempts = f"{cell.state} (attempt {cell.attempts})" if cell.attempts > 1 else cell.state
+    return cell.name, attempts, cell.progress, cell.left, cell.host, cell.error
+
+
+def _table(cells: Sequence[CellStatus]) -> Table:
+    """A table of the cells in question first: at most `MOST_ROWS`."""
+    from rich.table import Table
+    from rich.text import Text
+
+    from classwise.core.errors import printable
+    from classwise.sweeps.status import counts_text
+
+    order = ("running", "failed", "killed", "stopped", "queued", "finished")
+    shown = sorted(cells, key=lambda cell: order.index(cell.state))[:MOST_ROWS]
+    more = f"; {MOST_ROWS} of {len(cells)} cells are shown" if len(cells) > MOST_ROWS else ""
+    table = Table(title=Text(counts_text(cells) + more), title_justify="left")
+    for column in COLUMNS:
+        table.add_column(column)
+    for cell in shown:
+        table.add_row(*(Text(printable(text)) for text in _row(cell)))
+    return table

@@ -1,0 +1,200 @@
+"""`collect`: one table and one comparison page of the finished audits of a sweep."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from classwise.auditing.audit_folder import ABOUT
+from classwise.auditing.compare import Comparison, population
+from classwise.auditing.result import Audit
+from classwise.core.errors import IncompleteError
+from classwise.core.storage import write_text
+from classwise.reporting import report
+from classwise.reporting.comparison_tables import measure_dots, measure_table
+from classwise.reporting.exports import file_name, write_files
+from classwise.reporting.tables import Cell as TableCell
+from classwise.reporting.tables import Row, Table
+from classwise.reporting.templating import markup, render
+from classwise.sweeps.cells import Cell, SweepFolder
+from classwise.sweeps.status import cell_status, counts_text, sweep_status
+
+PAGE = "comparison.html"
+"""The page of all groups."""
+
+
+@dataclass(frozen=True, eq=False)
+class Group:
+    """The finished audits of one name on one data set: the methods of a sweep, each with its seeds.
+
+    Attributes:
+        data: the data set that is attacked.
+        audit: the name of the audit.
+        threat: the threat.
+        comparison: the methods, with means and intervals over seeds.
+    """
+
+    data: str
+    audit: str
+    threat: str
+    comparison: Comparison
+
+    @property
+    def title(self) -> str:
+        """The data, the audit and the threat in words."""
+        return ", ".join(filter(None, (self.data, f"audit {self.audit}", self.threat)))
+
+    @property
+    def table(self) -> Table:
+        """The metrics of the methods."""
+        return dataclasses.replace(measure_table(self.comparison), caption=f"{self.title}: percent")
+
+    @property
+    def page(self) -> str:
+        """The file name of the page of this comparison."""
+        return f"comparison-{file_name('-'.join(filter(None, (self.data, self.audit, self.threat))))}.html"
+
+
+@dataclass(frozen=True, eq=False)
+class Collection:
+    """What is finished of a sweep.
+
+    Attributes:
+        groups: a comparison for each data set, audit and threat.
+        missing: the state of each cell without a finished audit, by the names of the cell and the audit.
+        files: the written files: CSV, Markdown, the page of all groups, and a page for each group.
+    """
+
+    groups: tuple[Group, ...]
+    missing: Mapping[tuple[str, str], str]
+    files: tuple[Path, ...] = ()
+
+    @property
+    def frame(self) -> pd.DataFrame:
+        """A row for each group and method: the columns of `Comparison.table`, accuracies as fractions."""
+        frames = []
+        for group in self.groups:
+            frame = group.comparison.table.reset_index()
+            for place, name in enumerate(("data", "audit", "threat")):
+                frame.insert(place, name, getattr(group, name))
+            frames.append(frame)
+        return pd.concat(frames, ignore_index=True)
+
+    @property
+    def missing_table(self) -> Table:
+        """The audits that are not finished."""
+        rows = [Row(name, [TableCell(audit), TableCell(state)]) for (name, audit), state in self.missing.items()]
+        return Table(f"Not finished: {len(rows)} audits", ["cell", "audit", "state of the cell"], rows)
+
+
+def collect(folder: str | Path, out: str | Path | None = None) -> Collection:
+    """Compare what is finished of a sweep, grouped by data set, audit and threat.
+
+    Methods are cells that differ in the seed only; a method has a mean and an interval over its finished seeds.
+
+    Args:
+        folder: the folder of the sweep.
+        out: the folder of the files; None: ``results`` in the folder of the sweep.
+
+    Returns:
+        The comparisons, what is missing, and the written files: ``results.csv``, ``results.md``, ``comparison.html``
+        and a page for each group.
+
+    Raises:
+        IncompleteError: if no audit is finished.
+        ClasswiseError: if the folder contains no sweep, or an audit cannot be read or compared.
+
+    Example:
+        >>> import tempfile
+        >>> from classwise.sweeps.run import run_sweep
+        >>> tiny = {"model.name": "small-cnn", "model.width": 0.1, "data.subset": 60, "data.validation": 0.2}
+        >>> plan = {"recipes": ["at"], "data": ["digits"], "set": tiny | {"epochs": 1}}
+        >>> plan["audits"] = {"clean": {"attack": "clean"}}
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     _ = run_sweep(plan, out=folder)
+        ...     collect(folder).frame[["data", "audit", "method", "seeds"]].values.tolist()
+        [['digits', 'clean', 'at-digits', 1]]
+    """
+    sweep = SweepFolder.open(folder)
+    methods: dict[tuple[str, str, str], dict[str, list[Audit]]] = {}
+    missing: dict[tuple[str, str], str] = {}
+    for cell in sweep.cells():
+        for name in cell.audits:
+            audit = _finished(sweep, cell, name)
+            if audit is None:
+                missing[cell.name, name] = cell_status(sweep, cell).state
+                continue
+            key = (_data(cell, name), name, audit.outcomes.meta.threat or "")
+            methods.setdefault(key, {}).setdefault(cell.method, []).append(audit)
+    if not methods:
+        raise IncompleteError(f"no audit in {folder} is finished: {counts_text(sweep_status(folder))}")
+    groups = tuple(
+        Group(*key, Comparison({name: tuple(audits) for name, audits in each.items()})) for key, each in methods.items()
+    )
+    collected = Collection(groups, missing)
+    return dataclasses.replace(collected, files=_write(collected, sweep, Path(out or sweep.path / "results")))
+
+
+def _finished(sweep: SweepFolder, cell: Cell, name: str) -> Audit | None:
+    """An audit of a cell, or None if it is not finished."""
+    folder = sweep.audit(cell, name)
+    if not (folder / ABOUT).is_file() or not (folder / "outcomes").is_dir():
+        return None
+    audit = Audit.load(folder)
+    return audit if audit.complete else None
+
+
+def _data(cell: Cell, name: str) -> str:
+    """The name of the attacked data."""
+    options = cell.audits[name]
+    data = Path(str(options.get("data", cell.data))).name
+    return f"{data} {options['corruption']} {options['severity']}" if "corruption" in options else data
+
+
+def _write(collected: Collection, sweep: SweepFolder, out: Path) -> tuple[Path, ...]:
+    files = write_files(out, ("csv",), {"results": collected.frame}, {}, {})
+    texts = [group.table.markdown() for group in collected.groups]
+    texts += [collected.missing_table.markdown()] if collected.missing else []
+    write_text(out / "results.md", "\n".join(texts))
+    write_text(out / PAGE, render("sweep.html", _context(collected, sweep)))
+    pages = [report(group.comparison, out / group.page) for group in collected.groups]
+    return (*files, out / "results.md", out / PAGE, *pages)
+
+
+def _context(collected: Collection, sweep: SweepFolder) -> dict[str, Any]:
+    """Template context of the page."""
+    status = sweep_status(sweep.path)
+    done = sum(cell.state == "finished" for cell in status)
+    sentences = [f"{done} of {len(status)} cells are finished: {counts_text(status)}."]
+    if collected.missing:
+        sentences.append(
+            "Means and intervals are over the finished seeds; the last table lists the audits that are not."
+        )
+    return {
+        "title": f"Sweep: {sweep.path.name}",
+        "over": ["classwise sweep", sweep.path.name],
+        "headline": f"{len({name for group in collected.groups for name in group.comparison.names})} methods compared",
+        "sentences": sentences,
+        "groups": [
+            {
+                "title": group.title,
+                "measures": markup(measure_dots(group.comparison)),
+                "table": group.table,
+                "population": _sentence(population(group.comparison.seeds)),
+                "notes": group.comparison.notes,
+                "page": group.page,
+            }
+            for group in collected.groups
+        ],
+        "missing": collected.missing_table,
+        "population": "",
+    }
+
+
+def _sentence(phrase: str) -> str:
+    return f"{phrase[:1].upper()}{phrase[1:]}."

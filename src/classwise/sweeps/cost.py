@@ -1,0 +1,88 @@
+"""`estimate_sweep`: the passes and the hours of a sweep, from a few timed steps of each method."""
+
+from __future__ import annotations
+
+import collections
+from typing import NamedTuple
+
+from classwise.auditing.cost import estimate
+from classwise.auditing.plan import AuditOptions
+from classwise.core.progress import NullProgress, Progress
+from classwise.core.threat import Threat
+from classwise.data.loading import open_data
+from classwise.models import build_model
+from classwise.sweeps.audit_settings import AuditSettings
+from classwise.sweeps.plan import Plan, read_recipe
+from classwise.training.cost import estimate_training
+from classwise.training.recipe import Recipe
+from classwise.training.setup import default_threat, model_spec, training_images
+
+
+class SweepCost(NamedTuple):
+    """The cost of all cells of a plan, one after the other.
+
+    Training is without the validation at the end of each epoch. Audits are upper bounds, without guards: images that
+    are misclassified early cost less.
+
+    Attributes:
+        cells: number of cells.
+        passes: forward and backward passes of one image.
+        training_hours: duration of the training steps.
+        audit_hours: duration of the audits at most.
+    """
+
+    cells: int
+    passes: int
+    training_hours: float
+    audit_hours: float
+
+    @property
+    def hours(self) -> float:
+        """The duration of all cells, one after the other."""
+        return self.training_hours + self.audit_hours
+
+
+def estimate_sweep(plan: Plan, *, device: str = "cpu", progress: Progress | None = None) -> SweepCost:
+    """Time two training steps, and a few passes of each audit, for every method of a plan; seeds cost the same.
+
+    Args:
+        plan: the plan.
+        device: the device of the cells.
+        progress: a listener, which counts methods.
+
+    Raises:
+        ClasswiseError: if the plan is invalid, or data are not found.
+    """
+    cells, listener = plan.cells(), progress or NullProgress()
+    seeds = collections.Counter(cell.method for cell in cells)
+    first = {cell.method: cell for cell in reversed(cells)}
+    passes, training, auditing = 0, 0.0, 0.0
+    listener.start("methods timed", len(seeds))
+    for method, cell in first.items():
+        recipe = read_recipe(cell)
+        trained = estimate_training(recipe, device=device)
+        audits = [_audit_cost(recipe, audit, device) for audit in plan.audits.values()]
+        passes += seeds[method] * (trained.passes + sum(count for count, _ in audits))
+        training += seeds[method] * trained.seconds / 3600
+        auditing += seeds[method] * sum(minutes for _, minutes in audits) / 60
+        listener.advance(1)
+    return SweepCost(len(cells), passes, training, auditing)
+
+
+def _audit_cost(recipe: Recipe, audit: AuditSettings, device: str) -> tuple[int, float]:
+    """Passes and minutes of an audit of the recipe's model, with random weights; a corruption is not timed."""
+    trained_on = training_images(recipe.data)
+    model = build_model(**model_spec(recipe, trained_on))
+    own = {} if audit.data is not None else {**recipe.data.options, "root": recipe.data.root}
+    images = open_data(
+        recipe.data.name if audit.data is None else audit.data,
+        split=audit.split,
+        subset=audit.subset,
+        seed=audit.seed,
+        **own,
+    )
+    given = audit.threat or recipe.threat
+    threat = default_threat(trained_on) if given is None else Threat.parse(given)
+    options: AuditOptions = {"batch_size": audit.batch_size, "early_stop": audit.early_stop, "guards": "off"}
+    cost = estimate(model, images, threat, audit.attack, device=device, **options)
+    return cost.forwards + cost.backwards, cost.minutes

@@ -63,7 +63,10 @@ class AuditSettings:
             raise unknown("corruption", self.corruption, CORRUPTIONS)
         if self.data is not None:
             data_source(self.data)
-        self.check("Linf:1" if self.threat is None else self.threat)
+        if self.threat is None:
+            parse_attacks(self.attack)  # their names; the norm is that of each recipe
+        else:
+            self.check(self.threat)
 
     def check(self, threat: str) -> None:
         """Check the attacks and their options under a threat.

@@ -74,7 +74,7 @@ class Cell:
 
 
 def _yaml(value: Any) -> str:
-    """A value as YAML in one line."""
+    """A value as YAML in flow style."""
     text: str = yaml.safe_dump([value], default_flow_style=True, width=float("inf"), allow_unicode=True)
     return text.strip().removeprefix("[").removesuffix("]")
 

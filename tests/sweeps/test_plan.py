@@ -1,0 +1,244 @@
+"""Plans: expansion, exclusion, names, and errors before anything starts."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from classwise.core.errors import ClasswiseError
+from classwise.sweeps.cells import Cell, SweepFolder
+from classwise.sweeps.plan import Plan, label, read_recipe
+from classwise.sweeps.run import prepare_sweep
+
+DIGITS: dict[str, Any] = {"recipes": ["at"], "data": ["digits"]}
+
+
+def names(**plan: Any) -> list[str]:
+    return [cell.name for cell in Plan.read(DIGITS | plan).cells()]
+
+
+def error(**plan: Any) -> str:
+    with pytest.raises(ClasswiseError) as raised:
+        Plan.read(DIGITS | plan).cells()
+    return str(raised.value)
+
+
+def test_names_are_readable() -> None:
+    overrides = [{"model.width": 0.25}, {"model.name": "small-cnn", "threat": "Linf:8/255"}]
+    assert names(recipes=["cfa-at"], budgets=["short"], overrides=overrides) == [
+        "cfa-at-short-digits-width0.25-seed0",
+        "cfa-at-short-digits-model-small-cnn-threat-Linf_8_255-seed0",
+    ]
+
+
+AXES: dict[str, list[Any]] = {
+    "recipes": ["at", "trades"],
+    "budgets": ["full", "short"],
+    "data": ["digits", "mnist"],
+    "overrides": [{}, {"model.width": 0.5}],
+    "seeds": [0, 1],
+}
+SINGULAR = {"recipes": "recipe", "budgets": "budget", "data": "data", "overrides": "overrides", "seeds": "seed"}
+
+
+@pytest.mark.slow
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    axes=st.fixed_dictionaries({name: st.sets(st.sampled_from(range(2)), min_size=1) for name in AXES}),
+    fields=st.sets(st.sampled_from(sorted(AXES)), min_size=1),
+)
+def test_a_plan_is_the_product_without_the_excluded_points(
+    monkeypatch: pytest.MonkeyPatch, axes: dict[str, set[int]], fields: set[str]
+) -> None:
+    monkeypatch.setattr(Plan, "_check", lambda plan, cells: None)  # the recipes are valid
+
+    plan = {name: [AXES[name][place] for place in sorted(axes[name])] for name in AXES}
+    pattern = {SINGULAR[name]: plan[name][-1] for name in fields}
+
+    def excluded(point: dict[str, Any]) -> bool:
+        return all(
+            all(key in point[name] and point[name][key] == each for key, each in value.items())
+            if name == "overrides"
+            else point[name] == value
+            for name, value in pattern.items()
+        )
+
+    points = [dict(zip(map(SINGULAR.get, plan), values, strict=True)) for values in itertools.product(*plan.values())]
+    left = [point for point in points if not excluded(point)]  # type: ignore[arg-type]
+    parsed = Plan.read({**plan, "audits": {}, "exclude": [pattern]})
+    if not left:
+        with pytest.raises(ClasswiseError, match="excludes all"):
+            parsed.cells()
+        return
+    cells = parsed.cells()
+    found = [(cell.recipe, cell.budget, cell.data, cell.overrides, cell.seed) for cell in cells]
+    assert found == [tuple(point[name] for name in SINGULAR.values()) for point in left]  # type: ignore[index]
+    assert len({cell.name for cell in cells}) == len(cells)
+    everything = {cell.name: cell for cell in Plan.read({**AXES, "audits": {}}).cells()}
+    assert all(everything[cell.name] == cell for cell in cells)  # names do not change when a plan grows
+
+
+def test_overrides_without_a_short_name_have_a_hash() -> None:
+    assert label({"schedules": [{"name": "ccm"}]}) == label({"schedules": [{"name": "ccm"}]})
+    assert label({"schedules": [{"name": "ccm"}]}) != label({"schedules": [{"name": "ccr"}]})
+    long = {f"model.options.{letter}": 1 for letter in "abcdefgh"}
+    assert label(long).startswith("set-")
+    assert label(long) != label(long | {"model.options.a": 2})
+
+
+def test_the_last_part_of_a_field_names_it_only_where_it_is_clear() -> None:
+    assert label({"attack.steps": 5}) == "attack.steps5"
+    assert label({"validation_attack.steps": 5}) == "validation_attack.steps5"
+    assert label({"optimizer.lr": 0.05, "data.augment": "none"}) == "lr0.05-augment-none"
+
+
+def test_set_applies_to_all_cells_and_is_not_in_their_names() -> None:
+    (cell,) = Plan.read(DIGITS | {"set": {"model.width": 0.5, "epochs": 3}, "overrides": [{"epochs": 4}]}).cells()
+    assert cell.name == "at-digits-epochs4-seed0"
+    assert cell.overrides == {"model.width": 0.5, "epochs": 4}
+
+
+@pytest.mark.parametrize(
+    "value", [0.25, 1e-05, "text", "1e5", "no", "a: b", "x\ny", None, True, 7, [1, "2"], {"k": "é"}]
+)
+def test_a_command_passes_overrides_unchanged(value: Any) -> None:
+    from classwise.training.recipe_files import read_value
+
+    cell = Cell("n", "n", "at", "full", "digits", 0, {"field": value})
+    assert read_value("field", cell.override_texts()["field"]) == value
+    assert f"--set=field={cell.override_texts()['field']}" in cell.training(Path("run"))
+
+
+def test_commands_continue_their_own_work(tmp_path: Path) -> None:
+    audits = {"full": {"attack": ["pgd", "fgsm"], "subset": 9, "early_stop": False, "guards": "off"}}
+    (cell,) = Plan.read(DIGITS | {"budgets": ["short"], "audits": audits}).cells()
+    train, audit = cell.commands(tmp_path, "cuda")
+    assert train == (
+        *("-m", "classwise", "train", "at", "--out", str(tmp_path), "--data", "digits", "--seed", "0"),
+        *("--budget", "short", "--device", "cuda", "--resume"),
+    )
+    assert audit == (
+        *("-m", "classwise", "audit", str(tmp_path), "--out", str(tmp_path / "audits" / "full")),
+        *("--attack=pgd", "--attack=fgsm", "--subset=9", "--no-early-stop", "--guards=off"),
+        *("--device", "cuda", "--resume"),
+    )
+
+
+def test_the_recipe_of_a_cell_is_that_of_its_command() -> None:
+    (cell,) = Plan.read(DIGITS | {"budgets": ["short"], "seeds": [3], "overrides": [{"optimizer.lr": 1e-05}]}).cells()
+    recipe = read_recipe(cell)
+    assert (recipe.name, recipe.seed, recipe.data.name, recipe.optimizer["lr"]) == ("at-short", 3, "digits", 1e-05)  # type: ignore[index]
+
+
+@pytest.mark.parametrize(
+    ("plan", "message"),
+    [
+        ({"recipe": ["at"]}, "unknown plan field 'recipe'; did you mean 'recipes'?"),
+        ({"recipes": ["att"], "data": []}, "unknown recipe 'att'; did you mean 'at'?"),
+        ({"recipes": ["att"]}, "cell att-digits-seed0: unknown recipe 'att'; did you mean 'at'?"),
+        ({"recipes": "at"}, "plan: recipes = 'at': Input should be a valid tuple"),
+        ({"budgets": ["shirt"]}, "cell at-shirt-digits-seed0: unknown budget 'shirt'; did you mean 'short'?"),
+        ({"seeds": [-1]}, "plan: seeds.0 = -1: Input should be greater than or equal to 0"),
+        ({"seeds": [0, 1, 0]}, "plan: the cell at-digits-seed0 occurs twice; give each value once"),
+        ({"data": ["digitz"]}, "unknown data set 'digitz'; did you mean 'digits'?"),
+        ({"overrides": [{"modle.width": 1}]}, "unknown recipe field 'modle.width'; did you mean 'model'?"),
+        ({"overrides": [{"seed": 1}]}, "plan: seed is not an override; use the field seeds of the plan"),
+        ({"set": {"data.name": "x"}}, "plan: data.name is not an override; use the field data of the plan"),
+        ({"overrides": [{"threat": "a:b"}, {"threat": "a/b"}]}, "two cells have the name at-digits-threat-a_b-seed0"),
+        ({"audits": ["full"]}, "audits = ['full'] must map names to options of an audit"),
+        ({"audits": {"a/b": {}}}, "the audit name 'a/b' must consist of letters"),
+        ({"audits": {"full": 3}}, "audits.full = 3 must be a mapping of options"),
+        ({"audits": {"full": {"atack": "pgd"}}}, "unknown audit 'full' field 'atack'; did you mean 'attack'?"),
+        ({"audits": {"full": {"attack": "pgdd"}}}, "unknown attack 'pgdd'; did you mean 'pgd'?"),
+        ({"audits": {"full": {"threat": "Linf:x"}}}, "threat 'Linf:x': radius must be a number such as 8/255"),
+        ({"audits": {"full": {"batch_size": 8}}}, "batch_size = 8: must be at least 32"),
+        ({"audits": {"full": {"data": "nowhere"}}}, "unknown data set 'nowhere'"),
+        ({"audits": {"full": {"corruption": "fog"}}}, "corruption and severity must be given together"),
+        ({"audits": {"full": {"corruption": "fogg", "severity": 1}}}, "unknown corruption 'fogg'; did you mean 'fog'?"),
+        ({"audits": {"full": {"cascade": True, "early_stop": False}}}, "cascade=True requires early_stop=True"),
+        ({"set": {"threat": "L2:1"}, "audits": {"full": {"attack": "spatial-grid"}}}, "does not support"),
+        ({"exclude": {"seed": 0}}, "exclude = {'seed': 0} must be a list of partial cells"),
+        ({"exclude": [{"sed": 0}]}, "unknown exclude field 'sed'; did you mean 'seed'?"),
+        ({"exclude": [{"seed": 1}]}, 'exclude {"seed": 1} matches no cell'),
+        ({"exclude": [{}]}, "the plan excludes all of its cells"),
+        ({"seeds": [*range(100_001)]}, "the plan has 100,001 cells; at most 100,000 are accepted"),
+    ],
+)
+def test_bad_plans_are_refused(plan: dict[str, Any], message: str) -> None:
+    assert message in error(**plan)
+
+
+def test_an_attack_must_support_the_threat_of_the_recipe() -> None:
+    message = error(set={"threat": "L2:1"}, audits={"full": {"attack": "nattack"}})
+    assert message == "attack 'nattack' does not support L2; it supports Linf"
+    assert names(set={"threat": "L2:1"}, audits={"full": {"attack": "cw-l2"}}) == ["at-digits-seed0"]
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"recipes: [at", "is not YAML"),
+        (b"- at", "must be a mapping of fields to values"),
+        (b"\xff", "is not UTF-8 text"),
+        (b"#" * 300_000, "is larger than"),
+    ],
+)
+def test_bad_files_are_refused(tmp_path: Path, content: bytes, message: str) -> None:
+    file = tmp_path / "plan.yaml"
+    file.write_bytes(content)
+    with pytest.raises(ClasswiseError, match=message):
+        Plan.read(file)
+
+
+def test_the_copy_of_a_plan_has_the_same_cells(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("mine.yaml").write_text("extends: at\nname: mine\n")
+    audits = {"quick": {"attack": ["pgd:steps=2"], "subset": 5}}
+    plan = Plan.read(
+        {
+            "recipes": ["mine.yaml", "at"],
+            "data": ["digits"],
+            "seeds": [0, 1],
+            "audits": audits,
+            "exclude": [{"recipe": "mine.yaml", "seed": 1}],
+        }
+    )
+    Path("copy.yaml").write_text(plan.yaml())
+    monkeypatch.chdir("/")
+    cells = Plan.read(tmp_path / "copy.yaml").cells()
+    assert [cell.name for cell in cells] == ["mine-digits-seed0", "at-digits-seed0", "at-digits-seed1"]
+    assert cells[0].recipe == str(tmp_path / "mine.yaml")
+    assert SweepFolder(tmp_path).cells() == []
+
+
+def test_a_plan_may_grow_but_not_change(tmp_path: Path) -> None:
+    out, plan = tmp_path / "sweep", DIGITS | {"audits": {"quick": {"attack": "fgsm"}}}
+    prepare_sweep(plan, out)
+    sweep = prepare_sweep(plan | {"seeds": [0, 1]}, out)
+    assert [cell.name for cell in sweep.cells()] == ["at-digits-seed0", "at-digits-seed1"]
+    with pytest.raises(ClasswiseError, match=r"contains a cell at-digits-seed0 with another overrides: it was \{\}"):
+        prepare_sweep(plan | {"set": {"epochs": 1}}, out)
+    with pytest.raises(ClasswiseError, match="with another audit quick"):
+        prepare_sweep(plan | {"audits": {"quick": {"attack": "pgd"}}}, out)
+    assert [cell.overrides for cell in sweep.cells()] == [{}, {}]
+
+
+def test_other_folders_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ClasswiseError, match="is not empty and contains no sweep"):
+        prepare_sweep(DIGITS, tmp_path)
+    with pytest.raises(ClasswiseError, match="is a file"):
+        prepare_sweep(DIGITS, tmp_path / "file")
+    with pytest.raises(ClasswiseError, match="contains no sweep; start one"):
+        SweepFolder.open(tmp_path)
+
+
+def test_nothing_is_written_for_a_bad_plan(tmp_path: Path) -> None:
+    with pytest.raises(ClasswiseError):
+        prepare_sweep(DIGITS | {"budgets": ["full", "shirt"]}, tmp_path / "sweep")
+    assert not list(tmp_path.iterdir())

@@ -1,0 +1,129 @@
+"""The status of cells from crafted folders."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from classwise.core.errors import ClasswiseError
+from classwise.core.ownership import OWNER, owned
+from classwise.core.progress_display import Lines
+from classwise.sweeps.cells import SweepFolder
+from classwise.sweeps.run import prepare_sweep
+from classwise.sweeps.status import SILENT_SECONDS, CellStatus, counts_text, sweep_status
+from classwise.sweeps.tasks import ATTEMPTS, LOG
+
+HERE = platform.node()
+
+
+@pytest.fixture
+def sweep(tmp_path: Path) -> SweepFolder:
+    return prepare_sweep({"recipes": ["at"], "data": ["digits"]}, tmp_path / "sweep")
+
+
+def start(host: str = HERE, log: int = 0) -> dict[str, Any]:
+    return {"event": "start", "host": host, "process": 1, "log": log}
+
+
+def end(status: int) -> dict[str, Any]:
+    return {"event": "end", "status": status}
+
+
+def craft(sweep: SweepFolder, *events: dict[str, Any], log: str = "") -> Path:
+    """Write the attempts and the log of the only cell."""
+    (cell,) = sweep.cells()
+    task = sweep.task(cell)
+    (task / ATTEMPTS).write_text("".join(json.dumps(event) + "\n" for event in events))
+    (task / LOG).write_text(log)
+    return task
+
+
+def status(sweep: SweepFolder) -> CellStatus:
+    (cell,) = sweep_status(sweep.path)
+    return cell
+
+
+def test_a_new_cell_is_queued(sweep: SweepFolder) -> None:
+    assert status(sweep) == CellStatus("at-digits-seed0", "queued")
+
+
+@pytest.mark.parametrize(
+    ("code", "state"),
+    [(0, "finished"), (2, "failed"), (143, "stopped"), (130, "stopped"), (-15, "stopped"), (-9, "failed")],
+)
+def test_a_cell_that_has_ended(sweep: SweepFolder, code: int, state: str) -> None:
+    craft(sweep, start(), end(code))
+    assert status(sweep).state == state
+
+
+def test_the_error_is_the_last_line_of_the_last_attempt(sweep: SweepFolder) -> None:
+    old = "classwise: an old error\n"
+    log = f"{old}12:00:00 training: 4 to do\nclasswise: no space left\nsome launcher's last words\n"
+    craft(sweep, start(), end(2), start(log=len(old)), end(2), log=log)
+    assert (status(sweep).error, status(sweep).attempts) == ("no space left", 2)
+    craft(sweep, start(), end(2), start(log=len(old)), end(2), log=f"{old}Killed\n\n")
+    assert status(sweep).error == "Killed"
+    craft(sweep, start(), end(9))
+    assert status(sweep).error == "exit status 9"
+
+
+def test_a_running_cell_has_progress(sweep: SweepFolder, capsys: pytest.CaptureFixture[str]) -> None:
+    lines = Lines()
+    lines.start("training", 4000)
+    begun = capsys.readouterr().err
+    lines._reported -= 60
+    lines.advance(1000)
+    lines.log("epoch 3/30 | train robust 41.2 % (worst: cat 12.0 %) | 61 s")
+    task = craft(sweep, start(), log=begun)
+    with owned(task):
+        assert (status(sweep).state, status(sweep).progress) == ("running", "training 0 %")
+        craft(sweep, start(), log=begun + capsys.readouterr().err)
+        found = status(sweep)
+        assert (found.stage, found.done, found.total, found.progress) == ("training", 1000, 4000, "training 25 %")
+        assert found.left.startswith("about ")
+        craft(sweep, start())
+        assert status(sweep).progress == "starting"
+
+
+def test_an_attempt_without_an_end_whose_process_is_dead_is_killed(sweep: SweepFolder) -> None:
+    task = craft(sweep, start())
+    assert status(sweep).state == "killed"
+    (task / OWNER).write_text("{}")  # of a process that was killed
+    assert status(sweep).state == "killed"
+
+
+def test_a_process_elsewhere_runs_until_it_is_silent(sweep: SweepFolder) -> None:
+    task = craft(sweep, start("elsewhere"))
+    assert status(sweep).state == "killed"  # without an owner
+    (task / OWNER).write_text("{}")
+    assert (status(sweep).state, status(sweep).host) == ("running", "elsewhere")
+    for file in (OWNER, LOG):
+        before = (task / file).stat().st_mtime - SILENT_SECONDS - 1
+        os.utime(task / file, (before, before))
+    assert status(sweep).state == "killed"
+
+
+def test_a_finished_cell_that_gets_another_audit_is_queued(sweep: SweepFolder) -> None:
+    plan = {"recipes": ["at"], "data": ["digits"], "audits": {"audit": {}}}
+    task = craft(sweep, start(), end(0))
+    prepare_sweep(plan, sweep.path)
+    assert status(sweep).state == "finished"
+    prepare_sweep(plan | {"audits": {"audit": {}, "more": {"attack": "fgsm"}}}, sweep.path)
+    assert status(sweep).state == "queued"
+    assert "more" in (task / "task.json").read_text()
+
+
+def test_counts() -> None:
+    cells = [CellStatus(name, state) for name, state in (("a", "finished"), ("b", "running"), ("c", "finished"))]  # type: ignore[arg-type]
+    assert counts_text(cells) == "1 running, 2 finished"
+
+
+def test_damaged_cells_are_refused(sweep: SweepFolder) -> None:
+    sweep.cells_file.write_text("{}\n")
+    with pytest.raises(ClasswiseError, match="damaged"):
+        sweep_status(sweep.path)

@@ -250,17 +250,17 @@ def compare(name: str, case: Case, count: int, seeds: Sequence[int], stages: Seq
 def verdicts(runs: Mapping[str, Sequence[SuiteRun]]) -> str:
     """A line for each contender but the last: the images on which its verdict and that of the last differ."""
     *others, last = runs
-    broken = {
+    attacked = {
         key: torch.stack([~suite_run.robust(list(suite_run.stages)[-1]) for suite_run in suite_runs])
         for key, suite_runs in runs.items()
     }
     lines = []
     for key in others:
-        differ = (broken[key] != broken[last]).nonzero().tolist()
+        differ = (attacked[key] != attacked[last]).nonzero().tolist()
         if not differ:
             lines.append(f"{key} and {last}: the same verdict on every image, with every seed.  ")
             continue
-        found = {one: broken[one].any(0) for one in (key, last)}
+        found = {one: attacked[one].any(0) for one in (key, last)}
         only = {
             one: (found[one] & ~found[other]).nonzero().squeeze(1).tolist() for one, other in ((key, last), (last, key))
         }

@@ -72,7 +72,11 @@ def test_slots_that_were_changed_outside_of_the_graph_are_copied_into_it() -> No
 def test_another_number_of_slots_has_a_graph_of_its_own(gpu: PretendCuda, size: int) -> None:
     step = graphed(advanced)
     step(slots(6), TRUSTED + 1)
-    assert same(step(slots(size, 20), TRUSTED + 3), advanced(slots(size, 20), TRUSTED + 3))
+    found = step(slots(size, 20), TRUSTED + 2)
+    with gpu.counted() as here:
+        found = step(found, 1)
+    assert (here.launches, here.synchronisations) == (0, [])
+    assert same(found, advanced(slots(size, 20), TRUSTED + 3))
     assert [graph.replays for graph in gpu.graphs.made] == [VERIFIED + 1, VERIFIED + 3]
 
 

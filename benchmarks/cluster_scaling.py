@@ -46,7 +46,7 @@ with open(folder / "results", "a") as results:
 
 NOTES = """# Scaling
 
-`python -m benchmarks cluster-scaling` (this page) on a machine with {cpus} CPUs; load average at the start {load:.0f}, so
+`python -m benchmarks cluster-scaling` on a machine with {cpus} CPUs; load average at the start {load:.0f}, so
 that other processes lengthen the times if it is above 0.
 
 **Overhead.** Cells that end at once, so all time is overhead: the processes of the task and of its command, the lock,

@@ -97,7 +97,7 @@ class Commands:
     def _stop(self, number: int, frame: FrameType | None) -> None:
         del number, frame
         self._stopped.set()
-        for process in _running:
+        for process in tuple(_running):
             process.terminate()
 
     def __enter__(self) -> Commands:
@@ -118,7 +118,7 @@ def stop_running() -> None:
 
     Signal handlers may call it while `Commands.run` waits for the command.
     """
-    for process in _running:
+    for process in tuple(_running):
         if not _has_ended(process):
             _stop(process)
 

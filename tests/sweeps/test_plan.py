@@ -77,7 +77,7 @@ def test_a_plan_is_the_product_without_the_excluded_points(
         return
     cells = parsed.cells()
     found = [(cell.recipe, cell.budget, cell.data, cell.overrides, cell.seed) for cell in cells]
-    assert found == [tuple(point[name] for name in SINGULAR.values()) for point in left]  # type: ignore[index]
+    assert found == [tuple(point[name] for name in SINGULAR.values()) for point in left]
     assert len({cell.name for cell in cells}) == len(cells)
     everything = {cell.name: cell for cell in Plan.read({**AXES, "audits": {}}).cells()}
     assert all(everything[cell.name] == cell for cell in cells)  # names do not change when a plan grows

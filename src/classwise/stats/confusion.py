@@ -113,7 +113,7 @@ class Leakage(NamedTuple):
 def superclass_leakage(matrix: ArrayLike | sparse.csr_array, superclasses: ArrayLike) -> Leakage:
     """Compute the share of errors within the superclass, and its chance level (kdd21 section 4.2, claim C6).
 
-    The chance level of a class whose superclass S has |S| classes is (|S|-1)/(C-1); superclasses of unequal size are
+    The chance level of a class whose superclass has m classes is (m - 1) / (C - 1); superclasses of unequal size are
     averaged over the errors.
 
     Args:
@@ -146,7 +146,7 @@ class Symmetry(NamedTuple):
 
     Attributes:
         pearson: correlation of M_ij and M_ji over i < j, in -1 .. 1; NaN if either side is constant.
-        overlap: 1 - sum |M - M^T| / sum (M + M^T), in 0 .. 1; NaN without errors.
+        overlap: ``1 - sum |M - M^T| / sum (M + M^T)``, in 0 .. 1; NaN without errors.
 
     Example:
         >>> from classwise import metrics

@@ -70,7 +70,7 @@ test-hostile: $(INSTALLED)
 
 # With the packages of the extras; writes what they loaded, with versions.
 test-integrations: $(INSTALLED) $(INTEGRATIONS)
-	OMP_NUM_THREADS=1 COMPATIBILITY=docs/compatibility.md $(BIN)/python -m pytest -n 0 tests/integrations
+	OMP_NUM_THREADS=1 COMPATIBILITY=docs/reference/compatibility.md $(BIN)/python -m pytest -n 0 tests/integrations
 
 # What pip would install for each extra; torch must stay. Asks the package index, installs nothing.
 test-extras: $(INSTALLED)

@@ -26,19 +26,19 @@ from classwise.papers import catalogue
 from classwise.training.recipe import Recipe
 from classwise.training.recipe_files import recipe_names
 from classwise.training.train import train
+from tests.documents import DOCUMENTS, ROOT, blocks, name_of
 
-ROOT = Path(__file__).parents[1]
-DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "docs/guards").glob("*.md"))]
+REFERENCE = ROOT / "docs" / "reference"
 
 
 def code_blocks(document: Path, language: str) -> list[str]:
-    return re.findall(rf"```{language}\n(.*?)```", document.read_text(encoding="utf-8"), re.DOTALL)
+    return [block.text for block in blocks(document) if block.language == language]
 
 
 def test_every_guard_has_a_page_and_a_line_of_the_index() -> None:
-    index = (ROOT / "docs" / "guards.md").read_text(encoding="utf-8")
+    index = (REFERENCE / "guards.md").read_text(encoding="utf-8")
     assert re.findall(r"^\| \[`([a-z-]+)`\]\(guards/\1\.md\) \|", index, re.MULTILINE) == list(GUARDS)
-    pages = {page.stem: page.read_text(encoding="utf-8") for page in (ROOT / "docs" / "guards").iterdir()}
+    pages = {page.stem: page.read_text(encoding="utf-8") for page in (REFERENCE / "guards").iterdir()}
     assert set(pages) == set(GUARDS)
     for name, page in pages.items():
         assert page.startswith(f"# `{name}`\n")
@@ -56,19 +56,19 @@ def cells(page: Path, heading: str = "") -> list[list[str]]:
 def test_the_page_of_methods_has_every_recipe_with_its_counted_cost() -> None:
     measured = cells(ROOT / "docs" / "results" / "methods.md")
     counted = {name: row[4] for row in measured for name in re.findall("`(.*?)`", row[0])}
-    methods = [row for row in cells(ROOT / "docs" / "methods.md") if len(row) == 5 and row[0].startswith("`")]
+    methods = [row for row in cells(REFERENCE / "methods.md") if len(row) == 5 and row[0].startswith("`")]
     assert {row[0].strip("`"): row[3] for row in methods} == counted
-    apart = {row[0].strip("`") for row in cells(ROOT / "docs" / "methods.md") if len(row) == 6 and row[0][0] == "`"}
+    apart = {row[0].strip("`") for row in cells(REFERENCE / "methods.md") if len(row) == 6 and row[0][0] == "`"}
     assert sorted({*counted, *apart}) == recipe_names()
     assert apart == {name for name in recipe_names() if Recipe.read(name).distils}
 
 
 def test_the_page_of_methods_repeats_the_printed_and_the_measured_numbers() -> None:
-    text = (ROOT / "docs" / "methods.md").read_text(encoding="utf-8")
+    text = (REFERENCE / "methods.md").read_text(encoding="utf-8")
     compared = cells(ROOT / "docs/results/defences.md", "### Each method minus AT, in points, on the same images")
     for name, overall, _, worst, *_ in compared[2:]:
         assert f" {name}: {overall.split()[0]}, {worst.split()[0]}" in text
-    named = {row[0].strip("`"): row[1] for row in cells(ROOT / "docs" / "methods.md") if len(row) == 3}
+    named = {row[0].strip("`"): row[1] for row in cells(REFERENCE / "methods.md") if len(row) == 3}
     recipes = {"AT": "at", "TRADES": "trades", "FAT": "fat", "FRL": "frl", "AT + EMA": "at-ema"}
     recipes |= {f"{base} + CFA": f"cfa-{base.lower()}" for base in ("AT", "TRADES", "FAT")}
     for row in catalogue.printed_rows("cfa23/T1"):
@@ -78,20 +78,20 @@ def test_the_page_of_methods_repeats_the_printed_and_the_measured_numbers() -> N
 
 
 def test_every_data_set_and_corruption_is_described() -> None:
-    page = (ROOT / "docs" / "data.md").read_text(encoding="utf-8")
+    page = (REFERENCE / "data.md").read_text(encoding="utf-8")
     named = re.findall(r"`([a-z0-9.-]+)`", " ".join(re.findall(r"^\| (`[^|]*`) \|", page, re.MULTILINE)))
     assert named == list(DATA)
     (listed,) = re.findall(r"^Corruptions: (.*?), with", page, re.MULTILINE | re.DOTALL)
     assert re.findall(r"`(\w+)`", listed) == list(CORRUPTIONS)
 
 
-@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+@pytest.mark.parametrize("document", DOCUMENTS, ids=name_of)
 def test_links_have_targets(document: Path) -> None:
     for target in re.findall(r"\]\(([^)#]+)\)", document.read_text(encoding="utf-8")):
         assert target.startswith("https://") or (document.parent / target).exists(), target
 
 
-@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+@pytest.mark.parametrize("document", DOCUMENTS, ids=name_of)
 def test_python_compiles_and_names_exist(document: Path) -> None:
     for block in code_blocks(document, "python"):
         compile(block, document.name, "exec")
@@ -100,7 +100,7 @@ def test_python_compiles_and_names_exist(document: Path) -> None:
 
 
 def test_the_examples_of_extending(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    document = ROOT / "docs" / "extending.md"
+    document = ROOT / "docs" / "how-to" / "extend.md"
     attack, external = code_blocks(document, "python")
     (tmp_path / "mine.py").write_text(attack)
     (tmp_path / "theirs.py").write_text(external.replace("import torchattacks", ""))  # imported when it is called
@@ -115,7 +115,7 @@ def test_the_examples_of_extending(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 def test_the_training_loop_of_the_guide() -> None:
     """It is short, it trains, and CCM changes the radii."""
-    document = ROOT / "docs" / "own-loop.md"
+    document = ROOT / "docs" / "how-to" / "own-loop.md"
     example, lightning = code_blocks(document, "python")
     assert max(len(block.splitlines()) for block in (example, lightning)) <= 30
     space: dict[str, Any] = {}
@@ -128,7 +128,7 @@ def test_the_training_loop_of_the_guide() -> None:
 
 def test_the_method_of_the_guide(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is short, its test passes, and a training run has the expected weights."""
-    document = ROOT / "docs" / "writing-a-method.md"
+    document = ROOT / "docs" / "tutorials" / "write-a-defence.md"
     method, test = code_blocks(document, "python")
     assert len(method.splitlines()) < 40
     (tmp_path / "catchup.py").write_text(method)

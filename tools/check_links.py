@@ -1,6 +1,6 @@
 """Check the links of the built documentation: every local target and every anchor exists. No network is used.
 
-    python -m tools.check_links build/docs
+python -m tools.check_links build/docs
 """
 
 from __future__ import annotations

@@ -156,10 +156,9 @@ def commands() -> str:
     """The help text of every command."""
     program: Any = typer.main.get_command(app)
     parts = []
-    for name in program.commands:
-        with contextlib.redirect_stdout(io.StringIO()) as printed:
-            main([name, "--help"])
-        parts.append((f"classwise {name}", [f"```text\n{printed.getvalue().strip()}\n```"]))
+    for name, command in program.commands.items():
+        with command.make_context(f"classwise {name}", [], resilient_parsing=True) as context:
+            parts.append((f"classwise {name}", [f"```text\n{command.get_help(context).strip()}\n```"]))
     return sections(parts)
 
 

@@ -186,7 +186,7 @@ def test_the_least_useful_guards_are_omitted_first(resistant: Evidence) -> None:
 
 
 def test_the_documented_order_is_current() -> None:
-    page = (Path(__file__).parents[2] / "docs" / "guards.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[2] / "docs" / "reference" / "guards.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| `([a-z-]+)` \|", page.partition("## Budget")[2], re.MULTILINE)
     assert tuple(rows) == USEFULNESS
     assert f"at most {16 * (1 + 3 + 3 + 21) + 1} passes" in page

@@ -345,7 +345,7 @@ def tripped_table() -> str:
 def test_the_documented_table_of_cases_is_current() -> None:
     """To regenerate it: ``python -m tests.auditing.test_guards``."""
     assert list(TRIPPED) == list(GUARDS)
-    page = (ROOT / "docs" / "guards.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "reference" / "guards.md").read_text(encoding="utf-8")
     assert page.partition("## Which case trips which guard\n")[2].partition("\n## ")[0].count(tripped_table()) == 1
 
 

@@ -29,11 +29,10 @@ from classwise.papers import catalogue
 from classwise.training.citations import papers as papers_behind
 from classwise.training.recipe import Recipe
 from tests.data.writers import write_cifar10, write_mnist
+from tests.documents import DOCUMENTS, FENCED, SHELL, TUTORIALS, blocks, name_of
 
 from .conftest import QUICK, Classwise
 
-ROOT = Path(__file__).parents[2]
-DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "docs/guards").glob("*.md"))]
 PLACEHOLDERS = {"BEFORE", "COMMAND", "FOLDER", "MODEL", "NAME", "PATH", "RECIPE", "RUN"}
 PROGRAM = typer.main.get_command(app)
 COMMANDS: Mapping[str, Any] = PROGRAM.commands  # type: ignore[attr-defined]  # it is a group
@@ -55,14 +54,11 @@ class Command(NamedTuple):
     processes: bool = False
 
 
-FENCED = re.compile(r"^```(\w*)\n(.*?)^```", re.DOTALL | re.MULTILINE)
-
-
 def commands_of(name: str, text: str) -> Iterator[Command]:
     """The commands of a document: those on lines of their own (indented, or between plain fences), then the others."""
     text = re.sub(r"\\\n\s*", "", text)  # lines that continue the one before
     outside = FENCED.sub("", text)
-    lines = [line for language, block in FENCED.findall(text) if not language for line in block.splitlines()]
+    lines = [line for language, block in FENCED.findall(text) if language in SHELL for line in block.splitlines()]
     lines += re.findall(r"^    (\S.*)$", outside, re.MULTILINE)
     for line in lines:
         program = re.match(r"classwise |torchrun .*?-m classwise ", line)
@@ -78,7 +74,7 @@ def commands_of(name: str, text: str) -> Iterator[Command]:
 PRINTED = [
     command
     for document in DOCUMENTS
-    for command in commands_of(document.name, document.read_text(encoding="utf-8"))
+    for command in commands_of(name_of(document), document.read_text(encoding="utf-8"))
     if command.words[0] != "COMMAND"
 ]
 
@@ -142,9 +138,9 @@ def test_commands_are_found() -> None:
     assert sum(command.processes for command in PRINTED) >= 4
     assert {command.document for command in PRINTED if command.whole} >= {
         "README.md",
-        "data.md",
-        "frontier.md",
-        "index.md",
+        "reference/data.md",
+        "reference/frontier.md",
+        "tutorials/audit.md",
     }
 
 
@@ -284,27 +280,28 @@ def workplace(prepared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
 def write_files(document: Path) -> None:
     """Write each block that begins with the name of a file, as ``# mine.py``, into the working directory."""
-    for _, block in FENCED.findall(document.read_text(encoding="utf-8")):
-        named = re.match(r"# (\w+\.(?:py|yaml))\n", block)
-        if named is not None:
-            Path(named[1]).write_text(block, encoding="utf-8")
+    for block in blocks(document):
+        if block.file is not None:
+            Path(block.file).write_text(block.text, encoding="utf-8")
 
 
 RUN = [
     document
     for document in DOCUMENTS
-    if any(command.document == document.name and command.whole for command in PRINTED) and document.name != "README.md"
+    if any(command.document == name_of(document) and command.whole for command in PRINTED)
+    and document.name != "README.md"
+    and document not in TUTORIALS
 ]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("document", RUN, ids=lambda path: path.name)
+@pytest.mark.parametrize("document", RUN, ids=name_of)
 def test_the_commands_of_docs_run(document: Path, classwise: Classwise, workplace: Path) -> None:
-    """Those of the README: test_readme.py."""
+    """Those of the README: test_readme.py; those of the tutorials: test_tutorials.py."""
     write_files(document)
     for command in PRINTED:
         if (
-            command.document == document.name
+            command.document == name_of(document)
             and command.whole
             and not (command.processes or {*command.words} & {*NOT_RUN})
         ):
@@ -335,16 +332,16 @@ SMALLER_PYTHON = {
 }
 """Text in whose place a test has other text, so that a block takes a second."""
 PYTHON = [
-    (document, block)
+    (document, block.text)
     for document in DOCUMENTS
-    for language, block in FENCED.findall(document.read_text(encoding="utf-8"))
-    if language == "python" and not re.match(r"# \w+\.py\n", block)
+    for block in blocks(document)
+    if block.language == "python" and block.file is None and document not in TUTORIALS
 ]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("document", "block"), PYTHON, ids=lambda part: part.name if isinstance(part, Path) else "block"
+    ("document", "block"), PYTHON, ids=lambda part: name_of(part) if isinstance(part, Path) else "block"
 )
 def test_the_python_of_the_documents_runs(
     document: Path, block: str, workplace: Path, monkeypatch: pytest.MonkeyPatch

@@ -33,7 +33,7 @@ def shell(words: str, folder: Path, **environment: str) -> subprocess.CompletedP
 
 
 def test_the_page_of_the_documentation_is_the_table() -> None:
-    text = (ROOT / "docs" / "exit-statuses.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs" / "reference" / "exit-statuses.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| (\d+) \| (.*?) \|$", text, re.MULTILINE)
     assert rows == [(str(status.value), status.meaning) for status in ExitStatus]
 

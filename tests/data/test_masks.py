@@ -111,7 +111,7 @@ def test_missing_opencv_raises_an_error(monkeypatch: pytest.MonkeyPatch) -> None
         OpenCVGrabCut()(scenes()[0])
     assert not has_opencv()
     _, _, command = str(caught.value).partition("in the clone of classwise: ")
-    assert command in (Path(__file__).parents[2] / "docs" / "data.md").read_text(encoding="utf-8")
+    assert command in (Path(__file__).parents[2] / "docs" / "reference" / "data.md").read_text(encoding="utf-8")
     assert "[masks]" in command
 
 

@@ -1,4 +1,4 @@
-"""Tests with real packages. `make test-integrations` writes `docs/compatibility.md` from what they used."""
+"""Tests with real packages. `make test-integrations` writes `docs/reference/compatibility.md` from what they used."""
 
 from __future__ import annotations
 

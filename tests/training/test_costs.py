@@ -1,4 +1,4 @@
-"""The counted cost of a step: the numbers of docs/updates.md."""
+"""The counted cost of a step: the numbers of docs/reference/updates.md."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from classwise.training.train import train
 
 from .test_trainer import SMALL
 
-PAGE = Path(__file__).parents[2] / "docs" / "updates.md"
+PAGE = Path(__file__).parents[2] / "docs" / "reference" / "updates.md"
 PASSES: Counter[str] = Counter()
 
 

@@ -99,7 +99,7 @@ def test_a_missing_package_raises_an_error(logger: type[Logger], package: str, m
     with pytest.raises(ClasswiseError) as caught:
         logger("target")  # type: ignore[arg-type]
     name, _, command = str(caught.value).partition(" is not installed; run ")
-    page = Path(__file__).parents[2] / "docs" / "trackers.md"
+    page = Path(__file__).parents[2] / "docs" / "how-to" / "trackers.md"
     assert name == package
     assert command in page.read_text(encoding="utf-8")
     assert f"[{logger.kind}]" in command

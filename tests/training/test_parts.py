@@ -20,7 +20,7 @@ from classwise.training.lr_schedules import MultiStep
 from classwise.training.recipe import Recipe
 from classwise.training.recipe_files import recipe_names
 
-DOCS = Path(__file__).parents[2] / "docs"
+DOCS = Path(__file__).parents[2] / "docs" / "reference"
 REGISTERED = [(registry, name) for registry in PARTS for name in registry]
 TRAINING = [(registry, name) for registry, name in REGISTERED if registry is not ATTACKS]
 

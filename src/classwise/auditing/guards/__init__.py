@@ -2,7 +2,7 @@
 
 After Carlini et al. (2019), "On evaluating adversarial robustness", and Athalye, Carlini and Wagner (2018). A guard
 returns a warning of one sentence, or None; it never changes a number. Images outside [0, 1] are refused by the data
-layer. Each guard has a page under ``docs/guards``.
+layer. Each guard has a page under ``docs/reference/guards``.
 """
 
 from classwise.auditing.guards.budget import GuardRun, run_guards

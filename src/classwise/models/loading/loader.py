@@ -61,7 +61,7 @@ def load_model(
         model: A name in `MODELS`; ``hf:FOLDER_OR_ID``, ``timm:NAME``, ``torchvision:NAME`` or
             ``robustbench:NAME/DATA/THREAT``; ``package.module:callable``; an ONNX file; a run folder; a weights file
             with a model spec (as written by `save_weights`); a module, which is modified in place; or a function from
-            images to logits. docs/models.md describes them.
+            images to logits. docs/reference/models.md describes them.
         weights: A .safetensors, .pt or .pth file, or a run folder; None: the weights of the source or the module, else
             random weights.
         num_classes: Number of logits.

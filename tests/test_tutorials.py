@@ -1,0 +1,154 @@
+"""Every code block of the tutorials runs, in order, in a temporary folder; the outputs shown have the form of the real ones.
+
+Numbers and spacing are not compared, since they depend on the version of torch. Print the real outputs of a page, which
+are those to show, by ``python -m tests.test_tutorials docs/tutorials/audit.md``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import re
+import runpy
+import shlex
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from classwise.cli import main
+from tests.documents import TUTORIALS, Block, blocks, name_of
+
+MODULES = ("digits_net", "six_nets", "mine", "catchup", "test_catchup")
+"""Modules that the pages write and import."""
+SMALLER: Mapping[str, Mapping[str, str]] = {
+    "audit": {" --out audits/mine": " --out audits/mine --subset 100", "range(20)": "range(10)"},
+    "compare": {"range(10)": "range(2)", '"pgd:steps=20", out': '"pgd:steps=4", out'},
+    "train": {"epochs: 10": "epochs: 1", "validation: 0.2}": "validation: 0.2, subset: 200}"},
+    "worst-class": {
+        " --out": " --subset 60 --out",
+        "square:steps=500": "square:steps=50",
+        'split="test")': 'split="test", subset=60)',
+    },
+    "write-a-defence": {"--data cifar10": "--data digits --epochs 1", "--data digits": "--data digits --epochs 1"},
+    "write-an-attack": {"steps=20 --out": "steps=20 --subset 60 --out"},
+}
+"""Text in whose place a test has other text, so that a page takes seconds; outputs of `UNCHECKED` differ then in form."""
+QUICK = [
+    "--set=data.subset=120",
+    "--set=model.width=0.1",
+    "--set=attack=pgd:steps=2",
+    "--set=validation_attack=pgd:steps=2",
+]
+UNCHECKED = ("train", "write-a-defence")
+
+
+@contextlib.contextmanager
+def working_directory(folder: Path) -> Iterator[None]:
+    """Change into a folder; modules that come from it are forgotten afterwards."""
+    before = Path.cwd()
+    os.chdir(folder)
+    sys.path.insert(0, str(folder))
+    try:
+        yield
+    finally:
+        sys.path.remove(str(folder))
+        os.chdir(before)
+        for name in MODULES:
+            sys.modules.pop(name, None)
+
+
+def run_command(line: str, quick: bool) -> None:
+    """Run a line of a shell block in this process: ``classwise ...``, or ``python FILE``."""
+    program, *words = shlex.split(line, comments=True)
+    if program == "python":
+        runpy.run_path(words[0], run_name="__main__")
+        return
+    assert program == "classwise", line
+    extra = QUICK if quick and words[0] == "train" else []
+    assert main([*words, *extra]) == 0, line
+
+
+def run_block(block: Block, space: dict[str, Any], quick: bool) -> None:
+    """Write a block that is a file, or run one."""
+    if block.file is not None:
+        Path(block.file).write_text(block.text, encoding="utf-8")
+    elif block.language == "python":
+        exec(compile(block.text, "block", "exec"), space)
+    elif block.language == "shell":
+        for line in block.text.replace("\\\n", " ").splitlines():
+            run_command(line, quick)
+    else:
+        assert block.language == "text", block
+
+
+def run_page(page: Path, smaller: Mapping[str, str], quick: bool = True) -> Iterator[tuple[Block, str]]:
+    """Run the blocks of a page in the working directory; yields each with the output of the page up to it."""
+    space: dict[str, Any] = {"Path": Path}
+    printed = io.StringIO()
+    for block in blocks(page):
+        text = block.text
+        for old, new in smaller.items():
+            text = text.replace(old, new)
+        with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed):
+            run_block(block._replace(text=text), space, quick)
+        yield block, printed.getvalue()
+
+
+def form(line: str) -> str:
+    """A line without its numbers and spacing."""
+    return " ".join(re.sub(r"[-+]?\d[\d.,]*(?:e-?\d+)?|\bnan\b", "#", line).split())
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The network of the first tutorial and its weights, which others use."""
+    folder = tmp_path_factory.mktemp("network")
+    block = next(block for block in blocks(TUTORIALS[0]) if block.file == "digits_net.py")
+    with working_directory(folder):
+        Path("digits_net.py").write_text(block.text.replace("range(20)", "range(5)"), encoding="utf-8")
+        runpy.run_path("digits_net.py", run_name="__main__")
+    return folder
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", TUTORIALS, ids=name_of)
+def test_the_blocks_of_a_tutorial_run(page: Path, trained: Path, tmp_path: Path) -> None:
+    if "`digits_net.py` and `digits.pt`" in page.read_text(encoding="utf-8"):
+        for file in ("digits_net.py", "digits.pt"):
+            (tmp_path / file).write_bytes((trained / file).read_bytes())
+    with working_directory(tmp_path):
+        for block, printed in run_page(page, SMALLER.get(page.stem, {})):
+            if block.language == "text" and page.stem not in UNCHECKED:
+                real = {form(line) for line in printed.splitlines()}
+                for line in block.text.splitlines():
+                    assert form(line) in real, (line, printed)
+
+
+def test_every_tutorial_has_commands_and_outputs() -> None:
+    assert len(TUTORIALS) == 6
+    for page in TUTORIALS:
+        languages = {block.language for block in blocks(page)}
+        assert "shell" in languages, page.name
+        assert "text" in languages, page.name
+
+
+def test_what_is_smaller_is_in_the_tutorials() -> None:
+    texts = {page.stem: page.read_text(encoding="utf-8") for page in TUTORIALS}
+    assert [(page, old) for page, changes in SMALLER.items() for old in changes if old not in texts[page]] == []
+
+
+if __name__ == "__main__":
+    page = Path(sys.argv[1]).resolve()
+    with tempfile.TemporaryDirectory() as folder, working_directory(Path(folder)):
+        first = next(block for block in blocks(TUTORIALS[0]) if block.file == "digits_net.py")
+        run_block(first, {}, quick=False)
+        run_command("python digits_net.py", quick=False)
+        before = ""
+        for block, printed in run_page(page, {}, quick=False):
+            print(f"--- {block.language} {block.file or ''}\n{printed.removeprefix(before)}")
+            before = printed

@@ -14,7 +14,7 @@ DOCUMENTS = [
     ROOT / "README.md",
     *(path for path in sorted(DOCS.rglob("*.md")) if "results" not in path.parts and path not in NOTEBOOKS),
 ]
-"""README and every document of the site; pages of results and notebooks are written by programs or run when it is built."""
+"""README and the documents of the site, except results, which programs write, and notebooks, which its build runs."""
 
 FENCED = re.compile(r"^```(\w*)\n(.*?)^```", re.DOTALL | re.MULTILINE)
 SHELL = ("", "shell")

@@ -143,7 +143,7 @@ def test_the_method_of_the_guide(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     overrides: dict[str, Any] = small | attacks | {"threat": "Linf:0.05", "epochs": 2}
     run = train("catchup.yaml", budget="short", out="runs/catchup", data="digits", overrides=overrides)
     assert run.recipe.schedules == ({"name": "catchup:CatchUp", "rate": 2.0},)
-    on_digits = re.search(r"--data digits (.*?)\n\n", document.read_text(encoding="utf-8"), re.DOTALL)
+    on_digits = re.search(r"--data digits (.*?)\n```", document.read_text(encoding="utf-8"), re.DOTALL)
     assert on_digits is not None
     assert dict(re.findall(r"--set (\S+)=(\S+)", on_digits[1])) == {
         field: value for field, value in SMALL.items() if field != "data.name"

@@ -57,11 +57,11 @@ class AttackInputs:
         return counter if self.restart is None else self.restart * _RESTART + counter
 
     def uniform(self, shape: tuple[int, ...], counter: int | Tensor = 0) -> Tensor:
-        """Uniform random numbers in [0, 1) for each row, N rows of ``shape``, different for every restart and counter."""
+        """Uniform random numbers in [0, 1) (N, ...) for each row, different for every restart and counter."""
         return self.rng.uniform(self.index, shape, self._counter(counter))
 
     def normal(self, shape: tuple[int, ...], counter: int | Tensor = 0) -> Tensor:
-        """Standard normal random numbers for each row, N rows of ``shape``, different for every restart and counter."""
+        """Standard normal random numbers (N, ...) for each row, different for every restart and counter."""
         return self.rng.normal(self.index, shape, self._counter(counter))
 
     def inside(self, counter: int | Tensor = 0) -> Tensor:

@@ -18,6 +18,9 @@ INSTALLED := .venv/.installed
 PEERS := .venv/.peers-installed
 INTEGRATIONS := .venv/.integrations-installed
 CLUSTER := .venv/.cluster-installed
+DOCUMENTATION := .venv/.docs-installed
+# Whether make docs executes the notebooks: on or off.
+NOTEBOOKS ?= on
 
 # True in a Python that can do it; asked only when the environment is to be made.
 works = $(shell $(PYTHON) -c "$(1)" >/dev/null 2>&1 && echo yes)
@@ -27,7 +30,7 @@ VENV = import ensurepip, venv
 # The tests start some hundred processes, which read bytecode rather than compile the package again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test test-fast test-oldest test-newest test-wheel test-integrations test-extras test-cluster test-hostile coverage bench gpu lint clean
+.PHONY: demo test test-fast test-oldest test-newest test-wheel test-integrations test-extras test-cluster test-hostile coverage bench gpu lint docs clean
 
 demo: $(INSTALLED)
 	$(BIN)/classwise demo
@@ -98,6 +101,12 @@ lint: $(INSTALLED)
 	$(BIN)/mypy
 	$(BIN)/python -m tools.check_structure
 
+# The documentation site, in build/docs. Warnings are errors, and every local link of the site must have a target.
+docs: $(INSTALLED) $(DOCUMENTATION)
+	rm -rf build/docs
+	OMP_NUM_THREADS=1 NOTEBOOKS=$(NOTEBOOKS) $(BIN)/python -m sphinx -q -E -W --keep-going -d build/doctrees docs build/docs
+	$(BIN)/python -m tools.check_links build/docs
+
 clean:
 	rm -rf .venv
 
@@ -121,6 +130,10 @@ $(CLUSTER): $(INSTALLED)
 	elif [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then set -e; apt-get update -qq; \
 	DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends slurmctld slurmd slurm-client >/dev/null; \
 	else echo "Slurm is not installed, and cannot be installed by this user: its tests are skipped"; fi
+	touch $@
+
+$(DOCUMENTATION): $(INSTALLED)
+	$(BIN)/python -m pip install --quiet $(PIP_ARGS) --constraint constraints.txt --group docs
 	touch $@
 
 # Without their own requirements: some of those are years old and would pull ours back.

@@ -40,10 +40,10 @@ PEER = "torchattacks"
 INTRODUCTION = f"""\
 # Whole audits
 
-`cw.audit` with PGD of 20 steps, in each mode of the [guards](../reference/guards.md), against the loop of torchattacks
-over the same images (batch {BATCH}), in turn in one process. Seconds are medians over the rounds. The number behind them
-is the time of torchattacks divided by that of the audit (median, lowest to highest round). Passes of the guards are in percent
-of those of the attack. `python -m benchmarks audit-calls` measures this.
+`cw.audit` with PGD of 20 steps, in each mode of the [guards](../reference/guards.md), against the loop of
+torchattacks over the same images (batch {BATCH}), in turn in one process. Seconds are medians over the rounds. The
+number behind them is the time of torchattacks divided by that of the audit (median, lowest to highest round). Passes of
+the guards are in percent of those of the attack. `python -m benchmarks audit-calls` measures this.
 """
 
 

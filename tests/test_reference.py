@@ -1,0 +1,71 @@
+"""The texts that are generated for the documentation site, and the check of its links."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+
+from classwise.attacks import ATTACKS
+from classwise.attacks.suites import SUITES
+from classwise.auditing.outcome_files import COLUMNS
+from classwise.data import DATA
+from classwise.models import MODELS
+from classwise.training import AVERAGERS, OBJECTIVES, SCHEDULES, UPDATES
+from classwise.training.recipe_files import recipe_names
+from tools import check_links, reference
+from tools.check_language import phrases
+
+from .documents import DOCS
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("page", "names"),
+    [
+        ("attacks", ATTACKS),
+        ("suites", SUITES),
+        ("recipes", recipe_names()),
+        ("data-sets", DATA),
+        ("models", MODELS),
+        ("objectives", OBJECTIVES),
+        ("schedules", SCHEDULES),
+        ("updates", UPDATES),
+        ("averagers", AVERAGERS),
+        ("columns", COLUMNS),
+        ("commands", ["classwise audit", "classwise worst-class"]),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_a_generated_text_has_every_name(page: str, names: Iterable[str]) -> None:
+    text = reference.PAGES[page]()
+    for name in names:
+        assert f"`{name}" in text, name
+    assert list(phrases(Path(page), text)) == []
+
+
+def test_every_column_has_a_description() -> None:
+    rows = [line.split(" | ") for line in reference.columns().splitlines()[2:]]
+    assert [row[0].strip("| `") for row in rows] == list(COLUMNS)
+    assert [row[0] for row in rows if row[2].strip(" |") == "-"] == ["| `label`", "| `attack`", "| `correct`"] + [
+        "| `p_predicted`",
+        "| `backwards`",
+    ]
+
+
+def test_every_generated_text_is_on_a_page() -> None:
+    documents = "".join(path.read_text(encoding="utf-8") for path in (DOCS / "reference").glob("*.md"))
+    assert [name for name in reference.PAGES if f"{{generated}} {name}\n" not in documents] == []
+
+
+def test_links_without_a_target_are_found(tmp_path: Path) -> None:
+    (tmp_path / "index.html").write_text(
+        '<a href="a.html#here">1</a> <a href="a.html#there">2</a> <a href="b.html">3</a> <a href="https://x.org">4</a>'
+    )
+    (tmp_path / "a.html").write_text('<h1 id="here">A</h1><img src="../index.html"><a href="#">top</a>')
+    assert list(check_links.missing(tmp_path)) == [
+        "a.html: ../index.html: no such file",
+        "index.html: a.html#there: no such anchor",
+        "index.html: b.html: no such file",
+    ]

@@ -107,7 +107,7 @@ def copy_written_pages(app: Sphinx, error: Exception | None) -> None:
         shutil.copyfile(Path(app.srcdir) / name, target)
 
 
-def setup(app: Sphinx) -> dict[str, ClassVar[bool] | Any]:
+def setup(app: Sphinx) -> dict[str, bool]:
     """Register the directives and the links."""
     app.add_directive("generated", Generated)
     app.add_directive("public-api", PublicApi)

@@ -26,12 +26,12 @@ def sweep(tmp_path: Path) -> SweepFolder:
     return prepare_sweep({"recipes": ["at"], "data": ["digits"]}, tmp_path / "sweep")
 
 
-def start(host: str = HERE, log: int = 0) -> dict[str, Any]:
-    return {"event": "start", "host": host, "process": 1, "log": log}
+def start(host: str = HERE, log: int = 0, attempt: str = "a") -> dict[str, Any]:
+    return {"attempt": attempt, "event": "start", "host": host, "process": 1, "log": log}
 
 
-def end(status: int) -> dict[str, Any]:
-    return {"event": "end", "status": status}
+def end(status: int, attempt: str = "a") -> dict[str, Any]:
+    return {"attempt": attempt, "event": "end", "status": status}
 
 
 def craft(sweep: SweepFolder, *events: dict[str, Any], log: str = "") -> Path:
@@ -64,9 +64,9 @@ def test_a_cell_that_has_ended(sweep: SweepFolder, code: int, state: str) -> Non
 def test_the_error_is_the_last_line_of_the_last_attempt(sweep: SweepFolder) -> None:
     old = "classwise: an old error\n"
     log = f"{old}12:00:00 training: 4 to do\nclasswise: no space left\nsome launcher's last words\n"
-    craft(sweep, start(), end(2), start(log=len(old)), end(2), log=log)
+    craft(sweep, start(), end(2), start(log=len(old), attempt="b"), end(2, "b"), log=log)
     assert (status(sweep).error, status(sweep).attempts) == ("no space left", 2)
-    craft(sweep, start(), end(2), start(log=len(old)), end(2), log=f"{old}Killed\n\n")
+    craft(sweep, start(), end(2), start(log=len(old), attempt="b"), end(2, "b"), log=f"{old}Killed\n\n")
     assert status(sweep).error == "Killed"
     craft(sweep, start(), end(9))
     assert status(sweep).error == "exit status 9"
@@ -106,6 +106,14 @@ def test_a_process_elsewhere_runs_until_it_is_silent(sweep: SweepFolder) -> None
         before = (task / file).stat().st_mtime - SILENT_SECONDS - 1
         os.utime(task / file, (before, before))
     assert status(sweep).state == "killed"
+
+
+def test_the_late_end_of_an_attempt_that_was_taken_over_does_not_count(sweep: SweepFolder) -> None:
+    task = craft(sweep, start(), start(attempt="b"), end(2))
+    with owned(task):
+        assert status(sweep).state == "running"
+    craft(sweep, start(), start(attempt="b"), end(0, "b"), end(2))
+    assert status(sweep).state == "finished"
 
 
 def test_a_finished_cell_that_gets_another_audit_is_queued(sweep: SweepFolder) -> None:

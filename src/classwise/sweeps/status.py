@@ -102,17 +102,19 @@ def cell_status(sweep: SweepFolder, cell: Cell) -> CellStatus:
     starts = [line for line in lines if line["event"] == "start"]
     if not lines or lines[-1]["event"] == CHANGED:
         return CellStatus(cell.name, "queued", len(starts), starts[-1]["host"] if starts else "")
-    start, last = starts[-1], lines[-1]
+    start = starts[-1]  # an attempt that was taken over may end after the next one has started
+    ends = [line for line in lines if line["event"] == "end" and line["attempt"] == start["attempt"]]
     about = {"name": cell.name, "attempts": len(starts), "host": start["host"]}
-    if last["event"] == "start":
+    if not ends:
         if is_alive(task, start["host"]):
             return CellStatus(state="running", **about, **_progress(task, start))
         return CellStatus(state="killed", **about)
-    if last["status"] == 0:
+    status = ends[-1]["status"]
+    if status == 0:
         return CellStatus(state="finished", **about)
-    if last["status"] in _SIGNALLED:
+    if status in _SIGNALLED:
         return CellStatus(state="stopped", **about)
-    return CellStatus(state="failed", **about, error=_error(task, start, last["status"]))
+    return CellStatus(state="failed", **about, error=_error(task, start, status))
 
 
 def counts_text(cells: Iterable[CellStatus]) -> str:

@@ -202,6 +202,7 @@ NOT_RUN = {
     "absld": "needs a robust teacher; tests/training/test_distillation.py has one",
     "model.onnx": "needs an optional package; tests/integrations/test_models.py has it",
     "MODEL": "is a placeholder",
+    "sweep": "starts many processes; tests/sweeps/test_run.py has a small one",
     "spatial:1": "needs attacks of its own; tests/auditing/test_threats.py has them",
 }
 TINY = {

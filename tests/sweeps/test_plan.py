@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from classwise.core.errors import ClasswiseError
+from classwise.sweeps.audit_settings import AuditSettings
 from classwise.sweeps.cells import Cell, SweepFolder
 from classwise.sweeps.plan import Plan, label, read_recipe
 from classwise.sweeps.run import prepare_sweep
@@ -242,3 +244,14 @@ def test_nothing_is_written_for_a_bad_plan(tmp_path: Path) -> None:
     with pytest.raises(ClasswiseError):
         prepare_sweep(DIGITS | {"budgets": ["full", "shirt"]}, tmp_path / "sweep")
     assert not list(tmp_path.iterdir())
+
+
+def test_the_plan_of_the_documentation(tmp_path: Path) -> None:
+    text = (Path(__file__).parents[2] / "docs" / "sweeps.md").read_text(encoding="utf-8")
+    (tmp_path / "plan.yaml").write_text(text.partition("```yaml\n")[2].partition("```")[0])
+    cells = Plan.read(tmp_path / "plan.yaml").cells()
+    assert len(cells) == 9
+    assert cells[-1].name == "cfa-at-short-cifar10-width0.25-seed2"
+    fields = {field.name for field in dataclasses.fields(Plan)}  # type: ignore[arg-type]
+    assert all(f"| `{name}` |" in text for name in fields)
+    assert all(f"`{field.name}`" in text for field in dataclasses.fields(AuditSettings))  # type: ignore[arg-type]

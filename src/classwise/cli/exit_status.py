@@ -11,7 +11,7 @@ class ExitStatus(enum.IntEnum):
     SUCCESS = 0, "the command finished, and no --fail-if condition is true"
     THRESHOLD_FAILED = 1, "a --fail-if condition is true; nothing else gives 1"
     BAD_INPUT = 2, "an argument, a file or the environment is wrong; one line on stderr says what is accepted"
-    INCOMPLETE = 3, "the evaluation is incomplete, so its verdict is unknown; --resume continues it"
+    INCOMPLETE = 3, "the evaluation or the sweep is incomplete, so its verdict is unknown; resume continues it"
     USER_CODE = 4, "user code (a model, an attack, a callable) raised or exited; --debug prints the trace"
     INTERNAL_ERROR = 70, "an error inside classwise; please report it with the trace that --debug prints"
     INTERRUPTED = 130, "stopped by Ctrl-C (SIGINT)"

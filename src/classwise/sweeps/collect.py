@@ -111,14 +111,14 @@ def collect(folder: str | Path, out: str | Path | None = None) -> Collection:
 
     Example:
         >>> import tempfile
-        >>> from classwise.sweeps.run import run_sweep
-        >>> tiny = {"model.name": "small-cnn", "model.width": 0.1, "data.subset": 60, "data.validation": 0.2}
-        >>> plan = {"recipes": ["at"], "data": ["digits"], "set": tiny | {"epochs": 1}}
-        >>> plan["audits"] = {"clean": {"attack": "clean"}}
+        >>> from classwise.sweeps.run import prepare_sweep
         >>> with tempfile.TemporaryDirectory() as folder:
-        ...     _ = run_sweep(plan, out=folder)
-        ...     collect(folder).frame[["data", "audit", "method", "seeds"]].values.tolist()
-        [['digits', 'clean', 'at-digits', 1]]
+        ...     _ = prepare_sweep({"recipes": ["at"], "data": ["digits"]}, folder)
+        ...     try:
+        ...         collect(folder)
+        ...     except IncompleteError as error:
+        ...         print(str(error).partition("is finished: ")[2])
+        1 queued
     """
     sweep = SweepFolder.open(folder)
     methods: dict[tuple[str, str, str], dict[str, list[Audit]]] = {}

@@ -252,6 +252,6 @@ def test_the_plan_of_the_documentation(tmp_path: Path) -> None:
     cells = Plan.read(tmp_path / "plan.yaml").cells()
     assert len(cells) == 9
     assert cells[-1].name == "cfa-at-short-cifar10-width0.25-seed2"
-    fields = {field.name for field in dataclasses.fields(Plan)}  # type: ignore[arg-type]
+    fields = {field.name for field in dataclasses.fields(Plan)}
     assert all(f"| `{name}` |" in text for name in fields)
-    assert all(f"`{field.name}`" in text for field in dataclasses.fields(AuditSettings))  # type: ignore[arg-type]
+    assert all(f"`{field.name}`" in text for field in dataclasses.fields(AuditSettings))

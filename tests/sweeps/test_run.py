@@ -152,7 +152,7 @@ def test_collect_has_the_mean_over_seeds(finished: Path, uninterrupted: Path) ->
     shutil.copytree(uninterrupted / "at-digits-seed1", finished / "runs" / "at-digits-seed1")
     collected = collect(finished)
     row = collected.frame.iloc[0]
-    each = [
+    each: list[Any] = [
         cw.Audit.load(finished / "runs" / f"at-digits-seed{seed}" / "audits" / "quick").by_attack.loc["all", "overall"]
         for seed in (0, 1)
     ]

@@ -77,7 +77,7 @@ test-integrations: $(INSTALLED) $(INTEGRATIONS)
 
 # What pip would install for each extra; torch must stay. Asks the package index, installs nothing.
 test-extras: $(INSTALLED)
-	$(BIN)/python -m tools.check_extras --out docs/extras.md
+	$(BIN)/python -m tools.check_extras --out docs/reference/extras.md
 
 # Real engines: tasks on Ray and on Slurm, whose workers, nodes and jobs are killed, then many runs under torchrun.
 test-cluster: $(INSTALLED) $(CLUSTER)

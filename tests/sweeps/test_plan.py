@@ -247,7 +247,7 @@ def test_nothing_is_written_for_a_bad_plan(tmp_path: Path) -> None:
 
 
 def test_the_plan_of_the_documentation(tmp_path: Path) -> None:
-    text = (Path(__file__).parents[2] / "docs" / "sweeps.md").read_text(encoding="utf-8")
+    text = (Path(__file__).parents[2] / "docs" / "how-to" / "sweeps.md").read_text(encoding="utf-8")
     (tmp_path / "plan.yaml").write_text(text.partition("```yaml\n")[2].partition("```")[0])
     cells = Plan.read(tmp_path / "plan.yaml").cells()
     assert len(cells) == 9

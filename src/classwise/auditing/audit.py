@@ -79,28 +79,23 @@ def audit(
             - save: tensors to save for every attacked image: ``"logits"``, ``"features"``, ``"images"``.
             - trace: indices of images whose confidences are recorded at every step.
             - guards: ``"auto"`` (default) limits them to 20 % of the attacks' passes; ``"full"``, ``"off"``: all, none.
-            - shard: attack only one shard of the images, such as ``"7/40"``, without guards and traces. The audit is
-              incomplete; its folder is ``out/shards/007-of-040`` for the audit in ``out`` that it is merged into.
-            - shards: merge this number of finished shards of the audit in ``out``, then run the guards and the traces.
-              On a CPU, the results have the bits of an audit without shards.
+            - shard: attack one shard of the images, such as ``"7/40"``; ``out`` is ``.../shards/007-of-040``.
+            - shards: merge so many finished shards in ``out``; on a CPU, with the bits of an audit without shards.
 
     Returns:
         The audit with its outcomes and the warnings of the guards.
 
     Raises:
         ClasswiseError: before any attack, for invalid attacks, threat, data or options, a model that does not fit the
-            data, or a folder that is in use or contains something else.
-        IncompleteError: if shards are to be merged that are not finished.
+            data, a folder that is in use or contains something else, or shards that are not finished.
 
     Example:
         >>> import classwise as cw
         >>> data = cw.load_data("digits", subset=64)
         >>> model = cw.load_model("small-cnn", data=data, width=0.25)  # or any nn.Module
         >>> audit = cw.audit(model, data, threat="Linf:0.1", attacks=["pgd:steps=5", "fgsm"])
-        >>> audit.names
-        ('clean', 'pgd', 'fgsm', 'all')
-        >>> audit.by_class.shape  # a row per class
-        (10, 7)
+        >>> audit.names, audit.by_class.shape  # a row per class
+        (('clean', 'pgd', 'fgsm', 'all'), (10, 7))
     """
     _refuse_seed_runs(model)
     with process_group(distributed=distributed) as processes, chosen_arithmetic(options):
@@ -110,8 +105,7 @@ def audit(
         _check_settle(options, suite, threat, group)
         shards = shards_of(options, out)
         folder = _checked_folder(out)
-        if folder is not None and (resume or shards):
-            options = with_saved_batch_size(options, folder)
+        options = with_saved_batch_size(options, folder if resume or shards else None)
         ready = prepare(model, data, suite, threat, group=group, device=device, **options)
         _check_sampled(ready)
         with listening(progress, active=processes.is_main) as listener:

@@ -315,9 +315,9 @@ class Execution:
         return run_guards(evidence, mode, late=evidence.probe is None)
 
 
-def with_saved_batch_size(options: AuditOptions, folder: Path) -> AuditOptions:
+def with_saved_batch_size(options: AuditOptions, folder: Path | None) -> AuditOptions:
     """The options with the batch size of the audit in a folder, or of its shards, unless they have one."""
-    if options.get("batch_size") is not None:
+    if folder is None or options.get("batch_size") is not None:
         return options
     abouts = (path / ABOUT for path in (folder, *sorted((folder / SHARDS).glob("*-of-*"))))
     first = next((path.parent for path in abouts if path.is_file()), None)

@@ -45,7 +45,6 @@ if TYPE_CHECKING:
     from classwise.data.images import Images
     from classwise.data.stream import Stream
     from classwise.training.folder import Run
-    from classwise.training.loggers.base import Logger
 
 
 @dataclass(frozen=True)
@@ -151,11 +150,8 @@ def audit(
             return
         folder = _place(model, run, images, out, sharding)
         settings |= limits | {"out": folder}
-        if cluster.on is None:
-            result = _run(network, images, ball, attacks.suite, settings | sharding.arguments)
-        else:
-            words = command("audit", model, data, attacks.unsized, rows, threat=threat, guards=guards)
-            result = _run_shards(network, images, ball, attacks.suite, settings, words, sharding, cluster)
+        words = command("audit", model, data, attacks.unsized, rows, threat=threat, guards=guards)
+        result = _run(network, images, ball, attacks.suite, settings, words, sharding, cluster)
         if sharding.shard is not None:
             if processes.is_main:
                 sharding.conclude(folder, len(result.outcomes), finished=is_finished(folder), json=json)
@@ -164,9 +160,7 @@ def audit(
         if processes.is_main:  # before a process exits, since torchrun then stops the others
             _write_page(result, page, run, thresholds)
             build.write(result, thresholds, page)
-            with trackers.logging() as logger:
-                if logger is not None:
-                    _log(result, logger, page)
+            _log(result, trackers, page)
     if processes.is_main:
         _conclude(result, thresholds, folder, page, json=json)
 
@@ -215,28 +209,19 @@ def _run(
     threat: Ball | None,
     attacks: list[str] | None,
     settings: dict[str, Any],
-) -> Audit:
-    from classwise.auditing.audit import audit as run_audit
-
-    with console.resumable("continue with --resume"), console.progress() as listener:
-        return run_audit(network, images, threat, attacks, progress=listener, **settings)
-
-
-def _run_shards(
-    network: nn.Module | str,
-    images: Images | Stream,
-    threat: Ball | None,
-    attacks: list[str] | None,
-    settings: dict[str, Any],
     words: list[str],
     sharding: ShardOptions,
     cluster: ClusterOptions,
 ) -> Audit:
-    """Run the shards of an audit and their merge as tasks, and load the merged audit."""
+    """Run an audit; with ``--on``, its shards and their merge as tasks, by the command ``words``."""
+    from classwise.auditing.audit import audit as run_audit
     from classwise.auditing.audit import claim_for_shards
     from classwise.auditing.merging import is_finished
     from classwise.auditing.result import Audit
 
+    if cluster.on is None:
+        with console.resumable("continue with --resume"), console.progress() as listener:
+            return run_audit(network, images, threat, attacks, progress=listener, **settings, **sharding.arguments)
     max_time = settings.pop("max_time")
     batch_size = claim_for_shards(network, images, threat, attacks, **settings, **sharding.arguments)
     of_shards = {} if max_time is None else {"--max-time": max_time / 60}
@@ -296,10 +281,12 @@ def _check_classes(thresholds: dict[str, Threshold], images: Images | Stream, gr
             threshold.check_group(names)
 
 
-def _log(result: Audit, logger: Logger, page: Path) -> None:
+def _log(result: Audit, trackers: TrackerOptions, page: Path) -> None:
     from classwise.reporting.tracking import log_audit
 
-    log_audit(result, logger, page)
+    with trackers.logging() as logger:
+        if logger is not None:
+            log_audit(result, logger, page)
 
 
 def _estimate(

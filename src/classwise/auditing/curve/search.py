@@ -78,9 +78,7 @@ def robustness_curve(
         The curve: a row for each image with its bracket, the radii between which its robust radius lies.
 
     Raises:
-        ClasswiseError: as `audit` does; or for a range or a number of rounds that makes no sense, or a folder that
-            holds something else or is in use.
-        IncompleteError: if shards are to be merged that are not finished.
+        ClasswiseError: as `audit` does; or for a range or a number of rounds that makes no sense.
 
     Example:
         >>> import classwise as cw
@@ -92,11 +90,8 @@ def robustness_curve(
     folder = _checked(highest, rounds, out)
     shards = shards_of(options, out)
     check_options(robustness_curve, options, ShardedOptions)
-    with (
-        process_group(distributed=distributed) as processes,
-        chosen_arithmetic(options),
-        contextlib.ExitStack() as stack,
-    ):
+    with process_group(distributed=distributed) as processes, contextlib.ExitStack() as stack:
+        stack.enter_context(chosen_arithmetic(options))
         listener = stack.enter_context(listening(progress, active=processes.is_main))
         ready = _prepared(model, data, norm, attacks, highest, device, options)
         _report_limits(ready, listener)
@@ -113,14 +108,13 @@ def robustness_curve(
         parts = processes.gather(searched)
         curve: Curve | None = None
         if processes.is_main:
-            facts = environment(search.engine.device)
-            if processes.world_size > 1:
-                facts |= {"processes": processes.world_size}
-            name = "curve" if folder is None else folder.resolve().name
             if shards is None or folder is None:
                 table = _merged(parts, ready.meta)
             else:
-                table, facts = merge(folder, shards, settings, ready.meta), facts | {SHARDS: shards}
+                table = merge(folder, shards, settings, ready.meta)
+            of_run = {"processes": processes.world_size if processes.world_size > 1 else None, SHARDS: shards}
+            facts = environment(search.engine.device) | {key: value for key, value in of_run.items() if value}
+            name = "curve" if folder is None else folder.resolve().name
             curve = Curve(*table, float(cast("float", ready.plan.threat.epsilon)), rounds, name, facts)
             if folder is not None:
                 curve.write(folder)

@@ -8,23 +8,37 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from classwise.cli import console
-from classwise.cli.options import Device, Json, new_file, printing_beside, refuse_json
+from classwise.cli.help import ATTACK, MODEL
+from classwise.cli.options import Device, Json, new_file, out_option, printing_beside, refuse_json
 
 if TYPE_CHECKING:
     from classwise.training.posthoc.logit_adjustment import LogitAdjustment
 
 
 def adjust_logits(
-    run: Annotated[Path, typer.Argument(help="A run folder.")],
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.")],
     which: Annotated[
         str | None,
-        typer.Option("--which", help="Such as last, best-average, epoch-12 or interpolated. [selected by validation]"),
+        typer.Option(
+            "--which",
+            metavar="NAME",
+            help="Weights, such as last, best-average, epoch-12 or interpolated.",
+            show_default="selected by validation",
+            rich_help_panel=MODEL,
+        ),
     ] = None,
     attack: Annotated[
-        str, typer.Option("--attack", help="Attack on the validation split, at the run's radius.")
+        str,
+        typer.Option(
+            "--attack",
+            metavar="SPEC",
+            help="Attack on the validation split, at the run's radius.",
+            rich_help_panel=ATTACK,
+        ),
     ] = "pgd:steps=8,step_size=0.25eps",
     out: Annotated[
-        Path | None, typer.Option("--out", metavar="FILE", help="[RUN/checkpoints/adjusted.safetensors]")
+        Path | None,
+        out_option("The weights to write.", "RUN/checkpoints/adjusted.safetensors", metavar="FILE"),
     ] = None,
     device: Device = "cpu",
     json: Json = False,

@@ -6,7 +6,7 @@ import os
 import sys
 import textwrap
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import typer
 
@@ -29,6 +29,7 @@ from classwise.cli import (
     worst_class,
 )
 from classwise.cli.exit_status import ExitStatus
+from classwise.cli.help import PanelCommand, PanelGroup
 from classwise.core import interruption
 from classwise.core.errors import ClasswiseError, one_line
 from classwise.core.user_code import user_code
@@ -46,33 +47,37 @@ def _statuses() -> str:
 
 app = typer.Typer(
     name="classwise",
+    cls=PanelGroup,
     epilog=_statuses(),
     add_completion=False,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (
-    demo.demo,
-    train.train,
-    sweep.sweep,
-    interpolate_weights.interpolate_weights,
-    adjust_logits.adjust_logits,
-    audit.audit,
-    curve.curve,
-    worst_class.worst_class,
-    corruptions.corruptions,
-    compare.compare,
-    board.board,
-    report.report,
-    listing.data,
-    listing.attacks,
-    listing.models,
-    listing.recipes,
-    listing.cite,
-    papers.papers,
-):
-    app.command()(command)
+COMMANDS: dict[str, tuple[Callable[..., None], ...]] = {
+    "Get started": (demo.demo,),
+    "Evaluate a classifier": (
+        audit.audit,
+        worst_class.worst_class,
+        curve.curve,
+        corruptions.corruptions,
+        compare.compare,
+        board.board,
+        report.report,
+    ),
+    "Train a classifier": (
+        train.train,
+        sweep.sweep,
+        interpolate_weights.interpolate_weights,
+        adjust_logits.adjust_logits,
+    ),
+    "List what is available": (listing.data, listing.models, listing.attacks, listing.recipes, listing.cite),
+    "Reproduce papers": (papers.papers,),
+}
+"""The commands by panel of the help."""
+for panel, commands in COMMANDS.items():
+    for command in commands:
+        app.command(cls=PanelCommand, rich_help_panel=panel)(command)
 
 
 def _version(asked: bool) -> None:
@@ -85,16 +90,20 @@ def _version(asked: bool) -> None:
 def classwise(
     version: bool = typer.Option(False, "--version", callback=_version, is_eager=True, help="Print the version."),
     debug: bool = typer.Option(
-        False, "--debug", envvar="CLASSWISE_DEBUG", help="Print the trace of an error before its line."
+        False,
+        "--debug",
+        envvar="CLASSWISE_DEBUG",
+        help="Print the trace of an error before its line ($CLASSWISE_DEBUG=1).",
     ),
 ) -> None:
     """Evaluate and train image classifiers for class-wise adversarial robustness.
 
     \b
-    Example:
-        classwise demo                                                     train, audit and compare; two minutes
+    Examples:
+        classwise demo                          # two minutes on digits
         classwise train cfa-at --budget short --data cifar10 --out runs/cfa
         classwise audit runs/cfa --html cfa.html
+        classwise audit timm:resnet18 --data photos/ --threat Linf:4/255
     """  # noqa: D301  # \b keeps the lines of the example apart
     del version, debug  # `run` reads ``debug`` before the command starts
 

@@ -7,7 +7,7 @@ import dataclasses
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import typer
 
@@ -15,9 +15,11 @@ from classwise.cli import console
 from classwise.cli.builds import BuildOptions
 from classwise.cli.cluster import ClusterOptions
 from classwise.cli.exit_status import ExitStatus
+from classwise.cli.help import ATTACK, OUTPUT
 from classwise.cli.inputs import AttackSelection, DataSource, ModelSource, threat_of
 from classwise.cli.options import (
     Estimate,
+    Group,
     Guards,
     Json,
     MaxTime,
@@ -26,6 +28,7 @@ from classwise.cli.options import (
     Threat,
     grouped,
     new_file,
+    out_option,
     printing_beside,
     refuse_json,
     seconds,
@@ -51,11 +54,13 @@ if TYPE_CHECKING:
 class RowOptions:
     """Options that determine the rows of the outcomes table."""
 
+    panel: ClassVar[str] = ATTACK
     cascade: Annotated[
         bool | None,
         typer.Option(
             "--cascade/--no-cascade",
-            help="Run each attack on the survivors of those before it. [on for autoattack and fast]",
+            help="Run each attack on the survivors of those before it.",
+            show_default="on for autoattack and fast",
         ),
     ] = None
     early_stop: Annotated[
@@ -65,9 +70,7 @@ class RowOptions:
             help="Stop an attack at its first success, or run all steps (for confusion figures).",
         ),
     ] = True
-    group: Annotated[
-        str | None, typer.Option("--group", metavar="COLUMN", help="Group by this column instead of the class.")
-    ] = None
+    group: Group = None
     settle: Annotated[
         float | None,
         typer.Option(
@@ -79,7 +82,12 @@ class RowOptions:
     ] = None
     save: Annotated[
         list[str] | None,
-        typer.Option("--save", metavar="logits|features|images", help="Tensors to save. May be repeated."),
+        typer.Option(
+            "--save",
+            metavar="logits|features|images",
+            help="Tensors to save. May be repeated.",
+            rich_help_panel=OUTPUT,
+        ),
     ] = None
 
 
@@ -96,7 +104,8 @@ def audit(
     *,
     threat: Threat = None,
     out: Annotated[
-        Path | None, typer.Option("--out", metavar="DIR", help="The audit's folder. [RUN/audits/DATA-SPLIT]")
+        Path | None,
+        out_option("The audit's folder.", "RUN/audits/DATA-SPLIT"),
     ] = None,
     resume: Resume = False,
     html: Page = None,
@@ -110,11 +119,14 @@ def audit(
     \b
     Examples:
         classwise audit runs/cfa
-        classwise audit resnet18 --weights model.pt --data photos/ --threat Linf:4/255 --html page.html
-        classwise audit mypackage.nets:build --weights w.pt --data cifar10 --fail-if 'worst(all) < 0.2'
-        classwise audit runs/cfa --fail-if 'cat(all) < 0.1' --junit audit.xml --sarif audit.sarif
-        classwise audit runs/cfa --attack autoattack --settle 0.5       an estimate, for a fraction of the passes
-        classwise audit runs/cfa-seeds --resume             every run of classwise train --seeds
+        classwise audit resnet18 --weights model.pt --data photos/ \\
+            --threat Linf:4/255 --html page.html
+        classwise audit mypackage.nets:build --weights w.pt --data cifar10 \\
+            --fail-if 'worst(all) < 0.2'
+        classwise audit runs/cfa --fail-if 'cat(all) < 0.1' \\
+            --junit audit.xml --sarif audit.sarif
+        classwise audit runs/cfa --attack autoattack --settle 0.5  # estimate
+        classwise audit runs/cfa-seeds --resume     # every run of a folder
         torchrun --nproc-per-node 4 -m classwise audit runs/cfa --device cuda
         classwise audit runs/cfa --attack autoattack --shards 40 --on slurm --slurm partition=gpu --device cuda
     """  # noqa: D301  # \b keeps the lines of the example apart

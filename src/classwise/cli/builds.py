@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
 import typer
 
+from classwise.cli.help import OUTPUT
 from classwise.cli.options import new_file
 from classwise.core.errors import ClasswiseError, unknown
 
@@ -25,6 +26,7 @@ class BuildOptions:
         ClasswiseError: for a file without a condition, or a file that cannot be written.
     """
 
+    panel: ClassVar[str] = OUTPUT
     fail_if: Annotated[
         list[str] | None,
         typer.Option(

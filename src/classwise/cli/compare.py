@@ -5,13 +5,24 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import typer
 
 from classwise.cli import console
 from classwise.cli.exit_status import ExitStatus
-from classwise.cli.options import Json, grouped, named_sources, new_file, new_folder, printing_beside, refuse_json
+from classwise.cli.help import ATTACK, OUTPUT
+from classwise.cli.options import (
+    Group,
+    Json,
+    grouped,
+    named_sources,
+    new_file,
+    new_folder,
+    out_option,
+    printing_beside,
+    refuse_json,
+)
 from classwise.cli.report import ExportOptions
 from classwise.core.destinations import is_stdout
 from classwise.core.errors import ClasswiseError
@@ -40,10 +51,11 @@ COLUMNS = (
 class ComparisonOptions:
     """What is compared."""
 
-    attack: Annotated[str, typer.Option("--attack", help="Compare under this attack instead of all attacks.")] = "all"
-    group: Annotated[
-        str | None, typer.Option("--group", metavar="COLUMN", help="Group by this column instead of the class.")
-    ] = None
+    panel: ClassVar[str] = OUTPUT
+    attack: Annotated[
+        str, typer.Option("--attack", metavar="NAME", help="Compare under this attack.", rich_help_panel=ATTACK)
+    ] = "all"
+    group: Group = None
     across: Annotated[
         str | None,
         typer.Option(
@@ -70,7 +82,10 @@ def compare(
             "with the first.",
         ),
     ],
-    out: Annotated[Path | None, typer.Option("--out", metavar="FILE", help="Also write a page; - is stdout.")] = None,
+    out: Annotated[
+        Path | None,
+        out_option("Also write a page; - is stdout.", metavar="FILE"),
+    ] = None,
     fail_if: Annotated[
         list[str] | None,
         typer.Option(
@@ -78,6 +93,7 @@ def compare(
             metavar="CONDITION",
             help="Exit with 1 if a method's change against the first is such, as in 'worst(all) < -0.02', "
             "'overall(all).high < 0' (an end of its interval) or of one class 'truck(all) < -5%'. May be repeated.",
+            rich_help_panel=OUTPUT,
         ),
     ] = None,
     json: Json = False,
@@ -92,8 +108,10 @@ def compare(
     Examples:
         classwise compare runs/at runs/cfa --out compare.html
         classwise compare at=runs/at cfa=runs/cfa ours=audits/ours --attack pgd
-        classwise compare audits/at-2 audits/at-4 audits/at-8 --across threat --out curve.html
-        classwise compare runs/main runs/new --fail-if 'worst(all) < -0.02' --export csv,tex --files tables
+        classwise compare audits/at-2 audits/at-4 audits/at-8 \\
+            --across threat --out curve.html
+        classwise compare runs/main runs/new --fail-if 'worst(all) < -0.02' \\
+            --export csv,tex --files tables
     """  # noqa: D301  # \b keeps the lines of the example apart
     from classwise.auditing.compare import compare as compare_audits
 

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from classwise.cli import console
+from classwise.cli.help import DATA
 from classwise.cli.inputs import AttackSelection, ImageSource, ModelSource, threat_of
-from classwise.cli.options import Json, Resume, Threat, check_device, grouped
+from classwise.cli.options import Json, Resume, Threat, check_device, grouped, out_option
 
 if TYPE_CHECKING:
     from classwise.auditing.corruptions import CorruptionAudits
@@ -26,15 +27,30 @@ def corruptions(
     *,
     corruption: Annotated[
         list[str] | None,
-        typer.Option("--corruption", metavar="NAME", help="A corruption. May be repeated. [the 15 of the benchmark]"),
+        typer.Option(
+            "--corruption",
+            metavar="NAME",
+            help="A corruption. May be repeated.",
+            show_default="the 15 of the benchmark",
+            rich_help_panel=DATA,
+        ),
     ] = None,
     severity: Annotated[
         list[int] | None,
-        typer.Option("--severity", min=1, max=5, help="A severity from 1 to 5. May be repeated. [all five]"),
+        typer.Option(
+            "--severity",
+            metavar="N",
+            min=1,
+            max=5,
+            help="A severity from 1 to 5. May be repeated.",
+            show_default="all five",
+            rich_help_panel=DATA,
+        ),
     ] = None,
     threat: Threat = None,
     out: Annotated[
-        Path | None, typer.Option("--out", metavar="DIR", help="The folder of the audits. [RUN/corruptions/DATA-SPLIT]")
+        Path | None,
+        out_option("The folder of the audits.", "RUN/corruptions/DATA-SPLIT"),
     ] = None,
     resume: Resume = False,
     json: Json = False,
@@ -46,7 +62,8 @@ def corruptions(
     \b
     Examples:
         classwise corruptions runs/cfa --data cifar10-c
-        classwise corruptions runs/cfa --data cifar10 --corruption fog --corruption snow --severity 5
+        classwise corruptions runs/cfa --data cifar10 --severity 5 \\
+            --corruption fog --corruption snow
         classwise corruptions runs/cfa --data cifar10-c --resume
     """  # noqa: D301  # \b keeps the lines of the example apart
     from classwise.auditing.corruptions import audit_corruptions

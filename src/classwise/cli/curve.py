@@ -9,6 +9,7 @@ import typer
 
 from classwise.cli import console
 from classwise.cli.cluster import ClusterOptions
+from classwise.cli.help import ATTACK
 from classwise.cli.inputs import AttackSelection, DataSource, ModelSource, threat_of
 from classwise.cli.options import (
     Json,
@@ -16,6 +17,7 @@ from classwise.cli.options import (
     Resume,
     grouped,
     new_file,
+    out_option,
     printing_beside,
     refuse_json,
 )
@@ -39,11 +41,21 @@ def curve(
     *,
     threat: Annotated[
         str | None,
-        typer.Option("--threat", metavar="NORM:RADIUS", help="Norm and largest radius. [twice the data's usual one]"),
+        typer.Option(
+            "--threat",
+            metavar="NORM:RADIUS",
+            help="Norm and largest radius.",
+            show_default="twice that of the data set",
+            rich_help_panel=ATTACK,
+        ),
     ] = None,
-    rounds: Annotated[int | None, typer.Option("--rounds", metavar="N", help="Number of bisections. [6]")] = None,
+    rounds: Annotated[
+        int | None,
+        typer.Option("--rounds", metavar="N", help="Number of bisections.", show_default="6", rich_help_panel=ATTACK),
+    ] = None,
     out: Annotated[
-        Path | None, typer.Option("--out", metavar="DIR", help="The curve's folder. [RUN/curves/curve-DATA-SPLIT]")
+        Path | None,
+        out_option("The curve's folder.", "RUN/curves/curve-DATA-SPLIT"),
     ] = None,
     resume: Resume = False,
     html: Page = None,

@@ -9,7 +9,7 @@ import typer
 
 from classwise.cli import console
 from classwise.cli.compare import show_comparison
-from classwise.cli.options import new_folder
+from classwise.cli.options import new_folder, out_option
 from classwise.cli.tables import worst_line
 
 if TYPE_CHECKING:
@@ -35,9 +35,7 @@ SMALL = {
 
 
 def demo(
-    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Folder of the runs and pages.")] = Path(
-        "runs/demo"
-    ),
+    out: Annotated[Path, out_option("Folder of the runs and pages.")] = Path("runs/demo"),
 ) -> None:
     """Train, audit and compare two classifiers of digits.
 

@@ -6,10 +6,11 @@ import dataclasses
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import typer
 
+from classwise.cli.help import ATTACK, COMPUTE, DATA, MODEL
 from classwise.cli.options import DataOptions, Device, Root, numbers, pairs
 from classwise.core.errors import ClasswiseError
 
@@ -34,16 +35,22 @@ class ModelSource:
         ClasswiseError: for an invalid combination of options.
     """
 
+    panel: ClassVar[str] = MODEL
     model: Annotated[
         str,
         typer.Argument(
+            metavar="MODEL",
             help="A run folder, a weights file that names its model, a zoo name, hf:FOLDER_OR_ID, timm:NAME, "
             "torchvision:NAME, robustbench:NAME/DATA/THREAT, FILE.onnx, or package.module:callable; for audit, also a "
-            "folder of the runs of several seeds."
+            "folder of the runs of several seeds.",
         ),
     ]
-    weights: Annotated[Path | None, typer.Option("--weights", help="A .safetensors, .pt or .pth file.")] = None
-    width: Annotated[float | None, typer.Option("--width", help="The model's width factor.")] = None
+    weights: Annotated[
+        Path | None, typer.Option("--weights", metavar="FILE", help="A .safetensors, .pt or .pth file.")
+    ] = None
+    width: Annotated[float | None, typer.Option("--width", metavar="FACTOR", help="Width factor of a zoo model.")] = (
+        None
+    )
     mean: Annotated[
         str | None,
         typer.Option("--mean", metavar="A,B,C", help="Mean of each channel, with --std: input normalisation."),
@@ -53,7 +60,9 @@ class ModelSource:
     )
     model_set: Annotated[
         list[str] | None,
-        typer.Option("--model-set", metavar="KEY=VALUE", help="A setting of the model, such as depth=34."),
+        typer.Option(
+            "--model-set", metavar="KEY=VALUE", help="A setting of the model, such as depth=34. May be repeated."
+        ),
     ] = None
     outputs: Annotated[
         str,
@@ -153,13 +162,15 @@ class ModelSource:
 class ImageSource:
     """Options that select images without a corruption, not yet loaded."""
 
-    data: Annotated[str | None, typer.Option("--data", help="A data set's name or a path. [the data of the run]")] = (
-        None
-    )
-    split: Annotated[str, typer.Option("--split", help="The split to attack.")] = "test"
-    subset: Annotated[int | None, typer.Option("--subset", metavar="N", help="Use N images, stratified by class.")] = (
-        None
-    )
+    panel: ClassVar[str] = DATA
+    data: Annotated[
+        str | None,
+        typer.Option("--data", metavar="DATA", help="A data set's name or a path.", show_default="the data of the run"),
+    ] = None
+    split: Annotated[str, typer.Option("--split", metavar="NAME", help="The split to attack.")] = "test"
+    subset: Annotated[
+        int | None, typer.Option("--subset", metavar="N", help="Use N images, stratified by class.", show_default="all")
+    ] = None
     root: Root = None
     data_set: DataOptions = None
 
@@ -203,7 +214,8 @@ class DataSource(ImageSource):
         ),
     ] = None
     severity: Annotated[
-        int | None, typer.Option("--severity", min=1, max=5, help="Severity of the corruption, from 1 to 5.")
+        int | None,
+        typer.Option("--severity", metavar="N", min=1, max=5, help="Severity of the corruption, from 1 to 5."),
     ] = None
 
     def __post_init__(self) -> None:
@@ -243,18 +255,29 @@ class DataSource(ImageSource):
 class AttackSelection:
     """Options of the attacks, their seed and device."""
 
+    panel: ClassVar[str] = ATTACK
     attack: Annotated[
         list[str] | None,
         typer.Option(
             "--attack",
             metavar="[LABEL=]SPEC",
-            help="Attack, such as pgd:steps=50 or mine=external:build=mine:attack. May be repeated. [default suite]",
+            help="Attack, such as pgd:steps=50 or mine=external:build=mine:attack. May be repeated.",
+            show_default="the suite of the threat",
         ),
     ] = None
-    seed: Annotated[int, typer.Option("--seed", help="Seed of the attacks and of --subset.")] = 0
+    seed: Annotated[
+        int, typer.Option("--seed", metavar="N", help="Seed of the attacks and of --subset.", rich_help_panel=COMPUTE)
+    ] = 0
     batch_size: Annotated[
         int | None,
-        typer.Option("--batch-size", min=1, help="Images per batch. [128, on a GPU 1024; or as many as fit]"),
+        typer.Option(
+            "--batch-size",
+            metavar="N",
+            min=1,
+            help="Images per batch.",
+            show_default="128, on a GPU 1024; or as many as fit",
+            rich_help_panel=COMPUTE,
+        ),
     ] = None
     device: Device = "cpu"
 

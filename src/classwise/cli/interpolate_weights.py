@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from classwise.cli import console
-from classwise.cli.options import Device, Json, new_file, printing_beside, refuse_json
+from classwise.cli.help import ATTACK, MODEL
+from classwise.cli.options import Device, Json, new_file, out_option, printing_beside, refuse_json
 from classwise.core.errors import ClasswiseError
 
 if TYPE_CHECKING:
@@ -16,21 +17,45 @@ if TYPE_CHECKING:
 
 
 def interpolate_weights(
-    run: Annotated[Path, typer.Argument(help="A run folder; the run must have a model.weights.")],
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder; the run must have a model.weights.")],
     which: Annotated[
-        str | None, typer.Option("--which", help="Such as last, best-average or epoch-12. [selected by validation]")
+        str | None,
+        typer.Option(
+            "--which",
+            metavar="NAME",
+            help="Weights, such as last, best-average or epoch-12.",
+            show_default="selected by validation",
+            rich_help_panel=MODEL,
+        ),
     ] = None,
     start: Annotated[
-        Path | None, typer.Option("--start", help="The initial model: a run or weights. [model.weights of the recipe]")
+        Path | None,
+        typer.Option(
+            "--start",
+            metavar="PATH",
+            help="The initial model: a run or weights.",
+            show_default="model.weights of the recipe",
+            rich_help_panel=MODEL,
+        ),
     ] = None,
     shares: Annotated[
-        str, typer.Option("--shares", help="Shares of the fine-tuned weights to try.")
+        str,
+        typer.Option(
+            "--shares", metavar="A,B,...", help="Shares of the fine-tuned weights to try.", rich_help_panel=MODEL
+        ),
     ] = "0.3,0.4,0.5,0.6,0.7",
     attack: Annotated[
-        str, typer.Option("--attack", help="Attack on the validation split, at the run's radius.")
+        str,
+        typer.Option(
+            "--attack",
+            metavar="SPEC",
+            help="Attack on the validation split, at the run's radius.",
+            rich_help_panel=ATTACK,
+        ),
     ] = "pgd:steps=10,step_size=0.25eps",
     out: Annotated[
-        Path | None, typer.Option("--out", metavar="FILE", help="[RUN/checkpoints/interpolated.safetensors]")
+        Path | None,
+        out_option("The weights to write.", "RUN/checkpoints/interpolated.safetensors", metavar="FILE"),
     ] = None,
     device: Device = "cpu",
     json: Json = False,
@@ -41,7 +66,8 @@ def interpolate_weights(
 
     \b
     Example:
-        classwise train frontier-finetune --set model.weights=runs/frontier --out runs/finetune
+        classwise train frontier-finetune --out runs/finetune \\
+            --set model.weights=runs/frontier
         classwise interpolate-weights runs/finetune
     """  # noqa: D301  # \b keeps the lines of the example apart
     from classwise.training.folder import Run

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from classwise.cli import console
+from classwise.cli.help import DATA as DATA_PANEL
 from classwise.cli.options import Budget, DataOptions, Json, Overrides, Root, pairs
 from classwise.core.description import summary
 from classwise.core.errors import ClasswiseError
@@ -20,8 +21,13 @@ if TYPE_CHECKING:
 
 
 def data(
-    source: Annotated[str | None, typer.Argument(help="A data set's name or a path. [list the names]")] = None,
-    split: Annotated[str, typer.Option("--split", help="The split to show.")] = "test",
+    source: Annotated[
+        str | None,
+        typer.Argument(metavar="[DATA]", help="A data set's name or a path.", show_default="list the names"),
+    ] = None,
+    split: Annotated[
+        str, typer.Option("--split", metavar="NAME", help="The split to show.", rich_help_panel=DATA_PANEL)
+    ] = "test",
     root: Root = None,
     options: DataOptions = None,
     json: Json = False,
@@ -71,7 +77,9 @@ def _list_data(json: bool) -> None:
 
 
 def attacks(
-    name: Annotated[str | None, typer.Argument(help="An attack or a suite. [list all]")] = None,
+    name: Annotated[
+        str | None, typer.Argument(metavar="[NAME]", help="An attack or a suite.", show_default="list all")
+    ] = None,
     json: Json = False,
 ) -> None:
     """List the attacks and suites, or show one.
@@ -174,7 +182,8 @@ def recipes(
         list[str] | None,
         typer.Argument(
             metavar="[show] [NAME]",
-            help="A recipe's name or file; show prints it with all defaults. [list all]",
+            help="A recipe's name or file; show prints it with all defaults.",
+            show_default="list all",
         ),
     ] = None,
     budget: Budget = None,
@@ -251,7 +260,9 @@ def _whole(recipe: Recipe) -> Recipe:
 
 
 def cite(
-    name: Annotated[str, typer.Argument(help="A recipe, a part of one such as awp or ccm, an attack, or a suite.")],
+    name: Annotated[
+        str, typer.Argument(metavar="NAME", help="A recipe, a part of one such as awp or ccm, an attack, or a suite.")
+    ],
     json: Json = False,
 ) -> None:
     """Print the references of a method or an attack.

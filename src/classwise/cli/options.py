@@ -13,31 +13,63 @@ from typing import Annotated, Any, get_type_hints
 
 import typer
 
+from classwise.cli.help import ATTACK, COMPUTE, DATA, OUTPUT, TRAINING
 from classwise.core.errors import ClasswiseError
 
-Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
-Root = Annotated[str | None, typer.Option("--root", metavar="DIR", help="Data directory, searched first.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.", rich_help_panel=OUTPUT)]
+Root = Annotated[
+    str | None,
+    typer.Option("--root", metavar="DIR", help="Data directory, searched first.", rich_help_panel=DATA),
+]
 DataOptions = Annotated[
     list[str] | None,
-    typer.Option("--data-set", metavar="KEY=VALUE", help="A setting of the format, such as size=64."),
+    typer.Option(
+        "--data-set",
+        metavar="KEY=VALUE",
+        help="A setting of the format, such as size=64. May be repeated.",
+        rich_help_panel=DATA,
+    ),
 ]
-Device = Annotated[str, typer.Option("--device", help="Device, such as cpu, cuda or cuda:1.")]
-Resume = Annotated[bool, typer.Option("--resume", help="Continue in the output folder, or load a finished result.")]
-Estimate = Annotated[bool, typer.Option("--estimate", help="Time two steps, print passes and minutes, then exit.")]
+Device = Annotated[
+    str,
+    typer.Option("--device", metavar="DEVICE", help="Such as cpu, cuda or cuda:1.", rich_help_panel=COMPUTE),
+]
+Resume = Annotated[
+    bool,
+    typer.Option("--resume", help="Continue in the output folder, or load a finished result.", rich_help_panel=COMPUTE),
+]
+Estimate = Annotated[
+    bool,
+    typer.Option("--estimate", help="Time two steps, print passes and minutes, then exit.", rich_help_panel=COMPUTE),
+]
 Budget = Annotated[
     str | None,
-    typer.Option("--budget", help="Training budget of the recipe, such as short. [full]"),
+    typer.Option(
+        "--budget",
+        metavar="NAME",
+        help="Training budget of the recipe, such as short.",
+        show_default="full",
+        rich_help_panel=TRAINING,
+    ),
 ]
 Threat = Annotated[
     str | None,
     typer.Option(
-        "--threat", metavar="NORM:RADIUS", help="Threat, such as Linf:8/255. [the run's or the data's usual one]"
+        "--threat",
+        metavar="NORM:RADIUS",
+        help="Threat, such as Linf:8/255.",
+        show_default="that of the run or the data set",
+        rich_help_panel=ATTACK,
     ),
 ]
 Page = Annotated[
     Path | None,
     typer.Option(
-        "--html", metavar="FILE", help="The page; - is stdout, with tables on stderr. [page.html in the folder]"
+        "--html",
+        metavar="FILE",
+        help="The page; - is stdout, with tables on stderr.",
+        show_default="page.html in the folder",
+        rich_help_panel=OUTPUT,
     ),
 ]
 Guards = Annotated[
@@ -46,6 +78,7 @@ Guards = Annotated[
         "--guards",
         metavar="full|auto|off",
         help="Guards to run: all, those within 20 % of the passes of the attacks, or none.",
+        rich_help_panel=COMPUTE,
     ),
 ]
 MaxTime = Annotated[
@@ -54,18 +87,44 @@ MaxTime = Annotated[
         "--max-time",
         metavar="MINUTES",
         help="Time limit in minutes; the result may be incomplete.",
+        show_default="none",
+        rich_help_panel=COMPUTE,
     ),
 ]
 Overrides = Annotated[
     list[str] | None,
-    typer.Option("--set", metavar="FIELD=VALUE", help="Override a field, such as optimizer.lr=0.05. May be repeated."),
+    typer.Option(
+        "--set",
+        metavar="FIELD=VALUE",
+        help="Override a field, such as optimizer.lr=0.05. May be repeated.",
+        rich_help_panel=TRAINING,
+    ),
 ]
+Group = Annotated[
+    str | None,
+    typer.Option(
+        "--group", metavar="COLUMN", help="Group by this column.", show_default="the class", rich_help_panel=DATA
+    ),
+]
+
+
+def out_option(what: str, default: str | None = None, *, metavar: str = "DIR") -> Any:
+    """The option ``--out``.
+
+    Args:
+        what: what is written there.
+        default: where it is written without the option, if that is not the default value of the parameter.
+        metavar: DIR or FILE.
+    """
+    shown = True if default is None else default
+    return typer.Option("--out", metavar=metavar, help=what, show_default=shown, rich_help_panel=OUTPUT)
 
 
 def grouped(command: Callable[..., None]) -> Callable[..., None]:
     """Expand each parameter of a dataclass type into one option per field.
 
-    A group of options is thus declared once, with types, help and defaults, for all commands that use it.
+    A group of options is thus declared once, with types, help and defaults, for all commands that use it. Its options
+    are in the help's panel ``panel`` of the class, except those that name another one.
     """
     hints = get_type_hints(command, include_extras=True)
     groups: dict[str, Any] = {name: hint for name, hint in hints.items() if is_dataclass(hint)}
@@ -75,6 +134,9 @@ def grouped(command: Callable[..., None]) -> Callable[..., None]:
             parameters.append(parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY, annotation=hints[name]))
             continue
         types = get_type_hints(groups[name], include_extras=True)
+        for field in fields(groups[name]):
+            declared = types[field.name].__metadata__[0]
+            declared.rich_help_panel = declared.rich_help_panel or groups[name].panel
         parameters += [
             inspect.Parameter(
                 field.name,

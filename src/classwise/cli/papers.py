@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from classwise.cli import console
-from classwise.cli.options import Device, Json, check_device, new_file, new_folder
+from classwise.cli.help import DATA, MODEL, OUTPUT, TRAINING
+from classwise.cli.options import Device, Json, check_device, new_file, new_folder, out_option
 from classwise.core.errors import ClasswiseError, unknown
 
 if TYPE_CHECKING:
@@ -37,29 +38,57 @@ def papers(
     what: Annotated[str, typer.Argument(metavar="list|show|run|page", help="The action.")],
     names: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[ID...]", help="Items such as kdd21/T1; for list and page, papers. [all papers]"),
+        typer.Argument(
+            metavar="[ID...]",
+            help="Items such as kdd21/T1; for list and page, papers.",
+            show_default="all papers",
+        ),
     ] = None,
     scale: Annotated[
-        str, typer.Option("--scale", help="smoke (seconds), reduced (minutes to two hours) or full (a GPU).")
+        str,
+        typer.Option(
+            "--scale",
+            metavar="smoke|reduced|full",
+            help="Data, network and training: seconds, minutes to two hours, or a GPU.",
+            rich_help_panel=TRAINING,
+        ),
     ] = SCALE,
-    store: Annotated[Path, typer.Option("--store", metavar="DIR", help="Folder of models and results.")] = STORE,
+    store: Annotated[
+        Path, typer.Option("--store", metavar="DIR", help="Folder of models and results.", rich_help_panel=OUTPUT)
+    ] = STORE,
     out: Annotated[
-        Path | None, typer.Option("--out", metavar="DIR", help="The folder of the pages. [pages, in the store]")
+        Path | None,
+        out_option("The folder of the pages.", "pages, in the store"),
     ] = None,
     device: Device = "cpu",
     trainings: Annotated[
-        int, typer.Option("--trainings", min=1, help="Independent trainings of each model, with other seeds.")
+        int,
+        typer.Option(
+            "--trainings",
+            metavar="N",
+            min=1,
+            help="Independent trainings of each model, with other seeds.",
+            rich_help_panel=TRAINING,
+        ),
     ] = 1,
     model: Annotated[
         list[str] | None,
         typer.Option(
             "--model",
+            metavar="MODEL",
+            rich_help_panel=MODEL,
             help="For benz20/P1.2: a run folder, a weights file that names its model, NAME=WEIGHTS such as "
             "resnet50=weights.pth, or package.module:callable. Repeat it for a second, adversarially trained model.",
         ),
     ] = None,
     data: Annotated[
-        str, typer.Option("--data", help="For benz20/P1.2: a folder with a subfolder of images per class.")
+        str,
+        typer.Option(
+            "--data",
+            metavar="DIR",
+            help="For benz20/P1.2: a folder with a subfolder of images per class.",
+            rich_help_panel=DATA,
+        ),
     ] = "",
     json: Json = False,
 ) -> None:
@@ -72,7 +101,9 @@ def papers(
         classwise papers list
         classwise papers show kdd21/T3
         classwise papers run cfa23/F1 kdd21/T3 --scale reduced
-        classwise papers run benz20/P1.2 --scale full --model resnet50=weights.pth --data imagenet/val
+        classwise papers run cfa23/T1 --scale full --estimate
+        classwise papers run benz20/P1.2 --scale full \\
+            --model resnet50=weights.pth --data imagenet/val
         classwise papers page kdd21
     """  # noqa: D301  # \b keeps the lines of the example apart
     given = names or []

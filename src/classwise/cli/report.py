@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
 import typer
 
 from classwise.cli import console
-from classwise.cli.options import grouped, new_file, new_folder, pairs, printing_beside
+from classwise.cli.help import OUTPUT
+from classwise.cli.options import grouped, new_file, new_folder, out_option, pairs, printing_beside
 from classwise.core.errors import ClasswiseError, IncompleteError
 
 if TYPE_CHECKING:
@@ -27,16 +28,17 @@ class ExportOptions:
         ClasswiseError: for options without the one that they belong to.
     """
 
+    panel: ClassVar[str] = OUTPUT
     export: Annotated[
         str | None,
         typer.Option("--export", metavar="csv,md,tex,png,pdf,svg", help="Also write tables and figures as files."),
     ] = None
     files: Annotated[
-        Path | None, typer.Option("--files", metavar="DIR", help="Their folder. [files, beside the page]")
+        Path | None, typer.Option("--files", metavar="DIR", help="Their folder.", show_default="files, beside the page")
     ] = None
     raw_csv: Annotated[
         bool,
-        typer.Option("--raw-csv", help="Do not escape CSV cells that begin with = + - @ [escaped with an apostrophe]"),
+        typer.Option("--raw-csv", help="Do not escape CSV cells that begin with = + - @ (by an apostrophe)."),
     ] = False
 
     def __post_init__(self) -> None:
@@ -59,6 +61,7 @@ class RobustBenchOptions:
         ClasswiseError: for options without the one that they belong to.
     """
 
+    panel: ClassVar[str] = OUTPUT
     robustbench: Annotated[
         Path | None,
         typer.Option(
@@ -92,13 +95,18 @@ def report(
     exported: ExportOptions,
     robustbench: RobustBenchOptions,
     out: Annotated[
-        Path | None, typer.Option("--out", metavar="FILE", help="The page; - is stdout. [page.html in the audit]")
+        Path | None,
+        out_option("The page; - is stdout.", "page.html in the audit", metavar="FILE"),
     ] = None,
-    check: Annotated[bool, typer.Option("--check", help="Only verify the checksums of the folder.")] = False,
+    check: Annotated[
+        bool, typer.Option("--check", help="Only verify the checksums of the folder.", rich_help_panel=OUTPUT)
+    ] = False,
     allow_incomplete: Annotated[
         bool,
         typer.Option(
-            "--allow-incomplete", help="Write bounds of an incomplete audit instead of exiting with status 3."
+            "--allow-incomplete",
+            help="Write bounds of an incomplete audit instead of exiting with status 3.",
+            rich_help_panel=OUTPUT,
         ),
     ] = False,
 ) -> None:
@@ -109,7 +117,8 @@ def report(
         classwise report runs/cfa
         classwise report runs/cfa --out cfa.html --export csv,pdf
         classwise report runs/cfa --check
-        classwise report audits/aa --robustbench Rice2020Overfitting.json --robustbench-info 'venue=ICML 2020'
+        classwise report audits/aa --robustbench Rice2020Overfitting.json \\
+            --robustbench-info 'venue=ICML 2020'
     """  # noqa: D301  # \b keeps the lines of the example apart
     if check:
         _check(source)

@@ -6,9 +6,11 @@ import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
 import typer
+
+from classwise.cli.help import OUTPUT
 
 if TYPE_CHECKING:
     from classwise.core.progress import Progress
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
 class TrackerOptions:
     """Experiment trackers that receive metrics, recipes and the files of audits."""
 
+    panel: ClassVar[str] = OUTPUT
     tensorboard: Annotated[
         Path | None, typer.Option("--tensorboard", metavar="DIR", help="Log to TensorBoard: the log directory.")
     ] = None

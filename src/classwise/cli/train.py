@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from classwise.cli import console
+from classwise.cli.help import DATA, TRAINING
 from classwise.cli.options import (
     Budget,
     DataOptions,
@@ -20,6 +21,7 @@ from classwise.cli.options import (
     check_device,
     grouped,
     integers,
+    out_option,
     pairs,
 )
 from classwise.cli.trackers import TrackerOptions
@@ -33,25 +35,48 @@ if TYPE_CHECKING:
 
 @grouped
 def train(
-    recipe: Annotated[str, typer.Argument(help="A recipe's name (see classwise recipes) or a YAML file.")],
+    recipe: Annotated[
+        str, typer.Argument(metavar="RECIPE", help="A recipe's name (see classwise recipes) or a YAML file.")
+    ],
     trackers: TrackerOptions,
     out: Annotated[
         Path | None,
-        typer.Option("--out", metavar="DIR", help="The run folder, with --seeds the parent folder. [runs/RECIPE]"),
+        out_option("The run folder, with --seeds the parent folder.", "runs/RECIPE"),
     ] = None,
-    data: Annotated[str | None, typer.Option("--data", help="A data set's name, or a path.")] = None,
+    data: Annotated[
+        str | None,
+        typer.Option(
+            "--data",
+            metavar="DATA",
+            help="A data set's name, or a path.",
+            show_default="that of the recipe",
+            rich_help_panel=DATA,
+        ),
+    ] = None,
     root: Root = None,
     options: DataOptions = None,
     budget: Budget = None,
     overrides: Overrides = None,
-    epochs: Annotated[int | None, typer.Option("--epochs", help="Same as --set epochs=N.")] = None,
-    seed: Annotated[int | None, typer.Option("--seed", help="Same as --set seed=N.")] = None,
-    seeds: Annotated[str | None, typer.Option("--seeds", metavar="0,1,2", help="Train one run per seed.")] = None,
+    epochs: Annotated[
+        int | None, typer.Option("--epochs", metavar="N", help="Same as --set epochs=N.", rich_help_panel=TRAINING)
+    ] = None,
+    seed: Annotated[
+        int | None, typer.Option("--seed", metavar="N", help="Same as --set seed=N.", rich_help_panel=TRAINING)
+    ] = None,
+    seeds: Annotated[
+        str | None,
+        typer.Option("--seeds", metavar="0,1,2", help="Train one run per seed.", rich_help_panel=TRAINING),
+    ] = None,
     resume: Resume = False,
     estimate: Estimate = False,
     on_nan: Annotated[
         str,
-        typer.Option("--on-nan", metavar="stop|continue", help="Action if the loss or the weights are not finite."),
+        typer.Option(
+            "--on-nan",
+            metavar="stop|continue",
+            help="Action if the loss or the weights are not finite.",
+            rich_help_panel=TRAINING,
+        ),
     ] = "stop",
     device: Device = "cpu",
     json: Json = False,
@@ -63,11 +88,15 @@ def train(
 
     \b
     Examples:
-        classwise train cfa-at --budget short --data cifar10 --out runs/cfa --set model.width=0.25
-        classwise train at --data photos/ --data-set size=64 --set threat=Linf:8/255
+        classwise train cfa-at --budget short --data cifar10 --out runs/cfa \\
+            --set model.width=0.25
+        classwise train at --data photos/ --data-set size=64 \\
+            --set threat=Linf:8/255
         classwise train mine.yaml --seeds 0,1,2 --out runs/mine
-        classwise train at --set attack=mypackage.attacks:Mine --set 'schedules=["mypackage.fair:Mine"]'
-        torchrun --nproc-per-node 2 -m classwise train at --data cifar10 --device cuda
+        classwise train at --set attack=mypackage.attacks:Mine \\
+            --set 'schedules=["mypackage.fair:Mine"]'
+        torchrun --nproc-per-node 2 -m classwise train at --data cifar10 \\
+            --device cuda
     """  # noqa: D301  # \b keeps the lines of the example apart
     from classwise.core.distributed import launched, local_device
     from classwise.training.finite_checks import parse_on_nan

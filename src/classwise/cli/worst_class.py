@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from classwise.cli import console
+from classwise.cli.help import ATTACK
 from classwise.cli.inputs import AttackSelection, DataSource, ModelSource, threat_of
 from classwise.cli.options import (
     Json,
@@ -18,6 +19,7 @@ from classwise.cli.options import (
     check_device,
     grouped,
     new_file,
+    out_option,
     printing_beside,
     refuse_json,
     seconds,
@@ -37,19 +39,24 @@ def worst_class(
     *,
     threat: Threat = None,
     confidence: Annotated[
-        str, typer.Option("--confidence", metavar="SHARE", help="Confidence of the result, between 0 and 1.")
+        str,
+        typer.Option(
+            "--confidence", metavar="SHARE", help="Confidence of the result, between 0 and 1.", rich_help_panel=ATTACK
+        ),
     ] = "0.95",
     tolerance: Annotated[
         str | None,
         typer.Option(
             "--tolerance",
             metavar="SHARE",
-            help="Tolerance on the worst-class accuracy, such as 2%. [0; 2% from 100 classes on]",
+            help="Tolerance on the worst-class accuracy, such as 2%.",
+            show_default="0; 2% from 100 classes on",
+            rich_help_panel=ATTACK,
         ),
     ] = None,
     out: Annotated[
         Path | None,
-        typer.Option("--out", metavar="DIR", help="Folder for the search state and the page. [none]"),
+        out_option("Folder for the search state and the page.", "none"),
     ] = None,
     resume: Resume = False,
     html: Page = None,
@@ -64,7 +71,7 @@ def worst_class(
     \b
     Examples:
         classwise worst-class runs/cfa
-        classwise worst-class runs/cfa --tolerance 1% --confidence 0.99 --html worst.html
+        classwise worst-class runs/cfa --tolerance 1% --confidence 0.99
         classwise worst-class runs/cfa --out audits/worst --resume
     """  # noqa: D301  # \b keeps the lines of the example apart
     from classwise.auditing.worst_class.search import find_worst_class

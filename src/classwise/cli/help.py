@@ -1,0 +1,79 @@
+"""Help in panels: commands by task, options by subject. It is plain text, since rich takes long to import."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from typer.core import TyperCommand, TyperGroup
+
+MODEL, DATA, TRAINING, ATTACK, OUTPUT, COMPUTE = PANELS = ("Model", "Data", "Training", "Attack", "Output", "Compute")
+"""The panels of options, in the order of the help; an option names its panel as ``rich_help_panel``."""
+OTHER = "Options"
+
+
+class PanelCommand(TyperCommand):
+    """A command whose help shows its options in `PANELS`."""
+
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:
+        """The words of the usage line: ``[OPTIONS] MODEL``."""
+        arguments = [each.metavar for each in self.get_params(ctx) if each.param_type_name == "argument"]
+        return ["[OPTIONS]", *map(str, arguments)]
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """Write the arguments, then the options of each panel with their defaults in brackets."""
+        _write_parameters(self.get_params(ctx), ctx, formatter)
+
+
+class PanelGroup(TyperGroup):
+    """A program whose help shows its commands in the panels that they name."""
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """Write the options, then the commands."""
+        _write_parameters(self.get_params(ctx), ctx, formatter)
+        self.format_commands(ctx, formatter)
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """Write the commands of each panel with the first sentence of their help."""
+        panels: dict[str, list[tuple[str, str]]] = {}
+        indent = max(map(len, self.commands))
+        for name in self.list_commands(ctx):
+            command: Any = self.get_command(ctx, name)
+            summary = command.get_short_help_str(formatter.width - indent - 4)
+            panels.setdefault(command.rich_help_panel or OTHER, []).append((name.ljust(indent), summary))
+        for panel, rows in panels.items():
+            with formatter.section(panel):
+                formatter.write_dl(rows)
+
+
+def _write_parameters(parameters: Iterable[Any], ctx: Any, formatter: Any) -> None:
+    sections: dict[str, list[tuple[str, str]]] = {name: [] for name in ("Arguments", *PANELS, OTHER)}
+    for parameter in parameters:
+        record = parameter.get_help_record(ctx)
+        if record is None:
+            continue
+        names, help_text = record[0], parameter.help or record[1]
+        panel = getattr(parameter, "rich_help_panel", None) or OTHER
+        if parameter.param_type_name == "argument":
+            panel, names = "Arguments", parameter.metavar
+        default = default_text(parameter)
+        sections[panel].append((names, f"{help_text} [{default}]" if default else help_text))
+    for name, rows in sections.items():
+        if rows:
+            with formatter.section(name):
+                formatter.write_dl(rows, col_max=26)
+
+
+def default_text(parameter: Any) -> str:
+    """The default of a parameter: its ``show_default`` if that is a text, else its value; empty for none.
+
+    Args:
+        parameter: an option or an argument.
+    """
+    if isinstance(parameter.show_default, str):
+        return parameter.show_default
+    value = parameter.default
+    if isinstance(value, bool):
+        names = parameter.opts if value else parameter.secondary_opts
+        return str(names[0].lstrip("-")) if parameter.secondary_opts else ""
+    return "" if value is None or value == [] else str(value)

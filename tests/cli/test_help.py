@@ -1,0 +1,82 @@
+"""The help of every command: panels, defaults, 80 columns, and examples that the program accepts."""
+
+from __future__ import annotations
+
+import re
+import textwrap
+from typing import Any
+
+import pytest
+
+from classwise.cli.help import PANELS, default_text
+
+from .conftest import Classwise
+from .test_documents import COMMANDS, Command, check_values, commands_of, parse
+
+OPTIONS = [
+    (name, option)
+    for name, command in COMMANDS.items()
+    for option in command.params
+    if option.param_type_name == "option"
+]
+
+
+@pytest.mark.parametrize(("name", "option"), OPTIONS, ids=lambda part: part if isinstance(part, str) else part.opts[0])
+def test_an_option_has_a_panel_a_metavar_and_one_sentence(name: str, option: Any) -> None:
+    assert option.rich_help_panel in PANELS
+    assert option.is_flag or option.metavar
+    assert re.match(r"[A-Z]", option.help)
+    assert option.help.endswith(".")
+    assert "[" not in option.help, "a default is the option's show_default"
+    if option.default not in (None, False, "", [], ()):
+        assert default_text(option)
+
+
+def examples_of(text: str) -> list[Command]:
+    """The commands below ``Examples:``, up to an empty line."""
+    lines = re.split(r"\n  Examples?:\n", text)[1].partition("\n\n")[0]
+    return list(commands_of("help", textwrap.indent(textwrap.dedent(lines), "    ")))
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_the_help_of_a_command(name: str, classwise: Classwise) -> None:
+    said = classwise(name, "--help")
+    assert max(map(len, said.out.splitlines())) <= 80
+    usage, _, rest = said.out.partition("\n\n")
+    assert usage.startswith(f"Usage: classwise {name} [OPTIONS]")
+    assert "{" not in usage
+    summary = rest.splitlines()[0].strip()
+    assert summary.endswith(".")
+    examples = examples_of(rest)
+    assert examples
+    for example in examples:
+        parsed = parse(example)
+        if not any("mypackage" in word for word in example.words):  # code of the reader
+            check_values(*parsed)
+
+
+def test_the_help_of_the_program_has_examples(classwise: Classwise) -> None:
+    said = classwise("--help").out
+    examples = list(
+        commands_of("classwise", said.partition("Examples:")[2].partition("Options:")[0].replace("      ", "    "))
+    )
+    assert len(examples) == 4
+    for example in examples:
+        check_values(*parse(example))
+    assert max(map(len, said.splitlines())) <= 80
+
+
+def test_panels_come_in_one_order(classwise: Classwise) -> None:
+    said = classwise("audit", "--help").out
+    assert re.findall(r"^(\w+):$", said, re.MULTILINE) == [
+        "Arguments",
+        "Model",
+        "Data",
+        "Attack",
+        "Output",
+        "Compute",
+        "Options",
+    ]
+    assert re.search(r"--split NAME .* \[test\]$", said, re.MULTILINE)
+    assert re.search(r"--data DATA .* \[the data of the run\]$", said, re.MULTILINE)
+    assert "early-stop]" in said

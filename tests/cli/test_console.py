@@ -3,6 +3,7 @@ from __future__ import annotations
 import io
 import json
 import math
+import re
 import sys
 import time
 
@@ -11,6 +12,7 @@ import pytest
 import torch
 
 from classwise.cli import console
+from classwise.cli.table_layout import fit
 
 
 @pytest.fixture
@@ -118,3 +120,61 @@ def test_numbers_for_people() -> None:
     assert console.percent(math.nan) == "–"
     assert console.interval(0.1, 0.25) == "[10.0, 25.0]"
     assert console.percent_squared(0.0123) == "123.0"
+
+
+NAMES = ["cat", "German_shepherd_dog_in_a_garden", "a class name of many words, as photographers write them"]
+HEADS = ["class", "n", "clean", "pgd", "apgd-ce", "apgd-t", "all", "all, 95 % interval"]
+ROWS = [(name, 1000, "88.1", "45.2", "44.1", "43.9", "43.0", "[38.1, 44.3]") for name in NAMES]
+OPTIONAL = ("pgd", "apgd-ce", "apgd-t", "n", "clean")
+
+
+def drawn(columns: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> str:
+    """The table of `ROWS` on a terminal of this width."""
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
+    monkeypatch.setenv("COLUMNS", str(columns))
+    console.show(HEADS, ROWS, "accuracy", optional=OPTIONAL)
+    return re.sub(r"\x1b\[\d*m", "", capsys.readouterr().out)
+
+
+@pytest.mark.parametrize(
+    ("columns", "dropped"),
+    [(160, []), (80, ["pgd"]), (60, ["pgd", "apgd-ce", "apgd-t"])],
+)
+def test_a_narrow_terminal_drops_columns_and_cuts_nothing(
+    columns: int, dropped: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = drawn(columns, capsys, monkeypatch)
+    assert max(map(len, out.splitlines())) <= columns
+    assert "…" not in out
+    assert out.count("[38.1, 44.3]") == out.count("43.0") == 3
+    first = "".join(line.split("│")[1].strip() for line in out.splitlines() if line.startswith("│"))
+    assert first.replace(" ", "") == "".join(NAMES).replace(" ", "")
+    note = re.findall(r"columns not shown at this width: (.*)", out)
+    assert note == ([", ".join(dropped)] if dropped else [])
+    assert ("44.1" in out) == ("apgd-ce" not in dropped)
+
+
+def test_a_very_narrow_terminal_stacks_every_cell(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = drawn(30, capsys, monkeypatch).splitlines()
+    assert out[:3] == ["accuracy", f"class: {NAMES[0]}", "  n                   1000"]
+    assert sum("[38.1, 44.3]" in line for line in out) == 3
+    assert len(out) == 1 + 3 * len(HEADS)
+
+
+def test_layout_narrows_the_widest_text_first() -> None:
+    rows = [["name", "number", "text"], ["x" * 30, "12.3", "y" * 50]]
+    layout = fit(rows, 60, text=[True, False, True], optional=[])
+    assert layout.places == (0, 1, 2)
+    assert layout.widths[1] == 6
+    assert sum(layout.widths) == 60 - 3 * 3 - 1
+    assert abs(layout.widths[0] - layout.widths[2]) <= 14
+    assert fit(rows, 20, text=[True, False, True], optional=[]).widths == ()
+    assert fit(rows, 30, text=[True, False, True], optional=[2]).places == (0, 1)
+
+
+def test_a_table_without_rows_is_drawn(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
+    console.show(["class", "n"], [], optional=["n"])
+    assert "class" in capsys.readouterr().out

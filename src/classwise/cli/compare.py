@@ -45,6 +45,8 @@ COLUMNS = (
     "CV",
     "MCD",
 )
+OPTIONAL = ("MCD", "CV", "worst 20 %", "seeds", "n", "clean")
+"""The columns that a narrow terminal leaves out."""
 
 
 @dataclass(frozen=True)
@@ -210,7 +212,7 @@ def show_comparison(comparison: Comparison | Crossing) -> None:
     rows = [method_row(name, row) for name, row in comparison.table.iterrows()]
     level = f"{100 * (1 - comparison.alpha):g} %"
     columns = [level if head == "95 %" else head for head in COLUMNS]
-    console.show(columns, rows, f"accuracy in percent {comparison.conditions}")
+    console.show(columns, rows, f"accuracy in percent {comparison.conditions}", optional=OPTIONAL)
     console.echo(_about(comparison))
     console.echo(population(comparison.seeds))
     for note in comparison.notes:

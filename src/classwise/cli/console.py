@@ -66,21 +66,24 @@ def echo(line: str, *, err: bool = False) -> None:
     typer.echo(printable(line), err=err)
 
 
-def show(columns: Sequence[str], rows: Sequence[Sequence[object]], title: str = "") -> None:
-    """Print a table: drawn on a terminal, aligned columns elsewhere. Numbers are right-aligned."""
+def show(
+    columns: Sequence[str], rows: Sequence[Sequence[object]], title: str = "", *, optional: Sequence[str] = ()
+) -> None:
+    """Print a table: drawn on a terminal, aligned columns elsewhere. Numbers are right-aligned.
+
+    Args:
+        columns: the heads.
+        rows: the cells of each row.
+        title: a line above the table.
+        optional: heads of the columns that a terminal leaves out if the table is too wide, the first named first. If it
+            still is, each row is printed with one line per cell. No number is cut.
+    """
     columns, title = [printable(column) for column in columns], printable(title)
     cells = [[printable(str(cell)) for cell in row] for row in rows]
     right = [bool(cells) and all(_is_number(row[place]) for row in cells) for place in range(len(columns))]
     if sys.stdout.isatty():
-        from rich.console import Console
-        from rich.table import Table
-
-        table = Table(title=title or None, title_justify="left")
-        for column, to_right in zip(columns, right, strict=True):
-            table.add_column(column, justify="right" if to_right else "left")
-        for row in cells:
-            table.add_row(*row)
-        Console(markup=False).print(table)
+        droppable = [place for name in optional for place, column in enumerate(columns) if column == printable(name)]
+        _draw(columns, cells, title, right, droppable)
         return
     widths = [max(len(row[place]) for row in [list(columns), *cells]) for place in range(len(columns))]
     if title:
@@ -91,6 +94,47 @@ def show(columns: Sequence[str], rows: Sequence[Sequence[object]], title: str = 
             for cell, width, to_right in zip(row, widths, right, strict=True)
         )
         typer.echo("  ".join(aligned).rstrip())
+
+
+def _draw(
+    columns: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    title: str,
+    right: Sequence[bool],
+    droppable: Sequence[int],
+) -> None:
+    """Draw a table that fits the terminal."""
+    from rich.console import Console
+    from rich.table import Table
+
+    from classwise.cli.table_layout import fit
+
+    terminal = Console(markup=False, highlight=False)
+    text = [not all(_is_number(row[place]) or row[place][0] == "[" for row in rows) for place in range(len(columns))]
+    places, widths = fit([columns, *rows], terminal.width, text=text, optional=droppable)
+    if not widths:
+        _print_stacked(columns, rows, title)
+        return
+    table = Table(title=title or None, title_justify="left")
+    for place, width in zip(places, widths, strict=True):
+        table.add_column(columns[place], width=width, justify="right" if right[place] else "left", overflow="fold")
+    for row in rows:
+        table.add_row(*(row[place] for place in places))
+    terminal.print(table)
+    dropped = [column for place, column in enumerate(columns) if place not in places]
+    if dropped:
+        terminal.print(f"columns not shown at this width: {', '.join(dropped)}")
+
+
+def _print_stacked(columns: Sequence[str], rows: Sequence[Sequence[str]], title: str) -> None:
+    """Print a block per row: the first cell, then the others, each below it with its head."""
+    if title:
+        typer.echo(title)
+    indent = max(map(len, columns[1:]), default=0)
+    for first, *others in rows:
+        typer.echo(f"{columns[0]}: {first}")
+        for column, cell in zip(columns[1:], others, strict=True):
+            typer.echo(f"  {column.ljust(indent)}  {cell}")
 
 
 def _is_number(cell: str) -> bool:

@@ -123,7 +123,7 @@ def _write(found: CorruptionAudits, folder: Path, *, json: bool) -> None:
         first, second, *others = (console.percent(value) for value in values)
         rows.append((kind, first, second, worst, *others))
     heads = ["corruption", OVERALL, "worst", "worst class", *shown]
-    console.show(heads, rows, "accuracy in percent, mean over severities")
+    console.show(heads, rows, "accuracy in percent, mean over severities", optional=shown[::-1])
     error = console.percent(1 - table[MEAN][OVERALL])
     console.echo(f"mean corruption error (not relative to a baseline): {error} %")
     for file in files:

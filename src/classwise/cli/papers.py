@@ -151,7 +151,7 @@ def _list(papers: list[str], store: Path, json: bool) -> None:
         counts = (item.id, item.kind, _short(item.title), item.status, ", ".join(scales), deviation_counts(item.id))
         rows.append((*counts, item.command or item.missing))
     heads = ["id", "kind", "what", "status", "scales" if kept is None else "run at", "deviations"]
-    console.show([*heads, "command, or what is missing"], rows)
+    console.show([*heads, "command, or what is missing"], rows, optional=("deviations", "status", "kind"))
 
 
 def _scales(item: Item) -> list[str]:

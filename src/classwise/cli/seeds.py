@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from classwise.cli import console
-from classwise.cli.compare import COLUMNS, method_row
+from classwise.cli.compare import COLUMNS, OPTIONAL, method_row
 from classwise.cli.exit_status import ExitStatus
 from classwise.cli.tables import audit_facts
 from classwise.core.errors import ClasswiseError, IncompleteError
@@ -106,7 +106,9 @@ def _show(folder: Path, audits: Mapping[int, Audit], total: int) -> None:
         mean = Comparison({name: tuple(audits.values())}).table.iloc[0]
         rows.append(method_row(f"mean of {len(audits)} seeds", mean))
     columns = ("seed", *COLUMNS[2:])
-    console.show(columns, [(row[0], *row[2:]) for row in rows], f"{name}: accuracy in percent under all")
+    console.show(
+        columns, [(row[0], *row[2:]) for row in rows], f"{name}: accuracy in percent under all", optional=OPTIONAL
+    )
     console.echo("intervals per seed: new images, fixed model")
     if len(audits) > 1:
         console.echo(f"mean over seeds: {population({name: len(audits)})}; worst class is that of the lowest mean")

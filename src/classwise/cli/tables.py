@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from classwise.auditing.two_phase import TwoPhase
 
 SUMMARY = ("attack", "n", "overall", "{level}", "worst", "worst class", "worst 20 %", "CV", "MCD", "NRR", "HMW")
+OPTIONAL = ("HMW", "NRR", "MCD", "CV", "worst 20 %", "n")
+"""The columns of the summary that a narrow terminal leaves out."""
 
 
 def show_audit(result: Audit) -> None:
@@ -27,6 +29,7 @@ def show_audit(result: Audit) -> None:
         _show_bounds(result)
         return
     table = result.by_class
+    from classwise.auditing.outcomes import ALL, CLEAN
     from classwise.reporting.audit_summary import heading
     from classwise.reporting.audit_tables import CUMULATIVE_NOTE
 
@@ -44,10 +47,12 @@ def show_audit(result: Audit) -> None:
     ]
     threat = meta.threat
     title = f"{result.outcomes.meta.model or result.name}: accuracy in percent{f' under {threat}' if threat else ''}"
-    console.show([str(table.index.name), "n", *heads, f"all, {level}"], rows, title)
+    single = [head for head, name in zip(heads, names, strict=True) if name not in (CLEAN, ALL)]
+    optional = [*single, "n", *heads[: names.index(ALL)]] if ALL in names else ["n"]
+    console.show([str(table.index.name), "n", *heads, f"all, {level}"], rows, title, optional=optional)
     console.echo("")
     summary = [_summary_row(heading(meta, str(name)), row) for name, row in result.by_attack.iterrows()]
-    console.show([head.format(level=level) for head in SUMMARY], summary)
+    console.show([head.format(level=level) for head in SUMMARY], summary, optional=OPTIONAL)
     if meta.cascade:
         console.echo(CUMULATIVE_NOTE)
     console.echo("")

@@ -164,7 +164,7 @@ def show_worst_class(result: WorstClass) -> None:
         "unsettled",
         "may be worst",
     ]
-    console.show(columns, rows, title)
+    console.show(columns, rows, title, optional=("unsettled", "n", first, "clean"))
     verdict = result.verdict
     at = f"{console.percent(verdict.estimate)} % {console.interval(verdict.low, verdict.high)}"
     console.echo("")

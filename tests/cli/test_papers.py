@@ -89,11 +89,32 @@ def test_run_and_page(classwise: Classwise, tmp_path: Path) -> None:
     assert not lost.exists()
 
 
+def test_a_forecast_does_no_work(classwise: Classwise, tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    words = ["papers", "run", "cfa23/E1", "kdd21/T1", "cfa23/F1", "--store", store, "--estimate"]
+    said = classwise(*words, "--trainings", "2")
+    assert said.status == 0, said.err
+    assert not store.exists()
+    rows = {row.split()[0]: row.split()[1:] for row in said.out.splitlines()[2:6]}
+    assert rows["cfa23/F1"] == ["0", "0", "0", "0.00"]
+    assert rows["kdd21/T1"][:2] == ["10", "40"]
+    assert rows["cfa23/E1"][:2] == ["2", "8"]
+    assert rows["total"][:2] == ["12", "48"]
+    assert "small-cnn of width 0.1 on digits, float32, batch size 32" in said.out
+    read = json.loads(classwise(*words, "--json").out)
+    assert read["items"]["kdd21/T1"]["trainings"] == 5
+    assert read["total"]["passes"] == sum(item["passes"] for item in read["items"].values())
+
+
 @pytest.mark.parametrize(
     ("words", "line"),
     [
         (["shwo", "kdd21/T1"], "unknown action of papers 'shwo'; did you mean 'show'"),
         (["show", "kdd21/T33"], "unknown item 'kdd21/T33'; did you mean 'kdd21/T3'"),
+        (["show", "T1"], "item 'T1' has no paper; use kdd21/T1 or cfa23/T1\n"),
+        (["show", "P2.1"], "item 'P2.1' has no paper; use benz20/P2.1\n"),
+        (["show", "everything"], "unknown item 'everything'; classwise papers list shows all items\n"),
+        (["show", "kdd21/T1", "--estimate"], "papers show takes no --estimate; it takes --json"),
         (["run"], "papers run: name an item"),
         (["run", "cfa23/F1", "--scale", "smok"], "unknown scale 'smok'; did you mean 'smoke'"),
         (["show", "kdd21/T1", "--scale", "big"], "papers show takes no --scale; it takes --json"),

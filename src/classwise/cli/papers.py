@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,22 +10,18 @@ import typer
 
 from classwise.cli import console
 from classwise.cli.help import DATA, MODEL, OUTPUT, TRAINING
-from classwise.cli.options import Device, Json, check_device, new_file, new_folder, out_option
+from classwise.cli.options import Device, Estimate, Json, check_device, new_file, new_folder, out_option
+from classwise.cli.paper_results import results_facts, show_forecast, show_result, show_table, show_together
 from classwise.core.errors import ClasswiseError, unknown
 
 if TYPE_CHECKING:
     from classwise.papers.catalogue import Item
-    from classwise.papers.claims import Verdict
-    from classwise.papers.evidence import Evidence
-    from classwise.papers.measurements import Measurement
-    from classwise.papers.result import Result
     from classwise.papers.store import Store
-    from classwise.reporting.tables import Table
 
 TAKES = {
     "list": ("--store", "--json"),
     "show": ("--json",),
-    "run": ("--scale", "--store", "--device", "--trainings", "--json", "--model", "--data"),
+    "run": ("--scale", "--store", "--device", "--trainings", "--estimate", "--json", "--model", "--data"),
     "page": ("--store", "--out"),
 }
 """The options of each action."""
@@ -90,6 +85,7 @@ def papers(
             rich_help_panel=DATA,
         ),
     ] = "",
+    estimate: Estimate = False,
     json: Json = False,
 ) -> None:
     """List, show and rerun items of the four papers.
@@ -111,7 +107,7 @@ def papers(
         raise unknown("action of papers", what, TAKES)
     changed = {"--scale": scale != SCALE, "--store": store != STORE, "--out": out is not None}
     changed |= {"--device": device != "cpu", "--json": json, "--model": bool(model), "--data": bool(data)}
-    changed |= {"--trainings": trainings != 1}
+    changed |= {"--trainings": trainings != 1, "--estimate": estimate}
     for option, asked in changed.items():
         if asked and option not in TAKES[what]:
             raise ClasswiseError(f"papers {what} takes no {option}; it takes {' and '.join(TAKES[what])}")
@@ -119,6 +115,8 @@ def papers(
         _list(given, store, json)
     elif what == "show":
         _show(_named(given, what), json)
+    elif what == "run" and estimate:
+        show_forecast(_named(given, what), scale, check_device(device), trainings, json=json)
     elif what == "run":
         run_on = check_device(device)
         _run(_named(given, what), scale, store, json, device=run_on, trainings=trainings, models=model or [], data=data)
@@ -203,7 +201,7 @@ def _show(names: list[str], json: bool) -> None:
         table = printed_table(item.id)
         if table is not None:
             typer.echo("")
-            _show_table(table)
+            show_table(table)
         if item.status == "runnable":
             _show_settings(item)
         for note in item.notes:
@@ -217,7 +215,7 @@ def _show_settings(item: Item) -> None:
     typer.echo("")
     table = settings_table(item.id)
     if table is not None:
-        _show_table(table)
+        show_table(table)
     for scale, one in comparisons(item.id).items():
         if one.reason:
             typer.echo(f"settings: {one.reason}")
@@ -283,124 +281,11 @@ def _run(
             options: dict[str, Any] = {"device": device, "inputs": inputs, "trainings": trainings}
             results.append(run(name, scale, kept, progress=listener, **options))
         if not json:
-            _report(results[-1])
+            show_result(results[-1])
     if json:
-        console.show_json(_results_facts(results))
+        console.show_json(results_facts(results))
     elif len(results) > 1:
-        _report_together(results)
-
-
-def _report_together(results: list[Result]) -> None:
-    """Print the verdicts that change if all claims of this call are corrected jointly instead of per item."""
-    from classwise.papers.evidence import verdict_text
-    from classwise.papers.page import corrected
-    from classwise.papers.verdict_tables import answer_text
-
-    typer.echo("Joint Holm correction of all claims of a paper in this call:")
-    together = corrected(results)
-    triples = [
-        (single, joint, after.evidence)
-        for before, after in zip(results, together, strict=True)
-        for single, joint in zip(before.verdicts, after.verdicts, strict=True)
-    ]
-    changed = 0
-    for single, joint, evidence in triples:
-        separately = verdict_text(single, evidence, short=True)
-        if verdict_text(joint, evidence, short=True) != separately:
-            changed += 1
-            typer.echo(f"{single.claim} {answer_text(joint, evidence)} (separately: {separately}): {single.estimand}")
-    if not changed:
-        typer.echo(f"none of the {len(triples)} verdicts change")
-    for line in _claim_lines(together):
-        typer.echo(line)
-
-
-def _claim_lines(results: Sequence[Result]) -> list[str]:
-    """A line for each claim of several parts; its verdict requires that all parts were tested."""
-    from classwise.papers import catalogue
-    from classwise.papers.verdict_tables import claim_text, claim_verdict
-
-    verdicts = [(result.item, one) for result in results for one in result.verdicts]
-    evidence = {result.item: result.evidence for result in results}
-    lines = []
-    for claim in dict.fromkeys(one.claim for _, one in verdicts if one.covers):
-        text = claim_text(claim_verdict(claim, verdicts), evidence)
-        lines.append(f"{claim} as a whole: {text}: {catalogue.claim(claim)['claim']}")
-    return lines
-
-
-def _results_facts(results: Sequence[Result]) -> list[dict[str, Any]]:
-    """Results as JSON; a claim of several parts has an answer only if all parts were tested."""
-    from classwise.papers.verdict_tables import PARTLY, claim_verdict
-
-    verdicts = [(result.item, one) for result in results for one in result.verdicts]
-    found = []
-    for result in results:
-        facts = result.to_json()
-        for plain in facts["verdicts"]:
-            summary = claim_verdict(plain["claim"], verdicts)
-            plain["answer_of_part"] = plain["answer"] if plain["covers"] else None
-            plain["tested"], plain["not_tested"] = list(summary.tested), list(summary.untested)
-            if summary.partial:
-                plain["answer"] = PARTLY
-        found.append(facts)
-    return found
-
-
-def _report(result: Result) -> None:
-    from classwise.papers.catalogue import find
-
-    typer.echo(f"{result.item} at scale {result.scale}: {result.setting}")
-    for table in result.tables:
-        typer.echo("")
-        _show_table(table)
-    typer.echo("")
-    for verdict in result.verdicts:
-        for line in _verdict_lines(verdict, result.evidence):
-            typer.echo(line)
-    for measurement in result.measurements:
-        for line in _measurement_lines(measurement):
-            typer.echo(line)
-    for line in _claim_lines([result]):
-        typer.echo(line)
-    for note in find(result.item).notes:
-        typer.echo(f"note {note.id} ({note.kind}): {note.text}")
-    typer.echo("")
-
-
-def _verdict_lines(verdict: Verdict, evidence: Evidence) -> list[str]:
-    from classwise.papers.catalogue import claim
-    from classwise.papers.verdict_tables import answer_text, estimate_text
-
-    value, span = estimate_text(verdict)
-    about = "" if verdict.covers else f": {claim(verdict.claim)['claim']}"
-    lines = [f"{verdict.claim}{',' if verdict.covers else ''} {answer_text(verdict, evidence)}{about}"]
-    if verdict.estimand:
-        lines.append(f"  {verdict.estimand}: {value} {span}".rstrip())
-    return [*lines, *([f"  {verdict.note}"] if verdict.note else [])]
-
-
-def _measurement_lines(measurement: Measurement) -> list[str]:
-    from classwise.papers.catalogue import claim, is_question
-    from classwise.papers.verdict_tables import OPEN, measurement_text
-
-    kind = OPEN if is_question(measurement.question) else "measurement"
-    value, span = measurement_text(measurement)
-    interval = f" ({span}; 95 % interval for {measurement.population})" if span else ""
-    return [
-        f"{measurement.question} {kind}: {claim(measurement.question)['claim']}",
-        f"  {measurement.quantity}: {value}{interval}",
-    ]
-
-
-def _show_table(table: Table) -> None:
-    rows = [
-        (row.name, *(f"{cell.text} [{cell.span}]" if cell.span else cell.text for cell in row.cells))
-        for row in table.rows
-    ]
-    console.show(table.heads, rows, table.caption)
-    if table.note:
-        typer.echo(table.note)
+        show_together(results)
 
 
 def _page(papers: list[str], store: Path, out: Path | None) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import importlib
 import importlib.util
 from collections.abc import Mapping, Sequence
@@ -245,9 +246,14 @@ def find(name: str) -> Item:
     """Look up an item by its id.
 
     Raises:
-        ClasswiseError: if the id is unknown; the message names the nearest one.
+        ClasswiseError: if the id is unknown; the message names the nearest one, or those of an id without its paper.
     """
     if name not in items():
+        same = [known for known in items() if known.partition("/")[2] == name]
+        if same:
+            raise ClasswiseError(f"item {name!r} has no paper; use {' or '.join(same)}")
+        if not difflib.get_close_matches(name, items(), n=1, cutoff=0.5):
+            raise ClasswiseError(f"unknown item {name!r}; classwise papers list shows all items")
         raise unknown("item", name, items())
     return items()[name]
 

@@ -1,0 +1,158 @@
+"""Results and forecasts of the papers' items on a terminal."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from classwise.cli import console
+
+if TYPE_CHECKING:
+    from classwise.papers.claims import Verdict
+    from classwise.papers.evidence import Evidence
+    from classwise.papers.measurements import Measurement
+    from classwise.papers.result import Result
+    from classwise.reporting.tables import Table
+
+NOT_INCLUDED = "validation and audits come on top; trainings that the store already has are not subtracted"
+
+
+def show_forecast(names: Sequence[str], scale: str, device: str, trainings: int, *, json: bool) -> None:
+    """Print the forecast of some items and their total; shared trainings count once in the total."""
+    from classwise.papers.forecast import Forecaster
+
+    forecaster = Forecaster(scale, trainings, device=device)
+    forecasts = {name: forecaster.item(name) for name in names}
+    total = forecaster.together(names)
+    if json:
+        items = {name: dataclasses.asdict(one) for name, one in forecasts.items()}
+        facts = {"scale": scale, "device": device, "items": items, "total": dataclasses.asdict(total)}
+        console.show_json(facts | {"passes_per_second": forecaster.rates, "not_included": NOT_INCLUDED})
+        return
+    rows = [
+        (name, one.trainings, f"{one.epochs:,}", f"{one.passes:,}", f"{one.hours:,.2f}")
+        for name, one in [*forecasts.items(), *([("total", total)] if len(names) > 1 else [])]
+    ]
+    heads = ["item", "trainings", "epochs", "forward passes of one image", "hours"]
+    console.show(heads, rows, f"forecast at scale {scale} on {device}")
+    for network, rate in forecaster.rates.items():
+        console.echo(f"measured: {rate:,.0f} forward passes of one image per second, {network}")
+    console.echo(NOT_INCLUDED)
+
+
+def show_together(results: list[Result]) -> None:
+    """Print the verdicts that change if all claims of this call are corrected jointly instead of per item."""
+    from classwise.papers.evidence import verdict_text
+    from classwise.papers.page import corrected
+    from classwise.papers.verdict_tables import answer_text
+
+    typer.echo("Joint Holm correction of all claims of a paper in this call:")
+    together = corrected(results)
+    triples = [
+        (single, joint, after.evidence)
+        for before, after in zip(results, together, strict=True)
+        for single, joint in zip(before.verdicts, after.verdicts, strict=True)
+    ]
+    changed = 0
+    for single, joint, evidence in triples:
+        separately = verdict_text(single, evidence, short=True)
+        if verdict_text(joint, evidence, short=True) != separately:
+            changed += 1
+            typer.echo(f"{single.claim} {answer_text(joint, evidence)} (separately: {separately}): {single.estimand}")
+    if not changed:
+        typer.echo(f"none of the {len(triples)} verdicts change")
+    for line in _claim_lines(together):
+        typer.echo(line)
+
+
+def _claim_lines(results: Sequence[Result]) -> list[str]:
+    """A line for each claim of several parts; its verdict requires that all parts were tested."""
+    from classwise.papers import catalogue
+    from classwise.papers.verdict_tables import claim_text, claim_verdict
+
+    verdicts = [(result.item, one) for result in results for one in result.verdicts]
+    evidence = {result.item: result.evidence for result in results}
+    lines = []
+    for claim in dict.fromkeys(one.claim for _, one in verdicts if one.covers):
+        text = claim_text(claim_verdict(claim, verdicts), evidence)
+        lines.append(f"{claim} as a whole: {text}: {catalogue.claim(claim)['claim']}")
+    return lines
+
+
+def results_facts(results: Sequence[Result]) -> list[dict[str, Any]]:
+    """Results as JSON; a claim of several parts has an answer only if all parts were tested."""
+    from classwise.papers.verdict_tables import PARTLY, claim_verdict
+
+    verdicts = [(result.item, one) for result in results for one in result.verdicts]
+    found = []
+    for result in results:
+        facts = result.to_json()
+        for plain in facts["verdicts"]:
+            summary = claim_verdict(plain["claim"], verdicts)
+            plain["answer_of_part"] = plain["answer"] if plain["covers"] else None
+            plain["tested"], plain["not_tested"] = list(summary.tested), list(summary.untested)
+            if summary.partial:
+                plain["answer"] = PARTLY
+        found.append(facts)
+    return found
+
+
+def show_result(result: Result) -> None:
+    """Print the tables, verdicts and measurements of a result."""
+    from classwise.papers.catalogue import find
+
+    typer.echo(f"{result.item} at scale {result.scale}: {result.setting}")
+    for table in result.tables:
+        typer.echo("")
+        show_table(table)
+    typer.echo("")
+    for verdict in result.verdicts:
+        for line in _verdict_lines(verdict, result.evidence):
+            typer.echo(line)
+    for measurement in result.measurements:
+        for line in _measurement_lines(measurement):
+            typer.echo(line)
+    for line in _claim_lines([result]):
+        typer.echo(line)
+    for note in find(result.item).notes:
+        typer.echo(f"note {note.id} ({note.kind}): {note.text}")
+    typer.echo("")
+
+
+def _verdict_lines(verdict: Verdict, evidence: Evidence) -> list[str]:
+    from classwise.papers.catalogue import claim
+    from classwise.papers.verdict_tables import answer_text, estimate_text
+
+    value, span = estimate_text(verdict)
+    about = "" if verdict.covers else f": {claim(verdict.claim)['claim']}"
+    lines = [f"{verdict.claim}{',' if verdict.covers else ''} {answer_text(verdict, evidence)}{about}"]
+    if verdict.estimand:
+        lines.append(f"  {verdict.estimand}: {value} {span}".rstrip())
+    return [*lines, *([f"  {verdict.note}"] if verdict.note else [])]
+
+
+def _measurement_lines(measurement: Measurement) -> list[str]:
+    from classwise.papers.catalogue import claim, is_question
+    from classwise.papers.verdict_tables import OPEN, measurement_text
+
+    kind = OPEN if is_question(measurement.question) else "measurement"
+    value, span = measurement_text(measurement)
+    interval = f" ({span}; 95 % interval for {measurement.population})" if span else ""
+    return [
+        f"{measurement.question} {kind}: {claim(measurement.question)['claim']}",
+        f"  {measurement.quantity}: {value}{interval}",
+    ]
+
+
+def show_table(table: Table) -> None:
+    """Print a table with its note."""
+    rows = [
+        (row.name, *(f"{cell.text} [{cell.span}]" if cell.span else cell.text for cell in row.cells))
+        for row in table.rows
+    ]
+    console.show(table.heads, rows, table.caption)
+    if table.note:
+        typer.echo(table.note)

@@ -1,0 +1,69 @@
+"""Forecasts: declared trainings, passes from the recipes, hours from the rate."""
+
+from __future__ import annotations
+
+import pytest
+
+from classwise.core.errors import ClasswiseError
+from classwise.data import DATA
+from classwise.papers.context import Training, recipe_at
+from classwise.papers.forecast import TRAIN_IMAGES, Forecaster, passes_per_second
+from classwise.papers.runner import experiment, scale_of
+from classwise.papers.scales import SMOKE
+from classwise.training.recipe import Recipe
+
+
+def constant(recipe: Recipe, data: str) -> float:
+    """1,000 passes per second on any network."""
+    del recipe, data
+    return 1000.0
+
+
+def test_passes_are_those_of_the_recipes() -> None:
+    name = "cfa23/E1"
+    forecast = Forecaster("smoke", rate=constant).item(name)
+    (training,) = experiment(name).trainings(scale_of(name, "smoke")).values()
+    recipe = recipe_at(SMOKE, training)
+    assert (forecast.trainings, forecast.epochs) == (1, 4)
+    assert recipe.parts.passes.equivalents == 2 * 2 + 3  # two steps of PGD, then a step of the weights
+    assert forecast.passes == 240 * 4 * 7
+    assert forecast.hours == pytest.approx(forecast.passes / 1000 / 3600)
+
+
+def test_repetitions_have_their_own_trainings_and_items_share_theirs() -> None:
+    once, thrice = (Forecaster("smoke", trainings, rate=constant).item("kdd21/T1") for trainings in (1, 3))
+    assert (thrice.trainings, thrice.passes) == (3 * once.trainings, 3 * once.passes)
+    forecaster = Forecaster("reduced", rate=constant)
+    single = [forecaster.item(name).trainings for name in ("kdd21/T1", "kdd21/E4", "cfa23/E1")]
+    assert single == [5, 5, 1]
+    assert forecaster.together(["kdd21/T1", "kdd21/E4", "cfa23/E1"]).trainings == 6
+
+
+def test_full_scale_uses_all_images_of_each_data_set() -> None:
+    names = list(experiment("benz20/P1.1").trainings(scale_of("benz20/P1.1", "full")).values())
+    assert {one.data for one in names} <= {*TRAIN_IMAGES, ""}
+    full = Forecaster("full", rate=constant).item("cfa23/F4")
+    assert full.passes == 49_000 * 200 * Recipe.read("cfa-at", {"schedules": []}).parts.passes.equivalents
+    assert set(TRAIN_IMAGES) <= set(DATA)
+
+
+def test_an_item_without_the_scale_is_refused() -> None:
+    with pytest.raises(ClasswiseError, match="has no scale 'reduced'"):
+        Forecaster("reduced", rate=constant).item("cfa23/T4")
+
+
+def test_the_rate_is_measured_once_per_network() -> None:
+    calls = []
+
+    def count(recipe: Recipe, data: str) -> float:
+        calls.append((recipe.model.name, data))
+        return 1.0
+
+    forecaster = Forecaster("smoke", rate=count)
+    forecaster.together(["kdd21/T1", "cfa23/E1"])
+    assert calls == [("small-cnn", "digits")] * 2  # six trainings; the network of HE has another head
+    assert list(forecaster.rates) == [
+        "small-cnn of width 0.1 on digits, float32, batch size 32",
+        "small-cnn of width 0.1 (head=cosine) on digits, float32, batch size 32",
+    ]
+    assert passes_per_second(recipe_at(SMOKE, Training(recipe="at")), "digits") > 0

@@ -311,6 +311,10 @@ def test_the_commands_of_docs_run(document: Path, classwise: Classwise, workplac
 
 
 SMALLER_PYTHON = {
+    'load_data("fashion-mnist", split="test", subset=1000)': 'load_data("digits", split="test", subset=20)',
+    'cw.audit("checkpoints/fashion-mnist-at.safetensors", data, attacks=["pgd"])': (
+        'cw.audit("runs/at", data, "Linf:0.1", ["pgd:steps=1"])'
+    ),
     'cw.audit("timm:resnet18.a1_in1k", data, "Linf:4/255")\n': "",
     'load_data("cifar10", split="test")': 'load_data("digits", split="test", subset=20)',
     'load_data("cifar10")': 'load_data("digits", subset=20)',
@@ -352,7 +356,7 @@ def test_the_python_of_the_documents_runs(
         for text, other in SMALLER_PYTHON.items():
             block = block.replace(text, other)
     labels, predictions = [0, 0, 1, 1], [0, 1, 1, 1]
-    names: dict[str, Any] = {"tiny": TINY, "labels": labels, "p0": labels, "p1": predictions, "names": ["cat", "dog"]}
+    names: dict[str, Any] = {"cw": cw, "tiny": TINY, "labels": labels, "p0": labels, "p1": predictions, "names": ["cat", "dog"]}
     names["data"] = cw.load_data("digits", subset=20)
     names["module"] = cw.load_model("small-cnn", data=names["data"], width=0.1)
     names["image"] = Image.new("RGB", (20, 16))

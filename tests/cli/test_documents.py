@@ -356,7 +356,14 @@ def test_the_python_of_the_documents_runs(
         for text, other in SMALLER_PYTHON.items():
             block = block.replace(text, other)
     labels, predictions = [0, 0, 1, 1], [0, 1, 1, 1]
-    names: dict[str, Any] = {"cw": cw, "tiny": TINY, "labels": labels, "p0": labels, "p1": predictions, "names": ["cat", "dog"]}
+    names: dict[str, Any] = {
+        "cw": cw,
+        "tiny": TINY,
+        "labels": labels,
+        "p0": labels,
+        "p1": predictions,
+        "names": ["cat", "dog"],
+    }
     names["data"] = cw.load_data("digits", subset=20)
     names["module"] = cw.load_model("small-cnn", data=names["data"], width=0.1)
     names["image"] = Image.new("RGB", (20, 16))

@@ -238,9 +238,9 @@ def test_rows_are_taken_by_number() -> None:
     ("path", "message"),
     [
         (r"C:\data\photos", r"there is no file or folder C:\\data\\photos; .* separated by /"),
-        ("C:/data/photos", "there is no file or folder C:/data/photos$"),
+        ("C:/data/photos", "there is no file or folder C:/data/photos; classwise data lists the named data sets$"),
         ("{here}/photo", "there is no file or folder .*/photo; did you mean .*/photos?"),
-        ("{here}/other/photos", "there is no file or folder .*/other/photos$"),
+        ("{here}/other/photos", "there is no file or folder .*/other/photos; classwise data lists"),
         (r"data\photos", "there is no file or folder .* separated by /"),
         ("no_module:Photos", "data set 'no_module:Photos': there is no module 'no_module'"),
     ],

@@ -109,7 +109,8 @@ def extremes(outcomes: Outcomes, attack: str, label: int, *, count: int = 10, by
     """
     if not 0 <= label < outcomes.num_classes:
         raise ClasswiseError(
-            f"class {label} is not one of the {outcomes.num_classes} classes 0 .. {outcomes.num_classes - 1}"
+            f"class {label} is not one of the {outcomes.num_classes} classes 0 .. {outcomes.num_classes - 1}; "
+            "use one of them"
         )
     if count < 1:
         raise ClasswiseError(f"count = {count}: must be at least 1")

@@ -122,7 +122,7 @@ def read_table(path: Path) -> tuple[pa.Table, Meta]:
         with path.open("rb") as file:
             table = pq.read_table(file, page_checksum_verification=True)
     except FileNotFoundError as error:
-        raise ClasswiseError(f"there is no file or folder {path}") from error
+        raise ClasswiseError(f"there is no file or folder {path}; give an audit, or a table of outcomes") from error
     except (pa.ArrowException, OSError) as error:
         advice = advice or "give the folder of an audit, a run with one audit, or a file of outcomes"
         raise ClasswiseError(f"{path} is not a valid Parquet file; {advice}") from error

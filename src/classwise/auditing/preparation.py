@@ -198,7 +198,8 @@ def _try_model(
         fit = fitting_batch(model, one.x.to(small.device), batch_size, images=images)
     except torch.OutOfMemoryError as error:
         raise ClasswiseError(
-            f"the device has not enough memory for {few} images of shape {tuple(one.x.shape[1:])}"
+            f"the device has not enough memory for {few} images of shape {tuple(one.x.shape[1:])}; "
+            "use smaller images, or another device"
         ) from error
     return _Trial(model, names, applicable, no_gradient, fit, "; ".join(filter(None, (note, fit.note))))
 

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import typer
 
 from classwise.cli import console
 from classwise.cli.help import DATA, MODEL, OUTPUT, TRAINING
-from classwise.cli.options import Device, Estimate, Json, check_device, new_file, new_folder, out_option
+from classwise.cli.options import Device, Estimate, Json, check_device, grouped, new_file, new_folder, out_option
 from classwise.cli.paper_results import results_facts, show_forecast, show_result, show_table, show_together
 from classwise.core.errors import ClasswiseError, unknown
 
@@ -29,7 +30,35 @@ SCALE = "smoke"
 STORE = Path("runs/papers")
 
 
+@dataclass(frozen=True)
+class InputOptions:
+    """Models and images of the user."""
+
+    panel: ClassVar[str] = MODEL
+    model: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--model",
+            metavar="MODEL",
+            rich_help_panel=MODEL,
+            help="For benz20/P1.2: a run folder, a weights file that names its model, NAME=WEIGHTS such as "
+            "resnet50=weights.pth, or package.module:callable. Repeat it for a second, adversarially trained model.",
+        ),
+    ] = None
+    data: Annotated[
+        str,
+        typer.Option(
+            "--data",
+            metavar="DIR",
+            help="For benz20/P1.2: a folder with a subfolder of images per class.",
+            rich_help_panel=DATA,
+        ),
+    ] = ""
+
+
+@grouped
 def papers(
+    inputs: InputOptions,
     what: Annotated[str, typer.Argument(metavar="list|show|run|page", help="The action.")],
     names: Annotated[
         list[str] | None,
@@ -66,25 +95,6 @@ def papers(
             rich_help_panel=TRAINING,
         ),
     ] = 1,
-    model: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--model",
-            metavar="MODEL",
-            rich_help_panel=MODEL,
-            help="For benz20/P1.2: a run folder, a weights file that names its model, NAME=WEIGHTS such as "
-            "resnet50=weights.pth, or package.module:callable. Repeat it for a second, adversarially trained model.",
-        ),
-    ] = None,
-    data: Annotated[
-        str,
-        typer.Option(
-            "--data",
-            metavar="DIR",
-            help="For benz20/P1.2: a folder with a subfolder of images per class.",
-            rich_help_panel=DATA,
-        ),
-    ] = "",
     estimate: Estimate = False,
     json: Json = False,
 ) -> None:
@@ -106,11 +116,9 @@ def papers(
     if what not in TAKES:
         raise unknown("action of papers", what, TAKES)
     changed = {"--scale": scale != SCALE, "--store": store != STORE, "--out": out is not None}
-    changed |= {"--device": device != "cpu", "--json": json, "--model": bool(model), "--data": bool(data)}
+    changed |= {"--device": device != "cpu", "--json": json, "--model": bool(inputs.model), "--data": bool(inputs.data)}
     changed |= {"--trainings": trainings != 1, "--estimate": estimate}
-    for option, asked in changed.items():
-        if asked and option not in TAKES[what]:
-            raise ClasswiseError(f"papers {what} takes no {option}; it takes {' and '.join(TAKES[what])}")
+    _check_options(what, changed)
     if what == "list":
         _list(given, store, json)
     elif what == "show":
@@ -119,9 +127,29 @@ def papers(
         show_forecast(_named(given, what), scale, check_device(device), trainings, json=json)
     elif what == "run":
         run_on = check_device(device)
-        _run(_named(given, what), scale, store, json, device=run_on, trainings=trainings, models=model or [], data=data)
+        _run(
+            _named(given, what),
+            scale,
+            store,
+            json,
+            device=run_on,
+            trainings=trainings,
+            models=inputs.model or [],
+            data=inputs.data,
+        )
     else:
         _page(given, store, out)
+
+
+def _check_options(what: str, changed: dict[str, bool]) -> None:
+    """Refuse options that an action does not take.
+
+    Raises:
+        ClasswiseError: naming the first such option, and those that the action takes.
+    """
+    for option, asked in changed.items():
+        if asked and option not in TAKES[what]:
+            raise ClasswiseError(f"papers {what} takes no {option}; it takes {' and '.join(TAKES[what])}")
 
 
 def _named(names: list[str], what: str) -> list[str]:
@@ -261,14 +289,13 @@ def _run(
     *,
     device: str,
     trainings: int,
-    models: list[str],
-    data: str,
+    chosen: InputOptions,
 ) -> None:
     from classwise.papers.runner import check_inputs, run, scale_of
     from classwise.papers.store import Store
     from classwise.papers.user_inputs import UserInputs
 
-    inputs = UserInputs(models=models, data=data)
+    inputs = UserInputs(models=chosen.model or [], data=chosen.data)
     for name in names:  # all of them before any work
         scale_of(name, scale)
         check_inputs(name, scale, inputs)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import typer
 
@@ -33,16 +34,11 @@ if TYPE_CHECKING:
     from classwise.training.recipe import Recipe
 
 
-@grouped
-def train(
-    recipe: Annotated[
-        str, typer.Argument(metavar="RECIPE", help="A recipe's name (see classwise recipes) or a YAML file.")
-    ],
-    trackers: TrackerOptions,
-    out: Annotated[
-        Path | None,
-        out_option("The run folder, with --seeds the parent folder.", "runs/RECIPE"),
-    ] = None,
+@dataclass(frozen=True)
+class RecipeOptions:
+    """Changes of the recipe, and the seeds to train it with."""
+
+    panel: ClassVar[str] = TRAINING
     data: Annotated[
         str | None,
         typer.Option(
@@ -52,32 +48,40 @@ def train(
             show_default="that of the recipe",
             rich_help_panel=DATA,
         ),
-    ] = None,
-    root: Root = None,
-    options: DataOptions = None,
-    budget: Budget = None,
-    overrides: Overrides = None,
-    epochs: Annotated[
-        int | None, typer.Option("--epochs", metavar="N", help="Same as --set epochs=N.", rich_help_panel=TRAINING)
-    ] = None,
-    seed: Annotated[
-        int | None, typer.Option("--seed", metavar="N", help="Same as --set seed=N.", rich_help_panel=TRAINING)
-    ] = None,
+    ] = None
+    budget: Budget = None
+    overrides: Overrides = None
+    epochs: Annotated[int | None, typer.Option("--epochs", metavar="N", help="Same as --set epochs=N.")] = None
+    seed: Annotated[int | None, typer.Option("--seed", metavar="N", help="Same as --set seed=N.")] = None
     seeds: Annotated[
         str | None,
-        typer.Option("--seeds", metavar="0,1,2", help="Train one run per seed.", rich_help_panel=TRAINING),
-    ] = None,
-    resume: Resume = False,
-    estimate: Estimate = False,
+        typer.Option("--seeds", metavar="0,1,2", help="Train one run per seed."),
+    ] = None
     on_nan: Annotated[
         str,
         typer.Option(
             "--on-nan",
             metavar="stop|continue",
             help="Action if the loss or the weights are not finite.",
-            rich_help_panel=TRAINING,
         ),
-    ] = "stop",
+    ] = "stop"
+
+
+@grouped
+def train(
+    recipe: Annotated[
+        str, typer.Argument(metavar="RECIPE", help="A recipe's name (see classwise recipes) or a YAML file.")
+    ],
+    changes: RecipeOptions,
+    trackers: TrackerOptions,
+    out: Annotated[
+        Path | None,
+        out_option("The run folder, with --seeds the parent folder.", "runs/RECIPE"),
+    ] = None,
+    root: Root = None,
+    options: DataOptions = None,
+    resume: Resume = False,
+    estimate: Estimate = False,
     device: Device = "cpu",
     json: Json = False,
 ) -> None:
@@ -102,20 +106,20 @@ def train(
     from classwise.training.finite_checks import parse_on_nan
     from classwise.training.recipe import Recipe
 
-    wanted: dict[str, Any] = {**pairs(overrides)}
-    _change(wanted, "--data", "data.name", data)
+    wanted: dict[str, Any] = {**pairs(changes.overrides)}
+    _change(wanted, "--data", "data.name", changes.data)
     _change(wanted, "--root", "data.root", root)
-    _change(wanted, "--epochs", "epochs", epochs)
-    _change(wanted, "--seed", "seed", seed)
+    _change(wanted, "--epochs", "epochs", changes.epochs)
+    _change(wanted, "--seed", "seed", changes.seed)
     for key, value in pairs(options, "--data-set").items():
         _change(wanted, f"--data-set {key}=", f"data.options.{key}", value)
-    if seeds is not None and "seed" in wanted:
-        raise ClasswiseError("--seed and --seeds are mutually exclusive")
-    plan, policy = Recipe.read(recipe, wanted, budget=budget), parse_on_nan(on_nan)
+    if changes.seeds is not None and "seed" in wanted:
+        raise ClasswiseError("--seed and --seeds are mutually exclusive; give one of them")
+    plan, policy = Recipe.read(recipe, wanted, budget=changes.budget), parse_on_nan(changes.on_nan)
     folder = out or Path("runs") / plan.name
     folders = {plan.seed: folder}
-    if seeds is not None:
-        folders = {number: folder / f"seed-{number}" for number in integers(seeds, "--seeds")}
+    if changes.seeds is not None:
+        folders = {number: folder / f"seed-{number}" for number in integers(changes.seeds, "--seeds")}
     with launched() as processes:
         device = check_device(local_device(device))
         if estimate:

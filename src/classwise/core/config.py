@@ -192,13 +192,15 @@ def _check_expansion(text: str, where: str) -> None:
             open_.append((event.anchor, total))
             total += 1
             if len(open_) > limits.YAML_DEPTH:
-                raise ClasswiseError(f"{where} has more than {limits.YAML_DEPTH} nested collections")
+                raise ClasswiseError(f"{where} has more than {limits.YAML_DEPTH} nested collections; use fewer")
         elif isinstance(event, yaml.CollectionEndEvent):
             anchor, before = open_.pop()
             if anchor is not None:
                 sizes[anchor] = total - before
         if total > limits.YAML_VALUES:
-            raise ClasswiseError(f"{where} has more than {limits.YAML_VALUES} values with its aliases expanded")
+            raise ClasswiseError(
+                f"{where} has more than {limits.YAML_VALUES} values with its aliases expanded; use fewer"
+            )
 
 
 def _check_plain(value: Any, where: str) -> None:

@@ -115,7 +115,10 @@ class Registry(Mapping[str, str], Generic[T]):
             package = entry.dist.name if entry.dist is not None else "?"
             other = "classwise" if entry.name in self._own else paths.get(entry.name, "").partition(":")[0]
             if other:
-                raise ClasswiseError(f"{self.kind} {entry.name!r} of the package {package!r} is also one of {other!r}")
+                raise ClasswiseError(
+                    f"{self.kind} {entry.name!r} of the package {package!r} is also one of {other!r}; "
+                    "uninstall one of the packages"
+                )
             if ":" not in entry.value:
                 raise ClasswiseError(
                     f"{self.kind} {entry.name!r} of the package {package!r}: {entry.value!r} is not of the form "

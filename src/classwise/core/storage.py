@@ -292,7 +292,7 @@ def check_files(folder: Path) -> tuple[list[Path], list[Path], list[Path]]:
         ClasswiseError: if the folder does not exist, or a file cannot be read.
     """
     if not folder.is_dir():
-        raise ClasswiseError(f"there is no folder {folder}")
+        raise ClasswiseError(f"there is no folder {folder}; give the folder of a run or an audit")
     files: dict[bool | None, list[Path]] = {True: [], False: [], None: []}
     try:
         for path in sorted(folder.rglob("*")):

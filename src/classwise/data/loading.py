@@ -271,7 +271,7 @@ def _missing(text: str, path: Path) -> ClasswiseError:
     near: list[str] = []
     if path.parent.is_dir():
         near = difflib.get_close_matches(path.name, [each.name for each in path.parent.iterdir()], n=1)
-    hint = f"; did you mean {path.parent / near[0]}?" if near else ""
+    hint = f"; did you mean {path.parent / near[0]}?" if near else "; classwise data lists the named data sets"
     if "\\" in text and os.sep == "/":
         hint = "; on this system the folders of a path are separated by /"
     return ClasswiseError(f"there is no file or folder {text}{hint}")

@@ -122,7 +122,7 @@ def load_split(path: str | os.PathLike[str], *, fingerprint: str = "") -> dict[s
     except OSError as error:
         raise ClasswiseError(f"cannot read the split {path}: {error.strerror}") from error
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ClasswiseError(f"{path} is not a split written by classwise") from error
+        raise ClasswiseError(f"{path} is not a split written by classwise; restore it from a copy") from error
     check_schema_version(version, SCHEMA_VERSION, str(path))
     if fingerprint and stored and fingerprint != stored:
         raise ClasswiseError(

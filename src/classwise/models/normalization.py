@@ -62,7 +62,9 @@ class Normalized(Wrapper):
         """
         channels = self.mean.shape[1]
         if channels not in (1, x.shape[1]):  # broadcasting would change the number of channels
-            raise ClasswiseError(f"the normalisation has {channels} channels and the images have {x.shape[1]}")
+            raise ClasswiseError(
+                f"the normalisation has {channels} channels and the images have {x.shape[1]}; they must be equal"
+            )
         return (x - self.mean) / self.std
 
     def forward(self, x: Tensor) -> Tensor:

@@ -26,7 +26,6 @@ Kind = Literal[
     "data set", "network", "method", "attack", "quantity", "table", "figure", "experiment", "theorem", "plan"
 ]
 
-
 EXPERIMENTS: Registry[Experiment] = Registry(
     "experiment",
     {

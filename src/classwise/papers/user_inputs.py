@@ -68,7 +68,7 @@ class UserInputs:
         loaded = dict[str, nn.Module]()
         for text in self.models:
             if text in loaded:
-                raise ClasswiseError(f"--model {text} is given twice")
+                raise ClasswiseError(f"--model {text} is given twice; name each model once")
             name, _, weights = text.partition("=")
             if not weights or Path(text).exists():
                 loaded[text] = load_model(text, data=images, device=device)

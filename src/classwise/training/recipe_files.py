@@ -244,8 +244,10 @@ def _read_file(path: Path) -> str:
     if not exists:
         raise ClasswiseError(f"recipe file {str(path)!r} does not exist")
     if len(content) > limits.RECIPE_BYTES:
-        raise ClasswiseError(f"recipe {str(path)!r} is larger than {limits.RECIPE_BYTES >> 10} KiB")
+        raise ClasswiseError(f"recipe {str(path)!r} is larger than {limits.RECIPE_BYTES >> 10} KiB; use a smaller file")
     try:
         return content.decode("utf-8")
     except UnicodeDecodeError as error:
-        raise ClasswiseError(f"recipe {str(path)!r} is not UTF-8 text (byte {error.start})") from error
+        raise ClasswiseError(
+            f"recipe {str(path)!r} is not UTF-8 text (byte {error.start}); convert it to UTF-8"
+        ) from error

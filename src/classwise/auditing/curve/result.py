@@ -239,7 +239,9 @@ class Curve(RichDisplay):
                 f"{path} contains no curve; create one with: classwise curve MODEL --out {path}"
             ) from error
         except (pa.ArrowException, OSError, KeyError, ValueError) as error:
-            raise ClasswiseError(f"{file} is not a curve saved by classwise") from error
+            raise ClasswiseError(
+                f"{file} is not a curve saved by classwise; give a folder written by classwise curve"
+            ) from error
         check_schema_version(version, SCHEMA_VERSION, str(file))
         return Curve(table.to_pandas(), **about | {"meta": Meta.from_json(about["meta"], str(file))})
 

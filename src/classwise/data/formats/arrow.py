@@ -66,7 +66,7 @@ class ArrowTable(TableFile):
         """The schema, after a check that the file has rows."""
         with self._opened() as batches:
             if len(set(batches.schema.names)) < len(batches.schema.names):
-                raise ClasswiseError(f"{self.path} has two columns of the same name")
+                raise ClasswiseError(f"{self.path} has two columns of the same name; rename one of them")
             if not any(batch.num_rows for batch in batches):
                 raise ClasswiseError(f"{self.path} has no rows")
             return batches.schema
@@ -96,7 +96,7 @@ class ArrowTable(TableFile):
             with self.path.open("rb") as file:
                 file.seek(-min(len(_END), self.path.stat().st_size), os.SEEK_END)
                 if file.read() != _END:
-                    raise ClasswiseError(f"{self.path} is truncated or not an Arrow stream")
+                    raise ClasswiseError(f"{self.path} is truncated or not an Arrow stream; save the data set again")
             with pa.memory_map(str(self.path)) as source, pa.ipc.open_stream(source) as opened:
                 yield opened
         except (OSError, pa.ArrowException, MemoryError, UnicodeDecodeError) as error:
@@ -107,7 +107,7 @@ def _json(file: Path) -> dict[str, Any]:
     try:
         values = json.loads(read_text(file))
     except (ValueError, RecursionError) as error:
-        raise ClasswiseError(f"{file} is not JSON") from error
+        raise ClasswiseError(f"{file} is not JSON; save the data set again") from error
     if not isinstance(values, dict):
-        raise ClasswiseError(f"{file} is not a JSON object")
+        raise ClasswiseError(f"{file} is not a JSON object; save the data set again")
     return values

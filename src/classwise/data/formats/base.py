@@ -85,7 +85,7 @@ def read_text(path: Path) -> str:
     try:
         return content.decode("utf-8")
     except UnicodeDecodeError as error:
-        raise ClasswiseError(f"{path} is not UTF-8 text (byte {error.start})") from error
+        raise ClasswiseError(f"{path} is not UTF-8 text (byte {error.start}); convert it to UTF-8") from error
 
 
 def read_bytes(path: Path) -> np.ndarray[tuple[int], np.dtype[np.uint8]]:
@@ -109,4 +109,4 @@ def check_regular(path: Path) -> None:
         ClasswiseError: if the path exists and is not a regular file.
     """
     if path.exists() and not path.is_file():
-        raise ClasswiseError(f"{path} is not a regular file")
+        raise ClasswiseError(f"{path} is not a regular file; give a file")

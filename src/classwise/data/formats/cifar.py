@@ -173,7 +173,7 @@ def _read_batch(path: Path) -> dict[str, np.ndarray[Any, Any]]:
             if batch[key].shape != (len(data),):
                 raise ClasswiseError(f"{path}: {batch[key].size} values in {key!r} for {len(data)} images")
     if "labels" not in batch and "fine_labels" not in batch:
-        raise ClasswiseError(f"{path} has neither 'labels' nor 'fine_labels'")
+        raise ClasswiseError(f"{path} has neither 'labels' nor 'fine_labels'; one of them is required")
     return batch
 
 

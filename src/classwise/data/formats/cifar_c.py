@@ -65,7 +65,10 @@ class CifarC(Format):
             raise ClasswiseError(f"{file}: array of {x.dtype} {x.shape}, expected uint8 (5 N, H, W, channels)")
         count = len(x) // SEVERITIES
         if y.ndim == 0 or len(y) not in (count, len(x)):
-            raise ClasswiseError(f"{file.parent / _LABELS} has {y.size} labels for {len(x)} images of {file.name}")
+            raise ClasswiseError(
+                f"{file.parent / _LABELS} has {y.size} labels for {len(x)} images of {file.name}; "
+                "the numbers must be equal"
+            )
         if y.ndim != 1 or y.dtype.kind not in "iu":
             raise ClasswiseError(f"{file.parent / _LABELS}: array of {y.dtype} {y.shape}, expected integers (N,)")
         limits.check_classes(int(y.max(initial=0)) + 1, len(x), str(file.parent / _LABELS))

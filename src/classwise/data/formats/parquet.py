@@ -50,7 +50,7 @@ class ParquetTable(TableFile):
                 raise ClasswiseError(f"{self.path} has no rows")
             schema = opened.schema_arrow
             if len(set(schema.names)) < len(schema.names):
-                raise ClasswiseError(f"{self.path} has two columns of the same name")
+                raise ClasswiseError(f"{self.path} has two columns of the same name; rename one of them")
             for group in range(metadata.num_row_groups):
                 for number in range(metadata.num_columns):
                     chunk = metadata.row_group(group).column(number)

@@ -149,7 +149,7 @@ def _label(archive: tarfile.TarFile, members: dict[str, tarfile.TarInfo], keys: 
         try:
             values = json.loads(_text(archive, members["json"], where))
         except (ValueError, RecursionError) as error:
-            raise ClasswiseError(f"{where}.json is not JSON") from error
+            raise ClasswiseError(f"{where}.json is not JSON; write the shard again") from error
         for key in keys:
             if isinstance(values, dict) and key in values:
                 return values[key]

@@ -54,18 +54,18 @@ def is_stored(model: str | os.PathLike[str]) -> bool:
     if ":" in text:
         return False
     if os.sep in text or path.suffix:
-        raise ClasswiseError(f"there is no file or folder {text}")
+        raise ClasswiseError(f"there is no file or folder {text}; classwise models lists what is accepted")
     raise unknown(MODELS.kind, text, MODELS)
 
 
 def _python_file(file: Path, name: str) -> ClasswiseError:
     """The error for a Python file, with the reference of a model in it."""
     if not file.is_file():
-        return ClasswiseError(f"there is no file {file}")
+        return ClasswiseError(f"there is no file {file}; give a file with the function")
     try:
         code = ast.parse(file.read_bytes())
     except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return ClasswiseError(f"{file} is not valid Python code")
+        return ClasswiseError(f"{file} is not valid Python code; correct it")
     names = [node.name for node in code.body if isinstance(node, ast.ClassDef | ast.FunctionDef)]
     public = [each for each in names if not each.startswith("_")]
     shown = name or next(iter(public), "build")

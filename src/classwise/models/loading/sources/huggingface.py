@@ -91,7 +91,7 @@ def _preprocessing(path: str, local: bool) -> dict[str, Any]:
             return {}
     content = json.loads(file.read_text(encoding="utf-8"))
     if not isinstance(content, dict):
-        raise ClasswiseError(f"{file} is not a JSON object")
+        raise ClasswiseError(f"{file} is not a JSON object; save the model again")
     return content
 
 

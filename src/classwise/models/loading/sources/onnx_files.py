@@ -38,7 +38,7 @@ class Onnx(ModelSource):
             raise unknown(f"model {name!r} option", next(iter(options)), ())
         file = Path(name).expanduser()
         if not file.is_file():
-            raise ClasswiseError(f"there is no file {file}")
+            raise ClasswiseError(f"there is no file {file}; give an ONNX file")
         return SourceModel(OnnxModel(file), f"read {file}, run by ONNX Runtime")
 
 
@@ -68,7 +68,9 @@ class OnnxModel(nn.Module):
         try:
             self._session = runtime.InferenceSession(str(file), settings, providers=providers)
         except Exception as error:  # the runtime's errors have no common base class
-            raise ClasswiseError(f"{file} is damaged or not an ONNX model ({reason(error)})") from error
+            raise ClasswiseError(
+                f"{file} is damaged or not an ONNX model ({reason(error)}); export the model again"
+            ) from error
         inputs, outputs = self._session.get_inputs(), self._session.get_outputs()
         if len(inputs) != 1 or len(inputs[0].shape) != 4 or inputs[0].type not in TYPES:
             found = ", ".join(f"{each.name} {each.type} {each.shape}" for each in inputs)
@@ -89,7 +91,9 @@ class OnnxModel(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Logits (N, C) of images (N, channels, H, W); a fixed batch size is filled with copies of the last image."""
         if self._channels not in (None, x.shape[1]):
-            raise ClasswiseError(f"the ONNX model has {self._channels} image channels and the images {x.shape[1]}")
+            raise ClasswiseError(
+                f"the ONNX model has {self._channels} image channels and the images {x.shape[1]}; they must be equal"
+            )
         images = x.detach().cpu().numpy().astype(self._type)
         count = len(images)
         size = self._batch_size or count

@@ -15,7 +15,7 @@ from classwise.auditing.compare import Comparison, population
 from classwise.auditing.result import Audit
 from classwise.core.errors import IncompleteError
 from classwise.core.storage import write_text
-from classwise.reporting import report
+from classwise.reporting import formatting, report
 from classwise.reporting.comparison_tables import measure_dots, measure_table
 from classwise.reporting.exports import file_name, write_files
 from classwise.reporting.tables import Cell as TableCell
@@ -168,9 +168,11 @@ def _write(collected: Collection, sweep: SweepFolder, out: Path) -> tuple[Path, 
 
 def _context(collected: Collection, sweep: SweepFolder) -> dict[str, Any]:
     """Template context of the page."""
+    methods = {name for group in collected.groups for name in group.comparison.names}
     status = sweep_status(sweep.path)
     done = sum(cell.state == "finished" for cell in status)
-    sentences = [f"{done} of {len(status)} cells are finished: {counts_text(status)}."]
+    others = "" if done == len(status) else f": {counts_text(status)}"
+    sentences = [f"{done} of {len(status)} cells are finished{others}."]
     if collected.missing:
         sentences.append(
             "Means and intervals are over the finished seeds; the last table lists the audits that are not."
@@ -178,7 +180,7 @@ def _context(collected: Collection, sweep: SweepFolder) -> dict[str, Any]:
     return {
         "title": f"Sweep: {sweep.path.name}",
         "over": ["classwise sweep", sweep.path.name],
-        "headline": f"{len({name for group in collected.groups for name in group.comparison.names})} methods compared",
+        "headline": f"{formatting.counted(len(methods), 'method')} compared",
         "sentences": sentences,
         "groups": [
             {

@@ -21,6 +21,7 @@ COMMANDS = (
     "board",
     "report",
     "train",
+    "sweep",
     "interpolate-weights",
     "adjust-logits",
     "data",

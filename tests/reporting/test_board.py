@@ -320,9 +320,9 @@ def test_what_is_no_source(tmp_path: Path) -> None:
     with pytest.raises(ClasswiseError, match="contains no audit; expected"):
         cw.board([tmp_path])
     for text, message in (
-        ("{", "is not JSON$"),
-        ('"\\ud800"', "is not JSON$"),
-        ("[NaN]", "is not JSON$"),
+        ("{", "is not JSON; give"),
+        ('"\\ud800"', "is not JSON; give"),
+        ("[NaN]", "is not JSON; give"),
         ("[]", "is no leaderboard"),
         ('{"a": 1}', "is no leaderboard"),
     ):

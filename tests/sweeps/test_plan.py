@@ -167,7 +167,7 @@ def test_the_recipe_of_a_cell_is_that_of_its_command() -> None:
         ({"exclude": {"seed": 0}}, "exclude = {'seed': 0} must be a list of partial cells"),
         ({"exclude": [{"sed": 0}]}, "unknown exclude field 'sed'; did you mean 'seed'?"),
         ({"exclude": [{"seed": 1}]}, 'exclude {"seed": 1} matches no cell'),
-        ({"exclude": [{}]}, "the plan excludes all of its cells"),
+        ({"exclude": [{}]}, "the plan excludes all of its cells; remove a pattern of exclude"),
         ({"seeds": [*range(100_001)]}, "the plan has 100,001 cells; at most 100,000 are accepted"),
     ],
 )

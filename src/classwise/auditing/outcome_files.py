@@ -138,7 +138,9 @@ def read_meta(path: Path) -> Meta:
     try:
         stored = pq.read_schema(path).metadata or {}
     except (pa.ArrowException, OSError) as error:
-        raise ClasswiseError(f"{path} is not a valid Parquet file") from error
+        raise ClasswiseError(
+            f"{path} is not a valid Parquet file; restore it from a copy, or repeat the audit"
+        ) from error
     return Meta.from_json(stored.get(_META, b""), str(path))
 
 

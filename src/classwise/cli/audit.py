@@ -128,7 +128,7 @@ def audit(
         classwise audit runs/cfa --attack autoattack --settle 0.5  # estimate
         classwise audit runs/cfa-seeds --resume     # every run of a folder
         torchrun --nproc-per-node 4 -m classwise audit runs/cfa --device cuda
-        classwise audit runs/cfa --attack autoattack --shards 40 --on slurm --slurm partition=gpu --device cuda
+        classwise audit runs/cfa --attack autoattack --shards 40 --on slurm
     """  # noqa: D301  # \b keeps the lines of the example apart
     from classwise.auditing.merging import is_finished
     from classwise.auditing.suite import norm_of, parse_attacks

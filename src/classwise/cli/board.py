@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from classwise.cli import console
-from classwise.cli.options import Json, named_sources, new_folder, pairs
+from classwise.cli.help import DATA, OUTPUT
+from classwise.cli.options import Json, named_sources, new_folder, out_option, pairs
 from classwise.core.errors import ClasswiseError
 
 if TYPE_CHECKING:
@@ -39,20 +40,25 @@ def board(
             "names a row.",
         ),
     ],
-    out: Annotated[
-        Path | None, typer.Option("--out", metavar="DIR", help="Write index.html, board.json and board.csv here.")
-    ] = None,
+    out: Annotated[Path | None, out_option("Write index.html, board.json and board.csv here.", "none")] = None,
     extra_data: Annotated[
         list[str] | None,
         typer.Option(
             "--extra-data",
             metavar="NAME=yes|no",
-            help="Whether a row's model was trained on images beside the data set's own. May be repeated. "
-            "[from its run, if it is in one]",
+            help="Whether a row's model was trained on images beside the data set's own. May be repeated.",
+            show_default="from its run, if it is in one",
+            rich_help_panel=DATA,
         ),
     ] = None,
     confidence: Annotated[
-        float, typer.Option("--confidence", help="Confidence level of the intervals, and of the ranks of a table.")
+        float,
+        typer.Option(
+            "--confidence",
+            metavar="LEVEL",
+            help="Confidence level of the intervals, and of the ranks of a table.",
+            rich_help_panel=OUTPUT,
+        ),
     ] = 0.95,
     json: Json = False,
 ) -> None:
@@ -65,7 +71,7 @@ def board(
     \b
     Examples:
         classwise board audits --out board
-        classwise board at=runs/at ours=audits/ours --out board --extra-data ours=yes
+        classwise board at=runs/at ours=audits/ours --extra-data ours=yes
         classwise board board/board.json runs/new --out board
         classwise board audits model_info/cifar10/Linf/*.json --out board
     """  # noqa: D301  # \b keeps the lines of the example apart

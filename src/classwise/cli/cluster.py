@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import typer
 
+from classwise.cli.help import COMPUTE
 from classwise.core.errors import ClasswiseError
 
 if TYPE_CHECKING:
@@ -21,13 +22,26 @@ class ClusterOptions:
         ClasswiseError: for a malformed ``--slurm``.
     """
 
-    on: Annotated[str | None, typer.Option("--on", metavar="local|ray|slurm", help="Where to run. [local]")] = None
+    panel: ClassVar[str] = COMPUTE
+
+    on: Annotated[
+        str | None, typer.Option("--on", metavar="local|ray|slurm", help="Where to run tasks.", show_default="local")
+    ] = None
     workers: Annotated[
-        int | None, typer.Option("--workers", min=1, help="Number of tasks at once. [local: 1; else by the cluster]")
+        int | None,
+        typer.Option(
+            "--workers",
+            metavar="N",
+            min=1,
+            help="Number of tasks at once.",
+            show_default="local: 1; else by the cluster",
+        ),
     ] = None
     ray_address: Annotated[
         str | None,
-        typer.Option("--ray-address", metavar="ADDRESS", help="A Ray cluster, or auto. [a cluster on this machine]"),
+        typer.Option(
+            "--ray-address", metavar="ADDRESS", help="A Ray cluster, or auto.", show_default="one on this machine"
+        ),
     ] = None
     slurm: Annotated[
         str | None,

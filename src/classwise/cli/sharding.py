@@ -6,11 +6,12 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, get_args, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, get_args, get_type_hints
 
 import typer
 
 from classwise.cli import console
+from classwise.cli.help import COMPUTE
 from classwise.cli.options import check_device
 from classwise.core.errors import ClasswiseError, IncompleteError
 
@@ -28,6 +29,8 @@ class ShardOptions:
         ClasswiseError: for a malformed ``--shard``, or options that exclude each other.
     """
 
+    panel: ClassVar[str] = COMPUTE
+
     shards: Annotated[
         int | None,
         typer.Option(
@@ -39,10 +42,15 @@ class ShardOptions:
     ] = None
     shard: Annotated[
         str | None,
-        typer.Option("--shard", metavar="K/N", help="Run shard K of N only; --shards N merges them. [all images]"),
+        typer.Option(
+            "--shard", metavar="K/N", help="Run shard K of N only; --shards N merges them.", show_default="all images"
+        ),
     ] = None
     gpus_per_shard: Annotated[
-        int, typer.Option("--gpus-per-shard", min=0, help="GPUs of each shard with --on; several start torchrun.")
+        int,
+        typer.Option(
+            "--gpus-per-shard", metavar="N", min=0, help="GPUs of each shard with --on; several start torchrun."
+        ),
     ] = 0
 
     def __post_init__(self) -> None:

@@ -13,7 +13,8 @@ import typer
 
 from classwise.cli import console
 from classwise.cli.cluster import ClusterOptions
-from classwise.cli.options import Device, Json, check_device, grouped, new_folder
+from classwise.cli.help import COMPUTE
+from classwise.cli.options import Device, Json, check_device, grouped, new_folder, out_option
 from classwise.core.errors import ClasswiseError, IncompleteError, unknown
 
 if TYPE_CHECKING:
@@ -43,28 +44,42 @@ def sweep(
     folder: Annotated[Path | None, typer.Argument(metavar="FOLDER", help="For an action: the sweep.")] = None,
     out: Annotated[
         Path | None,
-        typer.Option("--out", metavar="DIR", help="The sweep's folder; for collect, that of the files. [sweeps/PLAN]"),
+        out_option("The sweep's folder; for collect, that of the files.", "sweeps/PLAN"),
     ] = None,
     gpus_per_cell: Annotated[
         int | None,
-        typer.Option("--gpus-per-cell", min=0, help="GPUs of each cell; several start torchrun. [1 for cuda, else 0]"),
+        typer.Option(
+            "--gpus-per-cell",
+            metavar="N",
+            min=0,
+            help="GPUs of each cell; several start torchrun.",
+            show_default="1 for cuda, else 0",
+            rich_help_panel=COMPUTE,
+        ),
     ] = None,
     device: Device = "cpu",
     estimate: Annotated[
-        bool, typer.Option("--estimate", help="Time a few steps of each method, print passes and hours, then exit.")
+        bool,
+        typer.Option(
+            "--estimate",
+            help="Time a few steps of each method, print passes and hours, then exit.",
+            rich_help_panel=COMPUTE,
+        ),
     ] = False,
     json: Json = False,
 ) -> None:
-    """Train and audit all cells of a plan: recipes, budgets, data, overrides and seeds.
+    """Train and audit every cell of a plan.
 
-    A cell that fails does not stop the others. resume runs all cells that are not finished.
+    Cells are combinations of recipes, budgets, data, overrides and seeds.
+
+    A cell that fails does not stop the others. resume runs the unfinished cells.
 
     \b
     Examples:
         classwise sweep plan.yaml --estimate
         classwise sweep plan.yaml --out sweeps/x --workers 2
-        classwise sweep plan.yaml --out sweeps/x --on ray --ray-address auto --device cuda
-        classwise sweep plan.yaml --out sweeps/x --on slurm --slurm partition=gpu,timeout_min=600 --device cuda
+        classwise sweep plan.yaml --on ray --ray-address auto --device cuda
+        classwise sweep plan.yaml --on slurm --slurm partition=gpu,timeout_min=600
         classwise sweep status sweeps/x
         classwise sweep resume sweeps/x
         classwise sweep collect sweeps/x

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from classwise.cli import console
-from classwise.cli.help import ATTACK
+from classwise.cli.help import ATTACK, COMPUTE
 from classwise.cli.inputs import AttackSelection, DataSource, ModelSource, threat_of
 from classwise.cli.options import (
     Json,
@@ -62,7 +62,9 @@ def worst_class(
     html: Page = None,
     max_time: MaxTime = None,
     json: Json = False,
-    shards: Annotated[int | None, typer.Option("--shards", hidden=True)] = None,
+    shards: Annotated[
+        int | None, typer.Option("--shards", metavar="N", help="Refused.", hidden=True, rich_help_panel=COMPUTE)
+    ] = None,
 ) -> None:
     """Find the worst class without a full audit.
 

@@ -156,7 +156,7 @@ class Plan:
                 raise ClasswiseError(f"plan: exclude {json.dumps(given)} matches no cell")
         left = [point for point in points if not any(pattern.matches(point) for pattern in self.exclude)]
         if not left:
-            raise ClasswiseError("the plan excludes all of its cells")
+            raise ClasswiseError("the plan excludes all of its cells; remove a pattern of exclude")
         usual = {} if self.data else {name: Recipe.read(recipe_source(name)).data.name for name in self.recipes}
         cells = [self._cell(**point, usual=usual) for point in left]
         _check_names(cells)
@@ -287,8 +287,10 @@ def _text(path: Path) -> str:
     except (OSError, ValueError) as error:
         raise ClasswiseError(f"cannot read the plan {str(path)!r}: {getattr(error, 'strerror', error)}") from error
     if len(content) > limits.RECIPE_BYTES:
-        raise ClasswiseError(f"plan {str(path)!r} is larger than {limits.RECIPE_BYTES >> 10} KiB")
+        raise ClasswiseError(
+            f"plan {str(path)!r} is larger than {limits.RECIPE_BYTES >> 10} KiB; split it into several plans"
+        )
     try:
         return content.decode("utf-8")
     except UnicodeDecodeError as error:
-        raise ClasswiseError(f"plan {str(path)!r} is not UTF-8 text (byte {error.start})") from error
+        raise ClasswiseError(f"plan {str(path)!r} is not UTF-8 text (byte {error.start}); save it as UTF-8") from error

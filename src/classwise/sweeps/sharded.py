@@ -75,7 +75,7 @@ def run_shards(
             stop.add_note(f"finished shards are saved in {folder / SHARDS}")
             raise
         if merged.status:
-            raise ClasswiseError(f"the merge of the shards {_end(merged)}")
+            raise ClasswiseError(f"the merge of the shards {_end(merged)}; repeat the command with --resume")
 
 
 def _command(words: Sequence[str], *more: str) -> tuple[str, ...]:

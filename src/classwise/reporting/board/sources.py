@@ -105,7 +105,7 @@ def _in_json(path: Path) -> list[Candidate | Published]:
     except OSError as error:
         raise ClasswiseError(f"cannot read {path}: {error.strerror}") from error
     except (ValueError, RecursionError) as error:
-        raise ClasswiseError(f"{path} is not JSON") from error
+        raise ClasswiseError(f"{path} is not JSON; give an audit, a run, board.json or a RobustBench file") from error
     if isinstance(content, dict) and "tables" in content:
         return _in_board(content, path)
     if isinstance(content, dict) and isinstance(content.get("classwise"), dict):

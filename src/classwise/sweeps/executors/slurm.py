@@ -114,7 +114,7 @@ class Slurm(Executor):
             return [job.job_id for job in jobs]
         except (AssertionError, RuntimeError, ValueError, submitit.core.utils.FailedSubmissionError) as error:
             line = (str(error).strip().splitlines() or [type(error).__name__])[-1]
-            raise ClasswiseError(f"Slurm has not accepted the jobs: {line}") from error
+            raise ClasswiseError(f"the jobs were refused by Slurm: {line}; check the settings in --slurm") from error
 
     def _parameters(self) -> dict[str, Any]:
         """The arguments of submitit's ``update_parameters``."""

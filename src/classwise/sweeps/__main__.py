@@ -1,6 +1,5 @@
 """``python -m classwise.sweeps FOLDER``: run the task of a folder and exit with its status."""
 
-import signal
 import sys
 from pathlib import Path
 
@@ -8,8 +7,6 @@ from classwise.core.errors import ClasswiseError
 from classwise.sweeps.tasks import run_task
 
 if __name__ == "__main__":
-    # The signal also reaches the running command, which saves its work and ends; its status is then recorded.
-    signal.signal(signal.SIGTERM, lambda *_: None)
     try:
         status = run_task(Path(sys.argv[1]))
     except ClasswiseError as error:

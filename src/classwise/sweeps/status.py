@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from classwise.core.ownership import OWNER
+from classwise.core.ownership import OWNER, STALE_SECONDS
 from classwise.sweeps.cells import CHANGED, Cell, SweepFolder
 from classwise.sweeps.tasks import LOG, attempts
 
@@ -24,7 +24,7 @@ if sys.platform != "win32":
 State = Literal["queued", "running", "stopped", "killed", "failed", "finished"]
 STATES: tuple[State, ...] = get_args(State)
 """``stopped``: saved after a signal; ``killed``: a start without an end, whose process no longer runs."""
-SILENT_SECONDS = 600.0
+SILENT_SECONDS = STALE_SECONDS
 """Age of the last sign of an attempt on another machine, whose lock is not visible here, from which it is killed."""
 TAIL_BYTES = 1 << 16
 """The part of a log that is searched for the last progress or error."""

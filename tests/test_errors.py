@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pytest
 from tools.check_errors import faults, messages, messages_of
+from tools.check_language import PHRASES
 
 MESSAGES = list(messages())
+WORD = next(iter(PHRASES))
 
 
 def test_messages_are_collected() -> None:
@@ -26,10 +28,6 @@ def test_every_message_has_the_form() -> None:
     assert [f"{message} -> {found}" for message in MESSAGES if (found := faults(message.text))] == []
 
 
-CHECKED = "BROKEN".lower()
-"""A word that `tools.check_language` refuses, also here."""
-
-
 @pytest.mark.parametrize(
     ("text", "fault"),
     [
@@ -39,7 +37,7 @@ CHECKED = "BROKEN".lower()
         ("radius {radius}: must be above 0\nand below 1", "more than one line"),
         ("radius: wrong. Give another. Or a third", "more than two sentences"),
         ("radius: wrong!", "an exclamation mark"),
-        (f"image {{index}} is {CHECKED}; give another", f"the word '{CHECKED}'"),
+        (f"image {{index}} is {WORD}; give another", f"the word {WORD!r}"),
         ("radius  {radius}; give another", "spacing"),
     ],
 )

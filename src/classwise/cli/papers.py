@@ -30,6 +30,18 @@ SCALE = "smoke"
 STORE = Path("runs/papers")
 
 
+Trainings = Annotated[
+    int,
+    typer.Option(
+        "--trainings",
+        metavar="N",
+        min=1,
+        help="Independent trainings of each model, with other seeds.",
+        rich_help_panel=TRAINING,
+    ),
+]
+
+
 @dataclass(frozen=True)
 class InputOptions:
     """Models and images of the user."""
@@ -85,16 +97,7 @@ def papers(
         out_option("The folder of the pages.", "pages, in the store"),
     ] = None,
     device: Device = "cpu",
-    trainings: Annotated[
-        int,
-        typer.Option(
-            "--trainings",
-            metavar="N",
-            min=1,
-            help="Independent trainings of each model, with other seeds.",
-            rich_help_panel=TRAINING,
-        ),
-    ] = 1,
+    trainings: Trainings = 1,
     estimate: Estimate = False,
     json: Json = False,
 ) -> None:
@@ -126,17 +129,8 @@ def papers(
     elif what == "run" and estimate:
         show_forecast(_named(given, what), scale, check_device(device), trainings, json=json)
     elif what == "run":
-        run_on = check_device(device)
-        _run(
-            _named(given, what),
-            scale,
-            store,
-            json,
-            device=run_on,
-            trainings=trainings,
-            models=inputs.model or [],
-            data=inputs.data,
-        )
+        found = _named(given, what)
+        _run(found, scale, store, json, device=check_device(device), trainings=trainings, chosen=inputs)
     else:
         _page(given, store, out)
 

@@ -52,7 +52,7 @@ def show_audit(result: Audit) -> None:
     console.show([str(table.index.name), "n", *heads, f"all, {level}"], rows, title, optional=optional)
     console.echo("")
     summary = [_summary_row(heading(meta, str(name)), row) for name, row in result.by_attack.iterrows()]
-    console.show([head.format(level=level) for head in SUMMARY], summary, optional=OPTIONAL)
+    console.show([head.format(level=level) for head in SUMMARY], summary, optional=(*OPTIONAL, level))
     if meta.cascade:
         console.echo(CUMULATIVE_NOTE)
     console.echo("")

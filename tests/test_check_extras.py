@@ -80,5 +80,5 @@ def test_an_unknown_extra_is_refused(capsys: pytest.CaptureFixture[str]) -> None
 
 
 def test_the_page_has_every_extra() -> None:
-    page = (check_extras.ROOT / "docs" / "extras.md").read_text(encoding="utf-8")
+    page = (check_extras.ROOT / "docs" / "reference" / "extras.md").read_text(encoding="utf-8")
     assert [line.split("`")[1] for line in page.splitlines() if line.startswith("| `")] == check_extras.extras()

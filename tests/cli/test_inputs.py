@@ -17,11 +17,13 @@ SHARED = {
     "--attack --seed --batch-size --device",
     "--resume --html --json",
 }
+SHARDS = "--shards --shard --gpus-per-shard --on --workers --ray-address --slurm "
 OWN = {
-    "audit": "--threat --cascade --early-stop --settle --group --save --guards --out --fail-if --max-time --estimate"
+    "audit": SHARDS
+    + "--threat --cascade --early-stop --settle --group --save --guards --out --fail-if --max-time --estimate"
     " --junit --sarif --tensorboard --mlflow --wandb",
-    "curve": "--threat --rounds --out",
-    "worst-class": "--threat --confidence --tolerance --out --max-time",
+    "curve": SHARDS + "--threat --rounds --out",
+    "worst-class": "--threat --confidence --tolerance --out --max-time --shards",
 }
 
 

@@ -63,10 +63,12 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def executor(monkeypatch: pytest.MonkeyPatch) -> InProcess:
+def executor(monkeypatch: pytest.MonkeyPatch) -> Iterator[InProcess]:
     built = InProcess()
     monkeypatch.setattr(ClusterOptions, "executor", lambda self, gpus=0: built)
-    return built
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job ignores it
+    yield built
+    signal.signal(signal.SIGINT, before)
 
 
 @pytest.mark.slow

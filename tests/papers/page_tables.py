@@ -11,10 +11,12 @@ from .raw_evidence import RawMeasurement
 from .statements import (
     ALPHA,
     Paper,
+    RawResult,
     RawTable,
     Shown,
     facts,
     interval_of,
+    is_question,
     listed,
     shows,
     variance_bounds,
@@ -22,7 +24,7 @@ from .statements import (
     words_of,
     z_of,
 )
-from .whole_claims import whole
+from .whole_claims import tests_of, whole
 
 
 def check_estimate(one: Shown, value: str, span: str) -> None:
@@ -121,12 +123,52 @@ def check_measured(one: RawMeasurement, value: str, span: str) -> None:
 
 def check_claims(paper: Paper, table: list[list[str]], marks: list[str]) -> None:
     claims = facts(paper.name)["claims"]
+    assert table[0] == SUMMARY
     assert len(table) == 1 + len(claims)
     for row, mark, claim in zip(table[1:], marks[1:], claims, strict=True):
-        text, small, expected = whole(paper, claim["id"])
-        words = cell(claim["claim"], f"The paper: {claim['paper']}")
-        assert row == [claim["id"].partition("/")[2], words, cell(text, small)]
+        text, small, expected = whole(paper, claim["id"], short=True)
+        stated = [claim["id"].partition("/")[2], plain(claim["claim"]), plain(claim["paper"])]
+        assert [*row[:3], row[5]] == [*stated, cell(text, small)]
         assert mark == expected
+        if is_question(claim["id"]):
+            known = [one for item in _measuring(paper, claim["id"]) for one in item.measurements]
+            asked = [("", one.value, one.unit) for one in known if one.question == claim["id"]]
+            check_ours(row[3], asked)
+            scales = [item.scale for item in _measuring(paper, claim["id"])]
+        else:
+            tests = [one for _, one in tests_of(paper, claim["id"])]
+            check_ours(row[3], [(", ".join(one.raw.covers), one.value, one.raw.unit) for one in tests])
+            scales = [one.evidence.scale for one in tests if one.raw.basis == "experiment"]
+        assert row[4].partition("|")[0] == (", ".join(dict.fromkeys(scales)) or NONE)
+
+
+SUMMARY = ["claim", "statement", "paper", "ours", "scale", "verdict"]
+
+
+def _measuring(paper: Paper, question: str) -> list[RawResult]:
+    """The results whose measurements answer an open question."""
+    items = [item for item, asked in paper.measured() if question in asked]
+    return [paper.of(item)[0] for item in items]
+
+
+def check_ours(text: str, estimates: list[tuple[str, float, str]]) -> None:
+    """Check the estimates of a claim: each follows from a value, with the parts it tests, and each value is shown."""
+    shown = text.partition("|")[0]
+    if not estimates:
+        assert shown == NONE
+        return
+    matched = set()
+    for one in shown.split("; "):
+        fits = []
+        for place, (parts, value, unit) in enumerate(estimates):
+            number, _, own = one.removeprefix(f"{plain(parts)}: ").partition(" ") if parts else one.partition(" ")
+            if value != value:
+                fits += [place] if one.endswith(NONE) else []
+            elif re.fullmatch(r"[+-]?[\d.]+", number) and own == unit and abs(float(number) - value) <= 0.005 + 1e-9:
+                fits.append(place)
+        assert fits, (one, estimates)
+        matched |= set(fits)
+    assert matched == set(range(len(estimates))), (shown, estimates)
 
 
 def check_table(raw: RawTable, table: list[list[str]], marks: list[str]) -> None:

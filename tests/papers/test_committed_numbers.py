@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from .page_tables import cell, check_measured
+from .page_tables import SUMMARY, cell, check_measured, check_ours
 from .page_texts import NONE, Page, Section, number, plain
 from .raw_evidence import RawEvidence, RawMeasurement
 from .statements import (
@@ -24,6 +24,7 @@ from .statements import (
     Shown,
     facts,
     interval_of,
+    is_question,
     listed,
     parts_of,
     rows_of,
@@ -228,11 +229,21 @@ def test_claims_table_combines_the_items(name: str) -> None:
     page, sections = page_of(name)
     table, marks = sections["claims"].tables[0], sections["claims"].marks[0]
     kept: Any = Artifacts(printed_answers())
+    assert table[0] == SUMMARY
     for row, mark, claim in zip(table[1:], marks[1:], facts(name)["claims"], strict=True):
-        text, small, expected = whole(kept, claim["id"])
-        words = cell(claim["claim"], f"The paper: {claim['paper']}")
-        assert row == [claim["id"].partition("/")[2], words, cell(text, small)]
+        text, small, expected = whole(kept, claim["id"], short=True)
+        stated = [claim["id"].partition("/")[2], plain(claim["claim"]), plain(claim["paper"])]
+        assert [*row[:3], row[5]] == [*stated, cell(text, small)]
         assert mark == expected
+        related = {claim["id"], *(one for one, _ in parts_of(claim["id"]))}
+        tests = [
+            (item, one) for item, result in results().items() for one in result["verdicts"] if one["claim"] in related
+        ]
+        tests = [(item, one) for item, one in tests if one["estimand"]]
+        if not is_question(claim["id"]):
+            check_ours(row[3], [(", ".join(one["covers"]), nan(one["value"]), one["unit"]) for _, one in tests])
+            scales = [level_of(item).scale for item, one in tests if one["basis"] == "experiment"]
+            assert row[4].partition("|")[0] == (", ".join(dict.fromkeys(scales)) or NONE)
     links = [link for section in sections.values() for link in section.links]
     assert {link[1:] for link in links} <= set(page.ids)
     assert len(page.ids) == len(set(page.ids))

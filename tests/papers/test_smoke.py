@@ -196,17 +196,19 @@ def test_claims_table(smoke: Smoke) -> None:
         "kdd21/F5a": [answered("kdd21/F5a", "kdd21/C19", "inconclusive", estimand="")],  # names the item that tests it
     }
     rows = {row.name: row for row in claims_table("kdd21", found).rows}
-    assert rows["C19"].cells[1] == Cell("supported at reduced scale (1 training, 12 epochs)", "kdd21/F4a, kdd21/F4b")
+    assert rows["C19"].cells[3:] == [
+        Cell("reduced", "1 training, 12 epochs"),
+        Cell("supported at reduced scale", "kdd21/F4a, kdd21/F4b"),
+    ]
     assert rows["C19"].good
-    settings = "at reduced scale (1 training, 12 epochs)"
-    both = f"animals and transportation: supported {settings}: kdd21/F5bc; "
-    both += f"classes 3 and 4: inconclusive {settings}: kdd21/E10"
-    assert rows["C16"].cells[1] == Cell("supported at reduced scale; inconclusive at reduced scale", both)
+    both = "animals and transportation: supported at reduced scale: kdd21/F5bc; "
+    both += "classes 3 and 4: inconclusive at reduced scale: kdd21/E10"
+    assert rows["C16"].cells[-1] == Cell("supported at reduced scale; inconclusive at reduced scale", both)
     assert not rows["C16"].good
     assert not rows["C22"].good  # the untested half of an item counts
-    assert rows["C1"].cells[1] == Cell("not tested yet")  # only the largest scale of an item counts
+    assert rows["C1"].cells[-1] == Cell("not tested yet")  # only the largest scale of an item counts
     other = {row.name: row for row in claims_table("iclr21", found).rows}
-    assert other["C3"].cells[1] == rows["C19"].cells[1]
+    assert other["C3"].cells[-1] == rows["C19"].cells[-1]
 
 
 def test_bad_scales(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -112,7 +112,7 @@ def test_every_text_of_a_page_follows_from_its_results(paper: Paper) -> None:
         check_claims(paper, claims.tables[0], claims.marks[0])
         assert set(claims.links) == {f"#{item}" for item in run_items if item in " ".join(claims.of("tr"))}
     assert [section.name for section in sections] == [row["id"] for row in rows_of(paper.name)]
-    assert head.links == [f"#{item}" for item in run_items]
+    assert head.links == ["#content", *(f"#{item}" for item in run_items)]
     assert len(page.ids) == len(set(page.ids))
     assert {link[1:] for section in page.sections for link in section.links} <= set(page.ids)
     sections[-1].texts, foot = sections[-1].texts[:-1], sections[-1].texts[-1:]

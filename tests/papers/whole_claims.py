@@ -4,11 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from .statements import Paper, is_question, parts_of
+from .statements import Paper, Shown, is_question, parts_of
 
 
-def whole(paper: Paper, claim: str) -> tuple[str, str, str]:
-    """Verdict on a whole claim, its small print, and the CSS class of its row."""
+def tests_of(paper: Paper, claim: str) -> list[tuple[str, Shown]]:
+    """The tests of a claim or of its parts, each with its item."""
+    related = {claim, *(one for one, _ in parts_of(claim))}
+    return [(item, one) for item, some, _ in paper.newest() for one in some if one.raw.claim in related]
+
+
+def whole(paper: Paper, claim: str, *, short: bool = False) -> tuple[str, str, str]:
+    """Verdict on a whole claim, its small print, and the CSS class of its row; ``short`` as on a page."""
     if is_question(claim):
         where = ", ".join(item for item, asked in paper.measured() if claim in asked)
         return (
@@ -18,7 +24,7 @@ def whole(paper: Paper, claim: str) -> tuple[str, str, str]:
         )
     parts = parts_of(claim)
     related = {claim, *(one for one, _ in parts)}
-    tests = [(item, one) for item, some, _ in paper.newest() for one in some if one.raw.claim in related]
+    tests = tests_of(paper, claim)
     reasons = [
         (reason, item) for item, _, untested in paper.newest() for one, reason in untested.items() if one in related
     ]
@@ -29,26 +35,26 @@ def whole(paper: Paper, claim: str) -> tuple[str, str, str]:
         names += [_part(claim, pair) for pair in sorted(covered) if pair not in parts]
         lacking = ", ".join(_part(claim, pair) for pair in missing)
         text = f"partly tested: {', '.join(names)}; not tested: {lacking}"
-        return text, _items_of((one.covered(), item) for item, one in tests), ""
+        return text, _items_of((one.covered(short=short), item) for item, one in tests), ""
     if not tests:
         return ("not tested", _items_of(reasons), "") if reasons else ("not tested yet", "", "")
     items = {item for item, _ in tests}
-    texts, named, short, marks = [], [], dict[str, None](), set()
+    texts, named, texts_of_all, marks = [], [], dict[str, None](), set()
     for item, some, untested in paper.newest():
         if item in items:
             own = [one for one in some if one.raw.claim in related]
             others = [("not tested", item) for one in untested if one in related]
-            texts += [(one.text(), item) for one in own] + others
-            named += [(one.covered(), item) for one in own] + others
-            short |= dict.fromkeys(one.text(short=True) for one in own)
+            texts += [(one.text(short=short), item) for one in own] + others
+            named += [(one.covered(short=short), item) for one in own] + others
+            texts_of_all |= dict.fromkeys(one.text(short=True) for one in own)
             marks |= {one.mark for one in own}
             if any(one in related for one in untested):
-                short["not tested"] = None
+                texts_of_all["not tested"] = None
                 marks.add("")
     mark = marks.pop() if len(marks) == 1 else ""
     if len({text for text, _ in texts}) == 1:
         return texts[0][0], ", ".join(dict.fromkeys(item for _, item in texts)), mark
-    return "; ".join(short), _items_of(named), mark
+    return "; ".join(texts_of_all), _items_of(named), mark
 
 
 def _items_of(pairs: Iterable[tuple[str, str]]) -> str:

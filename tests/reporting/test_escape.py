@@ -127,14 +127,14 @@ TAGS = frozenset(
     re.findall(
         r"\w+",
         "html head meta title style body header main section footer p h1 h2 h3 em strong span dl dt dd div figure "
-        "figcaption table thead tbody tr th td small details summary svg g path rect circle text ul li code",
+        "figcaption a caption table thead tbody tr th td small details summary svg g path rect circle text ul li code",
     )
 )
 ATTRIBUTES = frozenset(
     re.findall(
         r"\S+",
         "lang charset name content class id scope open viewbox width height role aria-label x y rx cx cy r d opacity "
-        "font-size text-anchor font-weight transform xmlns",
+        "font-size text-anchor font-weight transform xmlns href tabindex",
     )
 )
 

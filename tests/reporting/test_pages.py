@@ -58,7 +58,7 @@ def test_the_headline_is_the_worst_class_with_its_interval(make_audit: MakeAudit
     text, worst = visible(path), audit.worst_class()
     assert "42.5 % robust accuracy overall, 10.0 % on the worst class ( cat )" in text
     assert f"95 % interval {100 * worst.low:.1f}–{100 * worst.high:.1f} %" in text
-    assert "No evaluation guard raised a warning" in text
+    assert "No evaluation guard" not in text
 
 
 def test_the_page_is_one_well_formed_file_without_outside_addresses(make_audit: MakeAudit, tmp_path: Path) -> None:
@@ -66,7 +66,7 @@ def test_the_page_is_one_well_formed_file_without_outside_addresses(make_audit: 
     parsed = Page(text)
     assert "script" not in parsed.tags
     assert "link" not in parsed.tags
-    assert all(address.startswith("data:") for address in parsed.addresses)
+    assert all(address == "#content" or address.startswith("data:") for address in parsed.addresses)
     assert not re.search(r"url\(|@import|https?://", text)
 
 
@@ -95,14 +95,13 @@ def test_guards_that_were_not_run_are_named(make_audit: MakeAudit, tmp_path: Pat
     text = visible(report(make_audit(guards=report_of_guards), tmp_path / "a.html"))
     assert report_of_guards.sentence in text
     assert "no-black-box, not-falling" in text
-    assert text.index("No evaluation guard raised") < text.index("not-falling") < text.index("Accuracy per class")
+    assert text.index("not-falling") < text.index("Accuracy per class and attack")
     assert "auto: 32 images, 1,000 passes of a budget of 1,100" in text
 
 
 def test_the_page_of_an_audit_without_guards(make_audit: MakeAudit, tmp_path: Path) -> None:
     text = visible(report(make_audit(guards=GuardReport("off", reason="off")), tmp_path / "a.html"))
     assert "No evaluation guard was run (guards=off)." in text
-    assert "No evaluation guard raised" not in text
 
 
 def test_the_page_of_imported_predictions_mentions_no_guards(make_audit: MakeAudit, tmp_path: Path) -> None:
@@ -149,7 +148,7 @@ def test_examples_of_the_worst_class_show_misclassified_images_first(make_audit:
     audit = Audit(plain.outcomes, artifacts=saved_examples())
     path = report(audit, tmp_path / "a.html")
     addresses = Page(path.read_text(encoding="utf-8")).addresses
-    assert len(addresses) == 12
+    assert len([address for address in addresses if address.startswith("data:")]) == 12
     text = visible(path)
     assert text.index("Image 302, pgd: misclassified as airplane") < text.index(
         "Image 300, pgd: correctly classified as cat"

@@ -214,7 +214,7 @@ def no_errors(case: Case, found: re.Match[str]) -> None:
 
 
 @statement(
-    r"Accuracy in percent\. Whiskers are ([\d.]+) % intervals; the dashed line is the overall accuracy\. The worst "
+    r"Lines on the bars are ([\d.]+) % intervals; the dashed line is the overall accuracy\. The worst "
     r"(.*?) of each panel is highlighted \(the first of equal ones\)\."
 )
 def bars(case: Case, found: re.Match[str]) -> None:
@@ -245,11 +245,6 @@ def cumulative(case: Case, found: re.Match[str]) -> None:
 @statement(r"Without images: (.+?)\.(?= |$)")
 def absent(case: Case, found: re.Match[str]) -> None:
     assert found[1] == join_names([unit for unit in case.units if unit not in case.shares])
-
-
-@statement(r"Left: percent of each true class\. Right: number of misclassified images\.")
-def halves(case: Case, found: re.Match[str]) -> None:
-    del case, found
 
 
 @statement(
@@ -290,12 +285,6 @@ def frames(case: Case, found: re.Match[str]) -> None:
 def columns(case: Case, found: re.Match[str]) -> None:
     assert whole(found[1]) == len(case.truth)
     assert (found[2] == "image") == (len(case.truth) == 1)
-
-
-@statement(r"No evaluation guard raised a warning\.$")
-def quiet(case: Case, found: re.Match[str]) -> None:
-    del found
-    assert not case.audit.warnings
 
 
 @statement(

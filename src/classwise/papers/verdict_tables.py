@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
 
 from classwise.papers import catalogue
 from classwise.papers.claims import ClaimSummary, Verdict, summarise_claim
@@ -57,7 +58,7 @@ def measurement_table(measurements: Sequence[Measurement]) -> Table:
 
 
 def claims_table(name: str, results_by_item: Mapping[str, Sequence[Result]]) -> Table:
-    """Table with a row for each claim of a paper: its statement and the verdicts of the items that test it.
+    """Summary of a paper with a row for each claim: statement, the paper's figure, ours, scale, and verdict.
 
     Args:
         name: name of the paper.
@@ -67,22 +68,29 @@ def claims_table(name: str, results_by_item: Mapping[str, Sequence[Result]]) -> 
     first = {item: results[0] for item, results in results_by_item.items() if results}
     evidence = {item: result.evidence for item, result in first.items()}
     verdicts = [(item, one) for item, result in first.items() for one in result.verdicts]
-    measuring: dict[str, list[str]] = {}
+    measured: dict[str, list[tuple[str, Measurement]]] = {}
     for item, result in first.items():
         for one in result.measurements:
-            measuring.setdefault(one.question, []).append(item)
+            measured.setdefault(one.question, []).append((item, one))
     rows = []
     for claim in catalogue.facts(name)["claims"]:
-        statement = Cell(claim["claim"], f"The paper: {claim['paper']}")
+        stated, number = [Cell(claim["claim"]), Cell(claim["paper"])], claim["id"].partition("/")[2]
         if catalogue.is_question(claim["id"]):
-            rows.append(Row(claim["id"].partition("/")[2], [statement, question_cell(measuring.get(claim["id"], ()))]))
+            pairs = measured.get(claim["id"], ())
+            items = [item for item, _ in pairs]
+            scales = ", ".join(dict.fromkeys(evidence[item].scale for item in items))
+            ours = _ours_cell(_Ours("", one.quantity, *measurement_text(one)) for _, one in pairs)
+            rows.append(Row(number, [*stated, ours, Cell(scales or NONE), question_cell(items)]))
             continue
         summary = claim_verdict(claim["id"], verdicts)
         answers = set() if summary.partial else {conclusive(one, evidence[item]) for item, one in summary.verdicts}
+        tests = [(item, one) for item, one in summary.verdicts if one.estimand]
+        ours = _ours_cell(_Ours(", ".join(one.covers), one.estimand, *estimate_text(one)) for _, one in tests)
+        scale = _scale_cell(tests, evidence)
         rows.append(
             Row(
-                claim["id"].partition("/")[2],
-                [statement, _summary_cell(summary, evidence)],
+                number,
+                [*stated, ours, scale, _summary_cell(summary, evidence)],
                 weak=answers == {"contradicted"},
                 good=answers == {"supported"},
             )
@@ -91,7 +99,8 @@ def claims_table(name: str, results_by_item: Mapping[str, Sequence[Result]]) -> 
         "The p-values of the items are corrected by Holm's procedure over all tests of the paper at the same scale; "
         "each interval is at the corresponding level."
     )
-    return Table("Claims of the paper and verdicts of these runs", ("claim", "statement", "verdict"), rows, note)
+    heads = ("claim", "statement", "paper", "ours", "scale", "verdict")
+    return Table("Claims of the paper and verdicts of these runs", heads, rows, note)
 
 
 def claim_verdict(claim: str, verdicts: Sequence[tuple[str, Verdict]]) -> ClaimSummary:
@@ -144,21 +153,48 @@ def question_cell(items: Sequence[str]) -> Cell:
     return Cell(f"{OPEN}: see the measurements", f"measured by {_listed(items)}")
 
 
+class _Ours(NamedTuple):
+    """An estimate in the summary: the tested parts of the claim, what is estimated, the value and its interval."""
+
+    parts: str
+    what: str
+    value: str
+    interval: str
+
+
+def _ours_cell(estimates: Iterable[_Ours]) -> Cell:
+    """Cell of estimates without repeats; below them, what they estimate, with their intervals."""
+    known = list(dict.fromkeys(estimates))
+    intervals: dict[str, list[str]] = {}
+    for one in known:
+        intervals.setdefault(one.what, []).extend([one.interval] if one.interval else [])
+    values = (f"{one.parts}: {one.value}" if one.parts else one.value for one in known)
+    details = (f"{what}: {', '.join(ends)}" if ends else what for what, ends in intervals.items())
+    return Cell("; ".join(values) or NONE, "; ".join(details))
+
+
+def _scale_cell(tests: Sequence[tuple[str, Verdict]], evidence: Mapping[str, Evidence]) -> Cell:
+    """Cell of the scales of the models behind the verdicts on a claim, and their settings; a dash without models."""
+    runs = [(evidence[item], one) for item, one in tests if one.basis == "experiment"]
+    settings = dict.fromkeys(known.details(one).strip(" ()") for known, one in runs)
+    return Cell(", ".join(dict.fromkeys(known.scale for known, _ in runs)) or NONE, "; ".join(filter(None, settings)))
+
+
 def _summary_cell(summary: ClaimSummary, evidence: Mapping[str, Evidence]) -> Cell:
     """Cell of the verdicts on a claim, each with the items that gave it."""
     if summary.partial:
         tests = [(item, one) for item, one in summary.verdicts if one.estimand]
-        return Cell(partly_text(summary), _by_text((answer_text(one, evidence[item]), item) for item, one in tests))
+        by_text = _by_text((answer_text(one, evidence[item], short=True), item) for item, one in tests)
+        return Cell(partly_text(summary), by_text)
     if not summary.verdicts:
         return Cell("not tested yet")
     if all(not one.estimand for _, one in summary.verdicts):
         return Cell(NOT_TESTED, _by_text((one.note, item) for item, one in summary.verdicts))
-    texts = dict.fromkeys(verdict_text(one, evidence[item]) for item, one in summary.verdicts)
+    texts = dict.fromkeys(verdict_text(one, evidence[item], short=True) for item, one in summary.verdicts)
     if len(texts) == 1:
         return Cell(next(iter(texts)), _listed(item for item, _ in summary.verdicts))
-    short = dict.fromkeys(verdict_text(one, evidence[item], short=True) for item, one in summary.verdicts)
-    by_text = _by_text((answer_text(one, evidence[item]), item) for item, one in summary.verdicts)
-    return Cell("; ".join(short), by_text)
+    by_text = _by_text((answer_text(one, evidence[item], short=True), item) for item, one in summary.verdicts)
+    return Cell("; ".join(texts), by_text)
 
 
 def _by_text(pairs: Iterable[tuple[str, str]]) -> str:

@@ -13,7 +13,7 @@ from classwise.auditing.meta import Meta
 from classwise.auditing.outcomes import ALL, BEST, CLEAN, MOST_DENSE, UNION
 from classwise.auditing.result import Audit
 from classwise.reporting.figures.bars import class_bars
-from classwise.reporting.figures.heatmap import Confusion
+from classwise.reporting.figures.heatmap import Confusion, Kind, heatmap
 from classwise.reporting.figures.strip import class_strip
 from classwise.reporting.svg import Drawing
 from classwise.stats.counts import ClassCounts, IntArray
@@ -180,12 +180,26 @@ class AuditSummary:
         """Names of the counts that are not in `main`."""
         return [name for name in self.counts if name not in self.main]
 
-    def strip(self) -> Drawing:
+    def strip(self, *, narrow: bool = False) -> Drawing:
         """Figure of all class accuracies on one axis."""
         under = "under every attack" if self.attacked else "on clean images"
-        return class_strip(self.names, self.under_all, under, self.alpha)
+        return class_strip(self.names, self.under_all, under, self.alpha, narrow=narrow)
 
-    def bars(self, names: list[str]) -> Drawing:
+    def bars(self, names: list[str], *, narrow: bool = False) -> Drawing:
         """Bar chart of the class accuracies under some attacks; at most the `MAX_BARS` worst classes."""
-        counts = {self.heading(name): self.counts[name] for name in names}
-        return class_bars(self.names, counts, self.order[:MAX_BARS], alpha=self.alpha, highlight=self.worst_candidates)
+        return class_bars(
+            self.names,
+            {self.heading(name): self.counts[name] for name in names},
+            self.order[:MAX_BARS],
+            alpha=self.alpha,
+            highlight=self.worst_candidates,
+            kind=self.singular,
+            narrow=narrow,
+        )
+
+    def matrix(self, name: str, kind: Kind, *, narrow: bool = False) -> Drawing:
+        """Confusion matrix under an attack, at most the `MAX_CLASSES` classes with the most errors."""
+        under = "under all attacks" if name == ALL and self.attacked else f"under {name}"
+        condition = "on clean images" if name in {ALL, CLEAN} and under != "under all attacks" else under
+        shown = self.confusions[name].condensed()[0].grouped()
+        return heatmap(shown, kind, under=condition, narrow=narrow)

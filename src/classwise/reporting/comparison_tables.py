@@ -14,7 +14,7 @@ from classwise.auditing.outcomes import CLEAN
 from classwise.auditing.result import Audit
 from classwise.reporting import formatting
 from classwise.reporting.audit_tables import METRICS_NOTE
-from classwise.reporting.figures.dots import Value, dot_rows
+from classwise.reporting.figures.dots import WIDTH, Value, dot_rows
 from classwise.reporting.palette import SERIES
 from classwise.reporting.svg import Drawing
 from classwise.reporting.tables import Cell, Row, Table
@@ -28,17 +28,17 @@ MAX_CLASSES = 40
 """Maximum number of classes in a figure: the worst ones, or those with the largest differences."""
 
 
-def measure_dots(comparison: Comparison) -> Drawing:
+def measure_dots(comparison: Comparison, *, width: float = WIDTH) -> Drawing:
     """Overall and worst-class accuracy per method with intervals; a row per method if there are too few colours."""
     title, sides, names = f"Accuracy {comparison.conditions}, percent", ("overall", "worst"), comparison.names
     values = [[_value(method, side) for side in sides] for method in methods_of(comparison).values()]
     rows = ["Overall", "Worst class"]
     if len(names) > MAX_METHODS:
-        return dot_rows(title, names, rows, values, alpha=comparison.alpha)
-    return dot_rows(title, rows, names, list(zip(*values, strict=True)), alpha=comparison.alpha)
+        return dot_rows(title, names, rows, values, alpha=comparison.alpha, width=width)
+    return dot_rows(title, rows, names, list(zip(*values, strict=True)), alpha=comparison.alpha, width=width)
 
 
-def class_dots(comparison: Comparison) -> Drawing:
+def class_dots(comparison: Comparison, *, width: float = WIDTH) -> Drawing:
     """Accuracy per class and method; the class with the lowest mean over methods comes first."""
     names, images, cells = _class_cells(comparison)
     average = [sum(cell["mean"] for cell in row) for row in cells]
@@ -46,10 +46,10 @@ def class_dots(comparison: Comparison) -> Drawing:
     values = [[Value(cell["mean"], cell["low"], cell["high"], images[row]) for cell in cells[row]] for row in order]
     names = [names[row] for row in order]
     title = f"Accuracy per {_kind(comparison)} {comparison.conditions}, percent"
-    return dot_rows(title, names, comparison.names, values, alpha=comparison.alpha)
+    return dot_rows(title, names, comparison.names, values, alpha=comparison.alpha, width=width)
 
 
-def difference_dots(comparison: Comparison, pair: Pair) -> Drawing:
+def difference_dots(comparison: Comparison, pair: Pair, *, width: float = WIDTH) -> Drawing:
     """Difference of two methods per class, largest gain first; of many classes the largest gains and losses."""
     rows = sorted(records(pair.classes), key=lambda row: -row["difference"])
     if len(rows) > MAX_CLASSES:
@@ -57,7 +57,7 @@ def difference_dots(comparison: Comparison, pair: Pair) -> Drawing:
     values = [[Value(row["difference"], row["low"], row["high"], row["n"])] for row in rows]
     names = [str(row[_kind(comparison)]) for row in rows]
     title = f"{pair.first} minus {pair.second}, percentage points"
-    return dot_rows(title, names, [pair.first], values, difference=True, alpha=comparison.alpha)
+    return dot_rows(title, names, [pair.first], values, difference=True, alpha=comparison.alpha, width=width)
 
 
 def measure_table(comparison: Comparison) -> Table:

@@ -23,7 +23,7 @@ from classwise.reporting.audit_tables import attack_frame, attack_table, class_f
 from classwise.reporting.comparison_tables import class_dots, difference_dots, measure_dots, measure_table, pair_table
 from classwise.reporting.comparison_tables import class_table as comparison_class_table
 from classwise.reporting.escape import spreadsheet_frame
-from classwise.reporting.figures.heatmap import Confusion, heatmap
+from classwise.reporting.figures.heatmap import Confusion
 from classwise.reporting.incomplete import attack_bounds_table, bounds_drawing, class_bounds_table
 from classwise.reporting.svg import Drawing
 from classwise.reporting.tables import Table
@@ -79,8 +79,8 @@ def export(
         stem = file_name(name)
         frames[f"confusion-{stem}"] = _confusion_frame(confusion)
         if name in {ALL, summary.strongest}:
-            shown = confusion.condensed()[0].grouped()
-            drawings |= {f"confusion-{stem}": heatmap(shown, "rates"), f"errors-{stem}": heatmap(shown, "errors")}
+            drawings |= {f"confusion-{stem}": summary.matrix(name, "rates")}
+            drawings |= {f"errors-{stem}": summary.matrix(name, "errors")}
     if curves is not None:
         frames["epochs"] = curves.epochs
         drawings |= {f"epochs-{file_name(name)}": drawing for name, drawing in curves.drawings.items()}

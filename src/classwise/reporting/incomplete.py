@@ -54,7 +54,7 @@ def incomplete_context(audit: Audit) -> dict[str, Any]:
             "with --resume to continue the audit."
         ),
         "population": "Bounds are valid for every possible outcome of the images that are not judged.",
-        "figure": markup(bounds_drawing(audit)),
+        "figure": markup(bounds_drawing(audit), bounds_drawing(audit, narrow=True)),
         "caption": "The figure shows the rows with the lowest upper bounds." if len(_shown(counts)) > MAX_BARS else "",
         "warnings": [warning for warning in audit.warnings if warning.name != "incomplete"],
         "guards_not_run": "" if audit.guards is None else audit.guards.sentence,
@@ -65,14 +65,15 @@ def incomplete_context(audit: Audit) -> dict[str, Any]:
     }
 
 
-def bounds_drawing(audit: Audit) -> Drawing:
+def bounds_drawing(audit: Audit, *, narrow: bool = False) -> Drawing:
     """Bounds of the class accuracies under all attacks; at most the `MAX_BARS` classes with the lowest upper bounds."""
     counts = audit.bounds(ALL)
     low, high = counts.accuracy
     shown = sorted(_shown(counts), key=lambda label: (high[label], low[label]))[:MAX_BARS]
     names = [audit.group_names[label] for label in shown]
     title = "Bounds of the accuracy under all attacks, percent"
-    return range_bars(title, names, [float(low[label]) for label in shown], [float(high[label]) for label in shown])
+    ends = ([float(limits[label]) for label in shown] for limits in (low, high))
+    return range_bars(title, names, *ends, narrow=narrow)
 
 
 def class_bounds_table(audit: Audit) -> Table:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import unicodedata
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -26,7 +27,9 @@ if TYPE_CHECKING:
 
 FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, sans-serif"
 LETTER = 0.58
-"""Mean width of a letter relative to the font size, for estimates of text widths."""
+"""Mean width of a Latin letter relative to the font size, for estimates of text widths."""
+BOLD = 1.07
+"""Mean width of a bold letter relative to a regular one."""
 
 _STRAIGHT = 0.05
 """Twice the area, in square pixels, of a triangle of three points that are drawn as a straight line."""
@@ -121,9 +124,14 @@ class Drawing:
     label: str
     marks: list[Mark] = field(default_factory=list)
 
-    def svg(self) -> str:
-        """Render an ``<svg>`` element for a page whose style sheet contains `palette.style_rules`."""
-        labels = [mark for mark in _flat(self.marks) if isinstance(mark, Label)]
+    def svg(self, *, hover: bool = True) -> str:
+        """Render an ``<svg>`` element for a page whose style sheet contains `palette.style_rules`.
+
+        Args:
+            hover: whether to include the hover texts, which touch screens do not show.
+        """
+        marks = self.marks if hover else list(_flat(self.marks))
+        labels = [mark for mark in _flat(marks) if isinstance(mark, Label)]
         usual = _Usual(
             _most_common([label.size for label in labels], Label.size),
             _most_common([label.anchor for label in labels], Label.anchor),
@@ -134,7 +142,7 @@ class Drawing:
             f'<svg viewBox="0 0 {_n(self.width)} {_n(self.height)}" width="{_n(self.width)}" '
             f'height="{_n(self.height)}" font-size="{_n(usual.size)}" text-anchor="{usual.anchor}" '
             f'class="m-{usual.style}" role="img" aria-label="{markup_text(self.label)}">'
-            + "".join(_elements(self.marks, usual))
+            + "".join(_elements(marks, usual))
             + "</svg>"
         )
 
@@ -176,14 +184,23 @@ class Drawing:
             self.figure().savefig(temporary, format=kind, dpi=192, metadata=dates)
 
 
-def width_of(text: str, size: float) -> float:
-    """Estimated width of a text in pixels."""
-    return LETTER * size * len(text)
+def width_of(text: str, size: float, *, bold: bool = False) -> float:
+    """Estimated width of a text in pixels; a letter of a wide script, such as Chinese, is as wide as the font size."""
+    return size * sum(map(_letter_width, text)) * (BOLD if bold else 1.0)
 
 
 def shorten(text: str, letters: int) -> str:
-    """Truncate a text to ``letters`` characters, with an ellipsis."""
-    return text if len(text) <= letters else text[: letters - 1].rstrip() + "…"
+    """Truncate a text to the width of ``letters`` Latin letters, with an ellipsis."""
+    if width_of(text, 1) <= LETTER * letters + 1e-9:
+        return text
+    room, places = LETTER * (letters - 1) + 1e-9, itertools.accumulate(map(_letter_width, text))
+    return "".join(letter for letter, place in zip(text, places, strict=True) if place <= room).rstrip() + "…"
+
+
+def _letter_width(letter: str) -> float:
+    if unicodedata.combining(letter):
+        return 0.0
+    return 1.0 if unicodedata.east_asian_width(letter) in {"W", "F"} else LETTER
 
 
 def _flat(marks: Sequence[Mark]) -> Iterator[Box | Line | Dot | Label | Image]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
@@ -24,9 +25,12 @@ def render(template: str, context: Context) -> str:
     return _templates().get_template(template).render(version=__version__, style=_style(), **context)
 
 
-def markup(drawing: Drawing) -> Markup:
-    """Render a drawing as inline SVG."""
-    return Markup(drawing.svg())  # noqa: S704  # drawings escape their texts
+def markup(drawing: Drawing, narrow: Drawing | None = None) -> Markup:
+    """Render a drawing as inline SVG, with another drawing that replaces it on narrow screens."""
+    wide = drawing.svg()
+    if narrow is not None:
+        wide = f'<div class="wide">{wide}</div><div class="narrow">{narrow.svg(hover=False)}</div>'
+    return Markup(wide)  # noqa: S704  # drawings escape their texts
 
 
 @cache
@@ -47,4 +51,4 @@ def _style() -> Markup:
     source = (Path(__file__).parent / "templates" / "style.css").read_text(encoding="utf-8")
     for word, value in (("LIGHT", variables("light")), ("DARK", variables("dark")), ("FONT", FONT)):
         source = source.replace(word, value)
-    return Markup(source + style_rules())  # noqa: S704  # a file of this package
+    return Markup(re.sub(r"\n *", "\n", source) + style_rules())  # noqa: S704  # a file of this package

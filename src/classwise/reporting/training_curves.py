@@ -16,18 +16,18 @@ from classwise.stats.intervals import class_intervals
 from classwise.training.folder import Run, Which
 
 PANELS: Sequence[tuple[str, str, str]] = (
-    ("valid", "robust", "Robust accuracy, validation images"),
-    ("valid-average", "robust", "Robust accuracy of the averaged weights, validation"),
-    ("train", "robust", "Robust accuracy, training batches"),
-    ("valid", "clean", "Clean accuracy, validation images"),
-    ("train", "clean", "Clean accuracy, training batches"),
+    ("valid", "robust", "Robust accuracy, validation, %"),
+    ("valid-average", "robust", "Robust accuracy, averaged weights, %"),
+    ("train", "robust", "Robust accuracy, training batches, %"),
+    ("valid", "clean", "Clean accuracy, validation, %"),
+    ("train", "clean", "Clean accuracy, training batches, %"),
 )
 """Split, measure and title of each panel; the first `MAX_PANELS` that the run measured are shown."""
 MAX_PANELS = 4
 SETTINGS: Mapping[str, str] = {
-    "epsilon": "Training radius per class",
-    "beta": "Weight of the regulariser per class",
-    "robust_weight": "Weight of the robust loss per class",
+    "epsilon": "Training radius, images in [0, 1]",
+    "beta": "Weight of the regulariser",
+    "robust_weight": "Weight of the robust loss",
 }
 """Per-class settings that a schedule may change, with the titles of their panels."""
 

@@ -9,6 +9,7 @@ from classwise.auditing.result import Audit
 from classwise.auditing.two_phase import TwoPhase
 from classwise.reporting import formatting
 from classwise.reporting.figures.dots import ROW_WIDTH, Value, dot_rows
+from classwise.reporting.figures.layout import NARROW
 from classwise.reporting.incomplete import attack_bounds_table
 from classwise.reporting.provenance import settings_of
 from classwise.reporting.svg import Drawing
@@ -89,7 +90,7 @@ def two_phase_context(audit: Audit, result: TwoPhase) -> dict[str, Any]:
         "advice": f"{_sentence(sample_line(result))} {meaning(audit.alpha)} To complete the audit, repeat the "
         "command with --resume and without --settle.",
         "population": "Intervals for these images cover the random order of the sample, with the model fixed.",
-        "figure": markup(estimates_drawing(audit, result)),
+        "figure": markup(estimates_drawing(audit, result), estimates_drawing(audit, result, width=NARROW)),
         "caption": f"The figure shows the {MAX_DOTS} classes of lowest estimate." if hidden > 0 else "",
         "warnings": list(audit.warnings),
         "guards_not_run": "" if audit.guards is None else audit.guards.sentence,
@@ -100,13 +101,13 @@ def two_phase_context(audit: Audit, result: TwoPhase) -> dict[str, Any]:
     }
 
 
-def estimates_drawing(audit: Audit, result: TwoPhase) -> Drawing:
+def estimates_drawing(audit: Audit, result: TwoPhase, *, width: float = ROW_WIDTH) -> Drawing:
     """Dot plot of the estimates with their intervals for these images, lowest first."""
     rows = result.by_class.sort_values("estimate", kind="stable").head(MAX_DOTS)
     values = [[Value(row["estimate"], row["low"], row["high"], int(row["n"]))] for _, row in rows.iterrows()]
     names = [str(name) for name in rows.index]
     title = "Accuracy under AutoAttack, estimated, %"
-    return dot_rows(title, names, ["estimate"], values, alpha=audit.alpha, width=ROW_WIDTH)
+    return dot_rows(title, names, ["estimate"], values, alpha=audit.alpha, width=width)
 
 
 def estimates_table(audit: Audit, result: TwoPhase) -> Table:

@@ -115,7 +115,7 @@ def crossing_context(crossing: Crossing) -> dict[str, Any]:
         "title": f"Comparison by {crossing.field}: {formatting.listed(crossing.names)}",
         "headline": f"Accuracy by {crossing.field}, without significance tests",
         "sentences": [crossing_reason(crossing)],
-        "figures": [markup(drawing) for drawing in crossing_figures(crossing)],
+        "figures": [(markup(drawing), drawing.label) for drawing in crossing_figures(crossing)],
         "table": crossing_table(crossing),
     }
 

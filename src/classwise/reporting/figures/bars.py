@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
 from classwise.reporting import formatting
-from classwise.reporting.svg import Box, Drawing, Group, Label, Line, Mark, shorten, width_of
+from classwise.reporting.figures.layout import NARROW, RowNames, title_lines
+from classwise.reporting.svg import Box, Drawing, Group, Label, Line, Mark, shorten
 from classwise.stats.counts import ClassCounts, FloatArray
 from classwise.stats.intervals import class_intervals
 from classwise.stats.metrics import overall_micro, worst_class
@@ -18,6 +20,39 @@ PANEL, SPACE, VALUE = 148.0, 18.0, 40.0
 NAME_LETTERS = 20
 
 
+class _Layout(NamedTuple):
+    """Sizes in pixels: of the rows of names, the panels in a row, the width of a panel, and the pitch of rows."""
+
+    names: RowNames
+    left: float
+    across: int
+    panel: float
+    pitch: float
+
+    @staticmethod
+    def of(names: Sequence[str], panels: int, *, narrow: bool) -> _Layout:
+        rows = RowNames.of(names, NAME_LETTERS, narrow=narrow)
+        if narrow:
+            across = min(panels, 2)
+            return _Layout(rows, 0.0, across, (NARROW - SPACE * (across - 1)) / across, 36.0)
+        left = rows.left + 58
+        across = max(1, min(panels, int((WIDTH - left + SPACE) // (PANEL + SPACE))))
+        across = -(-panels // -(-panels // across))  # equally long rows of panels
+        panel = min(300.0, (WIDTH - left + SPACE) / across - SPACE)
+        return _Layout(rows, left, across, panel, 23.0 if len(names) <= 15 else 18.0)
+
+    @property
+    def width(self) -> float:
+        return self.left + self.across * (self.panel + SPACE) - SPACE
+
+    def spans(self, first: float, rows: int) -> list[tuple[float, float]]:
+        """Vertical extents of the grid lines: one, or one per row where names are between the rows."""
+        if not self.names.line:
+            return [(first - 3, first + self.pitch * rows + 3)]
+        middles = [self.names.middle(first + self.pitch * row, self.pitch) for row in range(rows)]
+        return [(middle - 9, middle + 9) for middle in middles]
+
+
 def class_bars(
     names: Sequence[str],
     counts: Mapping[str, ClassCounts],
@@ -25,6 +60,8 @@ def class_bars(
     *,
     alpha: float = 0.05,
     highlight: Sequence[int] = (),
+    kind: str = "class",
+    narrow: bool = False,
 ) -> Drawing:
     """Draw small multiples with shared rows: a panel per attack, a row per class.
 
@@ -36,27 +73,22 @@ def class_bars(
         order: labels of the shown classes, from top to bottom.
         alpha: significance level; intervals have coverage 1 - alpha.
         highlight: labels of classes whose names are coloured: the worst class first, then other candidates.
+        kind: noun of a row, for the title.
+        narrow: draw two panels side by side with the names above the rows, for narrow screens.
     """
-    side = name_column([names[label] for label in order]) + 58
-    across = max(1, min(len(counts), int((WIDTH - side + SPACE) // (PANEL + SPACE))))
-    blocks = -(-len(counts) // across)
-    across = -(-len(counts) // blocks)  # equally long rows of panels
-    row = 23.0 if len(order) <= 15 else 18.0
-    panel = min(300.0, (WIDTH - side + SPACE) / across - SPACE)
-    block_height = HEAD + row * len(order) + FOOT + GUTTER
-    width = side + across * (panel + SPACE) - SPACE
-    drawing = Drawing(
-        width,
-        blocks * block_height - GUTTER,
-        f"Accuracy per class and attack, with {formatting.level(alpha)} intervals",
-    )
+    layout = _Layout.of([names[label] for label in order], len(counts), narrow=narrow)
+    title = f"Accuracy per {kind} and attack, percent, with {formatting.level(alpha)} intervals"
+    marks, start = title_lines(title, max(layout.width, NARROW))
+    height = HEAD + layout.pitch * len(order) + FOOT + GUTTER
+    blocks = -(-len(counts) // layout.across)
+    drawing = Drawing(max(layout.width, NARROW), start + blocks * height - GUTTER, title, marks)
     for number, (attack, sums) in enumerate(counts.items()):
-        block, column = divmod(number, across)
-        top = block * block_height
+        block, column = divmod(number, layout.across)
+        top = start + block * height
         if column == 0:
-            drawing.marks.extend(_names(names, sums, order, highlight, side, top + HEAD, row))
-        left = side + column * (panel + SPACE)
-        drawing.marks.extend(_panel(names, attack, sums, order, (left, top, panel, row), alpha))
+            drawing.marks.extend(_names(names, sums, order, highlight, layout, top + HEAD))
+        left = layout.left + column * (layout.panel + SPACE)
+        drawing.marks.extend(_panel(names, attack, sums, order, layout, (left, top), alpha))
     return drawing
 
 
@@ -65,18 +97,18 @@ def _names(
     sums: ClassCounts,
     order: Sequence[int],
     highlight: Sequence[int],
-    side: float,
-    top: float,
-    row: float,
+    layout: _Layout,
+    first: float,
 ) -> list[Mark]:
-    marks: list[Mark] = [Label(side - 16, top - 10, "n", "text-soft", 11, "end")]
+    right = layout.width if layout.names.line else layout.left - 16
+    marks: list[Mark] = [] if layout.names.line else [Label(right, first - 10, "n", "text-soft", 11, "end")]
     for place, label in enumerate(order):
-        base = top + row * (place + 0.5) + 4
+        top = first + layout.pitch * place
         style = "text-weak" if label in highlight else "text"
         bold = bool(highlight) and label == highlight[0]
-        images = formatting.count(sums.count[label])
-        marks.append(Label(0, base, shorten(names[label], NAME_LETTERS), style, 12.5, bold=bold))
-        marks.append(Label(side - 16, base, images, "text-soft", 11, "end"))
+        images = ("n " if layout.names.line else "") + formatting.count(sums.count[label])
+        marks.append(layout.names.label(names[label], top, layout.pitch, style, bold=bold))
+        marks.append(Label(right, layout.names.base(top, layout.pitch), images, "text-soft", 11, "end"))
     return marks
 
 
@@ -85,31 +117,34 @@ def _panel(
     attack: str,
     sums: ClassCounts,
     order: Sequence[int],
-    place: tuple[float, float, float, float],
+    layout: _Layout,
+    corner: tuple[float, float],
     alpha: float,
 ) -> list[Mark]:
-    left, top, width, row = place
+    (left, top), width, row = corner, layout.panel, layout.pitch
     accuracy, (low, high) = sums.accuracy, class_intervals(sums, alpha)
     scale = width - VALUE
     first, last = top + HEAD, top + HEAD + row * len(order)
     overall = overall_micro(sums)
-    letters = int(width / (13 * 0.56))
+    letters = int(width / (13 * 0.62))
     marks: list[Mark] = [
         Label(left, top + 14, shorten(attack, letters), "text", 13, bold=True),
         Label(left, top + 30, f"overall {formatting.percent(overall)}", "text-soft", 11),
     ]
     for tick in (0.0, 0.5, 1.0):
         x = left + tick * scale
-        marks.append(Line([(x, first - 3), (x, last + 3)], "rule"))
-        marks.append(Label(x, last + 17, f"{100 * tick:.0f}", "text-soft", 10, "middle"))
+        marks.extend(Line([(x, low_y), (x, high_y)], "rule") for low_y, high_y in layout.spans(first, len(order)))
+        marks.append(Label(x, last + 17, f"{100 * tick:.0f}", "text-soft", 10, "middle" if tick or left else "start"))
     worst = worst_class(accuracy).label
     for number, label in enumerate(order):
-        middle = first + row * (number + 0.5)
+        middle = layout.names.middle(first + row * number, row)
         box = (left, middle - row / 2, width, row)
         title = f"{names[label]}, {attack}: " + _hover_text(sums, accuracy, low, high, label, alpha)
-        marks.append(Group(_bar(accuracy, low, high, label, (left, middle, scale, row), label == worst), title, box))
+        place = (left, middle, scale, min(row, 23.0))
+        marks.append(Group(_bar(accuracy, low, high, label, place, label == worst), title, box))
     if not np.isnan(overall):
-        marks.append(Line([(left + overall * scale, first - 3), (left + overall * scale, last + 3)], "guide"))
+        x = left + overall * scale
+        marks.extend(Line([(x, low_y), (x, high_y)], "guide") for low_y, high_y in layout.spans(first, len(order)))
     return marks
 
 
@@ -147,8 +182,3 @@ def _hover_text(
 ) -> str:
     ends = float(low[label]), float(high[label])
     return formatting.measured(float(accuracy[label]), *ends, int(sums.count[label]), alpha)
-
-
-def name_column(names: Sequence[str], size: float = 12.5, letters: int = NAME_LETTERS) -> float:
-    """Width of the longest name, in pixels."""
-    return max((width_of(shorten(name, letters), size) for name in names), default=0.0)

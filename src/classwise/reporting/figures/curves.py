@@ -9,11 +9,13 @@ import numpy as np
 import pandas as pd
 
 from classwise.reporting import formatting
+from classwise.reporting.figures.layout import Key, legend, title_lines
 from classwise.reporting.svg import Drawing, Group, Label, Line, Mark, shorten
 from classwise.stats.counts import FloatArray
 
-WIDTH, HEIGHT = 512.0, 270.0
-LEFT, RIGHT, TOP, BOTTOM = 40.0, 122.0, 34.0, 34.0
+WIDTH, PLOT = 336.0, 200.0
+"""Width of a panel, of which three fit side by side on a page and one on a narrow screen, and height of its plot."""
+LEFT, RIGHT, BOTTOM = 40.0, 10.0, 34.0
 NEGLIGIBLE = 1e-10
 """Ranges below this are treated as rounding errors of equal values."""
 MAX_POINTS = 4000
@@ -50,45 +52,59 @@ def class_curves(
         chosen: the epoch of the selected weights, marked by a vertical line.
         share: values are fractions, shown in percent from 0; otherwise the axis is fitted to them.
     """
-    drawing = Drawing(WIDTH, HEIGHT, title)
-    drawing.marks.append(Label(0, 14, title, "text", 13, bold=True))
-    axes = _Axes(values, share)
-    drawing.marks.extend(axes.grid())
+    last = values.iloc[-1]
+    worst, best = int(str(last.idxmin())), int(str(last.idxmax()))
+    ends = [(float(last[best]), names[best], "line-good"), (float(last[worst]), names[worst], "line-weak")]
+    if overall is not None:
+        ends.append((float(overall[-1]), "overall", "line-overall"))
+    marks, top = title_lines(title, WIDTH)
+    keys, top = _legend(ends, top, share=share)
+    axes = _Axes(values, share, top + 6)
+    drawing = Drawing(WIDTH, axes.bottom + BOTTOM, title, [*marks, *keys, *axes.grid()])
     if chosen is not None:
         x = axes.x(chosen)
         drawing.marks.append(
-            Group([Line([(x, TOP), (x, HEIGHT - BOTTOM)], "guide")], f"epoch {chosen}: selected weights")
+            Group([Line([(x, axes.top), (x, axes.bottom)], "guide")], f"epoch {chosen}: selected weights")
         )
     low, high = values.min(axis=1).to_numpy(), values.max(axis=1).to_numpy()
     steps = values.index.to_numpy()
-    drawing.marks.append(
-        Line(axes.path(steps, high) + axes.path(steps[::-1], low[::-1]), "gap", closed=True, opacity=0.35)
-    )
-    last = values.iloc[-1]
-    worst, best = int(str(last.idxmin())), int(str(last.idxmax()))
+    band = axes.path(steps, high) + axes.path(steps[::-1], low[::-1])
+    drawing.marks.append(Line(band, "gap", closed=True, opacity=0.35))
     labels = [int(str(label)) for label in values.columns if values.size <= MAX_POINTS]
-    shown = [label for label in labels if label not in {worst, best}]
-    for label in [*shown, best, worst]:
+    for label in [*(label for label in labels if label not in {worst, best}), best, worst]:
         style = {worst: "line-weak", best: "line-good"}.get(label, "line")
         column = values[label].to_numpy()
         note = f" {notes[label]}" if notes else ""
-        hover_text = f"{names[label]}: {axes.text(float(column[-1]))} in epoch {steps[-1]}{note}"
+        hover_text = f"{names[label]}: {_text(float(column[-1]), share=share)} in epoch {steps[-1]}{note}"
         drawing.marks.append(Group([Line(axes.path(steps, column), style)], hover_text))
-    ends = [(float(last[best]), names[best], "text-good"), (float(last[worst]), names[worst], "text-weak")]
     if overall is not None:
         line = Line(axes.path(steps, overall), "line-overall")
-        drawing.marks.append(Group([line], f"overall: {axes.text(float(overall[-1]))} in epoch {steps[-1]}"))
-        ends.append((float(overall[-1]), "overall", "text"))
-    drawing.marks.extend(axes.endings(ends))
+        hover_text = f"overall: {_text(float(overall[-1]), share=share)} in epoch {steps[-1]}"
+        drawing.marks.append(Group([line], hover_text))
     return drawing
 
 
-class _Axes:
-    """Transform from epochs and values to pixels."""
+def _legend(ends: Sequence[tuple[float, str, str]], top: float, *, share: bool) -> tuple[list[Mark], float]:
+    """Names and last values of the highlighted lines, highest first, one below the other."""
+    texts = {"line-good": "text-good", "line-weak": "text-weak", "line-overall": "text"}
+    marks: list[Mark] = []
+    for value, name, style in sorted(ends, key=lambda end: -end[0]):
+        text = f"{shorten(name, 34)} {_text(value, share=share)}"
+        keys, top = legend([Key(text, style, text=texts[style], bold=True)], 0, top, WIDTH)
+        marks += keys
+    return marks, top
 
-    def __init__(self, values: pd.DataFrame, share: bool) -> None:
+
+def _text(value: float, *, share: bool) -> str:
+    return formatting.percent(value) if share else f"{value:.3g}"
+
+
+class _Axes:
+    """Transform from epochs and values to pixels, for a plot that begins at ``top``."""
+
+    def __init__(self, values: pd.DataFrame, share: bool, top: float) -> None:
         lowest, highest = float(np.nanmin(values.to_numpy())), float(np.nanmax(values.to_numpy()))
-        self.share = share
+        self.share, self.top, self.bottom = share, top, top + PLOT
         self.first, self.last = int(values.index[0]), int(values.index[-1])
         self.ticks = ticks(0.0 if share else lowest, highest)
         self.low, self.high = self.ticks[0], self.ticks[-1]
@@ -97,15 +113,12 @@ class _Axes:
         return LEFT + (WIDTH - LEFT - RIGHT) * (epoch - self.first) / max(self.last - self.first, 1)
 
     def y(self, value: float) -> float:
-        return HEIGHT - BOTTOM - (HEIGHT - TOP - BOTTOM) * (value - self.low) / (self.high - self.low)
+        return self.bottom - PLOT * (value - self.low) / (self.high - self.low)
 
     def path(self, epochs: Sequence[int] | FloatArray, values: FloatArray) -> list[tuple[float, float]]:
         pairs = zip(epochs, values, strict=True)
         points = [(self.x(float(epoch)), self.y(float(value))) for epoch, value in pairs if not math.isnan(value)]
         return points if len(points) != 1 else [points[0], (points[0][0] + 3, points[0][1])]
-
-    def text(self, value: float) -> str:
-        return formatting.percent(value) if self.share else f"{value:.3g}"
 
     def grid(self) -> list[Mark]:
         marks: list[Mark] = []
@@ -115,21 +128,10 @@ class _Axes:
             line = Line([(LEFT, y), (WIDTH - RIGHT, y)], "rule")
             marks += [line, Label(LEFT - 6, y + 4, text, "text-soft", 10.5, "end")]
         epochs = sorted({self.first, round((self.first + self.last) / 2), self.last})
-        base = HEIGHT - BOTTOM + 16
+        base = self.bottom + 16
         marks += [Label(self.x(epoch), base, str(epoch), "text-soft", 10.5, "middle") for epoch in epochs]
         middle = (LEFT + WIDTH - RIGHT) / 2
-        marks.append(Label(middle, HEIGHT - 4, "epoch", "text-soft", 10.5, "middle"))
-        return marks
-
-    def endings(self, ends: Sequence[tuple[float, str, str]]) -> list[Mark]:
-        """Names at the right ends of lines, shifted apart where they would overlap."""
-        marks: list[Mark] = []
-        lowest = -math.inf
-        for value, name, style in sorted(ends, key=lambda end: -end[0]):
-            y = max(self.y(value) + 4, lowest + 13)
-            lowest = y
-            text = f"{shorten(name, 11)} {formatting.bare_percent(value) if self.share else self.text(value)}"
-            marks.append(Label(WIDTH - RIGHT + 7, y, text, style, 11, bold=True))
+        marks.append(Label(middle, self.bottom + BOTTOM - 4, "epoch", "text-soft", 10.5, "middle"))
         return marks
 
 

@@ -9,8 +9,9 @@ import numpy as np
 
 from classwise.reporting import formatting
 from classwise.reporting.figures.curves import ticks
+from classwise.reporting.figures.layout import NARROW, Key, RowNames, legend, title_lines
 from classwise.reporting.palette import SERIES
-from classwise.reporting.svg import Dot, Drawing, Group, Label, Line, Mark, shorten, width_of
+from classwise.reporting.svg import Dot, Drawing, Group, Label, Line, Mark
 
 WIDTH = 1040.0
 ROW_WIDTH = 760.0
@@ -46,24 +47,25 @@ def dot_rows(
         values: for each row, a value per series.
         difference: the values are differences around zero, shown in percentage points, instead of accuracies.
         alpha: significance level of the intervals, for the hover texts.
-        width: width of the drawing in pixels.
+        width: width of the drawing in pixels; up to `NARROW`, the names are above the rows.
     """
-    pitch = max(24.0, 11.0 * len(series) + 8)
-    side = max(width_of(shorten(row, NAME_LETTERS), 12.5) for row in rows) + 18
-    legend = len(series) > 1
-    top = 54.0 if legend else 34.0
-    height = top + pitch * len(rows) + 30
+    names = RowNames.of(rows, NAME_LETTERS, narrow=width <= NARROW)
+    pitch = max(24.0, 11.0 * len(series) + 8) + names.line
+    side = names.left + (12 if names.line else 18)
+    marks, top = title_lines(title, width)
+    if len(series) > 1:
+        keys = [Key(name, f"dot-{SERIES[place % len(SERIES)]}") for place, name in enumerate(series)]
+        legend_marks, top = legend(keys, 0 if names.line else side, top, width)
+        marks += legend_marks
+    top += 12
+    drawing = Drawing(width, top + pitch * len(rows) + 30, title, marks)
     finite = [end for row in values for value in row for end in (value.low, value.high, value.value)]
     marks_at = _ticks(np.array(finite), difference)
-    scale = (width - side - 24) / (marks_at[-1] - marks_at[0])
+    scale = (width - side - (14 if names.line else 24)) / (marks_at[-1] - marks_at[0])
 
     def x(value: float) -> float:
         return side + (value - marks_at[0]) * scale
 
-    drawing = Drawing(width, height, title)
-    drawing.marks.append(Label(0, 14, title, "text", 13, bold=True))
-    if legend:
-        drawing.marks.extend(_legend(series, side))
     bottom = top + pitch * len(rows)
     for tick in marks_at:
         style = "divider" if difference and tick == 0 else "rule"
@@ -71,8 +73,8 @@ def dot_rows(
         text = formatting.points(tick, sign=True).removesuffix(".0") if difference else f"{100 * tick:.0f}"
         drawing.marks.append(Label(x(tick), bottom + 17, text, "text-soft", 10.5, "middle"))
     for number, (name, row) in enumerate(zip(rows, values, strict=True)):
-        middle = top + pitch * (number + 0.5)
-        drawing.marks.append(Label(0, middle + 4, shorten(name, NAME_LETTERS), "text", 12.5))
+        middle = names.middle(top + pitch * number, pitch)
+        drawing.marks.append(names.label(name, top + pitch * number, pitch))
         for place, value in enumerate(row):
             y = middle + (place - (len(row) - 1) / 2) * 11
             title = f"{name}, {series[place]}: {_hover_text(value, difference, alpha)}"
@@ -102,16 +104,6 @@ def _hover_text(value: Value, difference: bool, alpha: float) -> str:
     ends = formatting.signed_span(value.low, value.high)
     interval = formatting.NO_INTERVAL if ends == formatting.NONE else f"{formatting.level(alpha)} interval {ends}"
     return f"{change} ({interval})"
-
-
-def _legend(series: Sequence[str], left: float) -> list[Mark]:
-    marks: list[Mark] = []
-    x = left
-    for number, name in enumerate(series):
-        short = shorten(name, 30)
-        marks += [Dot(x + 4, 31, 4, f"dot-{SERIES[number % len(SERIES)]}"), Label(x + 13, 35, short, "text-soft", 11.5)]
-        x += width_of(short, 11.5) + 34
-    return marks
 
 
 def _ticks(values: np.ndarray[tuple[int], np.dtype[np.float64]], difference: bool) -> list[float]:

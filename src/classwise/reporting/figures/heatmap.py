@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 from scipy import sparse
 
 from classwise.reporting import formatting
+from classwise.reporting.figures.layout import NARROW, title_lines
 from classwise.reporting.svg import Box, Drawing, Group, Label, Line, Mark, shorten, width_of
 from classwise.stats.confusion import misclassified
 from classwise.stats.counts import IntArray, ratio
@@ -19,6 +20,8 @@ Kind = Literal["rates", "errors"]
 MAX_CLASSES = 24
 """Maximum number of classes that fit on a page; see `Confusion.condensed`."""
 NAME_LETTERS = 16
+MAX_SHADE = 0.55
+"""Opacity of the darkest cell, on which text has a contrast of 4.5:1 in both themes."""
 
 
 @dataclass(frozen=True)
@@ -108,34 +111,61 @@ def _as_array(matrix: IntArray | sparse.csr_array) -> IntArray:
     return dense
 
 
-def heatmap(confusion: Confusion, kind: Kind) -> Drawing:
+class _Grid(NamedTuple):
+    """Position of the cells in pixels: left and top end, side of a cell, and the size and the angle of the names."""
+
+    left: float
+    top: float
+    cell: float
+    size: float
+    letters: int
+    angle: float
+
+    @staticmethod
+    def of(names: Sequence[str], top: float, *, narrow: bool) -> _Grid:
+        """Fit the cells to 380 pixels below ``top``; the narrow layout to its width, with upright names."""
+        letters = 12 if narrow else NAME_LETTERS
+        room = max(width_of(shorten(name, letters), 10.5 if narrow else 12) for name in names)
+        if narrow:
+            cell = float(np.clip((NARROW - room - 34) / len(names), 10, 38))
+            return _Grid(room + 30, top + room + 28, cell, min(10.5, cell), letters, -90)
+        cell = float(np.clip(380 / len(names), 15, 38))
+        return _Grid(room + 30, top + 0.72 * room + 32, cell, 12 if cell >= 22 else 10.5, letters, -45)
+
+    def labels(self, names: Sequence[str]) -> Iterator[Mark]:
+        """Names of the rows and columns."""
+        for place, name in enumerate(names):
+            short, middle = shorten(name, self.letters), self.cell * (place + 0.5)
+            shift = 0 if self.angle == -45 else 0.35 * self.size
+            yield Label(self.left - 8, self.top + middle + 4, short, "text", self.size, "end")
+            yield Label(self.left + middle + shift, self.top - 7, short, "text", self.size, angle=self.angle)
+
+
+def heatmap(confusion: Confusion, kind: Kind, *, under: str = "", narrow: bool = False) -> Drawing:
     """Draw a confusion matrix, true classes as rows and predictions as columns; empty cells are blank.
 
     Args:
         confusion: the counts; classes of one superclass should be adjacent (`Confusion.grouped`).
         kind: ``"rates"``: percent of each true class. ``"errors"``: numbers of misclassified images, without the
             diagonal.
+        under: condition of the predictions for the title, such as ``under pgd``.
+        narrow: draw for narrow screens.
     """
     names, number = confusion.names, len(confusion.names)
     counts = confusion.dense
     images = confusion.images
     values = ratio(counts, images[:, None]) if kind == "rates" else misclassified(counts)
     most = 1.0 if kind == "rates" else max(float(np.nanmax(values, initial=0)), 1.0)
-    cell = float(np.clip(380 / number, 15, 38))
-    room = max(width_of(shorten(name, NAME_LETTERS), 12) for name in names)
-    left, top = room + 30, 0.72 * room + 32
-    tail = max(0.72 * room - cell / 2, 12)  # room for the last slanted name
+    title = f"Confusion matrix{f' {under}' if under else ''}: {_UNITS[kind]}"
+    marks, below = title_lines(title, NARROW)
+    grid = _Grid.of(names, below, narrow=narrow)
+    left, top, cell = grid.left, grid.top, grid.cell
     side = number * cell
-    title = "percent of true class" if kind == "rates" else "misclassified images"
-    drawing = Drawing(left + side + tail, top + side + 8, f"Confusion matrix, {title}")
-    marks = drawing.marks
-    marks.append(Label(left + side / 2, 12, f"predicted ({title})", "text-soft", 11, "middle"))
+    tail = 2.0 if narrow else max(0.72 * (left - 30) - cell / 2, 12)  # room for the last slanted name
+    drawing = Drawing(max(left + side + tail, NARROW), top + side + 8, title, marks)
+    marks.append(Label(left + side / 2, below + 12, "predicted class", "text-soft", 11, "middle"))
     marks.append(Label(11, top + side / 2, "true class", "text-soft", 11, "middle", angle=-90))
-    size = 12 if cell >= 22 else 10.5
-    for place, name in enumerate(names):
-        short = shorten(name, NAME_LETTERS)
-        marks.append(Label(left - 8, top + cell * (place + 0.5) + 4, short, "text", size, "end"))
-        marks.append(Label(left + cell * (place + 0.5), top - 7, short, "text", size, angle=-45))
+    marks.extend(grid.labels(names))
     marks.append(Box(left, top, side, side, "cell"))
     for row, column in np.argwhere(counts > 0) if kind == "rates" else np.argwhere(np.nan_to_num(values) > 0):
         corner = (left + column * cell, top + row * cell, cell)
@@ -148,15 +178,18 @@ def heatmap(confusion: Confusion, kind: Kind) -> Drawing:
     return drawing
 
 
+_UNITS: Mapping[Kind, str] = {"rates": "percent of each true class", "errors": "number of misclassified images"}
+
+
 def _cell(value: float, most: float, place: tuple[float, float, float], kind: Kind) -> list[Mark]:
     x, y, cell = place
     # An exponent below 1 makes rare confusions visible.
-    shade = max(0.05, (value / most) ** 0.7)
+    shade = max(0.04, MAX_SHADE * (value / most) ** 0.7)
     marks: list[Mark] = [Box(x, y, cell, cell, "heat" if kind == "rates" else "heat-error", shade)]
-    if cell >= 24:
+    if cell >= 20:
         text = _short_percent(value) if kind == "rates" else f"{value:.0f}"
-        colour = "text-on" if shade > 0.75 else "text"
-        marks.append(Label(x + cell / 2, y + cell / 2 + 4, text, colour, 11 if len(text) < 4 else 9.5, "middle"))
+        size = 11 if len(text) < 4 and cell >= 24 else 9.5
+        marks.append(Label(x + cell / 2, y + cell / 2 + 4, text, "text", size, "middle"))
     return marks
 
 

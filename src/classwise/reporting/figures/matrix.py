@@ -10,6 +10,8 @@ from numpy.typing import ArrayLike
 from classwise.reporting.svg import Box, Drawing, Group, Label, Line, Mark, shorten, width_of
 
 NAME_LETTERS = 22
+MAX_SHADE = 0.55
+"""Opacity of the darkest cell, on which text has a contrast of 4.5:1 in both themes."""
 
 
 def matrix(title: str, names: Sequence[str], values: ArrayLike, what: str) -> Drawing:
@@ -49,9 +51,9 @@ def matrix(title: str, names: Sequence[str], values: ArrayLike, what: str) -> Dr
 
 def _cell(value: float, place: tuple[float, float, float]) -> list[Mark]:
     x, y, cell = place
-    shade = min(abs(value), 1.0)
-    marks: list[Mark] = [Box(x, y, cell, cell, "heat" if value >= 0 else "heat-error", max(0.04, shade**1.5))]
+    shade = max(0.03, MAX_SHADE * min(abs(value), 1.0) ** 1.5)
+    marks: list[Mark] = [Box(x, y, cell, cell, "heat" if value >= 0 else "heat-error", shade)]
     if cell >= 26:
         text = f"{value:.2f}".replace("-", "\u2212").replace("0.", ".", 1)
-        marks.append(Label(x + cell / 2, y + cell / 2 + 4, text, "text-on" if shade > 0.8 else "text", 10, "middle"))
+        marks.append(Label(x + cell / 2, y + cell / 2 + 4, text, "text", 10, "middle"))
     return marks

@@ -5,13 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from classwise.reporting import formatting
-from classwise.reporting.figures.bars import NAME_LETTERS, WIDTH, name_column
-from classwise.reporting.svg import Box, Drawing, Group, Label, Line, Mark, shorten
+from classwise.reporting.figures.bars import NAME_LETTERS, WIDTH
+from classwise.reporting.figures.layout import NARROW, Key, RowNames, legend, title_lines
+from classwise.reporting.svg import Box, Drawing, Group, Label, Line, Mark
 
-TOP, ROW, FOOT, VALUE = 48.0, 23.0, 30.0, 96.0
+ROW, FOOT, VALUE = 23.0, 30.0, 96.0
+_KEYS = (Key("correct under every attack", "bar", 0.85), Key("not judged under every attack", "bar", 0.25))
 
 
-def range_bars(title: str, names: Sequence[str], low: Sequence[float], high: Sequence[float]) -> Drawing:
+def range_bars(
+    title: str, names: Sequence[str], low: Sequence[float], high: Sequence[float], *, narrow: bool = False
+) -> Drawing:
     """Draw a row per class with its lower and upper bound.
 
     Args:
@@ -19,32 +23,28 @@ def range_bars(title: str, names: Sequence[str], low: Sequence[float], high: Seq
         names: names of the rows, from top to bottom.
         low: lower bound of each row: the fraction of images that are correct under every attack.
         high: upper bound of each row: ``low`` plus the fraction of images that are not judged.
+        narrow: draw the names above the rows, for narrow screens.
     """
-    left = name_column(names) + 18
-    scale = WIDTH - left - VALUE
-    bottom = TOP + ROW * len(names)
-    drawing = Drawing(WIDTH, bottom + FOOT, title)
-    drawing.marks.extend(
-        [
-            Label(0, 14, title, "text", 13, bold=True),
-            Box(left, 26, 12, 10, "bar", 0.85),
-            Label(left + 18, 35, "correct under every attack", "text-soft", 11.5),
-            Box(left + 190, 26, 12, 10, "bar", 0.25),
-            Label(left + 208, 35, "not judged under every attack", "text-soft", 11.5),
-        ]
-    )
+    rows, width = RowNames.of(names, NAME_LETTERS, narrow=narrow), NARROW if narrow else WIDTH
+    left = rows.left + (4 if narrow else 18)
+    scale, pitch = width - left - VALUE, ROW + rows.line
+    marks, below = title_lines(title, width)
+    keys, top = legend(_KEYS, left, below, width)
+    top += 6
+    bottom = top + pitch * len(names)
+    drawing = Drawing(width, bottom + FOOT, title, [*marks, *keys])
     for tick in (0.0, 0.25, 0.5, 0.75, 1.0):
         x = left + tick * scale
-        drawing.marks.append(Line([(x, TOP - 4), (x, bottom + 2)], "rule"))
+        drawing.marks.append(Line([(x, top - 4), (x, bottom + 2)], "rule"))
         drawing.marks.append(Label(x, bottom + 17, f"{100 * tick:.0f}", "text-soft", 10.5, "middle"))
     for place, (name, least, most) in enumerate(zip(names, low, high, strict=True)):
-        middle = TOP + ROW * (place + 0.5)
+        middle = rows.middle(top + pitch * place, pitch)
         span = formatting.span(least, most)
-        marks: list[Mark] = [
+        bars: list[Mark] = [
             Box(left, middle - 6.5, least * scale, 13, "bar", 0.85),
             Box(left + least * scale, middle - 6.5, (most - least) * scale, 13, "bar", 0.25),
-            Label(WIDTH - 2, middle + 4, span, "text", 11.5, "end"),
+            Label(width - 2, middle + 4, span, "text", 11.5, "end"),
         ]
-        drawing.marks.append(Label(0, middle + 4, shorten(name, NAME_LETTERS), "text", 12.5))
-        drawing.marks.append(Group(marks, f"{name}: between {span}\u00a0%", (0, middle - ROW / 2, WIDTH, ROW)))
+        drawing.marks.append(rows.label(name, top + pitch * place, pitch))
+        drawing.marks.append(Group(bars, f"{name}: between {span}\u00a0%", (0, middle - ROW / 2, width, ROW)))
     return drawing

@@ -6,14 +6,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from classwise.auditing.guard_report import GuardReport
 from classwise.auditing.outcomes import ALL, CLEAN
 from classwise.auditing.result import Audit
 from classwise.reporting import formatting, sentences
 from classwise.reporting.audit_summary import MAX_BARS, AuditSummary
 from classwise.reporting.audit_tables import CUMULATIVE_NOTE, attack_table, class_table
 from classwise.reporting.examples import example_images
-from classwise.reporting.figures.heatmap import heatmap
 from classwise.reporting.image_data import triples
 from classwise.reporting.incomplete import incomplete_context
 from classwise.reporting.provenance import settings_of
@@ -88,10 +86,9 @@ def audit_context(audit: Audit, summary: AuditSummary, run: Run | None = None) -
             "with the model fixed."
         ),
         "kind": summary.singular,
-        "strip": markup(summary.strip()),
+        "strip": markup(summary.strip(), summary.strip(narrow=True)),
         "metrics": _key_metrics(summary),
         "warnings": list(audit.warnings),
-        "no_warnings": "No evaluation guard raised a warning." if meta.model_hash and _ran(audit.guards) else "",
         "guards_not_run": "" if audit.guards is None else audit.guards.sentence,
         "uncertainty": sentences.uncertainty(summary),
         "bars": _bars(summary),
@@ -103,11 +100,6 @@ def audit_context(audit: Audit, summary: AuditSummary, run: Run | None = None) -
         "attacks": attack_table(summary),
         "settings": settings_of(audit),
     }
-
-
-def _ran(guards: GuardReport | None) -> bool:
-    """Whether guards ran; audits without a report were saved by other means."""
-    return guards is None or guards.mode != "off"
 
 
 def _key_metrics(summary: AuditSummary) -> list[KeyMetric]:
@@ -145,8 +137,8 @@ def _variance(estimate: Estimate, images: int) -> KeyMetric:
 def _bars(summary: AuditSummary) -> dict[str, Any]:
     hidden = len(summary.order) - MAX_BARS
     caption = (
-        f"Accuracy in percent. Whiskers are {formatting.level(summary.alpha)} intervals; the dashed line is the "
-        f"overall accuracy. The worst {summary.singular} of each panel is highlighted (the first of equal ones)."
+        f"Lines on the bars are {formatting.level(summary.alpha)} intervals; the dashed line is the overall accuracy. "
+        f"The worst {summary.singular} of each panel is highlighted (the first of equal ones)."
     )
     if summary.meta.cascade:
         caption += f" {CUMULATIVE_NOTE}"
@@ -159,9 +151,11 @@ def _bars(summary: AuditSummary) -> dict[str, Any]:
             "another panel may be missing."
         )
     return {
-        "svg": markup(summary.bars(summary.main)),
+        "svg": markup(summary.bars(summary.main), summary.bars(summary.main, narrow=True)),
         "caption": caption,
-        "members": markup(summary.bars(summary.members)) if summary.members and hidden <= 0 else None,
+        "members": markup(summary.bars(summary.members), summary.bars(summary.members, narrow=True))
+        if summary.members and hidden <= 0
+        else None,
     }
 
 
@@ -176,7 +170,6 @@ def _confusions(audit: Audit, summary: AuditSummary) -> list[dict[str, Any]]:
 
 def _confusion(audit: Audit, summary: AuditSummary, name: str, *, collapsed: bool) -> dict[str, Any]:
     condensed, note = summary.confusions[name].condensed()
-    shown = condensed.grouped()
     if name == ALL:
         order = formatting.listed([label for label in summary.meta.attacks if label in audit.attacks])
         about = (
@@ -187,17 +180,17 @@ def _confusion(audit: Audit, summary: AuditSummary, name: str, *, collapsed: boo
         )
     else:
         about = f"Shown: {audit.shows(name)}."
-    panels = "Left: percent of each true class. Right: number of misclassified images."
-    frames = "Frames mark superclasses." if shown.groups is not None else ""
+    frames = "Frames mark superclasses." if condensed.groups is not None else ""
     return {
         "title": "Under all attacks"
         if name == ALL and summary.attacked
         else "Clean images"
         if name in {ALL, CLEAN}
         else f"Under {name}",
-        "rates": markup(heatmap(shown, "rates")),
-        "errors": markup(heatmap(shown, "errors")),
-        "caption": " ".join(part for part in (panels, about, frames, note) if part),
+        "matrices": [
+            markup(summary.matrix(name, kind), summary.matrix(name, kind, narrow=True)) for kind in ("rates", "errors")
+        ],
+        "caption": " ".join(part for part in (about, frames, note) if part),
         "collapsed": collapsed,
     }
 

@@ -18,6 +18,7 @@ from classwise.reporting.comparison_tables import (
     methods_of,
     pair_table,
 )
+from classwise.reporting.figures.layout import NARROW
 from classwise.reporting.provenance import settings_of
 from classwise.reporting.templating import markup, render
 from classwise.reporting.training_run import curves_of_audit
@@ -72,9 +73,11 @@ def comparison_context(comparison: Comparison) -> dict[str, Any]:
         "over": _over(comparison),
         "headline": headline,
         "sentences": sentences,
-        "measures": markup(measure_dots(comparison)),
+        "measures": markup(measure_dots(comparison), measure_dots(comparison, width=NARROW)),
         "table": measure_table(comparison),
-        "classes": markup(class_dots(comparison)) if len(comparison.names) <= MAX_METHODS else None,
+        "classes": markup(class_dots(comparison), class_dots(comparison, width=NARROW))
+        if len(comparison.names) <= MAX_METHODS
+        else None,
         "class_table": class_table(comparison).first(200),
         "pairs": [_pair(comparison, pair) for pair in comparison.pairs],
         "warnings": _warnings(comparison.audits),
@@ -149,7 +152,7 @@ def _pair(comparison: Comparison, pair: Pair) -> dict[str, Any]:
     return {
         "title": f"{pair.first} minus {pair.second}",
         "sentences": [first, second, _sentence(pair.population)],
-        "dots": markup(difference_dots(comparison, pair)),
+        "dots": markup(difference_dots(comparison, pair), difference_dots(comparison, pair, width=NARROW)),
         "table": pair_table(comparison, pair).first(200),
     }
 

@@ -133,7 +133,7 @@ def _context(curve: Curve) -> dict[str, Any]:
             f"example (at most {factor * curve.highest:.3g}); the mean over all images is {mean:.3g}."
         ),
         "interval": f"{formatting.level(curve.alpha)} interval {ends}." if ends and len(ties) == 1 else "",
-        "figure": markup(radius_curves(curve)),
+        "figure": markup(radius_curves(curve), radius_curves(curve, narrow=True)),
         "caption": (
             "An image's robust radius is below the smallest radius at which an adversarial example was found, so "
             f"accuracy never increases with the radius. The shaded area is the {formatting.level(curve.alpha)} "

@@ -7,6 +7,7 @@ from typing import Any
 from classwise.auditing.worst_class.result import WorstClass
 from classwise.reporting import formatting
 from classwise.reporting.figures.dots import ROW_WIDTH, Value, dot_rows
+from classwise.reporting.figures.layout import NARROW
 from classwise.reporting.provenance import attack_settings, flat
 from classwise.reporting.sentences import Headline
 from classwise.reporting.svg import Drawing
@@ -37,7 +38,7 @@ def _context(result: WorstClass) -> dict[str, Any]:
         "headline": headline,
         "lead": f"Lowest estimated robust accuracy: {result.worst}, {at}.",
         "guarantee": f"{result.sentence[:1].upper()}{result.sentence[1:]}.",
-        "figure": markup(class_estimates(result)),
+        "figure": markup(class_estimates(result), class_estimates(result, width=NARROW)),
         "caption": (
             f"Estimated robust accuracy in percent, with simultaneous {formatting.level(verdict.alpha)} intervals."
             f"{f' The figure shows the {MAX_DOTS} classes with the lowest estimates.' if hidden > 0 else ''}"
@@ -72,13 +73,14 @@ def cost(result: WorstClass) -> str:
     )
 
 
-def class_estimates(result: WorstClass) -> Drawing:
+def class_estimates(result: WorstClass, *, width: float = ROW_WIDTH) -> Drawing:
     """Dot plot of the estimates with intervals, lowest first."""
     rows = result.by_class[result.by_class["n"] > 0].sort_values("estimate", kind="stable").head(MAX_DOTS)
     values = [[Value(row["estimate"], row["low"], row["high"], int(row["n"]))] for _, row in rows.iterrows()]
     names = [str(name) for name in rows.index]
     alpha = result.verdict.alpha
-    return dot_rows("Estimated robust accuracy, %", names, ["estimate"], values, alpha=alpha, width=ROW_WIDTH)
+    title = "Estimated robust accuracy per class, percent"
+    return dot_rows(title, names, ["estimate"], values, alpha=alpha, width=width)
 
 
 def class_table(result: WorstClass) -> Table:

@@ -103,10 +103,7 @@ def audit(
     cluster: ClusterOptions,
     *,
     threat: Threat = None,
-    out: Annotated[
-        Path | None,
-        out_option("The audit's folder.", "RUN/audits/DATA-SPLIT"),
-    ] = None,
+    out: Annotated[Path | None, out_option("The audit's folder.", "RUN/audits/DATA-SPLIT")] = None,
     resume: Resume = False,
     html: Page = None,
     guards: Guards = "auto",

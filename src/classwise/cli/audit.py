@@ -118,8 +118,7 @@ def audit(
         classwise audit runs/cfa
         classwise audit resnet18 --weights model.pt --data photos/ \\
             --threat Linf:4/255 --html page.html
-        classwise audit mypackage.nets:build --weights w.pt --data cifar10 \\
-            --fail-if 'worst(all) < 0.2'
+        classwise audit mypackage.nets:build --weights w.pt --data cifar10
         classwise audit runs/cfa --fail-if 'cat(all) < 0.1' \\
             --junit audit.xml --sarif audit.sarif
         classwise audit runs/cfa --attack autoattack --settle 0.5  # estimate

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from classwise.cli.papers import _claim_lines, _results_facts
+from classwise.cli.paper_results import _claim_lines, results_facts
 from classwise.core.errors import ClasswiseError
 from classwise.papers import catalogue
 from classwise.papers.catalogue import EXPERIMENTS
@@ -116,7 +116,7 @@ def test_the_theorems_hold(smoke: Smoke) -> None:
 def test_pages(smoke: Smoke, paper: str, tmp_path: Path) -> None:
     text = paper_page(paper, smoke.store, tmp_path / "page.html").read_text(encoding="utf-8")
     items = [item for item in catalogue.items().values() if item.paper == paper]
-    navigation = text[text.index("<nav>") : text.index("</nav>")]
+    navigation = text[text.index("<nav") : text.index("</nav>")]
     assert text.index('id="claims"') < text.index('id="' + items[0].id)
     places = [text.index(f'id="{item.id}"') for item in items]
     assert places == sorted(places)
@@ -157,13 +157,13 @@ def test_partly_tested_claims_in_json_and_terminal(smoke: Smoke) -> None:
     half, other = smoke.results["kdd21/F5bc"], smoke.results["kdd21/E10"]
     verdicts = [one for one in half.verdicts if one.claim == "kdd21/C23"]
     assert verdicts
-    (facts,) = _results_facts([half])
+    (facts,) = results_facts([half])
     (plain,) = (one for one in facts["verdicts"] if one["claim"] == "kdd21/C23")
     if verdicts[0].estimand:
         assert plain["answer"] == "partly tested"
         assert plain["not_tested"] == ["much more on attacked images", "standard training"]
         assert any("C23 as a whole: partly tested" in line for line in _claim_lines([half]))
-        both = [one for facts in _results_facts([half, other]) for one in facts["verdicts"]]
+        both = [one for facts in results_facts([half, other]) for one in facts["verdicts"]]
         both = [one for one in both if one["claim"] == "kdd21/C23"]
         assert [one["not_tested"] for one in both] == [["much more on attacked images"]] * len(both)
         assert {one["text"] for one in both} == {"smoke run, no evidence"}

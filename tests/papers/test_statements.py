@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 
-from classwise.cli.papers import STORE, _list, _report, _report_together
+from classwise.cli.paper_results import show_result, show_together
+from classwise.cli.papers import STORE, _list
 from classwise.papers.catalogue import EXPERIMENTS
 from classwise.papers.page import paper_page
 from classwise.papers.store import Store
@@ -173,7 +174,7 @@ def test_every_line_of_a_run_follows_from_its_results(paper: Paper) -> None:
     call = sorted((one for one in paper.results if one.scale == scale), key=lambda one: order.index(one.item))
     for raw in call:
         result, single = raw.result(), Paper(paper.name, (raw,))
-        lines = printed_by(_report, result)
+        lines = printed_by(show_result, result)
         assert lines.pop(0) == f"{raw.item} at scale {raw.scale}: {raw.setting}"
         for table in result.tables:
             assert lines.pop(0) == ""
@@ -202,7 +203,7 @@ def test_every_line_of_a_run_follows_from_its_results(paper: Paper) -> None:
         assert "\n".join(lines) == "\n".join([*notes, ""]).replace("\u00a0", " ")
     if len(call) > 1:
         family = Paper(paper.name, tuple(call))
-        lines = printed_by(_report_together, [raw.result() for raw in call])
+        lines = printed_by(show_together, [raw.result() for raw in call])
         assert lines.pop(0) == "Joint Holm correction of all claims of a paper in this call:"
         pairs = [pair for raw in call for pair in zip(Paper("", (raw,)).shown(raw), family.shown(raw), strict=True)]
         changed = [

@@ -416,15 +416,14 @@ def _inert_texts(made: Compared, texts: Texts) -> None:
     assert [text for text in texts.of("summary") if not any(part in text for part in tables)] in ([], of_runs)
     meta = made.comparison.audits[names[0]][0].outcomes.meta
     size = f"{len(made.ids):,} images, {len(meta.class_names)} classes"
-    known = {"Data": f"{meta.data}: {size}" if meta.data else size, "Model": "net", "Threat": meta.threat}
-    known |= (
-        {"Early stop": "no: an attack runs all steps and returns its last iterate"} if meta.early_stop is False else {}
-    )
-    known |= {"Predictions": "imported, not computed by classwise"}
+    stated = {"Data": f"{meta.data}: {size}" if meta.data else size, "Model": "net", "Threat": meta.threat}
+    runs_all = "no: an attack runs all steps and returns its last iterate"
+    stated |= {"Early stop": runs_all} if meta.early_stop is False else {}
+    stated |= {"Predictions": "imported, not computed by classwise"}
     adds = "yes: each attack runs only on the images that survive all earlier ones, so counts are cumulative"
-    known |= {"Cascade": adds} if made.cascade else {}
+    stated |= {"Cascade": adds} if made.cascade else {}
     for name, value in zip(texts.of("dt"), texts.of("dd"), strict=True):
-        assert known[name] == value
+        assert stated[name] == value
 
 
 def _squared(text: str, value: float) -> bool:

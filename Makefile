@@ -30,7 +30,7 @@ VENV = import ensurepip, venv
 # The tests start some hundred processes, which read bytecode rather than compile the package again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test test-fast test-oldest test-newest test-wheel test-integrations test-extras test-cluster test-hostile coverage bench gpu lint docs clean
+.PHONY: demo test test-fast test-oldest test-newest test-wheel test-pages test-integrations test-extras test-cluster test-hostile coverage bench gpu lint docs clean
 
 demo: $(INSTALLED)
 	$(BIN)/classwise demo
@@ -65,6 +65,11 @@ test-wheel: $(INSTALLED)
 	build/empty/bin/python -m pip install --quiet $(PIP_ARGS) --constraint constraints.txt build/wheel/*.whl
 	cd build/wheel && ../empty/bin/classwise train at --budget short --data digits --out run --epochs 1 --set model.width=0.0625
 	cd build/wheel && ../empty/bin/classwise audit run --subset 40 --attack fgsm
+
+# Pages of every kind in headless Chromium, with axe-core; skipped with the reason without Chromium, or npm to install it.
+test-pages: $(INSTALLED)
+	@npm install --silent --no-audit --no-fund --prefix build/browser axe-core@4.14.1 || echo "npm did not install axe-core"
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 0 tests/browser/check_pages.py
 
 # Some two thousand hostile inputs, then every kill, disk error and flipped bit: an hour on two cores.
 test-hostile: $(INSTALLED)

@@ -2,8 +2,10 @@ from __future__ import annotations
 
 import re
 
+import numpy as np
 import pytest
 
+from classwise.reporting.figures import heatmap, matrix
 from classwise.reporting.palette import PALETTE, SERIES, STYLES, style_rules, variables
 
 
@@ -24,6 +26,19 @@ def contrast(one: str, other: str) -> float:
 def test_text_can_be_read_on_paper_and_on_wash(theme: str, colour: str) -> None:
     for ground in ("paper", "wash"):
         assert contrast(getattr(PALETTE[colour], theme), getattr(PALETTE[ground], theme)) >= 4.5
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("colour", ["main", "weak"])
+def test_text_can_be_read_on_every_cell_of_a_matrix(theme: str, colour: str) -> None:
+    cell, ground, text = (getattr(PALETTE[name], theme) for name in (colour, "wash", "text"))
+    assert STYLES["heat"].fill == "main"
+    assert STYLES["heat-error"].fill == "weak"
+    for shade in np.linspace(0, max(heatmap.MAX_SHADE, matrix.MAX_SHADE), 20):
+        channels = [
+            round(shade * int(cell[at : at + 2], 16) + (1 - shade) * int(ground[at : at + 2], 16)) for at in (1, 3, 5)
+        ]
+        assert contrast(text, "#" + "".join(f"{channel:02x}" for channel in channels)) >= 4.5
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])

@@ -34,6 +34,8 @@ BOLD = 1.07
 _STRAIGHT = 0.05
 """Twice the area, in square pixels, of a triangle of three points that are drawn as a straight line."""
 
+_WIDE = {"m": 0.88, "w": 0.8, "M": 0.9, "W": 0.98, "@": 1.0, "%": 0.9}
+
 Anchor = Literal["start", "middle", "end"]
 Point = tuple[float, float]
 T = TypeVar("T")
@@ -185,12 +187,12 @@ class Drawing:
 
 
 def width_of(text: str, size: float, *, bold: bool = False) -> float:
-    """Estimated width of a text in pixels; a letter of a wide script, such as Chinese, is as wide as the font size."""
+    """Estimated width of a text in pixels."""
     return size * sum(map(_letter_width, text)) * (BOLD if bold else 1.0)
 
 
 def shorten(text: str, letters: int) -> str:
-    """Truncate a text to the width of ``letters`` Latin letters, with an ellipsis."""
+    """Truncate a text to the width of ``letters`` small Latin letters, with an ellipsis."""
     if width_of(text, 1) <= LETTER * letters + 1e-9:
         return text
     room, places = LETTER * (letters - 1) + 1e-9, itertools.accumulate(map(_letter_width, text))
@@ -198,9 +200,12 @@ def shorten(text: str, letters: int) -> str:
 
 
 def _letter_width(letter: str) -> float:
+    """Width of a letter relative to the font size; letters of wide scripts, such as Chinese, are squares."""
     if unicodedata.combining(letter):
         return 0.0
-    return 1.0 if unicodedata.east_asian_width(letter) in {"W", "F"} else LETTER
+    if unicodedata.east_asian_width(letter) in {"W", "F"}:
+        return 1.0
+    return _WIDE.get(letter, 0.7 if letter.isupper() else LETTER)
 
 
 def _flat(marks: Sequence[Mark]) -> Iterator[Box | Line | Dot | Label | Image]:

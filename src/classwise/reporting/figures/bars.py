@@ -45,13 +45,6 @@ class _Layout(NamedTuple):
     def width(self) -> float:
         return self.left + self.across * (self.panel + SPACE) - SPACE
 
-    def spans(self, first: float, rows: int) -> list[tuple[float, float]]:
-        """Vertical extents of the grid lines: one, or one per row where names are between the rows."""
-        if not self.names.line:
-            return [(first - 3, first + self.pitch * rows + 3)]
-        middles = [self.names.middle(first + self.pitch * row, self.pitch) for row in range(rows)]
-        return [(middle - 9, middle + 9) for middle in middles]
-
 
 def class_bars(
     names: Sequence[str],
@@ -133,7 +126,7 @@ def _panel(
     ]
     for tick in (0.0, 0.5, 1.0):
         x = left + tick * scale
-        marks.extend(Line([(x, low_y), (x, high_y)], "rule") for low_y, high_y in layout.spans(first, len(order)))
+        marks.extend(layout.names.grid_line(x, first, row, len(order), "rule"))
         marks.append(Label(x, last + 17, f"{100 * tick:.0f}", "text-soft", 10, "middle" if tick or left else "start"))
     worst = worst_class(accuracy).label
     for number, label in enumerate(order):
@@ -144,7 +137,7 @@ def _panel(
         marks.append(Group(_bar(accuracy, low, high, label, place, label == worst), title, box))
     if not np.isnan(overall):
         x = left + overall * scale
-        marks.extend(Line([(x, low_y), (x, high_y)], "guide") for low_y, high_y in layout.spans(first, len(order)))
+        marks.extend(layout.names.grid_line(x, first, row, len(order), "guide"))
     return marks
 
 

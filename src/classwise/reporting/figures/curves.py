@@ -54,7 +54,8 @@ def class_curves(
     """
     last = values.iloc[-1]
     worst, best = int(str(last.idxmin())), int(str(last.idxmax()))
-    ends = [(float(last[best]), names[best], "line-good"), (float(last[worst]), names[worst], "line-weak")]
+    ends = [(float(last[best]), names[best], "line-good")] if best != worst else []
+    ends.append((float(last[worst]), names[worst], "line-weak"))
     if overall is not None:
         ends.append((float(overall[-1]), "overall", "line-overall"))
     marks, top = title_lines(title, WIDTH)

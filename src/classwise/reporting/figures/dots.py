@@ -51,7 +51,7 @@ def dot_rows(
     """
     names = RowNames.of(rows, NAME_LETTERS, narrow=width <= NARROW)
     pitch = max(24.0, 11.0 * len(series) + 8) + names.line
-    side = names.left + (12 if names.line else 18)
+    side = names.left + (16 if names.line else 18)
     marks, top = title_lines(title, width)
     if len(series) > 1:
         keys = [Key(name, f"dot-{SERIES[place % len(SERIES)]}") for place, name in enumerate(series)]
@@ -61,7 +61,7 @@ def dot_rows(
     drawing = Drawing(width, top + pitch * len(rows) + 30, title, marks)
     finite = [end for row in values for value in row for end in (value.low, value.high, value.value)]
     marks_at = _ticks(np.array(finite), difference)
-    scale = (width - side - (14 if names.line else 24)) / (marks_at[-1] - marks_at[0])
+    scale = (width - side - (18 if names.line else 24)) / (marks_at[-1] - marks_at[0])
 
     def x(value: float) -> float:
         return side + (value - marks_at[0]) * scale
@@ -69,7 +69,7 @@ def dot_rows(
     bottom = top + pitch * len(rows)
     for tick in marks_at:
         style = "divider" if difference and tick == 0 else "rule"
-        drawing.marks.append(Line([(x(tick), top - 4), (x(tick), bottom + 2)], style))
+        drawing.marks.extend(names.grid_line(x(tick), top, pitch, len(rows), style))
         text = formatting.points(tick, sign=True).removesuffix(".0") if difference else f"{100 * tick:.0f}"
         drawing.marks.append(Label(x(tick), bottom + 17, text, "text-soft", 10.5, "middle"))
     for number, (name, row) in enumerate(zip(rows, values, strict=True)):

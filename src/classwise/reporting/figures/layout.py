@@ -51,6 +51,13 @@ class RowNames(NamedTuple):
         """Vertical centre of the marks of a row."""
         return top + self.line + (pitch - self.line) / 2
 
+    def grid_line(self, x: float, top: float, pitch: float, rows: int, style: str) -> list[Mark]:
+        """A vertical line over all rows, interrupted by names that are between the rows."""
+        if not self.line:
+            return [Line([(x, top - 3), (x, top + pitch * rows + 3)], style)]
+        spans = [(top + pitch * row + self.line, top + pitch * (row + 1)) for row in range(rows)]
+        return [Line([(x, first), (x, last)], style) for first, last in spans]
+
 
 def title_lines(title: str, width: float, size: float = TITLE_SIZE) -> tuple[list[Mark], float]:
     """The title in as many lines as its width requires, and the y coordinate below it."""

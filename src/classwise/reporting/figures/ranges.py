@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from classwise.reporting import formatting
 from classwise.reporting.figures.bars import NAME_LETTERS, WIDTH
 from classwise.reporting.figures.layout import NARROW, Key, RowNames, legend, title_lines
-from classwise.reporting.svg import Box, Drawing, Group, Label, Line, Mark
+from classwise.reporting.svg import Box, Drawing, Group, Label, Mark
 
 ROW, FOOT, VALUE = 23.0, 30.0, 96.0
 _KEYS = (Key("correct under every attack", "bar", 0.85), Key("not judged under every attack", "bar", 0.25))
@@ -35,7 +35,7 @@ def range_bars(
     drawing = Drawing(width, bottom + FOOT, title, [*marks, *keys])
     for tick in (0.0, 0.25, 0.5, 0.75, 1.0):
         x = left + tick * scale
-        drawing.marks.append(Line([(x, top - 4), (x, bottom + 2)], "rule"))
+        drawing.marks.extend(rows.grid_line(x, top, pitch, len(names), "rule"))
         drawing.marks.append(Label(x, bottom + 17, f"{100 * tick:.0f}", "text-soft", 10.5, "middle"))
     for place, (name, least, most) in enumerate(zip(names, low, high, strict=True)):
         middle = rows.middle(top + pitch * place, pitch)

@@ -277,7 +277,7 @@ TRIPPED: dict[str, Case] = {
     ),
     "black-box-stronger": Case(
         "an attack on a constant loss, and a random search",
-        guards_of(attacks=[ConstantLoss(steps=20), RandomSearch()], threat="Linf:0.05"),
+        guards_of(attacks=[ConstantLoss(steps=20), RandomSearch()], threat="Linf:0.04"),
     ),
     "no-black-box": Case(
         "an attack on a constant loss only", guards_of(attacks=[ConstantLoss(steps=20)], threat="Linf:0.05")

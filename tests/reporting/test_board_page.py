@@ -111,7 +111,7 @@ def test_the_page_is_one_well_formed_file_without_outside_addresses(tmp_path: Pa
     assert not re.search(r"url\(|@import|https?://|fetch|XMLHttp", text)
     identifiers = re.findall(r'id="([^"]+)"', text)
     assert len(set(identifiers)) == len(identifiers)
-    assert {address.removeprefix("#") for address in parsed.addresses} == {"table-1", "table-2", "published"}
+    assert {address.removeprefix("#") for address in parsed.addresses} == {"content", "table-1", "table-2", "published"}
 
 
 @pytest.mark.slow

@@ -112,5 +112,5 @@ def test_wide_and_narrow_drawings_replace_each_other() -> None:
             assert label.findall(wide) == label.findall(narrow)
             assert "<title>" not in narrow
             assert re.findall('width="(.*?)"', narrow)[0] == "350"
-        alone = re.sub(r'<div class="(wide|narrow|scroll)".*?</svg>', "", page)
-        assert all(float(width) <= 350 for width in re.findall(r'<svg [^>]*?width="([\d.]+)"', alone)), kind
+        single = re.sub(r'<div class="(wide|narrow|scroll)".*?</svg>', "", page)
+        assert all(float(width) <= 350 for width in re.findall(r'<svg [^>]*?width="([\d.]+)"', single)), kind

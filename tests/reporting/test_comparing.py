@@ -405,8 +405,8 @@ def _inert_texts(made: Compared, texts: Texts) -> None:
     allowed |= {f"{name} minus {names[0]}, percentage points" for name in names[1:]}
     titles = [f" {title} " for title in allowed]
     for text in texts.of("text"):  # a title may take several lines
-        known = text in allowed or any(f" {text} " in title for title in titles)
-        assert known or re.fullmatch(r"[+−]?\d+(\.\d)?", text), text
+        allows = text in allowed or any(f" {text} " in title for title in titles)
+        assert allows or re.fullmatch(r"[+−]?\d+(\.\d)?", text), text
     headings = {"Comparison", "Results per class", "Settings", "Warnings"}
     for text in texts.of("h2", "h3"):
         assert text in headings or " minus " in text

@@ -27,6 +27,8 @@ from classwise.reporting.tables import Cell, Row, Table
 from classwise.reporting.templating import render
 
 _ITEM = re.compile(r"\w+/[\w.-]+")
+_HIT = re.compile(r'<rect x="([\d.-]+)" y="([\d.-]+)" width="([\d.]+)" height="([\d.]+)" class="hit"/>')
+"""The area of a hover text in a drawing; as a path without a class, it takes a third less of the page."""
 
 
 def paper_page(name: str, store: Store | None, path: str | os.PathLike[str]) -> Path:
@@ -140,7 +142,9 @@ def _item(item: Item, results: Sequence[Result], shown: dict[str, str]) -> dict[
                 "setting": result.setting,
                 "tables": [(table, first(table)) for table in result.tables],
                 "figures": [
-                    (checked_svg(figure.svg), figure.caption) for figure in result.figures if not first(figure.svg)
+                    (_compact(checked_svg(figure.svg)), figure.caption)
+                    for figure in result.figures
+                    if not first(figure.svg)
                 ],
                 "same_figures": [(place, figure.caption) for figure in result.figures if (place := first(figure.svg))],
                 "evidence": result.evidence.settings,
@@ -153,6 +157,11 @@ def _item(item: Item, results: Sequence[Result], shown: dict[str, str]) -> dict[
             for result in results
         ],
     }
+
+
+def _compact(svg: Markup) -> Markup:
+    """Replace the hover areas of a drawing by shorter elements of the same shape."""
+    return Markup(_HIT.sub(r'<path d="M\1 \2h\3v\4h-\3z"/>', svg))  # noqa: S704  # checked, and numbers only
 
 
 def _first_with(note: Note, paper: str) -> str:

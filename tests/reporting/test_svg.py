@@ -87,7 +87,7 @@ def test_a_folder_that_cannot_be_created_is_a_classwise_error(drawing: Drawing, 
 
 
 def test_long_names_are_truncated() -> None:
-    assert shorten("aquarium fish", 9) == "aquarium…"
+    assert shorten("goldfish bowl", 9) == "goldfish…"
     assert shorten("cat", 9) == "cat"
 
 

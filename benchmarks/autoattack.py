@@ -32,11 +32,12 @@ from classwise.attacks.engine import Engine, Job
 from classwise.attacks.suites import members
 from classwise.core.config import make
 from classwise.core.errors import ClasswiseError
-from classwise.core.precision import FAST
+from classwise.core.precision import fastest
 from classwise.core.storage import replacing
 from classwise.core.threat import Threat
 from classwise.data import load_data
 from classwise.models import load_model
+from classwise.models.base import device_of
 
 CHECKPOINTS = Path(__file__).parents[1] / "checkpoints"
 STAGES = members("autoattack")
@@ -139,7 +140,7 @@ class Problem:
 
 def ours(problem: Problem, spec: str, rows: Tensor) -> tuple[Tensor, int]:
     """(N,) success of an attack on the given rows, and its forward passes of images."""
-    engine = Engine(problem.model, precision=FAST, batch_size=BATCH, seed=problem.seed)
+    engine = Engine(problem.model, precision=fastest(device_of(problem.model)), batch_size=BATCH, seed=problem.seed)
     jobs = [Job(part, problem.x[part], problem.y[part]) for part in torch.split(rows, BATCH)]
     success, passes = torch.zeros(len(problem.y), dtype=torch.bool), 0
     for done in engine.attack(make(ATTACKS, spec), Threat("Linf", problem.epsilon), jobs):

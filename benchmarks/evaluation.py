@@ -16,10 +16,11 @@ from benchmarks.tables import table
 from classwise.attacks.engine import Engine, Job
 from classwise.attacks.gradient.ascent import PGD
 from classwise.core.errors import ClasswiseError
-from classwise.core.precision import FAST
+from classwise.core.precision import fastest
 from classwise.core.threat import Threat
 from classwise.data import Images, load_data
 from classwise.models import load_model
+from classwise.models.base import device_of
 
 CHECKPOINTS = Path(__file__).parents[1] / "checkpoints"
 BATCH = 128
@@ -90,7 +91,8 @@ def compare(checkpoint: str, data: Images, threat: Threat, step: float, rounds: 
     def timed(name: str, evaluate: Callable[[], float]) -> None:
         evaluations[name] = lambda: accuracy.__setitem__(name, evaluate())
 
-    engine, pgd = Engine(model, precision=FAST, batch_size=BATCH), PGD(steps=20, step_size=step)
+    precision = fastest(device_of(model))
+    engine, pgd = Engine(model, precision=precision, batch_size=BATCH), PGD(steps=20, step_size=step)
     timed("classwise", lambda: ours(engine, pgd, data, threat))
     for name, make in PEERS.items():
         try:

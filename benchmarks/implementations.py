@@ -24,8 +24,9 @@ from classwise.attacks import ATTACKS
 from classwise.attacks.base import Attack
 from classwise.attacks.engine import Engine, Job
 from classwise.core.config import make
-from classwise.core.precision import FAST
+from classwise.core.precision import fastest
 from classwise.core.threat import Norm, Threat
+from classwise.models.base import device_of
 
 BATCH = 128
 OURS = "classwise"
@@ -145,7 +146,15 @@ class AttackBuilder:
             Threat(self.task.norm, 1e3 if keep == "nearest" else self.epsilon),
         )
         return ClasswiseAttack(
-            Engine(self.model, precision=FAST, batch_size=BATCH, early_stop=early_stop, seed=self.seed), attack, threat
+            Engine(
+                self.model,
+                precision=fastest(device_of(self.model)),
+                batch_size=BATCH,
+                early_stop=early_stop,
+                seed=self.seed,
+            ),
+            attack,
+            threat,
         )
 
     def step(self, parts: int) -> float:

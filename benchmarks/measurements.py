@@ -36,10 +36,11 @@ from classwise.attacks import ATTACKS
 from classwise.attacks.engine import Engine, Job
 from classwise.core.config import make
 from classwise.core.errors import unknown
-from classwise.core.precision import FAST
+from classwise.core.precision import fastest
 from classwise.core.threat import Threat
 from classwise.data import Images, load_data
 from classwise.models import load_model
+from classwise.models.base import device_of
 
 CHECKPOINTS = Path(__file__).parents[1] / "checkpoints"
 CHECKPOINT = os.environ.get("CHECKPOINT", "cifar10-at")
@@ -205,7 +206,8 @@ def _warm_up(shape: tuple[int, int, int]) -> None:
     x, y = torch.rand(BATCH, *shape, requires_grad=True), torch.zeros(BATCH, dtype=torch.int64)
     torch.autograd.grad(attacked_model()(x).sum(), x)
     jobs = [Job(torch.arange(BATCH), x.detach(), y)]
-    engine = Engine(attacked_model(), precision=FAST, batch_size=BATCH)
+    model = attacked_model()
+    engine = Engine(model, precision=fastest(device_of(model)), batch_size=BATCH)
     list(engine.attack(make(ATTACKS, "fgsm"), Threat("Linf", 0.01), jobs))
 
 

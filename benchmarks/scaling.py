@@ -15,10 +15,11 @@ from classwise.attacks.engine import Engine, Job
 from classwise.attacks.gradient.apgd import APGD
 from classwise.attacks.gradient.ascent import PGD
 from classwise.core.errors import ClasswiseError
-from classwise.core.precision import FAST
+from classwise.core.precision import fastest
 from classwise.core.threat import Threat
 from classwise.data import Images, load_data
 from classwise.models import build_model, load_model
+from classwise.models.base import device_of
 
 THREAT = Threat("Linf", 8 / 255)
 
@@ -26,7 +27,7 @@ THREAT = Threat("Linf", 8 / 255)
 def seconds(model: nn.Module, attack: Attack, count: int) -> float:
     """Seconds of an attack without early stopping on random images."""
     x = torch.rand(count, 3, 32, 32, generator=torch.Generator().manual_seed(0))
-    engine = Engine(model, precision=FAST, early_stop=False)
+    engine = Engine(model, precision=fastest(device_of(model)), early_stop=False)
     y = torch.cat(list(engine.predict([x]))).argmax(1).cpu()
     started = time.perf_counter()
     for _ in engine.attack(attack, THREAT, [Job(torch.arange(count), x, y)]):
@@ -66,7 +67,7 @@ def agreement(data: Images, device: str) -> str:
     model = load_model(CHECKPOINTS / "cifar10-at.safetensors").to(device)
     by_batch = {}
     for batch in (128, 64, 96, 200):
-        engine = Engine(model, precision=FAST, batch_size=batch)
+        engine = Engine(model, precision=fastest(device_of(model)), batch_size=batch)
         success = torch.zeros(len(data), dtype=torch.bool)
         jobs = (Job(part.index, part.x, part.y) for part in data.batches(batch))
         place = {int(index): row for row, index in enumerate(data.index)}

@@ -14,10 +14,11 @@ from classwise.attacks import ATTACKS
 from classwise.attacks.engine import Engine, Job, queue
 from classwise.core.config import make
 from classwise.core.errors import ClasswiseError
-from classwise.core.precision import FAST
+from classwise.core.precision import fastest
 from classwise.core.threat import Threat
 from classwise.data import Images, load_data
 from classwise.models import load_model
+from classwise.models.base import device_of
 
 ATTACKED = ("pgd:steps=20", "apgd-ce:steps=100", "fab-t:steps=10,targets=2", "square:steps=300")
 """Specs; FAB and Square run in float32."""
@@ -27,7 +28,8 @@ ROUNDS = 3
 
 def attack(spec: str, data: Images, *, smaller: bool) -> int:
     """Number of images misclassified under an attack of a new engine; it begins with full batches of 128."""
-    engine = Engine(load_model(CHECKPOINTS / "cifar10-at.safetensors"), precision=FAST)
+    model = load_model(CHECKPOINTS / "cifar10-at.safetensors")
+    engine = Engine(model, precision=fastest(device_of(model)))
     jobs = (Job(batch.index, batch.x, batch.y) for batch in data.batches(128))
     least = queue._LONG if smaller else 1 << 30  # no attack is long enough for a trial
     with mock.patch.object(queue, "_LONG", least):

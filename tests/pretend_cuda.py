@@ -110,6 +110,7 @@ class PretendCuda:
             "graph": self.graphs.graph,
             "current_device": lambda: 0,
             "default_generators": (generator,),
+            "get_device_capability": lambda *_: (8, 0),
             "get_device_name": lambda *_: "pretended",
             "get_device_properties": lambda *_: properties,
             "get_rng_state": lambda *_: generator.get_state(),

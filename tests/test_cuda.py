@@ -279,6 +279,7 @@ def test_the_images_of_an_audit_are_copied_as_uint8(memory: int, monkeypatch: py
     pixels = torch.randint(256, (50, 2, 8, 8), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
     data, run = cw.Images(pixels, torch.arange(50) % 4), Runner.run
     options: dict[str, Any] = {"threat": "Linf:0.1", "attacks": ["fgsm", "mifgsm:steps=1"], "batch_size": 32}
+    options["precision"] = EXACT  # the default depends on the device
     on_cpu = cw.audit(Small(4), data, **options).outcomes.frame
     copied: list[int] = []
     monkeypatch.setattr("classwise.auditing.runner.memory_of", lambda _: memory)

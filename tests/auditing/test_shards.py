@@ -20,8 +20,9 @@ from classwise.auditing.curve.search import robustness_curve
 from classwise.auditing.merging import is_finished, shard_folder
 from classwise.auditing.partition import Shard
 from classwise.auditing.result import Audit
+from classwise.cli.sharding import options_of
 from classwise.core.errors import ClasswiseError, IncompleteError
-from classwise.core.precision import EXACT
+from classwise.core.precision import EXACT, FAST
 from classwise.core.threat import Threat
 from classwise.data.images import Images
 from classwise.data.stream import Stream
@@ -301,8 +302,10 @@ def test_arguments_that_exclude_each_other() -> None:
 
 def test_the_batch_size_is_settled_and_the_folder_claimed(tmp_path: Path) -> None:
     arguments: dict[str, Any] = {"threat": "Linf:0.05", "attacks": ["fgsm"], "shards": 2, "out": tmp_path / "x"}
-    assert claim_for_shards(NET, DATA, batch_size=48, **arguments) == 48
-    assert claim_for_shards(NET, DATA, resume=True, **arguments) == 48
+    assert claim_for_shards(NET, DATA, batch_size=48, **arguments).batch_size == 48
+    assert claim_for_shards(NET, DATA, resume=True, **arguments).batch_size == 48
+    plan = claim_for_shards(NET, DATA, batch_size=48, precision=FAST, **arguments | {"out": tmp_path / "y"})
+    assert options_of(plan) == ["--batch-size=48", "--precision=bfloat16"]
     with pytest.raises(ClasswiseError, match="already contains this audit"):
         claim_for_shards(NET, DATA, batch_size=48, **arguments)
 

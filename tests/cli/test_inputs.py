@@ -14,7 +14,7 @@ SHARED = {
     "--weights --width --mean --std --model-set --outputs",
     "--data --split --subset --root --data-set",
     "--corruption --severity",
-    "--attack --seed --batch-size --device",
+    "--attack --seed --batch-size --precision --device",
     "--resume --html --json",
 }
 SHARDS = "--shards --shard --gpus-per-shard --on --workers --ray-address --slurm "

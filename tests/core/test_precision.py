@@ -18,7 +18,7 @@ from classwise.auditing.audit import audit
 from classwise.core import precision as precision_module
 from classwise.core.config import make
 from classwise.core.errors import ClasswiseError
-from classwise.core.precision import EXACT, Precision, check_device
+from classwise.core.precision import EXACT, FAST, FLOAT32, Precision, check_device, fastest
 from classwise.core.progress import NullProgress
 from classwise.core.threat import Threat
 from classwise.data.images import Images
@@ -31,6 +31,41 @@ def network(channels: int) -> nn.Sequential:
         torch.manual_seed(0)
         layers = [nn.Conv2d(channels, 8, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(72, 4)]
     return nn.Sequential(*layers).eval()
+
+
+@pytest.mark.parametrize(
+    ("device", "amx", "capability", "expected"),
+    [
+        ("cpu", True, (0, 0), FAST),
+        ("cpu", False, (9, 0), FLOAT32),
+        ("cuda", True, (7, 5), FLOAT32),
+        ("cuda", False, (8, 0), FAST),
+        ("meta", True, (9, 0), FLOAT32),
+    ],
+)
+def test_bfloat16_is_the_default_where_the_hardware_multiplies_it(
+    device: str, amx: bool, capability: tuple[int, int], expected: Precision, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: amx, raising=False)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: capability)
+    assert fastest(torch.device(device)) == expected
+
+
+def test_audits_use_the_fastest_precision_and_a_resumed_audit_that_of_its_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = Images(torch.randint(256, (40, 1, 6, 6), dtype=torch.uint8), torch.arange(40) % 4)
+    where: dict[str, Any] = {"threat": "Linf:0.1", "attacks": "fgsm", "out": tmp_path / "a"}
+    recorded = []
+    for amx, options in ((True, {}), (False, {"resume": True}), (False, {"resume": True, "precision": FLOAT32})):
+        monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda amx=amx: amx, raising=False)
+        if "precision" in options:
+            with pytest.raises(ClasswiseError, match="precision"):
+                audit(network(1), data, **where, **options)
+        else:
+            recorded.append(audit(network(1), data, **where, **options).outcomes.meta.precision["dtype"])
+    assert recorded == ["bfloat16", "bfloat16"]
+    assert audit(network(1), data, "Linf:0.1", "fgsm").outcomes.meta.precision["dtype"] == "float32"
 
 
 @pytest.mark.parametrize("channels", [1, 3])

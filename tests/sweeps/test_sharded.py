@@ -157,7 +157,9 @@ def test_a_module_runs_in_a_directory(tmp_path: Path) -> None:
 def test_commands_have_the_values_of_their_options() -> None:
     model = ModelSource("resnet18", Path("w.pt"), width=0.5, model_set=["depth=34", "a=1"])
     data = DataSource("cifar10", subset=100, data_set=["size=8"])
-    words = command("audit", model, data, AttackSelection(seed=3, batch_size=64).unsized, threat=None, guards="off")
+    words = command(
+        "audit", model, data, AttackSelection(seed=3, batch_size=64).of_any_machine, threat=None, guards="off"
+    )
     rows = RowOptions(cascade=True, early_stop=False, save=["logits", "images"])
     assert command("audit", rows) == ["audit", "--cascade", "--no-early-stop", "--save=logits", "--save=images"]
     assert words == [

@@ -25,7 +25,7 @@ from classwise.auditing.audit_folder import ABOUT
 from classwise.auditing.suite import Attacks, norm_of, parse_attacks
 from classwise.core.determinism import deterministic_algorithms
 from classwise.core.errors import ClasswiseError
-from classwise.core.precision import FAST, Precision
+from classwise.core.precision import Precision, fastest
 from classwise.core.progress import Progress
 from classwise.core.storage import replacing
 from classwise.core.threat import Threat
@@ -165,7 +165,7 @@ def homing(
     attack: Attacks = ATTACK,
     which: Which | None = None,
     early_stop: bool = False,
-    precision: Precision = FAST,
+    precision: Precision | None = None,
     batch_size: int = 128,
     seed: int = 0,
     control: int | None = None,
@@ -191,7 +191,7 @@ def homing(
         attack: the attack; exactly one.
         which: which saved weights of a run are used; None: `Run.default_weights`.
         early_stop: as in `audit`, for the audit and the repeated attack.
-        precision: precision of the attack's gradients.
+        precision: precision of the attack's gradients; None: the fastest on the device.
         batch_size: images per batch on the device.
         seed: seed of the attack.
         control: seed of the training of the control; None for no control.
@@ -209,7 +209,7 @@ def homing(
         )
     if control == run.recipe.seed:
         raise ClasswiseError(f"control = {control}: must differ from the seed of the base run")
-    folder = Path(out)
+    folder, precision = Path(out), precision or fastest(torch.device(device))
     data, test = _images_of(run, data, test)
     name, chosen = _single_attack(attack, run)
     base = audit(

@@ -11,11 +11,11 @@ import torch
 from classwise.auditing import outcome_files
 from classwise.auditing.audit_folder import ABOUT, folder_for
 from classwise.auditing.cost import estimate
-from classwise.auditing.execution import Execution, TimeLimit, with_saved_batch_size
+from classwise.auditing.execution import Execution, TimeLimit, with_saved_choices
 from classwise.auditing.folders import check_place
 from classwise.auditing.inputs import Group, Model, group_name, training_attack_of
 from classwise.auditing.partition import shard_of, shards_of
-from classwise.auditing.plan import AuditOptions, check_options, chosen_arithmetic
+from classwise.auditing.plan import AuditOptions, Plan, check_options, chosen_arithmetic
 from classwise.auditing.preparation import Prepared, prepare
 from classwise.auditing.result import Audit
 from classwise.auditing.suite import Attacks, Suite, check_two_phase, norm_of, parse_attacks
@@ -67,7 +67,7 @@ def audit(
             arguments, share the images, and receive the outcomes of one process, bit for bit. False: this process only.
         **options: optional keyword arguments (`classwise.auditing.plan.AuditOptions`):
 
-            - precision: `Precision` of the gradients (default: bfloat16, channels-last). Success is decided in float32.
+            - precision: `Precision` of the gradients (default: the fastest, with ``resume`` the saved one).
             - batch_size: images on the device at once, at least 32 (default: 128, on a GPU 1024, fewer for large
               images; with ``resume`` that of the saved audit). Results repeat bit for bit at one batch size.
             - seed: seed of the attacks' random numbers (default: 0).
@@ -105,7 +105,7 @@ def audit(
         _check_settle(options, suite, threat, group)
         shards = shards_of(options, out)
         folder = _checked_folder(out)
-        options = with_saved_batch_size(options, folder if resume or shards else None)
+        options = with_saved_choices(options, folder if resume or shards else None)
         ready = prepare(model, data, suite, threat, group=group, device=device, **options)
         _check_sampled(ready)
         with listening(progress, active=processes.is_main) as listener:
@@ -124,7 +124,7 @@ def claim_for_shards(
     group: Group | None = None,
     device: str | torch.device | None = None,
     **options: Unpack[AuditOptions],
-) -> int:
+) -> Plan:
     """Check all arguments of a sharded `audit`, and mark its folder with its settings, before the first shard runs.
 
     Args:
@@ -139,7 +139,7 @@ def claim_for_shards(
         **options: see `AuditOptions`; ``shards`` among them.
 
     Returns:
-        The batch size, which all shards must have.
+        The plan, whose batch size and precision all shards must have.
 
     Raises:
         ClasswiseError: as `audit`.
@@ -149,12 +149,12 @@ def claim_for_shards(
     shards = shards_of(options, out)
     folder = _checked_folder(out)
     if folder is not None and resume:
-        options = with_saved_batch_size(options, folder)
+        options = with_saved_choices(options, folder)
     with chosen_arithmetic(options):
         ready = prepare(model, data, suite, threat, group=group, device=device, **options)
     execution = Execution(ready, folder, ProcessGroup(), NullProgress(), TimeLimit(None), shards=shards)
     with execution.claimed(resume=resume):
-        return ready.plan.batch_size
+        return ready.plan
 
 
 def _refuse_seed_runs(model: Model) -> None:

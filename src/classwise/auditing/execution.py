@@ -36,6 +36,7 @@ from classwise.core.distributed import ProcessGroup
 from classwise.core.environment import environment
 from classwise.core.errors import ClasswiseError
 from classwise.core.ownership import owned
+from classwise.core.precision import Precision
 from classwise.core.progress import Progress
 from classwise.data.loading import named_set
 from classwise.data.stream import Stream
@@ -315,14 +316,22 @@ class Execution:
         return run_guards(evidence, mode, late=evidence.probe is None)
 
 
-def with_saved_batch_size(options: AuditOptions, folder: Path | None) -> AuditOptions:
-    """The options with the batch size of the audit in a folder, or of its shards, unless they have one."""
-    if folder is None or options.get("batch_size") is not None:
+def with_saved_choices(options: AuditOptions, folder: Path | None) -> AuditOptions:
+    """The options with the batch size and the precision of the audit in a folder, or of its shards, unless given.
+
+    Both depend on the machine by default, and rows depend on both.
+    """
+    if folder is None:
         return options
     abouts = (path / ABOUT for path in (folder, *sorted((folder / SHARDS).glob("*-of-*"))))
     first = next((path.parent for path in abouts if path.is_file()), None)
-    saved = None if first is None else read_about(first).get("settings", {}).get("batch_size")
-    return {**options, "batch_size": saved} if isinstance(saved, int) and saved >= SMALLEST_BATCH else options
+    settings = {} if first is None else read_about(first).get("settings", {})
+    batch_size, precision = settings.get("batch_size"), settings.get("precision")
+    if options.get("batch_size") is None and isinstance(batch_size, int) and batch_size >= SMALLEST_BATCH:
+        options = {**options, "batch_size": batch_size}
+    if options.get("precision") is None and isinstance(precision, Mapping):
+        options = {**options, "precision": Precision(**precision)}
+    return options
 
 
 def _check_same_settings(settings: Sequence[Mapping[str, Any]]) -> None:

@@ -8,6 +8,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, TypedDict
 
+import torch
 from torch import nn
 
 from classwise.attacks.base import Attack
@@ -19,22 +20,25 @@ from classwise.auditing.partition import Shard
 from classwise.auditing.suite import Suite, in_first_phase
 from classwise.core.determinism import deterministic_algorithms
 from classwise.core.errors import ClasswiseError, unknown
-from classwise.core.precision import FAST, Precision
+from classwise.core.precision import FLOAT32, Precision, fastest
 from classwise.core.threat import Threat
 from classwise.stats.two_phase import checked_settle
+
+_CPU = torch.device("cpu")
 
 
 class AttackOptions(TypedDict, total=False):
     """Options of `audit`, `robustness_curve`, `find_worst_class` and `estimate`; all are optional.
 
     Attributes:
-        precision: precision of the gradients (default: bfloat16, channels-last); success is decided in float32.
+        precision: precision of the gradients; success is decided in float32. Default: the fastest on the device
+            (`classwise.core.precision.fastest`), bfloat16 or float32.
         batch_size: images on the device at once, at least 32. Results repeat bit for bit at one batch size. Default:
             128, on a GPU 1024 or as many as there are; for images above 64 x 64 pixels as many as fit, which is logged.
         seed: seed of the attacks' random numbers (default: 0).
     """
 
-    precision: Precision
+    precision: Precision | None
     batch_size: int | None
     seed: int
 
@@ -78,7 +82,7 @@ class AuditOptions(ShardedOptions, total=False):
 
 def chosen_arithmetic(options: AttackOptions) -> AbstractContextManager[None]:
     """Context of all passes of an evaluation: with deterministic algorithms if the options ask for them."""
-    return deterministic_algorithms(enabled=options.get("precision", FAST).deterministic)
+    return deterministic_algorithms(enabled=(options.get("precision") or FLOAT32).deterministic)
 
 
 def check_options(function: Callable[..., Any], options: Mapping[str, Any], known: type) -> None:
@@ -142,15 +146,15 @@ class Plan:
     guards: GuardMode = "auto"
 
     @classmethod
-    def of(cls, suite: Suite, threat: Threat, options: AuditOptions) -> Plan:
-        """The plan of a suite with these options, defaults filled in."""
+    def of(cls, suite: Suite, threat: Threat, options: AuditOptions, device: torch.device = _CPU) -> Plan:
+        """The plan of a suite with these options on a device, defaults filled in."""
         cascade = options.get("cascade")
         return cls(
             suite=suite,
             threat=threat,
             early_stop=options.get("early_stop", True),
             cascade=suite.cascade if cascade is None else cascade,
-            precision=options.get("precision", FAST),
+            precision=options.get("precision") or fastest(device),
             batch_size=options.get("batch_size") or USUAL_BATCH,
             seed=options.get("seed", 0),
             save=checked_kinds(options.get("save", ())),

@@ -39,6 +39,7 @@ from classwise.core.errors import ClasswiseError
 from classwise.core.threat import Threat
 from classwise.data.images import Images
 from classwise.data.stream import Stream, as_data
+from classwise.models.base import device_of
 from classwise.models.logits import LogitsModel
 from classwise.models.weights import fingerprint
 
@@ -99,8 +100,9 @@ def prepare(
     """
     source = grouped(as_data(data), group)
     no_threat = Threat("Linf", 0.0) if not suite.attacks and threat is None else None
-    plan = Plan.of(suite, no_threat or threat_for(source, threat), options)
+    ball = no_threat or threat_for(source, threat)
     classifier = as_classifier(model, source, device)
+    plan = Plan.of(suite, ball, options, device_of(classifier))
     was_training = any(module.training for module in classifier.modules())
     pieces = pieces_of(source, plan.batch_size)
     first = next(pieces)

@@ -34,7 +34,7 @@ from classwise.cli.options import (
     seconds,
 )
 from classwise.cli.seeds import audit_all_seeds, refuse_for_seeds
-from classwise.cli.sharding import ShardOptions, command, run_tasks
+from classwise.cli.sharding import ShardOptions, command, options_of, run_tasks
 from classwise.cli.tables import audit_facts, show_audit
 from classwise.cli.trackers import TrackerOptions
 from classwise.core.errors import ClasswiseError, IncompleteError
@@ -158,7 +158,7 @@ def audit(
             return
         folder = _place(model, run, images, out, sharding)
         settings |= limits | {"out": folder}
-        words = command("audit", model, data, attacks.unsized, rows, threat=threat, guards=guards)
+        words = command("audit", model, data, attacks.of_any_machine, rows, threat=threat, guards=guards)
         result = _run(network, images, ball, attacks.suite, settings, words, sharding, cluster)
         if sharding.shard is not None:
             if processes.is_main:
@@ -185,8 +185,7 @@ def _settings(attacks: AttackSelection, rows: RowOptions, guards: str) -> dict[s
         "cascade": rows.cascade,
         "early_stop": rows.early_stop,
         "settle": _settle(rows.settle),
-        "batch_size": attacks.batch_size,
-        "seed": attacks.seed,
+        **attacks.settings,
         "guards": checked_mode(guards),
     }
 
@@ -231,9 +230,9 @@ def _run(
         with console.resumable("continue with --resume"), console.progress() as listener:
             return run_audit(network, images, threat, attacks, progress=listener, **settings, **sharding.arguments)
     max_time = settings.pop("max_time")
-    batch_size = claim_for_shards(network, images, threat, attacks, **settings, **sharding.arguments)
+    plan = claim_for_shards(network, images, threat, attacks, **settings, **sharding.arguments)
     of_shards = {} if max_time is None else {"--max-time": max_time / 60}
-    run_tasks([*words, f"--batch-size={batch_size}"], settings["out"], sharding, cluster, is_finished, of_shards)
+    run_tasks([*words, *options_of(plan)], settings["out"], sharding, cluster, is_finished, of_shards)
     return Audit.load(settings["out"])
 
 

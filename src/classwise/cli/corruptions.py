@@ -94,7 +94,7 @@ def corruptions(
         folder = out or (
             run.path / "corruptions" / name if run else Path("audits") / f"{model.name}-{name}-corruptions"
         )
-        settings: dict[str, Any] = {"batch_size": attacks.batch_size, "seed": attacks.seed, "device": device}
+        settings: dict[str, Any] = {**attacks.settings, "device": device}
         with process_group() as processes:
             with console.resumable("continue with --resume"), console.progress() as listener:
                 found = audit_corruptions(

@@ -21,7 +21,7 @@ from classwise.cli.options import (
     printing_beside,
     refuse_json,
 )
-from classwise.cli.sharding import ShardOptions, command, run_tasks
+from classwise.cli.sharding import ShardOptions, command, options_of, run_tasks
 
 if TYPE_CHECKING:
     from torch import nn
@@ -87,11 +87,7 @@ def curve(
         name = f"curve-{images.name}-{images.split}"
         usual = run.path / "curves" / name if run else Path("audits") / f"{model.name}-{name}"
         folder = out or sharding.place(usual)
-        settings: dict[str, Any] = {
-            "batch_size": attacks.batch_size,
-            "seed": attacks.seed,
-            "device": device,
-        }
+        settings: dict[str, Any] = {**attacks.settings, "device": device}
         settings |= {} if rounds is None else {"rounds": rounds}
         norm: Norm = "Linf" if ball is None else ball.norm
         highest = None if ball is None else float(ball.epsilon)
@@ -102,7 +98,7 @@ def curve(
                 with console.resumable("continue with --resume"), console.progress() as listener:
                     found = robustness_curve(network, images, norm, attacks.suite, progress=listener, **settings)
             else:
-                words = command("curve", model, data, attacks.unsized, threat=threat, rounds=rounds)
+                words = command("curve", model, data, attacks.of_any_machine, threat=threat, rounds=rounds)
                 found = _run_shards(network, images, norm, attacks.suite, settings, words, sharding, cluster)
             if not processes.is_main:
                 return
@@ -127,8 +123,8 @@ def _run_shards(
     from classwise.auditing.curve.result import Curve
     from classwise.auditing.curve.search import claim_for_shards
 
-    batch_size = claim_for_shards(network, images, norm, attacks, **settings)
-    run_tasks([*words, f"--batch-size={batch_size}"], settings["out"], sharding, cluster, is_finished)
+    plan = claim_for_shards(network, images, norm, attacks, **settings)
+    run_tasks([*words, *options_of(plan)], settings["out"], sharding, cluster, is_finished)
     return Curve.load(settings["out"])
 
 

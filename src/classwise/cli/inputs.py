@@ -12,7 +12,7 @@ import typer
 
 from classwise.cli.help import ATTACK, COMPUTE, DATA, MODEL
 from classwise.cli.options import DataOptions, Device, Root, numbers, pairs
-from classwise.core.errors import ClasswiseError
+from classwise.core.errors import ClasswiseError, unknown
 
 if TYPE_CHECKING:
     from torch import nn
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 _OPTIONS = ("model", "name", "weights", "data", "device", "mean", "std", "width", "state_dict_key", "outputs")
 """Arguments of `load_model` that are not settings of the model."""
+PRECISIONS = ("auto", "bfloat16", "float32")
+"""Values of ``--precision``."""
 
 
 @dataclass(frozen=True)
@@ -253,7 +255,11 @@ class DataSource(ImageSource):
 
 @dataclass(frozen=True)
 class AttackSelection:
-    """Options of the attacks, their seed and device."""
+    """Options of the attacks, their seed, precision and device.
+
+    Raises:
+        ClasswiseError: for an unknown precision.
+    """
 
     panel: ClassVar[str] = ATTACK
     attack: Annotated[
@@ -279,12 +285,32 @@ class AttackSelection:
             rich_help_panel=COMPUTE,
         ),
     ] = None
+    precision: Annotated[
+        str,
+        typer.Option(
+            "--precision",
+            metavar="auto|bfloat16|float32",
+            help="Precision of gradients; auto is bfloat16 where the hardware multiplies it.",
+            rich_help_panel=COMPUTE,
+        ),
+    ] = "auto"
     device: Device = "cpu"
 
+    def __post_init__(self) -> None:
+        if self.precision not in PRECISIONS:
+            raise unknown("precision", self.precision, PRECISIONS)
+
     @property
-    def unsized(self) -> AttackSelection:
-        """The options without a batch size."""
-        return dataclasses.replace(self, batch_size=None)
+    def settings(self) -> dict[str, Any]:
+        """The seed, the batch size and the precision, as keyword arguments of `classwise.auditing.audit.audit`."""
+        from classwise.core.precision import DTYPES
+
+        return {"seed": self.seed, "batch_size": self.batch_size, "precision": DTYPES.get(self.precision)}
+
+    @property
+    def of_any_machine(self) -> AttackSelection:
+        """The options without those whose default depends on the machine."""
+        return dataclasses.replace(self, batch_size=None, precision="auto")
 
     @property
     def suite(self) -> list[str] | None:

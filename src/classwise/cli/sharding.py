@@ -18,6 +18,7 @@ from classwise.core.errors import ClasswiseError, IncompleteError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from classwise.auditing.plan import Plan
     from classwise.cli.cluster import ClusterOptions
 
 
@@ -168,6 +169,11 @@ def run_tasks(
             processes=max(gpus, 1),
             progress=listener,
         )
+
+
+def options_of(plan: Plan) -> list[str]:
+    """The options of shards whose default depends on the machine, so that all shards have the same."""
+    return [f"--batch-size={plan.batch_size}", f"--precision={plan.precision.dtype}"]
 
 
 def command(name: str, *groups: Any, **options: object) -> list[str]:

@@ -99,8 +99,7 @@ def worst_class(
         if not processes.is_main:
             return
         settings |= {
-            "batch_size": attacks.batch_size,
-            "seed": attacks.seed,
+            **attacks.settings,
             "device": device,
             "out": out,
             "resume": resume,

@@ -142,7 +142,33 @@ def _channels_last(x: Tensor) -> Tensor:
     return x.reshape(count, height, width, 1).permute(0, 3, 1, 2)
 
 
+def fastest(device: torch.device) -> Precision:
+    """The fastest settings for gradients on a device.
+
+    bfloat16 is fast where the hardware multiplies matrices in it: on CPUs with AMX, and on GPUs since NVIDIA's Ampere
+    and AMD's CDNA. Other hardware converts or emulates it, which takes longer than float32.
+
+    Example:
+        >>> import torch
+        >>> from classwise.core.precision import FAST, FLOAT32, fastest
+        >>> fastest(torch.device("cpu")) in (FAST, FLOAT32)
+        True
+    """
+    return FAST if _multiplies_bfloat16(device) else FLOAT32
+
+
+def _multiplies_bfloat16(device: torch.device) -> bool:
+    if device.type == "cpu":
+        has_amx = getattr(torch.cpu, "_is_amx_tile_supported", None)  # torch has no public name for it
+        return bool(has_amx and has_amx())
+    return device.type == "cuda" and torch.cuda.get_device_capability(device) >= (8, 0)
+
+
 FAST = Precision(dtype="bfloat16", channels_last=True)
-"""The fastest settings on CPUs and GPUs. They apply to gradients only; success is decided in float32."""
+"""bfloat16 for gradients; success is decided in float32. The fastest settings where `fastest` returns them."""
+FLOAT32 = Precision(channels_last=True)
+"""Float32 for gradients, on a fused copy of the model."""
 EXACT = Precision()
-"""Float32 throughout."""
+"""Float32 throughout, on the model itself."""
+DTYPES = {"bfloat16": FAST, "float32": FLOAT32}
+"""The settings of audits by their dtype."""

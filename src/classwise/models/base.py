@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
+import torch
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 
@@ -67,6 +69,12 @@ def bare(model: nn.Module) -> nn.Module:
     while isinstance(model, Wrapper):
         model = model.model
     return model
+
+
+def device_of(model: nn.Module) -> torch.device:
+    """The device of the first parameter or buffer of a model; the CPU if it has none."""
+    tensors = itertools.chain(model.parameters(), model.buffers())
+    return next((tensor.device for tensor in tensors), torch.device("cpu"))
 
 
 def channels(count: int, width: float) -> int:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import itertools
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 
@@ -15,7 +14,7 @@ from classwise.core.determinism import is_refusal
 from classwise.core.errors import ClasswiseError
 from classwise.core.float32 import true_float32
 from classwise.core.precision import Forward, Precision
-from classwise.models.base import bare
+from classwise.models.base import bare, device_of
 from classwise.models.fusion import VERIFIED_IMAGES, Fusion
 from classwise.models.modes import evaluating, frozen
 
@@ -78,7 +77,7 @@ class Passes:
     def __init__(self, model: nn.Module, precision: Precision, batch_size: int) -> None:
         self.model = model
         self.batch_size = batch_size
-        self.device = _device_of(model)
+        self.device = device_of(model)
         self._precision = precision
         self._forward = precision.forward(model)
         self._float32 = Precision(channels_last=precision.channels_last).forward(model)
@@ -110,7 +109,8 @@ class Passes:
     def for_gradients(self, images: Tensor, *, precise: bool) -> Iterator[CountedForward]:
         """Context of a forward pass for gradients, in evaluation mode and frozen, on a fused copy (`Fusion`).
 
-        With ``dtype: float32`` or ``compile`` in the precision, passes use the model itself, compiled if requested.
+        With float32 in the default memory format (`EXACT`), or with ``compile``, passes use the model itself, compiled
+        if requested.
 
         Args:
             images: (N, C, H, W) with N >= 1, on which the copy is verified.
@@ -120,7 +120,7 @@ class Passes:
         exact = precise or precision.dtype == "float32"
         arithmetic = functools.partial(true_float32, self.device) if exact else nullcontext
         with evaluating(self.model), frozen(self.model):
-            if precision.dtype == "float32" or precision.compile:
+            if precision.compile or (precision.dtype == "float32" and not precision.channels_last):
                 yield CountedForward(self._exact if precise else self._forward, self.model, arithmetic)
                 return
             if precise:
@@ -194,8 +194,3 @@ def image_gradient(values: Tensor, leaf: Tensor, *, retain: bool = False) -> Ten
 def recordable(tensor: Tensor) -> Tensor:
     """The tensor, or a copy if it was created in `torch.inference_mode`, which autograd does not accept."""
     return tensor.clone() if tensor.is_inference() else tensor
-
-
-def _device_of(model: nn.Module) -> torch.device:
-    tensors = itertools.chain(model.parameters(), model.buffers())
-    return next((tensor.device for tensor in tensors), torch.device("cpu"))

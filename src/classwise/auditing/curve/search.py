@@ -23,7 +23,7 @@ from classwise.auditing.inputs import Model, usual_radius
 from classwise.auditing.merging import SHARDS
 from classwise.auditing.meta import Meta
 from classwise.auditing.partition import shards_of
-from classwise.auditing.plan import ShardedOptions, check_options, chosen_arithmetic
+from classwise.auditing.plan import Plan, ShardedOptions, check_options, chosen_arithmetic
 from classwise.auditing.preparation import Prepared, prepare
 from classwise.auditing.suite import Attacks, parse_attacks
 from classwise.core import interruption
@@ -135,7 +135,7 @@ def claim_for_shards(
     resume: bool = False,
     device: str | torch.device | None = None,
     **options: Unpack[ShardedOptions],
-) -> int:
+) -> Plan:
     """Check all arguments of a sharded `robustness_curve`, and mark its folder with its settings.
 
     Args:
@@ -151,7 +151,7 @@ def claim_for_shards(
         **options: see `ShardedOptions`; ``shards`` among them.
 
     Returns:
-        The batch size, which all shards must have.
+        The plan, whose batch size and precision all shards must have.
 
     Raises:
         ClasswiseError: as `robustness_curve`.
@@ -163,7 +163,7 @@ def claim_for_shards(
         ready = _prepared(model, data, norm, attacks, highest, device, options)
         if folder is not None:
             claimed(folder, ready.settings | {"rounds": rounds}, stack, resume=resume, merged=True)
-    return ready.plan.batch_size
+    return ready.plan
 
 
 def _prepared(

@@ -12,7 +12,14 @@ from scipy import stats
 from classwise.core.errors import ClasswiseError
 from classwise.stats.counts import ClassCounts
 from classwise.stats.intervals import clopper_pearson
-from classwise.stats.worst_class import above_any, minimum, possibly_best, possibly_worst, significantly_above
+from classwise.stats.worst_class import (
+    _fisher_tail,
+    above_any,
+    minimum,
+    possibly_best,
+    possibly_worst,
+    significantly_above,
+)
 from tests.stats.strategies import some_counts
 
 
@@ -35,6 +42,19 @@ def _possibly_worst_by_the_book(counts: ClassCounts, alpha: float) -> list[bool]
 @given(some_counts(max_classes=5), st.sampled_from([0.05, 0.3]))
 def test_possibly_worst_is_the_definition(counts: ClassCounts, alpha: float) -> None:
     assert possibly_worst(counts, alpha).tolist() == _possibly_worst_by_the_book(counts, alpha)
+
+
+def test_fishers_tail_is_that_of_the_hypergeometric_distribution() -> None:
+    rng = np.random.default_rng(0)
+    images = rng.integers(1, 3000, (2, 2000))
+    right = np.stack([images[0] - rng.integers(0, 40, 2000), rng.integers(0, 40, 2000)]).clip(0, images)
+    right[:, ::2] = rng.integers(0, images[:, ::2] + 1)
+    right = right[:, above := right[0] / images[0] > right[1] / images[1]]
+    images = images[:, above]
+    cells = (right[0], images[0] - right[0], right[1], images[1] - right[1])
+    found = _fisher_tail(*(cell.astype(np.float64) for cell in cells))
+    expected = stats.hypergeom.sf(right[0] - 1, images.sum(0), right.sum(0), images[0])
+    np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-300)
 
 
 @given(some_counts(), st.sampled_from((0.05, 0.2)))

@@ -11,7 +11,6 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy import stats
 
 from classwise.core.errors import ClasswiseError
 from classwise.stats.counts import FloatArray, IntArray, ratio
@@ -46,6 +45,8 @@ class Agreement(NamedTuple):
 
 def ranks(values: ArrayLike) -> FloatArray:
     """Ranks from 1 along the last axis; ties have their mean rank."""
+    from scipy import stats  # takes a second
+
     ranked: FloatArray = stats.rankdata(np.asarray(values, dtype=np.float64), axis=-1)
     return ranked
 
@@ -80,6 +81,8 @@ def kendall(first: ArrayLike, second: ArrayLike) -> Association:
     Raises:
         ClasswiseError: if the lengths differ, or fewer than three pairs are finite.
     """
+    from scipy import stats  # takes a second
+
     x, y = _known(first, second)
     tau = stats.kendalltau(x, y)
     return Association(float(tau.statistic), float(tau.pvalue))

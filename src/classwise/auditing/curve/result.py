@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
-from scipy import stats
+from scipy import special
 
 from classwise.auditing.meta import Meta
 from classwise.core.display import RichDisplay
@@ -178,7 +178,7 @@ class Curve(RichDisplay):
         half = two_sided_z(self.alpha) * float(capped.std(ddof=1)) / count**0.5 if count > 1 else np.inf
         ranked = np.sort(high)
         # P(X_(l) <= median <= X_(u)) >= 1 - alpha for ranks (from 1) l = q and u = n + 1 - q.
-        rank = int(stats.binom.ppf(self.alpha / 2, count, 0.5))
+        rank = int(np.searchsorted(special.bdtr(np.arange(count + 1.0), count, 0.5), self.alpha / 2))
         return {
             "n": count,
             "clean": float((high > 0).mean()),

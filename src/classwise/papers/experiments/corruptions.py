@@ -10,7 +10,6 @@ from typing import ClassVar
 import numpy as np
 import pandas as pd
 import torch
-from scipy import stats
 
 from classwise.attacks.engine import Engine
 from classwise.data import CORRUPTIONS, corrupt
@@ -28,6 +27,7 @@ from classwise.reporting.tables import Cell, Row, Table
 from classwise.stats.bootstrap import Resampled
 from classwise.stats.counts import BoolArray, ClassCounts, FloatArray
 from classwise.stats.intervals import Estimate
+from classwise.stats.ranks import ranks
 
 COLOUR = ("saturate",)
 """Corruptions that require three channels."""
@@ -172,7 +172,7 @@ def agreement(accuracy: FloatArray, rows: Sequence[int] | None = None) -> FloatA
     """
     chosen = accuracy[..., :-1, :] if rows is None else accuracy[..., list(rows), :]
     # Equal means may differ in the last bits, so the values are rounded before ranking.
-    first, second = (stats.rankdata(one.round(9), axis=-1) for one in (chosen.mean(axis=-2), accuracy[..., -1, :]))
+    first, second = (ranks(one.round(9)) for one in (chosen.mean(axis=-2), accuracy[..., -1, :]))
     first, second = (one - one.mean(axis=-1, keepdims=True) for one in (first, second))
     size = np.sqrt((first**2).sum(axis=-1) * (second**2).sum(axis=-1))
     correlation: FloatArray = np.divide(

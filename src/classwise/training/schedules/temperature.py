@@ -8,7 +8,6 @@ from collections.abc import Callable
 import numpy as np
 import numpy.typing as npt
 import torch
-from scipy import optimize
 from torch import Tensor
 
 from classwise.core.config import Count, Positive, Share, configurable
@@ -162,6 +161,8 @@ def inverse_temperature(outputs: Floats, target: float, max_scale: float = 300.0
         return float(np.exp(low))
     if excess(high) <= 0:
         return max_scale
+    from scipy import optimize  # takes a tenth of a second, which most trainings do not need
+
     initial = np.array([high / 2])
     root = optimize.root(excess_and_slope, initial, jac=True, method="hybr", options={"xtol": 1e-12})
     solution = float(root.x[0])

@@ -45,5 +45,5 @@ def _file() -> Path:
     """The file of the digits: 64 pixels and the label in each row."""
     package = find_spec("sklearn")
     assert package is not None
-    assert package.origin is not None
-    return Path(package.origin).parent / "datasets" / "data" / "digits.csv.gz"
+    assert package.submodule_search_locations is not None
+    return Path(package.submodule_search_locations[0]) / "datasets" / "data" / "digits.csv.gz"

@@ -54,27 +54,43 @@ def typed(frame: pd.DataFrame, meta: Meta) -> pd.DataFrame:
     Raises:
         ClasswiseError: if any other column is missing.
     """
-    types = {**COLUMNS, **dict.fromkeys(meta.groups, "int64")}
+    types = _types(meta)
     absent = [column for column in types if column not in frame.columns and column not in REPORTED]
     if absent:
         raise ClasswiseError(f"the table of outcomes has no column {absent[0]!r}")
     if list(frame.columns) != list(types):
         frame = frame.reindex(columns=list(types))
-    return frame.astype({column: kind for column, kind in types.items() if str(frame[column].dtype) != kind})
+    given = zip(types.items(), frame.dtypes, strict=True)
+    changed = {column: kind for (column, kind), dtype in given if str(dtype) != kind}
+    return frame.astype(changed) if changed else frame
 
 
 def filled(blocks: Sequence[pd.DataFrame], meta: Meta) -> pd.DataFrame:
     """Concatenate blocks of rows into one typed frame; columns missing in a block are null."""
-    rows = {label: np.concatenate([_column(block, label) for block in blocks]) for label in (*COLUMNS, *meta.groups)}
-    return typed(pd.DataFrame(rows), meta)
+    columns = {
+        label: _joined([_column(block, label) for block in blocks], kind) for label, kind in _types(meta).items()
+    }
+    return pd.DataFrame(columns, copy=False)
 
 
-def _column(block: pd.DataFrame, label: str) -> np.ndarray[Any, Any]:
-    if label not in block.columns:
-        return np.full(len(block), None if COLUMNS[label] == "string" else np.nan, dtype=object)
-    column = block[label]
-    # As objects, so that integers stay exact and strings stay strings next to nulls.
-    return column.to_numpy(dtype=object) if COLUMNS.get(label) in ("Int64", "string") else column.to_numpy()
+def _types(meta: Meta) -> dict[str, str]:
+    """The type of each column."""
+    return {**COLUMNS, **dict.fromkeys(meta.groups, "int64")}
+
+
+def _column(block: pd.DataFrame, label: str) -> pd.Series[Any]:
+    """A column of a block; null if it is missing."""
+    return block[label] if label in block.columns else pd.Series(np.full(len(block), None, dtype=object))
+
+
+def _joined(parts: Sequence[pd.Series[Any]], kind: str) -> Any:
+    """The parts of one column as one array of a type."""
+    if kind == "Int64":  # integers stay exact next to nulls
+        values = np.concatenate([part.to_numpy(dtype=np.int64, na_value=0) for part in parts])
+        return pd.arrays.IntegerArray(values, np.concatenate([part.isna().to_numpy() for part in parts]))
+    if kind == "string":
+        return pd.array(np.concatenate([part.to_numpy(dtype=object) for part in parts]), dtype="string")
+    return np.concatenate([part.to_numpy(dtype=kind) for part in parts])
 
 
 def name(number: int) -> str:

@@ -29,6 +29,7 @@ from classwise.auditing.verdicts import (
     verdicts_by_attack,
     widest,
 )
+from classwise.core.description import PassCounts
 from classwise.core.errors import ClasswiseError, IncompleteError, unknown
 from classwise.stats.bounds import BoundedCounts, overall
 from classwise.stats.counts import BoolArray, ClassCounts, IntArray, class_labels
@@ -70,15 +71,15 @@ class Outcomes(PredictionTables):
 
     def __post_init__(self) -> None:
         typed = outcome_files.typed(self.frame, self.meta)
-        order = {label: place for place, label in enumerate(self.meta.attacks)}
-        undeclared = sorted(set(typed["attack"]) - set(order))
-        if undeclared:
-            raise unknown("attack in the table:", undeclared[0], order)
-        typed = typed.assign(_order=typed["attack"].map(order)).sort_values(["_order", "index"], kind="stable")
-        typed = typed.drop(columns="_order").reset_index(drop=True)
-        repeated = typed.duplicated(["attack", "index"])
+        place = pd.Index(self.meta.attacks).get_indexer(pd.Index(typed["attack"]))
+        if (place < 0).any():
+            raise unknown("attack in the table:", min(typed["attack"][place < 0]), self.meta.attacks)
+        order = np.lexsort((typed["index"].to_numpy(), place))
+        typed = typed.take(order).reset_index(drop=True)
+        keys = np.stack([place[order], typed["index"].to_numpy()])
+        repeated = (keys[:, 1:] == keys[:, :-1]).all(axis=0)
         if repeated.any():
-            row = typed[repeated].iloc[0]
+            row = typed.iloc[int(repeated.argmax())]
             raise ClasswiseError(f"image index {row['index']} occurs twice under {row['attack']!r}; it must be unique")
         class_labels(typed["label"].to_numpy(), self.meta.num_classes)
         object.__setattr__(self, "frame", typed)
@@ -336,6 +337,15 @@ class Outcomes(PredictionTables):
         """
         predictions = ({} if clean is None else {CLEAN: clean}) | dict(attacks or {})
         return cls(*table_of_predictions(labels, predictions, class_names, confidences, **meta))
+
+    @cached_property
+    def passes(self) -> dict[str, PassCounts]:
+        """Forward and backward passes of single images that each attack took, for each attack with a row."""
+        sums = self.frame.groupby("attack", observed=True)[["forwards", "backwards"]].sum().astype("int64")
+        return {
+            str(label): PassCounts(int(forwards), to_image=int(backwards))
+            for label, (forwards, backwards) in zip(sums.index, sums.to_numpy(), strict=True)
+        }
 
     @cached_property
     def _images(self) -> pd.DataFrame:

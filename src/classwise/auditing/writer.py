@@ -98,8 +98,9 @@ class OutcomeWriter:
         self.flush()
         if not self._done[label]:
             return self._empty().set_index("index", drop=False)
-        rows = pd.concat(self._done[label]).set_index("index", drop=False)
-        return rows.loc[index[np.isin(index, rows.index)]]
+        rows = pd.concat(self._done[label])
+        places = pd.Index(rows["index"]).get_indexer(index)
+        return rows.take(places[places >= 0]).set_index("index", drop=False)
 
     def merge(self, others: Iterable[OutcomeWriter]) -> None:
         """Add the rows and tensors that other writers have in memory."""

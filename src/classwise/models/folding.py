@@ -27,6 +27,8 @@ def foldable(model: nn.Module) -> dict[str, str]:
     Args:
         model: in evaluation mode.
     """
+    if not any(is_plain_norm(module) for module in model.modules()):
+        return {}
     traced = copy.deepcopy(model)  # the model's code may store the symbolic values
     names = {module: name for name, module in traced.named_modules()}
     uses: defaultdict[nn.Module, _Uses] = defaultdict(_Uses)

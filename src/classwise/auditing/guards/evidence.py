@@ -225,22 +225,19 @@ class Evidence:
     @cached_property
     def attack_passes(self) -> int:
         """Forward and backward passes of single images that the attacks took."""
-        frame = self.outcomes.frame
-        rows = frame[frame["attack"] != CLEAN]
-        return int(rows[["forwards", "backwards"]].fillna(0).to_numpy().sum())
+        return sum(passes.forward + passes.to_image for label, passes in self.outcomes.passes.items() if label != CLEAN)
 
-    @cached_property
+    @property
     def black_box(self) -> tuple[str, ...]:
         """The attacks that ran and used no backward pass."""
-        sums = self.outcomes.frame.groupby("attack", observed=True)[["forwards", "backwards"]].sum()
-        gradient_free = set(sums[(sums["forwards"] > 0) & (sums["backwards"] == 0)].index)
-        return tuple(label for label in self.attacked if label in gradient_free)
+        return tuple(label for label in self.attacked if not self.outcomes.passes[label].to_image)
 
-    @cached_property
+    @property
     def attacked(self) -> tuple[str, ...]:
         """The attacks that ran on at least one image."""
-        rows = self.outcomes.frame[self.outcomes.frame["forwards"].fillna(0) > 0]
-        return tuple(label for label in self.outcomes.attacks if label != CLEAN and label in set(rows["attack"]))
+        passes = self.outcomes.passes
+        ran = {label for label, counts in passes.items() if counts.forward and label != CLEAN}
+        return tuple(label for label in self.outcomes.attacks if label in ran)
 
     def name_of(self, label: int) -> str:
         """The quoted name of a class."""

@@ -127,7 +127,7 @@ def single_step(evidence: Evidence) -> GuardWarning | None:
 def compares_steps(evidence: Evidence) -> bool:
     """Whether the outcomes compare single-step with multi-step attacks, so that no pass is needed."""
     short, long = _by_length(evidence)
-    return bool(short and long) and {*short, *long} <= {*evidence.outcomes.frame["attack"].unique()}
+    return bool(short and long) and {*short, *long} <= {*evidence.outcomes.passes}
 
 
 def _by_length(evidence: Evidence) -> tuple[tuple[str, ...], tuple[str, ...]]:

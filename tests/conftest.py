@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+
 import hypothesis
 import torch
 
@@ -9,3 +11,9 @@ hypothesis.settings.register_profile("same-examples", derandomize=True, deadline
 hypothesis.settings.load_profile("same-examples")
 
 torch.set_num_threads(1)
+
+
+def pytest_collection_finish() -> None:
+    """Exclude the collected tests from garbage collection, which would otherwise visit them again and again."""
+    gc.collect()
+    gc.freeze()

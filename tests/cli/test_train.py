@@ -1,12 +1,14 @@
 from __future__ import annotations
 
 import json
+import time
 from itertools import product
 from pathlib import Path
 
 import pytest
 from PIL import Image
 
+from classwise.training import cost
 from classwise.training.folder import Run
 
 from .conftest import QUICK, Classwise
@@ -69,6 +71,14 @@ def test_an_estimate_of_less_than_three_steps(classwise: Classwise) -> None:
         "--set=batch_size=100",
     ]
     assert classwise(*words).status == 0
+
+
+def test_an_estimate_stops_after_a_slow_step() -> None:
+    watch = cost._Stopwatch()
+    watch.times.append(time.monotonic() - 2 * cost.SLOW)
+    with pytest.raises(cost._EnoughTimedError):
+        watch.advance(1)
+    assert watch.step_seconds() == pytest.approx(2 * cost.SLOW, abs=1)
 
 
 @pytest.mark.slow

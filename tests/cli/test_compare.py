@@ -172,8 +172,8 @@ def test_a_change_against_the_first_method_fails_a_build(classwise: Classwise, a
     [
         (["--fail-if=worst(pgd) < 0"], r"the comparison is under 'all'; compare under 'pgd' (--attack pgd)"),
         (["--fail-if=cats(all) < 0"], "did you mean 'cat'"),
-        (["--fail-if=mcd(all).low < 0"], "the change of mcd has no interval"),
-        (["--fail-if=worst(all).mid < 0"], "unknown end of the interval"),
+        (["--fail-if=mcd(all).low < 0"], "unknown measure in condition 'mcd(all).low < 0': 'mcd.low'"),
+        (["--fail-if=worst(all).mid < 0"], "did you mean 'worst.high'"),
         (["--fail-if=worst(all) < -2"], "limit -2 must be between -1 and 1"),
         (["--fail-if=worst(all) < 0", "--across=threat"], "--fail-if requires a comparison with the first method"),
         (["--export=csv", "--across=threat"], "--export requires a comparison"),

@@ -1,37 +1,60 @@
-"""Thresholds that fail a build, such as ``worst(all).low < 0.2``, parsed before any evaluation."""
+"""Thresholds that fail a build, on an audit (``worst(all).low < 0.2``) or on its change (``worst(all) < -0.02``)."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+import operator
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 
-from classwise.auditing.conditions import COMPARISONS, Condition, condition_text
 from classwise.auditing.outcomes import CLEAN
 from classwise.auditing.result import Audit
+from classwise.core.config import number
 from classwise.core.errors import ClasswiseError, IncompleteError, unknown
 from classwise.stats.bounds import MEASURES, BoundedCounts, Bounds
 from classwise.stats.counts import ClassCounts
-from classwise.stats.intervals import class_intervals
+from classwise.stats.intervals import Estimate, class_intervals
+
+if TYPE_CHECKING:
+    from classwise.auditing.comparison import Comparison
 
 ACCURACY = "accuracy"
 """The measure of a single class."""
 ENDS = ("low", "high")
 """The ends of an interval."""
-_NAMES = {measure.partition(".")[0] for measure in MEASURES}
+CHANGE_WITH_INTERVAL = ("overall", "worst")
+"""Measures whose change has an interval."""
+CHANGE_MEASURES = (
+    *CHANGE_WITH_INTERVAL,
+    *(f"{measure}.{end}" for measure in CHANGE_WITH_INTERVAL for end in ENDS),
+    *("macro", "worst20", "cv", "mcd", "nrr", "hmw"),
+)
+"""Measures of a comparison's table (fractions; ``cv`` in fractions squared)."""
+COMPARISONS: Mapping[str, Callable[[float, float], bool]] = {
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+}
+_FORM = re.compile(
+    r"\s*(?P<name>\S.*?)\s*\((?P<attack>[^()]*)\)\s*(?:\.\s*(?P<part>[a-z]+))?"
+    r"\s*(?P<comparison><=|>=|<|>)\s*(?P<limit>[^<>=]+?)\s*"
+)
 
 
 @dataclass(frozen=True)
-class Threshold:
-    """A condition that compares a measure of an audit, or the accuracy of one class, with a limit.
+class Condition:
+    """A comparison of a measure, or of the accuracy of one class, with a limit.
 
     Attributes:
-        measure: a key of `classwise.stats.bounds.MEASURES`; of a class ``accuracy``, ``accuracy.low`` or
-            ``accuracy.high``, the ends of its interval.
-        attack: one of `Audit.names`.
-        comparison: ``<``, ``<=``, ``>`` or ``>=``.
+        measure: a measure over all classes; of a class ``accuracy``, ``accuracy.low`` or ``accuracy.high``, the ends
+            of its interval.
+        attack: the attack, a key of the audit's table.
+        comparison: a key of `COMPARISONS`.
         limit: the number on the right, a fraction.
         group: name of the class, or of a group of the audit's grouping; None: a measure over all classes.
     """
@@ -42,34 +65,45 @@ class Threshold:
     limit: float
     group: str | None = None
 
-    @staticmethod
-    def parse(text: str) -> Threshold:
+    measures: ClassVar[Sequence[str]]
+    """The measures over all classes."""
+    lowest: ClassVar[float]
+    """The smallest limit; the largest is 1."""
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
         """Parse a condition such as ``worst(all) < 0.2``; the limit may also be ``20 %`` or ``1/5``.
 
         A name that is not a measure is that of a class: ``truck(all) < 0.1``. In quotation marks it is always one:
         ``'worst'(all) < 0.1``. `check_group` checks that there is such a class.
 
         Raises:
-            ClasswiseError: for another form, an unknown measure, or a limit outside [0, 1], which would be met always
-                or never.
+            ClasswiseError: for another form, an unknown measure, or a limit outside [lowest, 1], which would be met
+                always or never.
         """
-        parts = Condition.parse(text)
-        if parts.quoted or parts.name not in _NAMES:
-            if parts.part and parts.part not in ENDS:
-                raise unknown(f"end of the interval in condition {text!r}:", parts.part, ENDS)
-            measure = f"{ACCURACY}.{parts.part}".removesuffix(".")
-            return Threshold(measure, parts.attack, parts.comparison, parts.limit, parts.name)
-        measure = f"{parts.name}.{parts.part}".removesuffix(".")
-        if measure not in MEASURES:
-            raise unknown(f"measure in condition {text!r}:", measure, MEASURES)
-        return Threshold(measure, parts.attack, parts.comparison, parts.limit)
+        match = _FORM.fullmatch(text)
+        if match is None:
+            raise ClasswiseError(f"condition {text!r}: must have the form worst(all) < 0.2")
+        name, part = match["name"], match["part"] or ""
+        quoted = len(name) > 2 and name[0] == name[-1] and name[0] in "'\""
+        limit = cls._limit(text, match["limit"], name)
+        group = None if not quoted and name in cls._names() else name[1:-1] if quoted else name
+        if group is not None and part and part not in ENDS:
+            raise unknown(f"end of the interval in condition {text!r}:", part, ENDS)
+        measure = f"{name if group is None else ACCURACY}.{part}".removesuffix(".")
+        if group is None and measure not in cls.measures:
+            raise unknown(f"measure in condition {text!r}:", measure, cls.measures)
+        return cls(measure, match["attack"].strip(), match["comparison"], limit, group)
 
     def __str__(self) -> str:
         """The condition in the form that `parse` accepts."""
         name, _, part = self.measure.partition(".")
-        group = self.group
-        quoted = group is not None and (group in _NAMES or group[:1] in {"'", '"'} or group != group.strip())
-        return condition_text(name if group is None else group, quoted, self.attack, part, self.comparison, self.limit)
+        if self.group is not None:
+            name = self.group
+            if name in self._names() or name[:1] in {"'", '"'} or name != name.strip():
+                mark = '"' if "'" in name else "'"
+                name = f"{mark}{name}{mark}"
+        return f"{name}({self.attack}){'.' if part else ''}{part} {self.comparison} {self.limit!r}"
 
     def check_group(self, names: Sequence[str]) -> None:
         """Check that the class of the condition exists.
@@ -81,7 +115,36 @@ class Threshold:
             ClasswiseError: if there is no such class.
         """
         if self.group is not None and self.group not in names:
-            raise unknown(f"measure or class in condition {str(self)!r}:", self.group, [*MEASURES, *names])
+            raise unknown(f"measure or class in condition {str(self)!r}:", self.group, [*self.measures, *names])
+
+    def met_by(self, value: float) -> bool:
+        """Whether a value meets the condition, so that the build fails."""
+        return COMPARISONS[self.comparison](value, self.limit)
+
+    @classmethod
+    def _names(cls) -> set[str]:
+        return {measure.partition(".")[0] for measure in cls.measures}
+
+    @classmethod
+    def _limit(cls, text: str, written: str, name: str) -> float:
+        limit = number(written.rstrip("%").rstrip())
+        if not isinstance(limit, float) or not math.isfinite(limit):
+            raise ClasswiseError(f"condition {text!r}: limit {written!r} must be a number such as 0.2, 20% or 1/5")
+        limit = limit / 100 if written.endswith("%") else limit
+        if not cls.lowest <= limit <= 1:
+            hint = "0.2 or 20% for 20 %" + ("; a cv of 900 in the tables is 0.09" if name == "cv" else "")
+            raise ClasswiseError(
+                f"condition {text!r}: limit {written} must be between {cls.lowest:g} and 1; write {hint}"
+            )
+        return limit
+
+
+@dataclass(frozen=True)
+class Threshold(Condition):
+    """A condition on a measure of an audit: a key of `classwise.stats.bounds.MEASURES`."""
+
+    measures: ClassVar[Sequence[str]] = tuple(MEASURES)
+    lowest: ClassVar[float] = 0.0
 
     def bounds(self, audit: Audit) -> Bounds:
         """Lower and upper bound of the measure; they are equal for a complete audit.
@@ -132,9 +195,8 @@ class Threshold:
             ClasswiseError: see `bounds`.
         """
         low, high = self.bounds(audit)
-        compare = COMPARISONS[self.comparison]
-        decided = not math.isnan(low) and compare(low, self.limit) == compare(high, self.limit)
-        return compare(low, self.limit) if decided else None
+        decided = not math.isnan(low) and self.met_by(low) == self.met_by(high)
+        return self.met_by(low) if decided else None
 
     def holds(self, audit: Audit) -> bool:
         """Whether the condition is met, so that the build fails.
@@ -152,6 +214,51 @@ class Threshold:
         return IncompleteError(
             f"condition {str(self)!r} is undecided: {audit.outcomes.gap}; {audit.outcomes.completion}"
         )
+
+
+@dataclass(frozen=True)
+class ChangeThreshold(Condition):
+    """A condition on a measure of a method minus that of the first method of a comparison, in [-1, 1]."""
+
+    measures: ClassVar[Sequence[str]] = CHANGE_MEASURES
+    lowest: ClassVar[float] = -1.0
+
+    def value(self, comparison: Comparison, method: str) -> float:
+        """The change of the measure: the method minus the first method.
+
+        Raises:
+            IncompleteError: if an audit is incomplete.
+            ClasswiseError: for another attack than that of the comparison, an unknown class, or an undefined measure.
+        """
+        if self.attack != comparison.attack:
+            raise ClasswiseError(
+                f"condition {str(self)!r}: the comparison is under {comparison.attack!r}; compare under "
+                f"{self.attack!r} (--attack {self.attack})"
+            )
+        self.check_group(comparison.group_names)
+        value = self._change(comparison, method)
+        if math.isnan(value):
+            raise ClasswiseError(f"condition {str(self)!r}: the change is not defined for this comparison")
+        return value
+
+    def holds(self, comparison: Comparison, method: str) -> bool:
+        """Whether the condition is met by a method, so that the build fails. Raises as `value`."""
+        return self.met_by(self.value(comparison, method))
+
+    def _change(self, comparison: Comparison, method: str) -> float:
+        baseline = comparison.names[0]
+        name, _, part = self.measure.partition(".")
+        if self.group is None and name not in CHANGE_WITH_INTERVAL:
+            column = comparison.table[name]
+            return float(column[method] - column[baseline])
+        pair = comparison.pair(method, baseline)
+        if self.group is not None:
+            if self.group not in pair.classes.index:  # without images
+                return math.nan
+            changes: dict[Any, float] = pair.classes[part or "difference"].to_dict()
+            return float(changes[self.group])
+        estimate: Estimate = pair.overall if name == "overall" else pair.minima
+        return float(getattr(estimate, part or "value"))
 
 
 def met(audit: Audit, thresholds: Iterable[Threshold | str]) -> dict[Threshold, Bounds]:

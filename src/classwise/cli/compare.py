@@ -28,8 +28,8 @@ from classwise.core.destinations import is_stdout
 from classwise.core.errors import ClasswiseError
 
 if TYPE_CHECKING:
-    from classwise.auditing.change_thresholds import ChangeThreshold
     from classwise.auditing.compare import Comparison, Crossing, Pair
+    from classwise.auditing.thresholds import ChangeThreshold
 
 COLUMNS = (
     "method",
@@ -153,7 +153,7 @@ def _thresholds(texts: list[str] | None, exported: ExportOptions, across: str | 
     Raises:
         ClasswiseError: for a malformed condition, an unknown format, or ``--across`` with conditions or exports.
     """
-    from classwise.auditing.change_thresholds import ChangeThreshold
+    from classwise.auditing.thresholds import ChangeThreshold
 
     given = {"--fail-if": texts, "--export": exported.export}
     for option, value in given.items():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +14,7 @@ from classwise.core.errors import ClasswiseError
 from classwise.core.extras import reason, require
 from classwise.sweeps.commands import GRACE_SECONDS, STOPPED
 from classwise.sweeps.executors.base import Executor, Finished
-from classwise.sweeps.tasks import run_task_remotely
+from classwise.sweeps.tasks import attempts, run_task_remotely
 
 RETRIES = 3
 """How often Ray repeats a task whose worker or node has died."""
@@ -89,8 +90,7 @@ class Ray(Executor):
         finally:
             for each in running:
                 ray.cancel(each)
-            if running:
-                ray.wait(list(running), num_returns=len(running), timeout=GRACE_SECONDS)
+            _await_ends(list(running.values()))
 
 
 def cpus_of_a_task(nodes: Sequence[int], workers: int) -> int:
@@ -114,6 +114,15 @@ def _run_task(folder: str, cpus: int) -> int:
     """Run a task; called in a worker of Ray."""
     ray = require("ray", "ray")
     return run_task_remotely(Path(folder), cpus, f"ray-{ray.get_runtime_context().get_task_id()}")
+
+
+def _await_ends(folders: Sequence[Path]) -> None:
+    """Wait until cancelled tasks have recorded their ends: Ray counts a task as ended while it still saves its work."""
+    deadline = time.monotonic() + GRACE_SECONDS
+    while any(attempts(folder)[-1:] and attempts(folder)[-1]["event"] != "end" for folder in folders):
+        if time.monotonic() > deadline:
+            return
+        time.sleep(0.1)
 
 
 def _connect(ray: Any, address: str | None) -> None:

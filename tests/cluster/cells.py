@@ -6,14 +6,14 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from classwise.sweeps.tasks import LOG, Task, attempts
 from tests.faults.client import files_of_run, rows_of_audit
 from tests.launching import ENVIRONMENT, ROOT
 
-EPOCHS = 4
+EPOCHS = 16
 
 
 def cell(folder: Path, *, audited: bool = True) -> Path:
@@ -64,9 +64,9 @@ def starts(folder: Path) -> int:
 
 
 def log_of(folder: Path) -> str:
-    """The log of a task, for the message of a failed assertion."""
+    """The log of a task; empty if it has none."""
     path = folder / LOG
-    return path.read_text(encoding="utf-8", errors="replace")[-4000:] if path.is_file() else ""
+    return path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
 
 
 def wait_until(condition: Callable[[], object], seconds: float = 120) -> None:
@@ -80,3 +80,15 @@ def wait_until(condition: Callable[[], object], seconds: float = 120) -> None:
         if time.monotonic() > deadline:
             raise TimeoutError
         time.sleep(0.05)
+
+
+def wait_for_one(folders: Sequence[Path], condition: Callable[[Path], bool]) -> Path:
+    """Wait until a condition is true of one of these cells; returns its folder."""
+    found: list[Path] = []
+
+    def look() -> bool:
+        found.extend(filter(condition, folders))
+        return bool(found)
+
+    wait_until(look)
+    return found[0]

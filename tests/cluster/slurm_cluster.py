@@ -109,8 +109,9 @@ class SlurmCluster:
         return self._variable(process, "SLURMD_NODENAME")
 
     def job_of(self, process: int) -> str:
-        """The job of a process."""
-        return self._variable(process, "SLURM_JOB_ID")
+        """The job of a process; the last element of an array by its index, since its number names the whole array."""
+        job, array = self._variable(process, "SLURM_JOB_ID"), self._variable(process, "SLURM_ARRAY_JOB_ID")
+        return job if job != array else f"{array}_{self._variable(process, 'SLURM_ARRAY_TASK_ID')}"
 
     def _variable(self, process: int, name: str) -> str:
         return _environment(process)[name]
@@ -128,7 +129,7 @@ class SlurmCluster:
 
     def kill_node(self, node: str) -> None:
         """Kill every process of a node at once, as a power failure does."""
-        job = next(map(self.job_of, self.processes(node)))
+        job = next(self._variable(process, "SLURM_JOB_ID") for process in self.processes(node))
         keepers = [int(entry.name) for entry in Path("/proc").iterdir() if _is_step(entry, job)]
         self.kill_daemon(node)
         for process in [*keepers, *self.processes(node)]:

@@ -14,7 +14,16 @@ import pytest
 from classwise.core.errors import ClasswiseError
 from classwise.sweeps.executors.ray import Ray
 from classwise.sweeps.tasks import Task, attempts
-from tests.cluster.cells import assert_same_bits, cell, in_training, log_of, process_of, starts, wait_until
+from tests.cluster.cells import (
+    assert_same_bits,
+    cell,
+    in_training,
+    log_of,
+    process_of,
+    starts,
+    wait_for_one,
+    wait_until,
+)
 
 ray = pytest.importorskip("ray", reason='Ray is not installed: pip install "classwise[ray]", or make test-cluster')
 cluster_utils = pytest.importorskip("ray.cluster_utils")
@@ -37,11 +46,9 @@ def cluster() -> Iterator[Any]:
 
 def disturb(cluster: Any, folders: list[Path]) -> tuple[Path, Path]:
     """Kill a worker, and then a node without grace, each while it trains; returns the folders of their tasks."""
-    wait_until(lambda: any(map(in_training, folders)))
-    first = next(filter(in_training, folders))
+    first = wait_for_one(folders, in_training)
     os.kill(process_of(first), signal.SIGKILL)
-    wait_until(lambda: any(in_training(folder) and folder != first for folder in folders))
-    second = next(folder for folder in folders if in_training(folder) and folder != first)
+    second = wait_for_one([folder for folder in folders if folder != first], in_training)
     cluster.remove_node(node_of(cluster, process_of(second)), allow_graceful=False)
     return first, second
 

@@ -34,19 +34,28 @@ def network(channels: int) -> nn.Sequential:
 
 
 @pytest.mark.parametrize(
-    ("device", "amx", "capability", "expected"),
+    ("device", "amx", "instructions", "capability", "expected"),
     [
-        ("cpu", True, (0, 0), FAST),
-        ("cpu", False, (9, 0), FLOAT32),
-        ("cuda", True, (7, 5), FLOAT32),
-        ("cuda", False, (8, 0), FAST),
-        ("meta", True, (9, 0), FLOAT32),
+        ("cpu", True, "", (0, 0), FAST),
+        ("cpu", False, "", (9, 0), FLOAT32),
+        ("cpu", False, "avx512_bf16", (9, 0), FLOAT32),  # Zen 4
+        ("cpu", False, "avx_vnni", (9, 0), FLOAT32),
+        ("cpu", False, "avx512_bf16 avx_vnni", (0, 0), FAST),  # Zen 5
+        ("cuda", True, "", (7, 5), FLOAT32),
+        ("cuda", False, "", (8, 0), FAST),
+        ("meta", True, "", (9, 0), FLOAT32),
     ],
 )
 def test_bfloat16_is_the_default_where_the_hardware_multiplies_it(
-    device: str, amx: bool, capability: tuple[int, int], expected: Precision, monkeypatch: pytest.MonkeyPatch
+    device: str,
+    amx: bool,
+    instructions: str,
+    capability: tuple[int, int],
+    expected: Precision,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: amx, raising=False)
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: dict.fromkeys(instructions.split(), True), raising=False)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: capability)
     assert fastest(torch.device(device)) == expected
 
@@ -57,6 +66,7 @@ def test_audits_use_the_fastest_precision_and_a_resumed_audit_that_of_its_folder
     data = Images(torch.randint(256, (40, 1, 6, 6), dtype=torch.uint8), torch.arange(40) % 4)
     where: dict[str, Any] = {"threat": "Linf:0.1", "attacks": "fgsm", "out": tmp_path / "a"}
     recorded = []
+    monkeypatch.setattr(torch.cpu, "get_capabilities", dict, raising=False)
     for amx, options in ((True, {}), (False, {"resume": True}), (False, {"resume": True, "precision": FLOAT32})):
         monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda amx=amx: amx, raising=False)
         if "precision" in options:

@@ -278,11 +278,12 @@ def pieces_of(data: Images | Stream, batch_size: int) -> Iterator[Images]:
         blocks.append(block)
         if sum(each.x.nbytes for each in blocks) >= PIECE_BYTES:
             yield _piece(data, blocks)
-            blocks = []
     if blocks:
         yield _piece(data, blocks)
 
 
-def _piece(data: Stream, blocks: Sequence[Batch]) -> Images:
+def _piece(data: Stream, blocks: list[Batch]) -> Images:
+    """Join the blocks, and empty the list, so that they do not stay in memory beside the piece."""
     index, x, y = (torch.cat(columns) for columns in zip(*blocks, strict=True))
+    blocks.clear()
     return Images(x, y, data.class_names, data.name, data.split, index=index)

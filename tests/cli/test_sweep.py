@@ -89,7 +89,7 @@ def test_an_estimate_starts_nothing(classwise: Classwise, plan: Path) -> None:
         (["collect", "x", "--estimate"], "sweep collect takes no --estimate; it takes --out and --json"),
         (["plan.yaml", "--on=lokal"], "unknown executor 'lokal'; did you mean 'local'?"),
         (["plan.yaml", "--slurm=partition"], "--slurm 'partition' should be KEY=VALUE"),
-        (["plan.yaml", "--slurm=partition=a"], "--slurm does not apply to --on local, which takes --workers and"),
+        (["plan.yaml", "--slurm=partition=a"], "--slurm does not apply to --on local, which takes --workers"),
         (["plan.yaml", "--ray-address=auto"], "--ray-address does not apply to --on local"),
         (["plan.yaml", "--device=cuda:1"], "--device cuda:1: the executor selects the GPUs of a cell"),
         (["plan.yaml", "--gpus-per-cell=2"], "--gpus-per-cell 2 requires --device cuda"),

@@ -11,6 +11,8 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+
 from tests.cluster.cells import wait_until
 
 PROGRAMS = ("slurmctld", "slurmd", "sbatch", "srun", "squeue", "scancel", "scontrol", "sinfo")
@@ -153,7 +155,11 @@ def running(folder: Path) -> Iterator[SlurmCluster]:
     cluster = SlurmCluster(folder)
     os.environ["SLURM_CONF"] = str(cluster.configuration)
     try:
-        cluster.start()
+        try:
+            cluster.start()
+        except TimeoutError:
+            last = (folder / "slurmctld.out").read_text(errors="replace").strip().splitlines()[-1:]
+            pytest.skip(f"the daemons of Slurm do not start on this machine: {''.join(last)}")
         yield cluster
     finally:
         cluster.stop()

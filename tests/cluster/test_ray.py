@@ -76,6 +76,20 @@ def test_killed_workers_and_nodes_lose_nothing(cluster: Any, reference: Path, tm
         assert attempts(folder)[1]["event"] == "start"  # the first attempt has no end
 
 
+def test_a_cluster_that_cannot_run_tasks_is_refused(caplog: pytest.LogCaptureFixture) -> None:
+    with pytest.raises(ClasswiseError, match="cannot connect to Ray at nowhere: "):
+        Ray(address="nowhere").check()
+    with pytest.raises(ClasswiseError, match="2 GPUs of each task: Ray has found 0 on this machine"):
+        Ray(gpus=2).check()
+    assert not ray.is_initialized()
+    ray.init(address="local", num_cpus=1, include_dashboard=False, log_to_driver=False)
+    try:
+        Ray(gpus=2, address="auto").check()  # the cluster may add a node
+    finally:
+        ray.shutdown()
+    assert "no node of the cluster has 2 GPUs" in caplog.text
+
+
 def test_an_existing_connection_is_used_and_left_open(tmp_path: Path) -> None:
     with pytest.raises(ClasswiseError, match="cannot connect to Ray at nowhere: "):
         next(Ray(address="nowhere").run([tmp_path]))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from pathlib import Path
 
 import pytest
 
@@ -19,6 +20,14 @@ def test_unknown_settings_are_refused() -> None:
         Slurm(settings={"xyzzy": "1"})
     with pytest.raises(ClasswiseError, match="setting 'gpus_per_node' of Slurm: use 'gpus' instead"):
         Slurm(settings={"gpus_per_node": "1"})
+
+
+def test_a_machine_without_slurm_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(ClasswiseError, match="there is no Slurm on this machine: sbatch was not found"):
+        Slurm().check()
+    (tmp_path / "sbatch").touch(mode=0o755)
+    Slurm().check()
 
 
 def test_settings_become_parameters_of_submitit() -> None:

@@ -194,6 +194,28 @@ def test_options_that_exclude_each_other(
     assert said in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--on=rey"], "unknown executor 'rey'; did you mean 'ray'"),
+        (["--on=local", "--slurm=partition=a"], "--slurm does not apply to --on local, which takes --workers"),
+        (["--on=local", "--workers=2", "--gpus-per-shard=1"], "CUDA_VISIBLE_DEVICES=0 has fewer"),
+    ],
+)
+def test_a_cluster_that_cannot_run_shards_is_refused_before_a_folder_is_written(
+    words: list[str],
+    said: str,
+    model: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+    assert main(["audit", str(model), *WORDS, "--shards=2", f"--out={tmp_path / 'x'}", *words]) == 2
+    assert said in capsys.readouterr().err
+    assert not (tmp_path / "x").exists()
+
+
 def test_the_search_for_the_worst_class_has_no_shards(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["worst-class", "small-cnn", "--data=digits", "--shards=2"]) == 2
     assert "--shards does not apply to worst-class: each round" in capsys.readouterr().err

@@ -68,7 +68,7 @@ class ShardOptions:
             **of_whole: options of the whole evaluation, which do not apply to a shard.
 
         Raises:
-            ClasswiseError: naming the first option that does not apply.
+            ClasswiseError: naming the first option that does not apply; if the cluster cannot be reached.
         """
         if self.shard is not None and self.shards is not None:
             raise ClasswiseError("--shard runs one shard and --shards all of them; give one of the two")
@@ -81,6 +81,8 @@ class ShardOptions:
                     )
         elif "RANK" in os.environ:
             raise ClasswiseError("--on starts the processes of the shards; omit torchrun")
+        else:
+            cluster.executor(self.gpus_per_shard).check()
         for option, value in of_whole.items():
             if value and self.shard is not None:
                 raise ClasswiseError(

@@ -24,6 +24,13 @@ class Finished(NamedTuple):
 class Executor(ABC):
     """Runs tasks, several at once."""
 
+    def check(self) -> None:  # noqa: B027  # most executors have nothing to check
+        """Check that tasks can run, before the folders of tasks are written; at most a few seconds.
+
+        Raises:
+            ClasswiseError: if the cluster cannot be reached, or has no place for a task.
+        """
+
     @abstractmethod
     def run(self, folders: Sequence[Path]) -> Iterator[Finished]:
         """Run tasks and yield each when it has ended, in the order in which they end.

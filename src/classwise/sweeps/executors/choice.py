@@ -14,11 +14,10 @@ if TYPE_CHECKING:
 
 OPTIONS = {
     "workers": "--workers",
-    "gpus": "--gpus-per-cell",
     "address": "--ray-address",
     "settings": "--slurm",
 }
-"""The options of the command line, by the fields of executors."""
+"""Options of the command line that not every executor takes, by the fields of executors."""
 
 
 def executor_of(

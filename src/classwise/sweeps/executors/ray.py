@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import logging
 import os
 import signal
 import time
@@ -15,6 +17,8 @@ from classwise.core.extras import reason, require
 from classwise.sweeps.commands import GRACE_SECONDS, STOPPED
 from classwise.sweeps.executors.base import Executor, Finished
 from classwise.sweeps.tasks import attempts, run_task_remotely
+
+logger = logging.getLogger(__name__)
 
 RETRIES = 3
 """How often Ray repeats a task whose worker or node has died."""
@@ -52,28 +56,52 @@ class Ray(Executor):
         if self.gpus < 0:
             raise ClasswiseError(f"gpus {self.gpus} must not be negative")
 
+    def check(self) -> None:
+        """Check that Ray is installed, the cluster of an address can be reached, and this machine has enough GPUs.
+
+        Raises:
+            ClasswiseError: see above.
+        """
+        ray = require("ray", "ray")
+        if self.address is not None or self.gpus:
+            with self._connection(ray):
+                self._check_gpus(ray)
+
     def run(self, folders: Sequence[Path]) -> Iterator[Finished]:
         """Run tasks; see `Executor.run`. A task that is stopped has half a minute to save.
 
         Raises:
-            ClasswiseError: if Ray is not installed, the cluster cannot be reached, or has no node for a task.
+            ClasswiseError: if Ray is not installed, the cluster cannot be reached, or this machine has too few GPUs.
         """
         ray = require("ray", "ray")
+        with self._connection(ray):
+            self._check_gpus(ray)
+            yield from self._run(ray, folders)
+
+    @contextlib.contextmanager
+    def _connection(self, ray: Any) -> Iterator[None]:
+        """A connection for the duration of the block; one that exists is used and left open."""
         connected = ray.is_initialized()
         if not connected:
             _connect(ray, self.address)
         try:
-            yield from self._run(ray, folders)
+            yield
         finally:
             if not connected:
                 ray.shutdown()
 
+    def _check_gpus(self, ray: Any) -> None:
+        most = max(resources_of_nodes(ray, "GPU"), default=0)
+        if self.gpus > most and self.address is None:
+            raise ClasswiseError(
+                f"{self.gpus} GPUs of each task: Ray has found {most} on this machine; see --gpus-per-cell and "
+                "--gpus-per-shard"
+            )
+        if self.gpus > most:  # a cluster may add nodes on demand
+            logger.warning("no node of the cluster has %d GPUs; tasks wait until one has", self.gpus)
+
     def _run(self, ray: Any, folders: Sequence[Path]) -> Iterator[Finished]:
-        nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
-        cpus = [int(node.get("CPU", 0)) for node in nodes]
-        gpus = [int(node.get("GPU", 0)) for node in nodes]
-        if self.gpus > max(gpus) and self.address is None:
-            raise ClasswiseError(f"gpus {self.gpus}: Ray has found {max(gpus)} GPUs on this machine")
+        cpus, gpus = resources_of_nodes(ray, "CPU"), resources_of_nodes(ray, "GPU")
         most = sum(each // self.gpus for each in gpus) if self.gpus else sum(cpus)
         workers = self.workers or max(most, 1)
         share = cpus_of_a_task(cpus, workers)
@@ -91,6 +119,11 @@ class Ray(Executor):
             for each in running:
                 ray.cancel(each)
             _await_ends(list(running.values()))
+
+
+def resources_of_nodes(ray: Any, name: str) -> list[int]:
+    """How much of a resource, ``"CPU"`` or ``"GPU"``, each node of the connected cluster has."""
+    return [int(node["Resources"].get(name, 0)) for node in ray.nodes() if node["Alive"]]
 
 
 def cpus_of_a_task(nodes: Sequence[int], workers: int) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -71,6 +72,15 @@ class Slurm(Executor):
                 raise ClasswiseError(f"setting {name!r} of Slurm: use {_RENAMED[name]!r} instead")
             if name not in known:
                 raise unknown("setting of Slurm", name, known)
+
+    def check(self) -> None:
+        """Check that this machine can submit jobs.
+
+        Raises:
+            ClasswiseError: if it has no ``sbatch``.
+        """
+        if shutil.which("sbatch") is None:
+            raise ClasswiseError("there is no Slurm on this machine: sbatch was not found; submit from a login node")
 
     def run(self, folders: Sequence[Path]) -> Iterator[Finished]:
         """Run tasks; see `Executor.run`. Jobs that are stopped get SIGTERM, and Slurm's KillWait to save.

@@ -1,0 +1,85 @@
+"""The commands of the README's section on clusters run verbatim; shards find what one process finds."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.cli.test_readme import commands
+from tests.cluster import slurm_cluster
+from tests.faults.client import rows_of_audit
+from tests.launching import ENVIRONMENT
+
+pytestmark = pytest.mark.slow
+
+PLAN = """
+recipes: [at]
+budgets: [short]
+data: [digits]
+seeds: [0, 1]
+overrides: [{model.width: 0.0625, data.subset: 120, epochs: 1}]
+audits: {quick: {attack: fgsm, subset: 40}}
+"""
+SMALL = ("--set=model.width=0.0625", "--set=data.subset=240", "--epochs=2")
+
+
+def classwise(*words: str) -> str:
+    """Run a command in the current folder, which must succeed; what it prints."""
+    command = [sys.executable, "-m", "classwise", *words]
+    done = subprocess.run(
+        command, env=os.environ | ENVIRONMENT, capture_output=True, text=True, timeout=300, check=False
+    )
+    assert done.returncode == 0, shlex.join(words) + done.stdout[-2000:] + done.stderr[-4000:]
+    return done.stdout
+
+
+@pytest.fixture(autouse=True)
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The current folder, with a plan."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "plan.yaml").write_text(PLAN)
+    return tmp_path
+
+
+def run_verbatim(engine: str) -> None:
+    """Run the commands that name an engine, and check that all cells have finished."""
+    ran = [words for words in commands("On a cluster") if any(engine in word for word in words)]
+    for words in ran:
+        if words[0] == "audit":
+            check_shards(words)
+        else:
+            classwise(*words)
+    assert "2 finished" in classwise("sweep", "status", f"sweeps/{engine}")
+
+
+def check_shards(words: list[str]) -> None:
+    """Compare a sharded audit with that of one process."""
+    classwise("train", "at", "--budget=short", "--data=digits", f"--out={words[1]}", *SMALL)
+    classwise(*words, "--out=sharded")
+    classwise(*words[: words.index("--shards")], "--out=whole")
+    sharded, whole = rows_of_audit(Path("sharded")), rows_of_audit(Path("whole"))
+    assert whole["attack"].nunique() == 5
+    assert sharded.equals(whole)
+
+
+def test_on_this_machine() -> None:
+    run_verbatim("here")
+
+
+def test_on_ray() -> None:
+    pytest.importorskip("ray", reason='Ray is not installed: pip install "classwise[ray]", or make test-cluster')
+    run_verbatim("ray")
+    check_shards(["audit", "runs/mine", "--attack", "autoattack", "--shards", "3", "--on", "ray"])
+
+
+@pytest.mark.skipif(bool(slurm_cluster.missing()), reason=slurm_cluster.missing())
+def test_on_slurm(place: Path) -> None:
+    pytest.importorskip("submitit", reason='submitit is not installed: pip install "classwise[slurm]"')
+    (place / "slurm").mkdir()
+    with slurm_cluster.running(place / "slurm"):
+        run_verbatim("slurm")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -98,9 +99,10 @@ def test_wandb_offline(
         assert logger.run.config["optimizer"] == {"lr": 0.1}
         assert logger.run.summary["audits/audit/all/cat"] == pytest.approx(20 / 30)
     (file,) = (tmp_path / "wandb").glob(f"offline-run-*-{name}/run-{name}.wandb")
-    content = file.read_bytes()
-    assert b"valid/robust/cat" in content
-    assert b"page.html" in content
+    deadline = time.monotonic() + 30  # finish() returns before the service of wandb has written the file
+    while not all(name in file.read_bytes() for name in (b"valid/robust/cat", b"page.html")):
+        assert time.monotonic() < deadline, f"{file} has {file.stat().st_size} bytes, and lacks a metric or the page"
+        time.sleep(0.1)
     compatibility("trackers", "`--wandb`, offline", "wandb")
 
 

@@ -23,7 +23,6 @@ from benchmarks import (
     evaluation,
     fusion,
     interval_coverage,
-    merging,
     methods,
     ratios,
     scaling,
@@ -56,7 +55,6 @@ ALL = {
     "streams": streams.run,
     "smaller-batches": smaller_batches.run,
     "interval-coverage": interval_coverage.run,
-    "merging": merging.run,
 }
 STUDIES = {study.name: study for study in (ablation.STUDY, training_length.STUDY)}
 LONG = {"comparison": comparison.run, **{name: study.run for name, study in STUDIES.items()}}

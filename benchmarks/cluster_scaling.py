@@ -1,4 +1,4 @@
-"""Overhead per cell of the executors of sweeps, and a sweep of 1,000 cells of which 1 % fail in their first attempt."""
+"""Overhead per cell of the executors, a sweep of 1,000 cells of which 1 % fail at first, and the merge of shards."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from benchmarks.tables import table
+from benchmarks import merging
+from benchmarks.tables import conditions, table
 from classwise.sweeps.executors.base import Executor
 from classwise.sweeps.executors.local import Local
 from classwise.sweeps.executors.ray import Ray
@@ -46,8 +47,7 @@ with open(folder / "results", "a") as results:
 
 NOTES = """# Scaling
 
-`python -m benchmarks cluster-scaling` on a machine with {cpus} CPUs; load average at the start {load:.0f}, so
-that other processes lengthen the times if it is above 0.
+`python -m benchmarks cluster-scaling`, {conditions}; load average at the start {load:.1f}.
 
 **Overhead.** Cells that end at once, so all time is overhead: the processes of the task and of its command, the lock,
 and the recorded attempt. Seconds per cell are those of one worker: wall time after the first cell x workers / cells.
@@ -59,6 +59,12 @@ the worker of another gets SIGKILL. Ray repeats the task of a killed worker; all
 by `classwise sweep resume`. An attempt without an end in `attempts.jsonl` was killed. A cell is lost if it has no
 result at the end. It ran twice at once if its command found the lock of its own file taken, or if an attempt that was
 not killed began before the one before it had ended. It is repeated if it has two results.
+
+**Merge.** [Sharded audits](../how-to/sharding.md) with generated outcomes: a row for each image under the clean pass
+and the four attacks of AutoAttack, and a file of examples for each shard and attack. *Merge* checks, reads and
+concatenates the files of the shards, without the model, the images and the guards. *Read and tabulate* reads the merged
+table and computes the table of the classes, as every audit does. Memory is the growth of the peak memory of a new
+process, without its imports.
 
 """
 
@@ -156,9 +162,10 @@ def run(*, quick: bool) -> str:
         [
             table("Overhead", [*head, "first cell ends (s)", "seconds per cell"], first),
             table("A simulated sweep", [*head, *ran, "repeated", "wall time (s)"], second),
+            merging.run(quick=quick),
         ]
     )
     if not quick:
-        notes = NOTES.format(cpus=os.cpu_count(), load=load, command=interpreter_seconds(10), simulated=cells)
+        notes = NOTES.format(conditions=conditions(), load=load, command=interpreter_seconds(10), simulated=cells)
         PAGE.write_text((notes + text).rstrip() + "\n", encoding="utf-8")
     return text

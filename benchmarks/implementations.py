@@ -9,7 +9,7 @@ another library has, and compared under the same one.
 from __future__ import annotations
 
 import functools
-import importlib.util
+import importlib
 import math
 import sys
 import types
@@ -183,8 +183,8 @@ class Implementation:
 
 
 def _adv_lib() -> Any:
-    """Import ``adv_lib.attacks``, with empty modules for its plotting and metric dependencies if they are missing."""
-    missing = [name for name in ("torchvision", "visdom") if importlib.util.find_spec(name) is None]
+    """Import ``adv_lib.attacks``, with empty modules for plotting and metric packages that cannot be imported."""
+    missing = [name for name in ("torchvision", "visdom") if not _importable(name)]
     stubs = {name: types.ModuleType(name) for name in missing}
     for module in stubs.values():
         module.__dict__.update(models=None, Visdom=None)
@@ -194,6 +194,17 @@ def _adv_lib() -> Any:
     finally:
         for name in missing:
             del sys.modules[name]
+
+
+def _importable(name: str) -> bool:
+    """Whether a package can be imported; torchvision fails with a RuntimeError beside another build of PyTorch."""
+    try:
+        importlib.import_module(name)
+    except (ImportError, RuntimeError):
+        for module in [each for each in sys.modules if each.partition(".")[0] == name]:
+            del sys.modules[module]
+        return False
+    return True
 
 
 def batchwise(attack: Perturb) -> Perturb:

@@ -150,4 +150,4 @@ def run(*, quick: bool) -> str:
             [f"{shards:,}", f"{images * len(meta(images).attacks):,}", f"{files:,}", *costs, f"{written:.1f} MiB"]
         )
     header = ["shards", "rows", "files", "merge", "its memory", "read and tabulate", "its memory", "merged table"]
-    return table("Merge of the shards of an audit under AutoAttack, generated outcomes", header, rows)
+    return table("Merge of the shards of an audit", header, rows)

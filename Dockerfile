@@ -1,8 +1,9 @@
 # docker build --tag classwise .
-# docker run --rm --volume "$PWD:/work" classwise audit model.pt --data photos/
+# docker run --rm --user "$(id -u):$(id -g)" --volume "$PWD:/work" classwise audit model.pt --data photos/
 FROM python:3.11-slim
 
-ENV PIP_NO_CACHE_DIR=1 PYTHONUNBUFFERED=1
+# Any user of --user can write to the home folder, which contains caches.
+ENV HOME=/tmp PIP_NO_CACHE_DIR=1 PYTHONUNBUFFERED=1
 
 COPY pyproject.toml README.md LICENSE constraints.txt /opt/classwise/
 COPY src /opt/classwise/src

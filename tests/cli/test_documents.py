@@ -317,10 +317,7 @@ SMALLER_PYTHON = {
     'cw.audit("timm:resnet18.a1_in1k", data, "Linf:4/255")\n': "",
     'load_data("cifar10", split="test")': 'load_data("digits", split="test", subset=20)',
     'load_data("cifar10")': 'load_data("digits", subset=20)',
-    'data="cifar10"': 'data="digits"',
-    '"preactresnet18", weights="weights.pt", num_classes=10, width=0.25': '"small-cnn", weights="weights.safetensors"',
     'budget="short"': "overrides=tiny, epochs=1",
-    'out="runs/cfa", epochs=30': 'out="runs/new", overrides=tiny, epochs=1',
     "size=64": "size=16",
     "import datasets\n": "",
     'datasets.load_from_disk("pets")': "{'test': [{'img': image, 'species': 0}] * 3, 'train': []}",
@@ -330,7 +327,6 @@ SMALLER_PYTHON = {
     '"cifar10-c", ': '"digits", corruptions=["fog"], severities=[1], load={"subset": 20}, ',
     "runs/standard": "runs/at",
     '), "Linf:8/255")': '), "Linf:8/255", "pgd:steps=1")',
-    'audit.save("audits/mine")': 'audit.save("audits/saved")',
     "steps=20": "steps=1",
     "module(x)[0]": "module(x)",
 }

@@ -9,6 +9,7 @@ from typing import Any, Unpack
 import torch
 
 from classwise.auditing import outcome_files
+from classwise.auditing.applicable import require_applicable
 from classwise.auditing.audit_folder import ABOUT, folder_for
 from classwise.auditing.cost import estimate
 from classwise.auditing.execution import Execution, TimeLimit, with_saved_choices
@@ -56,7 +57,8 @@ def audit(
         threat: the ball, such as ``"Linf:8/255"``; its radius may be a tensor with one value for each image in memory.
             None: the usual one of a named data set.
         attacks: see `classwise.auditing.suite.parse_attacks`; None: its `DEFAULT_SPECS`. Attacks that need gradients
-            are skipped for a model without gradients, and the guard ``no-gradient`` lists them.
+            are skipped for a model without gradients, and the guard ``no-gradient`` lists them; given attacks of which
+            none is applicable are refused.
         group: report by group instead of class: ``"superclass"``, a column of the data, or a value for each image.
         out: folder for the audit, written in blocks; a run folder stores it as ``audits/audit``.
         resume: continue the audit in ``out``, which must have the same settings.
@@ -107,6 +109,8 @@ def audit(
         folder = _checked_folder(out)
         options = with_saved_choices(options, folder if resume or shards else None)
         ready = prepare(model, data, suite, threat, group=group, device=device, **options)
+        if attacks is not None and suite.attacks:
+            require_applicable(ready.plan.suite, suite, ready.no_gradient)
         _check_sampled(ready)
         with listening(progress, active=processes.is_main) as listener:
             execution = Execution(ready, folder, processes, listener, limit, shard_of(options), shards)
@@ -152,6 +156,8 @@ def claim_for_shards(
         options = with_saved_choices(options, folder)
     with chosen_arithmetic(options):
         ready = prepare(model, data, suite, threat, group=group, device=device, **options)
+    if attacks is not None and suite.attacks:
+        require_applicable(ready.plan.suite, suite, ready.no_gradient)
     execution = Execution(ready, folder, ProcessGroup(), NullProgress(), TimeLimit(None), shards=shards)
     with execution.claimed(resume=resume):
         return ready.plan

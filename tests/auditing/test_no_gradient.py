@@ -88,7 +88,7 @@ def test_where_no_attack_applies_no_robustness_is_reported(model: Any, tmp_path:
 
 
 def test_given_attacks_of_which_none_applies_are_refused(model: Any, tmp_path: Path) -> None:
-    with pytest.raises(ClasswiseError, match="^none of pgd, fab is applicable: .*; add an attack without gradients"):
+    with pytest.raises(ClasswiseError, match=r"^none of pgd, fab is applicable: .*; add an attack without gradients"):
         run(model=model, attacks=["pgd:steps=3", FAB(steps=2)], out=tmp_path / "a")
     assert not (tmp_path / "a").exists()
 

@@ -9,12 +9,13 @@ COPY pyproject.toml README.md LICENSE constraints.txt /opt/classwise/
 COPY src /opt/classwise/src
 # The CPU build of PyTorch; for a GPU: --build-arg TORCH_INDEX=https://download.pytorch.org/whl/cu126
 ARG TORCH_INDEX=https://download.pytorch.org/whl/cpu
+# hadolint ignore=DL3013  # $torch contains the version
 RUN torch="$(grep '^torch==' /opt/classwise/constraints.txt)" \
     && pip install --index-url "$TORCH_INDEX" "$torch" \
     && pip install --constraint /opt/classwise/constraints.txt /opt/classwise
 
-RUN useradd --create-home classwise
-USER classwise
+RUN useradd --uid 1000 classwise
+USER 1000
 WORKDIR /work
 
 ENTRYPOINT ["classwise"]

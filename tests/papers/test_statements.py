@@ -50,6 +50,8 @@ from .statements import (
 from .strategies import papers
 from .whole_claims import all_texts
 
+CHECKED_HERE: set[str] = set()
+"""What this process has checked; pytest-xdist distributes the tests over several."""
 QUICK = settings(max_examples=40, phases=[Phase.generate], suppress_health_check=list(HealthCheck), deadline=None)
 
 
@@ -96,6 +98,7 @@ def check_section(paper: Paper, section: Section) -> None:
 @QUICK
 @given(papers())
 def test_every_text_of_a_page_follows_from_its_results(paper: Paper) -> None:
+    CHECKED_HERE.add("pages")
     with tempfile.TemporaryDirectory() as folder:
         store = Store(Path(folder) / "store")
         for raw in paper.results:
@@ -247,6 +250,7 @@ def test_the_list_contains_every_item_with_its_status(name: str, run: bool, tmp_
 
 
 def test_every_statement_is_generated() -> None:
-    """After the test above: the generator reaches every statement of the list."""
-    if SEEN:
-        assert {checked.__name__ for *_, checked in STATEMENTS} - SEEN <= {"missing"}  # no item is missing today
+    """After the test of the pages, which reaches every statement of the list."""
+    if "pages" not in CHECKED_HERE:
+        pytest.skip("another process has checked the pages")
+    assert {checked.__name__ for *_, checked in STATEMENTS} - SEEN <= {"missing"}  # no item is missing today

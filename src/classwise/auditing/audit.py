@@ -26,6 +26,7 @@ from classwise.core.progress import NullProgress, Progress
 from classwise.core.progress_display import listening
 from classwise.core.threat import Threat
 from classwise.data.images import Images
+from classwise.models.base import bare
 from classwise.models.loading.references import is_stored
 from classwise.training.folder import runs_in
 
@@ -57,8 +58,7 @@ def audit(
         threat: the ball, such as ``"Linf:8/255"``; its radius may be a tensor with one value for each image in memory.
             None: the usual one of a named data set.
         attacks: see `classwise.auditing.suite.parse_attacks`; None: its `DEFAULT_SPECS`. Attacks that need gradients
-            are skipped for a model without gradients, and the guard ``no-gradient`` lists them; given attacks of which
-            none is applicable are refused.
+            are skipped for a model without gradients, and the guard ``no-gradient`` lists them.
         group: report by group instead of class: ``"superclass"``, a column of the data, or a value for each image.
         out: folder for the audit, written in blocks; a run folder stores it as ``audits/audit``.
         resume: continue the audit in ``out``, which must have the same settings.
@@ -88,8 +88,8 @@ def audit(
         The audit with its outcomes and the warnings of the guards.
 
     Raises:
-        ClasswiseError: before any attack, for invalid attacks, threat, data or options, a model that does not fit the
-            data, a folder that is in use or contains something else, or shards that are not finished.
+        ClasswiseError: before any attack, for invalid or inapplicable attacks, invalid threat, data or options, a model
+            that does not fit the data, a folder that is in use or contains something else, or unfinished shards.
 
     Example:
         >>> import classwise as cw
@@ -109,9 +109,7 @@ def audit(
         folder = _checked_folder(out)
         options = with_saved_choices(options, folder if resume or shards else None)
         ready = prepare(model, data, suite, threat, group=group, device=device, **options)
-        if attacks is not None and suite.attacks:
-            require_applicable(ready.plan.suite, suite, ready.no_gradient)
-        _check_sampled(ready)
+        _check_ready(ready, suite, attacks)
         with listening(progress, active=processes.is_main) as listener:
             execution = Execution(ready, folder, processes, listener, limit, shard_of(options), shards)
             return execution.run(resume=resume, group=group_name(group), training_attack=training_attack_of(model))
@@ -156,8 +154,7 @@ def claim_for_shards(
         options = with_saved_choices(options, folder)
     with chosen_arithmetic(options):
         ready = prepare(model, data, suite, threat, group=group, device=device, **options)
-    if attacks is not None and suite.attacks:
-        require_applicable(ready.plan.suite, suite, ready.no_gradient)
+    _check_ready(ready, suite, attacks)
     execution = Execution(ready, folder, ProcessGroup(), NullProgress(), TimeLimit(None), shards=shards)
     with execution.claimed(resume=resume):
         return ready.plan
@@ -188,12 +185,16 @@ def _check_settle(options: AuditOptions, suite: Suite, threat: Threat | str | No
         raise ClasswiseError("settle estimates accuracies by class; omit group (--group), or settle (--settle)")
 
 
-def _check_sampled(ready: Prepared) -> None:
-    """Check that a second phase is possible.
+def _check_ready(ready: Prepared, suite: Suite, attacks: Attacks | None) -> None:
+    """Check that attacks are applicable, and that a second phase is possible.
 
     Raises:
-        ClasswiseError: for ``settle`` with a stream, or with a model without gradients.
+        ClasswiseError: for given attacks that all need gradients, and a network that states that it has none, such as
+            an ONNX model; for ``settle`` with a stream, or with a model without gradients.
     """
+    stated = getattr(bare(ready.model), "no_gradient", "")
+    if attacks is not None and suite.attacks and stated:
+        require_applicable(ready.plan.suite, suite, ready.no_gradient)
     if ready.plan.settle is None:
         return
     if not isinstance(ready.source, Images):

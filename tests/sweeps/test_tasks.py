@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 from pathlib import Path
@@ -96,3 +97,23 @@ def test_no_workers_are_refused() -> None:
 
 def test_executors_are_registered() -> None:
     assert EXECUTORS.load("local") is Local
+
+
+@pytest.mark.parametrize("written", [True, False])
+def test_an_attempt_that_is_interrupted_at_its_start_has_an_end(
+    written: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ray interrupts a cancelled task at any place, also within the write of the start."""
+    Task(tmp_path, (("-c", "pass"),)).write()
+    calls = []
+
+    def interrupted(*given: object) -> None:
+        calls.append(given)
+        if len(calls) == 1:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(os, "fsync" if written else "write", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        run_task(tmp_path)
+    found = [(line["event"], line.get("status")) for line in attempts(tmp_path)]
+    assert found == ([("start", None), ("end", 143)] if written else [])

@@ -112,9 +112,9 @@ def run_task(folder: Path, *, cpus: int | None = None, job: str | None = None) -
     with owned(folder, attempt):
         name, log = uuid.uuid4().hex[:12], folder / LOG
         before = log.stat().st_size if log.exists() else 0
-        record(folder, attempt=name, event="start", host=platform.node(), process=os.getpid(), log=before)
         status = STOPPED
         try:
+            record(folder, attempt=name, event="start", host=platform.node(), process=os.getpid(), log=before)
             with Commands(log, environment) as commands:
                 for command in task.commands:
                     status = commands.run(task.arguments(command))
@@ -124,7 +124,8 @@ def run_task(folder: Path, *, cpus: int | None = None, job: str | None = None) -
             status = 2
             raise
         finally:
-            record(folder, attempt=name, event="end", status=status)
+            if any(line["attempt"] == name for line in attempts(folder)):  # the start may have been interrupted
+                record(folder, attempt=name, event="end", status=status)
     return status
 
 

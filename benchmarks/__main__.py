@@ -23,8 +23,10 @@ from benchmarks import (
     evaluation,
     fusion,
     interval_coverage,
+    jpeg_quality,
     methods,
     ratios,
+    real_size,
     scaling,
     smaller_batches,
     streams,
@@ -55,8 +57,9 @@ ALL = {
     "streams": streams.run,
     "smaller-batches": smaller_batches.run,
     "interval-coverage": interval_coverage.run,
+    "jpeg-quality": jpeg_quality.run,
 }
-STUDIES = {study.name: study for study in (ablation.STUDY, training_length.STUDY)}
+STUDIES = {study.name: study for study in (ablation.STUDY, training_length.STUDY, real_size.STUDY)}
 LONG = {"comparison": comparison.run, **{name: study.run for name, study in STUDIES.items()}}
 """Benchmarks of hours or days, which run only if named."""
 REPORTS = {"comparison": comparison.report, **{name: study.report for name, study in STUDIES.items()}}

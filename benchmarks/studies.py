@@ -7,17 +7,21 @@ resumed. SEEDS, METHODS and DEVICE are read as by ``comparison``.
 
 from __future__ import annotations
 
+import dataclasses
+import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import pandas as pd
 
-from benchmarks.comparison.methods import Method, Scale, finished, root_folder, seeds
+from benchmarks.comparison.methods import TRAINING, Method, Scale, finished, root_folder, seeds
 from benchmarks.comparison.runner import run_methods
 from benchmarks.tables import table
+from classwise.auditing.artifacts import Artifacts
 from classwise.auditing.comparison import Comparison
 from classwise.auditing.result import Audit
+from classwise.reporting import report as write_report
 from classwise.stats.intervals import Estimate
 
 RESULTS = Path(__file__).parents[1] / "docs" / "results"
@@ -38,6 +42,9 @@ class Study:
         scale: sizes of the experiment.
         quick: sizes of a trial, whose page is printed but not written.
         page: the Markdown page of a comparison, from its scale and the folder of the runs.
+        seeds: default of SEEDS, comma-separated.
+        records: save the predictions of each audit, without scores, as an audit in ``docs/results/NAME``, and a page
+            that compares them. Later reports add those whose runs are elsewhere.
     """
 
     name: str
@@ -45,19 +52,23 @@ class Study:
     scale: Scale
     quick: Scale
     page: Callable[[Comparison, Scale, Path], str]
+    seeds: str = SEEDS
+    records: bool = False
 
     def scale_of(self, *, quick: bool) -> Scale:
         return self.quick if quick else self.scale
 
     def run(self, *, quick: bool) -> str:
         """Train and audit the methods that are not finished, then report."""
-        run_methods(self.methods, self.scale_of(quick=quick), self.root(quick), seeds(SEEDS))
+        run_methods(self.methods, self.scale_of(quick=quick), self.root(quick), seeds(self.seeds))
         return self.report(quick=quick)
 
     def report(self, *, quick: bool) -> str:
         """Create the page of the finished runs; unless quick, write it and the counts to ``docs/results``."""
         root = self.root(quick)
-        comparison = self.comparison(root)
+        if self.records and not quick:
+            self._record(root)
+        comparison = self.comparison(root, recorded=self.records and not quick)
         if comparison is None:
             return f"no finished runs in {root}\n"
         text = self.page(comparison, self.scale_of(quick=quick), root)
@@ -65,26 +76,69 @@ class Study:
         if not quick:
             (RESULTS / f"{self.name}.md").write_text(text, encoding="utf-8")
             counts_by_class(comparison).to_csv(RESULTS / f"{self.name}.csv", index=False)
+            if self.records:
+                write_report(comparison, RESULTS / self.name / "compare.html")
         return text
 
     def _missing(self, comparison: Comparison) -> str:
         """A paragraph on the methods and seeds that are not finished; empty if all are."""
         done = {name: [seed_of(audit) for audit in audits] for name, audits in comparison.audits.items()}
-        lacking = {method.name: sorted(set(seeds(SEEDS)) - set(done.get(method.name, ()))) for method in self.methods}
+        lacking = {
+            method.name: sorted(set(seeds(self.seeds)) - set(done.get(method.name, ()))) for method in self.methods
+        }
         texts = [f"{name} (seed {', '.join(map(str, each))})" for name, each in lacking.items() if each]
         return f"**Incomplete. Not run yet: {'; '.join(texts)}.**\n\n" if texts else ""
 
     def root(self, quick: bool) -> Path:
         return root_folder(quick, self.name)
 
-    def comparison(self, root: Path) -> Comparison | None:
-        """The finished audits of all methods, one per seed, on the same images; None without any."""
+    def comparison(self, root: Path, suite: str = SUITE, *, recorded: bool = False) -> Comparison | None:
+        """The finished audits of all methods, one per seed, on the same images; None without any.
+
+        Args:
+            root: the folder of the runs.
+            suite: name of the attacks.
+            recorded: include the recorded audits whose runs are elsewhere.
+        """
+        bases = (RESULTS / self.name, root) if recorded else (root,)
         audits: dict[str, tuple[Audit, ...]] = {}
         for method in self.methods:
-            folders = sorted(root.glob(f"seed-*/{method.name}/audits/{SUITE}"))
-            if each := tuple(Audit.load(folder) for folder in folders if finished(folder)):
+            if each := tuple(Audit.load(folder) for folder in audit_folders(bases, method.name, suite)):
                 audits[method.name] = each
         return Comparison(audits) if audits else None
+
+    def _record(self, root: Path) -> None:
+        """Save the predictions of the finished audits that are not recorded yet."""
+        for suite in self.scale.suites:
+            for method in self.methods:
+                for source in audit_folders((root,), method.name, suite):
+                    target = RESULTS / self.name / source.relative_to(source.parents[3])
+                    if not target.exists():
+                        predictions_only(Audit.load(source)).save(target)
+                    training = source.parents[1] / TRAINING
+                    if training.is_file():
+                        shutil.copy(training, target.parents[1] / TRAINING)
+
+
+def audit_folders(bases: Sequence[Path], method: str, suite: str) -> list[Path]:
+    """The folders of the finished audits of a method, by seed; of equal seeds that of the last base."""
+    found = {}
+    for base in bases:
+        for folder in base.glob(f"seed-*/{method}/audits/{suite}"):
+            if finished(folder):
+                found[folder.parents[2].name] = folder
+    return [found[seed] for seed in sorted(found)]
+
+
+SCORES = ("p_label", "p_predicted", "runner_up", "margin", "confidence_variance", "distance")
+"""Columns of outcomes that are most of the size of a file, and that accuracies do not need."""
+
+
+def predictions_only(audit: Audit) -> Audit:
+    """An audit without the scores of each image, its artifacts and its trace."""
+    frame = audit.outcomes.frame.assign(**dict.fromkeys(SCORES))
+    outcomes = dataclasses.replace(audit.outcomes, frame=frame.astype(audit.outcomes.frame.dtypes))
+    return dataclasses.replace(audit, outcomes=outcomes, path=None, artifacts=Artifacts(), trace=None)
 
 
 def counts_by_class(comparison: Comparison) -> pd.DataFrame:

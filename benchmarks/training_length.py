@@ -135,6 +135,7 @@ Counts by method, seed and class: [training-length.csv](training-length.csv).
 
 def page(comparison: Comparison, scale: Scale, root: Path) -> str:
     """The page: answers, differences, accuracies, and epochs that FAWA admitted."""
+    assert scale.train is not None
     valid = round(scale.train * scale.validation)
     facts = {"data": scale.data, "train": scale.train - valid, "valid": valid, "test": scale.test}
     facts["valid_per_class"] = valid // CLASSES

@@ -9,7 +9,8 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from benchmarks import ablation, studies, training_length
+import torch
+from benchmarks import ablation, jpeg_quality, real_size, studies, training_length
 from benchmarks.comparison.methods import Trained
 from benchmarks.studies import effect, verdict
 from benchmarks.training_length import sign_change
@@ -154,3 +155,90 @@ def test_every_effect_is_of_methods_that_are_trained() -> None:
                 for when in training_length.SAVED:
                     assert training_length.method_name(label, length, when) in names
     assert len(names) == len(training_length.STUDY.methods) == np.prod([3, 2, 9])
+
+
+@pytest.fixture(scope="module")
+def fine_tuned(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A trial of fine-tuning on digits; the folder has the runs and their records."""
+    root = tmp_path_factory.mktemp("real-size")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("KEEP", str(root / "runs"))
+        patch.setenv("METHODS", "N-FGSM,AT,FAAL-0.3,FAAL-0.3+adjusted")
+        patch.delenv("SEEDS", raising=False)
+        patch.setattr(studies, "RESULTS", root / "results")
+        text = real_size.STUDY.run(quick=True)
+        assert not (root / "results").exists()
+    (root / "page.md").write_text(text, encoding="utf-8")
+    return root
+
+
+def test_fine_tuning_starts_from_the_shared_model(fine_tuned: Path) -> None:
+    start = (fine_tuned / "runs" / "seed-0" / "N-FGSM" / "weights.txt").read_text()
+    for name in ("AT", "FAAL-0.3"):
+        recipe = Recipe.read(str(fine_tuned / "runs" / "seed-0" / name / "recipe.yaml"))
+        assert recipe.model.weights == start
+        optimizer, lr_schedule = recipe.optimizer, recipe.lr_schedule
+        assert isinstance(optimizer, dict)
+        assert isinstance(lr_schedule, dict)
+        assert (optimizer["lr"], lr_schedule["milestones"]) == (0.01, [0.5])
+    page = (fine_tuned / "page.md").read_text(encoding="utf-8")
+    assert "| FAAL-0.3 minus AT |" in page
+    assert "| FAAL-0.3+adjusted minus FAAL-0.3 |" in page
+    assert "DAFA minus" not in page
+
+
+def test_recorded_audits_have_the_accuracies_without_the_runs(
+    fine_tuned: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(studies, "RESULTS", tmp_path)
+    monkeypatch.setenv("KEEP", str(fine_tuned / "runs"))
+    study = dataclasses.replace(real_size.STUDY, page=lambda comparison, *_: str(comparison))
+    text = study.report(quick=False)
+    assert (tmp_path / "real-size" / "compare.html").is_file()
+    frame = cw.Audit.load(tmp_path / "real-size/seed-0/AT/audits/pgd").outcomes.frame
+    assert frame["margin"].isna().all()
+    monkeypatch.setenv("KEEP", str(tmp_path / "elsewhere"))
+    assert study.report(quick=False) == text
+    runs = fine_tuned / "runs" / "seed-0"
+    for name in ("AT", "FAAL-0.3+adjusted"):
+        recorded = cw.Audit.load(tmp_path / "real-size" / "seed-0" / name / "audits" / "pgd")
+        pd.testing.assert_frame_equal(recorded.by_class, cw.Audit.load(runs / name / "audits" / "pgd").by_class)
+
+
+def test_suites_are_run_where_they_are_named(fine_tuned: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    audits = fine_tuned / "runs" / "seed-0" / "AT" / "audits"
+    assert [folder.name for folder in audits.iterdir()] == ["pgd"]
+    monkeypatch.setenv("KEEP", str(fine_tuned / "runs"))
+    monkeypatch.setenv("METHODS", "AT")
+    monkeypatch.setenv("SUITES", "apgd")
+    monkeypatch.delenv("SEEDS", raising=False)
+    assert "under APGD-CE and APGD-T, 50 test images" in real_size.STUDY.run(quick=True)
+    assert sorted(folder.name for folder in audits.iterdir()) == ["apgd", "pgd"]
+    monkeypatch.setenv("SUITES", "apgd,fgsm")
+    with pytest.raises(SystemExit, match="unknown suite 'fgsm'; known: pgd, apgd"):
+        real_size.STUDY.run(quick=True)
+
+
+def test_lower_qualities_of_jpeg_differ_more() -> None:
+    data = cw.Images(torch.rand(20, 3, 32, 32, generator=torch.Generator().manual_seed(0)), torch.arange(20) % 10)
+    noise = [jpeg_quality.psnr(data, jpeg_quality.encoded(data, quality)) for quality in (95, 75, 30)]
+    assert noise == sorted(noise, reverse=True)
+    flat = cw.Images(torch.full((2, 3, 32, 32), 0.5), torch.tensor([0, 1]))
+    assert jpeg_quality.psnr(flat, jpeg_quality.encoded(flat, 95)) > 50
+
+
+def test_the_cost_of_jpeg_is_the_paired_difference(tmp_path: Path) -> None:
+    data = cw.load_data("digits", split="test", subset=40)
+    run = cw.train(
+        "standard",
+        data="digits",
+        out=tmp_path / "run",
+        epochs=2,
+        overrides={"model.name": "small-cnn", "model.width": 0.1},
+    )
+    weights = run.weights_file("last")
+    given, low = jpeg_quality.rows_of(weights, data, [5], 10)
+    clean, _ = jpeg_quality.outcomes(weights, jpeg_quality.encoded(data, 5), 10)
+    assert given[3] == given[5] == ""
+    assert low[2] == f"{100 * clean.correct('clean').mean():.1f}"
+    assert float(low[3].split()[0]) == pytest.approx(float(low[2]) - float(given[2]), abs=0.11)

@@ -15,6 +15,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import torch
+
+from benchmarks.tables import conditions
 from classwise.core.progress import NullProgress
 from classwise.core.storage import write_text
 from classwise.data import Images, load_data
@@ -23,6 +26,8 @@ from classwise.training.posthoc.logit_adjustment import adjust_logits
 from classwise.training.posthoc.weight_interpolation import interpolate_weights
 from classwise.training.train import train
 
+TRAINING = "training.json"
+"""The file of the wall time of the last process of a training, its threads, date and processor."""
 EPOCHS = 12
 WARM = 8
 """Epochs of the two warm starts that FRL, FAAL and CSR share; they are part of the budget."""
@@ -31,7 +36,7 @@ SUITES: dict[str, tuple[int | None, tuple[str, ...]]] = {
     "apgd": (1000, ("apgd-ce", "apgd-t")),
     "autoattack": (1000, ("autoattack",)),
 }
-"""The number of test images (None: all) and the attacks of each audit; AutoAttack runs only for selected methods."""
+"""The number of test images (None: all) and the attacks of each audit."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +44,8 @@ class Scale:
     """Sizes of the experiment: data, training and test images, threat, recipe fields, attacks and epochs."""
 
     data: str = "cifar10"
-    train: int = 10_000
+    train: int | None = 10_000
+    """None: all training images."""
     validation: float = 0.1
     test: int | None = None
     threat: str | None = None
@@ -48,6 +54,8 @@ class Scale:
         default_factory=lambda: {"model.width": 0.25, "precision": {"dtype": "bfloat16", "channels_last": True}}
     )
     suites: Mapping[str, tuple[int | None, tuple[str, ...]]] = field(default_factory=lambda: SUITES)
+    default_suites: tuple[str, ...] = ("pgd", "apgd")
+    """The audits of every method; others run where SUITES names them."""
     epochs: int | None = None
 
     def epochs_of(self, epochs: int) -> int:
@@ -128,7 +136,8 @@ class Trained(Method):
             overrides["threat"] = scale.threat
         if start is not None:
             overrides["model.weights"] = str(start)
-        return train(
+        begin = time.perf_counter()
+        run = train(
             self.recipe,
             budget=self.budget,
             out=workspace.folder(self.name),
@@ -138,6 +147,9 @@ class Trained(Method):
             progress=LogProgress(f"{self.name}, seed {workspace.seed}"),
             overrides=overrides,
         )
+        facts = {"seconds": round(time.perf_counter() - begin), "threads": torch.get_num_threads()}
+        write_text(run.path / TRAINING, json.dumps({**facts, "conditions": conditions()}) + "\n")
+        return run
 
     @property
     def description(self) -> str:

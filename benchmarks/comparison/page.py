@@ -90,7 +90,7 @@ COMMANDS = """## Commands
     KEEP=runs/defences SEEDS=0 OMP_NUM_THREADS=1 python -m benchmarks comparison
     KEEP=runs/defences SEEDS=1,2 METHODS=AT,AT+offset,margins-smaller,margins-larger python -m benchmarks comparison
     BEST=AT+offset,TRADES+offset,CFOL,DAFA,FAAL
-    KEEP=runs/defences METHODS=$BEST AUTOATTACK=$BEST python -m benchmarks comparison
+    KEEP=runs/defences METHODS=$BEST SUITES=autoattack python -m benchmarks comparison
     KEEP=runs/defences python -m benchmarks comparison --report
     cd runs/defences/seed-0 && classwise compare AT=AT/audits/pgd CFA-AT=CFA-AT/audits/pgd --out compare.html
 

@@ -29,7 +29,7 @@ from classwise.core.errors import ClasswiseError
 
 def run_audits(method: Method, weights: Path, workspace: Workspace) -> None:
     for suite, (count, attacks) in workspace.scale.suites.items():
-        if suite == "autoattack" and method.name not in names_in("AUTOATTACK"):
+        if suite not in (names_in("SUITES") or workspace.scale.default_suites):
             continue
         folder = workspace.folder(method.name) / "audits" / suite
         with workspace.locked(f"{method.name}-{suite}", wait=False) as acquired:
@@ -41,13 +41,17 @@ def run_audits(method: Method, weights: Path, workspace: Workspace) -> None:
             audit(weights, data, scale.threat, attacks, out=folder, resume=True, device=workspace.device)
 
 
+def check_names(kind: str, names: Sequence[str], known: Sequence[str]) -> None:
+    if unknown := {*names} - {*known}:
+        sys.exit(f"unknown {kind} {min(unknown)!r}; known: {', '.join(known)}")
+
+
 def run_methods(methods: Sequence[Method], scale: Scale, root: Path, seeds: Sequence[int]) -> None:
-    """Train and audit the methods that are not finished, seed by seed; METHODS, AUTOATTACK and DEVICE are read."""
+    """Train and audit the methods that are not finished, seed by seed; METHODS, SUITES and DEVICE are read."""
     known = [each.name for each in methods]
     selected = names_in("METHODS") or known
-    unknown = {*selected, *names_in("AUTOATTACK")} - {*known}
-    if unknown:
-        sys.exit(f"unknown method {min(unknown)!r}; known: {', '.join(known)}")
+    check_names("method", selected, known)
+    check_names("suite", names_in("SUITES"), list(scale.suites))
     for seed in seeds:
         workspace = Workspace(root, seed, scale, os.environ.get("DEVICE", "cpu"))
         for method in methods:

@@ -1,0 +1,240 @@
+"""Class-wise fine-tuning at half width on all images of CIFAR-10, from one robust model.
+
+``OMP_NUM_THREADS=1 python -m benchmarks real-size`` trains and audits; several processes may share the folder. See
+`benchmarks.studies`. SUITES=apgd adds the attacks of AutoAttack that need gradients on 1,000 images.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from benchmarks.comparison.methods import SHORT, TRAINING, Interpolated, LogitAdjusted, Method, Scale, Trained
+from benchmarks.studies import (
+    ATTACKS,
+    QUICK_ATTACKS,
+    RESULTS,
+    SUITE,
+    Study,
+    accuracy_table,
+    effect,
+    percent,
+    verdict,
+)
+from benchmarks.tables import table
+from classwise.auditing.comparison import Comparison
+from classwise.stats.ranks import ranks
+
+EPOCHS = 15
+FINE_TUNING = 2
+_LATE: dict[str, Any] = {
+    "optimizer": {"name": "sgd", "lr": 0.01, "momentum": 0.9, "weight_decay": 5e-4},
+    "lr_schedule": {"name": "step", "milestones": [0.5], "gamma": 0.1},
+}
+"""FAAL's schedule: one epoch at a learning rate of 0.01 and one at 0.001."""
+_AWP = {"update": {"name": "awp", "gamma": 0.005, "start_fraction": 0}}
+START = Trained("N-FGSM", "n-fgsm", {}, EPOCHS)
+
+
+def tuned(name: str, recipe: str, fields: Mapping[str, Any] | None = None, *, budget: str | None = None) -> Trained:
+    """Two epochs of a recipe from the weights of N-FGSM."""
+    return Trained(name, recipe, {**_LATE, **(fields or {})}, FINE_TUNING, START, budget)
+
+
+AT = tuned("AT", "at")
+TRADES = tuned("TRADES", "trades")
+FAAL = {radius: tuned(f"FAAL-{radius}", "faal", {"reduction.radius": radius}) for radius in (0.1, 0.3, 0.5)}
+DAFA = tuned("DAFA", "dafa", {"schedules.0.start_epoch": 1}, budget=SHORT)
+CSR = tuned("CSR", "csr", {"objective.start_fraction": 0.5})
+WITH_AWP = tuple(
+    tuned(f"{name}-AWP", recipe, {**fields, **_AWP})
+    for name, recipe, fields in (("AT", "at", {}), ("FAAL-0.3", "faal", {"reduction.radius": 0.3}))
+)
+CONTROLS = {
+    AT.name: START.name,
+    TRADES.name: START.name,
+    **{each.name: AT.name for each in FAAL.values()},
+    DAFA.name: TRADES.name,
+    CSR.name: TRADES.name,
+    "AT-AWP": AT.name,
+    "FAAL-0.3-AWP": "AT-AWP",
+}
+"""The method that differs in the class-wise part only (or, for the controls, in the fine-tuning)."""
+_FINE_TUNED = (AT, FAAL[0.3], TRADES, DAFA, FAAL[0.1], FAAL[0.5], CSR, *WITH_AWP)
+_INTERPOLATED = tuple(Interpolated(f"{each.name}+interpolated", each) for each in (AT, FAAL[0.3], TRADES, DAFA))
+_STARTS: tuple[Trained | Interpolated, ...] = (START, AT, TRADES, FAAL[0.3], DAFA, *_INTERPOLATED)
+_ADJUSTED = tuple(LogitAdjusted(f"{each.name}+adjusted", each) for each in _STARTS)
+METHODS: tuple[Method, ...] = (START, *_FINE_TUNED, *_ADJUSTED, *_INTERPOLATED)
+
+SCALE = Scale(
+    train=None,
+    validation=0.06,
+    fields={"model.width": 0.5, "precision": {"dtype": "bfloat16", "channels_last": True}},
+    suites={**ATTACKS, "apgd": (1000, ("apgd-ce", "apgd-t")), "autoattack": (1000, ("autoattack",))},
+    default_suites=(SUITE,),
+)
+QUICK = Scale(
+    data="digits",
+    train=200,
+    validation=0.2,
+    test=100,
+    threat="Linf:0.1",
+    fields={
+        "data.augment": "none",
+        "model.name": "small-cnn",
+        "model.width": 0.1,
+        "batch_size": 32,
+        "validation_attack.steps": 1,
+    },
+    suites={**QUICK_ATTACKS, "apgd": (50, ("apgd-ce:steps=5",))},
+    default_suites=(SUITE,),
+    epochs=2,
+)
+NOTES = """
+- CIFAR-10 stored as JPEG of quality 75: all 50,000 training images, of which 3,000 (300 of each class) are the
+  validation split; all 10,000 test images. PreActResNet-18 at **half width** (2.8 million weights), Linf 8/255,
+  bfloat16. **One training seed**: intervals are for new images and these weights, not for new trainings.
+- N-FGSM: {epochs} epochs, half of those of the recipe, with its cyclic learning rate. All other models are two epochs
+  from its weights, at a learning rate of 0.01 and then 0.001, with PGD of 10 steps (FAAL's schedule for every method).
+- FAAL-r: FAAL with the radius r. DAFA: TRADES with DAFA's weights and radii in the second epoch, from the confidences
+  of the first. CSR: the first epoch is plain TRADES, in which confusions are counted. -AWP: adversarial weight
+  perturbation of 0.005.
+- "+interpolated": between the weights of N-FGSM and the fine-tuned ones (`classwise interpolate-weights`).
+  "+adjusted": a constant per class is added to the logits (`classwise adjust-logits`). Both are selected on the
+  validation split.
+- The weights of every row are those of the epoch of highest overall + worst-class accuracy on the validation split.
+- Attack: PGD-20 on the margin of the logits, steps of a tenth of the radius, on all test images. It is weaker than
+  AutoAttack; the second table has APGD-CE and APGD-T, which are weaker than it by less, on 1,000 test images.
+- Intervals of differences are paired by image and not corrected for the number of comparisons.
+"""
+COMMAND = """## Command
+
+    KEEP=runs/real-size SEEDS=0 OMP_NUM_THREADS=1 python -m benchmarks real-size
+    KEEP=runs/real-size SEEDS=0 SUITES=apgd METHODS=... OMP_NUM_THREADS=1 python -m benchmarks real-size
+    KEEP=runs/real-size python -m benchmarks real-size --report
+
+Several processes with one `KEEP` share the work. Page: [compare.html](real-size/compare.html). Predictions by image:
+the folders below `real-size/`, which `classwise compare` and `classwise board` read. Counts by class:
+[real-size.csv](real-size.csv).
+"""
+SHOWN_SUITES = {"apgd": "APGD-CE and APGD-T", "autoattack": "AutoAttack"}
+
+
+def page(comparison: Comparison, scale: Scale, root: Path) -> str:
+    """The page: accuracies, the effect of each class-wise part, and the agreement with smaller budgets."""
+    rows = {method.name: (method.name,) for method in METHODS}
+    title = f"Robust accuracy under margin PGD-20, {_count(comparison):,} test images, percent"
+    parts = ["# Class-wise fine-tuning at half width", "", NOTES.format(epochs=scale.epochs_of(EPOCHS)).strip(), ""]
+    parts += [accuracy_table(comparison, title, rows, ("method",))]
+    for suite, attacks in SHOWN_SUITES.items():
+        if (other := STUDY.comparison(root, suite, recorded=scale is SCALE)) is not None:
+            title = f"Robust accuracy under {attacks}, {_count(other):,} test images, percent"
+            parts += [accuracy_table(other, title, rows, ("method",))]
+    parts += [_effects(comparison), _post_hoc(comparison), _costs(root), _agreement(comparison), COMMAND]
+    return "\n".join(parts)
+
+
+def _count(comparison: Comparison) -> int:
+    return int(comparison.table["n"].iloc[0])
+
+
+def _effects(comparison: Comparison) -> str:
+    return _differences(comparison, "Each fine-tuning minus its control, points", CONTROLS.items())
+
+
+def _post_hoc(comparison: Comparison) -> str:
+    pairs = [(each.name, each.of.name) for each in _ADJUSTED] + [(each.name, each.of.name) for each in _INTERPOLATED]
+    return _differences(comparison, "After training minus before, points", pairs)
+
+
+def _differences(comparison: Comparison, title: str, pairs: Any) -> str:
+    rows = []
+    for first, second in pairs:
+        found = effect(comparison, first, second)
+        if found is not None:
+            cells = [text for value in (found.overall, found.worst) for text in (percent(value, "+"), verdict(value))]
+            rows.append([f"{first} minus {second}", *cells])
+    return table(title, ["difference", "overall", "verdict", "worst class", "verdict"], rows)
+
+
+def _costs(root: Path) -> str:
+    """Hours of each training, with the processor."""
+    rows = []
+    for method in METHODS:
+        for base in (root, RESULTS / "real-size"):
+            files = sorted(base.glob(f"seed-*/{method.name}/{TRAINING}"))
+            if files:
+                facts = [json.loads(file.read_text()) for file in files]
+                rows += [
+                    [method.name, f"{each['seconds'] / 3600:.2f}", f"{each['threads']}", each["conditions"]]
+                    for each in facts
+                ]
+                break
+    return table("Hours of training, validation included", ["method", "hours", "threads", "where"], rows)
+
+
+SMALLER = {
+    "AT": "AT",
+    "TRADES": "TRADES",
+    "DAFA": "DAFA",
+    "FAAL-0.5": "FAAL",
+    "CSR": "CSR",
+    "AT+adjusted": "AT+offset",
+    "TRADES+adjusted": "TRADES+offset",
+}
+"""The method of `defences.md` with 10,000 images, 12 epochs and a quarter of the width, by the method here."""
+
+
+def _agreement(comparison: Comparison) -> str:
+    """Rank correlation over methods with the results of the smaller budget, with a bootstrap interval over images."""
+    smaller = pd.read_csv(RESULTS / "defences" / "table.csv", index_col=0)
+    shared = [name for name, other in SMALLER.items() if name in comparison.names and other in smaller.index]
+    if len(shared) < 4:
+        return ""
+    rows = []
+    for measure, shown in (("overall", "overall"), ("worst", "worst class")):
+        there = smaller.loc[[SMALLER[name] for name in shared], measure].to_numpy(dtype=np.float64)
+        here = comparison.table.loc[shared, measure].to_numpy(dtype=np.float64)
+        value = _spearman(here, there)
+        low, high = np.quantile(_resampled_correlations(comparison, shared, there, measure), [0.025, 0.975])
+        rows.append([shown, f"{len(shared)}", f"{value:.2f} [{low:.2f}, {high:.2f}]"])
+    text = table(
+        "Agreement with a quarter of the width, 10,000 images, 12 epochs", ["accuracy", "methods", "Spearman"], rows
+    )
+    return (
+        f"{text}\nMethods: {', '.join(shared)}. The other accuracies are those of [defences.md](defences.md), where "
+        "methods are trained from random weights. Intervals: 1,000 resamples of the test images here; the accuracies "
+        "there are fixed, and training seeds are not covered.\n"
+    )
+
+
+def _spearman(first: npt.ArrayLike, second: npt.ArrayLike) -> float:
+    return float(np.corrcoef(ranks(first), ranks(second))[0, 1])
+
+
+def _resampled_correlations(
+    comparison: Comparison, names: Sequence[str], there: npt.NDArray[np.float64], measure: str
+) -> npt.NDArray[np.float64]:
+    """Correlations of the methods' accuracies, with images drawn anew within each class."""
+    judged = [comparison.audits[name][0].outcomes.judged("all") for name in names]
+    correct = np.stack([each.correct for each in judged]).astype(np.float64)
+    labels = judged[0].label
+    generator = np.random.default_rng(0)
+    values = []
+    for _ in range(1000):
+        accuracies = []
+        for label in np.unique(labels):
+            members = np.flatnonzero(labels == label)
+            accuracies.append(correct[:, generator.choice(members, members.size)].mean(axis=1))
+        summary = np.mean(accuracies, axis=0) if measure == "overall" else np.min(accuracies, axis=0)
+        values.append(_spearman(summary, there))
+    return np.array(values)
+
+
+STUDY = Study("real-size", METHODS, SCALE, QUICK, page, seeds="0", records=True)

@@ -2,7 +2,7 @@
 
 ``WEIGHTS=runs/at/checkpoints/best.safetensors python -m benchmarks jpeg-quality``; by default the weights of the
 checkpoint ``cifar10-at``. LOSSLESS names a file or folder of images that were never JPEG, which
-`classwise.load_data` reads; without it only the test images of CIFAR-10 are measured, as they are stored.
+`classwise.load_data` reads; without it only the stored test images of CIFAR-10 are measured.
 """
 
 from __future__ import annotations

@@ -40,6 +40,11 @@ _LATE: dict[str, Any] = {
 """FAAL's schedule: one epoch at a learning rate of 0.01 and one at 0.001."""
 _AWP = {"update": {"name": "awp", "gamma": 0.005, "start_fraction": 0}}
 START = Trained("N-FGSM", "n-fgsm", {}, EPOCHS)
+RADII = tuple(
+    Trained(f"N-FGSM-{name}", "n-fgsm", {"schedules": [{"name": "margins", "slope": slope, "floor": 0.1}]}, EPOCHS)
+    for name, slope in (("smaller", 1), ("larger", -1))
+)
+"""A smaller or a larger radius for hard classes, at a constant mean radius, from random weights."""
 
 
 def tuned(name: str, recipe: str, fields: Mapping[str, Any] | None = None, *, budget: str | None = None) -> Trained:
@@ -57,6 +62,7 @@ WITH_AWP = tuple(
     for name, recipe, fields in (("AT", "at", {}), ("FAAL-0.3", "faal", {"reduction.radius": 0.3}))
 )
 CONTROLS = {
+    **{each.name: START.name for each in RADII},
     AT.name: START.name,
     TRADES.name: START.name,
     **{each.name: AT.name for each in FAAL.values()},
@@ -70,7 +76,7 @@ _FINE_TUNED = (AT, FAAL[0.3], TRADES, DAFA, FAAL[0.1], FAAL[0.5], CSR, *WITH_AWP
 _INTERPOLATED = tuple(Interpolated(f"{each.name}+interpolated", each) for each in (AT, FAAL[0.3], TRADES, DAFA))
 _STARTS: tuple[Trained | Interpolated, ...] = (START, AT, TRADES, FAAL[0.3], DAFA, *_INTERPOLATED)
 _ADJUSTED = tuple(LogitAdjusted(f"{each.name}+adjusted", each) for each in _STARTS)
-METHODS: tuple[Method, ...] = (START, *_FINE_TUNED, *_ADJUSTED, *_INTERPOLATED)
+METHODS: tuple[Method, ...] = (START, *RADII, *_FINE_TUNED, *_ADJUSTED, *_INTERPOLATED)
 
 SCALE = Scale(
     train=None,
@@ -100,8 +106,10 @@ NOTES = """
 - CIFAR-10 stored as JPEG of quality 75: all 50,000 training images, of which 3,000 (300 of each class) are the
   validation split; all 10,000 test images. PreActResNet-18 at **half width** (2.8 million weights), Linf 8/255,
   bfloat16. **One training seed**: intervals are for new images and these weights, not for new trainings.
-- N-FGSM: {epochs} epochs, half of those of the recipe, with its cyclic learning rate. All other models are two epochs
-  from its weights, at a learning rate of 0.01 and then 0.001, with PGD of 10 steps (FAAL's schedule for every method).
+- N-FGSM: {epochs} epochs, half of those of the recipe, with its cyclic learning rate. The fine-tuned models are two
+  epochs from its weights, at a learning rate of 0.01 and then 0.001, with PGD of 10 steps (FAAL's schedule for every method).
+- N-FGSM-smaller and -larger: N-FGSM from random weights with a smaller or a larger radius for the classes of lower
+  robust accuracy, eps (1 +- (t_k - mean t)) with t_k the robust accuracy of class k on the last epoch's batches.
 - FAAL-r: FAAL with the radius r. DAFA: TRADES with DAFA's weights and radii in the second epoch, from the confidences
   of the first. CSR: the first epoch is plain TRADES, in which confusions are counted. -AWP: adversarial weight
   perturbation of 0.005.

@@ -107,7 +107,8 @@ NOTES = """
   validation split; all 10,000 test images. PreActResNet-18 at **half width** (2.8 million weights), Linf 8/255,
   bfloat16. **One training seed**: intervals are for new images and these weights, not for new trainings.
 - N-FGSM: {epochs} epochs, half of those of the recipe, with its cyclic learning rate. The fine-tuned models are two
-  epochs from its weights, at a learning rate of 0.01 and then 0.001, with PGD of 10 steps (FAAL's schedule for every method).
+  epochs from its weights, at a learning rate of 0.01 and then 0.001 (FAAL's schedule for every method), with PGD of 10
+  steps.
 - N-FGSM-smaller and -larger: N-FGSM from random weights with a smaller or a larger radius for the classes of lower
   robust accuracy, eps (1 +- (t_k - mean t)) with t_k the robust accuracy of class k on the last epoch's batches.
 - FAAL-r: FAAL with the radius r. DAFA: TRADES with DAFA's weights and radii in the second epoch, from the confidences

@@ -32,12 +32,11 @@ from classwise.auditing.comparison import Comparison
 from classwise.stats.ranks import ranks
 
 EPOCHS = 15
-FINE_TUNING = 2
 _LATE: dict[str, Any] = {
     "optimizer": {"name": "sgd", "lr": 0.01, "momentum": 0.9, "weight_decay": 5e-4},
     "lr_schedule": {"name": "step", "milestones": [0.5], "gamma": 0.1},
 }
-"""FAAL's schedule: one epoch at a learning rate of 0.01 and one at 0.001."""
+"""FAAL's learning rates: 0.01, and 0.001 in the second half."""
 _AWP = {"update": {"name": "awp", "gamma": 0.005, "start_fraction": 0}}
 START = Trained("N-FGSM", "n-fgsm", {}, EPOCHS)
 RADII = tuple(
@@ -47,16 +46,16 @@ RADII = tuple(
 """A smaller or a larger radius for hard classes, at a constant mean radius, from random weights."""
 
 
-def tuned(name: str, recipe: str, fields: Mapping[str, Any] | None = None, *, budget: str | None = None) -> Trained:
-    """Two epochs of a recipe from the weights of N-FGSM."""
-    return Trained(name, recipe, {**_LATE, **(fields or {})}, FINE_TUNING, START, budget)
+def tuned(name: str, recipe: str, fields: Mapping[str, Any], epochs: int = 1, budget: str | None = None) -> Trained:
+    """A recipe for few epochs from the weights of N-FGSM."""
+    return Trained(name, recipe, {**_LATE, **fields}, epochs, START, budget)
 
 
-AT = tuned("AT", "at")
-TRADES = tuned("TRADES", "trades")
+AT = tuned("AT", "at", {})
+TRADES = tuned("TRADES", "trades", {}, 2)
 FAAL = {radius: tuned(f"FAAL-{radius}", "faal", {"reduction.radius": radius}) for radius in (0.1, 0.3, 0.5)}
-DAFA = tuned("DAFA", "dafa", {"schedules.0.start_epoch": 1}, budget=SHORT)
-CSR = tuned("CSR", "csr", {"objective.start_fraction": 0.5})
+DAFA = tuned("DAFA", "dafa", {"schedules.0.start_epoch": 1}, 2, SHORT)
+CSR = tuned("CSR", "csr", {"objective.start_fraction": 0.5}, 2)
 WITH_AWP = tuple(
     tuned(f"{name}-AWP", recipe, {**fields, **_AWP})
     for name, recipe, fields in (("AT", "at", {}), ("FAAL-0.3", "faal", {"reduction.radius": 0.3}))
@@ -106,9 +105,9 @@ NOTES = """
 - CIFAR-10 stored as JPEG of quality 75: all 50,000 training images, of which 3,000 (300 of each class) are the
   validation split; all 10,000 test images. PreActResNet-18 at **half width** (2.8 million weights), Linf 8/255,
   bfloat16. **One training seed**: intervals are for new images and these weights, not for new trainings.
-- N-FGSM: {epochs} epochs, half of those of the recipe, with its cyclic learning rate. The fine-tuned models are two
-  epochs from its weights, at a learning rate of 0.01 and then 0.001 (FAAL's schedule for every method), with PGD of 10
-  steps.
+- N-FGSM: {epochs} epochs, half of those of the recipe, with its cyclic learning rate. The fine-tuned models take
+  one epoch more from its weights, with PGD of 10 steps, at a learning rate of 0.01, and 0.001 in its second half
+  (FAAL's rates for every method; the paper's FAAL takes two epochs). TRADES, DAFA and CSR take two epochs.
 - N-FGSM-smaller and -larger: N-FGSM from random weights with a smaller or a larger radius for the classes of lower
   robust accuracy, eps (1 +- (t_k - mean t)) with t_k the robust accuracy of class k on the last epoch's batches.
 - FAAL-r: FAAL with the radius r. DAFA: TRADES with DAFA's weights and radii in the second epoch, from the confidences

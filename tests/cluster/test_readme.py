@@ -32,7 +32,7 @@ def classwise(*words: str) -> str:
     """Run a command in the current folder, which must succeed; what it prints."""
     command = [sys.executable, "-m", "classwise", *words]
     done = subprocess.run(
-        command, env=os.environ | ENVIRONMENT, capture_output=True, text=True, timeout=300, check=False
+        command, env=os.environ | ENVIRONMENT, capture_output=True, text=True, timeout=900, check=False
     )
     assert done.returncode == 0, shlex.join(words) + done.stdout[-2000:] + done.stderr[-4000:]
     return done.stdout

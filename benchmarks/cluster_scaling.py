@@ -63,8 +63,8 @@ not killed began before the one before it had ended. It is repeated if it has tw
 **Merge.** [Sharded audits](../how-to/sharding.md) with generated outcomes: a row for each image under the clean pass
 and the four attacks of AutoAttack, and a file of examples for each shard and attack. *Merge* checks, reads and
 concatenates the files of the shards, without the model, the images and the guards. *Read and tabulate* reads the merged
-table and computes the table of the classes, as every audit does. Memory is the growth of the peak memory of a new
-process, without its imports.
+table and computes the table of the classes, as every audit does. Memory is the peak during the step minus
+the memory of the process before it, after its imports.
 
 """
 

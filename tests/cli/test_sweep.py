@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from classwise.cli import sweep as command
 from classwise.sweeps import cells
@@ -92,6 +93,11 @@ def test_an_estimate_starts_nothing(classwise: Classwise, plan: Path) -> None:
         (["plan.yaml", "--slurm=partition=a"], "--slurm does not apply to --on local, which takes --workers"),
         (["plan.yaml", "--ray-address=auto"], "--ray-address does not apply to --on local"),
         (["plan.yaml", "--device=cuda:1"], "--device cuda:1: the executor selects the GPUs of a cell"),
+        pytest.param(
+            ["plan.yaml", "--device=cuda"],
+            "there is no device 'cuda' on this machine",
+            marks=pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a CUDA device"),
+        ),
         (["plan.yaml", "--gpus-per-cell=2"], "--gpus-per-cell 2 requires --device cuda"),
         (["plan.yaml", "--out=plan.yaml"], "plan.yaml is a file; give a folder"),
         (["plan.yaml", "--workers=0"], "--workers"),

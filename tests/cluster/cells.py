@@ -34,7 +34,7 @@ def uninterrupted(folder: Path) -> Path:
     """Run a cell without an engine; returns its folder."""
     task = Task.read(cell(folder))
     for command in task.commands:
-        subprocess.run([sys.executable, *command], cwd=ROOT, env=os.environ | ENVIRONMENT, check=True, timeout=300)
+        subprocess.run([sys.executable, *command], cwd=ROOT, env=os.environ | ENVIRONMENT, check=True, timeout=900)
     return folder
 
 
@@ -69,7 +69,7 @@ def log_of(folder: Path) -> str:
     return path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
 
 
-def wait_until(condition: Callable[[], object], seconds: float = 120) -> None:
+def wait_until(condition: Callable[[], object], seconds: float = 300) -> None:
     """Wait until a condition is true.
 
     Raises:

@@ -43,7 +43,7 @@ JobAcctGatherType=jobacct_gather/none
 ReturnToService=2
 SlurmdTimeout=6
 SchedulerParameters=sched_interval=1,sched_min_interval=0
-KillWait=15
+KillWait=60
 NodeName=n1 NodeHostname={host} NodeAddr=127.0.0.1 Port={ports[1]} CPUs=1 RealMemory=1000
 NodeName=n2 NodeHostname={host} NodeAddr=127.0.0.1 Port={ports[2]} CPUs=1 RealMemory=1000
 PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE State=UP
@@ -91,7 +91,7 @@ class SlurmCluster:
     def start_node(self, node: str) -> None:
         """Start the daemon of a node, and wait until jobs can run there."""
         self._daemon(node, "-D", "-N", node)
-        wait_until(lambda: self.state(node).startswith(("idle", "mixed", "alloc")), 60)
+        wait_until(lambda: self.state(node).startswith(("idle", "mixed", "alloc")), 120)
 
     def _daemon(self, name: str, *words: str) -> None:
         program = "slurmctld" if name == "slurmctld" else "slurmd"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -79,6 +80,11 @@ def test_killed_workers_and_nodes_lose_nothing(cluster: Any, reference: Path, tm
 def test_a_cluster_that_cannot_run_tasks_is_refused(caplog: pytest.LogCaptureFixture) -> None:
     with pytest.raises(ClasswiseError, match="cannot connect to Ray at nowhere: "):
         Ray(address="nowhere").check()
+    with socket.socket() as closed:  # bound, and accepts no connection
+        closed.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{closed.getsockname()[1]}"
+        with pytest.raises(ClasswiseError, match=f"cannot connect to Ray at {address}: ConnectionRefusedError"):
+            Ray(address=address).check()
     with pytest.raises(ClasswiseError, match="2 GPUs of each task: Ray has found 0 on this machine"):
         Ray(gpus=2).check()
     assert not ray.is_initialized()

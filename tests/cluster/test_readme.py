@@ -25,14 +25,14 @@ seeds: [0, 1]
 overrides: [{model.width: 0.0625, data.subset: 120, epochs: 1}]
 audits: {quick: {attack: fgsm, subset: 40}}
 """
-SMALL = ("--set=model.width=0.0625", "--set=data.subset=240", "--epochs=2")
+SMALL = ("--set=model.name=small-cnn", "--set=model.width=0.05", "--set=data.subset=240", "--epochs=2")
 
 
 def classwise(*words: str) -> str:
     """Run a command in the current folder, which must succeed; what it prints."""
     command = [sys.executable, "-m", "classwise", *words]
     done = subprocess.run(
-        command, env=os.environ | ENVIRONMENT, capture_output=True, text=True, timeout=300, check=False
+        command, env=os.environ | ENVIRONMENT, capture_output=True, text=True, timeout=900, check=False
     )
     assert done.returncode == 0, shlex.join(words) + done.stdout[-2000:] + done.stderr[-4000:]
     return done.stdout
@@ -63,7 +63,9 @@ def check_shards(words: list[str]) -> None:
     classwise(*words, "--out=sharded")
     classwise(*words[: words.index("--shards")], "--out=whole")
     sharded, whole = rows_of_audit(Path("sharded")), rows_of_audit(Path("whole"))
-    assert whole["attack"].nunique() == 5
+    steps = whole.groupby("attack")["iterations"].max().drop("clean")
+    assert len(steps) == 4
+    assert steps.gt(0).all()  # every attack of the cascade had images left
     assert sharded.equals(whole)
 
 
@@ -74,7 +76,7 @@ def test_on_this_machine() -> None:
 def test_on_ray() -> None:
     pytest.importorskip("ray", reason='Ray is not installed: pip install "classwise[ray]", or make test-cluster')
     run_verbatim("ray")
-    check_shards(["audit", "runs/mine", "--attack", "autoattack", "--shards", "3", "--on", "ray"])
+    check_shards(["audit", "runs/mine", "--attack", "autoattack", "--shards", "2", "--on", "ray"])
 
 
 @pytest.mark.skipif(bool(slurm_cluster.missing()), reason=slurm_cluster.missing())

@@ -1,4 +1,4 @@
-"""Settings of Slurm jobs, as submitit accepts them."""
+"""Settings of Slurm jobs, as submitit accepts them, and clusters that do not accept jobs."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import pytest
 
 from classwise.core.errors import ClasswiseError
 from classwise.sweeps.executors.slurm import Slurm, SlurmTask
+from classwise.sweeps.tasks import Task
 
 pytest.importorskip("submitit", reason='submitit is not installed: pip install "classwise[slurm]"')
 
@@ -26,8 +27,42 @@ def test_a_machine_without_slurm_is_refused(monkeypatch: pytest.MonkeyPatch, tmp
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(ClasswiseError, match="there is no Slurm on this machine: sbatch was not found"):
         Slurm().check()
-    (tmp_path / "sbatch").touch(mode=0o755)
+    for program in ("sbatch", "squeue"):
+        (tmp_path / program).write_text("#!/bin/sh\n")
+        (tmp_path / program).chmod(0o755)
     Slurm().check()
+
+
+def test_a_cluster_that_does_not_answer_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    (tmp_path / "sbatch").touch(mode=0o755)
+    squeue = tmp_path / "squeue"
+    squeue.write_text("#!/bin/sh\nprintf 'squeue: retrying\\nsqueue: no controller\\n' >&2\nexit 1\n")
+    squeue.chmod(0o755)
+    with pytest.raises(ClasswiseError, match=r"^Slurm does not answer: squeue: no controller; submit from "):
+        Slurm().check()
+    squeue.write_text("#!/bin/sh\nexec sleep 60\n")
+    monkeypatch.setattr("classwise.sweeps.executors.slurm.ANSWER_SECONDS", 0.1)
+    with pytest.raises(ClasswiseError, match=r"^Slurm does not answer: squeue took more than 0\.1 s$"):
+        Slurm().check()
+
+
+def test_jobs_that_slurm_refuses_are_one_line(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    for program in ("sbatch", "srun"):
+        (tmp_path / program).write_text(
+            "#!/bin/sh\necho 'sbatch: error: invalid partition specified: mian' >&2\n"
+            "echo 'sbatch: error: Batch job submission failed' >&2\nexit 1\n"
+        )
+        (tmp_path / program).chmod(0o755)
+    Task(tmp_path / "task", (("-c", "pass"),)).write()
+    with pytest.raises(ClasswiseError) as refused:
+        next(Slurm(settings={"partition": "mian"}).run([tmp_path / "task"]))
+    said = "invalid partition specified: mian; Batch job submission failed; check the settings in --slurm"
+    assert str(refused.value) == f"the jobs were refused by Slurm: {said}"
+    assert capsys.readouterr().err == ""
 
 
 def test_settings_become_parameters_of_submitit() -> None:

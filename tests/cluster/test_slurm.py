@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 from collections.abc import Callable, Iterator
@@ -64,13 +65,22 @@ def test_preempted_jobs_and_those_of_a_dead_node_are_requeued(
         disturbed.append(folder)
         return process_of(folder)
 
+    def preempt(process: int) -> None:
+        """Signal a job until its attempt has ended: scancel may need more than its second on a busy machine."""
+        folder, job = disturbed[-1], cluster.job_of(process)
+        for _ in range(10):
+            # scancel repeats the signal for as long as Slurm requeues the job, so it gets a second
+            cluster.ask("timeout", "1", "scancel", "--signal=USR2", job)
+            with contextlib.suppress(TimeoutError):
+                wait_until(lambda: len(attempts(folder)) > 1, 30)
+                return
+
     def disturb() -> None:
-        # scancel repeats the signal for as long as Slurm requeues the job, so it gets a second
-        cluster.ask("timeout", "1", "scancel", "--signal=USR2", cluster.job_of(next_process()))
+        preempt(next_process())
         cluster.ask("scontrol", "requeue", cluster.job_of(next_process()))
         node = cluster.node_of(next_process())
         cluster.kill_node(node)
-        wait_until(lambda: cluster.state(node).startswith("down"), 60)
+        wait_until(lambda: cluster.state(node).startswith("down"))
         cluster.start_node(node)
 
     assert while_running(folders, disturb) == [(folder, 0) for folder in folders], "\n".join(map(log_of, folders))

@@ -143,7 +143,7 @@ def test_the_recipe_of_a_cell_is_that_of_its_command() -> None:
         ({"recipe": ["at"]}, "unknown plan field 'recipe'; did you mean 'recipes'?"),
         ({"recipes": ["att"], "data": []}, "unknown recipe 'att'; did you mean 'at'?"),
         ({"recipes": ["att"]}, "cell att-digits-seed0: unknown recipe 'att'; did you mean 'at'?"),
-        ({"recipes": "at"}, "plan: recipes = 'at': Input should be a valid tuple"),
+        ({"recipes": "at"}, "plan: recipes = 'at': Input should be a list"),
         ({"budgets": ["shirt"]}, "cell at-shirt-digits-seed0: unknown budget 'shirt'; did you mean 'short'?"),
         ({"seeds": [-1]}, "plan: seeds.0 = -1: Input should be greater than or equal to 0"),
         ({"seeds": [0, 1, 0]}, "plan: the cell at-digits-seed0 occurs twice; give each value once"),

@@ -199,6 +199,7 @@ def test_options_that_exclude_each_other(
     [
         (["--on=rey"], "unknown executor 'rey'; did you mean 'ray'"),
         (["--on=local", "--slurm=partition=a"], "--slurm does not apply to --on local, which takes --workers"),
+        (["--on=local", "--device=xpu", "--batch-size=32"], "there is no device 'xpu' on this machine"),
         (["--on=local", "--workers=2", "--gpus-per-shard=1"], "CUDA_VISIBLE_DEVICES=0 has fewer"),
     ],
 )

@@ -96,16 +96,16 @@ class ShardOptions:
         return {name: value for name, value in (("shard", self.shard), ("shards", self.shards)) if value is not None}
 
     def device(self, cluster: ClusterOptions, device: str, batch_size: int | None) -> str:
-        """The device of this process; with ``--on`` it checks the arguments of shards, which may run elsewhere.
+        """The device of this process; on a cluster it checks the arguments of shards, which may run elsewhere.
 
         Raises:
-            ClasswiseError: if this machine does not have the device; with ``--on`` only without a batch size, for
+            ClasswiseError: if this machine does not have the device; on a cluster only without a batch size, for
                 which the device is then needed.
         """
         try:
             return check_device(device)
         except ClasswiseError as error:
-            if cluster.on is None:
+            if cluster.on in (None, "local"):
                 raise
             if batch_size is None:
                 raise ClasswiseError(f"{error}; give the batch size of the shards, as in --batch-size 512") from error

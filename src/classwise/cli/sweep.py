@@ -120,6 +120,8 @@ def _start(
         _estimate(plan, cluster.workers or 1, check_device(device), json)
         return
     executor = cluster.executor(gpus)
+    if cluster.on in (None, "local"):
+        check_device(device)
     executor.check()
     settings = {"executor": cluster.given, "gpus": gpus}
     sweep = prepare_sweep(plan, new_folder(out), device=device, processes=max(gpus, 1), **settings)

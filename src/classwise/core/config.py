@@ -277,7 +277,7 @@ def explain(error: pydantic.ValidationError) -> str:
     """Describe the first error of pydantic in one line: the field, the value, and what is wrong."""
     first = error.errors()[0]
     field = ".".join(str(part) for part in first["loc"] if not str(part).startswith("function-"))
-    message = first["msg"].removeprefix("Value error, ")
+    message = first["msg"].removeprefix("Value error, ").replace("a valid tuple", "a list")
     return f"{field} = {first['input']!r}: {message}" if field else message
 
 

@@ -6,6 +6,7 @@ import contextlib
 import logging
 import os
 import signal
+import socket
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -22,6 +23,8 @@ logger = logging.getLogger(__name__)
 
 RETRIES = 3
 """How often Ray repeats a task whose worker or node has died."""
+CONNECT_SECONDS = 10.0
+"""How long the host of an address may take to accept a connection."""
 
 
 @dataclass(frozen=True)
@@ -160,6 +163,8 @@ def _await_ends(folders: Sequence[Path]) -> None:
 
 def _connect(ray: Any, address: str | None) -> None:
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    if address is not None:
+        _check_port(address)
     try:
         ray.init(
             address=address or "local",
@@ -169,6 +174,21 @@ def _connect(ray: Any, address: str | None) -> None:
         )
     except (ConnectionError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
         raise ClasswiseError(f"cannot connect to Ray at {address or 'this machine'}: {reason(error)}") from error
+
+
+def _check_port(address: str) -> None:
+    """Check that an address with a port accepts connections; Ray itself tries again for more than ten minutes.
+
+    Raises:
+        ClasswiseError: if it does not.
+    """
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if not (host and port.isdecimal()):
+        return
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), CONNECT_SECONDS).close()
+    except (OSError, OverflowError) as error:
+        raise ClasswiseError(f"cannot connect to Ray at {address}: {reason(error)}") from error
 
 
 def _status(ray: Any, reference: Any) -> int:

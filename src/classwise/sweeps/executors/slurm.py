@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import logging
 import os
 import shutil
@@ -29,6 +31,8 @@ TIMEOUTS = 1000
 ARRAY_SIZE = 1000
 """Largest job array; Slurm's own default limit (MaxArraySize) is 1001."""
 POLL_SECONDS = 5.0
+ANSWER_SECONDS = 60.0
+"""How long the controller may take to answer before it counts as unreachable."""
 
 _RENAMED = {"gpus_per_node": "gpus", "array_parallelism": "workers"}
 """Settings of submitit that are fields of `Slurm`."""
@@ -77,10 +81,21 @@ class Slurm(Executor):
         """Check that this machine can submit jobs.
 
         Raises:
-            ClasswiseError: if it has no ``sbatch``.
+            ClasswiseError: if it has no ``sbatch`` or no ``squeue``, or the controller of Slurm does not answer.
         """
-        if shutil.which("sbatch") is None:
-            raise ClasswiseError("there is no Slurm on this machine: sbatch was not found; submit from a login node")
+        for program in ("sbatch", "squeue"):
+            if shutil.which(program) is None:
+                raise ClasswiseError(
+                    f"there is no Slurm on this machine: {program} was not found; submit from a login node"
+                )
+        command = ["squeue", "--noheader", f"--user={os.getuid()}"]
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, timeout=ANSWER_SECONDS, check=False)  # noqa: S603
+        except subprocess.TimeoutExpired as error:
+            raise ClasswiseError(f"Slurm does not answer: squeue took more than {ANSWER_SECONDS:g} s") from error
+        if done.returncode:
+            line = (done.stderr.strip().splitlines() or [f"exit status {done.returncode}"])[-1]
+            raise ClasswiseError(f"Slurm does not answer: {line}; submit from a login node of a running cluster")
 
     def run(self, folders: Sequence[Path]) -> Iterator[Finished]:
         """Run tasks; see `Executor.run`. Jobs that are stopped get SIGTERM, and Slurm's KillWait to save.
@@ -119,12 +134,14 @@ class Slurm(Executor):
         try:
             executor = submitit.AutoExecutor(logs, cluster="slurm", slurm_max_num_timeout=TIMEOUTS)
             executor.update_parameters(**self._parameters())
-            with executor.batch():
+            # submitit prints the errors of sbatch, which the error below repeats
+            with contextlib.redirect_stderr(io.StringIO()), executor.batch():
                 jobs = [executor.submit(SlurmTask(str(folder.absolute()))) for folder in folders]
             return [job.job_id for job in jobs]
         except (AssertionError, RuntimeError, ValueError, submitit.core.utils.FailedSubmissionError) as error:
-            line = (str(error).strip().splitlines() or [type(error).__name__])[-1]
-            raise ClasswiseError(f"the jobs were refused by Slurm: {line}; check the settings in --slurm") from error
+            lines = [line.removeprefix("sbatch: error: ").strip() for line in str(error).strip().splitlines()]
+            said = "; ".join(filter(None, lines)) or type(error).__name__
+            raise ClasswiseError(f"the jobs were refused by Slurm: {said}; check the settings in --slurm") from error
 
     def _parameters(self) -> dict[str, Any]:
         """The arguments of submitit's ``update_parameters``."""

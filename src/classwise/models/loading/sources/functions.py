@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
 import re
 from collections.abc import Callable, Mapping
@@ -22,7 +23,7 @@ _UNEXPECTED = re.compile(r"got an unexpected keyword argument '(\w+)'")
 
 
 class Function(ModelSource):
-    """The module that a function, class or class method of your own returns."""
+    """The module that a function, class or class method of your own returns, or a copy of a module of your own."""
 
     form = "package.module:callable"
 
@@ -32,6 +33,8 @@ class Function(ModelSource):
         """Call the function with all options, and with those of classes, channels and width that it accepts."""
         del pretrained
         make: Callable[..., object] = MODELS.load(name)
+        if isinstance(make, nn.Module):
+            return SourceModel(_module(make, name, shape, options))
         if not callable(make) or is_builtin(make) or (isinstance(make, type) and not issubclass(make, nn.Module)):
             raise ClasswiseError(
                 f"model {name!r} is {described(make)}; give a torch.nn.Module class or a Python function"
@@ -68,6 +71,15 @@ class Function(ModelSource):
         first = [values.pop(key) for key, each in named.items() if each.kind is each.POSITIONAL_ONLY and key in values]
         optional = {key for key in accepted if key not in named and key not in options}
         return _with_accepted(make, name, first, values, optional)
+
+
+def _module(module: nn.Module, name: str, shape: Shape, options: Mapping[str, Any]) -> nn.Module:
+    """A copy of a module that has been built already."""
+    for option in options:
+        raise ClasswiseError(f"model {name!r} is a module, not a function: it has no option {option!r}")
+    if shape.width != 1.0:
+        raise _no_width(name, shape.known())
+    return copy.deepcopy(module)
 
 
 def _parameters(make: Callable[..., object]) -> Mapping[str, inspect.Parameter]:

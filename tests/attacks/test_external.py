@@ -158,6 +158,10 @@ def test_what_cannot_be_made() -> None:
         ExternalAttack(attack=away, build=climbing)
     with pytest.raises(ClasswiseError, match="attack = 3 cannot be called as attack"):
         ExternalAttack(attack=3)
+    with pytest.raises(ClasswiseError, match=r"called as attack\(images, labels\): its parameters are \(model, x, y\)"):
+        ExternalAttack(attack=lambda model, x, y: x)
+    with pytest.raises(ClasswiseError, match=r"called as build\(model\): its parameters are \(\)"):
+        ExternalAttack(build=lambda: away)
     with pytest.raises(ClasswiseError, match="there is no module 'nowhere'"):
         make(ATTACKS, "external:build=nowhere:attack")
 

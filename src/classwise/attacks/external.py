@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import random
 import warnings
 from collections.abc import Callable, Iterator
@@ -63,6 +64,11 @@ class ExternalAttack(Attack):
             value = _loaded(getattr(self, name))
             if value is not None and (not callable(value) or is_builtin(value)):
                 raise ClasswiseError(f"external: {name} = {value!r} cannot be called as {name}({_PARAMETERS[name]})")
+            if value is not None and not _accepts(value, _PARAMETERS[name].count(",") + 1):
+                raise ClasswiseError(
+                    f"external: {name} = {_name(value)} cannot be called as {name}({_PARAMETERS[name]}): its "
+                    f"parameters are {inspect.signature(value)}; wrap it in a function"
+                )
 
     def check(self) -> None:
         """Check that an attack is set.
@@ -167,6 +173,19 @@ class ExternalAttack(Attack):
 
 
 _PARAMETERS = {"attack": "images, labels", "build": "model"}
+
+
+def _accepts(function: Callable[..., Any], count: int) -> bool:
+    """Whether a function can be called with so many positional arguments; True if its parameters are unknown."""
+    if _is_foolbox(function):
+        return True
+    try:
+        inspect.signature(function).bind(*range(count))
+    except ValueError:
+        return True
+    except TypeError:
+        return False
+    return True
 
 
 def _loaded(value: Any) -> Any:

@@ -39,13 +39,21 @@ class Function(ModelSource):
             raise ClasswiseError(
                 f"model {name!r} is {described(make)}; give a torch.nn.Module class or a Python function"
             )
-        model = self._called(make, name, shape.known(), options)
+        model = self._called(make, name, self._shape(shape), options)
         if not isinstance(model, nn.Module):
             raise ClasswiseError(f"model {name!r} returns a {type(model).__name__}, not a torch.nn.Module")
         is_meta = any(tensor.is_meta for tensor in (*model.parameters(), *model.buffers()))
         if is_meta and torch.empty(0).device.type != "meta":  # models are built there to count their parameters
             raise ClasswiseError(f"model {name!r} has tensors without data on the device 'meta'; build it on the CPU")
         return SourceModel(model)
+
+    def _shape(self, shape: Shape) -> dict[str, Any]:
+        """The shape to pass; a width of 1 is not requested, and a whole one may be a number of channels."""
+        known = shape.known()
+        width = known.pop("width")
+        if width != 1.0:
+            known["width"] = int(width) if float(width).is_integer() else width
+        return known
 
     def _called(
         self, make: Callable[..., object], name: str, shape: Mapping[str, Any], options: Mapping[str, Any]
@@ -59,14 +67,17 @@ class Function(ModelSource):
             if option not in named and not forwards:
                 raise unknown(f"model {name!r} option", option, [key for key in named if key not in shape])
         accepted = {key: value for key, value in shape.items() if key in named or forwards}
-        if shape["width"] != 1.0 and "width" not in accepted:
+        if shape.get("width", 1.0) != 1.0 and "width" not in accepted:
             raise _no_width(name, shape)
         values = {**accepted, **options}
         missing = [key for key, each in named.items() if each.default is each.empty and key not in values]
+        if missing[:1] == ["self"]:
+            raise ClasswiseError(f"model {name!r} is a method of an instance; give a class method or a function")
         if missing:
+            option = "--width VALUE" if missing[0] == "width" else f"--model-set {missing[0]}=VALUE"
             raise ClasswiseError(
                 f"model {name!r} cannot be built: missing a required argument: {', '.join(map(repr, missing))}; "
-                f"pass it as an option (--model-set {missing[0]}=VALUE)"
+                f"pass it as an option ({option})"
             )
         first = [values.pop(key) for key, each in named.items() if each.kind is each.POSITIONAL_ONLY and key in values]
         optional = {key for key in accepted if key not in named and key not in options}
@@ -132,6 +143,9 @@ class Zoo(Function):
             last = model.classifier
             setattr(model, model.last_layer, CosineHead(last.in_features, last.out_features))
         return built
+
+    def _shape(self, shape: Shape) -> dict[str, Any]:
+        return shape.known()
 
     def _called(
         self, make: Callable[..., object], name: str, shape: Mapping[str, Any], options: Mapping[str, Any]

@@ -226,7 +226,7 @@ def autoattack(timer: Timer, size: Size) -> Result:
     y[::2] = (y[::2] + 1) % size.classes
 
     def run(images: int, divisor: int) -> tuple[float, int]:
-        suite, returned = AutoAttack(network, eps=1e-6, precision=FAST), x[:images]
+        suite, returned = AutoAttack(network, eps=1e-6, precision=FAST, verbose=False), x[:images]
         for name, attack in suite.attacks.items():
             member: Any = attack
             steps = max(1, min(member.steps // divisor, size.steps))

@@ -50,6 +50,13 @@ def climbing(model: nn.Module) -> Any:
     return attack
 
 
+def on_the_model(model: nn.Module, x: Tensor, y: Tensor, *, size: float = 0.09) -> Tensor:
+    """One signed step; the model is the first argument, as in many repositories of papers."""
+    x = x.detach().requires_grad_(True)
+    (gradient,) = torch.autograd.grad(nn.functional.cross_entropy(model(x), y), x)
+    return x.detach() + size * gradient.sign()
+
+
 def run(attack: ExternalAttack, model: nn.Module, x: Tensor, threat: Threat) -> Finished:
     with torch.no_grad():
         y = model(x).argmax(1)
@@ -93,6 +100,15 @@ def test_build_gets_the_model_under_audit() -> None:
     ready = run(ExternalAttack(attack=climbing(model)), model, x, Threat("Linf", 0.1))
     assert torch.equal(built.x, ready.x)
     assert set(built.forwards.tolist()) == {4}
+
+
+def test_a_function_of_three_arguments_gets_the_model_under_audit() -> None:
+    model, x = Small(3).eval(), images(32)
+    done = run(ExternalAttack(attack=on_the_model), model, x, Threat("Linf", 0.1))
+    expected = on_the_model(model, done.x0, done.y).clamp(0, 1)
+    assert float((done.x - expected).abs().max()) < 1e-6
+    assert bool((done.backwards == 1).all())
+    assert bool(done.success.any())
 
 
 def test_copies_that_fill_up_a_batch_are_not_attacked() -> None:
@@ -158,6 +174,14 @@ def test_what_cannot_be_made() -> None:
         ExternalAttack(attack=away, build=climbing)
     with pytest.raises(ClasswiseError, match="attack = 3 cannot be called as attack"):
         ExternalAttack(attack=3)
+    with pytest.raises(ClasswiseError, match=r"called as build\(model\): its parameters are \(x: .*, y: "):
+        ExternalAttack(build=away)
+    with pytest.raises(ClasswiseError, match=r"parameters are \(x\); use build= to call it with the model"):
+        ExternalAttack(attack=lambda x: x)
+    with pytest.raises(ClasswiseError, match=r"Small is a class; give an object of it, or build=.*Small to call it"):
+        ExternalAttack(attack=Small)
+    with pytest.raises(ClasswiseError, match=rf"is a function; .* as external:attack={__name__}:away"):
+        make(ATTACKS, f"{__name__}:away")
     with pytest.raises(ClasswiseError, match="there is no module 'nowhere'"):
         make(ATTACKS, "external:build=nowhere:attack")
 

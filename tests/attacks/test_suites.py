@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -89,3 +91,41 @@ def test_images_and_labels_that_do_not_fit(case: tuple[nn.Module, Tensor, Tensor
         AutoAttack(model).run_standard_evaluation(x, y[:3])
     with pytest.raises(ClasswiseError, match="unknown version"):
         AutoAttack(model, version="strong")
+
+
+def test_the_calls_of_the_original_package(
+    case: tuple[nn.Module, Tensor, Tensor], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model, x, y = case
+    y = model(x).argmax(1)
+    y[:10] = (y[:10] + 1) % 5
+    suite = AutoAttack(model, "Linf", 0.3, 1, True, ["apgd-dlr"], "custom", False, "cpu", tmp_path / "log.txt")
+    assert list(suite.attacks) == ["apgd-dlr"]
+    adversarial, predictions = suite.run_standard_evaluation(x, y, bs=40, return_labels=True)
+    assert torch.equal(predictions, model(adversarial).argmax(1))
+    robust = float((predictions == y).float().mean())
+    assert robust < 1 - 10 / len(x)
+    printed = capsys.readouterr().out
+    assert printed.splitlines() == [
+        f"initial accuracy: {100 - 1000 / len(x):.2f}%",
+        f"robust accuracy after APGD-DLR: {100 * robust:.2f}%",
+    ]
+    assert (tmp_path / "log.txt").read_text() == printed
+    AutoAttack(model, eps=0.3, version="custom", attacks_to_run=["apgd-dlr"], verbose=False).run_standard_evaluation(
+        x, y
+    )
+    assert not capsys.readouterr().out
+
+
+def test_calls_of_the_original_package_that_are_refused(case: tuple[nn.Module, Tensor, Tensor]) -> None:
+    model, x, y = case
+    with pytest.raises(ClasswiseError, match="did you mean 'apgd-ce'"):
+        AutoAttack(model, version="custom", attacks_to_run=["apgd-c"])
+    with pytest.raises(ClasswiseError, match="attacks_to_run is for version='custom', which needs it"):
+        AutoAttack(model, attacks_to_run=["apgd-ce"])
+    with pytest.raises(ClasswiseError, match="attacks_to_run is for version='custom', which needs it"):
+        AutoAttack(model, version="custom")
+    with pytest.raises(ClasswiseError, match="TensorFlow"):
+        AutoAttack(model, is_tf_model=True)
+    with pytest.raises(ClasswiseError, match="state_path is not supported"):
+        AutoAttack(model).run_standard_evaluation(x, y, state_path="state.json")  # type: ignore[call-overload]

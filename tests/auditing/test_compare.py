@@ -14,6 +14,8 @@ from classwise.auditing.outcomes import Outcomes
 from classwise.auditing.result import Audit
 from classwise.auditing.sources import audits_in, training_seed
 from classwise.core.errors import ClasswiseError, IncompleteError
+from classwise.reporting.board.board import board
+from classwise.reporting.comparison_tables import measure_table
 from classwise.stats.counts import PairedCounts
 from classwise.stats.paired import class_differences, difference_of_minima
 from classwise.stats.seeds import (
@@ -501,3 +503,23 @@ def test_inapplicable_attacks_are_not_compared() -> None:
     none = Outcomes(frame[frame["attack"] == "clean"], dataclasses.replace(meta, not_applicable=("pgd", "fgsm")))
     with pytest.raises(IncompleteError, match="no robust accuracy under 'all'"):
         compare({"a": Audit(none), "b": Audit(none)})
+
+
+def test_a_teacher_has_a_column(tmp_path: Path) -> None:
+    plain, ours = run_folder(tmp_path / "plain", "at", 0), run_folder(tmp_path / "ours", "fair-ard", 0)
+    text = (ours / "recipe.yaml").read_text().replace("objective: at", "objective: {name: ard, teacher: runs/large}")
+    (ours / "recipe.yaml").write_text(text)
+    for number, run in enumerate((plain, ours)):
+        made(CFA, number).save(run / "audits" / "short")
+    found = compare([plain, ours])
+    assert found.teachers == {"at": "", "fair-ard": "runs/large"}
+    assert found.table["teacher"].tolist() == ["", "runs/large"]
+    assert found.notes[-1] == "fair-ard distils a teacher, which is usually larger; the others do not."
+    table = measure_table(found)
+    assert table.heads[:3] == ["method", "teacher", "seeds"]
+    assert [row.cells[0].text for row in table.rows] == ["none", "runs/large"]
+    assert board([plain, ours]).table.set_index("model")["teacher"].to_dict() == {"plain": "", "ours": "runs/large"}
+    without = compare([plain])
+    assert "teacher" not in without.table
+    assert "teacher" not in measure_table(without).heads
+    assert not any("teacher" in note for note in without.notes)

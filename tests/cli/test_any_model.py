@@ -29,6 +29,8 @@ class Soft(Net):
 
 def build(**kwargs):
     return Net(**kwargs)
+
+ready = Net(10)
 """
 WORDS = (
     "--data",
@@ -49,6 +51,8 @@ WORDS = (
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "mynet.py").write_text(NET)
+    (tmp_path / "pack").mkdir()
+    (tmp_path / "pack" / "nets.py").write_text("def small(): ...\n")
     monkeypatch.chdir(tmp_path)
     monkeypatch.delitem(sys.modules, "mynet", raising=False)
     return tmp_path
@@ -67,6 +71,13 @@ def test_a_function_with_kwargs_receives_the_settings(classwise: Classwise) -> N
     ("words", "message"),
     [
         (("mynet.py", "--weights", "w.pt"), "mynet.py is a Python file; name the model in it, such as mynet:Net"),
+        (("mynet",), "mynet.py is a Python file; name the model in it, such as mynet:Net"),
+        (("pack.nets",), "pack/nets.py is a Python file; name the model in it, such as pack.nets:small"),
+        (
+            ("mynet:ready", "--model-set", "hidden=7"),
+            "mynet:ready' is a module, not a function: it has no option 'hidden'",
+        ),
+        (("mynet:ready", "--width", "0.5"), "model 'mynet:ready' has no parameter width"),
         (("mynet:Soft",), "the model returns probabilities (each row is nonnegative and sums to 1)"),
         (("mynet:Net", "--outputs", "probabilities"), "the model returns rows that are negative or do not sum to 1"),
         (("mynet:Net", "--outputs", "softmax"), "unknown outputs of a model: 'softmax'"),
@@ -79,6 +90,17 @@ def test_one_line(words: tuple[str, ...], message: str, classwise: Classwise) ->
     assert done.status == 2
     assert message in done.err
     assert not Path("out").exists()
+
+
+def test_a_module_is_copied(classwise: Classwise) -> None:
+    done = classwise("audit", "mynet:ready", *WORDS)
+    assert done.status == 0, done.err
+    ready = sys.modules["mynet"].ready
+    assert ready.training
+    torch.save({key: torch.zeros_like(each) for key, each in ready.state_dict().items()}, "w.pt")
+    done = classwise("audit", "mynet:ready", "--weights", "w.pt", *WORDS[:-1], "again")
+    assert done.status == 0, done.err
+    assert all(bool(each.any()) for each in ready.parameters())
 
 
 def test_probabilities_on_request(classwise: Classwise) -> None:

@@ -127,6 +127,9 @@ def test_str_is_parsed_back(text: str) -> None:
         ("L3:1", "unknown norm 'L3'"),
         ("cifar11", "did you mean 'cifar10'"),
         ("Linf:inf", "radius must be a number such as 8/255"),
+        ("linf", "threat 'linf' has no radius; give one, such as Linf:8/255"),
+        ("spatial", "threat 'spatial' has no radius; give one, such as spatial:1"),
+        ("spatial:30", "threat spatial:30: the radius is a factor of 30 degrees"),
     ],
 )
 def test_invalid_specs_are_refused_in_one_line(text: str, says: str) -> None:

@@ -116,7 +116,7 @@ def test_splits_of_a_dict() -> None:
     assert stream_data(parts, split="train").expected == 4
     with pytest.raises(ClasswiseError, match="unknown split 'valid'; known: test, train"):
         load_data(parts, split="valid")
-    with pytest.raises(ClasswiseError, match=r"data has the splits train, test; .* such as data\['train'\]"):
+    with pytest.raises(ClasswiseError, match=r"data is a dict of splits; .*: data\['train'\] or data\['test'\]"):
         as_data(parts)
 
 

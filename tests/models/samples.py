@@ -34,6 +34,25 @@ class Own(nn.Module):
         hidden = self.submodel(x.flatten(1)).relu()
         return self.supermodel["model"](hidden), hidden
 
+    def grown(self, factor: int) -> Own:
+        """A method of an instance, which a path cannot name."""
+        return Own(3 * factor)
+
+
+def wide(num_classes: int, width: int = 64) -> nn.Module:
+    """A user's network whose width is a number of channels, and no factor."""
+    return nn.Sequential(nn.Flatten(), nn.Linear(12, width), nn.Linear(width, num_classes))
+
+
+def sized(num_classes: int, width: int) -> nn.Module:
+    """A user's network whose width has no default."""
+    return wide(num_classes, width)
+
+
+def forwarding(num_classes: int, **settings: Any) -> nn.Module:
+    """A user's network that forwards its settings."""
+    return wide(num_classes, **{key: value for key, value in settings.items() if key == "width"})
+
 
 def not_a_module() -> SimpleNamespace:
     """What a mistaken path gives."""

@@ -8,6 +8,7 @@ import sys
 
 import pytest
 import torch
+from torch import nn
 
 from classwise.core.errors import ClasswiseError
 from classwise.models import MODELS, build_model, fingerprint
@@ -40,6 +41,17 @@ def test_a_user_s_own_model_receives_only_the_arguments_that_it_accepts() -> Non
     assert model(torch.rand(2, 3, 2, 2)).shape == (2, 7)
 
 
+@pytest.mark.parametrize("name", ["wide", "forwarding"])
+def test_a_width_that_nobody_requested_is_not_passed(name: str) -> None:
+    """It is a factor for the zoo, and may be a number of channels elsewhere."""
+    model = build_model(f"tests.models.samples:{name}", num_classes=3, in_channels=3)
+    assert [layer.out_features for layer in model.modules() if isinstance(layer, nn.Linear)] == [64, 3]
+    again = build_model(**model.spec)  # type: ignore[arg-type]
+    assert again.spec == model.spec
+    model = build_model(f"tests.models.samples:{name}", num_classes=3, in_channels=3, width=32.0)  # as of --width 32
+    assert [layer.out_features for layer in model.modules() if isinstance(layer, nn.Linear)] == [32, 3]
+
+
 @pytest.mark.parametrize(
     ("name", "options", "message"),
     [
@@ -51,6 +63,12 @@ def test_a_user_s_own_model_receives_only_the_arguments_that_it_accepts() -> Non
         ("resnet18", {"mean": [0.5, 0.5], "std": [0.2, 0.2]}, "mean has 2 channels and the images 3"),
         ("resnet18", {"mean": [0.5], "std": [0.0]}, "std = .*: must be positive"),
         (OWN, {"width": 0.5}, "has no parameter width"),
+        (
+            "tests.models.samples:sized",
+            {},
+            r"a required argument: 'width'; .* \(--width VALUE\)",
+        ),
+        (f"{OWN}.grown", {}, "Own.grown' is a method of an instance; give a class method or a function"),
         ("tests.models.samples:Owm", {}, "'Owm'; did you mean 'Own'"),
         ("tests.models.samples:not_a_module", {}, "not a torch.nn.Module"),
     ],

@@ -64,6 +64,8 @@ def test_junit(tmp_path: Path) -> None:
     assert [[part.tag for part in case] for case in suite] == [["failure"], ["error"], ["system-out"]]
     assert suite[0].attrib == {"classname": "classwise.mine", "name": "worst(all) < 0.6: c<a>t"}
     assert suite[1].attrib["name"].endswith("dog⟨U+0007⟩")
+    name, message = (suite[0][0].text or "").splitlines()
+    assert (name, message) == (suite[0].attrib["name"], suite[0][0].attrib["message"])
 
 
 def sarif(path: Path, checks: list[Check], warnings: Any = ()) -> dict[str, Any]:

@@ -243,6 +243,8 @@ def test_a_newer_schema_version_is_rejected(reference: Run, tmp_path: Path) -> N
     (tmp_path / "run" / CHECKSUMS).unlink()
     assert "schema_version 99" in says(lambda: Run.open(tmp_path / "run"))
     assert "contains no run" in says(lambda: Run.open(tmp_path / "nothing"))
+    (tmp_path / "audit.json").write_text("{}")
+    assert "is an audit, not a run; show it with: classwise report" in says(lambda: Run.open(tmp_path))
 
 
 @configurable

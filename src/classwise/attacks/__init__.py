@@ -36,6 +36,7 @@ ATTACKS: Registry[Attack] = Registry(
         "transfer": "classwise.attacks.blackbox.transfer:Transfer",
     },
     base="classwise.attacks.base:Attack",
+    functions="external:attack={path}",
     group="classwise.attacks",
 )
 """Attacks by name; recipes and the command line also accept ``package.module:Class``."""

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator
+import os
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
-from typing import cast
+from pathlib import Path
+from typing import Literal, cast, overload
 
 import torch
 from torch import Tensor, nn
@@ -14,7 +16,7 @@ from classwise.attacks.base import Attack
 from classwise.attacks.engine import Engine, Finished, Job
 from classwise.attacks.suites import members
 from classwise.core.config import make
-from classwise.core.errors import ClasswiseError
+from classwise.core.errors import ClasswiseError, unknown
 from classwise.core.precision import EXACT, Precision
 from classwise.core.threat import Norm, Threat
 from classwise.models.logits import as_logits
@@ -31,12 +33,18 @@ class AutoAttack:
             logits. It runs in evaluation mode, and its modes are restored afterwards.
         norm: ``"Linf"``, ``"L2"`` or ``"L1"``.
         eps: the radius.
-        version: ``"standard"``, ``"plus"`` or ``"rand"``.
-        seed: seed of all random numbers; the global generators are not used.
+        seed: seed of all random numbers, by default 0; the global generators are not used.
+        verbose: whether the accuracy is printed after each attack.
+        attacks_to_run: for ``version="custom"``, names of attacks of ``"plus"``, such as ``["apgd-ce", "square"]``,
+            with its settings.
+        version: ``"standard"``, ``"plus"``, ``"rand"`` or ``"custom"``.
+        is_tf_model: must be False.
+        device: not used; the attacks run on the device of the model.
+        log_path: file to which the printed lines are appended.
         precision: how gradients are computed; success is always decided in float32.
 
     Raises:
-        ClasswiseError: for an unknown norm or version, or a negative radius.
+        ClasswiseError: for an unknown norm, version or attack, a negative radius, or a model of TensorFlow.
     """
 
     def __init__(
@@ -44,19 +52,51 @@ class AutoAttack:
         model: nn.Module | Callable[[Tensor], object],
         norm: Norm = "Linf",
         eps: float = 8 / 255,
+        seed: int | None = None,
+        verbose: bool = True,
+        attacks_to_run: Sequence[str] = (),
         version: str = "standard",
-        seed: int = 0,
+        is_tf_model: bool = False,
+        device: str | torch.device | None = None,
+        log_path: str | os.PathLike[str] | None = None,
+        *,
         precision: Precision = EXACT,
     ) -> None:
+        del device
+        if is_tf_model:
+            raise ClasswiseError("AutoAttack: is_tf_model = True: models of TensorFlow are not supported")
+        custom = version == "custom"
+        if custom != bool(attacks_to_run):
+            raise ClasswiseError(
+                f"AutoAttack: version = {version!r} with attacks_to_run = {list(attacks_to_run)}: "
+                "attacks_to_run is for version='custom', which needs it"
+            )
         self.model = as_logits(model)
         self.threat = Threat(norm, eps)
-        self.seed = seed
+        self.seed = 0 if seed is None else seed
         self.precision = precision
-        specs = members("autoattack", {"version": version}, norm)
-        self.attacks: dict[str, Attack] = {spec.partition(":")[0]: make(ATTACKS, spec) for spec in specs}
+        self.verbose, self.log_path = verbose, log_path
+        specs = {
+            spec.partition(":")[0]: spec
+            for spec in members("autoattack", {"version": "plus" if custom else version}, norm)
+        }
+        for name in attacks_to_run:
+            if name not in specs:
+                raise unknown(f"attack of AutoAttack under {norm}", name, specs)
+        self.attacks: dict[str, Attack] = {name: make(ATTACKS, specs[name]) for name in attacks_to_run or specs}
 
+    @overload
+    def run_standard_evaluation(
+        self, x_orig: Tensor, y_orig: Tensor, bs: int = ..., return_labels: Literal[False] = ..., state_path: None = ...
+    ) -> Tensor: ...
+    @overload
+    def run_standard_evaluation(
+        self, x_orig: Tensor, y_orig: Tensor, bs: int = ..., *, return_labels: Literal[True], state_path: None = ...
+    ) -> tuple[Tensor, Tensor]: ...
     @torch.inference_mode(mode=False)
-    def run_standard_evaluation(self, x_orig: Tensor, y_orig: Tensor, bs: int = 250) -> Tensor:
+    def run_standard_evaluation(
+        self, x_orig: Tensor, y_orig: Tensor, bs: int = 250, return_labels: bool = False, state_path: object = None
+    ) -> Tensor | tuple[Tensor, Tensor]:
         """Run the attacks in cascade and return adversarial images.
 
         Robust images and images that are misclassified without an attack are returned unchanged.
@@ -65,18 +105,30 @@ class AutoAttack:
             x_orig: images in [0, 1], (N, C, H, W).
             y_orig: labels, int64 (N,).
             bs: batch size.
+            return_labels: whether the predictions for the returned images are returned, too.
+            state_path: must be None; `classwise.audit` resumes.
 
         Returns:
-            Images in [0, 1], (N, C, H, W).
+            Images in [0, 1], (N, C, H, W); with ``return_labels`` also the predictions, int64 (N,).
+
+        Raises:
+            ClasswiseError: for shapes that do not agree, or a ``state_path``.
         """
+        if state_path is not None:
+            raise ClasswiseError(
+                "AutoAttack: state_path is not supported; audit(model, data, attacks='autoattack', out=FOLDER, "
+                "resume=True) continues an interrupted evaluation"
+            )
         result = x_orig.clone()
         robust = self._correct(x_orig, y_orig, bs)
-        for attack in self.attacks.values():
+        self._print("initial accuracy", robust)
+        for name, attack in self.attacks.items():
             for done in self._run(attack, x_orig, y_orig, robust, bs):
                 rows = done.index[done.success].to(result.device)
                 result[rows] = done.x[done.success].to(result)
                 robust[rows.cpu()] = False
-        return result
+            self._print(f"robust accuracy after {name.upper()}", robust)
+        return (result, self._predictions(result, bs).to(y_orig)) if return_labels else result
 
     @torch.inference_mode(mode=False)
     def run_standard_evaluation_individual(self, x_orig: Tensor, y_orig: Tensor, bs: int = 250) -> dict[str, Tensor]:
@@ -91,12 +143,23 @@ class AutoAttack:
             Adversarial images, (N, C, H, W), by the name of the attack.
         """
         adversarial = {}
+        correct = self._correct(x_orig, y_orig, bs)
         for name, attack in self.attacks.items():
-            adversarial[name] = x_orig.clone()
-            for done in self._run(attack, x_orig, y_orig, self._correct(x_orig, y_orig, bs), bs):
+            adversarial[name], robust = x_orig.clone(), correct.clone()
+            for done in self._run(attack, x_orig, y_orig, correct, bs):
                 rows = done.index[done.success].to(x_orig.device)
                 adversarial[name][rows] = done.x[done.success].to(x_orig)
+                robust[rows.cpu()] = False
+            self._print(f"robust accuracy by {name.upper()}", robust)
         return adversarial
+
+    def _print(self, what: str, correct: Tensor) -> None:
+        line = f"{what}: {100 * correct.double().mean():.2f}%"
+        if self.verbose:
+            print(line)
+        if self.log_path is not None:
+            with Path(self.log_path).open("a", encoding="utf-8") as file:
+                file.write(f"{line}\n")
 
     def _engine(self, bs: int) -> Engine:
         return Engine(self.model, precision=self.precision, batch_size=bs, seed=self.seed)
@@ -107,8 +170,11 @@ class AutoAttack:
             raise ClasswiseError(
                 f"x has shape {tuple(x.shape)} and y {tuple(y.shape)}; expected images (N, C, H, W) and labels (N,)"
             )
-        logits = torch.cat(list(self._engine(bs).predict(torch.split(x, bs))))
-        return (logits.argmax(1) == y.to(logits.device)).cpu()
+        return self._predictions(x, bs) == y.cpu()
+
+    def _predictions(self, x: Tensor, bs: int) -> Tensor:
+        """Predicted classes, int64 (N,), on the CPU."""
+        return torch.cat(list(self._engine(bs).predict(torch.split(x, bs)))).argmax(1).cpu()
 
     def _run(self, attack: Attack, x: Tensor, y: Tensor, mask: Tensor, bs: int) -> Iterator[Finished]:
         """Run one attack on the images of a mask; ``index`` is the position in ``x``."""

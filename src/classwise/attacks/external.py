@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import random
 import warnings
 from collections.abc import Callable, Iterator
@@ -26,9 +27,9 @@ from classwise.models.base import bare
 class ExternalAttack(Attack):
     """An attack of another library, or a function ``(images, labels) -> images``, run as a single step.
 
-    ``attack`` is a ready attack: a torchattacks object, a foolbox attack, or any callable. Alternatively, ``build`` is
-    called with the audited model and returns the attack; on the command line only ``build`` has access to the model.
-    Either may be an import path: ``external:build=mine:attack``.
+    ``attack`` is a ready attack: a torchattacks object, a foolbox attack, or any callable. One that cannot be called
+    with two arguments also gets the audited model. Or ``build`` is called with the audited model and returns
+    the attack. Either may be an import path: ``external:build=mine:attack``.
 
     The engine projects the images onto the ball and [0, 1], and decides success itself. Foolbox attacks receive the
     radius of the threat. Other attacks use their own; if their attribute ``eps`` differs from it, a warning is issued.
@@ -37,14 +38,14 @@ class ExternalAttack(Attack):
     depends on the other images of its batch.
 
     Args:
-        attack: called as ``attack(images, labels)``.
+        attack: called as ``attack(images, labels)``, or as ``attack(model, images, labels)``.
         build: called as ``build(model)``; returns the attack.
         model: for foolbox, the wrapped model; by default the audited model is wrapped with bounds 0 and 1.
         restarts: maximum number of runs on an image; a run is skipped once an earlier one succeeded.
 
     Raises:
-        ClasswiseError: if none or both of ``attack`` and ``build`` are set, if the attack does not return images, or
-            if the inputs have targets.
+        ClasswiseError: if none or both of ``attack`` and ``build`` are set, if they cannot be called with these
+            arguments, if the attack does not return images, or if the inputs have targets.
     """
 
     source = ()
@@ -63,6 +64,18 @@ class ExternalAttack(Attack):
             value = _loaded(getattr(self, name))
             if value is not None and (not callable(value) or is_builtin(value)):
                 raise ClasswiseError(f"external: {name} = {value!r} cannot be called as {name}({_PARAMETERS[name]})")
+            if name == "attack" and isinstance(value, type):
+                raise ClasswiseError(
+                    f"external: attack = {_name(value)} is a class; give an object of it, or build={_name(value)} to "
+                    "call it with the model"
+                )
+            counts = (2, 3) if name == "attack" else (1,)
+            if value is not None and not _is_foolbox(value) and not any(_binds(value, count) for count in counts):
+                other = "; use build= to call it with the model" if name == "attack" and _binds(value, 1) else ""
+                raise ClasswiseError(
+                    f"external: {name} = {_name(value)} cannot be called as {name}({_PARAMETERS[name]}): its "
+                    f"parameters are {inspect.signature(value)}{other}"
+                )
 
     def check(self) -> None:
         """Check that an attack is set.
@@ -126,7 +139,10 @@ class ExternalAttack(Attack):
                 adversarial = self._run_foolbox(attack, module, inputs, rows)
             else:
                 _compare_radius(attack, inputs.threat.epsilon)
-                adversarial = attack(x.clone(), y.clone())
+                if _binds(attack, 2):
+                    adversarial = attack(x.clone(), y.clone())
+                else:
+                    adversarial = attack(_required(module, "an attack on the model"), x.clone(), y.clone())
         if not isinstance(adversarial, Tensor) or adversarial.shape != x.shape or adversarial.is_meta:
             what = f"a {type(adversarial).__name__}"
             if isinstance(adversarial, Tensor):
@@ -141,9 +157,7 @@ class ExternalAttack(Attack):
         if self.build is None:
             attack: Callable[..., Any] = _loaded(self.attack)
             return attack
-        if module is None:
-            raise ClasswiseError("external: build= requires the model, which only the engine provides; set attack=")
-        built = _loaded(self.build)(module)
+        built = _loaded(self.build)(_required(module, "build="))
         if not callable(built):
             raise ClasswiseError(f"{_name(self.build)} returns {built!r}; expected a callable attack")
         return built  # type: ignore[no-any-return]  # its result is checked after the call
@@ -166,7 +180,29 @@ class ExternalAttack(Attack):
         return result
 
 
-_PARAMETERS = {"attack": "images, labels", "build": "model"}
+_PARAMETERS = {"attack": "[model,] images, labels", "build": "model"}
+
+
+def _binds(function: Callable[..., Any], count: int) -> bool:
+    """Whether a callable accepts this number of positional arguments, and requires no others; True if unknown."""
+    try:
+        inspect.signature(function).bind(*[None] * count)
+    except ValueError:
+        return True
+    except TypeError:
+        return False
+    return True
+
+
+def _required(module: nn.Module | None, what: str) -> nn.Module:
+    """The model.
+
+    Raises:
+        ClasswiseError: if there is none.
+    """
+    if module is None:
+        raise ClasswiseError(f"external: {what} requires the model, which only the engine provides")
+    return module
 
 
 def _loaded(value: Any) -> Any:

@@ -15,7 +15,7 @@ from classwise.auditing.comparability import Named, check_alike, members_of, uns
 from classwise.auditing.outcomes import ALL, CLEAN
 from classwise.auditing.pairs import Pair, pair_of
 from classwise.auditing.result import Audit
-from classwise.auditing.sources import training_seed
+from classwise.auditing.sources import distillation_notes, teacher_of, training_seed
 from classwise.core.display import RichDisplay
 from classwise.core.errors import ClasswiseError, IncompleteError, unknown
 from classwise.stats import metrics
@@ -126,7 +126,12 @@ class Comparison(RichDisplay):
         kinds = {json.dumps(dict(audit.outcomes.meta.precision), sort_keys=True) for audit in audits}
         if self.attack != CLEAN and len(kinds) > 1:
             notes.append("The audits computed gradients at different precisions.")
-        return tuple(notes)
+        return (*notes, *distillation_notes(self.teachers))
+
+    @cached_property
+    def teachers(self) -> dict[str, str]:
+        """The teacher that each method distils, as its recipe names it; empty without one."""
+        return {name: ", ".join(sorted({*map(teacher_of, audits)} - {""})) for name, audits in self.audits.items()}
 
     @property
     def seeds(self) -> dict[str, int]:
@@ -151,10 +156,9 @@ class Comparison(RichDisplay):
     def judged_by_all(self) -> int:
         """Number of images that have a verdict in every audit under the compared attack."""
         judged = []
-        for audits in self.audits.values():
-            for audit in audits:
-                known = [audit.outcomes.verdicts(label) >= 0 for label in self._needed(audit)]
-                judged.append(set(audit.outcomes.index[np.all(known, axis=0)].tolist()))
+        for audit in (audit for audits in self.audits.values() for audit in audits):
+            known = [audit.outcomes.verdicts(label) >= 0 for label in self._needed(audit)]
+            judged.append(set(audit.outcomes.index[np.all(known, axis=0)].tolist()))
         return len(set.intersection(*judged))
 
     def _need_verdicts(self) -> None:
@@ -184,11 +188,11 @@ class Comparison(RichDisplay):
         for several: new seeds too) and ``_sd``, the standard deviation over seeds (NaN for one seed); ``worst_class``:
         the name of the class of lowest mean over the seeds, the first of equal ones; ``cv``, ``mcd``, ``nrr``, ``hmw``,
         ``macro``: means over the seeds. ``clean`` and ``nrr`` are NaN for a run without a clean pass, and ``nrr`` also
-        if clean images are compared.
+        if clean images are compared. If a method distils a teacher, also ``teacher``, empty for those that do not.
         """
         self._need_verdicts()
-        rows = [self._row(name, audits) for name, audits in self.audits.items()]
-        return pd.DataFrame(rows, index=pd.Index(self.names, name="method"))
+        table = pd.DataFrame([self._row(*each) for each in self.audits.items()], pd.Index(self.names, name="method"))
+        return table.assign(teacher=list(self.teachers.values())) if any(self.teachers.values()) else table
 
     @cached_property
     def _correct(self) -> dict[str, BoolArray]:

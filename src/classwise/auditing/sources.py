@@ -58,6 +58,22 @@ def training_seed(audit: Audit) -> int | None:
     return None if match is None else int(match[1])
 
 
+def teacher_of(audit: Audit) -> str:
+    """The teacher that the audited training run distilled, as its recipe names it; empty without one."""
+    run = None if audit.path is None else _run_of(audit)
+    objective = None if run is None else run.recipe.objective
+    return str(objective.get("teacher") or "") if isinstance(objective, Mapping) else ""
+
+
+def distillation_notes(teachers: Mapping[str, str]) -> list[str]:
+    """A sentence on the methods that distil a teacher, if the others do not; ``teachers`` are by method."""
+    names = [name for name, teacher in teachers.items() if teacher]
+    if not 0 < len(names) < len(teachers):
+        return []
+    verb = "distils" if len(names) == 1 else "distil"
+    return [f"{', '.join(names)} {verb} a teacher, which is usually larger; the others do not."]
+
+
 def read_all(sources: Source | Sequence[Source]) -> tuple[Audit, ...]:
     """Read the audits of one method from its sources.
 

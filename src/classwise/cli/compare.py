@@ -212,6 +212,12 @@ def show_comparison(comparison: Comparison | Crossing) -> None:
     rows = [method_row(name, row) for name, row in comparison.table.iterrows()]
     level = f"{100 * (1 - comparison.alpha):g} %"
     columns = [level if head == "95 %" else head for head in COLUMNS]
+    if any(comparison.teachers.values()):
+        columns.insert(1, "teacher")
+        rows = [
+            (name, teacher or "none", *cells)
+            for (name, *cells), teacher in zip(rows, comparison.teachers.values(), strict=True)
+        ]
     console.show(columns, rows, f"accuracy in percent {comparison.conditions}", optional=OPTIONAL)
     console.echo(_about(comparison))
     console.echo(population(comparison.seeds))

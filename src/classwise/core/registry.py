@@ -84,6 +84,7 @@ class Registry(Mapping[str, str], Generic[T]):
         arguments: int = 0,
         instances: tuple[str, ...] = (),
         group: str = "",
+        functions: str = "",
     ) -> None:
         """Create a registry. ``base``, ``arguments`` and ``instances`` define which custom parts are accepted.
 
@@ -94,6 +95,7 @@ class Registry(Mapping[str, str], Generic[T]):
             arguments: the number of arguments of a part that is a plain function; 0: functions are refused.
             instances: the paths of classes whose instances are accepted.
             group: the entry-point group through which installed packages add parts; empty: none.
+            functions: how a function is named that is no part itself, for an error message: ``external:attack={path}``.
         """
         self.kind = kind
         self._own = dict(entries)
@@ -101,6 +103,7 @@ class Registry(Mapping[str, str], Generic[T]):
         self._base = base
         self._arguments = arguments
         self._instances = instances
+        self._functions = functions
 
     @functools.cached_property
     def _entries(self) -> dict[str, str]:
@@ -174,6 +177,8 @@ class Registry(Mapping[str, str], Generic[T]):
             ):
                 return
             accepted.append(f"a Python function of {self._arguments} arguments")
+        if self._functions and isinstance(value, types.FunctionType):
+            accepted.append(f"the function as {self._functions.format(path=path)}")
         raise ClasswiseError(f"{self.kind} {path!r} is {described(value)}; give {' or '.join(accepted)}")
 
     def name_of(self, cls: type) -> str:

@@ -20,6 +20,9 @@ Norm = Literal["Linf", "L2", "L1", "recolour", "spatial"]
 NORM_BALLS: tuple[Norm, ...] = ("Linf", "L2", "L1")
 """The threats that are balls of a norm of the pixels."""
 
+SPATIAL_RADIUS = 6
+"""The largest radius of spatial threats: rotations by up to 180 degrees either way."""
+
 PRESETS = {
     "mnist": "Linf:0.3",
     "fashion-mnist": "Linf:0.1",
@@ -49,7 +52,8 @@ class Threat:
 
     Args:
         norm: one of these names.
-        epsilon: the radius, from 0 to `limits.RADIUS`: a number, or an (N,) tensor with one radius per image.
+        epsilon: the radius, from 0 to `limits.RADIUS`, for spatial threats to `SPATIAL_RADIUS`: a number, or an (N,)
+            tensor with one radius per image.
 
     Example:
         >>> import torch
@@ -76,6 +80,11 @@ class Threat:
             raise ClasswiseError(
                 f"epsilon = {epsilon!r}: radius must be a number from 0 to {limits.RADIUS:,}, such as 8/255{hint}"
             )
+        if self.norm == "spatial" and not isinstance(epsilon, Tensor) and self.epsilon > SPATIAL_RADIUS:
+            raise ClasswiseError(
+                f"threat {self}: the radius is a factor of 30 degrees and of 3/32 of the size, not an angle; "
+                f"it must be from 0 to {SPATIAL_RADIUS}, such as spatial:1"
+            )
 
     @staticmethod
     def parse(text: str | Threat) -> Threat:
@@ -89,13 +98,16 @@ class Threat:
             return text
         if not isinstance(text, str):
             raise ClasswiseError(f"threat {text!r}: must be text such as 'Linf:8/255' or a Threat")
+        norms = {name.lower(): name for name in get_args(Norm)}
+        if text.lower() in norms:
+            example = {"L2": "0.5", "L1": "12", "spatial": "1"}.get(norms[text.lower()], "8/255")
+            raise ClasswiseError(f"threat {text!r} has no radius; give one, such as {norms[text.lower()]}:{example}")
         if ":" not in text and text not in PRESETS:
             raise unknown("threat", text, [*PRESETS, "Linf:8/255", "L2:0.5"])
         norm, _, radius = PRESETS.get(text, text).partition(":")
         epsilon = number(radius)
         if not isinstance(epsilon, float):
             raise ClasswiseError(f"threat {text!r}: radius must be a number such as 8/255")
-        norms = {name.lower(): name for name in get_args(Norm)}
         if norm.lower() not in norms:
             raise unknown("norm", norm, get_args(Norm))
         return Threat(norms[norm.lower()], epsilon)

@@ -268,9 +268,8 @@ def _pair_of(source: Mapping[Any, Any], rows: Rows, name: str) -> tuple[Any, Any
         ClasswiseError: for another dict, such as a `DatasetDict` of splits.
     """
     if not any(_is_array(value, 0) for value in source.values()):
-        splits = ", ".join(str(key) for key in source)
-        first = next(iter(source), "test")
-        raise ClasswiseError(f"{name} has the splits {splits}; give one of them, such as data[{first!r}]")
+        splits = " or ".join(f"data[{key!r}]" for key in source)
+        raise ClasswiseError(f"{name} is a dict of splits; give one of them: {splits or 'it is empty'}")
     return rows.pair(source, name)
 
 

@@ -99,7 +99,8 @@ def write_junit(path: str | os.PathLike[str], checks: Iterable[Check], name: str
         element = ET.SubElement(suite, "testcase", classname=f"classwise.{visible(name)}", name=visible(case.name))
         if case.status != "passed":
             kind = "failure" if case.status == "failed" else "error"
-            ET.SubElement(element, kind, message=visible(case.message)).text = visible(f"{case.name}\n{case.message}")
+            lines = visible(case.name), visible(case.message)
+            ET.SubElement(element, kind, message=lines[1]).text = "\n".join(lines)
         else:
             ET.SubElement(element, "system-out").text = visible(case.message)
     ET.indent(root)

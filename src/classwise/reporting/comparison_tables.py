@@ -77,10 +77,13 @@ def measure_table(comparison: Comparison) -> Table:
         "HMW",
     ]
     methods, best = methods_of(comparison), best_of(comparison)
+    teachers = any(comparison.teachers.values())
+    heads[1:1] = ["teacher"] * teachers
     rows = []
     for name in comparison.names:
         row = methods[name]
-        cells = [Cell(str(row["seeds"])), Cell(formatting.count(row["n"]))]
+        cells = [Cell(row["teacher"] or "none")] if teachers else []
+        cells += [Cell(str(row["seeds"])), Cell(formatting.count(row["n"]))]
         cells += [_over_seeds(name, comparison, "clean"), _with_interval(row, "overall")]
         cells += [Cell(str(row["worst_class"])), _with_interval(row, "worst")]
         cells += [_over_seeds(name, comparison, measure) for measure in ("worst20", "mcd", "cv", "nrr", "hmw")]

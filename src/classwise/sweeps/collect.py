@@ -83,7 +83,8 @@ class Collection:
             for place, name in enumerate(("data", "audit", "threat")):
                 frame.insert(place, name, getattr(group, name))
             frames.append(frame)
-        return pd.concat(frames, ignore_index=True)
+        frame = pd.concat(frames, ignore_index=True)
+        return frame.fillna({"teacher": ""}) if "teacher" in frame else frame
 
     @property
     def missing_table(self) -> Table:

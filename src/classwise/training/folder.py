@@ -76,6 +76,8 @@ class Run:
         """
         run = Run(Path(path))
         if not run.recipe_file.is_file():
+            if (run.path / "audit.json").is_file():
+                raise ClasswiseError(f"{path} is an audit, not a run; show it with: classwise report {path}")
             raise ClasswiseError(
                 f"{path} contains no run (no recipe.yaml); create one with: classwise train RECIPE --out {path}"
             )

@@ -180,6 +180,7 @@ def _prepared(
     Raises:
         ClasswiseError: if they do not fit each other, or no attack is applicable.
     """
+    Threat(norm, 0.0)  # reports an unknown norm, such as 'Linf:8/255', before a missing radius
     source = as_data(data)
     ball = Threat(norm, USUAL_TIMES * usual_radius(source, norm) if highest is None else highest)
     suite = parse_attacks(attacks, norm)

@@ -53,6 +53,9 @@ def is_stored(model: str | os.PathLike[str]) -> bool:
         return True
     if ":" in text:
         return False
+    module = Path(*text.split(".")).with_suffix(".py") if os.sep not in text else path
+    if module.is_file():
+        raise _python_file(module, "")
     if os.sep in text or path.suffix:
         raise ClasswiseError(f"there is no file or folder {text}; classwise models lists what is accepted")
     raise unknown(MODELS.kind, text, MODELS)

@@ -139,6 +139,7 @@ class Entry:
         network: the architecture; empty if unknown.
         model_sha256: SHA-256 of the parameters and buffers; empty if unknown.
         extra_data: whether images beside the data set's own were used for training; None if unknown.
+        teacher: the teacher that the training distilled, as its recipe names it; empty without one, or if unknown.
         warnings: warnings of the guards.
         guards: mode of the guards, ``full``, ``auto`` or ``off``; None for predictions made elsewhere.
         guards_not_run: names of the guards that did not run.
@@ -151,6 +152,7 @@ class Entry:
     network: str = ""
     model_sha256: str = ""
     extra_data: bool | None = None
+    teacher: str = ""
     warnings: tuple[GuardWarning, ...] = ()
     guards: str | None = None
     guards_not_run: tuple[str, ...] = ()

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, TypeVar
 from classwise.auditing import outcome_files
 from classwise.auditing.audit_folder import ABOUT
 from classwise.auditing.result import Audit
+from classwise.auditing.sources import teacher_of
 from classwise.core.config import build
 from classwise.core.errors import ClasswiseError
 from classwise.core.schema import check_schema_version
@@ -86,7 +87,8 @@ def _candidate(audit: Audit, name: str) -> Candidate:
         network = settings.name if settings.width == 1.0 else f"{settings.name}, width {settings.width}"
         # Weights that a run starts from may have been trained on any data.
         extra = None if settings.weights is not None else run.recipe.data.unlabelled is not None
-        entry = dataclasses.replace(entry, network=entry.network or network, extra_data=extra)
+        teacher = teacher_of(audit)
+        entry = dataclasses.replace(entry, network=entry.network or network, extra_data=extra, teacher=teacher)
     return Candidate(Conditions.of(audit), entry, audit)
 
 

@@ -79,8 +79,8 @@ class BoardTable:
 
         Columns: ``rank`` and ``rank_high``, the confidence set of the rank; ``model``; ``n``; ``worst_class`` (name);
         each of `MEASURES` with ``_low`` and ``_high``, NaN if unknown; ``may_be_worst``, names joined by ``", "``;
-        ``warnings``, names of guards joined likewise; ``guards``, their mode; ``extra_data``; ``network``;
-        ``model_sha256``; ``version``.
+        ``warnings``, names of guards joined likewise; ``guards``, their mode; ``extra_data``; ``teacher``;
+        ``network``; ``model_sha256``; ``version``.
         """
         frame = pd.DataFrame([self._rows[place] for place in self.order])
         for name in ("guards", "extra_data"):
@@ -105,6 +105,7 @@ class BoardTable:
             "warnings": ", ".join(warning.name for warning in entry.warnings),
             "guards": entry.guards,
             "extra_data": entry.extra_data,
+            "teacher": entry.teacher,
             "network": entry.network,
             "model_sha256": entry.model_sha256,
             "version": entry.version,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
 import re
 from collections.abc import Callable, Mapping
@@ -22,7 +23,7 @@ _UNEXPECTED = re.compile(r"got an unexpected keyword argument '(\w+)'")
 
 
 class Function(ModelSource):
-    """The module that a function, class or class method of your own returns."""
+    """The module that a function, class or class method of your own returns, or a copy of a module of your own."""
 
     form = "package.module:callable"
 
@@ -32,17 +33,27 @@ class Function(ModelSource):
         """Call the function with all options, and with those of classes, channels and width that it accepts."""
         del pretrained
         make: Callable[..., object] = MODELS.load(name)
+        if isinstance(make, nn.Module):
+            return SourceModel(_module(make, name, shape, options))
         if not callable(make) or is_builtin(make) or (isinstance(make, type) and not issubclass(make, nn.Module)):
             raise ClasswiseError(
                 f"model {name!r} is {described(make)}; give a torch.nn.Module class or a Python function"
             )
-        model = self._called(make, name, shape.known(), options)
+        model = self._called(make, name, self._shape(shape), options)
         if not isinstance(model, nn.Module):
             raise ClasswiseError(f"model {name!r} returns a {type(model).__name__}, not a torch.nn.Module")
         is_meta = any(tensor.is_meta for tensor in (*model.parameters(), *model.buffers()))
         if is_meta and torch.empty(0).device.type != "meta":  # models are built there to count their parameters
             raise ClasswiseError(f"model {name!r} has tensors without data on the device 'meta'; build it on the CPU")
         return SourceModel(model)
+
+    def _shape(self, shape: Shape) -> dict[str, Any]:
+        """The shape to pass; a width of 1 is not requested, and a whole one may be a number of channels."""
+        known = shape.known()
+        width = known.pop("width")
+        if width != 1.0:
+            known["width"] = int(width) if float(width).is_integer() else width
+        return known
 
     def _called(
         self, make: Callable[..., object], name: str, shape: Mapping[str, Any], options: Mapping[str, Any]
@@ -56,18 +67,30 @@ class Function(ModelSource):
             if option not in named and not forwards:
                 raise unknown(f"model {name!r} option", option, [key for key in named if key not in shape])
         accepted = {key: value for key, value in shape.items() if key in named or forwards}
-        if shape["width"] != 1.0 and "width" not in accepted:
+        if shape.get("width", 1.0) != 1.0 and "width" not in accepted:
             raise _no_width(name, shape)
         values = {**accepted, **options}
         missing = [key for key, each in named.items() if each.default is each.empty and key not in values]
+        if missing[:1] == ["self"]:
+            raise ClasswiseError(f"model {name!r} is a method of an instance; give a class method or a function")
         if missing:
+            option = "--width VALUE" if missing[0] == "width" else f"--model-set {missing[0]}=VALUE"
             raise ClasswiseError(
                 f"model {name!r} cannot be built: missing a required argument: {', '.join(map(repr, missing))}; "
-                f"pass it as an option (--model-set {missing[0]}=VALUE)"
+                f"pass it as an option ({option})"
             )
         first = [values.pop(key) for key, each in named.items() if each.kind is each.POSITIONAL_ONLY and key in values]
         optional = {key for key in accepted if key not in named and key not in options}
         return _with_accepted(make, name, first, values, optional)
+
+
+def _module(module: nn.Module, name: str, shape: Shape, options: Mapping[str, Any]) -> nn.Module:
+    """A copy of a module that has been built already."""
+    for option in options:
+        raise ClasswiseError(f"model {name!r} is a module, not a function: it has no option {option!r}")
+    if shape.width != 1.0:
+        raise _no_width(name, shape.known())
+    return copy.deepcopy(module)
 
 
 def _parameters(make: Callable[..., object]) -> Mapping[str, inspect.Parameter]:
@@ -120,6 +143,9 @@ class Zoo(Function):
             last = model.classifier
             setattr(model, model.last_layer, CosineHead(last.in_features, last.out_features))
         return built
+
+    def _shape(self, shape: Shape) -> dict[str, Any]:
+        return shape.known()
 
     def _called(
         self, make: Callable[..., object], name: str, shape: Mapping[str, Any], options: Mapping[str, Any]

@@ -130,11 +130,7 @@ def reading(num_classes: int, in_channels: int, **_: Any) -> nn.Module:
 
 REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
     "python state": ("at", {"model": {"name": f"{__name__}:counting"}}, "the loss of the graph differs by"),
-    "synchronisation": (
-        "at",
-        {"model": {"name": f"{__name__}:reading"}},
-        "operation not permitted when stream is capturing",
-    ),
+    "synchronisation": ("at", {"model": {"name": f"{__name__}:reading"}}, "it waits for the GPU"),
     "schedule": ("cfol-weights", {"schedules.0.rate": 0.01}, "the schedule CFOL reads each batch"),
     "update": ("at", {"update": f"{__name__}:Undeclared"}, "the update Undeclared does not declare"),
 }
@@ -154,6 +150,8 @@ def test_other_steps_are_computed_kernel_by_kernel(name: str, tmp_path: Path, mo
         with pytest.raises(ClasswiseError, match=rf"^precision.graphs = on: .*{reason}.*; set it to auto or off$"):
             trained(tmp_path / "on", recipe, "on", gpu, **more)
     assert sum(replays) <= VERIFIED
+    if name == "synchronisation":  # a capture that fails leaves torch's allocator in the state of a capture
+        assert replays == []
     (line,) = [line for line in log if "CUDA graph" in line]
     assert line.startswith("training steps are not CUDA graphs: ")
     assert reason in line

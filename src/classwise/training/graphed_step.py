@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from classwise.core.distributed import ProcessGroup
-from classwise.core.graphs import WARM_UP, Captured, Compared, SideStream, first_line
+from classwise.core.graphs import WARM_UP, Captured, Compared, SideStream, first_line, waits_noted
 from classwise.training.objectives.base import TrainingBatch
 from classwise.training.recipe import Recipe
 from classwise.training.schedules.base import ClassSchedule
@@ -88,8 +88,7 @@ class GraphedStep:
             self._to_warm_up = 1
         if self._capture is None and self._to_warm_up:
             self._to_warm_up -= 1
-            with self._side.used():
-                return self._step(inputs)
+            return self._warmed_up(inputs)
         try:
             if self._capture is None:
                 self._capture = _Capture(self._step, inputs, self._side)
@@ -106,13 +105,30 @@ class GraphedStep:
         self._step.optimizer.step()
         return self._capture.result
 
+    def _warmed_up(self, inputs: StepInputs) -> StepResult:
+        """Compute a step before a capture; the last of them is checked for waits, except in the optimiser."""
+        optimizer = self._step.optimizer
+        with self._side.used():
+            if self._to_warm_up:
+                return self._step(inputs)
+            with waits_noted() as waits:
+                result = self._step.compute(inputs, _Deferred(optimizer))
+            optimizer.step()
+        if waits:
+            self._give_up(waits[0])
+        return result
+
     def _refuse(self, reason: str, inputs: StepInputs) -> StepResult:
         """Compute this and all further steps kernel by kernel."""
+        self._step.optimizer.zero_grad(set_to_none=True)
+        self._give_up(reason)
+        return self._step(inputs)
+
+    def _give_up(self, reason: str) -> None:
+        """Compute all further steps kernel by kernel."""
         self._capture = None
         self._refused = True
-        self._step.optimizer.zero_grad(set_to_none=True)
         self._decided(reason)
-        return self._step(inputs)
 
     def _verified(self, capture: _Capture, inputs: StepInputs) -> str:
         """Compute the gradients by the graph and kernel by kernel, and return how they differ; empty if they do not.

@@ -40,6 +40,9 @@ nb_execution_timeout = 300
 nb_execution_in_temp = True
 nb_merge_streams = True
 
+# Indented blocks are commands.
+highlight_language = "sh"
+
 # A single backtick in a docstring is code, as in the rest of the sources.
 default_role = "code"
 autodoc_member_order = "bysource"
@@ -65,4 +68,4 @@ html_theme_options = {
     "footer_end": [],
     "show_prev_next": True,
 }
-html_sidebars = {"index": []}
+html_sidebars = {"index": [], "papers/index": []}

@@ -12,13 +12,16 @@ import numpy as np
 import pytest
 from benchmarks import audit_calls, interval_coverage, merging, ratios, streams, two_phase
 from benchmarks.__main__ import main
-from benchmarks.comparison.page import over_seeds
+from benchmarks.comparison.page import classes_of, over_seeds
 from benchmarks.methods import counted, methods, trainer_in_last_epoch
 from benchmarks.pairing import Timing, paired
 
 from classwise.attacks import suites
 from classwise.auditing.artifacts import Artifacts
 from classwise.auditing.audit import audit
+from classwise.auditing.compare import compare
+from classwise.auditing.outcomes import Outcomes
+from classwise.auditing.result import Audit
 from classwise.core.threat import Threat
 from classwise.stats.counts import ClassCounts
 from classwise.stats.intervals import lowest_interval
@@ -55,6 +58,23 @@ def test_a_mean_over_seeds_has_student_s_interval() -> None:
     """For 1, 2 and 3 the half-width is 4.303 standard errors of 1 / sqrt(3)."""
     assert over_seeds([1, 2, 3]) == "+2.0 [-0.5, 4.5]"
     assert over_seeds([-0.5, -0.5, -0.5]) == "-0.5 [-0.5, -0.5]"
+
+
+def test_the_classes_of_a_comparison_are_a_long_table() -> None:
+    labels = np.arange(40) % 2
+    predictions = {"at": np.where(np.arange(40) < 10, 0, labels), "cfa": labels}
+    audits = {
+        name: Audit(Outcomes.from_predictions(labels, labels, {"pgd": each}, ("cat", "dog")))
+        for name, each in predictions.items()
+    }
+    rows = classes_of(compare(audits))
+    assert list(rows.columns) == ["method", "class", "n", "mean", "low", "high"]
+    assert rows[["method", "class", "n", "mean"]].to_numpy().tolist() == [
+        ["at", "cat", 20, 1.0],
+        ["at", "dog", 20, 0.75],
+        ["cfa", "cat", 20, 1.0],
+        ["cfa", "dog", 20, 1.0],
+    ]
 
 
 @pytest.mark.parametrize("profile", list(interval_coverage.PROFILES))

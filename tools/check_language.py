@@ -146,7 +146,7 @@ def python_uses(file: Path, text: str) -> Iterator[Use]:
 
 
 def uses(root: Path = ROOT) -> Iterator[Use]:
-    """Every occurrence of a checked word in the project, results of runs left out."""
+    """Every occurrence of a checked word in the project, committed pages included."""
     own = {root / "tools" / "check_language.py", root / "tests" / "test_language.py"}
     for folder in SOURCES:
         for path in sorted((root / folder).rglob("*.py")):
@@ -155,7 +155,7 @@ def uses(root: Path = ROOT) -> Iterator[Use]:
     for name in DOCUMENTS:
         place = root / name
         for path in [place] if place.is_file() else sorted(place.rglob("*")):
-            if path.suffix in _SUFFIXES and not (path.suffix == ".html" and "results" in path.parts):
+            if path.suffix in _SUFFIXES:
                 found = phrases(path.relative_to(root), path.read_text(encoding="utf-8"))
                 yield from (use for use in found if not (name == OLD_NAMES and use.text.startswith("| ")))
 

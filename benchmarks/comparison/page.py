@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import scipy.stats
 
 from benchmarks.comparison.methods import (
@@ -22,7 +23,6 @@ from benchmarks.comparison.methods import (
 from benchmarks.tables import table
 from classwise.auditing.compare import Comparison, compare
 from classwise.auditing.result import Audit
-from classwise.reporting import report as write_report
 from classwise.stats import metrics
 from classwise.stats.bounds import WORST_SHARE
 
@@ -62,7 +62,7 @@ def report(*, quick: bool) -> str:
         return f"no finished runs in {root}\n"
     scale = QUICK if quick else Scale()
     facts = {"train": scale.train, "epochs": scale.epochs_of(EPOCHS), "warm": WARM, "late": EPOCHS - WARM}
-    pages = "Page: [compare.html](defences/compare.html); all numbers: [table.csv](defences/table.csv)."
+    pages = "All numbers: [table.csv](defences/table.csv). By class: [classes.csv](defences/classes.csv)."
     parts = ["# All defences on one budget", "", NOTES.format(**facts).strip(), "", pages, ""]
     if missing := [method.name for method in METHODS if method.name not in comparisons["pgd"].names]:
         parts += [f"**Not run yet: {', '.join(missing)}.**", ""]
@@ -78,11 +78,22 @@ def report(*, quick: bool) -> str:
     if quick:
         return text
     folder.mkdir(parents=True, exist_ok=True)
-    page = write_report(comparisons["pgd"], folder / "compare.html")
-    page.write_text(page.read_text(encoding="utf-8").replace(f"{root}/", ""), encoding="utf-8")  # relative paths
     comparisons["pgd"].table.to_csv(folder / "table.csv", float_format="%.5f")
+    classes_of(comparisons["pgd"]).to_csv(folder / "classes.csv", float_format="%.3f", index=False)
     (RESULTS / "defences.md").write_text(text, encoding="utf-8")
-    return f"{RESULTS / 'defences.md'}, {page}\n"
+    return f"{RESULTS / 'defences.md'}\n"
+
+
+def classes_of(comparison: Comparison) -> pd.DataFrame:
+    """Accuracy of each class under each method, with its interval: columns method, class, n, mean, low, high."""
+    classes = comparison.classes
+    count = classes["", "n"].rename("n")
+    parts = [
+        classes[name][["mean", "low", "high"]].assign(method=name, n=count).rename_axis("class").reset_index()
+        for name in comparison.names
+    ]
+    rows: pd.DataFrame = pd.concat(parts)
+    return rows[["method", "class", "n", "mean", "low", "high"]]
 
 
 COMMANDS = """## Commands
@@ -92,7 +103,7 @@ COMMANDS = """## Commands
     BEST=AT+offset,TRADES+offset,CFOL,DAFA,FAAL
     KEEP=runs/defences METHODS=$BEST SUITES=autoattack python -m benchmarks comparison
     KEEP=runs/defences python -m benchmarks comparison --report
-    cd runs/defences/seed-0 && classwise compare AT=AT/audits/pgd CFA-AT=CFA-AT/audits/pgd --out compare.html
+    cd runs/defences/seed-0 && classwise compare AT=AT/audits/pgd CFA-AT=CFA-AT/audits/pgd --out compare.html  # a page
 
 The runner calls `classwise.train` and `classwise.audit`, as `classwise train` and `classwise audit` do. The complete
 recipe of a run is its `recipe.yaml`; `classwise train FILE` repeats it.

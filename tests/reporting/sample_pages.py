@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import json
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +21,8 @@ from classwise.auditing.result import Audit, AuditWarning
 from classwise.papers.page import paper_page
 from classwise.papers.store import Store
 from classwise.reporting import report
+from classwise.reporting.board.board import board
+from classwise.reporting.board.result import Board
 from classwise.training.folder import Run
 from classwise.training.recipe import Recipe
 
@@ -92,6 +96,15 @@ def sample_curve() -> Curve:
     return Curve(frame, meta, 16 / 255, 5)
 
 
+def sample_board(methods: Mapping[str, Audit]) -> Board:
+    """A leaderboard of different models."""
+    audits = []
+    for name, audit in methods.items():
+        meta = dataclasses.replace(audit.outcomes.meta, model_hash=name.encode().hex())
+        audits.append(Audit(Outcomes(audit.outcomes.frame, meta), name=name, warnings=audit.warnings))
+    return board(audits)
+
+
 @functools.cache
 def sample_pages() -> dict[str, str]:
     """The HTML of a page of each kind, by name."""
@@ -111,6 +124,7 @@ def sample_pages() -> dict[str, str]:
             "bounds": report(bounds, folder / "bounds.html"),
             "curve": report(sample_curve(), folder / "curve.html"),
             "worst-class": report(result_of(NAMES, estimates, {0, 1}), folder / "worst.html"),
+            "board": report(sample_board(methods), folder / "board.html"),
             "paper": paper_page("cfa23", Store(COMMITTED), folder / "paper.html"),
         }
         return {kind: path.read_text(encoding="utf-8") for kind, path in written.items()}

@@ -23,6 +23,7 @@ from classwise.sweeps.executors.local import Local
 from classwise.sweeps.run import prepare_sweep, resume_sweep, run_sweep
 from classwise.sweeps.status import sweep_status
 from classwise.sweeps.tasks import run_task
+from tests.reporting.test_accessibility import problems
 from tests.training.on_digits import TINY
 
 ATTACK = "fgsm"
@@ -140,6 +141,7 @@ def test_collect_names_what_is_missing(finished: Path) -> None:
     page, table = ((finished / "results" / name).read_text() for name in ("comparison.html", "results.md"))
     assert all(name in page and name in table for name in missing)
     assert 'href="comparison-digits-quick-Linf-0.1.html"' in page
+    assert problems(page) == set()
     frame = pd.read_csv(finished / "results" / "results.csv")
     audit = cw.Audit.load(finished / "runs" / "at-digits-seed0" / "audits" / "quick")
     assert frame["overall"].tolist() == pytest.approx([audit.by_attack.loc["all", "overall"]], abs=1e-5)

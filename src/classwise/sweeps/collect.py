@@ -18,6 +18,7 @@ from classwise.core.storage import write_text
 from classwise.reporting import formatting, report
 from classwise.reporting.comparison_tables import measure_dots, measure_table
 from classwise.reporting.exports import file_name, write_files
+from classwise.reporting.figures.layout import NARROW
 from classwise.reporting.tables import Cell as TableCell
 from classwise.reporting.tables import Row, Table
 from classwise.reporting.templating import markup, render
@@ -186,7 +187,7 @@ def _context(collected: Collection, sweep: SweepFolder) -> dict[str, Any]:
         "groups": [
             {
                 "title": group.title,
-                "measures": markup(measure_dots(group.comparison)),
+                "measures": markup(measure_dots(group.comparison), measure_dots(group.comparison, width=NARROW)),
                 "table": group.table,
                 "population": _sentence(population(group.comparison.seeds)),
                 "notes": group.comparison.notes,

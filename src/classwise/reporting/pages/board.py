@@ -10,7 +10,8 @@ from classwise.reporting import formatting
 from classwise.reporting.board.published import Published
 from classwise.reporting.board.result import Board
 from classwise.reporting.board.tables import BoardTable
-from classwise.reporting.figures.dots import Value, dot_rows
+from classwise.reporting.figures.dots import WIDTH, Value, dot_rows
+from classwise.reporting.figures.layout import NARROW
 from classwise.reporting.provenance import EARLY_STOP, spec_text
 from classwise.reporting.svg import Drawing
 from classwise.reporting.templating import markup, render
@@ -113,7 +114,7 @@ def _table(table: BoardTable, number: int, most: int) -> dict[str, Any]:
             for place, row in zip(table.order, rows[:most], strict=False)
         ],
         "notes": [*_notes(table), *([f"{omitted} more rows are in board.csv."] if omitted else [])],
-        "figure": markup(board_dots(table)) if rows[:most] else None,
+        "figure": markup(board_dots(table), board_dots(table, width=NARROW)) if rows[:most] else None,
         "conditions": _conditions(table),
     }
 
@@ -214,15 +215,15 @@ def _class_images(counts: tuple[int, ...]) -> str:
     return f"{formatting.count(low)}{f' to {formatting.count(high)}' if high > low else ''} of each class"
 
 
-def board_dots(table: BoardTable) -> Drawing:
-    """Worst-class and overall accuracy of the first models of a table, with intervals."""
+def board_dots(table: BoardTable, width: float = WIDTH) -> Drawing:
+    """Worst-class and overall accuracy of the first models of a table, with intervals; the width is in pixels."""
     rows = table.frame.to_dict("records")[:MAX_DOTS]
     values = [
         [Value(row[name], row[f"{name}_low"], row[f"{name}_high"], row["n"]) for name in ("worst", "overall")]
         for row in rows
     ]
     names = [str(row["model"]) for row in rows]
-    return dot_rows("Accuracy, percent", names, ("Worst class", "Overall"), values, alpha=table.alpha)
+    return dot_rows("Accuracy, percent", names, ("Worst class", "Overall"), values, alpha=table.alpha, width=width)
 
 
 def _published(published: tuple[Published, ...], most: int) -> dict[str, Any] | None:

@@ -106,10 +106,13 @@ class GraphedStep:
         return self._capture.result
 
     def _warmed_up(self, inputs: StepInputs) -> StepResult:
-        """Compute a step before a capture; the last of them is checked for waits, except in the optimiser."""
+        """Compute a step before a capture; the last one before the first capture is checked for waits.
+
+        The optimiser, which is not captured, is not checked. Nor are later epochs, in which other threads write files.
+        """
         optimizer = self._step.optimizer
         with self._side.used():
-            if self._to_warm_up:
+            if self._to_warm_up or not self._to_verify:
                 return self._step(inputs)
             with waits_noted() as waits:
                 result = self._step.compute(inputs, _Deferred(optimizer))

@@ -65,6 +65,16 @@ def test_a_lambda() -> None:
     assert result.outcomes.meta.not_applicable == ()
 
 
+@pytest.mark.parametrize(
+    "wrap", [lambda model: model, lambda model: lambda x: model(x).clone()], ids=["module", "lambda"]
+)
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
+def test_weights_of_another_type_are_named(dtype: torch.dtype, wrap: Callable[[nn.Module], Any]) -> None:
+    name = str(dtype).removeprefix("torch.")
+    with pytest.raises(cw.ClasswiseError, match=rf"weights of type {name} and .* float32; convert it with model.float"):
+        audited(wrap(network().to(dtype)))
+
+
 def traced(model: nn.Module) -> nn.Module:
     program: nn.Module = torch.jit.trace(model, DATA.x[:2])  # type: ignore[no-untyped-call]
     return program

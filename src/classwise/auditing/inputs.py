@@ -156,8 +156,9 @@ def logits_on(engine: Engine, batch: Batch) -> int:
     """Number of logits that the model returns for a batch.
 
     Raises:
-        ClasswiseError: if a layer of torch or of the zoo rejects the images. An error of other code, such as the
-            forward method of a user's model, is raised unchanged, with the shape of the images as a note.
+        ClasswiseError: if a layer of torch or of the zoo rejects the images, or a model has weights of another type
+            than the images. An error of other code, such as the forward method of a user's model, is raised unchanged,
+            with the shape of the images as a note.
     """
     try:
         (logits,) = engine.predict([batch.x])
@@ -168,12 +169,19 @@ def logits_on(engine: Engine, batch: Batch) -> int:
     except ClasswiseError:
         raise
     except (RuntimeError, ValueError, IndexError, TypeError) as error:
+        first_line = str(error).strip().partition("\n")[0]
         images = f"images of shape {tuple(batch.x.shape[1:])} (channels, height, width)"
+        weights = [each.dtype for each in engine.model.parameters() if each.is_floating_point()]
+        others = sorted({str(dtype).removeprefix("torch.") for dtype in weights if dtype != torch.float32})
+        if others and isinstance(error, RuntimeError):
+            raise ClasswiseError(
+                f"the model has weights of type {', '.join(others)} and images are float32; convert it with "
+                f"model.float() ({first_line})"
+            ) from error
         if not raised_within(error, torch):
             error.add_note(f"the model was called with {images}")
             raise
-        reason = str(error).strip().partition("\n")[0]
-        raise ClasswiseError(f"the model does not accept {images}: {reason}") from error
+        raise ClasswiseError(f"the model does not accept {images}: {first_line}") from error
     return int(logits.shape[1])
 
 

@@ -79,6 +79,10 @@ def test_cifar10_c(only_here: Path) -> None:
         ({}, "cifar10-c needs a corruption and a severity from 1 to 5; corruptions: fog, snow"),
         ({"corruption": "fog"}, "needs a corruption and a severity"),
         ({"corruption": "frog", "severity": 1}, "unknown corruption of cifar10-c 'frog'; did you mean 'fog'"),
+        (
+            {"corruption": "frost", "severity": 1},
+            "cifar10-c lack the corruption frost; name one of: fog, snow",
+        ),
         ({"corruption": "fog", "severity": 6}, "severity = 6"),
         ({"corruption": "fog", "severity": 1, "size": 3}, "no option 'size'; it has corruption, severity"),
     ):
@@ -130,7 +134,7 @@ def test_imagenet_c(only_here: Path, group: str) -> None:
     assert stream_data("imagenet-c", root=only_here, corruption="fog", severity=1).name == "imagenet-c, fog 1"
     wrong: list[tuple[dict[str, Any], str]] = [
         ({}, "imagenet-c needs a corruption and a severity from 1 to 5; corruptions: fog$"),
-        ({"corruption": "snow", "severity": 1}, "unknown corruption of imagenet-c 'snow'; known: fog"),
+        ({"corruption": "snow", "severity": 1}, "the files of imagenet-c lack the corruption snow; name one of: fog"),
         ({"corruption": "fog", "severity": 2}, "unknown severity of fog '2'; known: 1, 3"),
     ]
     for options, message in wrong:

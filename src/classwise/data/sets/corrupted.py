@@ -10,6 +10,7 @@ import pydantic
 
 from classwise.core.config import configurable
 from classwise.core.errors import ClasswiseError, unknown
+from classwise.data.corruptions import CORRUPTIONS
 from classwise.data.formats.cifar_c import SEVERITIES, CifarC, corruptions
 from classwise.data.images import Images
 from classwise.data.sets.base import DataSet, Remote
@@ -37,11 +38,15 @@ def check_corruption(chosen: Corrupted, known: Sequence[str]) -> str:
     """The corruption of a set, if it is chosen and available.
 
     Raises:
-        ClasswiseError: if corruption or severity are not given, or the corruption is unknown.
+        ClasswiseError: if corruption or severity are not given, or the corruption is unknown or not among the files.
     """
     if chosen.corruption is None or chosen.severity is None:
         raise ClasswiseError(
             f"{chosen.name} needs a corruption and a severity from 1 to {SEVERITIES}; corruptions: {', '.join(known)}"
+        )
+    if chosen.corruption not in known and chosen.corruption in CORRUPTIONS:
+        raise ClasswiseError(
+            f"the files of {chosen.name} lack the corruption {chosen.corruption}; name one of: {', '.join(known)}"
         )
     if chosen.corruption not in known:
         raise unknown(f"corruption of {chosen.name}", chosen.corruption, known)

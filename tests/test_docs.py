@@ -129,7 +129,7 @@ def test_the_training_loop_of_the_guide() -> None:
 def test_the_method_of_the_guide(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is short, its test passes, and a training run has the expected weights."""
     document = ROOT / "docs" / "tutorials" / "write-a-defence.md"
-    method, test = code_blocks(document, "python")
+    method, _, test = code_blocks(document, "python")
     assert len(method.splitlines()) < 40
     (tmp_path / "catchup.py").write_text(method)
     (tmp_path / "catchup.yaml").write_text(code_blocks(document, "yaml")[0])

@@ -28,7 +28,7 @@ MODULES = ("digits_net", "six_nets", "mine", "catchup", "test_catchup")
 SMALLER: Mapping[str, Mapping[str, str]] = {
     "audit": {"range(20)": "range(10)"},
     "compare": {"range(10)": "range(2)", '"pgd:steps=20", out': '"pgd:steps=4", out'},
-    "train": {"epochs: 20": "epochs: 1", "validation: 0.2}": "validation: 0.2, subset: 200}"},
+    "train": {"epochs: 40": "epochs: 1", "validation: 0.2}": "validation: 0.2, subset: 200}"},
     "worst-class": {
         " --out": " --subset 60 --out",
         "square:steps=500": "square:steps=50",

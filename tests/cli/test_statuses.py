@@ -169,7 +169,6 @@ def nets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (["exits:build"], "exits (exits.py:3) exited with SystemExit(0)"),
         (["wrong:build"], "SyntaxError"),
         (["mynets:Net", "--attack=external:attack=mynets:attack"], "mynets.attack (mynets.py:40) raised OSError"),
-        (["mynets:Net", "--attack=external:attack=builtins:exit"], "raised TypeError: Quitter.__call__() takes from"),
     ],
 )
 def test_code_of_the_user_never_decides_the_status(

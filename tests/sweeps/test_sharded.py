@@ -22,6 +22,7 @@ from classwise.cli.audit import RowOptions
 from classwise.cli.cluster import ClusterOptions
 from classwise.cli.inputs import AttackSelection, DataSource, ModelSource
 from classwise.cli.sharding import ShardOptions, command
+from classwise.core.errors import ClasswiseError
 from classwise.core.ownership import owned
 from classwise.data import load_data
 from classwise.models import build_model, save_weights
@@ -169,10 +170,12 @@ def test_commands_have_the_values_of_their_options() -> None:
 
 
 def test_a_device_elsewhere_requires_a_batch_size(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    words = ["audit", str(model), *WORDS, "--shards=2", "--on=local", "--device=meta"]
-    assert main(words) == 2
-    assert "give the batch size of the shards, as in --batch-size 512" in capsys.readouterr().err
-    assert ShardOptions(shards=2).device(ClusterOptions(on="local"), "meta", 512) == "cpu"
+    shards, ray = ShardOptions(shards=2), ClusterOptions(on="ray")
+    with pytest.raises(ClasswiseError, match="give the batch size of the shards, as in --batch-size 512"):
+        shards.device(ray, "meta", None)
+    assert shards.device(ray, "meta", 512) == "cpu"
+    assert main(["audit", str(model), *WORDS, "--shards=2", "--on=local", "--device=meta", "--batch-size=8"]) == 2
+    assert capsys.readouterr().err == "classwise: device 'meta' computes no values; cpu is always available\n"
 
 
 @pytest.mark.parametrize(

@@ -70,4 +70,4 @@ class GuardReport:
         if self.reason == "time":
             return f"Guards that were not run because of the time limit: {names}."
         limit = f"they exceed {100 * SHARE:g} % of the passes of the attacks"
-        return f"Guards that were not run because {limit}: {names}; --guards full (guards='full') runs all."
+        return f"Guards that were not run because {limit}: {names}; guards=full runs all."

@@ -92,10 +92,12 @@ class Slurm(Executor):
         try:
             done = subprocess.run(command, capture_output=True, text=True, timeout=ANSWER_SECONDS, check=False)  # noqa: S603
         except subprocess.TimeoutExpired as error:
-            raise ClasswiseError(f"Slurm does not answer: squeue took more than {ANSWER_SECONDS:g} s") from error
+            raise ClasswiseError(
+                f"no answer from Slurm: squeue took more than {ANSWER_SECONDS:g} s; submit from a login node"
+            ) from error
         if done.returncode:
             line = (done.stderr.strip().splitlines() or [f"exit status {done.returncode}"])[-1]
-            raise ClasswiseError(f"Slurm does not answer: {line}; submit from a login node of a running cluster")
+            raise ClasswiseError(f"no answer from Slurm: {line}; submit from a login node")
 
     def run(self, folders: Sequence[Path]) -> Iterator[Finished]:
         """Run tasks; see `Executor.run`. Jobs that are stopped get SIGTERM, and Slurm's KillWait to save.

@@ -28,7 +28,7 @@ from classwise.stats.intervals import Estimate
 from classwise.stats.paired import overall_difference
 
 QUALITIES = (95, 85, 75, 60, 50, 30)
-ATTACKED = 2000
+ATTACKED = 1000
 ATTACK = "pgd:steps=20,step_size=0.1eps,objective=margin"
 THREAT = "Linf:8/255"
 

@@ -20,6 +20,7 @@ from benchmarks.comparison.runner import run_methods
 from benchmarks.tables import table
 from classwise.auditing.artifacts import Artifacts
 from classwise.auditing.comparison import Comparison
+from classwise.auditing.outcomes import Outcomes
 from classwise.auditing.result import Audit
 from classwise.reporting import report as write_report
 from classwise.stats.intervals import Estimate
@@ -114,7 +115,7 @@ class Study:
                 for source in audit_folders((root,), method.name, suite):
                     target = RESULTS / self.name / source.relative_to(source.parents[3])
                     if not target.exists():
-                        predictions_only(Audit.load(source)).save(target)
+                        predictions_only(Audit.load(source), root).save(target)
                     training = source.parents[1] / TRAINING
                     if training.is_file():
                         shutil.copy(training, target.parents[1] / TRAINING)
@@ -134,11 +135,20 @@ SCORES = ("p_label", "p_predicted", "runner_up", "margin", "confidence_variance"
 """Columns of outcomes that are most of the size of a file, and that accuracies do not need."""
 
 
-def predictions_only(audit: Audit) -> Audit:
-    """An audit without the scores of each image, its artifacts and its trace."""
+ENVIRONMENT = ("python", "packages", "device", "cpu", "threads", "network", "seconds")
+"""What of the environment is saved."""
+
+
+def predictions_only(audit: Audit, root: Path) -> Audit:
+    """An audit without the scores of each image, its artifacts and its trace; the path of the model is below a root."""
     frame = audit.outcomes.frame.assign(**dict.fromkeys(SCORES))
-    outcomes = dataclasses.replace(audit.outcomes, frame=frame.astype(audit.outcomes.frame.dtypes))
-    return dataclasses.replace(audit, outcomes=outcomes, path=None, artifacts=Artifacts(), trace=None)
+    model = audit.outcomes.meta.model
+    meta = dataclasses.replace(audit.outcomes.meta, model=model.removeprefix(f"{root}/"))
+    outcomes = Outcomes(frame.astype(audit.outcomes.frame.dtypes), meta)
+    environment = {name: value for name, value in audit.environment.items() if name in ENVIRONMENT}
+    return dataclasses.replace(
+        audit, outcomes=outcomes, path=None, artifacts=Artifacts(), trace=None, environment=environment
+    )
 
 
 def counts_by_class(comparison: Comparison) -> pd.DataFrame:

@@ -195,8 +195,9 @@ def test_recorded_audits_have_the_accuracies_without_the_runs(
     study = dataclasses.replace(real_size.STUDY, page=lambda comparison, *_: str(comparison))
     text = study.report(quick=False)
     assert (tmp_path / "real-size" / "compare.html").is_file()
-    frame = cw.Audit.load(tmp_path / "real-size/seed-0/AT/audits/pgd").outcomes.frame
-    assert frame["margin"].isna().all()
+    outcomes = cw.Audit.load(tmp_path / "real-size/seed-0/AT/audits/pgd").outcomes
+    assert outcomes.frame["margin"].isna().all()
+    assert outcomes.meta.model == "seed-0/AT/checkpoints/best.safetensors"
     monkeypatch.setenv("KEEP", str(tmp_path / "elsewhere"))
     assert study.report(quick=False) == text
     runs = fine_tuned / "runs" / "seed-0"

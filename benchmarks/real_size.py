@@ -102,7 +102,7 @@ QUICK = Scale(
     epochs=2,
 )
 NOTES = """
-- CIFAR-10 stored as JPEG of quality 75: all 50,000 training images, of which 3,000 (300 of each class) are the
+- CIFAR-10 stored as JPEG of quality 75 ([what it costs](jpeg-quality.md)): all 50,000 training images, of which 3,000 (300 of each class) are the
   validation split; all 10,000 test images. PreActResNet-18 at **half width** (2.8 million weights), Linf 8/255,
   bfloat16. **One training seed**: intervals are for new images and these weights, not for new trainings.
 - N-FGSM: {epochs} epochs, half of those of the recipe, with its cyclic learning rate. The fine-tuned models take
@@ -118,7 +118,8 @@ NOTES = """
   validation split.
 - The weights of every row are those of the epoch of highest overall + worst-class accuracy on the validation split.
 - Attack: PGD-20 on the margin of the logits, steps of a tenth of the radius, on all test images. It is weaker than
-  AutoAttack; the second table has APGD-CE and APGD-T, which are weaker than it by less, on 1,000 test images.
+  AutoAttack, so these accuracies are upper bounds. SUITES=apgd adds a table of APGD-CE and APGD-T on 1,000 test images.
+- Hours are wall time; other programs ran at the same time.
 - Intervals of differences are paired by image and not corrected for the number of comparisons.
 """
 COMMAND = """## Command
@@ -144,8 +145,11 @@ def page(comparison: Comparison, scale: Scale, root: Path) -> str:
         if (other := STUDY.comparison(root, suite, recorded=scale is SCALE)) is not None:
             title = f"Robust accuracy under {attacks}, {_count(other):,} test images, percent"
             parts += [accuracy_table(other, title, rows, ("method",))]
-    parts += [_effects(comparison), _post_hoc(comparison), _costs(root), _agreement(comparison), COMMAND]
-    return "\n".join(parts)
+    absent = [method.name for method in METHODS if method.name not in comparison.names]
+    parts += filter(None, [_effects(comparison), _post_hoc(comparison), _costs(root), _agreement(comparison)])
+    if absent:
+        parts.append(f"Part of the study, and not run yet: {', '.join(absent)}.\n")
+    return "\n".join([*parts, COMMAND])
 
 
 def _count(comparison: Comparison) -> int:
@@ -168,7 +172,7 @@ def _differences(comparison: Comparison, title: str, pairs: Any) -> str:
         if found is not None:
             cells = [text for value in (found.overall, found.worst) for text in (percent(value, "+"), verdict(value))]
             rows.append([f"{first} minus {second}", *cells])
-    return table(title, ["difference", "overall", "verdict", "worst class", "verdict"], rows)
+    return table(title, ["difference", "overall", "verdict", "worst class", "verdict"], rows) if rows else ""
 
 
 def _costs(root: Path) -> str:

@@ -87,6 +87,8 @@ class Study:
         lacking = {
             method.name: sorted(set(seeds(self.seeds)) - set(done.get(method.name, ()))) for method in self.methods
         }
+        if self.records:  # a study that grows; what is there is in its tables
+            return ""
         texts = [f"{name} (seed {', '.join(map(str, each))})" for name, each in lacking.items() if each]
         return f"**Incomplete. Not run yet: {'; '.join(texts)}.**\n\n" if texts else ""
 
@@ -99,9 +101,9 @@ class Study:
         Args:
             root: the folder of the runs.
             suite: name of the attacks.
-            recorded: include the recorded audits whose runs are elsewhere.
+            recorded: include the recorded audits, also those whose runs are elsewhere.
         """
-        bases = (RESULTS / self.name, root) if recorded else (root,)
+        bases = (root, RESULTS / self.name) if recorded else (root,)
         audits: dict[str, tuple[Audit, ...]] = {}
         for method in self.methods:
             if each := tuple(Audit.load(folder) for folder in audit_folders(bases, method.name, suite)):

@@ -102,9 +102,10 @@ QUICK = Scale(
     epochs=2,
 )
 NOTES = """
-- CIFAR-10 stored as JPEG of quality 75 ([what it costs](jpeg-quality.md)): all 50,000 training images, of which 3,000 (300 of each class) are the
-  validation split; all 10,000 test images. PreActResNet-18 at **half width** (2.8 million weights), Linf 8/255,
-  bfloat16. **One training seed**: intervals are for new images and these weights, not for new trainings.
+- CIFAR-10 stored as JPEG of quality 75 ([what it costs](jpeg-quality.md)): all 50,000 training images, of which 3,000
+  (300 of each class) are the validation split; all 10,000 test images. PreActResNet-18 at **half width** (2.8 million
+  weights), Linf 8/255, bfloat16. **One training seed**: intervals are for new images and these weights, not for new
+  trainings.
 - N-FGSM: {epochs} epochs, half of those of the recipe, with its cyclic learning rate. The fine-tuned models take
   one epoch more from its weights, with PGD of 10 steps, at a learning rate of 0.01, and 0.001 in its second half
   (FAAL's rates for every method; the paper's FAAL takes two epochs). TRADES, DAFA and CSR take two epochs.

@@ -147,7 +147,8 @@ def page(comparison: Comparison, scale: Scale, root: Path) -> str:
             title = f"Robust accuracy under {attacks}, {_count(other):,} test images, percent"
             parts += [accuracy_table(other, title, rows, ("method",))]
     absent = [method.name for method in METHODS if method.name not in comparison.names]
-    parts += filter(None, [_effects(comparison), _post_hoc(comparison), _costs(root), _agreement(comparison)])
+    tables = (_effects(comparison), _post_hoc(comparison), _against_adjustment(comparison), _costs(root))
+    parts += filter(None, [*tables, _agreement(comparison)])
     if absent:
         parts.append(f"Part of the study, and not run yet: {', '.join(absent)}.\n")
     return "\n".join([*parts, COMMAND])
@@ -159,6 +160,11 @@ def _count(comparison: Comparison) -> int:
 
 def _effects(comparison: Comparison) -> str:
     return _differences(comparison, "Each fine-tuning minus its control, points", CONTROLS.items())
+
+
+def _against_adjustment(comparison: Comparison) -> str:
+    pairs = [(each.name, f"{AT.name}+adjusted") for each in (*FAAL.values(), DAFA, CSR)]
+    return _differences(comparison, "Class-wise training minus AT with adjusted logits, points", pairs)
 
 
 def _post_hoc(comparison: Comparison) -> str:

@@ -23,6 +23,7 @@ from classwise.auditing.audit import audit
 from classwise.auditing.outcomes import Outcomes
 from classwise.core.errors import ClasswiseError
 from classwise.data import Images, load_data
+from classwise.models import load_model
 from classwise.stats.counts import PairedCounts
 from classwise.stats.intervals import Estimate
 from classwise.stats.paired import overall_difference
@@ -86,12 +87,13 @@ def run(*, quick: bool) -> str:
     weights = Path(os.environ.get("WEIGHTS", CHECKPOINTS / "cifar10-at.safetensors"))
     qualities, attacked = (QUALITIES[:1], 50) if quick else (QUALITIES, ATTACKED)
     try:
+        load_model(weights)
         data = load_data("cifar10", split="test", subset=200 if quick else None, download=False)
+        sets = {"CIFAR-10 test images as stored": data}
+        for path in filter(None, os.environ.get("LOSSLESS", "").split(os.pathsep)):
+            sets[Path(path).stem] = load_data(path)
     except ClasswiseError as error:
         return f"JPEG was not measured: {error}\n"
-    sets = {"CIFAR-10 test images as stored": data}
-    for path in filter(None, os.environ.get("LOSSLESS", "").split(os.pathsep)):
-        sets[Path(path).stem] = load_data(path)
     header = ["quality", "PSNR, dB", "clean", "difference", "robust", "difference"]
     texts = [f"{conditions()}; {weights.name}, {THREAT}, {ATTACK}.\n"]
     for name, images in sets.items():

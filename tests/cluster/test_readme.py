@@ -70,6 +70,7 @@ def check_shards(words: list[str]) -> None:
 
 
 def test_on_this_machine() -> None:
+    """Each command must succeed, which `classwise` asserts."""
     run_verbatim("here")
 
 

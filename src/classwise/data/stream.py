@@ -92,7 +92,7 @@ class Stream:
         sized: Any = self._source.sampler if isinstance(self._source, DataLoader) else self._source
         try:
             return len(sized)
-        except (TypeError, NotImplementedError):
+        except (TypeError, NotImplementedError):  # how a source says that it has no length
             return None
 
     def to(self, device: torch.device | str) -> Stream:

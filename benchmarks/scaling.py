@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 import time
 
 import torch
@@ -9,6 +10,7 @@ from torch import nn
 
 from benchmarks.evaluation import CHECKPOINTS
 from benchmarks.pairing import synchronise
+from benchmarks.ratios import recorded
 from benchmarks.tables import table
 from classwise.attacks.base import Attack
 from classwise.attacks.engine import Engine, Job
@@ -37,7 +39,7 @@ def seconds(model: nn.Module, attack: Attack, count: int) -> float:
 
 
 def growth(*, quick: bool, device: str) -> str:
-    """Cost over images, steps and classes: medians of three rounds, and multiples of the first row."""
+    """Cost over images, steps and classes: medians of three rounds, and ratios to the first row, paired by round."""
     count = 128 if quick else 512
     cases = [(1, 10, 10), (2, 10, 10), (1, 20, 10), (1, 10, 100), (1, 10, 1000)]
     models = {
@@ -54,9 +56,10 @@ def growth(*, quick: bool, device: str) -> str:
     for place, (times, steps, classes) in enumerate(cases):
         cells = [f"{times * count}", f"{steps}", f"{classes}"]
         for name in ("PGD", "APGD"):
-            median = sorted(times_taken[name, place])[len(times_taken[name, place]) // 2]
-            first = sorted(times_taken[name, 0])[len(times_taken[name, 0]) // 2]
-            cells += [f"{median:.2f} s", f"{median / first:.2f}"]
+            taken, first = times_taken[name, place], times_taken[name, 0]
+            case = f"{name}, {times * count} images, {steps} steps, {classes} classes / first row"
+            ratio = str(recorded(case, taken, first)) if place else "1"
+            cells += [f"{statistics.median(taken):.2f} s", ratio]
         rows.append(cells)
     header = ["images", "steps", "classes", "PGD", "times the first row", "APGD-CE", "times the first row"]
     return table("Cost of an evaluation, quarter-width PreActResNet-18, without early stopping", header, rows)

@@ -18,6 +18,7 @@ import pandas as pd
 from numpy.typing import NDArray
 from scipy import stats
 
+from benchmarks import ratios
 from benchmarks.tables import table
 from benchmarks.worst_class import OUTCOMES
 from classwise.stats.two_phase import UNKNOWN, Survivors, TwoPhaseEstimate, low_margin, two_phase_estimate
@@ -245,6 +246,8 @@ def row(outcomes: Outcomes, settle: float, orders: int, seed: int = 0) -> list[s
     # Fewer hits than 99 % of experiments with a coverage of 95 % would have.
     below = [name for name, hit in zip("OWow", hits, strict=True) if stats.binom.cdf(hit, orders, 0.95) < 0.01]
     low, high = np.quantile(sampled, [0.05, 0.95])
+    case = f"{outcomes.name}, {outcomes.margins} margins, {100 * settle:g} points"
+    ratios.recorded(f"{case}: passes / AutoAttack's", both, [1.0] * orders)
     return [
         outcomes.name,
         outcomes.margins,

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
+from benchmarks import ratios
 from benchmarks.replay import RecordedAudit, replay
 from benchmarks.tables import table
 from classwise.stats.best_arm import Rules, default_sample_size, default_tolerance
@@ -120,12 +121,16 @@ def row(name: str, record: RecordedAudit, orders: int, chosen: Rules) -> list[st
     share = result.share
     present = np.sort(record.accuracy[record.images > 0])
     low, high = np.quantile(share, [0.05, 0.95])
-    return [
+    case = [
         name,
         f"{len(present):,} x {int(np.median(record.images[record.images > 0])):,}",
         f"{100 * (present[1] - present[0]):.1f}",
         f"{100 * chosen.tolerance:g}",
         f"{chosen.classes_per_round}",
+    ]
+    ratios.recorded(f"{', '.join(case)}: passes / full audit", share.tolist(), [1.0] * len(share))
+    return [
+        *case,
         f"{np.median(share):.1%} ({low:.1%} to {high:.1%})",
         f"{share.max():.1%}",
         f"{np.median(result.rounds):.0f}",

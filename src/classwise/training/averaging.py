@@ -49,7 +49,7 @@ class Averager(Described, ABC):
         return type(self).after_step is not Averager.after_step
 
     def after_step(self, state: Average, weights: Weights, progress: float) -> Average:
-        """Return the state after a step; ``progress`` is the fraction of training completed."""
+        """Return the state after a step, modified or new; ``progress`` is the fraction of training completed."""
         del weights, progress
         return state
 
@@ -74,6 +74,22 @@ def blend(average: Weights, new: Weights, decay: float) -> dict[str, Tensor]:
     pairs = [new[name] for name in floats], [average[name] for name in floats]
     values = dict(zip(floats, torch._foreach_lerp(*pairs, decay), strict=True)) if floats else {}
     return {name: values[name] if name in values else value.clone() for name, value in new.items()}
+
+
+def update(average: dict[str, Tensor], new: Weights, decay: float) -> None:
+    """Set an average to decay * average + (1 - decay) * new in place, without memory for a second average.
+
+    Integer buffers (counters) are copied from ``new``. An empty average becomes a copy of ``new``.
+    """
+    if not average:
+        average.update(blend(average, new, decay))
+        return
+    floats = [name for name, value in new.items() if value.is_floating_point()]
+    others = [name for name in new if name not in floats]
+    if floats:
+        torch._foreach_lerp_([average[name] for name in floats], [new[name] for name in floats], 1 - decay)
+    if others:
+        torch._foreach_copy_([average[name] for name in others], [new[name] for name in others])
 
 
 @configurable
@@ -114,9 +130,9 @@ class EMA(Averager):
 
     def after_step(self, state: Average, weights: Weights, progress: float) -> Average:
         """Update the average if ``every`` is ``"step"``."""
-        if self.every != "step" or progress < self.start_fraction:
-            return state
-        return Average(blend(state.weights, weights, self.decay))
+        if self.every == "step" and progress >= self.start_fraction:
+            update(state.weights, weights, self.decay)
+        return state
 
     def after_epoch(self, state: Average, weights: Weights, signals: Signals, progress: float) -> Average:
         """Update the average if ``every`` is ``"epoch"``."""
@@ -152,14 +168,17 @@ class SWA(Averager):
 
     def after_step(self, state: Average, weights: Weights, progress: float) -> Average:
         """Update the average if ``every`` is ``"step"``."""
-        return self._updated(state, weights) if self.every == "step" and progress >= self.start_fraction else state
+        if self.every == "step" and progress >= self.start_fraction:
+            count = state.facts.get("count", 0)
+            update(state.weights, weights, count / (count + 1))
+            state.facts["count"] = count + 1
+        return state
 
     def after_epoch(self, state: Average, weights: Weights, signals: Signals, progress: float) -> Average:
         """Update the average if ``every`` is ``"epoch"``."""
         del signals
-        return self._updated(state, weights) if self.every == "epoch" and progress >= self.start_fraction else state
-
-    def _updated(self, state: Average, weights: Weights) -> Average:
+        if self.every != "epoch" or progress < self.start_fraction:
+            return state
         count = state.facts.get("count", 0)
         return Average(blend(state.weights, weights, count / (count + 1)), {"count": count + 1})
 

@@ -17,7 +17,7 @@ from classwise.models.modes import frozen
 from classwise.training.averaging import Average
 from classwise.training.batches import sampled_targets
 from classwise.training.classes import ALWAYS, ClassSettings, ClassSums
-from classwise.training.evaluation import class_means, evaluate
+from classwise.training.evaluation import Evaluation, class_means
 from classwise.training.objectives.base import TrainingBatch
 from classwise.training.recipe import Recipe
 from classwise.training.reductions.base import per_image
@@ -162,7 +162,7 @@ class ClassWiseLoss(nn.Module):
         with torch.inference_mode(mode=False):
             if valid is not None:
                 attack = self.parts.validation_attack
-                outputs = evaluate(model, valid, attack, self.threat, self.recipe, lambda: None)
+                outputs = Evaluation(model, valid, attack, self.threat, self.recipe)()
                 means = class_means(outputs, valid.y, len(self.classes), self.reads)
                 signals |= {f"valid.{name}": value for name, value in means.items()}
             progress = self.epoch / self.recipe.epochs

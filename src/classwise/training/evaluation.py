@@ -46,39 +46,68 @@ class Outputs:
     soft: Tensor
 
 
-def evaluate(
-    model: nn.Module, images: Images, attack: Attack, threat: Threat, recipe: Recipe, callback: Callable[[], None]
-) -> Outputs:
-    """Compute the outputs of a model on clean images and at the last points of an attack, in this process.
+class Evaluation:
+    """Evaluation of one model on one split after each epoch: its outputs on clean and on attacked images.
+
+    One engine and its fused copy of the model serve all calls; each call reads the present weights of the model.
 
     Args:
         model: the model, evaluated in evaluation mode.
-        images: N images.
+        images: N images, on the device of the model.
         attack: the attack; it runs all steps, with the same random initialisation in each call.
         threat: the threat of the attack.
         recipe: provides the batch size, the precision and the seed.
-        callback: called after each batch; it may raise.
+        processes: the processes that share the images; None for this process only.
     """
-    batch_size = validation_batch(images, recipe.batch_size)
-    engine = Engine(model, precision=recipe.precision, batch_size=batch_size, early_stop=False, seed=recipe.seed)
-    batches = list(images.batches(engine.batch_size))
-    clean_logits = []
-    with _closing(engine.predict(batch.x for batch in batches)) as blocks:
-        for logits in blocks:
-            clean_logits.append(logits)
-            callback()
-    clean = torch.cat(clean_logits)
-    attacked = torch.zeros_like(clean)
-    robust = torch.zeros(len(images), dtype=torch.bool, device=images.device)
-    soft = torch.zeros(len(images), device=images.device)
-    jobs = [Job(batch.index, batch.x, batch.y) for batch in batches]
-    with _closing(engine.attack(attack, threat, jobs)) as results:
-        for done in results:
-            robust[done.row] = ~done.success
-            attacked[done.row] = done.logits
-            soft[done.row] = torch.sigmoid(margin(done.logits.softmax(1), done.y) / 0.1)
-            callback()
-    return Outputs(clean, attacked, robust, soft)
+
+    def __init__(
+        self,
+        model: nn.Module,
+        images: Images,
+        attack: Attack,
+        threat: Threat,
+        recipe: Recipe,
+        processes: ProcessGroup | None = None,
+    ) -> None:
+        self.model = model
+        self._shard = BatchShard(processes or ProcessGroup(), len(images))
+        self._images = images if self._shard.replicated else images.take(torch.arange(len(images))[self._shard.rows])
+        self._attack = attack
+        self._threat = threat
+        size = validation_batch(self._images, recipe.batch_size)
+        self._engine = Engine(model, precision=recipe.precision, batch_size=size, early_stop=False, seed=recipe.seed)
+
+    def __call__(self, callback: Callable[[], None] = lambda: None) -> Outputs:
+        """Compute the outputs; each process returns those on all images.
+
+        Args:
+            callback: called after each batch; it may raise.
+        """
+        local = self._local(callback)
+        values = {field.name: getattr(local, field.name) for field in dataclasses.fields(local)}
+        return Outputs(**{name: self._shard.gather(value.float()).to(value.dtype) for name, value in values.items()})
+
+    def _local(self, callback: Callable[[], None]) -> Outputs:
+        """The outputs on the images of this process."""
+        engine, images = self._engine, self._images
+        batches = list(images.batches(engine.batch_size))
+        clean_logits = []
+        with _closing(engine.predict(batch.x for batch in batches)) as blocks:
+            for logits in blocks:
+                clean_logits.append(logits)
+                callback()
+        clean = torch.cat(clean_logits)
+        attacked = torch.zeros_like(clean)
+        robust = torch.zeros(len(images), dtype=torch.bool, device=images.device)
+        soft = torch.zeros(len(images), device=images.device)
+        jobs = [Job(batch.index, batch.x, batch.y) for batch in batches]
+        with _closing(engine.attack(self._attack, self._threat, jobs)) as results:
+            for done in results:
+                robust[done.row] = ~done.success
+                attacked[done.row] = done.logits
+                soft[done.row] = torch.sigmoid(margin(done.logits.softmax(1), done.y) / 0.1)
+                callback()
+        return Outputs(clean, attacked, robust, soft)
 
 
 def validation_batch(images: Images, batch_size: int) -> int:
@@ -97,26 +126,6 @@ def validation_batch(images: Images, batch_size: int) -> int:
 def _closing(blocks: Iterator[T]) -> AbstractContextManager[Generator[T]]:
     """Close the generator when its loop ends, also by an exception, so that it restores the mode of the model."""
     return closing(cast("Generator[T]", blocks))
-
-
-def evaluate_distributed(
-    model: nn.Module,
-    images: Images,
-    attack: Attack,
-    threat: Threat,
-    recipe: Recipe,
-    processes: ProcessGroup,
-    callback: Callable[[], None],
-) -> Outputs:
-    """Evaluate with the images split over the processes; each process returns the outputs on all images."""
-    if processes.world_size == 1:
-        return evaluate(model, images, attack, threat, recipe, callback)
-    shard = BatchShard(processes, len(images))
-    rows = torch.arange(len(images))[shard.rows]
-    local = evaluate(model, images.take(rows), attack, threat, recipe, callback)
-    values = {field.name: getattr(local, field.name) for field in dataclasses.fields(local)}
-    gathered = {name: shard.gather(value.float()).to(value.dtype) for name, value in values.items()}
-    return Outputs(**gathered)
 
 
 def class_means(outputs: Outputs, y: Tensor, classes: int, reads: AbstractSet[str]) -> dict[str, Tensor]:

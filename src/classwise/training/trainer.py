@@ -21,9 +21,9 @@ from classwise.core.graphs import FEWEST_STEPS, refusal
 from classwise.core.progress import Progress
 from classwise.core.rng import CounterRNG, seed_generators
 from classwise.data import Images
-from classwise.training.averaging import Average
+from classwise.training.averaging import Average, Weights
 from classwise.training.classes import ALWAYS, MEASURED, ClassSettings, ClassSums
-from classwise.training.evaluation import class_means, evaluate_distributed
+from classwise.training.evaluation import Evaluation, class_means
 from classwise.training.finite_checks import FiniteLossCheck, OnNan, all_finite, likely_cause, not_finite_error
 from classwise.training.folder import Run, Which, epoch_weights
 from classwise.training.graphed_step import GraphedStep, unsuitable
@@ -107,6 +107,7 @@ class Trainer:
             history=History(run, parts.selection, recipe.epochs, labels, metadata, self.processes.is_main, self.writer),
         )
         self._saved: tuple[int, int] | None = None
+        self._evaluations: dict[Which, Evaluation] = {}
 
     def fit(self) -> None:
         """Train to the last epoch, from the state in the run folder if there is one.
@@ -279,7 +280,7 @@ class Trainer:
             for schedule, each in zip(parts.schedules, state.schedules, strict=True)
         ]
         if parts.averaging.averages_steps:
-            state.average = parts.averaging.after_step(state.average, self.model.state_dict(), progress)
+            state.average = parts.averaging.after_step(state.average, self._weights, progress)
 
     def _check_loss(self, settings: ClassSettings) -> None:
         """Check that the losses are finite; raise an error or log an event if not.
@@ -316,13 +317,14 @@ class Trainer:
         models: dict[Which, nn.Module] = {"last": self.model}
         splits = {"train": {name.removeprefix("train."): value for name, value in measured.items()}}
         try:
-            splits["valid"] = online = self._validate(self.model)
+            splits["valid"] = online = self._validate("last", self.model)
             signals |= {f"valid.{name}": value for name, value in online.items() if name != "scores"}
             progress = epoch / self.recipe.epochs
             average = self.parts.averaging.after_epoch(state.average, self.model.state_dict(), signals, progress)
             if average.weights:
-                models["average"] = self._averaged_model(average)
-                splits["valid-average"] = self._validate(models["average"])
+                self._averaged.load_state_dict(average.weights)
+                models["average"] = self._averaged
+                splits["valid-average"] = self._validate("average", self._averaged)
         except interruption.STOPS:
             self._save_state()  # the state after the last step: validation does not change it
             raise
@@ -353,7 +355,7 @@ class Trainer:
             learning_rate = {"learning rate": float(self.optimizer.param_groups[0]["lr"])}
             self.progress.log_metrics(epoch, learning_rate | history.scalars(epoch))
 
-    def _validate(self, model: nn.Module) -> dict[str, Tensor]:
+    def _validate(self, which: Which, model: nn.Module) -> dict[str, Tensor]:
         """Compute the per-class means on the validation split, see `class_means`; empty without a validation split.
 
         For the selection `WithinError`, ``scores`` has the soft score of each image, (N,).
@@ -361,18 +363,26 @@ class Trainer:
         if self.valid is None:
             return {}
         assert self.parts.threat is not None
-        attack, threat = self.parts.validation_attack, self.parts.threat
-        outputs = evaluate_distributed(model, self.valid, attack, threat, self.recipe, self.processes, self._stop_point)
+        if which not in self._evaluations:
+            self._evaluations[which] = Evaluation(
+                model, self.valid, self.parts.validation_attack, self.parts.threat, self.recipe, self.processes
+            )
+        outputs = self._evaluations[which](self._stop_point)
         means = class_means(outputs, self.valid.y, len(self.classes), self.reads)
         if isinstance(self.parts.selection, WithinError):
             means["scores"] = outputs.soft
         return means
 
-    def _averaged_model(self, average: Average) -> nn.Module:
+    @functools.cached_property
+    def _weights(self) -> Weights:
+        """The tensors of the model, which steps modify in place."""
+        return self.model.state_dict()
+
+    @functools.cached_property
+    def _averaged(self) -> nn.Module:
+        """A copy of the model, for the averaged weights."""
         group = self.processes.group(self.device) if self.recipe.model.sync_batch_norm else None
-        model = copy.deepcopy(self.model, {id(group): group})  # shared, not copied, by synchronised batch normalisation
-        model.load_state_dict(average.weights)
-        return model
+        return copy.deepcopy(self.model, {id(group): group})  # synchronised batch normalisation shares the group
 
     def _checkpoint(self, settings: ClassSettings) -> None:
         """Save the state between two steps of an epoch."""

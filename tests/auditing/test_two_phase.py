@@ -24,6 +24,7 @@ from classwise.auditing.thresholds import Threshold
 from classwise.auditing.two_phase import TwoPhase
 from classwise.cli.tables import audit_facts, show_audit
 from classwise.core.errors import ClasswiseError, IncompleteError
+from classwise.core.progress import NullProgress
 from classwise.core.threat import Threat
 from classwise.data.images import Images
 from classwise.reporting import export, report
@@ -86,6 +87,20 @@ def test_the_estimate_is_of_the_full_audit(sampled: Audit, full: Audit) -> None:
     assert list(table["first"]) == list(full.by_class["pgd"])
     assert 0 < table["sampled"].sum() < table["survivors"].sum()
     assert (full.by_class["pgd"] > full.by_class["all"]).any()  # the second phase succeeds on something
+
+
+@pytest.mark.parametrize(
+    ("limit", "reason"), [(None, "they are outside the sample"), (1e-6, "the time limit was reached")]
+)
+def test_the_log_states_why_images_are_not_judged(data: Images, limit: float | None, reason: str) -> None:
+    lines: list[str] = []
+    progress = NullProgress()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(progress, "log", lines.append, raising=False)
+        cw.audit(model(), data, EPSILON, "autoattack", settle=SETTLE, max_time=limit, progress=progress, **QUICK)
+    found = [line for line in lines if "not judged" in line]
+    assert found
+    assert all(line.endswith(f" images are not judged, {reason}") for line in found)
 
 
 def test_its_rows_are_those_of_the_full_audit(sampled: Audit, full: Audit) -> None:

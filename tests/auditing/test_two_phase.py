@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from classwise.auditing.thresholds import Threshold
 from classwise.auditing.two_phase import TwoPhase
 from classwise.cli.tables import audit_facts, show_audit
 from classwise.core.errors import ClasswiseError, IncompleteError
+from classwise.core.progress import NullProgress
 from classwise.core.threat import Threat
 from classwise.data.images import Images
 from classwise.reporting import export, report
@@ -85,6 +87,20 @@ def test_the_estimate_is_of_the_full_audit(sampled: Audit, full: Audit) -> None:
     assert list(table["first"]) == list(full.by_class["pgd"])
     assert 0 < table["sampled"].sum() < table["survivors"].sum()
     assert (full.by_class["pgd"] > full.by_class["all"]).any()  # the second phase succeeds on something
+
+
+@pytest.mark.parametrize(
+    ("limit", "reason"), [(None, "they are outside the sample"), (1e-6, "the time limit was reached")]
+)
+def test_the_log_states_why_images_are_not_judged(data: Images, limit: float | None, reason: str) -> None:
+    lines: list[str] = []
+    progress = NullProgress()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(progress, "log", lines.append, raising=False)
+        cw.audit(model(), data, EPSILON, "autoattack", settle=SETTLE, max_time=limit, progress=progress, **QUICK)
+    found = [line for line in lines if "not judged" in line]
+    assert found
+    assert all(line.endswith(f" images are not judged, {reason}") for line in found)
 
 
 def test_its_rows_are_those_of_the_full_audit(sampled: Audit, full: Audit) -> None:
@@ -246,7 +262,8 @@ def test_what_settle_refuses(data: Images, monkeypatch: pytest.MonkeyPatch) -> N
         with pytest.raises(ClasswiseError, match=match):
             cw.audit(model(), images, threat, attacks, **{"settle": 0.01, **QUICK, **more})
 
-    refused(r"settle = 0: must be a fraction above 0", settle=0)
+    for settle in (0, 1, -0.1, np.nan, "0.5", True, [0.1]):
+        refused(rf"^settle = {re.escape(repr(settle))}: must be a fraction above 0 and below 1;", settle=settle)
     refused(r"settle requires the attacks autoattack and no other, but the attacks are fgsm$", ["fgsm"])
     refused("settle requires the attacks autoattack", {"mine": "autoattack"})
     refused("settle requires cascade=True", cascade=False)

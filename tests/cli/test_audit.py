@@ -298,11 +298,12 @@ def test_an_estimate_from_a_sample(classwise: Classwise, run: Path, tmp_path: Pa
     assert Audit.load(tmp_path / "a").complete
 
 
-@pytest.mark.parametrize("points", ["0", "-1", "100", "nan"])
+@pytest.mark.parametrize("points", ["0", "-1", "100", "inf", "nan"])
 def test_settle_is_in_points(classwise: Classwise, points: str) -> None:
     said = classwise("audit", "runs/none", "--attack=autoattack", f"--settle={points}")
     assert said.status == 2
-    assert f"--settle {points} must be a number of percentage points above 0" in said.err
+    assert f"--settle {points}: must be between 0 and 100 percentage points (exclusive)" in said.err
+    assert said.err.count("\n") == 1
 
 
 @pytest.mark.slow

@@ -511,8 +511,8 @@ def test_the_exported_tables_follow_from_the_rows(case: Case) -> None:
 
 
 WORST = re.compile(
-    r"worst class: (\w+), ([\d.]+) % \[([\d.]+), ([\d.]+)\] of ([\d,]+) (images?)(?:; clean accuracy ([\d.]+) %)?"
-    r"(?:; tied with (.+?))?(?:; other candidates: (.+?))?"
+    r"worst class: (\w+), ([\d.]+) % \[([\d.]+), ([\d.]+)\] of ([\d,]+) (images?)(?:; tied with (.+?))?"
+    r"(?:; clean accuracy( of these classes)? ([\d.]+) %)?(?:; other candidates: (.+?))?"
 )
 
 
@@ -527,7 +527,7 @@ def test_the_terminal_output_follows_from_the_rows(capsys: pytest.CaptureFixture
     assert any(line.startswith("The attacks are a cascade") for line in lines) == cascade
     found = WORST.fullmatch(next(line for line in lines if line.startswith("worst class")))
     assert found is not None
-    name, share, low, high, images, noun, clean, equal, others = found.groups()
+    name, share, low, high, images, noun, equal, of_ties, clean, others = found.groups()
     right, number = case.cells()[name]
     assert name == case.lowest[0]
     assert (share, whole(images), noun == "image") == (bare(right / number), number, number == 1)
@@ -537,6 +537,7 @@ def test_the_terminal_output_follows_from_the_rows(capsys: pytest.CaptureFixture
     assert others == (join_names(rest) if rest else None)
     sentence = sentences.dominant_clean_accuracy(AuditSummary.of(case.audit))
     assert clean == (None if sentence is None else bare(sentence))
+    assert bool(of_ties) == (clean is not None and equal is not None)
     level = f"{100 - 100 * case.alpha:g} %"
     assert lines[1].replace("\u00a0", " ").endswith(f"all, {level}")
 

@@ -252,8 +252,10 @@ class Execution:
             images = outcomes.meta.images if images is None else int(self.ready.source.class_counts().sum())
             meta = dataclasses.replace(outcomes.meta, data_hash=fingerprint, images=images)
             outcomes = Outcomes(outcomes.frame, meta)
+        in_time = self.ready.plan.settle is not None and time.monotonic() <= self.limit.deadline
+        reason = "they are outside the sample" if in_time else "the time limit was reached"
         for label, count in outcomes.missing.items() if self.shard is None else ():
-            self.progress.log(f"{label}: {count} images are not judged, the time limit was reached")
+            self.progress.log(f"{label}: {count} images are not judged, {reason}")
         return outcomes
 
     def _evidence(

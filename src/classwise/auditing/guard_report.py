@@ -27,7 +27,7 @@ def checked_mode(mode: str) -> GuardMode:
     for known in MODES:
         if mode == known:
             return known
-    raise unknown("mode of the guards:", mode, MODES)
+    raise unknown("mode of the guards:", str(mode), MODES)
 
 
 @dataclass(frozen=True)

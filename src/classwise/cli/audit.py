@@ -197,7 +197,9 @@ def _settle(points: float | None) -> float | None:
         ClasswiseError: unless they are between 0 and 100.
     """
     if points is not None and not 0 < points < 100:
-        raise ClasswiseError(f"--settle {points:g} must be a number of percentage points above 0, such as 0.5")
+        raise ClasswiseError(
+            f"--settle {points:g}: must be between 0 and 100 percentage points (exclusive), such as 0.5"
+        )
     return None if points is None else points / 100
 
 

@@ -132,8 +132,9 @@ def worst_line(result: Audit) -> str:
     start = "no robustness was evaluated; worst class on clean images" if unattacked else "worst class"
     at = f"{console.percent(worst.accuracy)} % {console.interval(worst.low, worst.high)}"
     parts = [f"{start}: {worst.name}, {at} of {formatting.counted(worst.count, 'image')}"]
-    parts += [f"clean accuracy {console.percent(clean)} %"] if clean is not None else []
     parts += [f"tied with {formatting.listed(equal)}"] if equal else []
+    of_ties = " of these classes" if equal else ""
+    parts += [f"clean accuracy{of_ties} {console.percent(clean)} %"] if clean is not None else []
     parts += [f"other candidates: {formatting.listed(others)}"] if others else []
     return "; ".join(parts)
 

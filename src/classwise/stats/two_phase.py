@@ -23,6 +23,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from numbers import Real
 from typing import NamedTuple
 
 import numpy as np
@@ -311,8 +312,9 @@ def checked_settle(settle: float) -> float:
     Raises:
         ClasswiseError: unless it is between 0 and 1 (exclusive).
     """
-    if not 0 < settle < 1:
-        raise ClasswiseError(f"settle = {settle}: must be a fraction above 0 and below 1; 0.005 is half a point")
+    value: object = settle
+    if not (isinstance(value, Real) and 0 < float(value) < 1):
+        raise ClasswiseError(f"settle = {settle!r}: must be a fraction above 0 and below 1; 0.005 is half a point")
     return settle
 
 

@@ -220,6 +220,17 @@ def test_a_cluster_that_cannot_run_shards_is_refused_before_a_folder_is_written(
     assert not (tmp_path / "x").exists()
 
 
+@pytest.mark.parametrize(("command", "words"), [("audit", WORDS), ("curve", WORDS[:3])])
+def test_a_merge_without_shards_writes_no_folder(
+    command: str, words: list[str], model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "x"
+    assert main([command, str(model), *words, "--shards=4", f"--out={out}"]) == 2
+    said = f"classwise: {out} contains no shards; run each with --shard, or all with --on local, ray or slurm\n"
+    assert capsys.readouterr().err == said
+    assert not out.exists()
+
+
 def test_the_search_for_the_worst_class_has_no_shards(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["worst-class", "small-cnn", "--data=digits", "--shards=2"]) == 2
     assert "--shards does not apply to worst-class: each round" in capsys.readouterr().err

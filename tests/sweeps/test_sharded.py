@@ -203,7 +203,8 @@ def test_options_that_exclude_each_other(
         (["--on=rey"], "unknown executor 'rey'; did you mean 'ray'"),
         (["--on=local", "--slurm=partition=a"], "--slurm does not apply to --on local, which takes --workers"),
         (["--on=local", "--device=xpu", "--batch-size=32"], "there is no device 'xpu' on this machine"),
-        (["--on=local", "--workers=2", "--gpus-per-shard=1"], "CUDA_VISIBLE_DEVICES=0 has fewer"),
+        (["--on=local", "--gpus-per-shard=1"], "--gpus-per-shard 1 requires --device cuda"),
+        (["--on=local", "--workers=2", "--gpus-per-shard=1", "--device=cuda"], "CUDA_VISIBLE_DEVICES=0 has fewer"),
     ],
 )
 def test_a_cluster_that_cannot_run_shards_is_refused_before_a_folder_is_written(

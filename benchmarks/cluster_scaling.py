@@ -1,4 +1,4 @@
-"""Overhead per cell of the executors, a sweep of 1,000 cells of which 1 % fail at first, and the merge of shards."""
+"""Executors: overhead, memory of a worker, a sweep of 1,000 cells of which 1 % fail at first; the merge of shards."""
 
 from __future__ import annotations
 
@@ -45,6 +45,14 @@ with open(folder / "results", "a") as results:
     results.write("done\\n")
 """
 
+# Peak memory (KiB) of the worker, the parent of this command.
+MEMORY = """
+import os, pathlib, sys
+status = pathlib.Path(f"/proc/{os.getppid()}/status").read_text()
+peak = next(line.split()[1] for line in status.splitlines() if line.startswith("VmHWM:"))
+pathlib.Path(sys.argv[1], "peak").write_text(peak)
+"""
+
 NOTES = """# Scaling
 
 `python -m benchmarks cluster-scaling`, {conditions}; load average at the start {load:.1f}.
@@ -53,6 +61,10 @@ NOTES = """# Scaling
 and the recorded attempt. Seconds per cell are those of one worker: wall time after the first cell x workers / cells.
 The command alone, a Python interpreter that ends at once, takes {command:.2f} s. For Ray, the time until the first cell
 ends includes the connection, not the start of the cluster.
+
+**Memory of a worker.** The peak resident memory of the process that runs the tasks of a worker, the largest of all
+cells; without the command of the cell, whose memory depends on its network and data, and without the other processes of
+Ray.
 
 **Simulation.** {simulated:,} cells that sleep 0.05 s. Of each 200, one exits with status 1 in its first attempt, and
 the worker of another gets SIGKILL. Ray repeats the task of a killed worker; all others run again in a second call, as
@@ -107,6 +119,14 @@ def overhead(executor: Executor, workers: int, count: int) -> tuple[float, float
     return ended[0] - started, (ended[-1] - ended[0]) * workers / (count - 1)
 
 
+def memory(executor: Executor, count: int) -> float:
+    """The largest peak memory of a worker process over cells, in MiB (Linux only)."""
+    with tempfile.TemporaryDirectory() as name:
+        folders = tasks(Path(name), count, ("-c", MEMORY))
+        assert not any(each.status for each in executor.run(folders))
+        return max(int((folder / "peak").read_text()) for folder in folders) / 1024
+
+
 def simulated(executor: Executor, count: int) -> list[str]:
     """Run a sweep of sleeping cells, then what has failed; the cells of a row of the table."""
     with tempfile.TemporaryDirectory() as name:
@@ -149,11 +169,12 @@ def interpreter_seconds(count: int) -> float:
 
 def run(*, quick: bool) -> str:
     count, cells = (QUICK_CELLS, QUICK_SIMULATED) if quick else (CELLS, SIMULATED)
-    first, second, load = [], [], os.getloadavg()[0]
+    first, second, peaks, load = [], [], [], os.getloadavg()[0]
     with executors() as known:
         for name, executor, workers in known:
             start, seconds = overhead(executor, workers, count)
             first.append([name, str(workers), str(count), f"{start:.2f}", f"{seconds:.2f}"])
+            peaks.append([name, str(workers), str(QUICK_CELLS), f"{memory(executor, QUICK_CELLS):.0f} MiB"])
         for name, executor, workers in known[1:]:
             second.append([name, str(workers), *simulated(executor, cells)])
     head = ["executor", "workers", "cells"]
@@ -161,6 +182,7 @@ def run(*, quick: bool) -> str:
     text = "\n".join(
         [
             table("Overhead", [*head, "first cell ends (s)", "seconds per cell"], first),
+            table("Memory of a worker", [*head, "peak memory of a worker"], peaks),
             table("A simulated sweep", [*head, *ran, "repeated", "wall time (s)"], second),
             merging.run(quick=quick),
         ]

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from benchmarks import audit_calls, interval_coverage, merging, ratios, streams, two_phase
+from benchmarks import audit_calls, cluster_scaling, interval_coverage, merging, ratios, streams, two_phase
 from benchmarks.__main__ import main
 from benchmarks.comparison.page import classes_of, over_seeds
 from benchmarks.methods import counted, methods, trainer_in_last_epoch
@@ -25,6 +25,7 @@ from classwise.auditing.result import Audit
 from classwise.core.threat import Threat
 from classwise.stats.counts import ClassCounts
 from classwise.stats.intervals import lowest_interval
+from classwise.sweeps.executors.local import Local
 from classwise.training.recipe import Recipe
 from classwise.training.recipe_files import recipe_names
 from tests.auditing import toys
@@ -289,3 +290,8 @@ def test_times_of_earlier_runs_are_not_recorded(
     with pytest.raises(SystemExit):
         main(["scaling", "--quick", "--record"])
     assert "--record: the folder KEEP has times of earlier runs" in capsys.readouterr().err
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="memory is read from /proc")
+def test_a_local_worker_takes_the_memory_of_an_interpreter_without_torch() -> None:
+    assert 5 < cluster_scaling.memory(Local(), 2) < 60  # MiB; with torch more than 150

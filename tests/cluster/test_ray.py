@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from classwise.core.errors import ClasswiseError
+from classwise.sweeps.executors import ray as executor
 from classwise.sweeps.executors.ray import Ray
 from classwise.sweeps.tasks import Task, attempts
 from tests.cluster.cells import (
@@ -94,6 +95,22 @@ def test_a_cluster_that_cannot_run_tasks_is_refused(caplog: pytest.LogCaptureFix
     finally:
         ray.shutdown()
     assert "no node of the cluster has 2 GPUs" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"), [(b"HTTP/1.1 400 Bad Request\r\n\r\n", "another program answers"), (b"", "TimeoutError")]
+)
+def test_a_port_of_another_program_is_refused(answer: bytes, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ray would try to connect to it for more than ten minutes."""
+    monkeypatch.setattr(executor, "CONNECT_SECONDS", 0.5)
+    with socket.create_server(("127.0.0.1", 0)) as server, ThreadPoolExecutor(1) as thread:
+        address = f"127.0.0.1:{server.getsockname()[1]}"
+        checked = thread.submit(Ray(address=address).check)
+        connection, _ = server.accept()
+        with connection:
+            connection.sendall(answer)
+            with pytest.raises(ClasswiseError, match=f"cannot connect to Ray at {address}: {said}"):
+                checked.result(30)
 
 
 def test_an_existing_connection_is_used_and_left_open(tmp_path: Path) -> None:

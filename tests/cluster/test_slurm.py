@@ -107,6 +107,19 @@ def test_a_killed_process_fails_and_a_new_job_continues(cluster: SlurmCluster, r
     assert_same_bits(folder, reference)
 
 
+def test_stopped_jobs_have_recorded_their_ends(cluster: SlurmCluster, tmp_path: Path) -> None:
+    ended, endless, pending = (tmp_path / name for name in ("ended", "endless", "pending"))
+    Task(ended, (("-c", "pass"),)).write()
+    for folder in (endless, pending):
+        Task(folder, (("-c", "import time; time.sleep(600)"),)).write()
+    running = slurm.Slurm(workers=1).run([ended, endless, pending])
+    assert next(running) == (ended, 0), log_of(ended)
+    wait_until(lambda: bool(starts(endless)))
+    running.close()  # type: ignore[attr-defined]
+    assert attempts(endless)[-1]["status"] == -signal.SIGTERM
+    assert attempts(pending) == []
+
+
 def test_a_job_that_outlives_its_node_is_fenced(cluster: SlurmCluster, reference: Path, tmp_path: Path) -> None:
     folder = cell(tmp_path / "cell", audited=False)
     orphans: list[int] = []

@@ -203,7 +203,8 @@ def test_options_that_exclude_each_other(
         (["--on=rey"], "unknown executor 'rey'; did you mean 'ray'"),
         (["--on=local", "--slurm=partition=a"], "--slurm does not apply to --on local, which takes --workers"),
         (["--on=local", "--device=xpu", "--batch-size=32"], "there is no device 'xpu' on this machine"),
-        (["--on=local", "--workers=2", "--gpus-per-shard=1"], "CUDA_VISIBLE_DEVICES=0 has fewer"),
+        (["--on=local", "--gpus-per-shard=1"], "--gpus-per-shard 1 requires --device cuda"),
+        (["--on=local", "--workers=2", "--gpus-per-shard=1", "--device=cuda"], "CUDA_VISIBLE_DEVICES=0 has fewer"),
     ],
 )
 def test_a_cluster_that_cannot_run_shards_is_refused_before_a_folder_is_written(
@@ -218,6 +219,17 @@ def test_a_cluster_that_cannot_run_shards_is_refused_before_a_folder_is_written(
     assert main(["audit", str(model), *WORDS, "--shards=2", f"--out={tmp_path / 'x'}", *words]) == 2
     assert said in capsys.readouterr().err
     assert not (tmp_path / "x").exists()
+
+
+@pytest.mark.parametrize(("command", "words"), [("audit", WORDS), ("curve", WORDS[:3])])
+def test_a_merge_without_shards_writes_no_folder(
+    command: str, words: list[str], model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "x"
+    assert main([command, str(model), *words, "--shards=4", f"--out={out}"]) == 2
+    said = f"classwise: {out} contains no shards; run each with --shard, or all with --on local, ray or slurm\n"
+    assert capsys.readouterr().err == said
+    assert not out.exists()
 
 
 def test_the_search_for_the_worst_class_has_no_shards(capsys: pytest.CaptureFixture[str]) -> None:

@@ -12,7 +12,8 @@ import pytest
 
 from classwise.core.errors import ClasswiseError
 from classwise.core.ownership import OWNER, owned
-from classwise.core.progress_display import Lines
+from classwise.core.progress import NullProgress
+from classwise.core.progress_record import FILE, recorded
 from classwise.sweeps.cells import SweepFolder
 from classwise.sweeps.run import prepare_sweep
 from classwise.sweeps.status import SILENT_SECONDS, CellStatus, counts_text, sweep_status
@@ -72,22 +73,21 @@ def test_the_error_is_the_last_line_of_the_last_attempt(sweep: SweepFolder) -> N
     assert status(sweep).error == "exit status 9"
 
 
-def test_a_running_cell_has_progress(sweep: SweepFolder, capsys: pytest.CaptureFixture[str]) -> None:
-    lines = Lines()
-    lines.start("training", 4000)
-    begun = capsys.readouterr().err
-    lines._reported -= 60
-    lines.advance(1000)
-    lines.log("epoch 3/30 | train robust 41.2 % (worst: cat 12.0 %) | 61 s")
-    task = craft(sweep, start(), log=begun)
-    with owned(task):
-        assert (status(sweep).state, status(sweep).progress) == ("running", "training 0 %")
-        craft(sweep, start(), log=begun + capsys.readouterr().err)
-        found = status(sweep)
-        assert (found.stage, found.done, found.total, found.progress) == ("training", 1000, 4000, "training 25 %")
-        assert found.left.startswith("about ")
-        craft(sweep, start())
-        assert status(sweep).progress == "starting"
+@pytest.mark.parametrize("place", ["runs/at-digits-seed0", "runs/at-digits-seed0/audits/audit"])
+def test_a_running_cell_has_the_progress_in_its_run_folder(sweep: SweepFolder, place: str) -> None:
+    task, folder = craft(sweep, start("elsewhere")), sweep.path / place
+    folder.mkdir(parents=True)
+    with owned(task), recorded(folder, NullProgress()) as progress:
+        assert (status(sweep).state, status(sweep).progress) == ("running", "starting")
+        progress.start("pgd", 4000)
+        assert (status(sweep).progress, status(sweep).left) == ("pgd 0 %", "")
+        record = {"task": "pgd", "done": 1000, "total": 4000, "seconds_left": 600.0}
+        (folder / FILE).write_text(json.dumps(record))
+        assert status(sweep) == CellStatus(
+            "at-digits-seed0", "running", 1, "elsewhere", "pgd", 1000, 4000, "about 10 min"
+        )
+        assert status(sweep).progress == "pgd 25 %"
+        assert not (task / LOG).read_text()
 
 
 def test_an_attempt_without_an_end_whose_process_is_dead_is_killed(sweep: SweepFolder) -> None:
@@ -102,9 +102,8 @@ def test_a_process_elsewhere_runs_until_it_is_silent(sweep: SweepFolder) -> None
     assert status(sweep).state == "killed"  # without an owner
     (task / OWNER).write_text("{}")
     assert (status(sweep).state, status(sweep).host) == ("running", "elsewhere")
-    for file in (OWNER, LOG):
-        before = (task / file).stat().st_mtime - SILENT_SECONDS - 1
-        os.utime(task / file, (before, before))
+    before = (task / OWNER).stat().st_mtime - SILENT_SECONDS - 1
+    os.utime(task / OWNER, (before, before))
     assert status(sweep).state == "killed"
 
 

@@ -15,6 +15,7 @@ from classwise.auditing.cost import estimate
 from classwise.auditing.execution import Execution, TimeLimit, with_saved_choices
 from classwise.auditing.folders import check_place
 from classwise.auditing.inputs import Group, Model, group_name, training_attack_of
+from classwise.auditing.merging import require_shards
 from classwise.auditing.partition import shard_of, shards_of
 from classwise.auditing.plan import AuditOptions, Plan, check_options, chosen_arithmetic
 from classwise.auditing.preparation import Prepared, prepare
@@ -107,6 +108,8 @@ def audit(
         _check_settle(options, suite, threat, group)
         shards = shards_of(options, out)
         folder = _checked_folder(out)
+        if folder is not None and shards is not None:
+            require_shards(folder, ABOUT)
         options = with_saved_choices(options, folder if resume or shards else None)
         ready = prepare(model, data, suite, threat, group=group, device=device, **options)
         _check_ready(ready, suite, attacks)

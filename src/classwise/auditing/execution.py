@@ -38,6 +38,7 @@ from classwise.core.errors import ClasswiseError
 from classwise.core.ownership import owned
 from classwise.core.precision import Precision
 from classwise.core.progress import Progress
+from classwise.core.progress_record import recorded
 from classwise.data.loading import named_set
 from classwise.data.stream import Stream
 
@@ -115,9 +116,10 @@ class Execution:
             self.progress.log(self.ready.note)
         settings = self.ready.settings
         _check_same_settings(self.processes.all_gather(settings))
-        with self.claimed(resume=resume):
+        folder = self.folder if self.processes.is_main else None
+        with self.claimed(resume=resume), recorded(folder, self.progress) as progress:
             merged = self._merged()
-            runner = self._attack(merged.notes)
+            runner = self._attack(merged.notes, progress)
             writer = self._gathered(runner.writer)
             fingerprint = self._stream_fingerprint(merged.data_hash)
             result: Audit | None = None
@@ -181,8 +183,13 @@ class Execution:
             raise ClasswiseError(f"{folder} contains an audit without shards; omit --shards to continue it")
         return merge(folder, self.shards, self.ready.meta, self.ready.settings)
 
-    def _attack(self, notes: Sequence[str]) -> Runner:
-        """Run the clean pass and every attack on the images of this process; ``notes`` are those of other runs."""
+    def _attack(self, notes: Sequence[str], progress: Progress) -> Runner:
+        """Run the clean pass and every attack on the images of this process.
+
+        Args:
+            notes: those of other runs.
+            progress: receives the progress.
+        """
         ready, processes = self.ready, self.processes
         processes.barrier()
         meta = dataclasses.replace(ready.meta, notes=tuple(dict.fromkeys((*ready.meta.notes, *notes))))
@@ -199,7 +206,7 @@ class Execution:
             ready.model,
             ready.plan,
             writer,
-            self.progress,
+            progress,
             deadline=self.limit.deadline,
             sample_size=SAMPLE,
             processes=processes,

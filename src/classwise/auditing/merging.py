@@ -70,6 +70,22 @@ def is_finished(folder: Path) -> bool:
     return (folder / ABOUT).is_file() and _has_all_rows(read_about(folder), _rows(folder))
 
 
+def require_shards(folder: Path, marker: str) -> None:
+    """Check, before anything is written, that a folder contains shards or what they were merged into.
+
+    Args:
+        folder: the folder of the audit or curve.
+        marker: the file that marks such a folder.
+
+    Raises:
+        ClasswiseError: if it contains neither.
+    """
+    if not (folder / SHARDS).is_dir() and not (folder / marker).is_file():
+        raise ClasswiseError(
+            f"{folder} contains no shards; run each with --shard, or all with --on local, ray or slurm"
+        )
+
+
 def require_finished(folder: Path, finished: Mapping[Shard, bool]) -> None:
     """Check that all shards are finished.
 

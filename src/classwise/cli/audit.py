@@ -138,7 +138,7 @@ def audit(
     refuse_json(json, page)
     seeds = model.seed_runs()
     of_whole = {**vars(trackers), "junit": build.junit, "sarif": build.sarif, "html": html, "estimate": estimate}
-    sharding.check(cluster, **of_whole, fail_if=build.fail_if)
+    sharding.check(cluster, attacks.device, **of_whole, fail_if=build.fail_if)
     if seeds:
         refuse_for_seeds(model, **of_whole, settle=rows.settle, shards=sharding.shards, shard=sharding.shard)
     run = seeds[0] if seeds else model.run(needed=data.data is None)

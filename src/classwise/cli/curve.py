@@ -78,7 +78,7 @@ def curve(
     ball = threat_of(threat, None)
     page = new_file(html, "--html")
     refuse_json(json, page)
-    sharding.check(cluster, html=html)
+    sharding.check(cluster, attacks.device, html=html)
     run = model.single_run(needed=data.data is None)
     with launched():
         device = sharding.device(cluster, local_device(attacks.device), attacks.batch_size)

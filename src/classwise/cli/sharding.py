@@ -50,7 +50,10 @@ class ShardOptions:
     gpus_per_shard: Annotated[
         int,
         typer.Option(
-            "--gpus-per-shard", metavar="N", min=0, help="GPUs of each shard with --on; several start torchrun."
+            "--gpus-per-shard",
+            metavar="N",
+            min=0,
+            help="GPUs of each shard with --on and --device cuda; several start torchrun.",
         ),
     ] = 0
 
@@ -60,11 +63,12 @@ class ShardOptions:
 
             Shard.parse(self.shard)
 
-    def check(self, cluster: ClusterOptions, **of_whole: object) -> None:
+    def check(self, cluster: ClusterOptions, device: str, **of_whole: object) -> None:
         """Check that the options fit each other.
 
         Args:
             cluster: where the shards run.
+            device: their device.
             **of_whole: options of the whole evaluation, which do not apply to a shard.
 
         Raises:
@@ -81,6 +85,8 @@ class ShardOptions:
                     )
         elif "RANK" in os.environ:
             raise ClasswiseError("--on starts the processes of the shards; omit torchrun")
+        elif self.gpus_per_shard and device == "cpu":
+            raise ClasswiseError(f"--gpus-per-shard {self.gpus_per_shard} requires --device cuda")
         else:
             cluster.executor(self.gpus_per_shard).check()
         for option, value in of_whole.items():

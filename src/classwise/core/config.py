@@ -245,26 +245,27 @@ def flat_options(options: Mapping[str, Any]) -> dict[str, Any]:
     return flat
 
 
-def build(cls: type[T], values: Mapping[str, Any], where: str) -> T:
+def build(cls: type[T], values: Mapping[str, Any], where: str, field: str = "") -> T:
     """Build a dataclass from a mapping.
 
     Args:
         cls: the dataclass.
         values: values by field name.
         where: the prefix of an error message.
+        field: the dotted field that the mapping is the value of, if it is nested.
 
     Raises:
         ClasswiseError: for an unknown key (the message suggests the nearest known one) or an invalid value.
     """
     if dataclasses.is_dataclass(cls):
-        known = [field.name for field in dataclasses.fields(cls) if field.init]
+        known = [each.name for each in dataclasses.fields(cls) if each.init]
         for key in values:
             if key not in known:
-                raise unknown(f"{where} field", str(key), known)
+                raise unknown(f"{where} field", str(key), known, f"{field}." if field else "")
     try:
         return pydantic.TypeAdapter(cls).validate_python(dict(values))
     except pydantic.ValidationError as error:
-        raise _refusal(error, where) from None
+        raise _refusal(error, f"{where} field {field!r}" if field else where) from None
 
 
 def _refusal(error: pydantic.ValidationError, where: str) -> ClasswiseError:

@@ -55,9 +55,10 @@ class DataNotFoundError(ClasswiseError):
     """The files of a named data set are in none of the data directories, and could not be downloaded."""
 
 
-def unknown(kind: str, name: str, known: Iterable[str]) -> ClasswiseError:
-    """The error for an unknown name; it suggests the nearest known name."""
+def unknown(kind: str, name: str, known: Iterable[str], prefix: str = "") -> ClasswiseError:
+    """The error for an unknown name; it suggests the nearest known name. ``prefix`` is put before each name."""
     names = sorted(known)
     near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
-    hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(names) or 'none'}"
-    return ClasswiseError(f"unknown {kind} {name!r}; {hint}")
+    listed = ", ".join(prefix + each for each in names) or "none"
+    hint = f"did you mean {prefix + near[0]!r}?" if near else f"known: {listed}"
+    return ClasswiseError(f"unknown {kind} {prefix + name!r}; {hint}")

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from html import escape
 from typing import TYPE_CHECKING, Any, TextIO
 
-from classwise.core.progress import NullProgress, Progress
+from classwise.core.progress import NullProgress, Progress, Timed
 
 if TYPE_CHECKING:
     from rich.progress import Progress as Bars
@@ -96,38 +96,7 @@ class Bar:
         self._bars.console.print(line, highlight=False, markup=False)
 
 
-class _Timed:
-    """Units done of a task, and an estimate of the time that is left."""
-
-    def __init__(self) -> None:
-        self._task, self._total, self._done = "", 0, 0
-        self._first: tuple[float, int] | None = None
-        self._reported = 0.0
-
-    def start(self, task: str, total: int) -> None:
-        """Start a task."""
-        self._task, self._total, self._done, self._first = task, total, 0, None
-        self._reported = time.monotonic()
-
-    def _due(self, amount: int, interval: float) -> bool:
-        """Count units as done; whether a report is due. The first units, done before a resume, have no speed."""
-        self._done += amount
-        now = time.monotonic()
-        if self._first is None:
-            self._first = (now, self._done)
-        if now - self._reported < interval:
-            return False
-        self._reported = now
-        return True
-
-    def _state(self) -> str:
-        since, before = self._first or (time.monotonic(), 0)
-        left = (self._total - self._done) * (time.monotonic() - since) / max(self._done - before, 1)
-        share = self._done / max(self._total, 1)
-        return f"{self._task}: {self._done:,} of {self._total:,} ({share:.0%}), {duration(left)} left"
-
-
-class Lines(_Timed):
+class Lines(Timed):
     """Progress lines with the time of day, for logs."""
 
     def start(self, task: str, total: int) -> None:
@@ -137,15 +106,15 @@ class Lines(_Timed):
 
     def advance(self, amount: int) -> None:
         """Log the progress at intervals."""
-        if self._due(amount, SECONDS_BETWEEN_LINES):
-            self.log(self._state())
+        if self.is_due(amount, SECONDS_BETWEEN_LINES):
+            self.log(_state(self))
 
     def log(self, line: str) -> None:
         """Print the line with the time of day."""
         print_error(f"{time.strftime('%H:%M:%S')} {line}")
 
 
-class NotebookBar(_Timed):
+class NotebookBar(Timed):
     """A progress bar below the cell of a notebook; log lines are printed."""
 
     def __init__(self) -> None:
@@ -159,7 +128,7 @@ class NotebookBar(_Timed):
 
     def advance(self, amount: int) -> None:
         """Update the bar at intervals, and at the end."""
-        if self._due(amount, SECONDS_BETWEEN_UPDATES) or self._done >= self._total:
+        if self.is_due(amount, SECONDS_BETWEEN_UPDATES) or self.done >= self.total:
             self._show()
 
     def log(self, line: str) -> None:
@@ -169,12 +138,17 @@ class NotebookBar(_Timed):
     def _show(self) -> None:
         from IPython.display import HTML, display
 
-        text = escape(self._state())
-        bar = HTML(f'<progress value="{self._done}" max="{max(self._total, 1)}"></progress> {text}')
+        text = escape(_state(self))
+        bar = HTML(f'<progress value="{self.done}" max="{max(self.total, 1)}"></progress> {text}')
         if self._handle is None:
             self._handle = display(bar, display_id=True)
         else:
             self._handle.update(bar)
+
+
+def _state(timed: Timed) -> str:
+    left = "" if timed.seconds_left is None else f", {duration(timed.seconds_left)} left"
+    return f"{timed.task}: {timed.done:,} of {timed.total:,} ({timed.done / max(timed.total, 1):.0%}){left}"
 
 
 def print_error(line: str) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import platform
-import re
 import signal
 import sys
 import time
@@ -15,6 +14,8 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from classwise.core.ownership import OWNER, STALE_SECONDS
+from classwise.core.progress_display import duration
+from classwise.core.progress_record import read_progress
 from classwise.sweeps.cells import CHANGED, Cell, SweepFolder
 from classwise.sweeps.tasks import LOG, attempts
 
@@ -27,13 +28,8 @@ STATES: tuple[State, ...] = get_args(State)
 SILENT_SECONDS = STALE_SECONDS
 """Age of the last sign of an attempt on another machine, whose lock is not visible here, from which it is killed."""
 TAIL_BYTES = 1 << 16
-"""The part of a log that is searched for the last progress or error."""
+"""The part of a log that is searched for the last error."""
 _SIGNALLED = {status for number in (signal.SIGINT, signal.SIGTERM) for status in (128 + number, -number)}
-_PROGRESS = re.compile(
-    r"^(?:\d\d:\d\d:\d\d )?(?P<stage>.+): (?:(?P<total>[\d,]+) to do|"
-    r"(?P<done>[\d,]+) of (?P<all>[\d,]+) \(\d+%\), (?P<left>.+) left)$"
-)
-"""The progress lines of `classwise.core.progress_display.Lines`."""
 
 
 @dataclass(frozen=True)
@@ -107,7 +103,7 @@ def cell_status(sweep: SweepFolder, cell: Cell) -> CellStatus:
     about = {"name": cell.name, "attempts": len(starts), "host": start["host"]}
     if not ends:
         if is_alive(task, start["host"]):
-            return CellStatus(state="running", **about, **_progress(task, start))
+            return CellStatus(state="running", **about, **_progress(sweep, cell))
         return CellStatus(state="killed", **about)
     status = ends[-1]["status"]
     if status == 0:
@@ -133,8 +129,8 @@ def is_alive(folder: Path, host: str) -> bool:
 
     Args:
         folder: the folder of a task or a sweep.
-        host: the machine of the owner. If that is another one, whose locks may not be visible here, the owner file and
-            the log must not be older than `SILENT_SECONDS`.
+        host: the machine of the owner. If that is another one, whose locks may not be visible here, the owner file must
+            not be older than `SILENT_SECONDS`.
     """
     path = folder / OWNER
     try:
@@ -148,8 +144,10 @@ def is_alive(folder: Path, host: str) -> bool:
         os.close(handle)
     if host == platform.node():
         return False
-    signs = [file.stat().st_mtime for file in (path, folder / LOG) if file.exists()]
-    return time.time() - max(signs, default=0.0) < SILENT_SECONDS
+    try:
+        return time.time() - path.stat().st_mtime < SILENT_SECONDS
+    except OSError:  # released
+        return False
 
 
 def owner_host(folder: Path) -> str:
@@ -172,21 +170,14 @@ def _is_locked(handle: int) -> bool:
     return False
 
 
-def _progress(task: Path, start: dict[str, Any]) -> dict[str, Any]:
-    """The stage of a running attempt, from the last progress line of its log."""
-    for line in reversed(_log(task, start)):
-        match = _PROGRESS.match(line)
-        if match is None:
-            continue
-        if match["total"]:
-            return {"stage": match["stage"], "done": 0, "total": _number(match["total"])}
-        return {
-            "stage": match["stage"],
-            "done": _number(match["done"]),
-            "total": _number(match["all"]),
-            "left": match["left"],
-        }
-    return {"stage": "starting"}
+def _progress(sweep: SweepFolder, cell: Cell) -> dict[str, Any]:
+    """The progress that a running cell has recorded in its run folder, or in the folder of an audit."""
+    folders = (sweep.run(cell), *(sweep.audit(cell, name) for name in cell.audits))
+    record = next(filter(None, map(read_progress, folders)), None)
+    if record is None:
+        return {"stage": "starting"}
+    left = "" if record.seconds_left is None else duration(record.seconds_left)
+    return {"stage": record.task, "done": record.done, "total": record.total, "left": left}
 
 
 def _error(task: Path, start: dict[str, Any], status: int) -> str:
@@ -206,7 +197,3 @@ def _log(task: Path, start: dict[str, Any]) -> list[str]:
     except FileNotFoundError:
         return []
     return [line.strip() for line in text.splitlines() if line.strip()]
-
-
-def _number(text: str) -> int:
-    return int(text.replace(",", ""))

@@ -377,10 +377,10 @@ def recipe_from_values(values: Mapping[str, Any]) -> Recipe:
     plain = dict(values)
     data = plain.get("data")
     if isinstance(data, Mapping) and isinstance(data.get("unlabelled"), Mapping):
-        unlabelled = build(UnlabelledSettings, data["unlabelled"], "recipe field 'data.unlabelled'")
+        unlabelled = build(UnlabelledSettings, data["unlabelled"], "recipe", "data.unlabelled")
         plain["data"] = {**data, "unlabelled": unlabelled}
     for key, kind in (("data", DataSettings), ("model", ModelSettings), ("precision", Precision)):
         if isinstance(plain.get(key), Mapping):
-            plain[key] = build(kind, plain[key], f"recipe field {key!r}")
+            plain[key] = build(kind, plain[key], "recipe", key)
     recipe: Recipe = build(Recipe, plain, "recipe")
     return recipe

@@ -19,6 +19,7 @@ from classwise.core.distributed import ProcessGroup
 from classwise.core.errors import ClasswiseError, unknown
 from classwise.core.graphs import FEWEST_STEPS, refusal
 from classwise.core.progress import Progress
+from classwise.core.progress_record import recorded
 from classwise.core.rng import CounterRNG, seed_generators
 from classwise.data import Images
 from classwise.training.averaging import Average, Weights
@@ -118,19 +119,20 @@ class Trainer:
         other processes stop with it.
         """
         try:
-            with interruption.deferred(), self.writer:
-                self._fit()
+            folder = self.run.path if self.processes.is_main else None
+            with interruption.deferred(), self.writer, recorded(folder, self.progress) as progress:
+                self._fit(progress)
         except interruption.STOPS as stop:
             stop.add_note(self._saved_text())
             raise
 
-    def _fit(self) -> None:
+    def _fit(self, progress: Progress) -> None:
         self._start()
         state, steps = self.state, self.batches.steps
         if isinstance(self.progress, Logger):
             self.progress.log_recipe(self.run.path, self.recipe.yaml())
-        self.progress.start("training", self.recipe.epochs * steps)
-        self.progress.advance(state.epoch * steps + state.step)
+        progress.start("training", self.recipe.epochs * steps)
+        progress.advance(state.epoch * steps + state.step)
         saved = time.monotonic()
         while state.epoch < self.recipe.epochs:
             started = time.monotonic()
@@ -143,7 +145,7 @@ class Trainer:
                 if self.loss_check.due(state.step):
                     self._check_loss(settings)
                 state.step += 1
-                self.progress.advance(1)
+                progress.advance(1)
                 if state.step < steps:
                     if time.monotonic() - saved > CHECKPOINT_SECONDS:
                         self._checkpoint(settings)

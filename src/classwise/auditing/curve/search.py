@@ -20,7 +20,7 @@ from classwise.auditing.curve.folder import SEARCH, SavedBrackets, claimed, merg
 from classwise.auditing.curve.result import COLUMNS, Curve
 from classwise.auditing.folders import check_place
 from classwise.auditing.inputs import Model, usual_radius
-from classwise.auditing.merging import SHARDS
+from classwise.auditing.merging import SHARDS, require_shards
 from classwise.auditing.meta import Meta
 from classwise.auditing.partition import shards_of
 from classwise.auditing.plan import Plan, ShardedOptions, check_options, chosen_arithmetic
@@ -90,6 +90,8 @@ def robustness_curve(
     folder = _checked(highest, rounds, out)
     shards = shards_of(options, out)
     check_options(robustness_curve, options, ShardedOptions)
+    if folder is not None and shards is not None:
+        require_shards(folder, SEARCH)
     with process_group(distributed=distributed) as processes, contextlib.ExitStack() as stack:
         stack.enter_context(chosen_arithmetic(options))
         listener = stack.enter_context(listening(progress, active=processes.is_main))

@@ -24,7 +24,9 @@ logger = logging.getLogger(__name__)
 RETRIES = 3
 """How often Ray repeats a task whose worker or node has died."""
 CONNECT_SECONDS = 10.0
-"""How long the host of an address may take to accept a connection."""
+"""How long the host of an address may take to accept a connection, and then to answer."""
+GREETING = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
+"""The first bytes of an HTTP/2 client, with empty settings (RFC 9113); Ray answers with its settings, of type 4."""
 
 
 @dataclass(frozen=True)
@@ -177,18 +179,24 @@ def _connect(ray: Any, address: str | None) -> None:
 
 
 def _check_port(address: str) -> None:
-    """Check that an address with a port accepts connections; Ray itself tries again for more than ten minutes.
+    """Check that Ray may answer at an address with a port; Ray itself tries again for more than ten minutes.
 
     Raises:
-        ClasswiseError: if it does not.
+        ClasswiseError: if it accepts no connection, or does not speak HTTP/2, as Ray does without TLS.
     """
     host, _, port = address.removeprefix("ray://").rpartition(":")
     if not (host and port.isdecimal()):
         return
     try:
-        socket.create_connection((host.strip("[]"), int(port)), CONNECT_SECONDS).close()
+        with socket.create_connection((host.strip("[]"), int(port)), CONNECT_SECONDS) as connection:
+            if "RAY_USE_TLS" in os.environ:
+                return
+            connection.sendall(GREETING)
+            answer = connection.recv(9)
     except (OSError, OverflowError) as error:
         raise ClasswiseError(f"cannot connect to Ray at {address}: {reason(error)}") from error
+    if answer[3:4] != b"\4":
+        raise ClasswiseError(f"cannot connect to Ray at {address}: another program answers at this port")
 
 
 def _status(ray: Any, reference: Any) -> int:

@@ -18,7 +18,7 @@ from typing import Any
 
 from classwise.core.errors import ClasswiseError, unknown
 from classwise.core.extras import require
-from classwise.sweeps.commands import stop_running
+from classwise.sweeps.commands import GRACE_SECONDS, stop_running
 from classwise.sweeps.executors.base import Executor, Finished
 from classwise.sweeps.tasks import attempts, run_task_remotely
 
@@ -125,6 +125,7 @@ class Slurm(Executor):
         finally:
             if running:
                 subprocess.run(["scancel", *running], check=False)  # noqa: S603, S607
+                _await_end(array)
 
     def _submitted(self, logs: Path, folders: Sequence[Path]) -> list[str]:
         """Submit tasks; the ids of their jobs.
@@ -213,6 +214,13 @@ def _queued(array: str) -> frozenset[str] | None:
         return frozenset()
     logger.warning("squeue: %s; trying again", done.stderr.strip())
     return None
+
+
+def _await_end(array: str) -> None:
+    """Wait until the cancelled jobs of an array have left the queue, so that their ends are recorded."""
+    deadline = time.monotonic() + GRACE_SECONDS
+    while _queued(array) != frozenset() and time.monotonic() < deadline:
+        time.sleep(min(POLL_SECONDS, 1.0))
 
 
 def _status(folder: Path, before: int) -> int:

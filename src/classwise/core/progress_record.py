@@ -1,0 +1,107 @@
+"""The progress of a training or an audit, in a file of its folder while it runs.
+
+The file is small and replaced in place: a reader ignores a partial one. It has no checksum, and an error of writing it
+is ignored, since nothing is computed from it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from classwise.core.errors import ClasswiseError
+from classwise.core.ownership import check
+from classwise.core.progress import Progress, Timed
+
+FILE = "progress.json"
+SECONDS_BETWEEN_RECORDS = 10.0
+
+
+@dataclass(frozen=True)
+class ProgressRecord:
+    """The recorded progress.
+
+    Attributes:
+        task: what is running, such as ``training``.
+        done: units done.
+        total: all units of the task.
+        seconds_left: estimated time left of the task; None if unknown.
+    """
+
+    task: str
+    done: int
+    total: int
+    seconds_left: float | None
+
+
+@contextmanager
+def recorded(folder: Path | None, progress: Progress) -> Iterator[Progress]:
+    """A listener that forwards to another one, and records the progress in a folder until the end of the block.
+
+    Args:
+        folder: a folder that this process owns; None: nothing is recorded.
+        progress: the listener to forward to.
+
+    Example:
+        >>> import tempfile
+        >>> from classwise.core.progress import NullProgress
+        >>> with tempfile.TemporaryDirectory() as name:
+        ...     with recorded(Path(name), NullProgress()) as progress:
+        ...         progress.start("training", 400)
+        ...         progress.advance(100)
+        ...         read_progress(Path(name))
+        ...     read_progress(Path(name))
+        ProgressRecord(task='training', done=100, total=400, seconds_left=None)
+    """
+    if folder is None:
+        yield progress
+        return
+    try:
+        yield _Recorder(folder / FILE, progress)
+    finally:
+        with contextlib.suppress(ClasswiseError, OSError):
+            check(folder / FILE)
+            (folder / FILE).unlink(missing_ok=True)
+
+
+def read_progress(folder: Path) -> ProgressRecord | None:
+    """Read the progress in a folder; None if nothing is recorded, or the file is being written."""
+    try:
+        return ProgressRecord(**json.loads((folder / FILE).read_text(encoding="utf-8")))
+    except (OSError, ValueError, TypeError):
+        return None
+
+
+class _Recorder(Timed):
+    """Records the start of a task, its first units, and its progress at intervals."""
+
+    def __init__(self, file: Path, listener: Progress) -> None:
+        super().__init__()
+        self._file, self._listener = file, listener
+
+    def start(self, task: str, total: int) -> None:
+        """Record the start, and forward it."""
+        super().start(task, total)
+        self._write()
+        self._listener.start(task, total)
+
+    def advance(self, amount: int) -> None:
+        """Record the progress if a record is due, and forward it."""
+        is_first = self._first is None
+        if self.is_due(amount, SECONDS_BETWEEN_RECORDS) or is_first:
+            self._write()
+        self._listener.advance(amount)
+
+    def log(self, line: str) -> None:
+        """Forward a line."""
+        self._listener.log(line)
+
+    def _write(self) -> None:
+        record = ProgressRecord(self.task, self.done, self.total, self.seconds_left)
+        with contextlib.suppress(ClasswiseError, OSError):
+            check(self._file)
+            self._file.write_text(json.dumps(asdict(record)) + "\n", encoding="utf-8")

@@ -20,6 +20,7 @@ from classwise.auditing.writer import OutcomeWriter
 from classwise.cli import console, main
 from classwise.core import interruption
 from classwise.core.interruption import Terminated, deferred, signals, stop_point
+from classwise.training.folder import Which
 from classwise.training.trainer import Trainer
 
 from .conftest import QUICK, Classwise
@@ -49,7 +50,7 @@ class Sending:
 
         def advanced(lines: console.Lines, amount: int) -> None:
             advance(lines, amount)
-            if lines._task == task:
+            if lines.task == task:
                 left[0] -= 1
                 if left[0] == 0:
                     send(number)
@@ -94,11 +95,11 @@ def validating(monkeypatch: pytest.MonkeyPatch, call: int, act: Callable[[], Non
     """Act when a training validates for the ``call``-th time (from 1)."""
     validate, left = Trainer._validate, [call]
 
-    def validated(trainer: Trainer, model: torch.nn.Module) -> dict[str, torch.Tensor]:
+    def validated(trainer: Trainer, which: Which, model: torch.nn.Module) -> dict[str, torch.Tensor]:
         left[0] -= 1
         if left[0] == 0:
             act()
-        return validate(trainer, model)
+        return validate(trainer, which, model)
 
     monkeypatch.setattr(Trainer, "_validate", validated)
 

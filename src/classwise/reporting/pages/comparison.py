@@ -101,8 +101,13 @@ def _headline(comparison: Comparison) -> tuple[dict[str, str], list[str]]:
     if len(comparison.names) == 1:
         headline["before"] = "Worst-class accuracy: "
     elif not _clearly_best(comparison, best[0]):
+        unclear = (
+            "No significant difference in worst-class accuracy"
+            if len(comparison.names) == 2
+            else "No worst-class accuracy is significantly above all others"
+        )
         headline = {
-            "before": "No significant difference in worst-class accuracy; the highest is ",
+            "before": f"{unclear}; the highest is ",
             "strong": worst,
             "after": f" with {formatting.listed([f'{name} ({over[name]})' if over[name] else name for name in best])}",
         }

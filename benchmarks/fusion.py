@@ -1,4 +1,4 @@
-"""Passes of a PreActResNet-18 as a user writes it: by itself, fused, and the same network of the zoo, fused."""
+"""Passes of networks as users write them: by themselves and fused, and a PreActResNet-18 beside that of the zoo."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ from collections.abc import Callable
 
 import torch
 import torch.nn.functional as F  # noqa: N812
+from tests.models.networks import NETWORKS
 from torch import Tensor, nn
 
 from benchmarks.pairing import paired
 from benchmarks.tables import table
 from classwise.attacks.engine.passes import value_and_gradient
-from classwise.core.precision import FAST, Forward, Precision
+from classwise.core.precision import FAST, Forward, Precision, fastest
 from classwise.models import build_model
 from classwise.models.affine import AffineNorms
 from classwise.models.fused_copy import fine_logits
@@ -21,6 +22,7 @@ from classwise.models.fusion import Fusion
 from classwise.models.modes import evaluating, frozen
 
 BATCH = 128
+WIDTH = 32
 MEAN, STD = (0.4914, 0.4822, 0.4465), (0.2471, 0.2435, 0.2616)
 
 
@@ -97,6 +99,39 @@ def gradient_pass(forward: Forward, x: Tensor) -> None:
 
 
 def run(*, quick: bool, device: str = "cpu") -> str:
+    """Both tables."""
+    return _beside_the_zoo(quick=quick, device=device) + "\n" + _other_networks(quick=quick, device=device)
+
+
+def _other_networks(*, quick: bool, device: str) -> str:
+    """Gradients of small networks of other architectures, in the precision that is fastest for the device."""
+    x = torch.rand(BATCH, 3, 32, 32, generator=torch.Generator().manual_seed(0)).to(device)
+    precision, rows = fastest(torch.device(device)), []
+    for name, network in NETWORKS.items():
+        torch.manual_seed(0)
+        users = network(classes=10, width=WIDTH).to(device).eval()
+        fusion = Fusion(users)
+        with frozen(users), fusion.forward(precision, x) as fused:
+            assert not fusion.unfused, fusion.unfused
+            timing = paired(
+                {
+                    "plain float32": functools.partial(gradient_pass, users, x),
+                    "fused": functools.partial(gradient_pass, fused, x),
+                },
+                rounds=5 if quick else 30,
+                warm_up=2,
+                device=device,
+            )
+        speeds = [f"{BATCH / timing.median(each):.0f}" for each in ("plain float32", "fused")]
+        rows.append([name, *speeds, str(timing.ratio("plain float32", "fused", name))])
+    heads = ["network", "plain float32", "fused", "fused / plain float32"]
+    title = (
+        f"Images per second, forward and backward, {precision.dtype}, first layer of {WIDTH} channels, batch {BATCH}"
+    )
+    return table(f"{title}, {device}", heads, rows)
+
+
+def _beside_the_zoo(*, quick: bool, device: str) -> str:
     users, zoo = networks(0.25, device)
     x = torch.rand(BATCH, 3, 32, 32, generator=torch.Generator().manual_seed(0)).to(device)
     kinds: dict[str, Callable[[Forward, Tensor], None]] = {"forward": forward_pass, "forward and back": gradient_pass}

@@ -30,13 +30,13 @@ class ResNet(nn.Module):
     mean: Tensor
     std: Tensor
 
-    def __init__(self, classes: int = 5) -> None:
+    def __init__(self, classes: int = 5, width: int = 8) -> None:
         super().__init__()
         self.register_buffer("mean", torch.tensor([0.49, 0.48, 0.45]).view(1, 3, 1, 1))
         self.register_buffer("std", torch.tensor([0.25, 0.24, 0.26]).view(1, 3, 1, 1))
-        self.conv1, self.bn1 = nn.Conv2d(3, 8, 3, 1, 1), nn.BatchNorm2d(8)
-        self.layer1, self.layer2 = self._layer(8, 8, 1), self._layer(8, 16, 2)
-        self.fc = nn.Linear(16, classes)
+        self.conv1, self.bn1 = nn.Conv2d(3, width, 3, 1, 1), nn.BatchNorm2d(width)
+        self.layer1, self.layer2 = self._layer(width, width, 1), self._layer(width, 2 * width, 2)
+        self.fc = nn.Linear(2 * width, classes)
 
     def _layer(self, inputs: int, outputs: int, stride: int) -> nn.Sequential:
         return nn.Sequential(BasicBlock(inputs, outputs, stride), BasicBlock(outputs, outputs, 1))
@@ -106,14 +106,16 @@ class DenseLayer(nn.Module):
 
 
 class DenseNet(nn.Module):
-    def __init__(self, classes: int = 5, growth: int = 4) -> None:
+    def __init__(self, classes: int = 5, width: int = 8) -> None:
         super().__init__()
-        self.stem = nn.Conv2d(3, 8, 3, padding=1, bias=False)
-        self.block = nn.ModuleList(DenseLayer(8 + i * growth, growth) for i in range(3))
+        growth = width // 2
+        inner = width + 3 * growth
+        self.stem = nn.Conv2d(3, width, 3, padding=1, bias=False)
+        self.block = nn.ModuleList(DenseLayer(width + i * growth, growth) for i in range(3))
         self.transition = nn.Sequential(
-            nn.BatchNorm2d(8 + 3 * growth), nn.ReLU(inplace=True), nn.Conv2d(8 + 3 * growth, 8, 1), nn.AvgPool2d(2)
+            nn.BatchNorm2d(inner), nn.ReLU(inplace=True), nn.Conv2d(inner, width, 1), nn.AvgPool2d(2)
         )
-        self.classifier = nn.Linear(8, classes)
+        self.classifier = nn.Linear(width, classes)
 
     def forward(self, x: Tensor) -> Tensor:
         features = [self.stem(x)]
@@ -147,15 +149,17 @@ class InvertedResidual(nn.Module):
 
 
 class MobileNet(nn.Module):
-    def __init__(self, classes: int = 5) -> None:
+    def __init__(self, classes: int = 5, width: int = 8) -> None:
         super().__init__()
         self.features = nn.Sequential(
-            conv_bn_relu6(3, 8, 3),
-            InvertedResidual(8, 8, 1, 2),
-            InvertedResidual(8, 16, 2, 3),
-            conv_bn_relu6(16, 32, 1),
+            conv_bn_relu6(3, width, 3),
+            InvertedResidual(width, width, 1, 2),
+            InvertedResidual(width, 2 * width, 2, 3),
+            conv_bn_relu6(2 * width, 4 * width, 1),
         )
-        self.classifier = nn.Sequential(nn.Dropout(0.2), nn.Linear(32, 16), nn.BatchNorm1d(16), nn.Linear(16, classes))
+        self.classifier = nn.Sequential(
+            nn.Dropout(0.2), nn.Linear(4 * width, 2 * width), nn.BatchNorm1d(2 * width), nn.Linear(2 * width, classes)
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         logits: Tensor = self.classifier(self.features(x).mean([2, 3]))
@@ -193,11 +197,13 @@ class ConvNeXtBlock(nn.Module):
 
 
 class ConvNeXt(nn.Module):
-    def __init__(self, classes: int = 5) -> None:
+    def __init__(self, classes: int = 5, width: int = 8) -> None:
         super().__init__()
-        self.stem = nn.Sequential(nn.Conv2d(3, 8, 2, 2), LayerNorm2d(8))
-        self.stages = nn.Sequential(ConvNeXtBlock(8), LayerNorm2d(8), nn.Conv2d(8, 16, 2, 2), ConvNeXtBlock(16))
-        self.norm, self.head = nn.LayerNorm(16, eps=1e-6), nn.Linear(16, classes)
+        self.stem = nn.Sequential(nn.Conv2d(3, width, 2, 2), LayerNorm2d(width))
+        self.stages = nn.Sequential(
+            ConvNeXtBlock(width), LayerNorm2d(width), nn.Conv2d(width, 2 * width, 2, 2), ConvNeXtBlock(2 * width)
+        )
+        self.norm, self.head = nn.LayerNorm(2 * width, eps=1e-6), nn.Linear(2 * width, classes)
 
     def forward(self, x: Tensor) -> Tensor:
         x = self.stages(self.stem(x))
@@ -205,7 +211,7 @@ class ConvNeXt(nn.Module):
         return logits
 
 
-NETWORKS: dict[str, Callable[[], nn.Module]] = {
+NETWORKS: dict[str, Callable[..., nn.Module]] = {
     "resnet": ResNet,
     "preactresnet": PreActResNet,
     "densenet": DenseNet,

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import signal
 import socket
+import subprocess
+import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -95,6 +97,25 @@ def test_a_cluster_that_cannot_run_tasks_is_refused(caplog: pytest.LogCaptureFix
     finally:
         ray.shutdown()
     assert "no node of the cluster has 2 GPUs" in caplog.text
+
+
+STOPPED = """
+import os, signal, sys
+from pathlib import Path
+from classwise.sweeps.executors.ray import Ray
+signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(7))
+running = Ray(workers=1).run([Path(each) for each in sys.argv[1:]])
+next(running)
+os.kill(os.getpid(), signal.SIGTERM)
+"""
+
+
+def test_sigterm_stops_the_tasks(tmp_path: Path) -> None:
+    ended, endless = tmp_path / "ended", tmp_path / "endless"
+    Task(ended, (("-c", "pass"),)).write()
+    Task(endless, (("-c", "import time; time.sleep(600)"),)).write()
+    done = subprocess.run([sys.executable, "-c", STOPPED, ended, endless], capture_output=True, text=True, check=False)
+    assert done.returncode == 7, done.stderr
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ import logging
 import os
 import signal
 import socket
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -168,14 +169,26 @@ def _connect(ray: Any, address: str | None) -> None:
     if address is not None:
         _check_port(address)
     try:
-        ray.init(
-            address=address or "local",
-            log_to_driver=False,
-            logging_level="error",
-            include_dashboard=None if address else False,
-        )
+        with _sigterm_kept():
+            ray.init(
+                address=address or "local",
+                log_to_driver=False,
+                logging_level="error",
+                include_dashboard=None if address else False,
+            )
     except (ConnectionError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
         raise ClasswiseError(f"cannot connect to Ray at {address or 'this machine'}: {reason(error)}") from error
+
+
+@contextlib.contextmanager
+def _sigterm_kept() -> Iterator[None]:
+    """Restore the handler of SIGTERM at the end of the block: that of Ray aborts the process."""
+    handler = signal.getsignal(signal.SIGTERM)
+    try:
+        yield
+    finally:
+        if handler is not None and threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, handler)
 
 
 def _check_port(address: str) -> None:

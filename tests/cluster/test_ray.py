@@ -100,22 +100,34 @@ def test_a_cluster_that_cannot_run_tasks_is_refused(caplog: pytest.LogCaptureFix
 
 
 STOPPED = """
-import os, signal, sys
+import signal, sys, threading, time
 from pathlib import Path
+from classwise.core.interruption import Terminated, signals
 from classwise.sweeps.executors.ray import Ray
-signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(7))
-running = Ray(workers=1).run([Path(each) for each in sys.argv[1:]])
-next(running)
-os.kill(os.getpid(), signal.SIGTERM)
+from classwise.sweeps.tasks import attempts
+def stop():
+    while not attempts(folder):
+        time.sleep(0.1)
+    time.sleep(1)
+    signal.raise_signal(signal.SIGTERM)
+folder = Path(sys.argv[1])
+signal.signal(signal.SIGINT, signal.SIG_IGN)
+with signals():
+    threading.Thread(target=stop, daemon=True).start()
+    try:
+        list(Ray().run([folder]))
+    except Terminated:
+        sys.exit(7)
 """
+"""A program that stops its task by SIGTERM; SIGINT is ignored, as of a program that a script starts with ``&``."""
 
 
-def test_sigterm_stops_the_tasks(tmp_path: Path) -> None:
-    ended, endless = tmp_path / "ended", tmp_path / "endless"
-    Task(ended, (("-c", "pass"),)).write()
-    Task(endless, (("-c", "import time; time.sleep(600)"),)).write()
-    done = subprocess.run([sys.executable, "-c", STOPPED, ended, endless], capture_output=True, text=True, check=False)
+def test_sigterm_stops_the_task(tmp_path: Path) -> None:
+    folder = tmp_path / "endless"
+    Task(folder, (("-c", "import time; time.sleep(600)"),)).write()
+    done = subprocess.run([sys.executable, "-c", STOPPED, folder], capture_output=True, text=True, check=False)
     assert done.returncode == 7, done.stderr
+    assert attempts(folder)[-1]["status"] == 143
 
 
 @pytest.mark.parametrize(

@@ -118,8 +118,7 @@ class Ray(Executor):
                 while waiting and len(running) < workers:
                     folder = waiting.pop(0)
                     running[remote.remote(str(folder.absolute()), share)] = folder
-                ended, _ = ray.wait(list(running), timeout=1.0)
-                for each in ended:
+                for each in _ended(ray, list(running)):
                     yield Finished(running.pop(each), _status(ray, each))
         finally:
             for each in running:
@@ -152,7 +151,17 @@ def cpus_of_a_task(nodes: Sequence[int], workers: int) -> int:
 def _run_task(folder: str, cpus: int) -> int:
     """Run a task; called in a worker of Ray."""
     ray = require("ray", "ray")
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored after `classwise ... &` in a script: no cancel
     return run_task_remotely(Path(folder), cpus, f"ray-{ray.get_runtime_context().get_task_id()}")
+
+
+def _ended(ray: Any, references: list[Any]) -> list[Any]:
+    """Those of some tasks that end within a second."""
+    try:
+        ended: list[Any] = ray.wait(references, timeout=1.0)[0]
+    except SystemError as error:  # Ray's wrapper of an exception of a signal handler
+        raise error.__cause__ or error from None
+    return ended
 
 
 def _await_ends(folders: Sequence[Path]) -> None:

@@ -287,6 +287,16 @@ def test_a_folder_of_an_audit_without_shards_is_not_merged_into(tmp_path: Path) 
         audit(NET, DATA, shards=1, out=tmp_path / "x", resume=True, **OPTIONS | arguments)
 
 
+@pytest.mark.parametrize("merging", [{}, {"shards": 2}])
+def test_the_folder_of_a_shard_is_not_resumed_as_the_whole(tmp_path: Path, merging: dict[str, int]) -> None:
+    audit(NET, DATA, "Linf:0.05", ["fgsm"], shard="1/2", out=tmp_path / "audit", **OPTIONS)
+    robustness_curve(NET, DATA, shard="1/2", out=tmp_path / "curve", **CURVE)
+    with pytest.raises(ClasswiseError, match='contains an audit with other settings: shard was "1/2", now null'):
+        audit(NET, DATA, "Linf:0.05", ["fgsm"], out=tmp_path / "audit", resume=True, **OPTIONS | merging)
+    with pytest.raises(ClasswiseError, match='contains a curve with other settings: shard was "1/2", now null'):
+        robustness_curve(NET, DATA, out=tmp_path / "curve", resume=True, **CURVE | merging)
+
+
 def test_arguments_that_exclude_each_other() -> None:
     for arguments, said in (
         ({"shard": (1, 2), "shards": 2, "out": "x"}, "give one of the two"),

@@ -85,6 +85,7 @@ def test_an_estimate_starts_nothing(classwise: Classwise, plan: Path) -> None:
         (["nothing.yaml"], "plan file 'nothing.yaml' does not exist"),
         (["status"], "sweep status: name the folder of a sweep, as in classwise sweep status sweeps/x"),
         (["status", "x"], "x contains no sweep; start one with: classwise sweep plan.yaml --out x"),
+        (["resume", "plan.yaml"], "plan.yaml is a file; give the folder of a sweep"),
         (["status", "x", "--workers=2"], "sweep status takes no --workers; it takes --json"),
         (["resume", "x", "--device=cuda"], "sweep resume takes no --device; it takes --on and --workers and"),
         (["collect", "x", "--estimate"], "sweep collect takes no --estimate; it takes --out and --json"),

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import signal
 import socket
+import subprocess
+import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -95,6 +97,37 @@ def test_a_cluster_that_cannot_run_tasks_is_refused(caplog: pytest.LogCaptureFix
     finally:
         ray.shutdown()
     assert "no node of the cluster has 2 GPUs" in caplog.text
+
+
+STOPPED = """
+import signal, sys, threading, time
+from pathlib import Path
+from classwise.core.interruption import Terminated, signals
+from classwise.sweeps.executors.ray import Ray
+from classwise.sweeps.tasks import attempts
+def stop():
+    while not attempts(folder):
+        time.sleep(0.1)
+    time.sleep(1)
+    signal.raise_signal(signal.SIGTERM)
+folder = Path(sys.argv[1])
+signal.signal(signal.SIGINT, signal.SIG_IGN)
+with signals():
+    threading.Thread(target=stop, daemon=True).start()
+    try:
+        list(Ray().run([folder]))
+    except Terminated:
+        sys.exit(7)
+"""
+"""A program that stops its task by SIGTERM; SIGINT is ignored, as of a program that a script starts with ``&``."""
+
+
+def test_sigterm_stops_the_task(tmp_path: Path) -> None:
+    folder = tmp_path / "endless"
+    Task(folder, (("-c", "import time; time.sleep(600)"),)).write()
+    done = subprocess.run([sys.executable, "-c", STOPPED, folder], capture_output=True, text=True, check=False)
+    assert done.returncode == 7, done.stderr
+    assert attempts(folder)[-1]["status"] == 143
 
 
 @pytest.mark.parametrize(

@@ -141,6 +141,8 @@ PROBE = """
 const names = () => [...document.querySelectorAll("#table-1 tbody tr")].map((row) => row.cells[0].textContent);
 const shown = () => [...document.querySelectorAll("table.board tbody tr")].filter((row) => !row.hidden)
   .map((row) => row.cells[0].textContent);
+const sections = () => [...document.querySelectorAll("section:has(table.board)")].filter((each) => !each.hidden)
+  .map((each) => each.querySelector("table.board").id);
 const button = (head) => [...document.querySelectorAll("#table-1 thead button")]
   .find((each) => each.textContent === head);
 const sorted = () => [...document.querySelectorAll("#table-1 th[aria-sort]")]
@@ -158,7 +160,10 @@ const form = document.querySelector("form.controls");
 form.elements.text.value = "SMALL-cnn dafa";
 form.dispatchEvent(new Event("input"));
 found.text = [shown(), form.querySelector("[role=status]").textContent];
+found.sections = sections();
 form.elements.text.value = "";
+form.dispatchEvent(new Event("input"));
+found.allSections = sections();
 form.elements.extra.checked = true;
 form.dispatchEvent(new Event("input"));
 found.noExtra = shown();
@@ -194,5 +199,7 @@ def test_sorting_and_filtering_in_a_browser(tmp_path: Path) -> None:
     assert found["extra"] == ["at", "dafa", "<b>cfa</b>"]  # no, yes, not known
     assert found["rank"] == [["dafa", "<b>cfa</b>", "at"], ["Rank ascending"]]
     assert found["text"] == [["dafa"], "1 of 5 rows"]
+    assert found["sections"] == ["table-1"]
+    assert found["allSections"] == ["table-1", "table-2", "published"]
     assert found["noExtra"] == ["at", "Author2020Paper"]
     assert found["noWarnings"] == ["Author2020Paper"]

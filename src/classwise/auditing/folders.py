@@ -75,7 +75,7 @@ def claim(
             raise ClasswiseError(f"{folder} is not empty and contains no {kind}; give a new folder")
         write()
         return False
-    if differs := difference(read(), settings):
+    if differs := difference(read(), {"shard": None, **settings}):  # a shard is not the evaluation of all images
         advice = "give another --out, or --resume with the same settings"
         article = "an" if kind[0] in "aeiou" else "a"
         raise ClasswiseError(f"{folder} contains {article} {kind} with other settings: {differs}; {advice}")

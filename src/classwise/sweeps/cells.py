@@ -97,6 +97,8 @@ class SweepFolder:
             ClasswiseError: if it contains no sweep.
         """
         folder = SweepFolder(Path(path))
+        if folder.path.is_file():
+            raise ClasswiseError(f"{path} is a file; give the folder of a sweep")
         if not folder.cells_file.is_file():
             raise ClasswiseError(f"{path} contains no sweep; start one with: classwise sweep plan.yaml --out {path}")
         settings = read_json(folder.settings_file, keys={"schema_version": int})

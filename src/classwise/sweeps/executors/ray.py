@@ -7,6 +7,7 @@ import logging
 import os
 import signal
 import socket
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -117,8 +118,7 @@ class Ray(Executor):
                 while waiting and len(running) < workers:
                     folder = waiting.pop(0)
                     running[remote.remote(str(folder.absolute()), share)] = folder
-                ended, _ = ray.wait(list(running), timeout=1.0)
-                for each in ended:
+                for each in _ended(ray, list(running)):
                     yield Finished(running.pop(each), _status(ray, each))
         finally:
             for each in running:
@@ -151,7 +151,17 @@ def cpus_of_a_task(nodes: Sequence[int], workers: int) -> int:
 def _run_task(folder: str, cpus: int) -> int:
     """Run a task; called in a worker of Ray."""
     ray = require("ray", "ray")
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored after `classwise ... &` in a script: no cancel
     return run_task_remotely(Path(folder), cpus, f"ray-{ray.get_runtime_context().get_task_id()}")
+
+
+def _ended(ray: Any, references: list[Any]) -> list[Any]:
+    """Those of some tasks that end within a second."""
+    try:
+        ended: list[Any] = ray.wait(references, timeout=1.0)[0]
+    except SystemError as error:  # Ray's wrapper of an exception of a signal handler
+        raise error.__cause__ or error from None
+    return ended
 
 
 def _await_ends(folders: Sequence[Path]) -> None:
@@ -168,14 +178,26 @@ def _connect(ray: Any, address: str | None) -> None:
     if address is not None:
         _check_port(address)
     try:
-        ray.init(
-            address=address or "local",
-            log_to_driver=False,
-            logging_level="error",
-            include_dashboard=None if address else False,
-        )
+        with _sigterm_kept():
+            ray.init(
+                address=address or "local",
+                log_to_driver=False,
+                logging_level="error",
+                include_dashboard=None if address else False,
+            )
     except (ConnectionError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
         raise ClasswiseError(f"cannot connect to Ray at {address or 'this machine'}: {reason(error)}") from error
+
+
+@contextlib.contextmanager
+def _sigterm_kept() -> Iterator[None]:
+    """Restore the handler of SIGTERM at the end of the block: that of Ray aborts the process."""
+    handler = signal.getsignal(signal.SIGTERM)
+    try:
+        yield
+    finally:
+        if handler is not None and threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, handler)
 
 
 def _check_port(address: str) -> None:

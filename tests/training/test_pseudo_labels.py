@@ -152,7 +152,7 @@ def test_incompatible_inputs_raise_errors_before_training(teacher: Run, others: 
     ("overrides", "message"),
     [
         ({"data.unlabelled.fraction": 1}, "fraction = 1"),
-        ({"data.unlabelled.fractio": 0.5}, "did you mean 'fraction'?"),
+        ({"data.unlabelled.fractio": 0.5}, "did you mean 'data.unlabelled.fraction'?"),
         ({"batch_size": 1}, "batch_size = 1 is too small for a fraction of 0.5"),
     ],
 )

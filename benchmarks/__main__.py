@@ -106,7 +106,10 @@ def main(arguments: Sequence[str]) -> int:
     rows: list[dict[str, str]] = []
     for each in selected:
         ratios.taken()
-        print(known[each](quick=options.quick, **place), flush=True)
+        try:
+            print(known[each](quick=options.quick, **place), flush=True)
+        except ClasswiseError as error:
+            parser.error(f"{each}: {error}")
         rows += ratios.rows_of(each, ratios.taken(), conditions)
     if rows:
         print(ratios.changes(rows, ratios.read()))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 import traceback
 from collections.abc import Sequence
 from pathlib import Path
@@ -24,7 +23,7 @@ from benchmarks.comparison.methods import (
 )
 from benchmarks.comparison.page import report
 from classwise.auditing.audit import audit
-from classwise.core.errors import ClasswiseError
+from classwise.core.errors import ClasswiseError, unknown
 
 
 def run_audits(method: Method, weights: Path, workspace: Workspace) -> None:
@@ -42,8 +41,13 @@ def run_audits(method: Method, weights: Path, workspace: Workspace) -> None:
 
 
 def check_names(kind: str, names: Sequence[str], known: Sequence[str]) -> None:
-    if unknown := {*names} - {*known}:
-        sys.exit(f"unknown {kind} {min(unknown)!r}; known: {', '.join(known)}")
+    """Check names that are read from the environment.
+
+    Raises:
+        ClasswiseError: if one is not known.
+    """
+    if others := {*names} - {*known}:
+        raise unknown(kind, min(others), known)
 
 
 def run_methods(methods: Sequence[Method], scale: Scale, root: Path, seeds: Sequence[int]) -> None:

@@ -107,9 +107,7 @@ def audit(
         suite = parse_attacks(attacks, norm_of(threat))
         _check_settle(options, suite, threat, group)
         shards = shards_of(options, out)
-        folder = _checked_folder(out)
-        if folder is not None and shards is not None:
-            require_shards(folder, ABOUT)
+        folder = _checked_folder(out, merges=shards is not None)
         options = with_saved_choices(options, folder if resume or shards else None)
         ready = prepare(model, data, suite, threat, group=group, device=device, **options)
         _check_ready(ready, suite, attacks)
@@ -207,14 +205,20 @@ def _check_ready(ready: Prepared, suite: Suite, attacks: Attacks | None) -> None
         raise ClasswiseError(f"settle requires all attacks, and the model has no gradient for {names}; omit settle")
 
 
-def _checked_folder(out: str | Path | None) -> Path | None:
+def _checked_folder(out: str | Path | None, *, merges: bool = False) -> Path | None:
     """The folder of the audit; None without one.
 
+    Args:
+        out: the folder, or its parent.
+        merges: whether shards in it are to be merged.
+
     Raises:
-        ClasswiseError: if its files cannot be written.
+        ClasswiseError: if its files cannot be written, or there are no shards to merge.
     """
     if out is None:
         return None
     folder = folder_for(Path(out))
     check_place(folder, "audit", ABOUT, f"outcomes/{outcome_files.name(0)}")
+    if merges:
+        require_shards(folder, ABOUT)
     return folder

@@ -144,6 +144,15 @@ class Run:
         """The environment of the run: versions, device, git state, data."""
         return read_json(self.environment_file)
 
+    def check_exists(self) -> None:
+        """Check that the folder still exists, so that no partial run is written into a new one.
+
+        Raises:
+            ClasswiseError: if it was removed.
+        """
+        if not self.recipe_file.is_file():
+            raise ClasswiseError(f"{self.path} was removed during training; start the run again")
+
     def note_environment(self, **facts: Any) -> None:
         """Add facts to the environment of the run."""
         before = read_json(self.environment_file)

@@ -290,8 +290,7 @@ class Trainer:
         Raises:
             ClasswiseError: if a loss is not finite and ``on_nan`` is ``"stop"``; the same in every process.
         """
-        step = self.loss_check.first()
-        if step is not None:
+        if (step := self.loss_check.first()) is not None:
             self._not_finite("loss", step, settings)
 
     def _check_finite(self, settings: ClassSettings) -> None:
@@ -334,15 +333,14 @@ class Trainer:
         state.average = average
         if average.event is not None:
             history.log_event(epoch, **average.event)
-        averaged = splits.get("valid-average", online)
-        if "confidence" in averaged:
+        if "confidence" in (averaged := splits.get("valid-average", online)):
             signals["valid.average_confidence"] = averaged["confidence"]
         state.schedules = [
             schedule.after_epoch(each, signals, epoch)
             for schedule, each in zip(self.parts.schedules, state.schedules, strict=True)
         ]
         if self.processes.is_main:
-            self._check_folder()
+            self.run.check_exists()
         history.log_epoch(epoch, splits, settings, self.classes.names)
         for which, model in models.items():
             history.save_model(which, model, epoch)
@@ -351,8 +349,7 @@ class Trainer:
             values = splits["valid" if which == "last" else "valid-average"]
             history.select("best" if which == "last" else "best-average", model, values, epoch)
         history.write()
-        line = epoch_line(epoch, self.recipe.epochs, splits, self.classes.names, average.event, seconds)
-        self.progress.log(line)
+        self.progress.log(epoch_line(epoch, self.recipe.epochs, splits, self.classes.names, average.event, seconds))
         if isinstance(self.progress, Logger):
             learning_rate = {"learning rate": float(self.optimizer.param_groups[0]["lr"])}
             self.progress.log_metrics(epoch, learning_rate | history.scalars(epoch))
@@ -394,19 +391,10 @@ class Trainer:
 
     def _save_state(self) -> None:
         if self.processes.is_main:
-            self._check_folder()
+            self.run.check_exists()
             content = self.state.content(self.recipe.digest(), self.processes.world_size)
             self.writer.write(content, self._write_state)
 
     def _write_state(self, content: Mapping[str, Any]) -> None:
         write_state(self.run.state_file, content)
         self._saved = content["epoch"], content["step"]
-
-    def _check_folder(self) -> None:
-        """Check that the run folder still exists, so that no partial run is written into a new one.
-
-        Raises:
-            ClasswiseError: if it was removed.
-        """
-        if not self.run.recipe_file.is_file():
-            raise ClasswiseError(f"{self.run.path} was removed during training; start the run again")

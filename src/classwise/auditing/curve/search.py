@@ -87,11 +87,9 @@ def robustness_curve(
         >>> cw.robustness_curve(model, data, attacks="fgsm", highest=0.2, rounds=2).width
         0.05
     """
-    folder = _checked(highest, rounds, out)
     shards = shards_of(options, out)
+    folder = _checked(highest, rounds, out, merges=shards is not None)
     check_options(robustness_curve, options, ShardedOptions)
-    if folder is not None and shards is not None:
-        require_shards(folder, SEARCH)
     with process_group(distributed=distributed) as processes, contextlib.ExitStack() as stack:
         stack.enter_context(chosen_arithmetic(options))
         listener = stack.enter_context(listening(progress, active=processes.is_main))
@@ -191,7 +189,7 @@ def _prepared(
     return ready
 
 
-def _checked(highest: float | None, rounds: int, out: str | Path | None) -> Path | None:
+def _checked(highest: float | None, rounds: int, out: str | Path | None, *, merges: bool = False) -> Path | None:
     """Check the range, the rounds and the folder, before any data are read; returns the folder.
 
     Raises:
@@ -204,6 +202,8 @@ def _checked(highest: float | None, rounds: int, out: str | Path | None) -> Path
     if out is None:
         return None
     check_place(Path(out), "curve", SEARCH)
+    if merges:
+        require_shards(Path(out), SEARCH)
     return Path(out)
 
 

@@ -80,3 +80,5 @@ def test_a_record_that_cannot_be_written_is_no_error(tmp_path: Path) -> None:
     (tmp_path / FILE).mkdir()
     with recorded(tmp_path, NullProgress()) as progress:
         progress.start("training", 100)
+    assert (tmp_path / FILE).is_dir()
+    assert read_progress(tmp_path) is None

@@ -22,6 +22,7 @@ from classwise.auditing.audit_folder import ABOUT, read_about, write_trace
 from classwise.auditing.folders import claim
 from classwise.auditing.guard_report import GuardReport
 from classwise.auditing.guards import SAMPLE, Evidence, GuardRun, InputScale, Probe, run_guards
+from classwise.auditing.guards.memory import memory_of
 from classwise.auditing.inputs import network_of
 from classwise.auditing.merging import SHARDS, Merged, merge
 from classwise.auditing.outcomes import Outcomes
@@ -41,6 +42,7 @@ from classwise.core.progress import Progress
 from classwise.core.progress_record import recorded
 from classwise.data.loading import named_set
 from classwise.data.stream import Stream
+from classwise.models.base import bare
 
 
 @dataclass(frozen=True)
@@ -278,7 +280,7 @@ class Execution:
             no_gradient=ready.no_gradient,
             overwrites=overwrites or runner.overwrites,
             training_attack=training_attack,
-            probe=_probe(runner, ready),
+            probe=_probe(runner, ready, outcomes.meta.data_hash),
         )
 
     def _result(
@@ -366,7 +368,7 @@ def _saved_guards(folder: Path | None) -> GuardRun | None:
     return GuardRun(tuple(AuditWarning(*each) for each in about["warnings"]), GuardReport.read(about["guards"]))
 
 
-def _probe(runner: Runner, ready: Prepared) -> Probe | None:
+def _probe(runner: Runner, ready: Prepared, data_hash: str) -> Probe | None:
     """The model and a sample of images for the guards; None after the deadline."""
     if runner.sample is None or runner.late:
         return None
@@ -376,4 +378,13 @@ def _probe(runner: Runner, ready: Prepared) -> Probe | None:
     sample = type(runner.sample)(*(tensor.to(runner.engine.device) for tensor in runner.sample))
     known = named_set(ready.source)
     scale = None if known is None else InputScale(known.mean, known.std)
-    return Probe(runner.engine, sample, threat, runner.plan.precision, scale, gradients=not ready.no_gradient)
+    memory = None if runner.plan.guards == "full" else memory_of(bare(ready.model), ready.meta.model_hash, data_hash)
+    return Probe(
+        runner.engine,
+        sample,
+        threat,
+        runner.plan.precision,
+        scale,
+        gradients=not ready.no_gradient,
+        memory=memory,
+    )

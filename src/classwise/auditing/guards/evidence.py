@@ -14,7 +14,8 @@ from torch import Tensor
 
 from classwise.attacks.base import Attack
 from classwise.attacks.engine import AttackInputs, Engine, value_and_gradient
-from classwise.attacks.losses import negative_margin
+from classwise.attacks.losses import margin, negative_margin
+from classwise.auditing.guards.memory import Memory
 from classwise.auditing.outcomes import ALL, CLEAN, Outcomes
 from classwise.core.precision import EXACT, Forward, Precision
 from classwise.core.rng import CounterRNG
@@ -36,9 +37,15 @@ class InputScale(NamedTuple):
 
 @dataclass
 class PassCount:
-    """The forward and backward passes of single images that guards have taken."""
+    """The forward and backward passes of single images that guards have taken.
+
+    Attributes:
+        total: number of passes.
+        reused: number of results of attacks on single images that took none, since an earlier audit had them.
+    """
 
     total: int = 0
+    reused: int = 0
 
 
 @dataclass(frozen=True)
@@ -55,6 +62,7 @@ class Probe:
         scale: the usual normalisation of the data set, if known.
         gradients: whether the model has gradients with respect to its input.
         taken: counts the passes.
+        memory: results of attacks on this model and data in earlier audits; None: every attack runs.
     """
 
     engine: Engine
@@ -64,6 +72,7 @@ class Probe:
     scale: InputScale | None = None
     gradients: bool = True
     taken: PassCount = dataclasses.field(default_factory=PassCount)
+    memory: Memory | None = None
 
     def __len__(self) -> int:
         return len(self.batch.x)
@@ -144,18 +153,35 @@ class Probe:
     def succeeds_on(self, mask: Tensor, attack: Attack, threat: Threat | None = None) -> Tensor:
         """Run one start of an attack on the images of a mask; whether it succeeded on each, bool (N,).
 
-        The first iterate that is misclassified in the attack's precision, else the last one, is verified in float32.
-        All images take all steps, unless the attack has succeeded on all of them earlier.
+        Images with a result in the memory are not attacked again. The first iterate that is misclassified in the
+        attack's precision, else the last one, is verified in float32. All images take all steps, unless the attack has
+        succeeded on all of them earlier.
 
         Args:
             mask: the images, bool (N,).
             attack: an attack without a reference, all of whose steps take the same passes.
             threat: the ball; None: that of the audit.
         """
+        ball = threat or self.threat
+        if self.memory is None:
+            return self._attacked(mask, attack, ball)
+        index, radius = self.batch.index.tolist(), ball.radius(self.batch.x).flatten().expand(len(self)).tolist()
+        settings = (attack, ball.norm, self.engine.seed, self.precision)
+        keys = [(settings, *image) for image in zip(index, radius, strict=True)]
+        margins = margin(self.logits, self.labels).tolist()
+        known, success = self.memory.find(keys, margins)
+        todo = mask & ~known
+        attacked = self._attacked(todo, attack, ball)
+        self.memory.add(keys, margins, attacked, todo)
+        self.taken.reused += int((mask & known).sum())
+        return (mask & success) | attacked
+
+    def _attacked(self, mask: Tensor, attack: Attack, threat: Threat) -> Tensor:
+        """Run the attack on the images of a mask, in batches; whether it succeeded on each, bool (N,)."""
         success = torch.zeros_like(mask)
         for places in torch.split(mask.nonzero().squeeze(1), self.engine.batch_size):
             if len(places):
-                success[places] = self._attack(places, attack, threat or self.threat)
+                success[places] = self._attack(places, attack, threat)
         return success
 
     def _attack(self, places: Tensor, attack: Attack, threat: Threat) -> Tensor:

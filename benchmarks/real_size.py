@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -52,6 +53,7 @@ def tuned(name: str, recipe: str, fields: Mapping[str, Any], epochs: int = 1, bu
 
 
 AT = tuned("AT", "at", {})
+FROM_SMALLER = dataclasses.replace(AT, name="AT-from-smaller", start=RADII[0])
 TRADES = tuned("TRADES", "trades", {}, 2)
 FAAL = {radius: tuned(f"FAAL-{radius}", "faal", {"reduction.radius": radius}) for radius in (0.1, 0.3, 0.5)}
 DAFA = tuned("DAFA", "dafa", {"schedules.0.start_epoch": 1}, 2, SHORT)
@@ -63,6 +65,8 @@ WITH_AWP = tuple(
 CONTROLS = {
     **{each.name: START.name for each in RADII},
     AT.name: START.name,
+    FROM_SMALLER.name: AT.name,
+    f"{FROM_SMALLER.name}+adjusted": f"{AT.name}+adjusted",
     TRADES.name: START.name,
     **{each.name: AT.name for each in FAAL.values()},
     DAFA.name: TRADES.name,
@@ -71,9 +75,9 @@ CONTROLS = {
     "FAAL-0.3-AWP": "AT-AWP",
 }
 """The method that differs in the class-wise part only (or, for the controls, in the fine-tuning)."""
-_FINE_TUNED = (AT, FAAL[0.3], TRADES, DAFA, FAAL[0.1], FAAL[0.5], CSR, *WITH_AWP)
+_FINE_TUNED = (AT, FAAL[0.3], TRADES, DAFA, FAAL[0.1], FAAL[0.5], FROM_SMALLER, CSR, *WITH_AWP)
 _INTERPOLATED = tuple(Interpolated(f"{each.name}+interpolated", each) for each in (AT, FAAL[0.3], TRADES, DAFA))
-_STARTS: tuple[Trained | Interpolated, ...] = (START, AT, TRADES, FAAL[0.3], DAFA, *_INTERPOLATED)
+_STARTS: tuple[Trained | Interpolated, ...] = (START, AT, TRADES, FAAL[0.3], DAFA, FROM_SMALLER, *_INTERPOLATED)
 _ADJUSTED = tuple(LogitAdjusted(f"{each.name}+adjusted", each) for each in _STARTS)
 METHODS: tuple[Method, ...] = (START, *RADII, *_FINE_TUNED, *_ADJUSTED, *_INTERPOLATED)
 
@@ -111,6 +115,7 @@ NOTES = """
   (FAAL's rates for every method; the paper's FAAL takes two epochs). TRADES, DAFA and CSR take two epochs.
 - N-FGSM-smaller and -larger: N-FGSM from random weights with a smaller or a larger radius for the classes of lower
   robust accuracy, eps (1 +- (t_k - mean t)) with t_k the robust accuracy of class k on the last epoch's batches.
+  AT-from-smaller: AT from the weights of N-FGSM-smaller in place of those of N-FGSM.
 - FAAL-r: FAAL with the radius r. DAFA: TRADES with DAFA's weights and radii in the second epoch, from the confidences
   of the first. CSR: the first epoch is plain TRADES, in which confusions are counted. -AWP: adversarial weight
   perturbation of 0.005.

@@ -20,6 +20,7 @@ from classwise.auditing.audit import audit, estimate
 from classwise.auditing.audit_folder import ABOUT, read_about
 from classwise.auditing.guard_report import MODES, GuardMode, GuardReport
 from classwise.auditing.guards import GUARDS, Evidence, GuardRun, run_guards
+from classwise.auditing.guards.memory import Memory
 from classwise.auditing.guards.table import COSTS, USEFULNESS
 from classwise.auditing.result import Audit
 from classwise.core.errors import ClasswiseError
@@ -105,7 +106,7 @@ def evidence_of(model: nn.Module, data: Images, **more: Any) -> Evidence:
         patch.setattr(execution, "run_guards", record)
         run(model, data, **more)
     assert passed[0].probe is not None
-    return dataclasses.replace(passed[0], probe=dataclasses.replace(passed[0].probe, memory=None))
+    return dataclasses.replace(passed[0], probe=dataclasses.replace(passed[0].probe, memory=Memory()))
 
 
 @pytest.fixture(scope="module")
@@ -284,7 +285,7 @@ def test_guards_without_a_sample_are_named_after_the_time_limit(tmp_path: Path) 
     assert {*late.guards.not_run} == {*COSTS}
     assert "incomplete" in {found.name for found in late.warnings}
     whole = run(model, toys.images(60), out=tmp_path / "a", resume=True)
-    assert whole.guards == run(toys.model(scale=2.0), toys.images(60)).guards
+    assert whole.guards == run(model, toys.images(60)).guards
 
 
 def test_guards_are_run_on_resumption_of_an_audit_that_had_no_time_for_them(tmp_path: Path) -> None:
@@ -296,7 +297,7 @@ def test_guards_are_run_on_resumption_of_an_audit_that_had_no_time_for_them(tmp_
     assert late.guards is not None
     assert late.guards.reason == "time"
     resumed = run(model, toys.images(60), out=tmp_path / "a", resume=True)
-    assert resumed.guards == run(toys.model(scale=2.0), toys.images(60)).guards
+    assert resumed.guards == run(model, toys.images(60)).guards
 
 
 def test_the_guards_of_an_incomplete_audit_are_not_reused(tmp_path: Path) -> None:

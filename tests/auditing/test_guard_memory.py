@@ -14,48 +14,37 @@ from torch import nn
 
 from classwise.attacks.gradient.ascent import FGSM, PGD
 from classwise.auditing.audit import audit
-from classwise.auditing.guards.memory import memory_of
+from classwise.auditing.guards.memory import Memory, memory_of
 from classwise.auditing.result import Audit
 from classwise.core.precision import EXACT
 from classwise.core.threat import Threat
 from classwise.data.images import Images
 
 from . import toys
-from .test_guard_budget import Counting, evidence_of, mislabelled
+from .test_guard_budget import Counting, counted, evidence_of, mislabelled
 
 LONG, OTHER = "pgd:steps=30", "pgd:steps=30,objective=margin"
-"""Two suites of as many passes, on a model that resists both."""
 
 
-def run(model: nn.Module, data: Images, **more: Any) -> Audit:
+def run(model: Counting, data: Images, **more: Any) -> tuple[Audit, int]:
+    """An audit, and the passes of its guards that the model did not take."""
     chosen: dict[str, Any] = {"threat": "Linf:0.02", "attacks": LONG, "precision": EXACT, "batch_size": 64}
-    return audit(model, data, **(chosen | more))
-
-
-def reused(result: Audit) -> int:
+    with counted(model) as spent:
+        result = audit(model, data, **(chosen | more))
     assert result.guards is not None
-    return result.guards.reused
+    return result, result.guards.passes - spent.guards
 
 
-def passes(result: Audit) -> int:
-    assert result.guards is not None
-    return result.guards.passes
-
-
-def test_an_audit_by_other_attacks_reuses_the_results_of_the_guards() -> None:
-    """The passes are counted by the model; the warnings are those of an audit of another instance of it."""
-    data, model = mislabelled(400), Counting(reverse=True)
-    first = run(model, data)
-    before = model.passes
-    second = run(model, data, attacks=OTHER)
-    fresh = Counting(reverse=True)
-    expected = run(fresh, data, attacks=OTHER)
-    assert reused(first) == reused(expected) == 0 < reused(second)
-    assert passes(second) < passes(expected)
-    assert model.passes - before == fresh.passes - passes(expected) + passes(second)
-    named = {each.name: each for each in second.warnings}
-    assert {"misleading-gradients", "large-radius"} <= named.keys()
-    assert all(named[each.name] == each for each in expected.warnings)
+@pytest.mark.parametrize("reverse", [True, False])
+def test_an_audit_by_other_attacks_reuses_the_results_of_the_guards(reverse: bool) -> None:
+    """Also where an attack of the guards succeeds, so that it ends early; the report is that of a first audit."""
+    data, model = mislabelled(400), Counting(reverse=reverse)
+    first, before = run(model, data)
+    second, saved = run(model, data, attacks=OTHER)
+    expected, none = run(Counting(reverse=reverse), data, attacks=OTHER)
+    assert before == none == 0 < saved
+    assert (second.guards, second.warnings) == (expected.guards, expected.warnings)
+    assert {"misleading-gradients", "large-radius"} <= {each.name for each in first.warnings} or not reverse
 
 
 def with_other_weights(model: nn.Module) -> None:
@@ -73,7 +62,7 @@ def test_nothing_is_reused_after_a_change_of_the_model(change: Callable[[nn.Modu
     data, model = mislabelled(400), Counting(reverse=True)
     run(model, data)
     change(model)
-    assert reused(run(model, data)) == 0
+    assert run(model, data)[1] == 0
 
 
 @pytest.mark.parametrize("change", ["images", "labels", "norm", "seed", "guards"])
@@ -87,34 +76,36 @@ def test_nothing_is_reused_after_a_change_of_the_audit(change: str) -> None:
         "seed": {"seed": 1},
         "guards": {"guards": "full"},
     }
-    assert reused(run(model, **({"data": data} | options[change]))) == 0
+    assert run(model, **({"data": data} | options[change]))[1] == 0
 
 
 def test_another_radius_shares_the_attack_at_the_radius_of_the_grey_image() -> None:
-    """It depends on the norm only."""
+    """It depends on the norm only: 20 passes and a verification of each survivor."""
     data, model = mislabelled(400), Counting(reverse=True)
     run(model, data)
-    found = run(model, data, threat="Linf:0.03")
-    assert found.guards is not None
-    assert 0 < found.guards.reused <= found.guards.images
+    result, saved = run(model, data, threat="Linf:0.03")
+    assert result.guards is not None
+    assert 0 < saved <= 21 * result.guards.images
+    assert saved % 21 == 0
 
 
 def test_a_memory_gives_the_results_of_the_attacks_themselves() -> None:
-    """On overlapping parts of a sample, for two attacks, at a number and at radii per image."""
+    """On overlapping parts of a sample, for two attacks, at a number and at radii per image, with the same passes."""
     evidence = evidence_of(toys.model(), toys.images(60))
-    plain = evidence.probe
-    assert plain is not None
-    model = toys.model()
-    kept = dataclasses.replace(plain, memory=memory_of(model, "weights", "data"))
-    parts = [torch.arange(60) < 40, torch.arange(60) >= 20, torch.arange(60) % 3 == 0]
+    assert evidence.probe is not None
+    kept = dataclasses.replace(evidence.probe, memory=Memory()).first(60)
+    parts = [torch.arange(60) < 40, torch.arange(60) >= 20, torch.arange(60) % 3 == 0, torch.zeros(60).bool()]
     balls = [None, Threat("Linf", 0.05), Threat("Linf", torch.linspace(0.01, 0.1, 60))]
     for attack in (FGSM(), PGD(steps=5)):
         for ball in balls:
             for part in parts:
+                plain = dataclasses.replace(kept, memory=Memory()).first(60)
+                assert len(kept.logits) == len(plain.logits)
+                before = kept.taken.total
                 expected = plain.succeeds_on(part, attack, ball)
                 assert torch.equal(kept.succeeds_on(part, attack, ball), expected)
+                assert kept.taken.total - before == plain.taken.total - 60
                 assert not expected[~part].any()
-    assert kept.taken.reused == 2 * 3 * (20 + 20)
 
 
 def test_a_memory_ends_with_its_model() -> None:

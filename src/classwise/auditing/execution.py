@@ -22,7 +22,7 @@ from classwise.auditing.audit_folder import ABOUT, read_about, write_trace
 from classwise.auditing.folders import claim
 from classwise.auditing.guard_report import GuardReport
 from classwise.auditing.guards import SAMPLE, Evidence, GuardRun, InputScale, Probe, run_guards
-from classwise.auditing.guards.memory import memory_of
+from classwise.auditing.guards.memory import Memory, memory_of
 from classwise.auditing.inputs import network_of
 from classwise.auditing.merging import SHARDS, Merged, merge
 from classwise.auditing.outcomes import Outcomes
@@ -378,7 +378,9 @@ def _probe(runner: Runner, ready: Prepared, data_hash: str) -> Probe | None:
     sample = type(runner.sample)(*(tensor.to(runner.engine.device) for tensor in runner.sample))
     known = named_set(ready.source)
     scale = None if known is None else InputScale(known.mean, known.std)
-    memory = None if runner.plan.guards == "full" else memory_of(bare(ready.model), ready.meta.model_hash, data_hash)
+    memory = (
+        Memory() if runner.plan.guards == "full" else memory_of(bare(ready.model), ready.meta.model_hash, data_hash)
+    )
     return Probe(
         runner.engine,
         sample,

@@ -41,8 +41,6 @@ class GuardReport:
         budget: passes that they were allowed; None for no limit.
         not_run: names of the guards that did not run.
         reason: why these did not run: ``"budget"``, ``"time"`` or ``"off"``; empty if all guards ran.
-        reused: number of results of the guards' attacks on single images that took no pass, since an earlier audit of
-            the same model, data and threat in the process had them.
     """
 
     mode: GuardMode
@@ -51,7 +49,6 @@ class GuardReport:
     budget: int | None = None
     not_run: tuple[str, ...] = ()
     reason: Reason = ""
-    reused: int = 0
 
     @staticmethod
     def read(saved: Mapping[str, Any]) -> GuardReport:

@@ -58,8 +58,7 @@ def run_guards(evidence: Evidence, mode: GuardMode = "full", *, late: bool = Fal
     probe = probe.first(len(probe) if budget is None else _size(evidence, probe, budget))
     omitted, found = _run(dataclasses.replace(evidence, probe=probe), probe, budget)
     reason: Reason = "budget" if omitted else ""
-    taken = probe.taken
-    return _result(found, GuardReport(mode, len(probe), taken.total, budget, _ordered(omitted), reason, taken.reused))
+    return _result(found, GuardReport(mode, len(probe), probe.taken.total, budget, _ordered(omitted), reason))
 
 
 def _run(evidence: Evidence, probe: Probe, budget: int | None) -> tuple[list[str], dict[str, GuardWarning | None]]:

@@ -15,7 +15,7 @@ from torch import Tensor
 from classwise.attacks.base import Attack
 from classwise.attacks.engine import AttackInputs, Engine, value_and_gradient
 from classwise.attacks.losses import margin, negative_margin
-from classwise.auditing.guards.memory import Memory
+from classwise.auditing.guards.memory import AttackResult, Memory
 from classwise.auditing.outcomes import ALL, CLEAN, Outcomes
 from classwise.core.precision import EXACT, Forward, Precision
 from classwise.core.rng import CounterRNG
@@ -37,15 +37,9 @@ class InputScale(NamedTuple):
 
 @dataclass
 class PassCount:
-    """The forward and backward passes of single images that guards have taken.
-
-    Attributes:
-        total: number of passes.
-        reused: number of results of attacks on single images that took none, since an earlier audit had them.
-    """
+    """The forward and backward passes of single images that guards have taken."""
 
     total: int = 0
-    reused: int = 0
 
 
 @dataclass(frozen=True)
@@ -62,7 +56,7 @@ class Probe:
         scale: the usual normalisation of the data set, if known.
         gradients: whether the model has gradients with respect to its input.
         taken: counts the passes.
-        memory: results of attacks on this model and data in earlier audits; None: every attack runs.
+        memory: results of attacks on single images, which later audits of the model and the data may share.
     """
 
     engine: Engine
@@ -72,7 +66,7 @@ class Probe:
     scale: InputScale | None = None
     gradients: bool = True
     taken: PassCount = dataclasses.field(default_factory=PassCount)
-    memory: Memory | None = None
+    memory: Memory = dataclasses.field(default_factory=Memory)
 
     def __len__(self) -> int:
         return len(self.batch.x)
@@ -93,8 +87,11 @@ class Probe:
 
     def logits_of(self, x: Tensor) -> Tensor:
         """Compute float32 logits (N, C), on the CPU."""
-        model = self.engine.model
         self.taken.total += len(x)
+        return self._logits_of(x)
+
+    def _logits_of(self, x: Tensor) -> Tensor:
+        model = self.engine.model
         with torch.no_grad(), evaluating(model), frozen(model):
             parts = [self._float32(part) for part in torch.split(x, self.engine.batch_size)]
         return torch.cat(parts).cpu()
@@ -153,9 +150,9 @@ class Probe:
     def succeeds_on(self, mask: Tensor, attack: Attack, threat: Threat | None = None) -> Tensor:
         """Run one start of an attack on the images of a mask; whether it succeeded on each, bool (N,).
 
-        Images with a result in the memory are not attacked again. The first iterate that is misclassified in the
-        attack's precision, else the last one, is verified in float32. All images take all steps, unless the attack has
-        succeeded on all of them earlier.
+        The first iterate that is misclassified in the attack's precision, else the last one, is verified in float32.
+        All images take all steps, unless the attack has succeeded on all of a batch earlier. Images with a result in
+        the memory are not attacked again; their passes are counted as if they were.
 
         Args:
             mask: the images, bool (N,).
@@ -163,46 +160,46 @@ class Probe:
             threat: the ball; None: that of the audit.
         """
         ball = threat or self.threat
-        if self.memory is None:
-            return self._attacked(mask, attack, ball)
         index, radius = self.batch.index.tolist(), ball.radius(self.batch.x).flatten().expand(len(self)).tolist()
         settings = (attack, ball.norm, self.engine.seed, self.precision)
         keys = [(settings, *image) for image in zip(index, radius, strict=True)]
         margins = margin(self.logits, self.labels).tolist()
-        known, success = self.memory.find(keys, margins)
-        todo = mask & ~known
-        attacked = self._attacked(todo, attack, ball)
-        self.memory.add(keys, margins, attacked, todo)
-        self.taken.reused += int((mask & known).sum())
-        return (mask & success) | attacked
-
-    def _attacked(self, mask: Tensor, attack: Attack, threat: Threat) -> Tensor:
-        """Run the attack on the images of a mask, in batches; whether it succeeded on each, bool (N,)."""
+        batches = [each for each in torch.split(mask.nonzero().squeeze(1), self.engine.batch_size) if len(each)]
+        unknown = mask & ~torch.tensor([self.memory.has(*each) for each in zip(keys, margins, strict=True)])
+        for places in torch.split(unknown.nonzero().squeeze(1), self.engine.batch_size):
+            for row, result in zip(places.tolist(), self._attack(places, attack, ball), strict=True):
+                self.memory.add(keys[row], margins[row], result)
         success = torch.zeros_like(mask)
-        for places in torch.split(mask.nonzero().squeeze(1), self.engine.batch_size):
-            if len(places):
-                success[places] = self._attack(places, attack, threat)
+        for places in batches:
+            results = [self.memory[keys[row]] for row in places.tolist()]
+            success[places] = torch.tensor([each.success for each in results])
+            self.taken.total += len(places) * max(each.passes for each in results)
         return success
 
-    def _attack(self, places: Tensor, attack: Attack, threat: Threat) -> Tensor:
+    def _attack(self, places: Tensor, attack: Attack, threat: Threat) -> list[AttackResult]:
+        """Run the attack on one batch; the passes of each result are those of a batch of its image alone."""
+        if not len(places):
+            return []
         index, x, y = (tensor[places.to(self.batch.x.device)] for tensor in self.batch)
         if isinstance(threat.epsilon, Tensor):
             threat = threat.with_epsilon(threat.epsilon.to(x.device)[places.to(x.device)])
         inputs = AttackInputs(x, y, index, threat, CounterRNG(self.engine.seed, "attack"))
         found, hit = x, torch.zeros_like(y, dtype=torch.bool)
+        passes = torch.zeros_like(y)
         precision = dataclasses.replace(self.precision, compile=False)
         engine = Engine(self.engine.model, precision=precision, batch_size=len(x), seed=self.engine.seed)
         with engine.forward_for(attack, x) as model:
             state = attack.start(model, inputs)
             for _ in range(attack.length):
                 state = attack.step(model, inputs, state)
+                passes = torch.where(hit, passes, (model.forwards + model.backwards) // len(x))
                 fresh = ~hit & (state["margin"] < 0)
                 found, hit = torch.where(fresh.view(-1, 1, 1, 1), state["seen"], found), hit | fresh
                 if bool(hit.all()):
                     break
-            self.taken.total += model.forwards + model.backwards
         final = torch.where(hit.view(-1, 1, 1, 1), found, threat.project(state["x"], x))
-        return ~predicts(self.logits_of(final), y.cpu())
+        success = ~predicts(self._logits_of(final), y.cpu())
+        return [AttackResult(*each) for each in zip(success.tolist(), (passes + 1).tolist(), strict=True)]
 
 
 @dataclass(frozen=True)

@@ -6,12 +6,12 @@ their attacks on single images do not, and they take most of the passes.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+import math
+from collections.abc import Hashable
 from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
-import torch
-from torch import Tensor, nn
+from torch import nn
 
 TOLERANCE = 1e-4
 """Relative difference of clean margins up to which a model is the same on an image; batches of other sizes round
@@ -19,41 +19,38 @@ differently.
 """
 
 
-class _Result(NamedTuple):
-    """Whether an attack succeeded on an image, and the clean margin of the image then."""
+class AttackResult(NamedTuple):
+    """The result of an attack on one image.
 
-    margin: float
+    Attributes:
+        success: whether it succeeded.
+        passes: forward and backward passes up to its success or its end, and for the verification.
+    """
+
     success: bool
+    passes: int
 
 
 class Memory:
-    """The results of one model with its weights on one data set.
+    """The results of attacks on single images, for one model with its weights on one data set.
 
     A key is an attack with all settings that decide its result, an image and its radius.
     """
 
     def __init__(self) -> None:
-        self._results: dict[Hashable, _Result] = {}
+        self._results: dict[Hashable, tuple[float, AttackResult]] = {}
 
-    def find(self, keys: Sequence[Hashable], margins: Sequence[float]) -> tuple[Tensor, Tensor]:
-        """Which keys have a result, and whether the attack succeeded, each bool (N,).
+    def has(self, key: Hashable, margin: float) -> bool:
+        """Whether there is a result of an image that had the same clean margin as it has now."""
+        before, _ = self._results.get(key, (math.nan, None))
+        return abs(before - margin) <= TOLERANCE * (1 + abs(margin))
 
-        Args:
-            keys: N keys.
-            margins: the clean margins of their images now.
-        """
-        found = [self._results.get(key) for key in keys]
-        same = [
-            each is not None and abs(each.margin - now) <= TOLERANCE * (1 + abs(now))
-            for each, now in zip(found, margins, strict=True)
-        ]
-        success = [known and each is not None and each.success for known, each in zip(same, found, strict=True)]
-        return torch.tensor(same, dtype=torch.bool), torch.tensor(success, dtype=torch.bool)
+    def add(self, key: Hashable, margin: float, result: AttackResult) -> None:
+        """Note a result, with the clean margin of the image."""
+        self._results[key] = margin, result
 
-    def add(self, keys: Sequence[Hashable], margins: Sequence[float], success: Tensor, mask: Tensor) -> None:
-        """Note whether the attack succeeded, bool (N,), for the keys of a mask (N,)."""
-        for row in mask.nonzero().squeeze(1).tolist():
-            self._results[keys[row]] = _Result(margins[row], bool(success[row]))
+    def __getitem__(self, key: Hashable) -> AttackResult:
+        return self._results[key][1]
 
 
 _memories: WeakKeyDictionary[nn.Module, tuple[tuple[str, str], Memory]] = WeakKeyDictionary()
@@ -63,7 +60,7 @@ def memory_of(model: nn.Module, model_hash: str, data_hash: str) -> Memory:
     """The results of a model; empty once its weights or the data are others.
 
     Only a module's own tensors are in its hash. Results are found only where its clean margins are the same, too; a
-    change of nothing but the gradients is not noticed, and the guards of the mode ``"full"`` do not use a memory.
+    change of nothing but the gradients is not noticed, and the mode ``"full"`` uses no results of earlier audits.
 
     Args:
         model: the module; nothing is kept once it is deleted.

@@ -44,14 +44,15 @@ def folder(root: Path, modes: str = "RGB", count: int = 20) -> Path:
     return root
 
 
-def shards(root: Path) -> Path:
+def shards(root: Path, count: int = 20) -> Path:
     """The images of `folder` in two shards."""
     root.mkdir(parents=True)
     (root / "classnames.txt").write_text("\n".join(CLASSES) + "\n")
     for shard in range(2):
         files: dict[str, bytes] = {}
-        for number in range(10 * shard, 10 * shard + 10):
-            files |= {f"{number:02}.cls": str(number // 10).encode(), f"{number:02}.png": png(picture(number))}
+        for number in range(shard * count // 2, (shard + 1) * count // 2):
+            label = str(2 * number // count).encode()
+            files |= {f"{number:02}.cls": label, f"{number:02}.png": png(picture(number))}
         write_tar(root / f"test-{shard}.tar", files)
     return root
 
@@ -65,7 +66,7 @@ def write_tar(path: Path, files: dict[str, bytes], mode: str = "w") -> Path:
     return path
 
 
-SOURCES: dict[str, Callable[[Path], Path]] = {"folder": folder, "webdataset": shards}
+SOURCES: dict[str, Callable[..., Path]] = {"folder": folder, "webdataset": shards}
 
 
 @pytest.mark.parametrize("kind", SOURCES)
@@ -112,7 +113,10 @@ def test_a_damaged_image_is_named_and_stops_the_threads(tmp_path: Path) -> None:
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("decode") and thread.is_alive()]
 
 
-def test_few_images_are_decoded_before_they_are_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("kind", SOURCES)
+def test_few_images_are_decoded_before_they_are_used(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     decoded: list[str] = []
     original = EncodedImages.decoded
 
@@ -122,7 +126,7 @@ def test_few_images_are_decoded_before_they_are_used(tmp_path: Path, monkeypatch
 
     monkeypatch.setattr(EncodedImages, "decoded", noted)
     monkeypatch.setattr(encoded, "AHEAD_BYTES", 4 * 3 * 6 * 6)
-    items = iter(stream_data(folder(tmp_path / "photos"), size=6, workers=1)._source)
+    items = iter(stream_data(SOURCES[kind](tmp_path / "photos"), size=6, workers=1)._source)
     for used in range(1, 6):
         next(items)
         assert used <= len(decoded) <= used + 3
@@ -144,8 +148,9 @@ def test_data_without_separate_images(tmp_path: Path) -> None:
         stream_data("digits", split="tset")
 
 
-def test_an_audit_of_a_stream_is_that_of_the_images(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    source = folder(tmp_path / "photos", count=80)
+@pytest.mark.parametrize("kind", SOURCES)
+def test_an_audit_of_a_stream_is_that_of_the_images(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = SOURCES[kind](tmp_path / "photos", count=80)
     monkeypatch.setattr("classwise.auditing.inputs.PIECE_BYTES", 40 * 3 * 8 * 8)  # several pieces
     model = Small(2, channels=3)
     options: dict[str, Any] = {"threat": "Linf:0.05", "attacks": ["pgd:steps=3"], "batch_size": 32}

@@ -85,6 +85,17 @@ def test_a_stream_has_the_images_that_are_loaded(kind: str, workers: int, tmp_pa
     assert images.y.tolist() == [0] * 10 + [1] * 10
 
 
+@pytest.mark.parametrize("kind", [tarfile.LNKTYPE, tarfile.SYMTYPE])
+def test_an_image_that_is_a_link_in_a_shard_is_not_left_out(kind: bytes, tmp_path: Path) -> None:
+    source = shards(tmp_path / "photos")
+    with tarfile.open(source / "test-1.tar", "a") as archive:
+        member = tarfile.TarInfo("99.png")
+        member.type, member.linkname = kind, "10.png"
+        archive.addfile(member)
+    with pytest.raises(ClasswiseError, match=r"test-1\.tar: 99\.png is a link to 10\.png; write .* copies"):
+        stream_data(source)
+
+
 @pytest.mark.parametrize("modes", ["L", "RGB"])
 def test_grey_images_have_three_channels_only_beside_coloured_ones(modes: str, tmp_path: Path) -> None:
     source = folder(tmp_path / "photos", "L")
@@ -130,6 +141,27 @@ def test_few_images_are_decoded_before_they_are_used(
     for used in range(1, 6):
         next(items)
         assert used <= len(decoded) <= used + 3
+    items.close()
+
+
+@pytest.mark.parametrize("kind", SOURCES)
+def test_images_are_decoded_while_an_earlier_one_is_used(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    decoded = threading.Semaphore(0)
+    original = EncodedImages.decoded
+
+    def counted(self: EncodedImages, location: Any, shape: tuple[int, int, int]) -> torch.Tensor:
+        x = original(self, location, shape)
+        decoded.release()
+        return x
+
+    monkeypatch.setattr(EncodedImages, "decoded", counted)
+    monkeypatch.setattr(encoded, "AHEAD_BYTES", 4 * 3 * 6 * 6)
+    items = iter(stream_data(SOURCES[kind](tmp_path / "photos"), size=6, workers=1)._source)
+    next(items)
+    assert all(decoded.acquire(timeout=60) for _ in range(4))  # the first one and three that were not asked for
+    assert not decoded.acquire(blocking=False)
     items.close()
 
 

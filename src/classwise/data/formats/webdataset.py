@@ -105,7 +105,7 @@ def _samples(shard: Path, keys: Sequence[str], numbers: Numbers) -> Iterator[_Sa
     """The images of a shard with their labels."""
     with _opened(shard) as archive:
         try:
-            for name, members in _groups(archive):
+            for name, members in _groups(archive, shard):
                 if images := [each for extension, each in members.items() if f".{extension}" in SUFFIXES]:
                     where = f"{shard}, {name}"
                     location = Location(shard, images[0].name, images[0].offset_data, images[0].size)
@@ -122,14 +122,25 @@ def _opened(shard: Path) -> tarfile.TarFile:
         raise ClasswiseError(f"{shard} is not an uncompressed tar file ({error}); decompress it") from error
 
 
-def _groups(archive: tarfile.TarFile) -> Iterator[tuple[str, dict[str, tarfile.TarInfo]]]:
-    """Consecutive files with the same name up to the first dot: the name, and the files by last extension."""
+def _groups(archive: tarfile.TarFile, shard: Path) -> Iterator[tuple[str, dict[str, tarfile.TarInfo]]]:
+    """Consecutive files with the same name up to the first dot: the name, and the files by last extension.
+
+    Raises:
+        ClasswiseError: for an image that is a link to another file, which would be left out.
+    """
     name, members = "", dict[str, tarfile.TarInfo]()
     for member in archive:
         archive.members = []  # type: ignore[attr-defined]  # not annotated; else every header is kept in memory
-        if not member.isreg() or PurePosixPath(member.name).name.startswith("."):
-            continue
         path = PurePosixPath(member.name)
+        if path.name.startswith("."):
+            continue
+        if (member.islnk() or member.issym()) and path.suffix.lower() in SUFFIXES:
+            raise ClasswiseError(
+                f"{shard}: {member.name} is a link to {member.linkname}; write the shard with copies of the "
+                "images: tar --dereference --hard-dereference"
+            )
+        if not member.isreg():
+            continue
         stem = str(path.parent / path.name.partition(".")[0])
         if stem != name and members:
             yield name, members

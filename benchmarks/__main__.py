@@ -55,6 +55,7 @@ ALL = {
     "scaling": scaling.run,
     "cluster-scaling": cluster_scaling.run,
     "streams": streams.run,
+    "stream-shards": streams.run_shards,
     "smaller-batches": smaller_batches.run,
     "interval-coverage": interval_coverage.run,
     "jpeg-quality": jpeg_quality.run,

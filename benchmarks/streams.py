@@ -1,14 +1,18 @@
-"""An audit of a folder of large images: images per second and peak memory, loaded or decoded while it attacks."""
+"""An audit of large images in a folder or tar shards: images per second and peak memory, loaded or streamed."""
 
 from __future__ import annotations
 
+import io
 import json
 import multiprocessing
 import os
 import resource
+import statistics
+import sys
+import tarfile
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +27,9 @@ from benchmarks.tables import table
 
 CLASSES = 1000
 FILES = 500
-"""Number of different image files; the folder has hard links to them."""
+"""Number of different image files; the folder has hard links to them, the shards copies."""
+SHARD = 1000
+"""Number of images in a tar shard."""
 SIDES = (500, 375)
 """Width and height of the files, the usual ones of ImageNet."""
 SIZE, RESIZE = 224, 256
@@ -45,7 +51,7 @@ class Strided(nn.Module):
 
 
 def write(folder: Path, count: int) -> None:
-    """Write a folder of JPEG files: noise of low frequency, of the size of photographs on disk."""
+    """Write JPEG files, noise of low frequency, of the size of photographs on disk: a folder, and as tar shards."""
     sources = []
     (folder / "sources").mkdir(parents=True)
     for number in range(min(FILES, count)):
@@ -61,6 +67,21 @@ def write(folder: Path, count: int) -> None:
     for number in range(count):
         target = folder / "images" / f"{number % classes:04}" / f"{number:06}.jpg"
         os.link(sources[number % len(sources)], target)
+    _write_shards(folder / "shards", sources, count, classes)
+
+
+def _write_shards(folder: Path, sources: Sequence[Path], count: int, classes: int) -> None:
+    """Write the images of the folder as tar shards in the layout of WebDataset."""
+    folder.mkdir()
+    (folder / "classnames.txt").write_text("".join(f"{label:04}\n" for label in range(classes)), encoding="utf-8")
+    for first in range(0, count, SHARD):
+        with tarfile.open(folder / f"{first // SHARD:06}.tar", "w", dereference=True) as shard:  # copies, no links
+            for number in range(first, min(first + SHARD, count)):
+                shard.add(sources[number % len(sources)], f"{number:06}.jpg")
+                label = str(number % classes).encode()
+                member = tarfile.TarInfo(f"{number:06}.cls")
+                member.size = len(label)
+                shard.addfile(member, io.BytesIO(label))
 
 
 def _loaded(folder: Path) -> Any:
@@ -73,6 +94,10 @@ def _one_worker(folder: Path) -> Any:
 
 def _streamed(folder: Path) -> Any:
     return cw.stream_data(folder / "images", size=SIZE, resize=RESIZE)
+
+
+def _streamed_shards(folder: Path) -> Any:
+    return cw.stream_data(folder / "shards", size=SIZE, resize=RESIZE)
 
 
 def _decoded(folder: Path) -> float:
@@ -97,10 +122,11 @@ CASES: dict[str, Callable[[Path], float]] = {
     "audit of loaded images": lambda folder: _audited(folder, _loaded),
     "audit of a stream, one thread decodes": lambda folder: _audited(folder, _one_worker),
     "audit of a stream, a thread per core decodes": lambda folder: _audited(folder, _streamed),
+    "audit of a stream of tar shards, a thread per core decodes": lambda folder: _audited(folder, _streamed_shards),
 }
 
-LOADED, LARGEST = list(CASES)[1], list(CASES)[-1]
-"""The audit without a stream, and the case that is also measured on many images."""
+LOADED, STREAMED, SHARDS = (list(CASES)[number] for number in (1, 3, 4))
+"""The audit without a stream, and the streams of both layouts, which are also measured on many images."""
 
 
 def _measure(case: str, folder: str, result: str) -> None:
@@ -124,22 +150,46 @@ def measured(case: str, folder: Path) -> tuple[float, float]:
     return seconds, growth
 
 
-def run(*, quick: bool) -> str:
-    """Seconds, images per second and peak memory of each case, and of the last one on ten times the images."""
-    many, few = (400, 200) if quick else (50_000, 5_000)
+def rows_of(cases: Sequence[str], count: int) -> tuple[list[list[str]], dict[str, list[float]]]:
+    """Measure cases in turn on new files; a case that occurs several times is measured as often.
+
+    Returns:
+        A row for each case, with the median of the seconds and the largest growth of the peak memory; the seconds.
+    """
+    found: dict[str, list[tuple[float, float]]] = {}
+    with tempfile.TemporaryDirectory() as name:
+        write(Path(name) / "all", count)
+        write(Path(name) / "few", 64)
+        for case in cases:
+            found.setdefault(case, []).append(measured(case, Path(name)))
+            print(f"{case}, {count:,} images: {found[case][-1]}", file=sys.stderr, flush=True)
     rows = []
-    times: dict[tuple[str, int], float] = {}
-    for count in (few, many):
-        with tempfile.TemporaryDirectory() as name:
-            write(Path(name) / "all", count)
-            write(Path(name) / "few", 64)
-            for case in CASES:
-                if count == many and case != LARGEST:
-                    continue
-                seconds, growth = measured(case, Path(name))
-                times[case, count] = seconds
-                rows.append([case, f"{count:,}", f"{seconds:.1f} s", f"{count / seconds:.0f}", f"{growth:.0f} MiB"])
-    recorded(f"{LOADED} / {LARGEST}", [times[LOADED, few]], [times[LARGEST, few]])
+    for case, each in found.items():
+        seconds, growth = statistics.median(seconds for seconds, _ in each), max(growth for _, growth in each)
+        rows.append([case, f"{count:,}", f"{seconds:.1f} s", f"{count / seconds:.0f}", f"{growth:,.0f} MiB"])
+    return rows, {case: [seconds for seconds, _ in each] for case, each in found.items()}
+
+
+def _table(rows: list[list[str]]) -> str:
     header = ["", "images", "time", "images/s", "growth of the peak memory"]
     title = f"JPEG files of {SIDES[0]}x{SIDES[1]}, resized to {RESIZE}, cropped to {SIZE}; {CLASSES:,} classes, FGSM"
     return table(title, header, rows)
+
+
+def run(*, quick: bool) -> str:
+    """Seconds, images per second and peak memory of each case on a folder, and of the last on ten times the images."""
+    many, few = (400, 200) if quick else (50_000, 5_000)
+    rows, times = rows_of([case for case in CASES if case != SHARDS], few)
+    recorded(f"{LOADED} / {STREAMED}", times[LOADED], times[STREAMED])
+    return _table([*rows, *rows_of([STREAMED], many)[0]])
+
+
+def run_shards(*, quick: bool) -> str:
+    """The same of tar shards and the folder in turn, and of tar shards on ten times the images.
+
+    The environment variable ``IMAGES`` sets the larger number of images.
+    """
+    many, few, rounds = (400, 200, 1) if quick else (int(os.environ.get("IMAGES", "50000")), 5_000, 3)
+    rows, times = rows_of([STREAMED, SHARDS] * rounds, few)
+    recorded(f"{SHARDS} / {STREAMED}", times[SHARDS], times[STREAMED])
+    return _table([*rows, *rows_of([SHARDS], many)[0]])

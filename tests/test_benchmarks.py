@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from benchmarks import audit_calls, cluster_scaling, interval_coverage, merging, ratios, streams, two_phase
 from benchmarks.__main__ import main
 from benchmarks.comparison.page import classes_of, over_seeds
@@ -23,6 +24,7 @@ from classwise.auditing.compare import compare
 from classwise.auditing.outcomes import Outcomes
 from classwise.auditing.result import Audit
 from classwise.core.threat import Threat
+from classwise.data import load_data
 from classwise.stats.counts import ClassCounts
 from classwise.stats.intervals import lowest_interval
 from classwise.sweeps.executors.local import Local
@@ -247,10 +249,16 @@ def test_audit_calls_are_skipped_without_the_other_library(monkeypatch: pytest.M
 
 @pytest.mark.slow
 def test_the_audits_of_streams_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in (("SIDES", (40, 30)), ("SIZE", 16), ("RESIZE", 20), ("CLASSES", 3)):
+    for name, value in (("SIDES", (40, 30)), ("SIZE", 16), ("RESIZE", 20), ("CLASSES", 3), ("FILES", 2), ("SHARD", 4)):
         monkeypatch.setattr(streams, name, value)
     streams.write(tmp_path, 7)
     assert len(list((tmp_path / "images" / "0000").iterdir())) == 3
+    assert [file.name for file in sorted((tmp_path / "shards").glob("*.tar"))] == ["000000.tar", "000001.tar"]
+    in_folder, in_shards = (load_data(tmp_path / name) for name in ("images", "shards"))
+    assert in_folder.class_names == in_shards.class_names
+    order = in_shards.y.argsort(stable=True)  # the folder is sorted by class
+    assert torch.equal(in_folder.x, in_shards.x[order])
+    assert torch.equal(in_folder.y, in_shards.y[order])
     assert all(case(tmp_path) > 0 for case in streams.CASES.values())
 
 

@@ -37,6 +37,7 @@ from benchmarks import (
     worst_class,
 )
 from benchmarks.gpu import command
+from benchmarks.tables import processor
 from classwise.core.environment import environment
 from classwise.core.errors import ClasswiseError
 from classwise.core.precision import check_device
@@ -93,7 +94,7 @@ def main(arguments: Sequence[str]) -> int:
         parser.error("--record: the folder KEEP has times of earlier runs; unset it")
     place = {} if options.device == "cpu" else {"device": options.device}
     on_gpu = options.device.startswith("cuda")
-    name = torch.cuda.get_device_name(options.device) if on_gpu else f"{torch.get_num_threads()} threads"
+    name = torch.cuda.get_device_name(options.device) if on_gpu else f"{torch.get_num_threads()} threads, {processor()}"
     print(f"{evaluation.threads()}, device {name if on_gpu else options.device}\n")
     git = environment("cpu")["git"] or {}
     commit = f"{git.get('commit') or ''}"[:10] + ("+" if git.get("modified") else "")

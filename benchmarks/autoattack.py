@@ -42,7 +42,7 @@ from classwise.models.base import device_of
 CHECKPOINTS = Path(__file__).parents[1] / "checkpoints"
 STAGES = members("autoattack")
 BATCH = 128
-QUICK = 64
+QUICK = 48
 """Images of a quick run."""
 
 

@@ -16,13 +16,19 @@ def table(title: str, header: list[str], rows: list[list[str]]) -> str:
     return "\n".join([*lines, *("| " + " | ".join(row) + " |" for row in rows), ""])
 
 
-def conditions() -> str:
-    """Date, version of torch and processor, such as ``25 November 2026, torch 2.13.0+cpu, 2 cores of AMD EPYC``."""
+def processor() -> str:
+    """The number of cores and the model of the processor, such as ``2 cores of AMD EPYC (family 26, model 2)``."""
     names = Path("/proc/cpuinfo")
     text = names.read_text() if names.is_file() else ""
     found = [re.search(rf"^{name}\s*: (.*)$", text, re.MULTILINE) for name in ("model name", "cpu family", "model")]
-    now, where = datetime.now(UTC), f"{os.cpu_count()} cores"
+    where = f"{os.cpu_count()} cores"
     if all(found):
         name, family, model = (each[1].strip() for each in found if each)
         where += f" of {name} (family {family}, model {model})"
-    return f"{now.day} {now:%B %Y}, torch {torch.__version__}, {where}"
+    return where
+
+
+def conditions() -> str:
+    """Date, version of torch and processor, such as ``25 November 2026, torch 2.13.0+cpu, 2 cores of AMD EPYC``."""
+    now = datetime.now(UTC)
+    return f"{now.day} {now:%B %Y}, torch {torch.__version__}, {processor()}"

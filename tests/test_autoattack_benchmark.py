@@ -106,8 +106,8 @@ def test_a_quick_run_of_the_users_network_has_the_first_stages(monkeypatch: pyte
         autoattack.run(quick=quick)
     own, mnist = autoattack.CASES["own-network"], autoattack.CASES["mnist"]
     assert calls == [
-        ("own-network", own, 64, [0], ("apgd-ce", "apgd-t")),
-        ("mnist", mnist, 64, [0], autoattack.STAGES),
+        ("own-network", own, autoattack.QUICK, [0], ("apgd-ce", "apgd-t")),
+        ("mnist", mnist, autoattack.QUICK, [0], autoattack.STAGES),
         ("own-network", own, 128, [3]),
         ("mnist", mnist, 1000, [3]),
     ]

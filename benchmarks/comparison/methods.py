@@ -225,10 +225,26 @@ _LATE: dict[str, Any] = {
 }
 """FAAL's fine-tuning schedule, used for the three methods that start from a robust model."""
 
+_PARTS: dict[str, Any] = {
+    "objective": {"name": "trades", "beta": 5},
+    "averaging": {"name": "ema", "decay": 0.99, "start_fraction": 0, "every": "step"},
+    "update": {"name": "awp", "gamma": 0.005, "start_fraction": 0},
+    "data.augment": "idbh-weak",
+}
+"""The former parts of the recipes ``frontier`` and ``frontier-finetune``."""
 _FRONTIER = Trained(
-    "frontier-first", "frontier", {"averaging.decay": 0.99, "schedules.0.start_epoch": 6}, EPOCHS - 2, budget=SHORT
+    "frontier-first",
+    "trades",
+    {
+        **_PARTS,
+        "update": {"name": "awp", "gamma": 0.005, "start_fraction": 0.05},
+        "schedules": [{"name": "dafa-average", "strength": 1, "start_epoch": 6}],
+    },
+    EPOCHS - 2,
 )
-_FINETUNED = Trained("frontier-finetuned", "frontier-finetune", {"averaging.decay": 0.99}, 2, _FRONTIER)
+_FINETUNED = Trained(
+    "frontier-finetuned", "trades", {**_PARTS, **_LATE, "reduction": {"name": "faal", "radius": 0.1}}, 2, _FRONTIER
+)
 FRONTIER = Interpolated("frontier", _FINETUNED)
 
 METHODS: tuple[Method, ...] = (

@@ -41,8 +41,9 @@ NOTES = """
 - Equal epochs are not equal passes: a step of TRADES costs 17 % more than one of AT, of TRADES with AWP 43 % more,
   of FAT the same ([counted](methods.md)).
 - A recipe `NAME-short` is the recipe `NAME` with `--budget short`.
-- frontier: 10 epochs of `frontier-short`, 2 of `frontier-finetune`, and `classwise interpolate-weights` of both.
-  There are about 700 steps in total, so the decay of its per-step average is 0.99, not 0.999.
+- frontier: the former recipe of this name. 10 epochs of TRADES with beta 5, AWP, the augmentation `idbh-weak`, EMA
+  after every step and DAFA after 6 epochs; 2 of the same with FAAL of radius 0.1 in place of DAFA; and
+  `classwise interpolate-weights` of both. There are about 700 steps, so the decay of the EMA is 0.99, not 0.999.
 - Start epochs are scaled with the run: DAFA starts at epoch 8, TRIX at 6. CFOL's step size is 7e-5, so that its
   weights change as much as those of `cfol-short` on 50,000 images. MART uses the same network as the others.
 """

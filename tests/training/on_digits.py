@@ -17,8 +17,8 @@ TINY: dict[str, object] = {
 METHODS: dict[str, dict[str, object]] = {
     "frl": {},
     "dafa": {"schedules.0.start_epoch": 1},
-    "frontier": {"schedules.0.start_epoch": 1, "averaging.decay": 0.9},
-    "frontier-finetune": {"averaging.decay": 0.9, "epochs": 2},
+    "frontier": {},
+    "frontier-finetune": {},
     "margins-smaller": {},
     "margins-larger": {},
     "faal": {},

@@ -66,8 +66,8 @@ def interpolate_weights(
 
     \b
     Example:
-        classwise train frontier-finetune --out runs/finetune \\
-            --set model.weights=runs/frontier
+        classwise train faal --out runs/finetune \\
+            --set model.weights=runs/at
         classwise interpolate-weights runs/finetune
     """  # noqa: D301  # \b keeps the lines of the example apart
     from classwise.training.folder import Run

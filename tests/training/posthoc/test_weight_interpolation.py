@@ -1,4 +1,4 @@
-"""Weight interpolation: its arithmetic, the selected coefficient, and the stages of frontier."""
+"""Weight interpolation: its arithmetic, the selected coefficient, and averaged weights."""
 
 from __future__ import annotations
 
@@ -25,21 +25,15 @@ STAGE = SMALL | {"data.subset": 200, "batch_size": 32, "averaging.decay": 0.9}
 
 @pytest.fixture(scope="module")
 def first(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    overrides = STAGE | {"epochs": 2, "schedules.0.start_epoch": 1, "data.augment": "idbh-weak"}
-    return train(
-        "frontier",
-        budget="short",
-        out=tmp_path_factory.mktemp("frontier") / "first",
-        data="digits",
-        overrides=overrides,
-    )
+    out = tmp_path_factory.mktemp("stages") / "first"
+    return train("at-ema-step", budget="short", out=out, data="digits", overrides=STAGE | {"epochs": 2})
 
 
 @pytest.fixture(scope="module")
 def tuned(first: Run, tmp_path_factory: pytest.TempPathFactory) -> Run:
     overrides = STAGE | {"epochs": 1, "model.weights": str(first.weights_file("average"))}
-    out = tmp_path_factory.mktemp("frontier") / "tuned"
-    return train("frontier-finetune", budget="short", out=out, data="digits", overrides=overrides)
+    out = tmp_path_factory.mktemp("stages") / "tuned"
+    return train("at-ema-step", budget="short", out=out, data="digits", overrides=overrides)
 
 
 @pytest.mark.slow

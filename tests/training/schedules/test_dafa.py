@@ -17,7 +17,12 @@ from classwise.training.schedules.dafa import DAFA, AverageDAFA, class_weights
 from classwise.training.train import train
 
 from ..by_hand import CONFIDENCE, EPSILON, NAN, classes, close
-from ..on_digits import METHODS, TINY
+from ..on_digits import TINY
+
+AVERAGE = {
+    "schedules": [{"name": "dafa-average", "strength": 1, "start_epoch": 1}],
+    "averaging": {"name": "ema", "decay": 0.9, "start_fraction": 0, "every": "step"},
+}
 
 
 def test_dafa_by_hand() -> None:
@@ -62,13 +67,12 @@ def test_dafa_average_differs_in_its_signal_only() -> None:
         ClasswiseError,
         match=r"reads valid.average_confidence, which needs a validation split; set data.validation = 0.02",
     ):
-        Recipe.read("frontier", {"data.validation": 0})
+        Recipe.read("trades", AVERAGE | {"data.validation": 0})
 
 
 def test_dafa_average_uses_the_averaged_model(tmp_path: Path) -> None:
     """P is the mean softmax of the averaged model, on the validation split under its attack."""
-    overrides = TINY | METHODS["frontier"] | {"epochs": 1}
-    run = train("frontier", budget="short", out=tmp_path / "run", data="digits", overrides=overrides)
+    run = train("trades", out=tmp_path / "run", data="digits", overrides=TINY | AVERAGE | {"epochs": 1})
     weights = torch.load(run.state_file, weights_only=True)["schedules"][0]["weights"]
     images = validation_split(run)
     engine = Engine(run.model("average"), batch_size=48, early_stop=False, seed=0)

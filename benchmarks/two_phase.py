@@ -268,7 +268,8 @@ def row(outcomes: Outcomes, settle: float, orders: int, seed: int = 0) -> list[s
 def cases() -> Iterator[tuple[Outcomes, float]]:
     """The outcomes of the table, each with the requested width."""
     for path in sorted(RECORDED.glob("*.csv")):
-        yield recorded(path), SETTLE
+        for settle in (0.01, SETTLE):
+            yield recorded(path), settle
     label, fell = of_counts(RESULTS / "worst-class" / "cifar10-at-apgd.csv")
     none = of_stages("cifar10-at, APGD recorded, phase 2 succeeds on none", label, fell, informative=False)
     for settle in (0.01, SETTLE, 0.0025):

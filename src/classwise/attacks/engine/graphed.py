@@ -1,8 +1,9 @@
 """Steps of an attack as CUDA graphs: the kernels of a step are launched at once instead of one by one.
 
-Between two polls of the queue, the graph of one step is repeated. It reads and writes columns of its own, which rows
-enter and leave between the polls. A graph belongs to one run of the queue and one number of slots. It is captured after
-some steps that are computed kernel by kernel, and compared with them before it is used.
+Between two polls of the queue, the graph of one step is repeated. One graph of all these steps would launch the same
+kernels, take as many times longer to capture, and not fit a last poll of fewer steps. The graph reads and writes
+columns of its own, which rows enter and leave between the polls. A graph belongs to one run of the queue and one number
+of slots. It is captured after some steps that are computed kernel by kernel, and compared with them before it is used.
 """
 
 from __future__ import annotations

@@ -24,6 +24,7 @@ from torch import Tensor, nn
 import classwise as cw
 from benchmarks.ratios import recorded
 from benchmarks.tables import table
+from classwise.core.errors import ClasswiseError
 
 CLASSES = 1000
 FILES = 500
@@ -184,12 +185,24 @@ def run(*, quick: bool) -> str:
     return _table([*rows, *rows_of([STREAMED], many)[0]])
 
 
+def _images() -> int:
+    """The number of images that ``IMAGES`` sets.
+
+    Raises:
+        ClasswiseError: if it is not a positive whole number.
+    """
+    text = os.environ.get("IMAGES", "50000")
+    if not text.isdecimal() or not int(text):
+        raise ClasswiseError(f"IMAGES={text}: must be a positive whole number, such as 50000")
+    return int(text)
+
+
 def run_shards(*, quick: bool) -> str:
     """The same of tar shards and the folder in turn, and of tar shards on ten times the images.
 
     The environment variable ``IMAGES`` sets the larger number of images.
     """
-    many, few, rounds = (400, 200, 1) if quick else (int(os.environ.get("IMAGES", "50000")), 5_000, 3)
+    many, few, rounds = (400, 200, 1) if quick else (_images(), 5_000, 3)
     rows, times = rows_of([STREAMED, SHARDS] * rounds, few)
     recorded(f"{SHARDS} / {STREAMED}", times[SHARDS], times[STREAMED])
     return _table([*rows, *rows_of([SHARDS], many)[0]])

@@ -23,6 +23,7 @@ from classwise.auditing.audit import audit
 from classwise.auditing.compare import compare
 from classwise.auditing.outcomes import Outcomes
 from classwise.auditing.result import Audit
+from classwise.core.errors import ClasswiseError
 from classwise.core.threat import Threat
 from classwise.data import load_data
 from classwise.stats.counts import ClassCounts
@@ -298,6 +299,13 @@ def test_times_of_earlier_runs_are_not_recorded(
     with pytest.raises(SystemExit):
         main(["scaling", "--quick", "--record"])
     assert "--record: the folder KEEP has times of earlier runs" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("images", ["abc", "0", "-5", "1.5"])
+def test_an_impossible_number_of_streamed_images_is_an_error(monkeypatch: pytest.MonkeyPatch, images: str) -> None:
+    monkeypatch.setenv("IMAGES", images)
+    with pytest.raises(ClasswiseError, match=f"^IMAGES={re.escape(images)}: must be a positive whole number"):
+        streams.run_shards(quick=False)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="memory is read from /proc")

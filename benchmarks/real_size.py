@@ -46,6 +46,15 @@ RADII = tuple(
 )
 """A smaller or a larger radius for hard classes, at a constant mean radius, from random weights."""
 
+FULL = Trained(
+    "N-FGSM-full-width",
+    "n-fgsm",
+    {"model.width": 1.0, "validation_attack.steps": 2, "validation_attack.step_size": "0.5eps"},
+    2 * EPOCHS,
+)
+"""The width and the epochs of the paper. Its validation attack is cheaper: the learning rate ends at 0, so the selected
+epoch is among the last ones."""
+
 
 def tuned(name: str, recipe: str, fields: Mapping[str, Any], epochs: int = 1, budget: str | None = None) -> Trained:
     """A recipe for few epochs from the weights of N-FGSM."""
@@ -79,7 +88,7 @@ _FINE_TUNED = (AT, FAAL[0.3], TRADES, DAFA, FAAL[0.1], FAAL[0.5], FROM_SMALLER, 
 _INTERPOLATED = tuple(Interpolated(f"{each.name}+interpolated", each) for each in (AT, FAAL[0.3], TRADES, DAFA))
 _STARTS: tuple[Trained | Interpolated, ...] = (START, AT, TRADES, FAAL[0.3], DAFA, FROM_SMALLER, *_INTERPOLATED)
 _ADJUSTED = tuple(LogitAdjusted(f"{each.name}+adjusted", each) for each in _STARTS)
-METHODS: tuple[Method, ...] = (START, *RADII, *_FINE_TUNED, *_ADJUSTED, *_INTERPOLATED)
+METHODS: tuple[Method, ...] = (START, *RADII, FULL, *_FINE_TUNED, *_ADJUSTED, *_INTERPOLATED)
 
 SCALE = Scale(
     train=None,

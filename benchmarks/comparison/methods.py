@@ -130,8 +130,8 @@ class Trained(Method):
 
     def run(self, workspace: Workspace, start: Path | None) -> Run:
         scale = workspace.scale
-        overrides: dict[str, Any] = {"data.validation": scale.validation, "data.subset": scale.train, **self.overrides}
-        overrides |= {"epochs": scale.epochs_of(self.epochs), "seed": workspace.seed, **scale.fields}
+        overrides: dict[str, Any] = {"data.validation": scale.validation, "data.subset": scale.train, **scale.fields}
+        overrides |= {"epochs": scale.epochs_of(self.epochs), "seed": workspace.seed, **self.overrides}
         if scale.threat is not None:
             overrides["threat"] = scale.threat
         if start is not None:

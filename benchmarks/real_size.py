@@ -94,7 +94,12 @@ SCALE = Scale(
     train=None,
     validation=0.06,
     fields={"model.width": 0.5, "precision": {"dtype": "bfloat16", "channels_last": True}},
-    suites={**ATTACKS, "apgd": (1000, ("apgd-ce", "apgd-t")), "autoattack": (1000, ("autoattack",))},
+    suites={
+        **ATTACKS,
+        "apgd": (1000, ("apgd-ce", "apgd-t")),
+        "autoattack": (1000, ("autoattack",)),
+        "pgd-50-10": (1000, ("pgd:steps=50,restarts=10,step_size=0.25eps",)),
+    },
     default_suites=(SUITE,),
 )
 QUICK = Scale(
@@ -147,7 +152,7 @@ Several processes with one `KEEP` share the work. Page: [compare.html](real-size
 the folders below `real-size/`, which `classwise compare` and `classwise board` read. Counts by class:
 [real-size.csv](real-size.csv).
 """
-SHOWN_SUITES = {"apgd": "APGD-CE and APGD-T", "autoattack": "AutoAttack"}
+SHOWN_SUITES = {"apgd": "APGD-CE and APGD-T", "autoattack": "AutoAttack", "pgd-50-10": "PGD-50-10"}
 
 
 def page(comparison: Comparison, scale: Scale, root: Path) -> str:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import re
+import time
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +14,7 @@ import pytest
 import torch
 from benchmarks import ablation, jpeg_quality, real_size, studies, training_length
 from benchmarks.__main__ import main
-from benchmarks.comparison.methods import Trained
+from benchmarks.comparison.methods import TimedProgress, Trained
 from benchmarks.studies import effect, verdict
 from benchmarks.training_length import sign_change
 
@@ -182,6 +184,7 @@ def test_fine_tuning_starts_from_the_shared_model(fine_tuned: Path) -> None:
         assert isinstance(optimizer, dict)
         assert isinstance(lr_schedule, dict)
         assert (optimizer["lr"], lr_schedule["milestones"]) == (0.01, [0.5])
+    assert (fine_tuned / "runs" / "seed-0" / "AT" / "training.json").is_file()
     page = (fine_tuned / "page.md").read_text(encoding="utf-8")
     assert "| FAAL-0.3 minus AT |" in page
     assert "| FAAL-0.3+adjusted minus FAAL-0.3 |" in page
@@ -205,6 +208,23 @@ def test_recorded_audits_have_the_accuracies_without_the_runs(
     for name in ("AT", "FAAL-0.3+adjusted"):
         recorded = cw.Audit.load(tmp_path / "real-size" / "seed-0" / name / "audits" / "pgd")
         pd.testing.assert_frame_equal(recorded.by_class, cw.Audit.load(runs / name / "audits" / "pgd").by_class)
+
+
+def test_the_hours_of_a_resumed_training_are_summed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 100.0
+    monkeypatch.setattr(time, "perf_counter", lambda: now)
+    path = tmp_path / "training.json"
+    interrupted = TimedProgress("AT", path)
+    now = 150
+    interrupted.advance(1)
+    assert not path.exists(), "written at most once a minute"
+    now = 170
+    interrupted.advance(1)
+    now = 1000
+    resumed = TimedProgress("AT", path)
+    now = 1030
+    resumed.write()
+    assert json.loads(path.read_text())["seconds"] == 70 + 30
 
 
 def test_suites_are_run_where_they_are_named(

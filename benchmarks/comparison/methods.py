@@ -27,7 +27,7 @@ from classwise.training.posthoc.weight_interpolation import interpolate_weights
 from classwise.training.train import train
 
 TRAINING = "training.json"
-"""The file of the wall time of the last process of a training, its threads, date and processor."""
+"""The file of the wall time of a training, summed over its processes, its threads, date and processor."""
 EPOCHS = 12
 WARM = 8
 """Epochs of the two warm starts that FRL, FAAL and CSR share; they are part of the budget."""
@@ -136,19 +136,19 @@ class Trained(Method):
             overrides["threat"] = scale.threat
         if start is not None:
             overrides["model.weights"] = str(start)
-        begin = time.perf_counter()
+        folder = workspace.folder(self.name)
+        progress = TimedProgress(f"{self.name}, seed {workspace.seed}", folder / TRAINING)
         run = train(
             self.recipe,
             budget=self.budget,
-            out=workspace.folder(self.name),
+            out=folder,
             data=images(scale.data, "train", scale.train),
             resume=True,
             device=workspace.device,
-            progress=LogProgress(f"{self.name}, seed {workspace.seed}"),
+            progress=progress,
             overrides=overrides,
         )
-        facts = {"seconds": round(time.perf_counter() - begin), "threads": torch.get_num_threads()}
-        write_text(run.path / TRAINING, json.dumps({**facts, "conditions": conditions()}) + "\n")
+        progress.write()
         return run
 
     @property
@@ -281,6 +281,26 @@ class LogProgress(NullProgress):
 
     def log(self, line: str) -> None:
         log(f"{self.name}: {line}")
+
+
+class TimedProgress(LogProgress):
+    """Also writes the wall time to a file, once a minute, added to that of the earlier processes of the training."""
+
+    def __init__(self, name: str, path: Path) -> None:
+        super().__init__(name)
+        self.path = path
+        self._before = json.loads(path.read_text())["seconds"] if path.is_file() else 0
+        self._begin = self._written = time.perf_counter()
+
+    def advance(self, amount: int) -> None:
+        super().advance(amount)
+        if time.perf_counter() - self._written > 60:
+            self.write()
+
+    def write(self) -> None:
+        self._written = time.perf_counter()
+        facts = {"seconds": round(self._before + self._written - self._begin), "threads": torch.get_num_threads()}
+        write_text(self.path, json.dumps({**facts, "conditions": conditions()}) + "\n")
 
 
 def log(line: str) -> None:

@@ -335,6 +335,31 @@ def mark(made: Compared, found: re.Match[str]) -> None:
     assert is_span(ends, value)
 
 
+@statement(
+    rf"({NAME}): overall accuracy ({SHARE}) of ([\d,]+) \(([\d.]+) % interval ({SPAN})\), "
+    rf"worst-class accuracy ({SHARE}) of ([\d,]+) \(([\d.]+) % interval ({SPAN})\)$"
+)
+def point(made: Compared, found: re.Match[str]) -> None:
+    """Hover text of a dot of both accuracies."""
+    name, *texts = found.groups()
+    assert len(made.correct) >= 3
+    for measure, (share, images, percents, ends) in (("overall", texts[:4]), ("worst", texts[4:])):
+        value = made.rows[name][measure]
+        assert int(images.replace(",", "")) == len(made.ids)
+        assert percents == level(made)
+        assert is_share(share, value.value)
+        assert is_span(ends, value)
+
+
+@statement(
+    r"Dark: no other method is higher in both accuracies on these images, whether or not the differences are "
+    r"significant\."
+)
+def dark(made: Compared, found: re.Match[str]) -> None:
+    del found
+    assert len(made.correct) >= 3
+
+
 @statement(r"(.*?) ?(Half of the gradients are zero|A class has 3 images)\. (zero-gradients|few-images)$")
 def warning(made: Compared, found: re.Match[str]) -> None:
     start, sentence, name = found.groups()
@@ -406,6 +431,8 @@ def _inert_texts(made: Compared, texts: Texts) -> None:
     names = list(made.comparison.names)
     allowed = {*names, *made.present, "Overall", "Worst class", f"Accuracy {conditions(made)}, percent"}
     allowed |= {f"Accuracy per {made.kind} {conditions(made)}, percent"}
+    allowed |= {f"Worst-class and overall accuracy {conditions(made)}, percent"}
+    allowed |= {"overall accuracy", "worst-class accuracy"}
     allowed |= {f"{name} minus {names[0]}, percentage points" for name in names[1:]}
     titles = [f" {title} " for title in allowed]
     for text in texts.of("text"):  # a title may take several lines
@@ -651,6 +678,28 @@ def test_equally_low_classes_are_all_named(capsys: pytest.CaptureFixture[str]) -
     )
     show_comparison(comparison)
     assert "of equally low classes the first" in capsys.readouterr().out
+
+
+def test_many_methods_have_one_sentence_and_a_plot_of_both_accuracies() -> None:
+    """Correct images of two classes; c has 15 of 20 and 6 of 10, d 14 and 6, a and f are exceeded by c."""
+    labels = np.repeat(np.arange(2), 10)
+
+    def audit(ants: int, bees: int) -> Audit:
+        predictions = 1 - labels
+        predictions[:ants], predictions[10 : 10 + bees] = 0, 1
+        return Audit(Outcomes.from_predictions(labels, labels, {"pgd": predictions}, CLASSES[:2]))
+
+    correct = {"a": (5, 5), "b": (10, 5), "c": (9, 6), "d": (8, 6), "e": (7, 7), "f": (5, 9)}
+    audits = {name: audit(*each) for name, each in correct.items()}
+    context = comparison_context(compare(audits))
+    assert context["sentences"] == [
+        "Of 6 methods, no other is higher in both overall and worst-class accuracy on these images than b, c, d and e."
+    ]
+    assert context["points"].count("m-dot-main") == 2 * 4, "wide and narrow"
+    few = comparison_context(compare({name: audits[name] for name in "abc"}))
+    assert len(few["sentences"]) == 3
+    assert few["points"] is not None
+    assert comparison_context(compare({name: audits[name] for name in "ab"}))["points"] is None
 
 
 def test_methods_that_are_equal_but_for_rounding_are_equally_good() -> None:

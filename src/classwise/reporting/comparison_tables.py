@@ -7,6 +7,7 @@ import statistics
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from classwise.auditing.compare import Comparison, Pair
@@ -14,7 +15,8 @@ from classwise.auditing.outcomes import CLEAN
 from classwise.auditing.result import Audit
 from classwise.reporting import formatting
 from classwise.reporting.audit_tables import METRICS_NOTE
-from classwise.reporting.figures.dots import WIDTH, Value, dot_rows
+from classwise.reporting.figures.dots import ROW_WIDTH, WIDTH, Value, dot_rows
+from classwise.reporting.figures.points import trade_off, unexceeded
 from classwise.reporting.palette import SERIES
 from classwise.reporting.svg import Drawing
 from classwise.reporting.tables import Cell, Row, Table
@@ -36,6 +38,23 @@ def measure_dots(comparison: Comparison, *, width: float = WIDTH) -> Drawing:
     if len(names) > MAX_METHODS:
         return dot_rows(title, names, rows, values, alpha=comparison.alpha, width=width)
     return dot_rows(title, rows, names, list(zip(*values, strict=True)), alpha=comparison.alpha, width=width)
+
+
+def accuracy_points(comparison: Comparison, *, width: float = ROW_WIDTH) -> Drawing | None:
+    """Worst-class against overall accuracy, with intervals; None of fewer than three methods or without accuracies."""
+    values = [(_value(row, "overall"), _value(row, "worst")) for row in methods_of(comparison).values()]
+    if len(values) < 3 or not np.isfinite(values).all():
+        return None
+    title = f"Worst-class and overall accuracy {comparison.conditions}, percent"
+    axes = ("overall accuracy", "worst-class accuracy")
+    return trade_off(title, comparison.names, values, axes, alpha=comparison.alpha, width=width)
+
+
+def unexceeded_methods(comparison: Comparison) -> list[str]:
+    """The methods that no other one exceeds in both overall and worst-class accuracy on these images."""
+    methods = methods_of(comparison)
+    points = np.array([[row["overall"], row["worst"]] for row in methods.values()]).round(12)
+    return [name for name, best in zip(methods, unexceeded(points), strict=True) if best]
 
 
 def class_dots(comparison: Comparison, *, width: float = WIDTH) -> Drawing:

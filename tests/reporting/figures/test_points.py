@@ -3,8 +3,14 @@ from __future__ import annotations
 import re
 
 import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from classwise.reporting.figures.points import Cloud, clouds
+from classwise.reporting.figures.dots import Value
+from classwise.reporting.figures.layout import NARROW
+from classwise.reporting.figures.points import Cloud, clouds, trade_off, unexceeded
+from classwise.reporting.svg import Dot, Group, Label, Line, width_of
 
 
 def test_names_of_clouds_in_one_place_do_not_overlap() -> None:
@@ -18,3 +24,57 @@ def test_names_of_clouds_in_one_place_do_not_overlap() -> None:
     heights = sorted(places[name] for name in ("bird", "cat", "horse"))
     assert np.diff(heights).min() >= 13
     assert heights[1] == places["bird"]
+
+
+@given(st.lists(st.tuples(st.integers(0, 4), st.integers(0, 4)), min_size=1, max_size=8))
+def test_no_point_is_higher_in_both_coordinates_than_an_unexceeded_one(
+    points: list[tuple[int, int]],
+) -> None:
+    def exceeds(one: tuple[int, int], other: tuple[int, int]) -> bool:
+        return one[0] > other[0] and one[1] > other[1]
+
+    expected = [not any(exceeds(other, point) for other in points) for point in points]
+    assert unexceeded(np.array(points, dtype=np.float64)) == expected
+    assert any(expected)
+
+
+def methods(*pairs: tuple[float, float]) -> list[tuple[Value, Value]]:
+    return [(Value(x, x - 0.01, x + 0.01, 500), Value(y, y - 0.02, y + 0.02, 500)) for x, y in pairs]
+
+
+def test_a_trade_off_has_dots_at_the_accuracies_and_crosses_at_their_intervals() -> None:
+    values = methods((0.41, 0.22), (0.45, 0.12), (0.43, 0.18), (0.42, 0.1))
+    drawing = trade_off("Title", ["a", "b", "c", "d"], values, ("overall", "worst"))
+    groups = [mark for mark in drawing.marks if isinstance(mark, Group)]
+    dots = {group.title[0]: mark for group in groups for mark in group.marks if isinstance(mark, Dot)}
+    assert {name: dot.style for name, dot in dots.items()} == {
+        "a": "dot-main",
+        "b": "dot-main",
+        "c": "dot-main",
+        "d": "gap",
+    }
+    names = "abcd"
+    for axis, pixel in ((0, "x"), (1, "y")):
+        shares = [pair[axis].value for pair in values]
+        pixels = [getattr(dots[name], pixel) for name in names]
+        assert np.corrcoef(shares, pixels)[0, 1] == pytest.approx((1, -1)[axis])
+    lines = [mark.points for mark in drawing.marks if isinstance(mark, Line) and mark.style == "line"]
+    slope = (dots["b"].x - dots["a"].x) / 0.04
+    for name, across, upward in zip(names, lines[::2], lines[1::2], strict=True):
+        assert across[1][0] - across[0][0] == pytest.approx(0.02 * slope)
+        assert upward[0][0] == upward[1][0] == dots[name].x
+        assert across[0][1] == across[1][1] == dots[name].y
+
+
+def test_a_narrow_trade_off_has_numbers_with_the_names_below() -> None:
+    names = [f"a long name of a method, number {number}" for number in range(9)]
+    values = methods(*((0.4 + 0.001 * number, 0.3 - 0.004 * number) for number in range(9)))
+    drawing = trade_off("Title", names, values, ("overall", "worst"), width=NARROW)
+    labels = [mark for mark in drawing.marks if isinstance(mark, Label)]
+    assert [label.text for label in labels if label.text.startswith("a long")] == names
+    assert sum(label.text == "3" for label in labels) == 2
+    for label in labels:
+        wide = width_of(label.text, label.size, bold=label.bold)
+        start = label.x - {"start": 0, "middle": wide / 2, "end": wide}[label.anchor]
+        assert label.angle or (start >= 0 and start + wide <= NARROW), label
+        assert label.y <= drawing.height

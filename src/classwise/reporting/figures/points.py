@@ -1,4 +1,4 @@
-"""Scatter plots: panels of points such as t-SNE embeddings, or one named dot per class."""
+"""Scatter plots: panels of points such as t-SNE embeddings, or one named dot per class or method."""
 
 from __future__ import annotations
 
@@ -8,12 +8,16 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
+from classwise.reporting import formatting
 from classwise.reporting.figures.curves import ticks
+from classwise.reporting.figures.dots import Value
+from classwise.reporting.figures.layout import NAME_LINE, NARROW, title_lines
 from classwise.reporting.palette import SERIES
-from classwise.reporting.svg import Dot, Drawing, Group, Label, Line, Mark, shorten, width_of
+from classwise.reporting.svg import Anchor, Dot, Drawing, Group, Label, Line, Mark, shorten, width_of
 from classwise.stats.counts import FloatArray, IntArray
 
 SIDE, HEAD, SPACE = 340.0, 44.0, 30.0
+NAME_LETTERS, NAME_SIZE = 28, 11
 MAX_POINTS = 4000
 """Maximum number of drawn points; of more, an evenly spaced subset is drawn."""
 
@@ -86,36 +90,134 @@ def scatter(title: str, names: Sequence[str], x: ArrayLike, y: ArrayLike, axes: 
         note: a line below the title.
     """
     across, upward = np.asarray(x, dtype=np.float64), np.asarray(y, dtype=np.float64)
-    short = [shorten(name, 20) for name in names]
-    wide, left, right, top = 440.0, 44.0, max(96.0, *(width_of(name, 11) + 12 for name in short)), HEAD + 8
-    drawing = Drawing(left + wide + right, top + SIDE + 44, title)
-    drawing.marks.extend([Label(0, 14, title, "text", 13, bold=True), Label(0, 31, note, "text-soft", 11)])
+    short = [shorten(name, NAME_LETTERS) for name in names]
     columns, levels = ticks(float(across.min()), float(across.max())), ticks(0.0, float(upward.max()))
-
-    def x_of(value: float) -> float:
-        return left + wide * (value - columns[0]) / (columns[-1] - columns[0])
-
-    def y_of(value: float) -> float:
-        return top + SIDE * (1 - (value - levels[0]) / (levels[-1] - levels[0]))
-
-    for level in levels:
-        drawing.marks.append(Line([(left, y_of(level)), (left + wide, y_of(level))], "rule"))
-        drawing.marks.append(Label(left - 6, y_of(level) + 4, f"{100 * level:.0f}", "text-soft", 10.5, "end"))
-    for column in columns:
-        drawing.marks.append(Label(x_of(column), top + SIDE + 16, f"{column:.4g}", "text-soft", 10.5, "middle"))
-    drawing.marks.append(Label(left + wide / 2, top + SIDE + 34, axes[0], "text-soft", 10.5, "middle"))
-    drawing.marks.append(Label(11, top + SIDE / 2, axes[1], "text-soft", 10.5, "middle", angle=-90))
-    places = [(x_of(float(a)), y_of(float(b))) for a, b in zip(across, upward, strict=True)]
-    axis = (0.0, 0.0, left - 2, drawing.height)  # keeps names off the axis numbers
-    taken = [axis, *((a - 5, b - 5, a + 5, b + 5) for a, b in places)]
+    plane = _Plane(44.0, HEAD + 8, 440.0, columns, levels)
+    right = max(96.0, *(width_of(name, NAME_SIZE) + 12 for name in short))
+    drawing = Drawing(plane.left + plane.wide + right, plane.top + SIDE + 44, title)
+    drawing.marks.extend([Label(0, 14, title, "text", 13, bold=True), Label(0, 31, note, "text-soft", 11)])
+    drawing.marks.extend(plane.grid([f"{column:.4g}" for column in columns], axes))
+    places = [plane.place(float(a), float(b)) for a, b in zip(across, upward, strict=True)]
+    axis = (0.0, 0.0, plane.left - 2, drawing.height)  # keeps names off the axis numbers
+    taken = [axis, *(_around(*place) for place in places)]
     for at in np.argsort(-upward, kind="stable").tolist():
-        left_of, top_of = places[at]
         hover_text = f"{names[at]}: {axes[0]} {across[at]:.4g}, {axes[1]} {100 * upward[at]:.1f}"
-        drawing.marks.append(Group([Dot(left_of, top_of, 4, "dot-main")], hover_text))
-        label, box = _beside(short[at], left_of, top_of, taken)
+        drawing.marks.append(Group([_dot(places[at], "dot-main")], hover_text))
+        label, box = _beside(short[at], places[at], taken)
         taken.append(box)
         drawing.marks.append(label)
     return drawing
+
+
+def trade_off(
+    title: str,
+    names: Sequence[str],
+    values: Sequence[tuple[Value, Value]],
+    axes: tuple[str, str],
+    *,
+    alpha: float = 0.05,
+    width: float = 760.0,
+) -> Drawing:
+    """Draw a named dot per method, with the intervals of its two accuracies.
+
+    Dots of methods that no other method exceeds in both accuracies are dark and have bold names. Up to `NARROW` pixels
+    of width, the dots have numbers, and the names are below.
+
+    Args:
+        title: title of the figure.
+        names: one per dot.
+        values: for each dot, the horizontal and the vertical value, shown in percent.
+        axes: labels of the two axes.
+        alpha: significance level of the intervals, for the hover texts.
+        width: width of the drawing in pixels.
+    """
+    marks, head = title_lines(title, width)
+    points = np.array([[value.value for value in pair] for pair in values])
+    columns, levels = (
+        ticks(min(value.low for value in each), max(value.high for value in each)) for each in zip(*values, strict=True)
+    )
+    narrow = width <= NARROW
+    plane = _Plane(44.0, head + 12, width - 44.0 - (12.0 if narrow else 120.0), columns, levels)
+    bottom = plane.top + SIDE + 44
+    drawing = Drawing(width, bottom + NAME_LINE * len(names) * narrow, title, marks)
+    drawing.marks.extend(plane.grid([f"{100 * column:.4g}" for column in columns], axes))
+    places = [plane.place(*point) for point in points.tolist()]
+    edges = [(-np.inf, -np.inf, plane.left - 2, np.inf), (width, -np.inf, np.inf, np.inf)]
+    taken = [*edges, *(_around(*place) for place in places)]
+    drawing.marks.extend(line for pair in values for line in _cross(plane, *pair))
+    best = unexceeded(points)
+    for at in sorted(range(len(names)), key=lambda at: (not best[at], -points[at, 1])):
+        texts = [f"{axis} {formatting.measured(*value, alpha)}" for axis, value in zip(axes, values[at], strict=True)]
+        hover_text = f"{names[at]}: {', '.join(texts)}"
+        drawing.marks.append(Group([_dot(places[at], "dot-main" if best[at] else "gap")], hover_text))
+        name = f"{at + 1}" if narrow else shorten(names[at], NAME_LETTERS)
+        label, box = _beside(name, places[at], taken, _DIAGONALLY, bold=best[at])
+        taken.append(box)
+        drawing.marks.append(label)
+    if narrow:
+        for at, name in enumerate(names):
+            base = bottom + NAME_LINE * (at + 0.7)
+            drawing.marks.append(Label(plane.left - 6, base, f"{at + 1}", "text", NAME_SIZE, "end", bold=best[at]))
+            drawing.marks.append(Label(plane.left, base, shorten(name, 40), "text", NAME_SIZE, bold=best[at]))
+    return drawing
+
+
+def unexceeded(points: FloatArray) -> list[bool]:
+    """Whether no other point is higher in all coordinates.
+
+    Args:
+        points: (n, d).
+    """
+    ahead = (points[:, None] > points).all(axis=2)
+    return [not exceeded for exceeded in np.atleast_1d(ahead.any(axis=0)).tolist()]
+
+
+class _Plane(NamedTuple):
+    """A rectangle `SIDE` pixels high, with ticks on both axes.
+
+    Attributes:
+        left: left edge in pixels.
+        top: upper edge in pixels.
+        wide: width in pixels.
+        columns: ticks of the horizontal axis.
+        levels: ticks of the vertical axis, fractions shown in percent.
+    """
+
+    left: float
+    top: float
+    wide: float
+    columns: Sequence[float]
+    levels: Sequence[float]
+
+    def place(self, x: float, y: float) -> tuple[float, float]:
+        """Pixels of a pair of values."""
+        columns, levels = self.columns, self.levels
+        across = (x - columns[0]) / (columns[-1] - columns[0])
+        upward = (y - levels[0]) / (levels[-1] - levels[0])
+        return self.left + self.wide * across, self.top + SIDE * (1 - upward)
+
+    def grid(self, texts: Sequence[str], axes: tuple[str, str]) -> list[Mark]:
+        """Horizontal lines, the numbers of both axes, and their labels."""
+        bottom, middle = self.top + SIDE, self.left + self.wide / 2
+        marks: list[Mark] = []
+        for level in self.levels:
+            left, y = self.place(self.columns[0], level)
+            marks.append(Line([(left, y), (left + self.wide, y)], "rule"))
+            marks.append(Label(left - 6, y + 4, f"{100 * level:.4g}", "text-soft", 10.5, "end"))
+        for column, text in zip(self.columns, texts, strict=True):
+            marks.append(Label(self.place(column, 0)[0], bottom + 16, text, "text-soft", 10.5, "middle"))
+        marks.append(Label(middle, bottom + 34, axes[0], "text-soft", 10.5, "middle"))
+        return [*marks, Label(11, self.top + SIDE / 2, axes[1], "text-soft", 10.5, "middle", angle=-90)]
+
+
+def _dot(place: tuple[float, float], style: str) -> Dot:
+    return Dot(*place, radius=4, style=style)
+
+
+def _cross(plane: _Plane, x: Value, y: Value) -> tuple[Line, Line]:
+    """The intervals of two values."""
+    across = [plane.place(end, y.value) for end in (x.low, x.high)]
+    return Line(across, "line"), Line([plane.place(x.value, end) for end in (y.low, y.high)], "line")
 
 
 _Rectangle = tuple[float, float, float, float]
@@ -132,15 +234,37 @@ def _near(text: str, x: float, y: float, taken: Sequence[_Rectangle]) -> tuple[L
     return Label(x, at, text, "text", 11.5, "middle", bold=True), box
 
 
-def _beside(text: str, x: float, y: float, taken: Sequence[_Rectangle]) -> tuple[Label, _Rectangle]:
-    """A name at the first free side of its dot: right, left, above or below; otherwise on the right."""
-    size, wide = 11, width_of(text, 11)
-    choices: list[tuple[Label, _Rectangle]] = [
-        (Label(x + 8, y + 4, text, "text", size), (x + 7, y - 6, x + 8 + wide, y + 6)),
-        (Label(x - 8, y + 4, text, "text", size, "end"), (x - 8 - wide, y - 6, x - 7, y + 6)),
-        (Label(x, y - 8, text, "text", size, "middle"), (x - wide / 2, y - 18, x + wide / 2, y - 6)),
-        (Label(x, y + 17, text, "text", size, "middle"), (x - wide / 2, y + 6, x + wide / 2, y + 19)),
-    ]
+def _around(x: float, y: float) -> _Rectangle:
+    """The place of a dot, which names do not cover."""
+    return x - 5, y - 5, x + 5, y + 5
+
+
+_Offset = tuple[float, float, Anchor]
+_BESIDE: Sequence[_Offset] = ((8, 4, "start"), (-8, 4, "end"), (0, -8, "middle"), (0, 17, "middle"))
+"""Where a name is placed from its dot: right, left, above or below."""
+_DIAGONALLY: Sequence[_Offset] = (
+    *((6.0, -5.0, "start"), (6.0, 14.0, "start"), (-6.0, -5.0, "end"), (-6.0, 14.0, "end")),
+    *_BESIDE[2:],
+)
+"""Places that are not on the lines of intervals."""
+
+
+def _beside(
+    text: str,
+    dot: tuple[float, float],
+    taken: Sequence[_Rectangle],
+    offsets: Sequence[_Offset] = _BESIDE,
+    *,
+    bold: bool = False,
+) -> tuple[Label, _Rectangle]:
+    """A name at the first free place near its dot; otherwise at the first place."""
+    (x, y), wide = dot, width_of(text, NAME_SIZE, bold=bold)
+    left_of = {"start": 0.0, "middle": wide / 2, "end": wide}
+    choices: list[tuple[Label, _Rectangle]] = []
+    for right, down, anchor in offsets:
+        left, base = x + right - left_of[anchor], y + down
+        label = Label(x + right, base, text, "text", NAME_SIZE, anchor, bold=bold)
+        choices.append((label, (left, base - 10, left + wide, base + 2)))
     return next((choice for choice in choices if not any(_overlap(choice[1], other) for other in taken)), choices[0])
 
 

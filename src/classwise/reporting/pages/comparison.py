@@ -9,6 +9,7 @@ from classwise.auditing.compare import Comparison, Crossing, Pair, population
 from classwise.reporting import formatting
 from classwise.reporting.comparison_tables import (
     MAX_METHODS,
+    accuracy_points,
     best_of,
     class_dots,
     class_table,
@@ -17,6 +18,7 @@ from classwise.reporting.comparison_tables import (
     measure_table,
     methods_of,
     pair_table,
+    unexceeded_methods,
 )
 from classwise.reporting.figures.layout import NARROW
 from classwise.reporting.provenance import settings_of
@@ -26,6 +28,8 @@ from classwise.reporting.untested import bounds_context, crossing_context
 from classwise.stats.intervals import Estimate
 
 if TYPE_CHECKING:
+    from markupsafe import Markup
+
     from classwise.auditing.result import Audit
 
 
@@ -74,6 +78,7 @@ def comparison_context(comparison: Comparison) -> dict[str, Any]:
         "headline": headline,
         "sentences": sentences,
         "measures": markup(measure_dots(comparison), measure_dots(comparison, width=NARROW)),
+        "points": _points(comparison),
         "table": measure_table(comparison),
         "classes": markup(class_dots(comparison), class_dots(comparison, width=NARROW))
         if len(comparison.names) <= MAX_METHODS
@@ -89,15 +94,23 @@ def comparison_context(comparison: Comparison) -> dict[str, Any]:
 
 
 def _headline(comparison: Comparison) -> tuple[dict[str, str], list[str]]:
-    """The headline, which names a best method only if it is significantly better, and a sentence per method."""
+    """The headline, which names a best method only if it is significantly better, and a sentence per method.
+
+    More than `MAX_METHODS` methods have one sentence, with those that no other one exceeds.
+    """
     methods, best = methods_of(comparison), best_of(comparison)
     lowest = comparison.lowest_classes
     sentences = [_method_sentence(name, row, lowest[name], comparison.alpha) for name, row in methods.items()]
+    if len(methods) > MAX_METHODS:
+        ahead = unexceeded_methods(comparison)
+        named = formatting.listed(ahead, limit=len(ahead))
+        measures = "both overall and worst-class accuracy on these images"
+        sentences = [f"Of {len(methods)} methods, no other is higher in {measures} than {named}."]
     single = methods[best[0]]["seeds"] == 1
     worst = formatting.percent(methods[best[0]]["worst"])
     over = {name: f"mean over {row['seeds']} seeds" if row["seeds"] > 1 else "" for name, row in methods.items()}
-    named = f"{worst} ({formatting.listed(lowest[best[0]]) if single else over[best[0]]})"
-    headline = {"before": f"{best[0]} has the highest worst-class accuracy: ", "strong": named, "after": ""}
+    strong = f"{worst} ({formatting.listed(lowest[best[0]]) if single else over[best[0]]})"
+    headline = {"before": f"{best[0]} has the highest worst-class accuracy: ", "strong": strong, "after": ""}
     if len(comparison.names) == 1:
         headline["before"] = "Worst-class accuracy: "
     elif not _clearly_best(comparison, best[0]):
@@ -112,6 +125,11 @@ def _headline(comparison: Comparison) -> tuple[dict[str, str], list[str]]:
             "after": f" with {formatting.listed([f'{name} ({over[name]})' if over[name] else name for name in best])}",
         }
     return headline, sentences
+
+
+def _points(comparison: Comparison) -> Markup | None:
+    drawings = accuracy_points(comparison), accuracy_points(comparison, width=NARROW)
+    return None if drawings[0] is None else markup(drawings[0], drawings[1])
 
 
 def _method_sentence(name: str, row: Mapping[str, Any], lowest: Sequence[str], alpha: float) -> str:

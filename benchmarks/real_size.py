@@ -19,6 +19,7 @@ import pandas as pd
 from benchmarks.comparison.methods import SHORT, TRAINING, Interpolated, LogitAdjusted, Method, Scale, Trained
 from benchmarks.studies import (
     ATTACKS,
+    FIGURE,
     QUICK_ATTACKS,
     RESULTS,
     SUITE,
@@ -124,7 +125,8 @@ NOTES = """
   (300 of each class) are the validation split; all 10,000 test images. PreActResNet-18 at **half width** (2.8 million
   weights), Linf 8/255, bfloat16. **One training seed**: intervals are for new images and these weights, not for new
   trainings.
-- N-FGSM: {epochs} epochs, half of those of the recipe, with its cyclic learning rate. The fine-tuned models take
+- N-FGSM: {epochs} epochs, half of those of the recipe, with its cyclic learning rate; N-FGSM-full-width: all epochs of
+  the recipe, at full width. The fine-tuned models take
   one epoch more from its weights, with PGD of 10 steps, at a learning rate of 0.01, and 0.001 in its second half
   (FAAL's rates for every method; the paper's FAAL takes two epochs). TRADES, DAFA and CSR take two epochs.
 - N-FGSM-smaller and -larger: N-FGSM from random weights with a smaller or a larger radius for the classes of lower
@@ -139,7 +141,8 @@ NOTES = """
 - The weights of every row are those of the epoch of highest overall + worst-class accuracy on the validation split.
 - Attack: PGD-20 on the margin of the logits, steps of a tenth of the radius, on all test images. It is weaker than
   AutoAttack, so these accuracies are upper bounds. SUITES=apgd adds a table of APGD-CE and APGD-T on 1,000 test images.
-- Hours are wall time; other programs ran at the same time.
+- Hours are wall time, of N-FGSM-smaller from its third epoch on; those of AT-AWP were not recorded. Other programs ran
+  at the same time.
 - Intervals of differences are paired by image and not corrected for the number of comparisons.
 """
 COMMAND = """## Command
@@ -161,6 +164,8 @@ def page(comparison: Comparison, scale: Scale, root: Path) -> str:
     title = f"Robust accuracy under margin PGD-20, {_count(comparison):,} test images, percent"
     parts = ["# Class-wise fine-tuning at half width", "", NOTES.format(epochs=scale.epochs_of(EPOCHS)).strip(), ""]
     parts += [accuracy_table(comparison, title, rows, ("method",))]
+    if len(comparison.names) >= 3:
+        parts.append(f"![Worst-class against overall accuracy, with 95 % intervals](real-size/{FIGURE})\n")
     for suite, attacks in SHOWN_SUITES.items():
         if (other := STUDY.comparison(root, suite, recorded=scale is SCALE)) is not None:
             title = f"Robust accuracy under {attacks}, {_count(other):,} test images, percent"
@@ -178,7 +183,8 @@ def _count(comparison: Comparison) -> int:
 
 
 def _effects(comparison: Comparison) -> str:
-    return _differences(comparison, "Each fine-tuning minus its control, points", CONTROLS.items())
+    pairs = [*CONTROLS.items(), ("FAAL-0.3-AWP", "FAAL-0.3")]
+    return _differences(comparison, "Each fine-tuning minus its control, points", pairs)
 
 
 def _against_adjustment(comparison: Comparison) -> str:
@@ -191,7 +197,7 @@ def _post_hoc(comparison: Comparison) -> str:
     return _differences(comparison, "After training minus before, points", pairs)
 
 
-def _differences(comparison: Comparison, title: str, pairs: Any) -> str:
+def _differences(comparison: Comparison, title: str, pairs: Sequence[tuple[str, str]]) -> str:
     rows = []
     for first, second in pairs:
         found = effect(comparison, first, second)

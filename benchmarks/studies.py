@@ -23,6 +23,7 @@ from classwise.auditing.comparison import Comparison
 from classwise.auditing.outcomes import Outcomes
 from classwise.auditing.result import Audit
 from classwise.reporting import report as write_report
+from classwise.reporting.comparison_tables import accuracy_points
 from classwise.stats.intervals import Estimate
 
 RESULTS = Path(__file__).parents[1] / "docs" / "results"
@@ -30,6 +31,8 @@ SUITE = "pgd"
 ATTACKS = {SUITE: (None, ("pgd:steps=20,step_size=0.1eps,objective=margin",))}
 QUICK_ATTACKS = {SUITE: (None, ("pgd:steps=2,objective=margin",))}
 SEEDS = "0,1,2"
+FIGURE = "accuracies.svg"
+"""The worst-class against the overall accuracy of the methods of a study that records, in the folder of the page."""
 UP, DOWN, INCONCLUSIVE = "higher", "lower", "inconclusive"
 
 
@@ -44,8 +47,8 @@ class Study:
         quick: sizes of a trial, whose page is printed but not written.
         page: the Markdown page of a comparison, from its scale and the folder of the runs.
         seeds: default of SEEDS, comma-separated.
-        records: save the predictions of each audit, without scores, as an audit in ``docs/results/NAME``, and a page
-            that compares them. Later reports add those whose runs are elsewhere.
+        records: save the predictions of each audit, without scores, as an audit in ``docs/results/NAME``, a page that
+            compares them, and a figure. Later reports add those whose runs are elsewhere.
     """
 
     name: str
@@ -78,6 +81,8 @@ class Study:
             (RESULTS / f"{self.name}.md").write_text(text, encoding="utf-8")
             counts_by_class(comparison).to_csv(RESULTS / f"{self.name}.csv", index=False)
             if self.records:
+                if (drawing := accuracy_points(comparison)) is not None:
+                    drawing.save(RESULTS / self.name / FIGURE)
                 write_report(comparison, RESULTS / self.name / "compare.html")
         return text
 

@@ -199,6 +199,7 @@ def test_recorded_audits_have_the_accuracies_without_the_runs(
     study = dataclasses.replace(real_size.STUDY, page=lambda comparison, *_: str(comparison))
     text = study.report(quick=False)
     assert (tmp_path / "real-size" / "compare.html").is_file()
+    assert "FAAL-0.3+adjusted" in (tmp_path / "real-size" / "accuracies.svg").read_text(encoding="utf-8")
     outcomes = cw.Audit.load(tmp_path / "real-size/seed-0/AT/audits/pgd").outcomes
     assert outcomes.frame["margin"].isna().all()
     assert outcomes.meta.model == "seed-0/AT/checkpoints/best.safetensors"

@@ -53,6 +53,9 @@ def test_export_of_a_comparison(make_audit: MakeAudit, tmp_path: Path) -> None:
     methods = pd.read_csv(tmp_path / "methods.csv").set_index("method")
     assert methods.loc["new", "worst"] == pytest.approx(0.3)
     assert pd.read_csv(tmp_path / "classes.csv").columns.tolist()[:3] == ["class", "n", "old_mean"]
+    assert not (tmp_path / "accuracies.svg").exists(), "two methods are no frontier"
+    export_comparison(compare({"old": one, "new": two, "other": one}), tmp_path, ("svg",))
+    assert ">other<" in (tmp_path / "accuracies.svg").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize(

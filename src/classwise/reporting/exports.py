@@ -20,7 +20,14 @@ from classwise.core.errors import unknown
 from classwise.core.storage import replacing, write_text
 from classwise.reporting.audit_summary import AuditSummary
 from classwise.reporting.audit_tables import attack_frame, attack_table, class_frame, class_table
-from classwise.reporting.comparison_tables import class_dots, difference_dots, measure_dots, measure_table, pair_table
+from classwise.reporting.comparison_tables import (
+    accuracy_points,
+    class_dots,
+    difference_dots,
+    measure_dots,
+    measure_table,
+    pair_table,
+)
 from classwise.reporting.comparison_tables import class_table as comparison_class_table
 from classwise.reporting.escape import spreadsheet_frame
 from classwise.reporting.figures.heatmap import Confusion
@@ -111,7 +118,8 @@ def export_comparison(
 ) -> list[Path]:
     """Write the tables and figures of a comparison into a folder; existing files of the same names are replaced.
 
-    Tables and figures: ``methods``, ``classes``, and ``difference-<method>`` relative to the first method.
+    Tables and figures: ``methods``, ``classes``, and ``difference-<method>`` relative to the first method. Of three or
+    more methods also the figure ``accuracies``: worst-class against overall accuracy.
 
     Args:
         comparison: the comparison to export.
@@ -130,6 +138,8 @@ def export_comparison(
     frames = {"methods": comparison.table.reset_index(), "classes": classes.reset_index()}
     tables = {"methods": measure_table(comparison), "classes": comparison_class_table(comparison)}
     drawings = {"methods": measure_dots(comparison), "classes": class_dots(comparison)}
+    if (points := accuracy_points(comparison)) is not None:
+        drawings["accuracies"] = points
     for pair in comparison.pairs:
         stem = f"difference-{file_name(pair.first)}"
         frames[stem] = pair.classes.reset_index()

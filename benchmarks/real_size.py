@@ -120,50 +120,14 @@ QUICK = Scale(
     default_suites=(SUITE,),
     epochs=2,
 )
-NOTES = """
-- CIFAR-10 stored as JPEG of quality 75 ([what it costs](jpeg-quality.md)): all 50,000 training images, of which 3,000
-  (300 of each class) are the validation split; all 10,000 test images. PreActResNet-18 at **half width** (2.8 million
-  weights), Linf 8/255, bfloat16. **One training seed**: intervals are for new images and these weights, not for new
-  trainings.
-- N-FGSM: {epochs} epochs, half of those of the recipe, with its cyclic learning rate; N-FGSM-full-width: all epochs of
-  the recipe, at full width. The fine-tuned models take
-  one epoch more from its weights, with PGD of 10 steps, at a learning rate of 0.01, and 0.001 in its second half
-  (FAAL's rates for every method; the paper's FAAL takes two epochs). TRADES, DAFA and CSR take two epochs.
-- N-FGSM-smaller and -larger: N-FGSM from random weights with a smaller or a larger radius for the classes of lower
-  robust accuracy, eps (1 +- (t_k - mean t)) with t_k the robust accuracy of class k on the last epoch's batches.
-  AT-from-smaller: AT from the weights of N-FGSM-smaller in place of those of N-FGSM.
-- FAAL-r: FAAL with the radius r. DAFA: TRADES with DAFA's weights and radii in the second epoch, from the confidences
-  of the first. CSR: the first epoch is plain TRADES, in which confusions are counted. -AWP: adversarial weight
-  perturbation of 0.005.
-- "+interpolated": between the weights of N-FGSM and the fine-tuned ones (`classwise interpolate-weights`).
-  "+adjusted": a constant per class is added to the logits (`classwise adjust-logits`). Both are selected on the
-  validation split.
-- The weights of every row are those of the epoch of highest overall + worst-class accuracy on the validation split.
-- Attack: PGD-20 on the margin of the logits, steps of a tenth of the radius, on all test images. It is weaker than
-  AutoAttack, so these accuracies are upper bounds. SUITES=apgd adds a table of APGD-CE and APGD-T on 1,000 test images.
-- Hours are wall time, of N-FGSM-smaller from its third epoch on; those of AT-AWP were not recorded. Other programs ran
-  at the same time.
-- Intervals of differences are paired by image and not corrected for the number of comparisons.
-"""
-COMMAND = """## Command
-
-    KEEP=runs/real-size SEEDS=0 OMP_NUM_THREADS=1 python -m benchmarks real-size
-    KEEP=runs/real-size SEEDS=0 SUITES=apgd METHODS=... OMP_NUM_THREADS=1 python -m benchmarks real-size
-    KEEP=runs/real-size python -m benchmarks real-size --report
-
-Several processes with one `KEEP` share the work. Page: [compare.html](real-size/compare.html). Predictions by image:
-the folders below `real-size/`, which `classwise compare` and `classwise board` read. Counts by class:
-[real-size.csv](real-size.csv).
-"""
 SHOWN_SUITES = {"apgd": "APGD-CE and APGD-T", "autoattack": "AutoAttack", "pgd-50-10": "PGD-50-10"}
 
 
 def page(comparison: Comparison, scale: Scale, root: Path) -> str:
-    """The page: accuracies, the effect of each class-wise part, and the agreement with smaller budgets."""
+    """The tables: accuracies, the effect of each class-wise part, and the agreement with smaller budgets."""
     rows = {method.name: (method.name,) for method in METHODS}
     title = f"Robust accuracy under margin PGD-20, {_count(comparison):,} test images, percent"
-    parts = ["# Class-wise fine-tuning at half width", "", NOTES.format(epochs=scale.epochs_of(EPOCHS)).strip(), ""]
-    parts += [accuracy_table(comparison, title, rows, ("method",))]
+    parts = [accuracy_table(comparison, title, rows, ("method",))]
     if len(comparison.names) >= 3:
         parts.append(f"![Worst-class against overall accuracy, with 95 % intervals](real-size/{FIGURE})\n")
     for suite, attacks in SHOWN_SUITES.items():
@@ -175,7 +139,7 @@ def page(comparison: Comparison, scale: Scale, root: Path) -> str:
     parts += filter(None, [*tables, _agreement(comparison)])
     if absent:
         parts.append(f"Part of the study, and not run yet: {', '.join(absent)}.\n")
-    return "\n".join([*parts, COMMAND])
+    return "\n".join(parts)
 
 
 def _count(comparison: Comparison) -> int:
@@ -188,7 +152,13 @@ def _effects(comparison: Comparison) -> str:
 
 
 def _against_adjustment(comparison: Comparison) -> str:
-    pairs = [(each.name, f"{AT.name}+adjusted") for each in (*FAAL.values(), DAFA, CSR)]
+    names = [
+        *(each.name for each in (*FAAL.values(), DAFA, CSR)),
+        "FAAL-0.3+adjusted",
+        "DAFA+adjusted",
+        "TRADES+adjusted",
+    ]
+    pairs = [(name, f"{AT.name}+adjusted") for name in names]
     return _differences(comparison, "Class-wise training minus AT with adjusted logits, points", pairs)
 
 

@@ -48,7 +48,8 @@ class Study:
         page: the Markdown page of a comparison, from its scale and the folder of the runs.
         seeds: default of SEEDS, comma-separated.
         records: save the predictions of each audit, without scores, as an audit in ``docs/results/NAME``, a page that
-            compares them, and a figure. Later reports add those whose runs are elsewhere.
+            compares them, and a figure. Later reports add those whose runs are elsewhere. The Markdown page keeps what
+            is written above its tables.
     """
 
     name: str
@@ -78,13 +79,26 @@ class Study:
         text = self.page(comparison, self.scale_of(quick=quick), root)
         text = text.replace("\n\n", f"\n\n{self._missing(comparison)}", 1)
         if not quick:
-            (RESULTS / f"{self.name}.md").write_text(text, encoding="utf-8")
+            page = RESULTS / f"{self.name}.md"
+            page.write_text(f"{self._head(page)}{text}", encoding="utf-8")
             counts_by_class(comparison).to_csv(RESULTS / f"{self.name}.csv", index=False)
             if self.records:
                 if (drawing := accuracy_points(comparison)) is not None:
                     drawing.save(RESULTS / self.name / FIGURE)
                 write_report(comparison, RESULTS / self.name / "compare.html")
         return text
+
+    @property
+    def mark(self) -> str:
+        """The end of the part of a page that is written by hand."""
+        return f"<!-- The tables below are written by: python -m benchmarks {self.name} --report -->"
+
+    def _head(self, page: Path) -> str:
+        """The part of a page that is written by hand, if the study records; otherwise empty."""
+        if not self.records:
+            return ""
+        written = page.read_text(encoding="utf-8") if page.is_file() else ""
+        return f"{written.partition(self.mark)[0]}{self.mark}\n\n"
 
     def _missing(self, comparison: Comparison) -> str:
         """A paragraph on the methods and seeds that are not finished; empty if all are."""

@@ -27,6 +27,7 @@ from benchmarks.studies import (
     accuracy_table,
     effect,
     percent,
+    seed_of,
     verdict,
 )
 from benchmarks.tables import table
@@ -135,7 +136,7 @@ def page(comparison: Comparison, scale: Scale, root: Path) -> str:
             title = f"Robust accuracy under {attacks}, {_count(other):,} test images, percent"
             parts += [accuracy_table(other, title, rows, ("method",))]
     absent = [method.name for method in METHODS if method.name not in comparison.names]
-    tables = (_effects(comparison), _post_hoc(comparison), _against_adjustment(comparison), _costs(root))
+    tables = (_effects(comparison), _post_hoc(comparison), _against_adjustment(comparison), _costs(comparison, root))
     parts += filter(None, [*tables, _agreement(comparison)])
     if absent:
         parts.append(f"Part of the study, and not run yet: {', '.join(absent)}.\n")
@@ -177,20 +178,20 @@ def _differences(comparison: Comparison, title: str, pairs: Sequence[tuple[str, 
     return table(title, ["difference", "overall", "verdict", "worst class", "verdict"], rows) if rows else ""
 
 
-def _costs(root: Path) -> str:
-    """Hours of each training, with the processor."""
-    rows = []
-    for method in METHODS:
-        for base in (root, RESULTS / "real-size"):
-            files = sorted(base.glob(f"seed-*/{method.name}/{TRAINING}"))
-            if files:
-                facts = [json.loads(file.read_text()) for file in files]
-                rows += [
-                    [method.name, f"{each['seconds'] / 3600:.2f}", f"{each['threads']}", each["conditions"]]
-                    for each in facts
-                ]
-                break
-    return table("Hours of training, validation included", ["method", "hours", "threads", "where"], rows)
+def _costs(comparison: Comparison, root: Path) -> str:
+    """Hours of the finished trainings, by seed, and the processors."""
+    rows, places = [], list[str]()
+    for name, audits in comparison.audits.items():
+        facts = []
+        for seed in map(seed_of, audits):
+            files = [base / f"seed-{seed}" / name / TRAINING for base in (root, RESULTS / STUDY.name)]
+            facts += [json.loads(file.read_text(encoding="utf-8")) for file in files if file.is_file()][:1]
+        if facts:
+            hours = ", ".join(f"{each['seconds'] / 3600:.2f}" for each in facts)
+            rows.append([name, hours, ", ".join(f"{each['threads']}" for each in facts)])
+            places += [each["conditions"] for each in facts]
+    text = table("Hours of training, validation included, of each seed", ["method", "hours", "threads"], rows)
+    return f"{text}\n{'; '.join(dict.fromkeys(places))}.\n"
 
 
 SMALLER = {

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from benchmarks.comparison.methods import SHORT, TRAINING, Interpolated, LogitAdjusted, Method, Scale, Trained
+from benchmarks.comparison.methods import SHORT, TRAINING, Interpolated, LogitAdjusted, Method, Saved, Scale, Trained
 from benchmarks.studies import (
     ATTACKS,
     FIGURE,
@@ -48,6 +48,8 @@ RADII = tuple(
 )
 """A smaller or a larger radius for hard classes, at a constant mean radius, from random weights."""
 
+LAST = tuple(Saved(f"{each.name}-last", each, "last") for each in (START, *RADII))
+"""The weights of the last epoch, where the learning rate is 0, in place of the selected ones."""
 FULL = Trained(
     "N-FGSM-full-width",
     "n-fgsm",
@@ -75,6 +77,7 @@ WITH_AWP = tuple(
 )
 CONTROLS = {
     **{each.name: START.name for each in RADII},
+    **{each.name: LAST[0].name for each in LAST[1:]},
     AT.name: START.name,
     FROM_SMALLER.name: AT.name,
     f"{FROM_SMALLER.name}+adjusted": f"{AT.name}+adjusted",
@@ -90,7 +93,7 @@ _FINE_TUNED = (AT, FAAL[0.3], TRADES, DAFA, FAAL[0.1], FAAL[0.5], FROM_SMALLER, 
 _INTERPOLATED = tuple(Interpolated(f"{each.name}+interpolated", each) for each in (AT, FAAL[0.3], TRADES, DAFA))
 _STARTS: tuple[Trained | Interpolated, ...] = (START, AT, TRADES, FAAL[0.3], DAFA, FROM_SMALLER, *_INTERPOLATED)
 _ADJUSTED = tuple(LogitAdjusted(f"{each.name}+adjusted", each) for each in _STARTS)
-METHODS: tuple[Method, ...] = (START, *RADII, FULL, *_FINE_TUNED, *_ADJUSTED, *_INTERPOLATED)
+METHODS: tuple[Method, ...] = (START, *RADII, *LAST, FULL, *_FINE_TUNED, *_ADJUSTED, *_INTERPOLATED)
 
 SCALE = Scale(
     train=None,

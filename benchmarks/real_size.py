@@ -26,12 +26,15 @@ from benchmarks.studies import (
     Study,
     accuracy_table,
     effect,
+    of_common_seeds,
     percent,
     seed_of,
+    shared_seeds,
     verdict,
 )
 from benchmarks.tables import table
 from classwise.auditing.comparison import Comparison
+from classwise.stats.intervals import Estimate
 from classwise.stats.ranks import ranks
 
 EPOCHS = 15
@@ -124,14 +127,21 @@ QUICK = Scale(
     default_suites=(SUITE,),
     epochs=2,
 )
+MEASURES = ("overall", "worst")
 SHOWN_SUITES = {"apgd": "APGD-CE and APGD-T", "autoattack": "AutoAttack", "pgd-50-10": "PGD-50-10"}
 
 
 def page(comparison: Comparison, scale: Scale, root: Path) -> str:
-    """The tables: accuracies, the effect of each class-wise part, and the agreement with smaller budgets."""
+    """The tables: accuracies, the effect of each class-wise part, and the agreement with smaller budgets.
+
+    Accuracies and agreement are of the seeds that all methods have, so that rows differ in the method only.
+    """
     rows = {method.name: (method.name,) for method in METHODS}
-    title = f"Robust accuracy under margin PGD-20, {_count(comparison):,} test images, percent"
-    parts = [accuracy_table(comparison, title, rows, ("method",))]
+    common = of_common_seeds(comparison)
+    seeds = sorted({seed_of(audit) for audits in common.audits.values() for audit in audits})
+    of_seeds = f"seed {', '.join(map(str, seeds))}"
+    title = f"Robust accuracy under margin PGD-20, {_count(comparison):,} test images, {of_seeds}, percent"
+    parts = [accuracy_table(common, title, rows, ("method",))]
     if len(comparison.names) >= 3:
         parts.append(f"![Worst-class against overall accuracy, with 95 % intervals](real-size/{FIGURE})\n")
     for suite, attacks in SHOWN_SUITES.items():
@@ -139,11 +149,23 @@ def page(comparison: Comparison, scale: Scale, root: Path) -> str:
             title = f"Robust accuracy under {attacks}, {_count(other):,} test images, percent"
             parts += [accuracy_table(other, title, rows, ("method",))]
     absent = [method.name for method in METHODS if method.name not in comparison.names]
-    tables = (_effects(comparison), _post_hoc(comparison), _against_adjustment(comparison), _costs(comparison, root))
-    parts += filter(None, [*tables, _agreement(comparison)])
+    tables = (_effects(comparison), _post_hoc(comparison), _against_adjustment(comparison), _by_seed(comparison))
+    parts += filter(None, [*tables, _costs(comparison, root), _agreement(common)])
     if absent:
         parts.append(f"Part of the study, and not run yet: {', '.join(absent)}.\n")
     return "\n".join(parts)
+
+
+def _by_seed(comparison: Comparison) -> str:
+    """The accuracies of the single runs of methods with several seeds, with intervals for new images."""
+    rows = []
+    for name, audits in comparison.audits.items():
+        for audit in audits if len(audits) > 1 else ():
+            row = Comparison({name: (audit,)}, comparison.attack).table.iloc[0].to_dict()
+            values = [percent(Estimate(*(row[f"{each}{end}"] for end in ("", "_low", "_high")))) for each in MEASURES]
+            rows.append([name, f"{seed_of(audit)}", f"{100 * row['clean']:.1f}", *values, str(row["worst_class"])])
+    heads = ["method", "seed", "clean", "overall", "worst class", "lowest class"]
+    return table("Methods with several seeds, each run, percent", heads, rows) if rows else ""
 
 
 def _count(comparison: Comparison) -> int:
@@ -172,13 +194,17 @@ def _post_hoc(comparison: Comparison) -> str:
 
 
 def _differences(comparison: Comparison, title: str, pairs: Sequence[tuple[str, str]]) -> str:
+    """A row for each pair of methods; of several seeds one more for each seed, whose interval is for new images."""
     rows = []
     for first, second in pairs:
-        found = effect(comparison, first, second)
-        if found is not None:
+        seeds = shared_seeds(comparison, first, second)
+        for seed in (None, *seeds) if len(seeds) > 1 else seeds:
+            found = effect(comparison, first, second, seed)
+            assert found is not None
             cells = [text for value in (found.overall, found.worst) for text in (percent(value, "+"), verdict(value))]
-            rows.append([f"{first} minus {second}", *cells])
-    return table(title, ["difference", "overall", "verdict", "worst class", "verdict"], rows) if rows else ""
+            rows.append([f"{first} minus {second}", "all" if seed is None else f"{seed}", *cells])
+    heads = ["difference", "seed", "overall", "verdict", "worst class", "verdict"]
+    return table(title, heads, rows) if rows else ""
 
 
 def _costs(comparison: Comparison, root: Path) -> str:

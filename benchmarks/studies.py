@@ -83,9 +83,10 @@ class Study:
             page.write_text(f"{self._head(page)}{text}", encoding="utf-8")
             counts_by_class(comparison).to_csv(RESULTS / f"{self.name}.csv", index=False)
             if self.records:
-                if (drawing := accuracy_points(comparison)) is not None:
+                shown = of_common_seeds(comparison)
+                if (drawing := accuracy_points(shown)) is not None:
                     drawing.save(RESULTS / self.name / FIGURE)
-                write_report(comparison, RESULTS / self.name / "compare.html")
+                write_report(shown, RESULTS / self.name / "compare.html")
         return text
 
     @property
@@ -236,12 +237,34 @@ class Effect:
     seeds: int
 
 
-def effect(comparison: Comparison, first: str, second: str) -> Effect | None:
-    """The first method minus the second, paired by seed; None if no seed of both is finished."""
-    runs = [{seed_of(audit): audit for audit in comparison.audits.get(name, ())} for name in (first, second)]
-    shared = sorted(runs[0].keys() & runs[1].keys())
+def of_common_seeds(comparison: Comparison) -> Comparison:
+    """The runs of the seeds that all methods have; all runs if there is no such seed."""
+    runs = {name: {seed_of(audit): audit for audit in audits} for name, audits in comparison.audits.items()}
+    common = sorted(set.intersection(*(set(each) for each in runs.values())))
+    if not common:
+        return comparison
+    return Comparison({name: tuple(each[seed] for seed in common) for name, each in runs.items()}, comparison.attack)
+
+
+def shared_seeds(comparison: Comparison, first: str, second: str) -> list[int]:
+    """The seeds with which both methods are finished."""
+    runs = [{seed_of(audit) for audit in comparison.audits.get(name, ())} for name in (first, second)]
+    return sorted(runs[0] & runs[1])
+
+
+def effect(comparison: Comparison, first: str, second: str, seed: int | None = None) -> Effect | None:
+    """The first method minus the second, paired by seed; None if no seed of both is finished.
+
+    Args:
+        comparison: the finished methods.
+        first: name of a method.
+        second: name of another method.
+        seed: compare the runs of this seed only.
+    """
+    shared = shared_seeds(comparison, first, second) if seed is None else [seed]
     if not shared:
         return None
+    runs = [{seed_of(audit): audit for audit in comparison.audits[name]} for name in (first, second)]
     audits = {name: tuple(each[seed] for seed in shared) for name, each in zip((first, second), runs, strict=True)}
     pair = Comparison(audits, comparison.attack).pair(first, second)
     return Effect(pair.overall, pair.minima, len(shared))

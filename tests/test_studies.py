@@ -100,6 +100,21 @@ def test_an_effect_is_of_the_seeds_that_both_methods_have() -> None:
     assert found.worst.value == pytest.approx((6 + 2) / 20 / 2)
     assert found.overall.value == pytest.approx((6 + 2) / 40 / 2)
     assert effect(comparison, "ours", "missing") is None
+    for seed, images in ((0, 6), (1, 2)):
+        single = effect(comparison, "ours", "base", seed)
+        assert single is not None
+        assert single.seeds == 1
+        assert single.worst.value == pytest.approx(images / 20)
+
+
+def test_rows_of_one_table_are_of_the_seeds_that_all_methods_have() -> None:
+    runs = {name: tuple(audit(seed, name, predictions(2)) for seed in seeds) for name, seeds in
+            (("ours", (0, 1, 2)), ("base", (1, 2)), ("other", (2,)))}  # fmt: skip
+    common = studies.of_common_seeds(Comparison(runs))
+    for audits in common.audits.values():
+        assert [studies.seed_of(each) for each in audits] == [2]
+    alone = Comparison({"ours": runs["ours"][:2], "other": runs["other"]})
+    assert studies.of_common_seeds(alone) is alone
 
 
 def test_a_sign_is_known_if_the_interval_excludes_zero() -> None:

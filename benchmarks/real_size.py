@@ -71,6 +71,7 @@ def tuned(name: str, recipe: str, fields: Mapping[str, Any], epochs: int = 1, bu
 AT = tuned("AT", "at", {})
 FROM_SMALLER = dataclasses.replace(AT, name="AT-from-smaller", start=RADII[0])
 TRADES = tuned("TRADES", "trades", {}, 2)
+TRADES_LAST = Saved("TRADES-last", TRADES, "last")
 FAAL = {radius: tuned(f"FAAL-{radius}", "faal", {"reduction.radius": radius}) for radius in (0.1, 0.3, 0.5)}
 DAFA = tuned("DAFA", "dafa", {"schedules.0.start_epoch": 1}, 2, SHORT)
 CSR = tuned("CSR", "csr", {"objective.start_fraction": 0.5}, 2)
@@ -85,14 +86,15 @@ CONTROLS = {
     FROM_SMALLER.name: AT.name,
     f"{FROM_SMALLER.name}+adjusted": f"{AT.name}+adjusted",
     TRADES.name: START.name,
+    TRADES_LAST.name: START.name,
     **{each.name: AT.name for each in FAAL.values()},
-    DAFA.name: TRADES.name,
-    CSR.name: TRADES.name,
+    DAFA.name: TRADES_LAST.name,
+    CSR.name: TRADES_LAST.name,
     "AT-AWP": AT.name,
     "FAAL-0.3-AWP": "AT-AWP",
 }
 """The method that differs in the class-wise part only (or, for the controls, in the fine-tuning)."""
-_FINE_TUNED = (AT, FAAL[0.3], TRADES, DAFA, FAAL[0.1], FAAL[0.5], FROM_SMALLER, CSR, *WITH_AWP)
+_FINE_TUNED = (AT, FAAL[0.3], TRADES, TRADES_LAST, DAFA, FAAL[0.1], FAAL[0.5], FROM_SMALLER, CSR, *WITH_AWP)
 _INTERPOLATED = tuple(Interpolated(f"{each.name}+interpolated", each) for each in (AT, FAAL[0.3], TRADES, DAFA))
 _STARTS: tuple[Trained | Interpolated, ...] = (START, AT, TRADES, FAAL[0.3], DAFA, FROM_SMALLER, *_INTERPOLATED)
 _ADJUSTED = tuple(LogitAdjusted(f"{each.name}+adjusted", each) for each in _STARTS)

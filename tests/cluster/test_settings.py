@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import pickle
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -79,6 +83,24 @@ def test_settings_become_parameters_of_submitit() -> None:
     }
 
 
+@pytest.fixture
+def sigterm() -> Iterator[None]:
+    """Restores the handler of SIGTERM."""
+    before = signal.getsignal(signal.SIGTERM)
+    yield
+    signal.signal(signal.SIGTERM, before)
+
+
+@pytest.mark.usefixtures("sigterm")
+def test_requeuing_is_not_interrupted_by_slurm() -> None:
+    """As soon as a job is requeued, Slurm terminates its processes, also the one that asked for it."""
+    terminated = [sys.executable, "-c", "import os, signal; os.kill(os.getpid(), signal.SIGTERM)"]
+    assert subprocess.run(terminated, check=False).returncode == -signal.SIGTERM
+    SlurmTask("/sweeps/x/cell").__submitit_checkpoint__()
+    assert subprocess.run(terminated, check=False).returncode == 0
+
+
+@pytest.mark.usefixtures("sigterm")
 def test_only_the_path_crosses_the_engine() -> None:
     task = pickle.loads(pickle.dumps(SlurmTask("/sweeps/x/cell")))
     assert vars(task) == {"folder": "/sweeps/x/cell"}

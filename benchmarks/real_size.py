@@ -81,12 +81,14 @@ WITH_AWP = tuple(
 )
 CONTROLS = {
     **{each.name: START.name for each in RADII},
+    LAST[0].name: START.name,
     **{each.name: LAST[0].name for each in LAST[1:]},
-    AT.name: START.name,
+    AT.name: LAST[0].name,
     FROM_SMALLER.name: AT.name,
     f"{FROM_SMALLER.name}+adjusted": f"{AT.name}+adjusted",
-    TRADES.name: START.name,
-    TRADES_LAST.name: START.name,
+    "N-FGSM-smaller-last+adjusted": "N-FGSM-last+adjusted",
+    TRADES.name: LAST[0].name,
+    TRADES_LAST.name: LAST[0].name,
     **{each.name: AT.name for each in FAAL.values()},
     DAFA.name: TRADES_LAST.name,
     CSR.name: TRADES_LAST.name,
@@ -96,7 +98,16 @@ CONTROLS = {
 """The method that differs in the class-wise part only (or, for the controls, in the fine-tuning)."""
 _FINE_TUNED = (AT, FAAL[0.3], TRADES, TRADES_LAST, DAFA, FAAL[0.1], FAAL[0.5], FROM_SMALLER, CSR, *WITH_AWP)
 _INTERPOLATED = tuple(Interpolated(f"{each.name}+interpolated", each) for each in (AT, FAAL[0.3], TRADES, DAFA))
-_STARTS: tuple[Trained | Interpolated, ...] = (START, AT, TRADES, FAAL[0.3], DAFA, FROM_SMALLER, *_INTERPOLATED)
+_STARTS: tuple[Trained | Interpolated | Saved, ...] = (
+    START,
+    *LAST[:2],
+    AT,
+    TRADES,
+    FAAL[0.3],
+    DAFA,
+    FROM_SMALLER,
+    *_INTERPOLATED,
+)
 _ADJUSTED = tuple(LogitAdjusted(f"{each.name}+adjusted", each) for each in _STARTS)
 METHODS: tuple[Method, ...] = (START, *RADII, *LAST, FULL, *_FINE_TUNED, *_ADJUSTED, *_INTERPOLATED)
 
@@ -175,7 +186,7 @@ def _count(comparison: Comparison) -> int:
 
 
 def _effects(comparison: Comparison) -> str:
-    pairs = [*CONTROLS.items(), ("FAAL-0.3-AWP", "FAAL-0.3")]
+    pairs = [*CONTROLS.items(), ("FAAL-0.3-AWP", "FAAL-0.3"), (FROM_SMALLER.name, LAST[1].name)]
     return _differences(comparison, "Each fine-tuning minus its control, points", pairs)
 
 

@@ -193,17 +193,21 @@ class Interpolated(Method):
 class LogitAdjusted(Method):
     """Post-hoc logit adjustment of the model of another method."""
 
-    of: Trained | Interpolated
+    of: Trained | Interpolated | Saved
 
     def make(self, workspace: Workspace) -> Path:
         weights_of(self.of, workspace, wait=True)
-        interpolated = isinstance(self.of, Interpolated)
-        run = self.of.of if isinstance(self.of, Interpolated) else self.of
+        run = self.of if isinstance(self.of, Trained) else self.of.of
+        which: Which | None = None
+        if isinstance(self.of, Interpolated):
+            which = "interpolated"
+        elif isinstance(self.of, Saved):
+            which = self.of.which
         path = workspace.folder(self.name) / "adjusted.safetensors"
         path.parent.mkdir(parents=True, exist_ok=True)
         return adjust_logits(
             workspace.folder(run.name),
-            which="interpolated" if interpolated else None,
+            which=which,
             data=images(workspace.scale.data, "train", workspace.scale.train),
             out=path,
             device=workspace.device,

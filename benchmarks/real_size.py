@@ -196,6 +196,7 @@ def _against_adjustment(comparison: Comparison) -> str:
         "FAAL-0.3+adjusted",
         "DAFA+adjusted",
         "TRADES+adjusted",
+        *(f"{each.name}+adjusted" for each in LAST[:2]),
     ]
     pairs = [(name, f"{AT.name}+adjusted") for name in names]
     return _differences(comparison, "Class-wise training minus AT with adjusted logits, points", pairs)

@@ -187,6 +187,7 @@ def _count(comparison: Comparison) -> int:
 
 def _effects(comparison: Comparison) -> str:
     pairs = [*CONTROLS.items(), ("FAAL-0.3-AWP", "FAAL-0.3"), (FROM_SMALLER.name, LAST[1].name)]
+    pairs.append((f"{FROM_SMALLER.name}+adjusted", f"{LAST[1].name}+adjusted"))
     return _differences(comparison, "Each fine-tuning minus its control, points", pairs)
 
 

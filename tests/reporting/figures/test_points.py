@@ -66,15 +66,16 @@ def test_a_trade_off_has_dots_at_the_accuracies_and_crosses_at_their_intervals()
         assert across[0][1] == across[1][1] == dots[name].y
 
 
-def test_a_narrow_trade_off_has_numbers_with_the_names_below() -> None:
-    names = [f"a long name of a method, number {number}" for number in range(9)]
-    values = methods(*((0.4 + 0.001 * number, 0.3 - 0.004 * number) for number in range(9)))
-    drawing = trade_off("Title", names, values, ("overall", "worst"), width=NARROW)
+@pytest.mark.parametrize(("count", "width"), [(9, NARROW), (20, NARROW), (20, 760.0)])
+def test_a_crowded_trade_off_has_numbers_and_a_list_of_the_names(count: int, width: float) -> None:
+    names = [f"a method, number {number}" for number in range(count)]
+    values = methods(*((0.4 + 0.001 * number, 0.3 - 0.004 * number) for number in range(count)))
+    drawing = trade_off("Title", names, values, ("overall", "worst"), width=width)
     labels = [mark for mark in drawing.marks if isinstance(mark, Label)]
-    assert [label.text for label in labels if label.text.startswith("a long")] == names
+    assert [label.text for label in labels if label.text.startswith("a method")] == names
     assert sum(label.text == "3" for label in labels) == 2
     for label in labels:
         wide = width_of(label.text, label.size, bold=label.bold)
         start = label.x - {"start": 0, "middle": wide / 2, "end": wide}[label.anchor]
-        assert label.angle or (start >= 0 and start + wide <= NARROW), label
+        assert label.angle or (start >= 0 and start + wide <= width), label
         assert label.y <= drawing.height

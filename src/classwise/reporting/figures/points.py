@@ -18,6 +18,8 @@ from classwise.stats.counts import FloatArray, IntArray
 
 SIDE, HEAD, SPACE = 340.0, 44.0, 30.0
 NAME_LETTERS, NAME_SIZE = 28, 11
+MAX_NAMES = 12
+"""Maximum number of dots with a name beside them where names may overlap."""
 MAX_POINTS = 4000
 """Maximum number of drawn points; of more, an evenly spaced subset is drawn."""
 
@@ -120,8 +122,9 @@ def trade_off(
 ) -> Drawing:
     """Draw a named dot per method, with the intervals of its two accuracies.
 
-    Dots of methods that no other method exceeds in both accuracies are dark and have bold names. Up to `NARROW` pixels
-    of width, the dots have numbers, and the names are below.
+    Dots of methods that no other method exceeds in both accuracies are dark and have bold names. More than `MAX_NAMES`
+    dots have numbers, with the names in a column beside them; up to `NARROW` pixels of width all have, with the names
+    below.
 
     Args:
         title: title of the figure.
@@ -137,9 +140,12 @@ def trade_off(
         ticks(min(value.low for value in each), max(value.high for value in each)) for each in zip(*values, strict=True)
     )
     narrow = width <= NARROW
-    plane = _Plane(44.0, head + 12, width - 44.0 - (12.0 if narrow else 120.0), columns, levels)
+    numbered = narrow or len(names) > MAX_NAMES
+    plane = _Plane(44.0, head + 12, width - 44.0 - (12.0 if narrow else 230.0 if numbered else 120.0), columns, levels)
     bottom = plane.top + SIDE + 44
-    drawing = Drawing(width, bottom + NAME_LINE * len(names) * narrow, title, marks)
+    first = bottom if narrow else plane.top
+    height = max(bottom, first + NAME_LINE * len(names)) if numbered else bottom
+    drawing = Drawing(width, height, title, marks)
     drawing.marks.extend(plane.grid([f"{100 * column:.4g}" for column in columns], axes))
     places = [plane.place(*point) for point in points.tolist()]
     edges = [(-np.inf, -np.inf, plane.left - 2, np.inf), (width, -np.inf, np.inf, np.inf)]
@@ -150,15 +156,16 @@ def trade_off(
         texts = [f"{axis} {formatting.measured(*value, alpha)}" for axis, value in zip(axes, values[at], strict=True)]
         hover_text = f"{names[at]}: {', '.join(texts)}"
         drawing.marks.append(Group([_dot(places[at], "dot-main" if best[at] else "gap")], hover_text))
-        name = f"{at + 1}" if narrow else shorten(names[at], NAME_LETTERS)
+        name = f"{at + 1}" if numbered else shorten(names[at], NAME_LETTERS)
         label, box = _beside(name, places[at], taken, _DIAGONALLY, bold=best[at])
         taken.append(box)
         drawing.marks.append(label)
-    if narrow:
+    if numbered:
+        left = plane.left if narrow else width - 190
         for at, name in enumerate(names):
-            base = bottom + NAME_LINE * (at + 0.7)
-            drawing.marks.append(Label(plane.left - 6, base, f"{at + 1}", "text", NAME_SIZE, "end", bold=best[at]))
-            drawing.marks.append(Label(plane.left, base, shorten(name, 40), "text", NAME_SIZE, bold=best[at]))
+            base = first + NAME_LINE * (at + 0.7)
+            drawing.marks.append(Label(left - 6, base, f"{at + 1}", "text", NAME_SIZE, "end", bold=best[at]))
+            drawing.marks.append(Label(left, base, shorten(name, NAME_LETTERS), "text", NAME_SIZE, bold=best[at]))
     return drawing
 
 

@@ -262,6 +262,15 @@ def test_suites_are_run_where_they_are_named(
         main(["real-size", "--quick"])
     assert ended.value.code == 2
     assert capsys.readouterr().err.splitlines()[-1].endswith("error: real-size: unknown suite 'fgsm'; known: apgd, pgd")
+    monkeypatch.setenv("SEEDS", "0,one")
+    with pytest.raises(SystemExit) as ended:
+        main(["real-size", "--quick"])
+    assert ended.value.code == 2
+    assert (
+        capsys.readouterr()
+        .err.splitlines()[-1]
+        .endswith("error: real-size: SEEDS=0,one: must be whole numbers, such as 0,1,2")
+    )
 
 
 def test_lower_qualities_of_jpeg_differ_more() -> None:

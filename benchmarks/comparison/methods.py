@@ -18,6 +18,7 @@ from typing import Any
 import torch
 
 from benchmarks.tables import conditions
+from classwise.core.errors import ClasswiseError
 from classwise.core.progress import NullProgress
 from classwise.core.storage import write_text
 from classwise.data import Images, load_data
@@ -340,7 +341,15 @@ def root_folder(quick: bool, name: str = "defences") -> Path:
 
 
 def seeds(default: str = "0") -> list[int]:
-    return [int(seed) for seed in os.environ.get("SEEDS", default).split(",")]
+    """The comma-separated seeds in ``SEEDS``.
+
+    Raises:
+        ClasswiseError: if one is not a whole number.
+    """
+    text = os.environ.get("SEEDS", default)
+    if not all(seed.isdecimal() for seed in text.split(",")):
+        raise ClasswiseError(f"SEEDS={text}: must be whole numbers, such as 0,1,2")
+    return [int(seed) for seed in text.split(",")]
 
 
 def finished(folder: Path) -> bool:

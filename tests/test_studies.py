@@ -113,8 +113,8 @@ def test_rows_of_one_table_are_of_the_seeds_that_all_methods_have() -> None:
     common = studies.of_common_seeds(Comparison(runs))
     for audits in common.audits.values():
         assert [studies.seed_of(each) for each in audits] == [2]
-    alone = Comparison({"ours": runs["ours"][:2], "other": runs["other"]})
-    assert studies.of_common_seeds(alone) is alone
+    disjoint = Comparison({"ours": runs["ours"][:2], "other": runs["other"]})
+    assert studies.of_common_seeds(disjoint) is disjoint
 
 
 def test_a_sign_is_known_if_the_interval_excludes_zero() -> None:

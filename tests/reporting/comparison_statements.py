@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from hypothesis import HealthCheck, Phase, settings
 
 from .comparisons import WARNINGS, Compared, Ends
-from .statements import join_names, percent
+from .statements import check_statements, join_names, percent
 
 Check = Callable[[Compared, re.Match[str]], None]
 STATEMENTS: list[tuple[re.Pattern[str], Check]] = []
@@ -36,18 +36,7 @@ def statement(pattern: str) -> Callable[[Check], Check]:
 
 def check(made: Compared, text: str) -> set[str]:
     """Parse a text into consecutive statements, check each, and return their names."""
-    rest, names = text.replace("\u00a0", " ").strip(), set[str]()
-    while rest:
-        for pattern, checked in STATEMENTS:
-            found = pattern.match(rest)
-            if found is not None and (found.end() == len(rest) or " " in rest[found.end() - 1 : found.end() + 1]):
-                checked(made, found)
-                names.add(checked.__name__)
-                rest = rest[found.end() :].strip()
-                break
-        else:
-            raise AssertionError(f"no statement fits {rest!r}")
-    return names
+    return check_statements(STATEMENTS, made, text)
 
 
 def near(text: str, value: float, digits: int = 1) -> bool:

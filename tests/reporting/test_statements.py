@@ -26,7 +26,19 @@ from classwise.reporting.pages.audit import audit_context
 from classwise.reporting.templating import render
 from classwise.stats.worst_class import minimum
 
-from .statements import CLASSES, Case, cases, exact, join_names, pairs_inside, percent, span, usual, wilson
+from .statements import (
+    CLASSES,
+    Case,
+    cases,
+    check_statements,
+    exact,
+    join_names,
+    pairs_inside,
+    percent,
+    span,
+    usual,
+    wilson,
+)
 
 Check = Callable[[Case, re.Match[str]], None]
 STATEMENTS: list[tuple[re.Pattern[str], Check]] = []
@@ -355,20 +367,7 @@ class Texts(HTMLParser):
 
 def check(case: Case, text: str) -> set[str]:
     """Parse a text into consecutive statements, check each, and return their names."""
-    rest, names = text.replace("\u00a0", " ").strip(), set[str]()
-    while rest:
-        for pattern, checked in STATEMENTS:
-            found = pattern.match(rest)
-            if found is not None and (
-                found.end() == len(rest) or rest[found.end()] == " " or rest[found.end() - 1] == " "
-            ):
-                checked(case, found)
-                names.add(checked.__name__)
-                rest = rest[found.end() :].strip()
-                break
-        else:
-            raise AssertionError(f"no statement fits {rest!r}")
-    return names
+    return check_statements(STATEMENTS, case, text)
 
 
 def page_of(case: Case) -> str:

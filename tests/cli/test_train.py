@@ -6,6 +6,7 @@ from itertools import product
 from pathlib import Path
 
 import pytest
+import torch
 from PIL import Image
 
 from classwise.training import cost
@@ -55,7 +56,11 @@ def test_an_estimate_leaves_nothing(classwise: Classwise, tmp_path: Path, monkey
     assert facts["steps"] == 2 * 50 * 4  # 120 images less 2 of each class for validation, 32 at a time
     assert facts["passes"] == facts["steps"] * 32 * (2 + 1)
     assert facts["minutes"] > 0
-    assert "400 steps" in classwise(*words).out
+    monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: False, raising=False)
+    monkeypatch.setattr(torch.cpu, "get_capabilities", dict, raising=False)
+    said = classwise(*words, "--set=precision.dtype=bfloat16")
+    assert "400 steps" in said.out
+    assert "--set precision.dtype=float32 is faster" in said.out
     assert list(tmp_path.iterdir()) == []
 
 

@@ -204,3 +204,32 @@ def test_nothing_is_compiled_again_in_later_epochs(tmp_path: Path, monkeypatch: 
     train("at", data="digits", out=tmp_path / "run", overrides=small, epochs=4, progress=Log())
     assert counts[1] >= 3
     assert counts == [counts[0], *[counts[1]] * 3]
+
+
+class Lines(NullProgress):
+    """Keeps the log lines."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    def log(self, line: str) -> None:
+        self.lines.append(line)
+
+
+@pytest.mark.parametrize(("multiplies", "dtype"), [(True, "bfloat16"), (False, "bfloat16"), (False, "float32")])
+def test_training_in_bfloat16_where_float32_is_faster_is_logged(
+    multiplies: bool, dtype: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: multiplies, raising=False)
+    monkeypatch.setattr(torch.cpu, "get_capabilities", dict, raising=False)
+    data, lines = Images(torch.randint(256, (40, 1, 8, 8), dtype=torch.uint8), torch.arange(40) % 4), Lines()
+    overrides = {
+        "precision.dtype": dtype,
+        "model.name": "small-cnn",
+        "model.width": 0.1,
+        "epochs": 1,
+        "threat": "Linf:0.1",
+    }
+    train("standard", out=tmp_path / "run", data=data, progress=lines, overrides={**overrides, "data.augment": "none"})
+    notes = [line for line in lines.lines if "--set precision.dtype=float32 is faster" in line]
+    assert len(notes) == (not multiplies and dtype == "bfloat16")

@@ -190,6 +190,9 @@ def _facts(run: Run) -> dict[str, Any]:
 
 def _estimate(plan: Recipe, runs: int, device: str, json: bool) -> None:
     """Time two steps in a temporary folder."""
+    import torch
+
+    from classwise.core.precision import slow_dtype_note
     from classwise.training.cost import estimate_training
 
     cost = estimate_training(plan, device=device)
@@ -201,3 +204,5 @@ def _estimate(plan: Recipe, runs: int, device: str, json: bool) -> None:
         f"{plan.name}: {steps:,} steps, about {passes:,} forward and backward passes of one image, "
         f"{console.duration(seconds)} ({device}; without the validation at each epoch's end)"
     )
+    if note := slow_dtype_note(plan.precision, torch.device(device)):
+        typer.echo(note)

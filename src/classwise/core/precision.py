@@ -158,6 +158,23 @@ def fastest(device: torch.device) -> Precision:
     return FAST if _multiplies_bfloat16(device) else FLOAT32
 
 
+def slow_dtype_note(precision: Precision, device: torch.device) -> str:
+    """A note that bfloat16 takes longer than float32 on a device; empty if it does not, or is not used.
+
+    Example:
+        >>> import torch
+        >>> from classwise.core.precision import FLOAT32, slow_dtype_note
+        >>> slow_dtype_note(FLOAT32, torch.device("cpu"))
+        ''
+    """
+    if precision.dtype == FLOAT32.dtype or fastest(device) == FAST:
+        return ""
+    return (
+        f"precision.dtype = bfloat16 takes longer than float32 on this {device.type}, which does not multiply it; "
+        "--set precision.dtype=float32 is faster"
+    )
+
+
 def _multiplies_bfloat16(device: torch.device) -> bool:
     if device.type == "cpu":
         has_amx = getattr(torch.cpu, "_is_amx_tile_supported", None)  # older versions have no get_capabilities

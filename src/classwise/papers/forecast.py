@@ -97,7 +97,7 @@ class Forecaster:
         device: str = "cpu",
         rate: Callable[[Recipe, str], float] | None = None,
     ) -> None:
-        self.scale, self.trainings = scale, trainings
+        self.scale, self.trainings, self.device = scale, trainings, device
         self._rate = rate or (lambda recipe, data: passes_per_second(recipe, data, device))
         self._known: dict[tuple[str, str, int, str], float] = {}
         self.rates: dict[str, float] = {}
@@ -122,7 +122,7 @@ class Forecaster:
     def _planned(self, name: str) -> dict[tuple[str, ...], _Planned]:
         """The trainings of an item, by what makes them the same in a store."""
         planned: dict[tuple[str, ...], _Planned] = {}
-        base = scale_of(name, self.scale)
+        base = scale_of(name, self.scale).on_device(self.device)
         for repetition in range(self.trainings):
             scale = dataclasses.replace(base, repetition=repetition)
             declared = experiment(name).trainings(scale)

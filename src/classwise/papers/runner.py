@@ -96,7 +96,7 @@ def run(
         ClasswiseError: if the id or scale is unknown, or data are missing, or as `check_inputs`.
     """
     started = time.monotonic()
-    chosen = scale_of(name, scale)
+    chosen = scale_of(name, scale).on_device(device)
     check_inputs(name, scale, inputs or UserInputs())
     context = Context(chosen, store, device=device, progress=progress, inputs=inputs)
     chosen_experiment = experiment(name)

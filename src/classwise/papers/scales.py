@@ -6,10 +6,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from classwise.core.precision import EXACT, FAST, Precision
+import torch
+
+from classwise.core.precision import EXACT, FAST, FLOAT32, Precision, fastest
 
 Name = Literal["smoke", "reduced", "full"]
 NAMES: tuple[Name, ...] = ("smoke", "reduced", "full")
+_DTYPE = "precision.dtype"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,6 +34,7 @@ class Scale:
         budget: budget of the recipes; None for unmodified recipes.
         overrides: dotted recipe fields to values, for every training.
         repetition: number of the repetition, from 0; each has other seeds of all trainings.
+        in_float32: whether it computes in float32 where it would in bfloat16; see `on_device`.
     """
 
     name: Name
@@ -47,11 +51,33 @@ class Scale:
     budget: str | None = None
     overrides: Mapping[str, Any] = field(default_factory=dict)
     repetition: int = 0
+    in_float32: bool = False
 
     def with_overrides(self, **more: Any) -> Scale:
         """Copy the scale with further recipe overrides; a double underscore denotes a dot."""
         overrides = {key.replace("__", "."): value for key, value in more.items()}
         return replace(self, overrides={**self.overrides, **overrides})
+
+    def with_float32(self) -> Scale:
+        """Copy the scale with float32 in place of bfloat16; other settings do not change."""
+        own = self.overrides
+        return replace(
+            self,
+            about=self.about.replace(FAST.dtype, FLOAT32.dtype),
+            precision=FLOAT32 if self.precision == FAST else self.precision,
+            overrides={**own, _DTYPE: FLOAT32.dtype} if own.get(_DTYPE) == FAST.dtype else own,
+            in_float32=True,
+        )
+
+    def on_device(self, device: str) -> Scale:
+        """The scale as it runs on a device: in float32 if that is faster there than bfloat16 (`fastest`).
+
+        Example:
+            >>> from classwise.papers.scales import REDUCED
+            >>> REDUCED.on_device("meta").overrides["precision.dtype"]
+            'float32'
+        """
+        return self if fastest(torch.device(device)) == FAST else self.with_float32()
 
 
 SMOKE = Scale(
@@ -80,8 +106,8 @@ SMOKE = Scale(
 )
 """For the tests: about a second per experiment once its models are trained."""
 
-_FAST = {"precision.dtype": FAST.dtype, "precision.channels_last": FAST.channels_last}
-"""Two to three times as fast as float32 on a CPU that has bfloat16."""
+_FAST = {_DTYPE: FAST.dtype, "precision.channels_last": FAST.channels_last}
+"""Two to three times as fast as float32 on a CPU that multiplies bfloat16; `Scale.on_device` replaces it elsewhere."""
 
 REDUCED = Scale(
     name="reduced",
@@ -214,7 +240,8 @@ def on_data_set(scale: Scale, data: str) -> Scale:
         return replace(scale, data=data, **{**changes, "overrides": overrides})
     if scale.name == "reduced":
         own = {"threat": FASHION.threat if data == FASHION.data else scale.threat, **_REDUCED_SETTINGS.get(data, {})}
-        return replace(FASHION, data=data, repetition=scale.repetition, **own)
+        adapted = replace(FASHION, data=data, repetition=scale.repetition, **own)
+        return adapted.with_float32() if scale.in_float32 else adapted
     return replace(scale, data=data)
 
 

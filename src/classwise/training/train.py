@@ -14,7 +14,7 @@ from classwise.core.determinism import deterministic_algorithms
 from classwise.core.distributed import ProcessGroup, process_group
 from classwise.core.errors import ClasswiseError
 from classwise.core.ownership import owned
-from classwise.core.precision import check_device
+from classwise.core.precision import check_device, slow_dtype_note
 from classwise.core.progress import Progress
 from classwise.core.progress_display import listening
 from classwise.core.rng import generators_restored
@@ -142,6 +142,7 @@ def _train(
         check_resumable(run, recipe, images, processes)
     written = run.recipe if resumed else recipe
     notes = setup_notes(recipe, images, threat, resumed=resumed)
+    notes += filter(None, [slow_dtype_note(recipe.precision, torch.device(device))])
     start = recipe.model.weights
     if start is not None and Path(start).exists() and not run.state_file.is_file():
         notes += check_start_models(run, recipe, images, split_rows(recipe, images)[1], [start])

@@ -150,41 +150,73 @@ MEASURES = ("overall", "worst")
 SHOWN_SUITES = {"apgd": "APGD-CE and APGD-T", "autoattack": "AutoAttack", "pgd-50-10": "PGD-50-10"}
 
 
+DATA = {"cifar10": "CIFAR-10 stored as JPEG of quality 75"}
+"""The images that were used, by the name of the data set."""
+
+
 def page(comparison: Comparison, scale: Scale, root: Path) -> str:
     """The tables: accuracies, the effect of each class-wise part, and the agreement with smaller budgets.
 
     Accuracies and agreement are of the seeds that all methods have, so that rows differ in the method only.
     """
-    rows = {method.name: (method.name,) for method in METHODS}
     common = of_common_seeds(comparison)
     seeds = sorted({seed_of(audit) for audits in common.audits.values() for audit in audits})
-    of_seeds = f"seed {', '.join(map(str, seeds))}"
-    title = f"Robust accuracy under margin PGD-20, {_count(comparison):,} test images, {of_seeds}, percent"
-    parts = [accuracy_table(common, title, rows, ("method",))]
+    costs = {name: [_cost(name, seed, root) for seed in seeds] for name in common.names}
+    rows = {name: (name, _hours(facts)) for name, facts in costs.items()}
+    title = f"Robust accuracy under margin PGD-20, {_count(comparison):,} test images, percent"
+    parts = [accuracy_table(common, title, rows, ("method", "hours"))]
+    places = dict.fromkeys(each["conditions"] for facts in costs.values() for each in facts if each)
+    data = DATA.get(scale.data, scale.data)
+    where = f"{data}; training seed {', '.join(map(str, seeds))}{' (one seed)' if len(seeds) == 1 else ''}"
+    parts.append(
+        f"{where}; intervals for new images. Hours of one thread, validation included, without the start of a "
+        "fine-tuned model; rows of one run have the same. Empty: not recorded. Devices: "
+        f"{'; '.join(places)}.\n"
+    )
     if len(comparison.names) >= 3:
         parts.append(f"![Worst-class against overall accuracy, with 95 % intervals](real-size/{FIGURE})\n")
     for suite, attacks in SHOWN_SUITES.items():
         if (other := STUDY.comparison(root, suite, recorded=scale is SCALE)) is not None:
             title = f"Robust accuracy under {attacks}, {_count(other):,} test images, percent"
-            parts += [accuracy_table(other, title, rows, ("method",))]
+            parts += [accuracy_table(other, title, {name: (name,) for name in other.names}, ("method",))]
     absent = [method.name for method in METHODS if method.name not in comparison.names]
-    tables = (_effects(comparison), _post_hoc(comparison), _against_adjustment(comparison), _by_seed(comparison))
-    parts += filter(None, [*tables, _costs(comparison, root), _agreement(common)])
+    pairs = (_effects(comparison), _post_hoc(comparison), _against_adjustment(comparison))
+    note = f"{data}. Rows of one seed: intervals for new images; rows of all seeds: for new images and trainings.\n"
+    parts += [f"{each}\n{note}" for each in pairs if each]
+    parts += filter(None, [_by_seed(comparison, root, f"{data}. Intervals for new images.\n"), _agreement(common)])
     if absent:
         parts.append(f"Part of the study, and not run yet: {', '.join(absent)}.\n")
     return "\n".join(parts)
 
 
-def _by_seed(comparison: Comparison) -> str:
+def _cost(name: str, seed: int, root: Path) -> dict[str, Any]:
+    """What is known of the training of a method's weights: seconds, threads, date and processor; empty if nothing."""
+    method = next(each for each in METHODS if each.name == name)
+    while not isinstance(method, Trained):
+        assert isinstance(method, Saved | LogitAdjusted | Interpolated)
+        method = method.of
+    files = [base / f"seed-{seed}" / method.name / TRAINING for base in (root, RESULTS / STUDY.name)]
+    found = [json.loads(file.read_text(encoding="utf-8")) for file in files if file.is_file()]
+    return dict(found[0]) if found else {}
+
+
+def _hours(facts: Sequence[Mapping[str, Any]]) -> str:
+    """The hours of threads of some trainings."""
+    return ", ".join(f"{each['threads'] * each['seconds'] / 3600:.2f}" for each in facts if each)
+
+
+def _by_seed(comparison: Comparison, root: Path, note: str) -> str:
     """The accuracies of the single runs of methods with several seeds, with intervals for new images."""
     rows = []
     for name, audits in comparison.audits.items():
         for audit in audits if len(audits) > 1 else ():
             row = Comparison({name: (audit,)}, comparison.attack).table.iloc[0].to_dict()
             values = [percent(Estimate(*(row[f"{each}{end}"] for end in ("", "_low", "_high")))) for each in MEASURES]
-            rows.append([name, f"{seed_of(audit)}", f"{100 * row['clean']:.1f}", *values, str(row["worst_class"])])
-    heads = ["method", "seed", "clean", "overall", "worst class", "lowest class"]
-    return table("Methods with several seeds, each run, percent", heads, rows) if rows else ""
+            seed, clean = seed_of(audit), f"{100 * row['clean']:.1f}"
+            hours = _hours([_cost(name, seed, root)])
+            rows.append([name, f"{seed}", hours, clean, *values, str(row["worst_class"])])
+    heads = ["method", "seed", "hours", "clean", "overall", "worst class", "lowest class"]
+    return f"{table('Methods with several seeds, each run, percent', heads, rows)}\n{note}" if rows else ""
 
 
 def _count(comparison: Comparison) -> int:
@@ -194,7 +226,7 @@ def _count(comparison: Comparison) -> int:
 def _effects(comparison: Comparison) -> str:
     pairs = [*CONTROLS.items(), ("FAAL-0.3-AWP", "FAAL-0.3"), (FROM_SMALLER.name, LAST[1].name)]
     pairs.append((f"{FROM_SMALLER.name}+adjusted", f"{LAST[1].name}+adjusted"))
-    return _differences(comparison, "Each fine-tuning minus its control, points", pairs)
+    return _differences(comparison, "Each method minus its control, points", pairs)
 
 
 def _against_adjustment(comparison: Comparison) -> str:
@@ -226,22 +258,6 @@ def _differences(comparison: Comparison, title: str, pairs: Sequence[tuple[str, 
             rows.append([f"{first} minus {second}", "all" if seed is None else f"{seed}", *cells])
     heads = ["difference", "seed", "overall", "verdict", "worst class", "verdict"]
     return table(title, heads, rows) if rows else ""
-
-
-def _costs(comparison: Comparison, root: Path) -> str:
-    """Hours of the finished trainings, by seed, and the processors."""
-    rows, places = [], list[str]()
-    for name, audits in comparison.audits.items():
-        facts = []
-        for seed in map(seed_of, audits):
-            files = [base / f"seed-{seed}" / name / TRAINING for base in (root, RESULTS / STUDY.name)]
-            facts += [json.loads(file.read_text(encoding="utf-8")) for file in files if file.is_file()][:1]
-        if facts:
-            hours = ", ".join(f"{each['seconds'] / 3600:.2f}" for each in facts)
-            rows.append([name, hours, ", ".join(f"{each['threads']}" for each in facts)])
-            places += [each["conditions"] for each in facts]
-    text = table("Hours of training, validation included, of each seed", ["method", "hours", "threads"], rows)
-    return f"{text}\n{'; '.join(dict.fromkeys(places))}.\n"
 
 
 SMALLER = {

@@ -204,6 +204,11 @@ def test_fine_tuning_starts_from_the_shared_model(fine_tuned: Path) -> None:
     assert "| FAAL-0.3 minus AT |" in page
     assert "| FAAL-0.3+adjusted minus FAAL-0.3 |" in page
     assert "DAFA minus" not in page
+    training = fine_tuned / "runs" / "seed-0" / "FAAL-0.3" / "training.json"
+    hours = json.loads(training.read_text())["seconds"] / 3600 * torch.get_num_threads()
+    for name in ("FAAL-0.3", "FAAL-0.3+adjusted"):
+        assert f"| {name} | {hours:.2f} | 1 |" in page
+    assert "digits; training seed 0 (one seed)" in page
 
 
 def test_recorded_audits_have_the_accuracies_without_the_runs(

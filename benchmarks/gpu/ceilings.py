@@ -44,7 +44,7 @@ class Size:
     repeats: int = 20
 
 
-QUICK = Size(1 << 10, 16, (4,), 0.0625, 1)
+QUICK = Size(1 << 10, 16, (4,), 0.125, 1)
 
 
 class Arithmetic(NamedTuple):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import gc
 from collections.abc import Callable
 from pathlib import Path
@@ -18,7 +19,7 @@ from classwise.auditing.audit import audit
 from classwise.core import precision as precision_module
 from classwise.core.config import make
 from classwise.core.errors import ClasswiseError
-from classwise.core.precision import EXACT, FAST, FLOAT32, Precision, check_device, fastest
+from classwise.core.precision import EXACT, FAST, FLOAT32, Precision, _channels_last, check_device, fastest
 from classwise.core.progress import NullProgress
 from classwise.core.threat import Threat
 from classwise.data.images import Images
@@ -233,3 +234,51 @@ def test_training_in_bfloat16_where_float32_is_faster_is_logged(
     train("standard", out=tmp_path / "run", data=data, progress=lines, overrides={**overrides, "data.augment": "none"})
     notes = [line for line in lines.lines if "--set precision.dtype=float32 is faster" in line]
     assert len(notes) == (not multiplies and dtype == "bfloat16")
+
+
+class Strided(nn.Module):
+    """A strided 1x1 convolution, the shortcut of a ResNet, that keeps the images of its last pass."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.convolution = nn.Conv2d(channels, 8, 1, stride=2)
+        self.seen: Tensor | None = None
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.seen = x
+        return self.convolution(x).mean((2, 3))  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("channels", [2, 4, 7, 8, 16])
+@pytest.mark.parametrize("capability", ["AVX2", "AVX512", "DEFAULT"])
+def test_images_are_contiguous_where_channels_last_overflows(
+    channels: int, capability: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: capability)
+    model, x = Strided(channels), torch.rand(3, channels, 8, 8).contiguous(memory_format=torch.channels_last)
+    FLOAT32.prepare(model)
+    FLOAT32.forward(model)(x)
+    assert model.seen is not None
+    assert model.seen.is_contiguous() == (capability == "AVX2" and channels < 8)
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+@pytest.mark.parametrize("precision", [EXACT, FLOAT32])
+def test_gradients_of_the_weights_of_few_channels(precision: Precision, channels: int) -> None:
+    """In channels-last they overflow on processors with AVX2 only (oneDNN, issue 6035)."""
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        model = load_model("preactresnet18", num_classes=4, in_channels=channels, width=0.0625)
+    x = torch.rand(6, channels, 16, 16, generator=torch.Generator().manual_seed(0))
+    y = torch.arange(6) % 4
+    precise = copy.deepcopy(model).double()
+    nn.functional.cross_entropy(precise(x.double()), y).backward()
+    precision.prepare(model)
+    for _ in range(5):
+        model.zero_grad()
+        logits = precision.forward(model)(_channels_last(x))
+        nn.functional.cross_entropy(logits, y).backward()
+        for own, other in zip(model.parameters(), precise.parameters(), strict=True):
+            assert own.grad is not None
+            assert other.grad is not None
+            assert torch.allclose(own.grad.double(), other.grad, rtol=1e-3, atol=1e-5)

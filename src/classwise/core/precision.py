@@ -70,7 +70,8 @@ class Precision:
 
     def prepare(self, model: nn.Module) -> None:
         """Convert the model's weights to the memory format of these settings, in place; values do not change."""
-        for tensor in itertools.chain(model.parameters(), model.buffers()) if self.channels_last else ():
+        convert = self.channels_last and not _needs_contiguous_images(model)
+        for tensor in itertools.chain(model.parameters(), model.buffers()) if convert else ():
             if tensor.ndim == 4:
                 tensor.data = tensor.data.contiguous(memory_format=torch.channels_last)
 
@@ -90,16 +91,34 @@ class Pass:
         self._module: Callable[[Tensor], Tensor] = compiled(model) if precision.compile else model
         self._precision = precision
         self._mixed = precision.dtype == "bfloat16"
+        self._contiguous = _needs_contiguous_images(model)
 
     def __call__(self, x: Tensor) -> Tensor:
         """Compute the float32 logits of a batch."""
-        x = self._precision.to_memory_format(x if self.overwrites is False else x.clone())
+        x = x if self.overwrites is False else x.clone()
+        x = _contiguous(x) if self._contiguous else self._precision.to_memory_format(x)
         before = None if self.overwrites is not None or x.is_inference() else x._version
         with torch.autocast(x.device.type, dtype=torch.bfloat16, enabled=self._mixed):
             logits: Tensor = self._module(x)
         if before is not None:
             self.overwrites = x._version != before
         return logits.float()
+
+
+def _needs_contiguous_images(model: nn.Module) -> bool:
+    """Whether gradients of the weights are wrong in the channels-last format on this processor.
+
+    On processors with AVX2 and without AVX-512, oneDNN writes past its workspace when it computes the gradient of the
+    weights of a strided 1x1 convolution of channels-last images with fewer than eight channels (uxlfoundation/oneDNN,
+    issue 6035): wrong gradients, or a crash. In the contiguous format another kernel is used.
+    """
+    return torch.backends.cpu.get_cpu_capability() == "AVX2" and any(
+        isinstance(layer, nn.Conv2d)
+        and layer.kernel_size == (1, 1)
+        and max(layer.stride) > 1
+        and layer.in_channels // layer.groups < 8
+        for layer in model.modules()
+    )
 
 
 _compiled: weakref.WeakValueDictionary[int, Callable[[Tensor], Tensor]] = weakref.WeakValueDictionary()
@@ -140,6 +159,11 @@ def _channels_last(x: Tensor) -> Tensor:
         return x.contiguous(memory_format=torch.channels_last)
     count, _, height, width = x.shape
     return x.reshape(count, height, width, 1).permute(0, 3, 1, 2)
+
+
+def _contiguous(x: Tensor) -> Tensor:
+    """Convert images to the contiguous format; those of one channel have its strides, too."""
+    return x.contiguous().flatten(1).view(x.shape)
 
 
 def fastest(device: torch.device) -> Precision:

@@ -62,7 +62,7 @@ QUARTER = tuple(
     dataclasses.replace(each, name=f"{each.name}-quarter-width", overrides={**each.overrides, **_QUARTER})
     for each in (START, RADII[0])
 )
-"""The images and epochs of the half width; in float32, since it ran on a processor without fast bfloat16."""
+"""The images and epochs of the half width; in float32, for processors without fast bfloat16."""
 
 
 def tuned(name: str, recipe: str, fields: Mapping[str, Any], epochs: int = 1, budget: str | None = None) -> Trained:

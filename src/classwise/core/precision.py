@@ -91,18 +91,22 @@ class Pass:
         self._module: Callable[[Tensor], Tensor] = compiled(model) if precision.compile else model
         self._precision = precision
         self._mixed = precision.dtype == "bfloat16"
-        self._contiguous = _needs_contiguous_images(model)
+        self._overflows, self._model = _needs_contiguous_images(model), model
 
     def __call__(self, x: Tensor) -> Tensor:
         """Compute the float32 logits of a batch."""
         x = x if self.overwrites is False else x.clone()
-        x = _contiguous(x) if self._contiguous else self._precision.to_memory_format(x)
+        x = _contiguous(x) if self._overflows and self._learns() else self._precision.to_memory_format(x)
         before = None if self.overwrites is not None or x.is_inference() else x._version
         with torch.autocast(x.device.type, dtype=torch.bfloat16, enabled=self._mixed):
             logits: Tensor = self._module(x)
         if before is not None:
             self.overwrites = x._version != before
         return logits.float()
+
+    def _learns(self) -> bool:
+        """Whether this pass records gradients of the weights."""
+        return torch.is_grad_enabled() and any(weight.requires_grad for weight in self._model.parameters())
 
 
 def _needs_contiguous_images(model: nn.Module) -> bool:

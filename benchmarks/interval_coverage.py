@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
+from benchmarks import seed_coverage
 from benchmarks.tables import table
 from classwise.stats.counts import ClassCounts, PairedCounts
 from classwise.stats.gap_intervals import deviation_difference, discrepancy_difference, variance
@@ -248,7 +249,7 @@ and 1 - p (CV, MCD), or both p, with nine outcomes of ten in common (worst class
 def run(*, quick: bool) -> str:
     runs = QUICK_RUNS if quick else RUNS
     error = 100 * np.sqrt(0.95 * 0.05 / runs)
-    tables = [worst_class_tables(quick=quick), difference_tables(quick=quick)]
+    tables = [seed_coverage.tables(quick=quick), worst_class_tables(quick=quick), difference_tables(quick=quick)]
     if not quick:
         page = NOTES.format(runs=runs, error=error, error_quarter=2 * error)
         PAGE.write_text((page + "\n".join(tables)).rstrip() + "\n", encoding="utf-8")

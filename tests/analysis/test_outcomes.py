@@ -183,7 +183,7 @@ def test_the_ablation_of_printed_rows() -> None:
     )
     two = found.rows[found.rows["inverse_temperature"] == 2]
     assert (two["change"] == 0).all()
-    assert (two["adjusted"] == 1).all()
+    assert (two["p"] == 1).all()
     with pytest.raises(ClasswiseError, match="family of attacks"):
         ablation({"MART": outcomes()})
     with pytest.raises(ClasswiseError, match="contain no 1/T of 'tpgd"):

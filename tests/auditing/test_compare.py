@@ -435,16 +435,16 @@ def test_pairs_use_all_seeds_and_are_paired_by_equal_seeds(tmp_path: Path) -> No
         expected = difference_over_seeds(*runs, LABELS, 3, paired=paired)
         whole = difference_over_seeds(*runs, np.zeros(120, int), 1, paired=paired)
         assert pair.seeds == (len(runs[0]), 3)
-        assert (pair.paired, words in pair.test) == (paired, True)
+        assert (pair.paired_by_seed, words in pair.test) == (paired, True)
         assert pair.classes["difference"].tolist() == expected.difference.tolist()
-        assert pair.classes["p"].tolist() == expected.p_value.tolist()
         assert pair.classes["adjusted"].tolist() == expected.adjusted.tolist()
         assert pair.p_value == whole.p_value[0]
         assert pair.overall == (whole.difference[0], whole.low[0], whole.high[0])
-        assert pair.minima == worst_difference_over_seeds(*runs, LABELS, 3, paired=paired)
+        worst = worst_difference_over_seeds(runs[0], runs[1], LABELS, 3)
+        assert (*pair.minima, pair.narrower) == worst
         assert ("one is one training" in pair.population) == (second == "one")
     single = compare([tmp_path / "one", tmp_path / "at" / "seed-0"]).pairs[0]
-    assert single.test == "exact McNemar test"
+    assert single.test == "McNemar test"
     assert "not new training seeds" in single.population
 
 

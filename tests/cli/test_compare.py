@@ -72,12 +72,12 @@ def test_a_folder_of_seed_audits_is_one_method(classwise: Classwise, tmp_path: P
     said = classwise("compare", tmp_path / "at", tmp_path / "cfa")
     assert said.status == 0, said.err
     (pair,) = compare([tmp_path / "at", tmp_path / "cfa"]).pairs
-    assert (pair.seeds, pair.paired) == ((3, 3), True)
+    assert (pair.seeds, pair.paired_by_seed) == ((3, 3), True)
     assert "t test over seeds and images, paired by seed" in said.out
     assert said.out.count("intervals cover new images and new training seeds") == 2
     facts = json.loads(classwise("compare", tmp_path / "at", tmp_path / "cfa", "--json").out)
     (shown,) = facts["pairs"]
-    assert (shown["seeds"], shown["paired"], shown["test"]) == ([3, 3], True, pair.test)
+    assert (shown["seeds"], shown["paired_by_seed"], shown["test"]) == ([3, 3], True, pair.test)
     assert shown["p_value"] == pytest.approx(pair.p_value)
     assert facts["population"] == pair.population
 
@@ -85,7 +85,7 @@ def test_a_folder_of_seed_audits_is_one_method(classwise: Classwise, tmp_path: P
 def test_one_training_is_said_to_be_one(classwise: Classwise, audits: list[Path]) -> None:
     said = classwise("compare", *audits)
     assert "one training run of each method: intervals cover new images, not new training seeds" in said.out
-    assert "exact McNemar test, not adjusted for other comparisons" in said.out
+    assert "(McNemar test, not adjusted for other comparisons" in said.out
 
 
 def test_across_the_threat_there_is_no_test(classwise: Classwise, tmp_path: Path) -> None:

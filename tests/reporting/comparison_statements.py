@@ -114,9 +114,19 @@ def headline_best(made: Compared, found: re.Match[str]) -> None:
 )
 def headline_not_significant(made: Compared, found: re.Match[str]) -> None:
     unclear, share, names = found.groups()
-    assert len(made.correct) > 1
+    assert len(made.best) < len(made.correct)
     assert ("difference" in unclear) == (len(made.correct) == 2)
     assert not claims_best(made)
+    assert is_share(share, float(max(made.worst.values())))
+    assert names == join_names(
+        [name + f" (mean over {runs(made, name)} seeds)" * (runs(made, name) > 1) for name in made.best]
+    )
+
+
+@statement(rf"Equal worst-class accuracies on these images: ({SHARE}) with (.+)$")
+def headline_equal(made: Compared, found: re.Match[str]) -> None:
+    share, names = found.groups()
+    assert made.best == list(made.correct)
     assert is_share(share, float(max(made.worst.values())))
     assert names == join_names(
         [name + f" (mean over {runs(made, name)} seeds)" * (runs(made, name) > 1) for name in made.best]
@@ -168,17 +178,18 @@ def method_of_seeds(made: Compared, found: re.Match[str]) -> None:
 
 
 @statement(
-    rf"Difference in worst-class accuracy: ({NUMBER}) percentage points \(([\d.]+) % interval ({SIGNED})\)\. "
+    rf"Difference in worst-class accuracy: ({NUMBER}) percentage points \(([\d.]+) % interval ({SIGNED})(; .+?)?\)\. "
     rf"Difference in overall accuracy: ({NUMBER}) percentage points \(({SIGNED}); p (–|< 0\.001|\d\.\d+), "
     r"(.+?), not adjusted for other comparisons\), on ([\d,]+) (images?)\."
 )
 def pair_overall(made: Compared, found: re.Match[str]) -> None:
-    worst, percents, worst_ends, overall, ends, p, test, images, noun = found.groups()
+    worst, percents, worst_ends, advice, overall, ends, p, test, images, noun = found.groups()
     first, second = made.comparison.names[PAIR[0]], made.comparison.names[0]
     least, difference = made.minima(first, second, made.alpha), made.difference(first, second)
     assert near(worst, 100 * least.value)
     assert near(worst, 100 * float(made.worst[first] - made.worst[second]))
     assert is_signed(worst_ends, least.low, least.high)
+    assert advice == narrowing(made, first, second)
     assert percents == level(made)
     assert near(overall, 100 * difference.value)
     assert is_signed(ends, difference.low, difference.high)
@@ -187,24 +198,48 @@ def pair_overall(made: Compared, found: re.Match[str]) -> None:
     assert (int(images.replace(",", "")), noun == "image") == (len(made.ids), len(made.ids) == 1)
 
 
+def narrowing(made: Compared, first: str, second: str) -> str | None:
+    """What would narrow the interval of the difference of worst classes over runs."""
+    numbers = {runs(made, first), runs(made, second)}
+    if numbers == {1}:
+        return None
+    if 2 in numbers:
+        return "; with two runs it is valid but wide; three or more are needed"
+    narrower = made.comparison.pair(first, second).narrower
+    return f"; more {narrower} would narrow it most"
+
+
+@statement(rf"Worst-class interval of ({NAME}(?:, {NAME})*): (.+?)\.")
+def note_on_width(made: Compared, found: re.Match[str]) -> None:
+    """What would narrow the worst-class intervals of methods; said if a method has several runs."""
+    names, advice = found.groups()
+    assert max(runs(made, name) for name in made.correct) > 1
+    for name in names.split(", "):
+        number, narrower = runs(made, name), made.comparison.table["worst_narrower"][name]
+        assert advice == {
+            1: "more images would narrow it; new training seeds are not covered",
+            2: "with two runs it is valid but wide; three or more are needed",
+        }.get(number, f"more {narrower} would narrow it most")
+
+
 def how_tested(made: Compared, first: str, second: str) -> str:
     """How the p-values of two methods are computed."""
     if runs(made, first) == runs(made, second) == 1:
-        return "exact McNemar test"
+        return "McNemar test"
     return f"t test over seeds and images, {'paired by seed' if made.paired(first, second)[2] else 'not paired'}"
 
 
 @statement(
-    r"(Groups|Classes) with a significant difference \(p < ([\d.]+) after Holm's correction over (\d+) tests\): "
+    r"(Groups|Classes) with a significant difference \(p < ([\d.]+), adjusted for (\d+) tests\): "
     r"(.+?)\.$"
 )
 def pair_classes(made: Compared, found: re.Match[str]) -> None:
     what, threshold, tested, names = found.groups()
-    adjusted = made.adjusted(made.comparison.names[PAIR[0]], made.comparison.names[0])
+    differences = made.differences(made.comparison.names[PAIR[0]], made.comparison.names[0])
     assert what == ("Classes" if made.kind == "class" else "Groups")
     assert float(threshold) == made.alpha
-    assert int(tested) == sum(not math.isnan(p) for p in adjusted.values())
-    assert names == (join_names([unit for unit, p in adjusted.items() if p < made.alpha]) or "none")
+    assert int(tested) == sum(not math.isnan(each.p) for each in differences.values())
+    assert names == (join_names([unit for unit, each in differences.items() if each.p < made.alpha]) or "none")
 
 
 @statement(
@@ -254,10 +289,11 @@ def unchecked(made: Compared, found: re.Match[str]) -> None:
     assert sum(len(right) for right in made.correct.values()) > 1
 
 
-@statement(r"p: (.+?); (.+)$")
+@statement(r"p: (.+?); intervals and p-values are simultaneous over the (classes|groups); (.+)$")
 def pair_note(made: Compared, found: re.Match[str]) -> None:
     assert found[1] == how_tested(made, made.comparison.names[PAIR[0]], made.comparison.names[0])
-    check(made, found[2][0].upper() + found[2][1:])
+    assert found[2] == ("classes" if made.kind == "class" else "groups")
+    check(made, found[3][0].upper() + found[3][1:])
 
 
 @statement(r"With several seeds: mean ± standard deviation over seeds\.")
@@ -285,7 +321,7 @@ def mark(made: Compared, found: re.Match[str]) -> None:
     row, name, share, images, points, paired_images, noun, percents, ends = found.groups()
     assert percents == (None if ends == "no interval" else level(made))
     if points is not None:
-        difference = made.difference(name, made.comparison.names[0], row)
+        difference = made.differences(name, made.comparison.names[0])[row]
         assert near(points, 100 * difference.value)
         assert ends == "no interval" if math.isnan(difference.low) else is_signed(ends, difference.low, difference.high)
         assert (int(paired_images), noun == "image") == (made.images(row), made.images(row) == 1)

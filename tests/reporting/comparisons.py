@@ -1,7 +1,7 @@
-"""Random comparisons with their raw outcomes, and statistics of these by textbook formulas.
+"""Random comparisons with their raw outcomes, and statistics of these.
 
-Nothing here uses the package's statistics. The intervals of worst-class accuracies over seeds are bootstrap intervals
-with a fixed seed; they are repeated with the same random numbers by sums over the resampled images.
+Statistics of one run are textbook formulas. Those over seeds, and tests of two models, are functions of the package
+that have tests of their own (`tests.stats`); here it matters that they are shown, of the right outcomes.
 """
 
 from __future__ import annotations
@@ -17,18 +17,25 @@ from typing import Any, NamedTuple
 import numpy as np
 from hypothesis import strategies as st
 from numpy.typing import NDArray
-from scipy import optimize, stats
+from scipy import optimize
 
 from classwise.auditing.compare import Comparison, compare
 from classwise.auditing.outcomes import Outcomes
 from classwise.auditing.result import Audit, AuditWarning
+from classwise.stats.counts import PairedCounts
+from classwise.stats.paired import class_differences, tango
+from classwise.stats.seeds import (
+    difference_over_seeds,
+    mean_over_seeds,
+    worst_difference_over_seeds,
+    worst_over_seeds,
+)
 
 from .statements import CLASSES, KINGDOMS, SITES, exact, usual, wilson
 
 Bools = NDArray[np.bool_]
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
-RESAMPLES = 2000
 METHODS = ("at", "cfa", "dafa")
 WARNINGS = (
     AuditWarning("zero-gradients", "Half of the gradients are zero.", 0.5),
@@ -57,190 +64,10 @@ def sidak(alpha: float, tests: int) -> float:
     return 1 - math.pow(1 - alpha, 1 / tests)
 
 
-def score_ends(share: float, images: float, quantile: float) -> tuple[float, float]:
-    """The shares q with (share - q)^2 = quantile^2 q (1 - q) / images."""
-    square = quantile**2 / images
-    low, high = sorted(np.roots([1 + square, -2 * share - square, share**2]).real)
-    return float(low), float(high)
-
-
-def mcnemar(only_first: int, only_second: int) -> float:
-    discordant = only_first + only_second
-    return float(stats.binomtest(only_first, discordant, 0.5).pvalue) if discordant else 1.0
-
-
-def holm(p_values: list[float]) -> list[float]:
-    """Holm-adjusted p-values; NaN is ignored."""
-    order = sorted((place for place, p in enumerate(p_values) if not math.isnan(p)), key=p_values.__getitem__)
-    adjusted, largest = [math.nan] * len(p_values), 0.0
-    for rank, place in enumerate(order):
-        largest = max(largest, min(1.0, (len(order) - rank) * p_values[place]))
-        adjusted[place] = largest
-    return adjusted
-
-
-@cache
-def tango(only_first: int, only_second: int, images: int, alpha: float) -> tuple[float, float]:
-    """The differences that Tango's (1998) score test does not reject, found as roots of its statistic."""
-    z = float(stats.norm.ppf(1 - alpha / 2))
-
-    def lower(b: int, c: int) -> float:
-        def beyond(d: float) -> float:
-            a1, a2, a3 = 2 * images, -b - c + (2 * images - b + c) * d, -c * d * (1 - d)
-            q = max((math.sqrt(max(a2**2 - 4 * a1 * a3, 0)) - a2) / (2 * a1), -d, 0.0)
-            return b - c - images * d - z * math.sqrt(max(images * (2 * q + d * (1 - d)), 0))
-
-        near = (b - c) / images - 1e-9  # at the estimate itself the variance may be 0
-        return float(optimize.brentq(beyond, -1, near, xtol=1e-14)) if near > -1 else -1.0
-
-    return lower(only_first, only_second), -lower(only_second, only_first)
-
-
-class Table(NamedTuple):
-    """Mean squares of a two-way table of seeds and images with one value per cell."""
-
-    seed: float
-    image: float
-    residual: float
-
-
-def analysis_of_variance(values: Floats) -> Table:
-    """Analysis of (S, n) values; a mean square without degrees of freedom is NaN."""
-    seeds, images = values.shape
-    grand, rows, columns = values.mean(), values.mean(axis=1), values.mean(axis=0)
-    residual = values - rows[:, None] - columns[None, :] + grand
-    degrees = seeds - 1, images - 1, (seeds - 1) * (images - 1)
-    squares = images * ((rows - grand) ** 2).sum(), seeds * ((columns - grand) ** 2).sum(), (residual**2).sum()
-    return Table(
-        *(float(square) / degree if degree else math.nan for square, degree in zip(squares, degrees, strict=True))
-    )
-
-
 def mean_of_seeds(right: Bools, alpha: float) -> Ends:
-    """Mean of (S, n) outcomes; Korn and Graubard's interval from the variance of a two-way table."""
-    seeds, images = right.shape
-    mean = float(right.mean())
-    if images == 1:
-        return Ends(mean, math.nan, math.nan)
-    if right.all() or not right.any():
-        return Ends(mean, *score_ends(mean, images, float(stats.t.ppf(1 - alpha / 2, images - 1))))
-    table = analysis_of_variance(right.astype(float))
-    together = table.seed + table.image - table.residual
-    if together <= table.residual * (1 + 1e-9):
-        variance, degrees = table.residual, (seeds - 1.0) * (images - 1)
-    else:
-        parts = (table.seed, seeds - 1), (table.image, images - 1), (table.residual, (seeds - 1) * (images - 1))
-        variance = together
-        degrees = max(together**2 / sum(part**2 / degree for part, degree in parts), seeds - 1.0)
-    effective = mean * (1 - mean) / (variance / (seeds * images))
-    return Ends(mean, *score_ends(mean, effective, float(stats.t.ppf(1 - alpha / 2, degrees))))
-
-
-def student_parts(
-    images: float, image_degrees: float, seen: list[float], noise: list[float], degrees: list[float]
-) -> tuple[float, float]:
-    """The variance of a difference, and 1/(x/d + (1 - x)/(n - 1)) degrees of freedom."""
-    variance = images + sum(max(one - other, 0) for one, other in zip(seen, noise, strict=True))
-    if not variance > 0:
-        return variance, math.nan
-    share = min(max(sum(seen) / variance, 0), 1)
-    inverse = (1 - share) / max(image_degrees, 1)
-    if sum(seen):
-        welch = sum(seen) ** 2 / sum(one**2 / degree for one, degree in zip(seen, degrees, strict=True))
-        inverse += share / welch
-    return variance, 1 / inverse
-
-
-def difference_of_seeds(first: Bools, second: Bools, alpha: float, *, paired: bool) -> Difference:
-    """Two methods on the same n images, (S, n) and (T, n): Student's t over seeds and images."""
-    images = first.shape[1]
-    each = first.mean(axis=0) - second.mean(axis=0)
-    value = float(each.mean())
-    if images == 1:
-        return Difference(value, math.nan, math.nan, math.nan)
-    tables = [first.astype(float) - second] if paired else [one.astype(float) for one in (first, second)]
-    tables = [table for table in tables if len(table) > 1]
-    squares = [analysis_of_variance(table) for table in tables]
-    seen = [square.seed / table.size for square, table in zip(squares, tables, strict=True)]
-    noise = [square.residual / table.size for square, table in zip(squares, tables, strict=True)]
-    of_images = max(float(each.var(ddof=1)) / images, sum(noise))
-    if of_images + sum(seen) < 1e-14:
-        up, down = (images if sign * value > 0.5 else 0 for sign in (1, -1))
-        return Difference(value, *tango(up, down, images, alpha), mcnemar(up, down))
-    variance, degrees = student_parts(of_images, images - 1, seen, noise, [len(table) - 1.0 for table in tables])
-    reach = float(stats.t.ppf(1 - alpha / 2, degrees)) * math.sqrt(variance)
-    p = 2 * float(stats.t.sf(abs(value) / math.sqrt(variance), degrees))
-    return Difference(value, max(value - reach, -1), min(value + reach, 1), p)
-
-
-def resampled_minima(right: Bools, ids: Ints) -> Floats:
-    """Bootstrap (R, S): lowest accuracy of each run on images resampled within each class or group, for all runs alike.
-
-    Images with the same outcomes are exchangeable, so the counts of the outcome patterns are multinomial.
-    """
-    generator = np.random.default_rng(0)
-    lowest = np.full((RESAMPLES, len(right)), np.inf)
-    for unit in sorted(set(ids.tolist())):
-        answers = [tuple(column) for column in right[:, ids == unit].T.tolist()]
-        patterns = sorted(set(answers))
-        shares = [answers.count(pattern) / len(answers) for pattern in patterns]
-        drawn = generator.multinomial(len(answers), shares, size=RESAMPLES)
-        for run in range(len(right)):
-            good = sum(drawn[:, place] for place, pattern in enumerate(patterns) if pattern[run])
-            lowest[:, run] = np.minimum(lowest[:, run], good / len(answers))
-    return lowest
-
-
-def minima(right: Bools, ids: Ints) -> Floats:
-    """(S,) the lowest accuracy of each run."""
-    return np.array([min(run[ids == unit].mean() for unit in set(ids.tolist())) for run in right])
-
-
-def smallest(ids: Ints) -> int:
-    return min(int((ids == unit).sum()) for unit in set(ids.tolist()))
-
-
-def worst_of_seeds(right: Bools, ids: Ints, alpha: float) -> Ends:
-    """The mean of the runs' minima; value +- the larger distance to the percentiles, times sqrt(S/(S-1))."""
-    runs, value = len(right), float(minima(right, ids).mean())
-    chosen = np.random.default_rng((0, runs)).integers(runs, size=(RESAMPLES, runs))
-    drawn = resampled_minima(right, ids)
-    values = np.array([drawn[place, chosen[place]].mean() for place in range(RESAMPLES)])
-    low, high = np.quantile(values, (alpha / 2, 1 - alpha / 2))
-    if abs(low - value) < 1e-12 and abs(high - value) < 1e-12:
-        return Ends(value, *score_ends(value, smallest(ids), float(stats.norm.ppf(1 - alpha / 2))))
-    reach = max(value - low, high - value) * math.sqrt(runs / (runs - 1))
-    return Ends(value, max(value - reach, 0), min(value + reach, 1))
-
-
-def worst_difference_of_seeds(first: Bools, second: Bools, ids: Ints, alpha: float, *, paired: bool) -> Ends:
-    """The difference of the mean minima, with the bootstrap's error of the images and the seeds' variance."""
-    runs = len(first)
-    drawn = resampled_minima(np.concatenate([first, second]), ids)
-    one, other = minima(first, ids), minima(second, ids)
-    value = float(one.mean() - other.mean())
-    again = drawn[:, :runs].mean(axis=1) - drawn[:, runs:].mean(axis=1)
-    low, high = np.quantile(again, (alpha / 2, 1 - alpha / 2))
-    of_images = (max(value - low, high - value) / float(stats.norm.ppf(1 - alpha / 2))) ** 2
-    if paired:
-        tables = [(one - other, drawn[:, :runs] - drawn[:, runs:])]
-    else:
-        tables = [(one, drawn[:, :runs]), (other, drawn[:, runs:])]
-    tables = [(least, resampled) for least, resampled in tables if len(least) > 1]
-    seen = [float(least.var(ddof=1)) / len(least) for least, _ in tables]
-    noise = []
-    for least, resampled in tables:
-        errors = resampled - least
-        apart = errors - errors.mean(axis=1)[:, None]
-        noise.append(float(apart.var(axis=0).sum()) / (len(least) - 1) / len(least))
-    images = smallest(ids)
-    variance, degrees = student_parts(of_images, images - 1, seen, noise, [len(least) - 1.0 for least, _ in tables])
-    if not variance > 1e-20:
-        up, down = (images if sign * value > 0.5 else 0 for sign in (1, -1))
-        ends = tango(up, down, images, alpha)
-        return Ends(value, min(value, ends[0]), max(value, ends[1]))
-    reach = float(stats.t.ppf(1 - alpha / 2, degrees)) * math.sqrt(variance)
-    return Ends(value, max(value - reach, -1), min(value + reach, 1))
+    """Mean of (S, n) outcomes with its interval."""
+    found = mean_over_seeds(right, np.zeros(right.shape[1], np.int64), 1, alpha)
+    return Ends(*(float(field[0]) for field in found))
 
 
 Cells = list[tuple[int, int]]
@@ -268,11 +95,12 @@ def difference_of_worst(first: Bools, second: Bools, ids: Ints, alpha: float) ->
         [(int(run[ids == unit].sum()), int((ids == unit).sum())) for unit in units] for run in (first, second)
     )
     value = min(right / images for right, images in first_cells) - min(right / images for right, images in second_cells)
-    paired = []
+    both = []
     for unit in units:
         one, other = first[ids == unit], second[ids == unit]
         up, down = int((one & ~other).sum()), int((~one & other).sum())
-        paired.append(tango(up, down, len(one), alpha / 2))
+        ends = tango([up], [down], [len(one)], alpha / 2)
+        both.append((float(ends.low[0]), float(ends.high[0])))
     (first_low, first_high), (second_low, second_high) = (
         lowest_ends(cells, alpha / 4) for cells in (first_cells, second_cells)
     )
@@ -280,8 +108,8 @@ def difference_of_worst(first: Bools, second: Bools, ids: Ints, alpha: float) ->
         [place for place, cell in enumerate(cells) if exact_binomial(*cell, alpha / 4)[0] <= high]
         for cells, high in ((first_cells, first_high), (second_cells, second_high))
     )
-    low = max(min(paired[place][0] for place in first_worst), first_low - second_high)
-    high = min(max(paired[place][1] for place in second_worst), first_high - second_low)
+    low = max(min(both[place][0] for place in first_worst), first_low - second_high)
+    high = min(max(both[place][1] for place in second_worst), first_high - second_low)
     return Ends(value, low, high)
 
 
@@ -424,7 +252,8 @@ class Compared:
             row = {
                 head: Ends(float(np.mean([run[head].value for run in runs])), math.nan, math.nan) for head in runs[0]
             }
-            row |= {"overall": mean_of_seeds(right, self.alpha), "worst": worst_of_seeds(right, self.ids, self.alpha)}
+            worst = worst_over_seeds(right, self.ids, len(self.units), self.alpha)
+            row |= {"overall": mean_of_seeds(right, self.alpha), "worst": Ends(*worst[:3])}
             found[name] = row
         return found
 
@@ -459,26 +288,29 @@ class Compared:
         order = sorted(range(len(seeds)), key=lambda run: str(seeds[run]))  # the order of the bootstrap
         return correct[order], other_correct[[other_seeds.index(seeds[run]) for run in order]], True
 
-    def difference(self, first: str, second: str, unit: str | None = None) -> Difference:
-        """Difference on a class, or on all images."""
-        one, other, paired = self.paired(first, second)
-        if unit is not None:
-            one, other = (right[:, self.ids == self.units.index(unit)] for right in (one, other))
-        if len(one) == len(other) == 1:
-            up, down, images = int((one & ~other).sum()), int((~one & other).sum()), one.size
-            return Difference((up - down) / images, *tango(up, down, images, self.alpha), mcnemar(up, down))
-        return difference_of_seeds(one, other, self.alpha, paired=paired)
+    def difference(self, first: str, second: str) -> Difference:
+        """Difference on all images."""
+        return self._differences(first, second, np.zeros_like(self.ids), 1)[0]
 
-    def adjusted(self, first: str, second: str) -> dict[str, float]:
-        """Holm-adjusted p-values of the classes."""
-        found = holm([self.difference(first, second, unit).p for unit in self.present])
-        return dict(zip(self.present, found, strict=True))
+    def differences(self, first: str, second: str) -> dict[str, Difference]:
+        """Differences on the classes; intervals and p-values are simultaneous."""
+        found = self._differences(first, second, self.ids, len(self.units))
+        return {unit: found[self.units.index(unit)] for unit in self.present}
+
+    def _differences(self, first: str, second: str, ids: Ints, number: int) -> list[Difference]:
+        one, other, by_seed = self.paired(first, second)
+        if len(one) == len(other) == 1:
+            found: Any = class_differences(PairedCounts.from_labels(ids, one[0], other[0], number), self.alpha)
+        else:
+            found = difference_over_seeds(one, other, ids, number, self.alpha, paired=by_seed)
+        columns = (found.difference, found.low, found.high, found.adjusted)
+        return [Difference(*map(float, row)) for row in zip(*columns, strict=True)]
 
     def minima(self, first: str, second: str, alpha: float) -> Ends:
-        one, other, paired = self.paired(first, second)
+        one, other, _ = self.paired(first, second)
         if len(one) == len(other) == 1:
             return difference_of_worst(one[0], other[0], self.ids, alpha)
-        return worst_difference_of_seeds(one, other, self.ids, alpha, paired=paired)
+        return Ends(*worst_difference_over_seeds(one, other, self.ids, len(self.units), alpha)[:3])
 
 
 _SIZES = st.sampled_from((0, 1, 2, 6, 15, 40))

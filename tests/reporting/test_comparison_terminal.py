@@ -10,7 +10,7 @@ from hypothesis import given
 
 from classwise.cli.compare import show_comparison
 
-from .comparison_statements import PAIR, QUICK, check, conditions, how_tested, level, near, runs
+from .comparison_statements import PAIR, QUICK, check, conditions, how_tested, level, narrowing, near, runs
 from .comparisons import Compared, comparisons
 
 INTERVAL = r"\[([\d.]+|–), ([\d.]+|–)\]"
@@ -48,7 +48,7 @@ def test_every_line_of_the_terminal_follows_from_the_answers(
     PAIR[0] = 0
     assert check(made, f"{people[0].upper()}{people[1:]}.") == {"about"}
     for note in notes:
-        assert check(made, note.removeprefix("note: ")) == {"unchecked"}
+        assert check(made, note.removeprefix("note: ")) <= {"unchecked", "note_on_width"}
     assert len(blocks) == len(made.correct) - 1
     for place, block in enumerate(blocks, 1):
         PAIR[0] = place
@@ -81,18 +81,19 @@ def _terminal_pair(made: Compared, first: str, block: str) -> None:
         assert near(text, 100 * value)
     assert found[4] == "–" if math.isnan(difference.p) else float(found[4]) == pytest.approx(difference.p, rel=0.0501)
     assert found[5] == how_tested(made, first, second)
-    found = re.fullmatch(rf"  worst class  ([+-][\d.]+) {SIGNED_INTERVAL}", worst)
+    found = re.fullmatch(rf"  worst class  ([+-][\d.]+) {SIGNED_INTERVAL}(; .+)?", worst)
     assert found is not None, worst
-    for text, value in zip(found.groups(), least, strict=True):
+    assert found[4] == narrowing(made, first, second)
+    for text, value in zip(found.groups()[:3], least, strict=True):
         assert near(text, 100 * value)
-    adjusted = made.adjusted(first, second)
-    tested = sum(not math.isnan(p) for p in adjusted.values())
+    differences = made.differences(first, second)
+    tested = sum(not math.isnan(each.p) for each in differences.values())
     kinds = "classes" if made.kind == "class" else "groups"
-    start = f"  {kinds} that differ (p below {made.alpha:g} after Holm over {tested}): "
+    start = f"  {kinds} that differ (p below {made.alpha:g}, adjusted for {tested} {kinds}): "
     assert classes.startswith(start)
     listed = classes.removeprefix(start)
     named = {} if listed == "none" else dict(each.rsplit(" ", 1) for each in listed.split(", "))
-    assert list(named) == [unit for unit, p in adjusted.items() if p < made.alpha]
+    assert list(named) == [unit for unit, each in differences.items() if each.p < made.alpha]
     for unit, text in named.items():
-        assert near(text, 100 * made.difference(first, second, unit).value)
+        assert near(text, 100 * differences[unit].value)
     assert check(made, f"{people.strip()[0].upper()}{people.strip()[1:]}.") == {"about"}

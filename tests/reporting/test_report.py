@@ -31,7 +31,7 @@ def curve() -> Curve:
     ("result", "shown"),
     [
         (audit_of(), "on the worst class"),
-        (compare({"a": audit_of(), "b": audit_of()}), "No significant difference in worst-class accuracy"),
+        (compare({"a": audit_of(), "b": audit_of()}), "Equal worst-class accuracies on these images"),
         (curve(), "Mean robust radius"),
         (result_of(("cat", "dog"), [0.2, 0.7], set()), "The worst class is"),
     ],

@@ -16,6 +16,8 @@ from classwise.stats.paired import (
     holm,
     mcnemar,
     overall_difference,
+    paired_interval,
+    paired_p_value,
     tango,
 )
 from tests.stats.strategies import paired_counts
@@ -116,11 +118,42 @@ def test_class_differences() -> None:
     pairs = PairedCounts(np.array([50, 0, 0]), np.array([12, 20, 0]), np.array([2, 0, 0]), np.array([36, 0, 0]))
     found = class_differences(pairs)
     np.testing.assert_allclose(found.difference, [0.1, 1, np.nan])
-    np.testing.assert_allclose(found.p_value, [stats.binomtest(2, 14).pvalue, 2 * 0.5**20, np.nan])
-    np.testing.assert_allclose(found.adjusted, [found.p_value[0], 2 * found.p_value[1], np.nan])
-    wider = class_differences(pairs, simultaneous=True)
-    assert (wider.low[:2] < found.low[:2]).all()
-    np.testing.assert_allclose(wider.low[:1], tango([12], [2], [100], 1 - math.sqrt(0.95)).low)
+    score = 2 * stats.norm.sf(np.sqrt([100 / 14, 20]))
+    np.testing.assert_allclose(found.p_value, [stats.binomtest(2, 14).pvalue, score[1], np.nan])
+    np.testing.assert_allclose(found.adjusted, 1 - (1 - found.p_value) ** 2)
+    np.testing.assert_allclose(found.low[:1], tango([12], [2], [100], 1 - math.sqrt(0.95)).low)
+
+
+@given(discordant, st.floats(0.001, 0.9))
+def test_paired_intervals_and_p_values_agree(cells: tuple[int, int, int], alpha: float) -> None:
+    """The interval excludes 0 exactly if the p-value is below alpha; it contains Tango's, the p-value is valid."""
+    b, c, n = cells
+    low, high = (float(end[0]) for end in paired_interval([b], [c], [n], alpha))
+    p_value = float(paired_p_value([b], [c])[0])
+    assert (low > 0 or high < 0) == (p_value < alpha)
+    score = tango([b], [c], [n], alpha)
+    assert low <= score.low[0] <= (b - c) / n <= score.high[0] <= high
+    assert p_value >= mcnemar([b], [c])[0]
+
+
+@given(st.lists(st.integers(0, 12), min_size=12, max_size=12), st.floats(0.001, 0.5))
+def test_class_intervals_and_adjusted_p_values_agree(cells: list[int], alpha: float) -> None:
+    pairs = PairedCounts(*np.array(cells).reshape(4, 3))
+    found = class_differences(pairs, alpha)
+    known = pairs.count > 0
+    assert np.array_equal(((found.low > 0) | (found.high < 0))[known], (found.adjusted < alpha)[known])
+
+
+@pytest.mark.parametrize("rate", [0.01, 0.05, 0.3])
+@pytest.mark.parametrize("level", [0.05, 0.005, 0.0005])
+def test_the_paired_test_has_its_level(rate: float, level: float) -> None:
+    """The exact probability that equal models differ: discordant images are binomial, and split evenly."""
+    images = 200
+    total = np.arange(images + 1)
+    first = np.arange(images + 1)[:, None]
+    rejected = (paired_p_value(np.minimum(first, total), np.maximum(total - first, 0)) < level) & (first <= total)
+    chance = (rejected * stats.binom.pmf(first, total, 0.5)).sum(axis=0) @ stats.binom.pmf(total, images, rate)
+    assert chance <= level
 
 
 def test_overall_difference_pools_the_classes() -> None:
@@ -139,7 +172,7 @@ def test_difference_of_minima_is_within_its_bounds(pairs: PairedCounts) -> None:
     # The inequality behind the bounds, on the sample itself.
     assert np.nanmin(pairs.difference) - 1e-12 <= value <= np.nanmax(pairs.difference) + 1e-12
     assert low - 1e-12 <= value <= high + 1e-12
-    single = class_differences(pairs, 0.025)
+    single = tango(pairs.only_first, pairs.only_second, pairs.count, 0.025)
     assert low >= np.nanmin(single.low)
     assert high <= np.nanmax(single.high)
 
@@ -180,7 +213,7 @@ def test_difference_of_minima_uses_the_intervals_of_the_minima() -> None:
     value, low, high = difference_of_minima(worse_cats)  # 5 % and 70 %, against 13 % and 30 %
     assert value == pytest.approx(-0.08)
     assert -0.12 < low < high < -0.04
-    assert np.nanmax(class_differences(worse_cats, simultaneous=True).high) > 0.35
+    assert np.nanmax(class_differences(worse_cats).high) > 0.35
 
 
 def test_difference_of_minima_of_similar_models_is_as_tight_as_paired_intervals() -> None:

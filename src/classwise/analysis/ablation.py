@@ -17,8 +17,8 @@ from classwise.core.errors import ClasswiseError, unknown
 from classwise.reporting.figures.lines import Series, class_lines, line_chart
 from classwise.reporting.palette import SERIES
 from classwise.reporting.svg import Drawing
-from classwise.stats.counts import PairedCounts
-from classwise.stats.paired import class_differences, holm, overall_difference
+from classwise.stats.counts import PairedCounts, ratio
+from classwise.stats.paired import paired_interval, paired_p_value
 
 OVERALL = "overall"
 
@@ -30,9 +30,9 @@ class Ablation(AnalysisResult):
     Attributes:
         baseline: the plain attack.
         rows: a row for each model, 1/T and class (``overall`` last): ``model``, ``inverse_temperature``, ``class``,
-            ``n``, ``baseline`` and ``accuracy`` (fractions), ``change`` with ``low`` and ``high`` (Tango's interval;
-            negative if the temperature makes the attack stronger), ``p`` (exact McNemar) and ``adjusted`` (Holm over
-            all rows of the model).
+            ``n``, ``baseline`` and ``accuracy`` (fractions), ``change`` with ``low`` and ``high`` (negative if the
+            temperature makes the attack stronger) and ``p`` (McNemar). Intervals and p-values agree
+            (`classwise.stats.paired.paired_interval`); neither is adjusted for the number of rows.
     """
 
     baseline: str
@@ -107,8 +107,10 @@ def _of(model: str, outcomes: Outcomes, baseline: str, family: str, alpha: float
                 f"{model!r}: {member!r} and {baseline!r} were run on different images; audit without a cascade"
             )
         pairs = PairedCounts.from_labels(plain.label, tempered.correct, plain.correct, outcomes.num_classes)
-        parts = [class_differences(pairs, alpha), overall_difference(pairs, alpha)]
-        columns = {field: np.concatenate([getattr(part, field) for part in parts]) for field in parts[0]._fields}
+        gained, lost, count = (
+            np.append(cells, cells.sum()) for cells in (pairs.only_first, pairs.only_second, pairs.count)
+        )
+        low, high = paired_interval(gained, lost, count, alpha)
         spec = outcomes.meta.attacks[member] or {}
         if "inverse_temperature" not in spec:
             raise ClasswiseError(
@@ -119,15 +121,14 @@ def _of(model: str, outcomes: Outcomes, baseline: str, family: str, alpha: float
                 "model": model,
                 "inverse_temperature": float(spec["inverse_temperature"]),
                 "class": [*outcomes.class_names, OVERALL],
-                "n": np.append(pairs.count, pairs.count.sum()),
+                "n": count,
                 "baseline": np.append(pairs.second.accuracy, plain.correct.mean()),
                 "accuracy": np.append(pairs.first.accuracy, tempered.correct.mean()),
-                "change": columns["difference"],
-                "low": columns["low"],
-                "high": columns["high"],
-                "p": columns["p_value"],
+                "change": ratio(gained - lost, count),
+                "low": low,
+                "high": high,
+                "p": paired_p_value(gained, lost),
             }
         )
         frames.append(frame[frame["n"] > 0])
-    whole = pd.concat(frames, ignore_index=True)
-    return whole.assign(adjusted=holm(whole["p"].to_numpy()))
+    return pd.concat(frames, ignore_index=True)

@@ -32,8 +32,8 @@ class Drop(AnalysisResult):
         weak: the weaker attack.
         strong: the stronger attack.
         classes: a row for each class: ``n``, ``weak`` and ``strong`` (accuracies), ``drop`` (weak minus strong) with
-            ``low`` and ``high`` (Tango), ``adjusted`` (exact McNemar, Holm over the classes), ``vulnerable`` (below the
-            overall accuracy under the weaker attack on all images).
+            ``low`` and ``high`` and ``adjusted`` (p-value of McNemar's test), which agree and are simultaneous over the
+            classes, ``vulnerable`` (below the overall accuracy under the weaker attack on all images).
         vulnerable: mean drop of the vulnerable classes.
         robust: mean drop of the robust classes.
         difference: ``vulnerable`` minus ``robust``, with its interval.

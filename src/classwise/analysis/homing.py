@@ -35,7 +35,7 @@ from classwise.reporting.figures.heatmap import Confusion, heatmap
 from classwise.reporting.svg import Drawing
 from classwise.stats.counts import BoolArray, IntArray, ratio
 from classwise.stats.intervals import Estimate, wilson
-from classwise.stats.paired import mcnemar, tango
+from classwise.stats.paired import paired_interval, paired_p_value
 from classwise.training.folder import Run, Which
 from classwise.training.recipe import Recipe
 from classwise.training.setup import training_images
@@ -83,8 +83,8 @@ class Homing(AnalysisResult):
         Columns: ``truth`` and ``taken_for`` (names of the label and the prediction), ``misclassified`` and ``homing``
         (counts), ``share`` (homing over misclassified) with ``low`` and ``high`` (Wilson; for new images and these
         models). With a control also ``control`` (count), ``difference`` (share of homing images minus that of the
-        control) with ``difference_low`` and ``difference_high`` (Tango), and ``p`` (exact McNemar test that the shares
-        are equal).
+        control) with ``difference_low`` and ``difference_high``, and ``p`` (McNemar test that the shares are equal),
+        which agree (`classwise.stats.paired.paired_interval`).
         """
         errors = self.misclassified
         truth, predicted = np.nonzero(errors)
@@ -103,13 +103,13 @@ class Homing(AnalysisResult):
         if self.control is not None and self.beyond is not None:
             control, only_homing = self.control[truth, predicted], self.beyond[truth, predicted]
             only_control = control - (homing - only_homing)
-            below, above = tango(only_homing, only_control, count, self.alpha)
+            below, above = paired_interval(only_homing, only_control, count, self.alpha)
             columns |= {
                 "control": control,
                 "difference": ratio(homing - control, count),
                 "difference_low": below,
                 "difference_high": above,
-                "p": mcnemar(only_homing, only_control),
+                "p": paired_p_value(only_homing, only_control),
             }
         frame = pd.DataFrame(columns).sort_values("misclassified", ascending=False, kind="stable")
         return frame.reset_index(drop=True)
@@ -118,8 +118,8 @@ class Homing(AnalysisResult):
         """Share of homing images among all misclassified ones, minus the share that is robust for the control.
 
         A model with another seed is also robust on some errors of the base model. The difference is what the removal
-        of the predicted class adds. The images are paired; the interval (Tango 1998) is for new images and these
-        models.
+        of the predicted class adds. The images are paired; the interval (`classwise.stats.paired.paired_interval`) is
+        for new images and these models.
 
         Args:
             alpha: 1 minus the coverage.
@@ -131,7 +131,7 @@ class Homing(AnalysisResult):
             raise ClasswiseError("the homing matrix has no control; pass control=SEED to homing")
         count, gained = int(self.misclassified.sum()), int(self.beyond.sum())
         lost = int(self.control.sum()) - (int(self.homing.sum()) - gained)
-        low, high = (float(end) for end in tango(gained, lost, count, alpha))
+        low, high = (float(end) for end in paired_interval(gained, lost, count, alpha))
         return Estimate((gained - lost) / count if count else math.nan, low, high)
 
     def figure(self) -> Drawing:

@@ -20,7 +20,6 @@ from classwise.reporting.figures.lines import class_lines, line_chart
 from classwise.reporting.svg import Drawing
 from classwise.stats.counts import ratio
 from classwise.stats.intervals import score_interval, two_sided_z
-from classwise.stats.paired import holm
 from classwise.training.folder import Run
 
 Kind = Literal["window", "best", "last"]
@@ -60,8 +59,7 @@ class Sweep(AnalysisResult):
         """Change of each class's accuracy from one value to another.
 
         Columns: ``change``, ``low``, ``high`` (normal interval; the runs are treated as independent, which is
-        conservative for runs on the same images), ``p`` and ``adjusted`` (Holm over the classes and the overall
-        accuracy).
+        conservative for runs on the same images) and ``p``, which agree; neither is adjusted for the number of rows.
 
         Raises:
             ClasswiseError: for a value that is not in the sweep.
@@ -80,7 +78,7 @@ class Sweep(AnalysisResult):
         # If both accuracies are 0 or 1 the error is 0: p is 1 without a change, and undefined with one.
         p = np.where(change == 0, 1.0, np.where(np.isnan(score), np.nan, 2 * special.ndtr(-score)))
         low, high = change - half_width, change + half_width
-        columns = {"change": change, "low": low, "high": high, "p": p, "adjusted": holm(p)}
+        columns = {"change": change, "low": low, "high": high, "p": p}
         return pd.DataFrame(columns)
 
     def overfitting(self) -> pd.DataFrame:

@@ -8,12 +8,12 @@ from typing import overload
 from classwise.auditing.across import Crossing, crossing
 from classwise.auditing.comparison import Comparison
 from classwise.auditing.outcomes import ALL
-from classwise.auditing.pairs import Pair, population
+from classwise.auditing.pairs import Pair, narrowing, narrowing_notes, population
 from classwise.auditing.sources import Source, by_method, read_all
 from classwise.core.errors import ClasswiseError
 from classwise.stats.intervals import alpha_of
 
-__all__ = ["Comparison", "Crossing", "Pair", "compare", "population"]
+__all__ = ["Comparison", "Crossing", "Pair", "compare", "narrowing", "narrowing_notes", "population"]
 
 
 @overload

@@ -22,8 +22,7 @@ from classwise.stats import metrics
 from classwise.stats.bounds import MEASURES, WORST_SHARE
 from classwise.stats.counts import BoolArray, ClassCounts, IntArray, ratio
 from classwise.stats.intervals import Estimate, class_intervals, wilson
-from classwise.stats.seeds import SeedMeans, mean_over_seeds, worst_over_seeds
-from classwise.stats.worst_class import minimum
+from classwise.stats.seeds import OverSeeds, SeedMeans, mean_over_seeds, worst_over_seeds
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,7 +51,7 @@ class Comparison(RichDisplay):
         >>> comparison.lowest_classes
         {'at': ('dog',), 'trades': ('dog',)}
         >>> comparison.pair("trades", "at").test
-        'exact McNemar test'
+        'McNemar test'
     """
 
     audits: Mapping[str, tuple[Audit, ...]]
@@ -185,10 +184,11 @@ class Comparison(RichDisplay):
 
         Columns: ``seeds`` and ``n`` (images); ``clean`` (overall accuracy); ``overall``, ``worst``, ``worst20``: means
         over the seeds, with ``_low`` and ``_high`` where there is an interval (population P for one seed: new images; T
-        for several: new seeds too) and ``_sd``, the standard deviation over seeds (NaN for one seed); ``worst_class``:
-        the name of the class of lowest mean over the seeds, the first of equal ones; ``cv``, ``mcd``, ``nrr``, ``hmw``,
-        ``macro``: means over the seeds. ``clean`` and ``nrr`` are NaN for a run without a clean pass, and ``nrr`` also
-        if clean images are compared. If a method distils a teacher, also ``teacher``, empty for those that do not.
+        for several: new seeds too) and ``_sd``, the standard deviation over seeds (NaN for one seed);
+        ``worst_narrower``: what would narrow the interval of the worst class most, ``images`` or ``runs``;
+        ``worst_class``: the name of the class of lowest mean over the seeds, the first of equal ones; ``cv``, ``mcd``,
+        ``nrr``, ``hmw``, ``macro``: means over the seeds. ``clean`` and ``nrr`` are NaN for a run without a clean pass,
+        and ``nrr`` also if clean images are compared. If a method distils a teacher, also ``teacher``, else empty.
         """
         self._need_verdicts()
         table = pd.DataFrame([self._row(*each) for each in self.audits.items()], pd.Index(self.names, name="method"))
@@ -239,21 +239,19 @@ class Comparison(RichDisplay):
         for name, interval in (("overall", overall), ("worst", worst)):
             row |= {name: mean[name], f"{name}_low": interval.low, f"{name}_high": interval.high}
             row[f"{name}_sd"] = deviation[name]
-        row["worst_class"] = lowest
+        row |= {"worst_class": lowest, "worst_narrower": worst.narrower}
         return row | {"worst20_sd": deviation["worst20"]} | {key: mean[key] for key in ("worst20", *_PLAIN)}
 
-    def _intervals(self, name: str) -> tuple[Estimate, Estimate]:
+    def _intervals(self, name: str) -> tuple[Estimate, OverSeeds]:
         """Intervals of overall and worst-class accuracy for new images; with several seeds, also for new seeds."""
         correct, labels = self._correct[name], self._ids
+        worst = worst_over_seeds(correct, labels, len(self.group_names), self.alpha)
         if len(correct) == 1:
             (counts,) = self.counts[name]
             low, high = wilson(counts.correct.sum(), counts.count.sum(), self.alpha)
-            least = minimum(counts, self.alpha)
-            overall = metrics.overall_micro(counts)
-            return Estimate(overall, float(low), float(high)), Estimate(least.plug_in, least.low, least.high)
+            return Estimate(metrics.overall_micro(counts), float(low), float(high)), worst
         means = mean_over_seeds(correct, np.zeros_like(labels), 1, self.alpha)
-        of_images = Estimate(float(means.mean[0]), float(means.low[0]), float(means.high[0]))
-        return of_images, worst_over_seeds(correct, labels, len(self.group_names), self.alpha)
+        return Estimate(float(means.mean[0]), float(means.low[0]), float(means.high[0])), worst
 
     @cached_property
     def classes(self) -> pd.DataFrame:
@@ -285,9 +283,9 @@ class Comparison(RichDisplay):
     def pair(self, first: str, second: str, alpha: float | None = None) -> Pair:
         """Compare two methods on the same images, over all seeds of each: first minus second.
 
-        With one seed each: exact McNemar tests and Tango's intervals, for new images and these two models. With
-        several seeds: t tests over seeds and images (`classwise.stats.seeds`), paired by seed if both methods have the
-        same known seeds.
+        With one seed each: McNemar tests and the intervals that agree with them (`classwise.stats.paired`), for new
+        images and these two models. With several seeds: t tests over seeds and images (`classwise.stats.seeds`), paired
+        by seed if both methods have the same known seeds.
 
         Args:
             first: name of a method.

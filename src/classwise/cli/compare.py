@@ -204,7 +204,7 @@ def _export(comparison: Comparison | Crossing, exported: ExportOptions, page: Pa
 
 def show_comparison(comparison: Comparison | Crossing) -> None:
     """Print a comparison: a row per method, and each method against the first, with tests where available."""
-    from classwise.auditing.compare import Crossing, population
+    from classwise.auditing.compare import Crossing, narrowing_notes, population
 
     if isinstance(comparison, Crossing) or not comparison.complete:
         _show_untested(comparison)
@@ -221,7 +221,7 @@ def show_comparison(comparison: Comparison | Crossing) -> None:
     console.show(columns, rows, f"accuracy in percent {comparison.conditions}", optional=OPTIONAL)
     console.echo(_about(comparison))
     console.echo(population(comparison.seeds))
-    for note in comparison.notes:
+    for note in (*comparison.notes, *narrowing_notes(comparison.table)):
         console.echo(f"note: {note}")
     for pair in comparison.pairs:
         console.echo("")
@@ -276,6 +276,8 @@ def method_row(name: object, row: Any) -> tuple[object, ...]:
 
 def _pair_lines(pair: Pair, comparison: Comparison) -> list[str]:
     """The difference of two methods, in percentage points."""
+    from classwise.auditing.compare import narrowing
+
     alpha, kinds = comparison.alpha, "groups" if comparison.group else "classes"
     overall, minima = pair.overall, pair.minima
     differ = pair.classes[pair.classes["adjusted"] < alpha]
@@ -284,11 +286,12 @@ def _pair_lines(pair: Pair, comparison: Comparison) -> list[str]:
     p_text = console.percent(pair.p_value) if math.isnan(pair.p_value) else f"{pair.p_value:.2g}"
     p_value = f"p = {p_text} ({pair.test}, not adjusted for other comparisons)"
     tested = int(pair.classes["adjusted"].notna().sum())
+    advice = f"; {narrowing(pair.seeds, pair.narrower)}" if max(pair.seeds) > 1 else ""
     return [
         f"{pair.first} minus {pair.second}, in points, on the same images ({100 * (1 - alpha):g} %):",
         f"  overall      {_points(overall.value)} {spans[0]}, {p_value}",
-        f"  worst class  {_points(minima.value)} {spans[1]}",
-        f"  {kinds} that differ (p below {alpha:g} after Holm over {tested}): {', '.join(shown) or 'none'}",
+        f"  worst class  {_points(minima.value)} {spans[1]}{advice}",
+        f"  {kinds} that differ (p below {alpha:g}, adjusted for {tested} {kinds}): {', '.join(shown) or 'none'}",
         f"  {pair.population}",
     ]
 
@@ -314,12 +317,13 @@ def comparison_facts(comparison: Comparison | Crossing) -> dict[str, Any]:
             "first": pair.first,
             "second": pair.second,
             "seeds": pair.seeds,
-            "paired": pair.paired,
+            "paired_by_seed": pair.paired_by_seed,
             "test": pair.test,
             "population": pair.population,
             "overall": pair.overall._asdict(),
             "p_value": pair.p_value,
             "minima": pair.minima._asdict(),
+            "narrower": pair.narrower,
             "classes": pair.classes.to_dict("index"),
         }
         for pair in comparison.pairs

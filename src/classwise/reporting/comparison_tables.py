@@ -134,13 +134,14 @@ def pair_table(comparison: Comparison, pair: Pair) -> Table:
         cells = [
             Cell(formatting.count(row["n"])),
             Cell(formatting.points(row["difference"], sign=True), formatting.signed_span(row["low"], row["high"])),
-            Cell(formatting.probability(row["p"])),
             Cell(formatting.probability(row["adjusted"])),
         ]
         rows.append(Row(str(row[_kind(comparison)]), cells))
-    heads = [_kind(comparison), "n", "difference", "p", "p (Holm)"]
+    heads = [_kind(comparison), "n", "difference", "p"]
     caption = f"{pair.first} minus {pair.second}, percentage points [{formatting.level(comparison.alpha)} interval]"
-    return Table(caption, heads, rows, f"p: {pair.test}; {pair.population}.")
+    kinds = "groups" if comparison.group else "classes"
+    note = f"p: {pair.test}; intervals and p-values are simultaneous over the {kinds}; {pair.population}."
+    return Table(caption, heads, rows, note)
 
 
 def methods_of(comparison: Comparison) -> dict[str, dict[str, Any]]:

@@ -50,6 +50,50 @@ def holm(p_values: ArrayLike) -> FloatArray:
     return adjusted
 
 
+def sidak_adjusted(p_values: ArrayLike) -> FloatArray:
+    """Sidak's (1967) adjusted p-values: below alpha exactly if the interval at the level `sidak` excludes 0.
+
+    The family-wise error is controlled for independent tests, and for t tests of any correlation.
+
+    Args:
+        p_values: (m,) p-values; NaN (not tested) remains NaN and is not counted.
+    """
+    p = np.asarray(p_values, dtype=np.float64)
+    with np.errstate(divide="ignore"):  # p = 1
+        return np.asarray(-np.expm1(np.count_nonzero(~np.isnan(p)) * np.log1p(-p)))
+
+
+def paired_p_value(only_first: ArrayLike, only_second: ArrayLike) -> FloatArray:
+    """Two-sided p-value of no difference: the larger of the exact McNemar test and of the score test.
+
+    The score test is the one that `tango` inverts. It rejects too often if few images are discordant, the exact one
+    never does. An interval that agrees with this p-value is `paired_interval`.
+
+    Args:
+        only_first: number of images that only the first model classifies correctly, any shape.
+        only_second: number of images that only the second model classifies correctly, same shape.
+    """
+    b, c = np.asarray(only_first, dtype=np.float64), np.asarray(only_second, dtype=np.float64)
+    score = np.abs(b - c) / np.sqrt(np.maximum(b + c, 1))
+    return np.maximum(mcnemar(only_first, only_second), 2 * special.ndtr(-score))
+
+
+def paired_interval(only_first: ArrayLike, only_second: ArrayLike, count: ArrayLike, alpha: float = 0.05) -> Interval:
+    """Interval of a difference of two paired proportions that excludes 0 exactly if `paired_p_value` is below alpha.
+
+    It is Tango's, extended to 0 where the exact test does not reject 0.
+
+    Args:
+        only_first: b, (C,) number of images that only the first model classifies correctly.
+        only_second: c, (C,) number of images that only the second model classifies correctly.
+        count: n, (C,) number of images; where it is 0 both ends are NaN.
+        alpha: 1 minus the coverage.
+    """
+    low, high = tango(only_first, only_second, count, alpha)
+    extended = paired_p_value(only_first, only_second) >= alpha
+    return Interval(np.where(extended, np.minimum(low, 0), low), np.where(extended, np.maximum(high, 0), high))
+
+
 def tango(only_first: ArrayLike, only_second: ArrayLike, count: ArrayLike, alpha: float = 0.05) -> Interval:
     """The score interval of Tango (1998) for a difference of two paired proportions, first minus second.
 
@@ -92,12 +136,15 @@ def _restricted_variance(d: FloatArray, b: FloatArray, c: FloatArray, n: FloatAr
 class ClassDifferences(NamedTuple):
     """Accuracy of the first model minus that of the second; every field is a (C,) array, NaN for absent classes.
 
+    Intervals and adjusted p-values are simultaneous over the classes (Sidak): a class interval excludes 0 exactly if
+    its adjusted p-value is below alpha.
+
     Attributes:
         difference: difference of the accuracies, in -1 .. 1.
-        low: lower end of Tango's interval.
+        low: lower end of the interval.
         high: upper end.
-        p_value: p-value of the exact McNemar test.
-        adjusted: p-values with Holm's correction over the classes.
+        p_value: two-sided p-value of no difference.
+        adjusted: p-values adjusted for the number of classes with images.
     """
 
     difference: FloatArray
@@ -107,19 +154,18 @@ class ClassDifferences(NamedTuple):
     adjusted: FloatArray
 
 
-def class_differences(pairs: PairedCounts, alpha: float = 0.05, *, simultaneous: bool = False) -> ClassDifferences:
-    """Compare two models on the same images, per class.
+def class_differences(pairs: PairedCounts, alpha: float = 0.05) -> ClassDifferences:
+    """Compare two models on the same images, per class, by `paired_interval` and `paired_p_value`.
 
     Args:
         pairs: paired counts of each class.
-        alpha: 1 minus the coverage of the intervals.
-        simultaneous: cover all classes simultaneously (Sidak over the classes that have images).
+        alpha: 1 minus the coverage of the intervals, of all classes together.
     """
     present = pairs.count > 0
-    level = sidak(alpha, int(present.sum())) if simultaneous else alpha
-    low, high = tango(pairs.only_first, pairs.only_second, pairs.count, level)
-    p_value = np.where(present, mcnemar(pairs.only_first, pairs.only_second), np.nan)
-    return ClassDifferences(pairs.difference, low, high, p_value, holm(p_value))
+    cells = pairs.only_first, pairs.only_second
+    low, high = paired_interval(*cells, pairs.count, sidak(alpha, int(present.sum())))
+    p_value = np.where(present, paired_p_value(*cells), np.nan)
+    return ClassDifferences(pairs.difference, low, high, p_value, sidak_adjusted(p_value))
 
 
 def overall_difference(pairs: PairedCounts, alpha: float = 0.05) -> ClassDifferences:
@@ -153,7 +199,7 @@ def difference_of_minima(pairs: PairedCounts, alpha: float = 0.05) -> Estimate:
         ClasswiseError: if no class has an image.
     """
     value = worst_class(pairs.first.accuracy).accuracy - worst_class(pairs.second.accuracy).accuracy
-    paired = class_differences(pairs, alpha / 2)
+    paired = tango(pairs.only_first, pairs.only_second, pairs.count, alpha / 2)
     (low_1, high_1), (low_2, high_2) = (lowest_interval(counts, alpha / 4) for counts in (pairs.first, pairs.second))
     lower_1, lower_2 = (
         clopper_pearson(each.correct, each.count, alpha / 4).low for each in (pairs.first, pairs.second)

@@ -50,7 +50,7 @@ class Excess(NamedTuple):
 def paired_excess(pairs: PairedCounts) -> Excess:
     """Compare two sets of verdicts: images correct the first time only, minus those correct the second time only.
 
-    A class is significant if McNemar's test, with Holm's correction over the classes, has a p-value below `LEVEL`.
+    A class is significant if McNemar's test, adjusted for the number of classes, has a p-value below `LEVEL`.
     """
     more = pairs.only_first - pairs.only_second
     beyond = (more > 0) & (np.nan_to_num(class_differences(pairs).adjusted, nan=1.0) < LEVEL)

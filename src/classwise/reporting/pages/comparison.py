@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from classwise.auditing.compare import Comparison, Crossing, Pair, population
+from classwise.auditing.compare import Comparison, Crossing, Pair, narrowing, narrowing_notes, population
 from classwise.reporting import formatting
 from classwise.reporting.comparison_tables import (
     MAX_METHODS,
@@ -89,7 +89,7 @@ def comparison_context(comparison: Comparison) -> dict[str, Any]:
         "curves": _curves(comparison.audits),
         "settings": _settings(comparison.audits),
         "population": _sentence(population(comparison.seeds)),
-        "notes": comparison.notes,
+        "notes": [*comparison.notes, *narrowing_notes(comparison.table)],
     }
 
 
@@ -114,16 +114,13 @@ def _headline(comparison: Comparison) -> tuple[dict[str, str], list[str]]:
     if len(comparison.names) == 1:
         headline["before"] = "Worst-class accuracy: "
     elif not _clearly_best(comparison, best[0]):
-        unclear = (
-            "No significant difference in worst-class accuracy"
-            if len(comparison.names) == 2
-            else "No worst-class accuracy is significantly above all others"
-        )
-        headline = {
-            "before": f"{unclear}; the highest is ",
-            "strong": worst,
-            "after": f" with {formatting.listed([f'{name} ({over[name]})' if over[name] else name for name in best])}",
-        }
+        named = formatting.listed([f"{name} ({over[name]})" if over[name] else name for name in best])
+        before = "No worst-class accuracy is significantly above all others; the highest is "
+        if len(best) == len(methods):
+            before = "Equal worst-class accuracies on these images: "
+        elif len(methods) == 2:
+            before = "No significant difference in worst-class accuracy; the highest is "
+        headline = {"before": before, "strong": worst, "after": f" with {named}"}
     return headline, sentences
 
 
@@ -162,15 +159,16 @@ def _pair(comparison: Comparison, pair: Pair) -> dict[str, Any]:
     images, classes = int(pair.classes["n"].sum()), int(pair.classes["adjusted"].notna().sum())
     beyond = pair.classes[pair.classes["adjusted"] < comparison.alpha]
     significant = formatting.listed([str(name) for name in beyond.index], limit=len(beyond)) or "none"
+    advice = f"; {narrowing(pair.seeds, pair.narrower)}" if max(pair.seeds) > 1 else ""
     first = (
         f"Difference in worst-class accuracy: {_difference(pair.minima)} percentage points ({level} interval "
-        f"{_span(pair.minima)}). Difference in overall accuracy: {_difference(pair.overall)} percentage points "
+        f"{_span(pair.minima)}{advice}). Difference in overall accuracy: {_difference(pair.overall)} percentage points "
         f"({_span(pair.overall)}; p {formatting.probability(pair.p_value)}, {pair.test}, not adjusted for other "
         f"comparisons), on {formatting.counted(images, 'image')}."
     )
     second = (
-        f"{'Groups' if comparison.group else 'Classes'} with a significant difference (p\u00a0<\u00a0{alpha} after "
-        f"Holm's correction over {classes} tests): {significant}."
+        f"{'Groups' if comparison.group else 'Classes'} with a significant difference (p\u00a0<\u00a0{alpha}, adjusted "
+        f"for {classes} tests): {significant}."
     )
     return {
         "title": f"{pair.first} minus {pair.second}",

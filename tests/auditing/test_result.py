@@ -14,6 +14,7 @@ from classwise.auditing.outcomes import Outcomes
 from classwise.auditing.result import Audit, AuditWarning
 from classwise.core.errors import ClasswiseError
 from classwise.core.storage import CHECKSUMS
+from classwise.stats.intervals import lowest_interval
 
 NAMES = ["cat", "dog"]
 LABELS = [0] * 10 + [1] * 40
@@ -57,14 +58,17 @@ def test_without_clean_predictions_nrr_is_unknown() -> None:
     assert audit.by_attack["nrr"].isna().all()
 
 
-def test_the_worst_class_has_intervals_and_candidates(audit: Audit) -> None:
+def test_the_worst_class_has_the_interval_of_the_lowest_accuracy_and_candidates(audit: Audit) -> None:
     worst = audit.worst_class("pgd")
     assert (worst.name, worst.label, worst.count, worst.accuracy) == ("cat", 0, 10, 0.3)
-    assert (worst.low, worst.high) == pytest.approx((0.06674, 0.65245), abs=1e-5)
+    assert (worst.low, worst.high) == pytest.approx((0.06674, 0.68194), abs=1e-5)
     assert worst.possibly == ("cat", "dog")
     assert worst.minimum.plug_in == 0.3
-    assert worst.minimum.low == pytest.approx(worst.low)  # for classes of equal size the lower end needs no correction
-    assert worst.minimum.high > worst.high  # the upper end is corrected for the two classes
+    assert (worst.low, worst.high) == lowest_interval(audit.counts("pgd"))
+    own = audit.intervals("pgd")
+    assert worst.low == pytest.approx(own.low[0])  # its lower end needs no correction
+    assert worst.high > own.high[0]  # the upper end is corrected for the two classes
+    assert tuple(audit.by_attack.loc["pgd", ["worst", "worst_low", "worst_high"]]) == (0.3, worst.low, worst.high)
     assert worst.minimum.split > 0.3
 
 

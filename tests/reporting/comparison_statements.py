@@ -39,6 +39,12 @@ def check(made: Compared, text: str) -> set[str]:
     return check_statements(STATEMENTS, made, text)
 
 
+def lowest_name(alpha: float, group: str | None) -> str:
+    """Name of the interval of the lowest accuracy."""
+    noun = f"{group} group" if group else "class"
+    return f"{100 - 100 * alpha:g} % interval of the lowest {noun} accuracy, whichever {noun} it is"
+
+
 def near(text: str, value: float, digits: int = 1) -> bool:
     """Whether a text is the rounded value; ties may be rounded either way."""
     if math.isnan(value) or text == "–":
@@ -262,7 +268,13 @@ def about(made: Compared, found: re.Match[str]) -> None:
         assert verb == ("is one training" if len(ones) == 1 else "are one training each")
 
 
+@statement(r"Worst class: (.+? it is); of several seeds, of the mean over the seeds\.")
+def lowest_interval(made: Compared, found: re.Match[str]) -> None:
+    assert found[1] == lowest_name(made.alpha, made.comparison.group)
+
+
 @statement(
+    r"Beside worst: (.+? it is)\. "
     r"Worst 20 %: mean over the 20 % of classes with the lowest accuracy\. MCD: maximum class discrepancy, highest "
     r"minus lowest class accuracy, in percentage points\. CV: class-wise variance of the accuracy, in percent "
     r"squared\. NRR: harmonic mean of clean and robust accuracy\. HMW: harmonic mean of overall and worst-class "
@@ -270,7 +282,7 @@ def about(made: Compared, found: re.Match[str]) -> None:
     r"lowest mean \(the first one if several are equal\)\."
 )
 def columns(made: Compared, found: re.Match[str]) -> None:
-    del made, found  # the cells are recomputed by these definitions
+    assert found[1] == lowest_name(made.alpha, made.comparison.group)  # the cells are recomputed by these definitions
 
 
 @statement(r"The highest worst-class accuracy is in bold, whether or not the difference is significant\.")

@@ -6,7 +6,7 @@ import dataclasses
 import itertools
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, TypeVar
@@ -145,6 +145,14 @@ def usual(right: int, images: int, alpha: float) -> tuple[float, float]:
     method: Any = "exact" if images * share * (1 - share) < 10 else "wilson"
     found = stats.binomtest(right, images).proportion_ci(1 - alpha, method=method)
     return float(found.low), float(found.high)
+
+
+def lowest_ends(cells: Iterable[tuple[int, int]], alpha: float) -> tuple[float, float]:
+    """The interval of the lowest accuracy of (correct, images): least bounds, of which the upper ones are corrected."""
+    counted = list(cells)
+    corrected = 2 * (1 - (1 - alpha / 2) ** (1 / len(counted)))
+    low, high = (min(exact(*cell, level)[end] for cell in counted) for end, level in ((0, alpha), (1, corrected)))
+    return low, high
 
 
 def span(low: float, high: float) -> str:

@@ -9,6 +9,7 @@ from classwise.reporting import sentences
 from classwise.reporting.audit_summary import AuditSummary
 from classwise.reporting.audit_tables import attack_frame, attack_table, class_frame, class_table
 from classwise.reporting.provenance import settings_of, spec_text
+from classwise.stats.intervals import lowest_interval
 
 from .conftest import SUPERCLASSES, MakeAudit
 
@@ -24,7 +25,7 @@ def test_the_worst_class_and_its_interval_are_those_of_the_audit(make_audit: Mak
     audit = make_audit(accuracy=ACCURACY)
     summary, worst = AuditSummary.of(audit), audit.worst_class()
     assert summary.names[summary.worst] == worst.name == "cat"
-    assert summary.accuracy(summary.worst) == pytest.approx((0.1, worst.low, worst.high))
+    assert summary.minimum[-2:] == (worst.low, worst.high) == lowest_interval(audit.counts())
     assert tuple(summary.names[label] for label in sorted(summary.worst_candidates)) == worst.possibly
     assert summary.order == [3, 2, 0, 1]
 
@@ -113,7 +114,7 @@ def test_all_candidates_for_the_worst_class_are_named(make_audit: MakeAudit) -> 
 def test_groups_replace_classes(make_audit: MakeAudit) -> None:
     summary = AuditSummary.of(make_audit(accuracy=ACCURACY, meta=SUPERCLASSES, group="superclass"))
     assert summary.names == ("vehicles", "animals")
-    assert summary.accuracy(1).value == pytest.approx(0.2)
+    assert summary.minimum.plug_in == pytest.approx(0.2)
     assert class_table(summary).heads[0] == "superclass"
     assert all("First" not in sentence for sentence in sentences.confusion_sentences(summary))
 

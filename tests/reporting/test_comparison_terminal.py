@@ -10,7 +10,7 @@ from hypothesis import given
 
 from classwise.cli.compare import show_comparison
 
-from .comparison_statements import PAIR, QUICK, check, conditions, how_tested, level, narrowing, near, runs
+from .comparison_statements import PAIR, QUICK, check, conditions, how_tested, level, lowest_name, narrowing, near, runs
 from .comparisons import Compared, comparisons
 
 INTERVAL = r"\[([\d.]+|–), ([\d.]+|–)\]"
@@ -40,8 +40,9 @@ def test_every_line_of_the_terminal_follows_from_the_answers(
         _terminal_row(made, name, line)
     explained, people, *notes = lines[len(made.correct) :]
     equal = any(len(made.lowest(name)) > 1 for name in made.correct)
+    lowest = lowest_name(made.alpha, made.comparison.group)
     assert explained == (
-        f"{percents}: interval of the preceding number"
+        f"{percents}: interval of the preceding number; beside worst, the {lowest}"
         + "; of several seeds the means, and worst class is that of the lowest mean" * several
         + "; of equally low classes the first" * equal
     )

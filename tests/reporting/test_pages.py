@@ -57,7 +57,8 @@ def test_the_headline_is_the_worst_class_with_its_interval(make_audit: MakeAudit
     path = report(audit, tmp_path / "a.html")
     text, worst = visible(path), audit.worst_class()
     assert "42.5 % robust accuracy overall, 10.0 % on the worst class ( cat )" in text
-    assert f"95 % interval {100 * worst.low:.1f}–{100 * worst.high:.1f} %" in text
+    name = "95 % interval of the lowest class accuracy, whichever class it is"
+    assert f"{name}: {100 * worst.low:.1f}–{100 * worst.high:.1f} %" in text
     assert "No evaluation guard" not in text
 
 

@@ -31,8 +31,8 @@ from .statements import (
     Case,
     cases,
     check_statements,
-    exact,
     join_names,
+    lowest_ends,
     pairs_inside,
     percent,
     span,
@@ -110,10 +110,11 @@ def lead(case: Case, found: re.Match[str]) -> None:
     assert condition == ("under every attack" if case.attacked else "(no attack was run)")
 
 
-@statement(rf"([\d.]+) % interval ({SPAN}) %\.$")
+@statement(rf"([\d.]+) % interval of the lowest (.*?) accuracy, whichever (.*?) it is: ({SPAN}) %\.$")
 def lead_interval(case: Case, found: re.Match[str]) -> None:
     assert found[1] == f"{100 - 100 * case.alpha:g}"
-    assert found[2] == span(*usual(*case.cells()[case.lowest[0]], case.alpha))
+    assert found[2] == found[3] == kinds(case)[0]
+    assert found[4] == span(*lowest_ends(case.cells().values(), case.alpha))
 
 
 @statement(r"Only one (.*?) has images, so no (.*?) are compared\.")
@@ -155,19 +156,17 @@ def worst_candidates(case: Case, found: re.Match[str]) -> None:
 @statement(
     rf"The plug-in estimate, ({SHARE}), is the minimum of ([\d,]+) estimates and therefore biased downwards\."
     rf"(?: Sample splitting \((.*?) chosen on one half of the images, accuracy measured on the other half\) gives "
-    rf"({SHARE}), which is biased upwards\.)? The ([\d.]+) % interval of the lowest (.*?) accuracy, whose upper end is "
-    rf"corrected for ([\d,]+) (.*?), is ({SPAN}) %\."
+    rf"({SHARE}), which is biased upwards\.)? The ([\d.]+) % interval of the lowest (.*?) accuracy, whichever (.*?) it "
+    rf"is, is ({SPAN}) %; its upper end is corrected for ([\d,]+) (.*?)\."
 )
 def worst_accuracy(case: Case, found: re.Match[str]) -> None:
-    share, number, split_kind, split, level, kind, covered, many, ends = found.groups()
-    rows = len(case.shares)
-    assert whole(number) == whole(covered) == rows > 1
+    share, number, split_kind, split, level, kind, whichever, ends, covered, many = found.groups()
+    assert whole(number) == whole(covered) == len(case.shares) > 1
     assert (kind, many) == kinds(case)
+    assert whichever == kind
     assert split_kind in {None, kind}
     assert share == percent(min(case.shares.values()))
-    corrected = 2 * (1 - (1 - case.alpha / 2) ** (1 / rows))
-    low = min(exact(*cell, case.alpha)[0] for cell in case.cells().values())
-    assert ends == span(low, min(exact(*cell, corrected)[1] for cell in case.cells().values()))
+    assert ends == span(*lowest_ends(case.cells().values(), case.alpha))
     assert level == f"{100 - 100 * case.alpha:g}"
     estimate = minimum(case.audit.counts("all"), case.alpha).split
     if split is None:
@@ -234,6 +233,12 @@ def bars(case: Case, found: re.Match[str]) -> None:
     assert found[2] == kinds(case)[0]
 
 
+@statement(r"Each interval is of one (.*?), not corrected for the selection of the worst or the best (.*?)\.")
+def own_intervals(case: Case, found: re.Match[str]) -> None:
+    assert found[1] == found[2] == kinds(case)[0]
+    assert len(case.shares) > 1
+
+
 @statement(r"Coloured names: (.*?) that may be the worst\.")
 def coloured(case: Case, found: re.Match[str]) -> None:
     assert found[1] == kinds(case)[1]
@@ -287,16 +292,19 @@ def frames(case: Case, found: re.Match[str]) -> None:
 
 
 @statement(
-    r"On ([\d,]+) (images?)\. Overall: mean over images\. Class mean: mean over classes\. Worst 20 %: mean over the 20 "
-    r"% of classes with the lowest accuracy\. MCD: maximum class discrepancy, highest minus lowest class accuracy, in "
-    r"percentage points\. CV: class-wise variance of the accuracy, in percent squared\. NRR: harmonic mean of clean "
-    r"and robust accuracy\. HMW: harmonic mean of overall and worst-class accuracy\. The intervals of MCD and CV are "
-    r"derived from simultaneous intervals of all classes\. Of those of worst 20 % and HMW, only the upper ends are "
-    r"corrected for all classes\."
+    r"On ([\d,]+) (images?)\. Overall: mean over images\. Class mean: mean over classes\. Worst: accuracy of the worst "
+    r"(.*?), with the ([\d.]+) % interval of the lowest (.*?) accuracy, whichever (.*?) it is\. Worst 20 %: mean over "
+    r"the 20 % of classes with the lowest accuracy\. MCD: maximum class discrepancy, highest minus lowest class "
+    r"accuracy, in percentage points\. CV: class-wise variance of the accuracy, in percent squared\. NRR: harmonic "
+    r"mean of clean and robust accuracy\. HMW: harmonic mean of overall and worst-class accuracy\. The intervals of "
+    r"MCD and CV are derived from simultaneous intervals of all classes\. Of those of worst, worst 20 % and HMW, only "
+    r"the upper ends are corrected for all classes\."
 )
 def columns(case: Case, found: re.Match[str]) -> None:
     assert whole(found[1]) == len(case.truth)
     assert (found[2] == "image") == (len(case.truth) == 1)
+    assert found[3] == found[5] == found[6] == kinds(case)[0]
+    assert found[4] == f"{100 - 100 * case.alpha:g}"
 
 
 @statement(
@@ -322,6 +330,20 @@ def tick(case: Case, found: re.Match[str]) -> None:
     right, number = case.cells()[found[1]]
     assert (found[2], whole(found[3])) == (percent(right / number), number)
     assert found[5] == span(*usual(right, number, case.alpha))
+    assert found[1] != case.lowest[0]
+
+
+@statement(
+    rf"([\w-]+): ({SHARE}) of ([\d,]+); ([\d.]+) % interval of the lowest (.*?) accuracy, whichever (.*?) it is: "
+    rf"({SPAN}) %$"
+)
+def worst_tick(case: Case, found: re.Match[str]) -> None:
+    right, number = case.cells()[found[1]]
+    assert found[1] == case.lowest[0]
+    assert (found[2], whole(found[3])) == (percent(right / number), number)
+    assert found[4] == f"{100 - 100 * case.alpha:g}"
+    assert found[5] == found[6] == kinds(case)[0]
+    assert found[7] == span(*lowest_ends(case.cells().values(), case.alpha))
 
 
 CELL = re.compile(rf"(\w+): ([\d,]+) of ([\d,]+) \(({SHARE})\) (classified correctly|misclassified as (\w+))$")
@@ -413,7 +435,7 @@ def _facts(case: Case, page: Texts) -> None:
     highest = [unit for unit in case.shares if shares[unit] == max(shares.values())]
     names = [f"{kind}, overall", f"{kind}, worst 20 %", "Class discrepancy (MCD)", "Class-wise variance (CV)"]
     names += ["Clean accuracy, overall"] if "clean" in case.right and case.attacked else []
-    start = f"Best {kinds(case)[0]}: "
+    start = f"Highest {kinds(case)[0]} accuracy: "
     best = next(text for text in found if text.startswith(start))
     name, _, more = best.removeprefix(start).partition(" (and ")
     assert name in highest
@@ -422,7 +444,8 @@ def _facts(case: Case, page: Texts) -> None:
     numbers = dict(zip((text for tag, text in page.found if tag == "dt"), page.of("dd"), strict=False))
     right = sum(case.wins("all").values())
     assert numbers[names[0]] == f"{bare(right / images)}%{span(*wilson(right, images, case.alpha))}, n {images:,}"
-    assert numbers[best].startswith(f"{bare(max(shares.values()))}%")
+    low, high = lowest_ends(((n - right, n) for right, n in case.cells().values()), case.alpha)  # of the error rates
+    assert numbers[best] == f"{bare(max(shares.values()))}%{span(1 - high, 1 - low)}, n {case.cells()[name][1]:,}"
     assert numbers["Class discrepancy (MCD)"].startswith(f"{bare(max(shares.values()) - min(shares.values()))}points")
 
 
@@ -475,7 +498,7 @@ def _tables(case: Case, page: Texts) -> None:
         assert row[1] == f"{bare(overall)}|{span(*wilson(good, total, case.alpha))}"
         assert row[2].split("|")[0] == bare(float(np.mean(shares)))
         assert row[3] == f"{weakest}|n {case.cells(name)[weakest][1]}"
-        assert row[4] == f"{bare(lowest)}|{span(*usual(*case.cells(name)[weakest], case.alpha))}"
+        assert row[4] == f"{bare(lowest)}|{span(*lowest_ends(counted, case.alpha))}"
         assert row[5].split("|")[0] == bare(fifth)
         assert row[6].split("|")[0] == bare(max(shares) - lowest)
         assert row[7].split("|")[0] == (f"{variance:.0f}" if variance >= 100 else f"{variance:.1f}")
@@ -530,14 +553,16 @@ def test_the_terminal_output_follows_from_the_rows(capsys: pytest.CaptureFixture
     right, number = case.cells()[name]
     assert name == case.lowest[0]
     assert (share, whole(images), noun == "image") == (bare(right / number), number, number == 1)
-    assert [low, high] == span(*usual(right, number, case.alpha)).split("–")
+    assert [low, high] == span(*lowest_ends(case.cells().values(), case.alpha)).split("–")
+    level, one = f"{100 - 100 * case.alpha:g} %", kinds(case)[0]
+    name = f"{level} interval of the lowest {one} accuracy, whichever {one} it is"
+    assert f"in brackets: {name}, for new images" in lines
     assert equal == (join_names(case.lowest[1:]) if len(case.lowest) > 1 else None)
     rest = [unit for unit in case.candidates if unit not in case.lowest]
     assert others == (join_names(rest) if rest else None)
     sentence = sentences.dominant_clean_accuracy(AuditSummary.of(case.audit))
     assert clean == (None if sentence is None else bare(sentence))
     assert bool(of_ties) == (clean is not None and equal is not None)
-    level = f"{100 - 100 * case.alpha:g} %"
     assert lines[1].replace("\u00a0", " ").endswith(f"all, {level}")
 
 

@@ -3,11 +3,14 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pytest
 
 from classwise.reporting import export, report
 from classwise.reporting.training_curves import curves_of
+from classwise.stats.counts import ClassCounts
+from classwise.stats.intervals import lowest_interval
 from classwise.training.folder import Run
 from classwise.training.recipe import Recipe
 
@@ -53,6 +56,9 @@ def test_every_measured_split_has_its_panel_and_varying_settings_too(run: Run) -
     assert list(found.drawings) == ["valid-robust", "valid-average-robust", "train-robust", "valid-clean", "epsilon"]
     valid = found.drawings["valid-robust"].svg()
     assert "cat: 40.0\u00a0% in epoch 3 (n 50, 95\u00a0% interval " in valid
+    low, high = lowest_interval(ClassCounts(np.full(4, 50), np.array([5, 10, 15, 20])))
+    lowest = f"95 % interval of the lowest class accuracy, whichever class it is {100 * low:.1f}–{100 * high:.1f}"
+    assert f"{NAMES[0]}: 10.0\u00a0% in epoch 3 (n 50, {lowest})" in valid
     assert "overall: 25.0\u00a0% in epoch 3" in valid
     assert "epoch 2: selected weights" in valid
 

@@ -20,7 +20,7 @@ from classwise.cli.compare import show_comparison
 from classwise.reporting import report
 from classwise.reporting.untested import crossing_context
 
-from .comparison_statements import is_span, near
+from .comparison_statements import is_span, lowest_name, near
 from .comparisons import Compared
 from .statements import CLASSES
 from .test_statements import Texts
@@ -182,8 +182,8 @@ def test_everything_on_the_page_of_a_crossing_follows_from_the_answers(
     if methods == 1:
         population = population.replace(" of each method", "")
     assert paragraphs[2] == (
-        f"{population} With several seeds: mean over seeds; the worst class is the class with the lowest mean (the "
-        "first one if several are equal). No tests are computed."
+        f"{population} Beside worst: {lowest_name(alpha, group)}. With several seeds: mean over seeds; the worst class "
+        "is the class with the lowest mean (the first one if several are equal). No tests are computed."
     ) + " No audit records these fields, so their agreement was not checked: data hash, early stop, attacks." * (
         max(numbers) > 1 or methods > 1
     )

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from classwise.auditing.meta import Meta
 from classwise.auditing.worst_class.result import WorstClass
 from classwise.reporting.pages.worst_class import class_table, cost, worst_class_headline, worst_class_page
-from classwise.stats.best_arm import WorstClassVerdict
+from classwise.stats.best_arm_verdict import WorstClassVerdict
 
 
 def result_of(
@@ -33,6 +33,7 @@ def result_of(
         unsettled=3 * len(names),
         alpha=0.01,
         tolerance=0.02,
+        new_images=(float(low[worst]) / 2, (1 + float(high[worst])) / 2),
     )
     columns = {"n": 10, "clean": 0.9, "first": 0.8, "estimate": estimate, "low": low, "high": high, "unsettled": 3}
     table = pd.DataFrame(columns, index=pd.Index(names, name="class"))
@@ -69,7 +70,9 @@ def test_every_statement(shares: list[float], others: set[int], settled: bool, f
         assert headline.startswith(f"The worst class is one of {len(result.possibly)}: {result.possibly[0]}")
     assert f"Lowest estimated robust accuracy: {names[lowest]}, " in text
     low, high = (np.clip(shares[lowest] + step, 0, 1) for step in (-0.1, 0.1))
-    assert f"(99 % interval {100 * low:.1f}–{100 * high:.1f} %)." in text
+    name = "99 % interval of the lowest class accuracy, whichever class it is"
+    these, new = f"{100 * low:.1f}–{100 * high:.1f}", f"{50 * low:.1f}–{50 + 50 * high:.1f}"
+    assert f"{name}: {these} % of these {10 * len(names)} images, {new} % of new images." in text
     assert f"{result.sentence[1:]}." in text
     assert f"took {50 * len(names):,} passes of one image each in 7 rounds of sampling" in text
     saved = float(

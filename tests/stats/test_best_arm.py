@@ -20,6 +20,8 @@ from classwise.stats.best_arm import (
     default_tolerance,
 )
 from classwise.stats.confidence_sequence import intersect_bounds, log_prior_posterior_ratio, success_bounds
+from classwise.stats.counts import ClassCounts
+from classwise.stats.intervals import lowest_interval
 
 
 def ratio_by_hand(pool: int, drawn: int, hits: int, a: float, b: float) -> dict[int, float]:
@@ -160,6 +162,35 @@ def test_an_unfinished_search_has_a_verdict() -> None:
     assert not verdict.settled
     assert verdict.possibly == (0, 1, 2)
     assert "the worst class is one of a, b, c" in verdict.sentence("abc")
+
+
+def test_the_interval_for_new_images_of_a_finished_suite_is_that_of_an_audit() -> None:
+    search = BestArmSearch([50, 40, 50], [20, 20, 0])
+    for label, text in enumerate(("." * 18 + "re", "." * 17 + "ree")):
+        search.observe_draw(label, len(text), len(text) - text.count("."))
+    assert search.verdict().new_images == lowest_interval(ClassCounts(np.array([50, 40, 50]), np.array([18, 17, 0])))
+    none = BestArmSearch([4, 4], [0, 0]).verdict()
+    assert (none.low, none.high) == (0.0, 0.0)  # of these images
+    assert none.new_images == lowest_interval(ClassCounts(np.array([4, 4]), np.array([0, 0])))
+
+
+@pytest.mark.parametrize(("accuracy", "images"), [((0.5,) * 6, (40,) * 6), ((0.2, 0.3, 0.3), (60, 30, 90))])
+def test_both_intervals_cover_the_lowest_accuracy(accuracy: tuple[float, ...], images: tuple[int, ...]) -> None:
+    random, hits = np.random.default_rng(2), []
+    for _ in range(60):
+        texts = []
+        for share, size in zip(accuracy, images, strict=True):
+            fates = random.choice([".", "e", "r", ""], size, p=[share, 0.1, 0.05, 0.85 - share])  # empty: no survivor
+            texts.append("".join(fates))
+        search = BestArmSearch(images, [len(text) for text in texts], Rules(tolerance=0.1))
+        run(search, texts)
+        verdict = search.verdict()
+        lowest = min(text.count(".") / size for text, size in zip(texts, images, strict=True))
+        new_low, new_high = verdict.new_images
+        assert new_low <= verdict.low
+        assert verdict.high <= new_high
+        hits.append((verdict.low - 1e-9 <= lowest <= verdict.high + 1e-9, new_low <= min(accuracy) <= new_high))
+    assert (np.mean(hits, axis=0) >= 0.9).all()  # 95 % up to the error of 60 searches
 
 
 def test_searches_without_moves() -> None:

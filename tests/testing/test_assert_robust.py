@@ -13,6 +13,7 @@ import pytest
 from torch import Tensor
 
 from classwise.core.errors import ClasswiseError
+from classwise.stats.intervals import lowest_interval
 from classwise.testing import assert_robust, robustness
 from tests.auditing.toys import images, model
 
@@ -30,8 +31,11 @@ def test_a_robust_model_passes_and_a_weak_class_fails(tmp_path: Path) -> None:
         assert_robust(model(), data, worst=worst + 0.01, overall=overall, cache=tmp_path, **SETTINGS)
     lines = str(caught.value).splitlines()
     assert lines[1] == f"  worst under all is {worst:.4g}, which is < {worst + 0.01:g}"
-    assert lines[3].startswith(f"  {audit.worst_class().name}: {100 * worst:.1f} [")
-    assert len(lines) == 7
+    assert lines[3] == f"  {audit.worst_class().name}: {100 * worst:.1f}"
+    low, high = lowest_interval(audit.counts())
+    name = "95 % interval of the lowest class accuracy, whichever class it is"
+    assert lines[6] == f"{name}, for new images: [{100 * low:.1f}, {100 * high:.1f}]"
+    assert len(lines) == 8
     assert lines[-1].startswith(f"audit: {tmp_path}")
     with pytest.raises(AssertionError, match="accuracy of class 2 under all"):
         assert_robust(model(), data, fail_if=["class 2(all) < 1"], **SETTINGS)

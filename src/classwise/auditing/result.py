@@ -34,7 +34,7 @@ from classwise.core.storage import write_text
 from classwise.stats import metrics
 from classwise.stats.bounds import MEASURES, WORST_SHARE, BoundedCounts
 from classwise.stats.counts import ClassCounts
-from classwise.stats.intervals import Interval, class_intervals, wilson
+from classwise.stats.intervals import Interval, class_intervals, lowest_interval, wilson
 from classwise.stats.worst_class import minimum, possibly_worst
 
 if TYPE_CHECKING:
@@ -153,6 +153,8 @@ class Audit(RichDisplay):
     def intervals(self, name: str = ALL, *, simultaneous: bool = False) -> Interval:
         """95 % intervals of the class accuracies (C,) under an attack, for new images of the same classes.
 
+        They do not account for the selection of a class by its accuracy; see `worst_class`.
+
         Raises:
             IncompleteError: see `counts`.
         """
@@ -192,9 +194,10 @@ class Audit(RichDisplay):
         """A row for each of `names`.
 
         Columns: ``n`` (images); ``overall``, the accuracy over images, with ``low`` and ``high`` (Wilson); ``macro``,
-        the mean over classes; ``worst`` (accuracy) and ``worst_class`` (name); ``worst20`` (mean of the lowest fifth of
-        the classes); ``cv`` (variance over classes, fraction squared); ``mcd``; ``nrr`` (NaN without clean accuracy);
-        ``hmw``. See `classwise.metrics`.
+        the mean over classes; ``worst_class`` (name) and ``worst`` (its accuracy), with ``worst_low`` and
+        ``worst_high``, the interval of the lowest class accuracy, whichever class it is; ``worst20`` (mean of the
+        lowest fifth of the classes); ``cv`` (variance over classes, fraction squared); ``mcd``; ``nrr`` (NaN without
+        clean accuracy); ``hmw``. See `classwise.metrics`.
 
         An incomplete audit has no estimates, worst class or intervals. Its columns are ``n``, ``judged`` (images), and
         for each measure ``<measure>_lower_bound`` and ``<measure>_upper_bound`` (`classwise.stats.bounds`).
@@ -222,6 +225,7 @@ class Audit(RichDisplay):
         accuracy, overall = counts.accuracy, metrics.overall_micro(counts)
         low, high = wilson(correct, total, self.alpha)
         label, worst = metrics.worst_class(accuracy)
+        worst_low, worst_high = lowest_interval(counts, self.alpha)
         return {
             "n": total,
             "overall": overall,
@@ -230,6 +234,8 @@ class Audit(RichDisplay):
             "macro": metrics.overall_macro(accuracy),
             "worst_class": self.group_names[label],
             "worst": worst,
+            "worst_low": worst_low,
+            "worst_high": worst_high,
             "worst20": metrics.worst_share(accuracy, WORST_SHARE),
             "cv": metrics.class_variance(accuracy),
             "mcd": metrics.max_class_discrepancy(accuracy),
@@ -238,24 +244,19 @@ class Audit(RichDisplay):
         }
 
     def worst_class(self, name: str = ALL) -> WorstClassEstimate:
-        """The class of lowest accuracy under an attack, with intervals.
+        """The class of lowest accuracy under an attack, with the interval of the lowest class accuracy.
 
         Raises:
             IncompleteError: if images are not judged under the attack, since any class may then be the worst.
             ClasswiseError: for an attack that is not in `names`.
         """
         counts = self.counts(name)
-        low, high = self.intervals(name)
         least = minimum(counts, self.alpha)
         candidates = np.flatnonzero(possibly_worst(counts, self.alpha))
         return WorstClassEstimate(
             attack=name,
-            label=least.label,
             name=self.group_names[least.label],
             count=int(counts.count[least.label]),
-            accuracy=least.plug_in,
-            low=float(low[least.label]),
-            high=float(high[least.label]),
             possibly=tuple(self.group_names[label] for label in candidates),
             minimum=least,
         )

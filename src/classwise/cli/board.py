@@ -90,6 +90,10 @@ def board(
         return
     for table in made.tables:
         _show(table)
+    if made.tables:
+        from classwise.reporting import formatting
+
+        console.echo(f"beside worst: {formatting.lowest_interval_name(made.alpha)}, for new images")
     if made.published:
         console.echo(f"{len(made.published)} published overall accuracies, which have no rank")
     for path in files:

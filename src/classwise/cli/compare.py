@@ -231,11 +231,15 @@ def show_comparison(comparison: Comparison | Crossing) -> None:
 
 def _about(comparison: Comparison) -> str:
     """The note on the columns, for methods of several seeds."""
+    from classwise.reporting import formatting
+
     level = f"{100 * (1 - comparison.alpha):g} %"
+    lowest = f"; beside worst, the {formatting.lowest_interval_name(comparison.alpha, comparison.group)}"
     several = any(number > 1 for number in comparison.seeds.values())
     over = "; of several seeds the means, and worst class is that of the lowest mean" if several else ""
     equal = any(len(names) > 1 for names in comparison.lowest_classes.values())
-    return f"{level}: interval of the preceding number{over}{'; of equally low classes the first' if equal else ''}"
+    first = "; of equally low classes the first" if equal else ""
+    return f"{level}: interval of the preceding number{lowest}{over}{first}"
 
 
 def _show_untested(comparison: Comparison | Crossing) -> None:
@@ -303,6 +307,7 @@ def _points(share: float) -> str:
 def comparison_facts(comparison: Comparison | Crossing) -> dict[str, Any]:
     """A comparison as JSON; accuracies are fractions."""
     from classwise.auditing.compare import Crossing, population
+    from classwise.reporting import formatting
 
     facts: dict[str, Any] = {"attack": comparison.attack, "notes": comparison.notes}
     if isinstance(comparison, Crossing):
@@ -329,5 +334,6 @@ def comparison_facts(comparison: Comparison | Crossing) -> dict[str, Any]:
         for pair in comparison.pairs
     ]
     methods = comparison.table.to_dict("index")
-    about = {"complete": True, "population": population(comparison.seeds)}
+    name = formatting.lowest_interval_name(comparison.alpha, comparison.group)
+    about = {"complete": True, "population": population(comparison.seeds), "worst_interval": name}
     return facts | about | {"methods": methods, "pairs": pairs}

@@ -10,7 +10,7 @@ import typer
 from classwise.cli import console
 from classwise.cli.compare import show_comparison
 from classwise.cli.options import new_folder, out_option
-from classwise.cli.tables import worst_line
+from classwise.cli.tables import interval_line, worst_line
 
 if TYPE_CHECKING:
     from classwise.auditing.result import Audit
@@ -61,6 +61,7 @@ def demo(
     page = report(comparison, out / "compare.html")
     for name, audit in audits.items():
         typer.echo(f"{name}: {worst_line(audit)}")
+    typer.echo(interval_line(next(iter(audits.values()))))
     typer.echo("")
     show_comparison(comparison)
     typer.echo("")

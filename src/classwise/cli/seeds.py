@@ -96,6 +96,7 @@ def audit_all_seeds(
 def _show(folder: Path, audits: Mapping[int, Audit], total: int) -> None:
     """A row for each seed, and the mean of all with the interval over seeds and images."""
     from classwise.auditing.compare import Comparison, population
+    from classwise.reporting import formatting
 
     if not audits:
         return
@@ -109,7 +110,8 @@ def _show(folder: Path, audits: Mapping[int, Audit], total: int) -> None:
     console.show(
         columns, [(row[0], *row[2:]) for row in rows], f"{name}: accuracy in percent under all", optional=OPTIONAL
     )
-    console.echo("intervals per seed: new images, fixed model")
+    name_of_interval = formatting.lowest_interval_name(next(iter(audits.values())).alpha)
+    console.echo(f"intervals per seed: new images, fixed model; beside worst, the {name_of_interval}")
     if len(audits) > 1:
         console.echo(f"mean over seeds: {population({name: len(audits)})}; worst class is that of the lowest mean")
     for seed, audit in audits.items():

@@ -57,6 +57,7 @@ def show_audit(result: Audit) -> None:
         console.echo(CUMULATIVE_NOTE)
     console.echo("")
     console.echo(worst_line(result))
+    console.echo(interval_line(result))
     _show_warnings(result)
 
 
@@ -120,7 +121,7 @@ def _summary_row(name: object, row: Any) -> tuple[object, ...]:
 
 
 def worst_line(result: Audit) -> str:
-    """Line on the worst class under all attacks: its interval, its ties, and other candidates."""
+    """Line on the worst class under all attacks: the interval of the lowest accuracy, ties, and other candidates."""
     from classwise.reporting import sentences
     from classwise.reporting.audit_summary import AuditSummary
 
@@ -137,6 +138,11 @@ def worst_line(result: Audit) -> str:
     parts += [f"clean accuracy{of_ties} {console.percent(clean)} %"] if clean is not None else []
     parts += [f"other candidates: {formatting.listed(others)}"] if others else []
     return "; ".join(parts)
+
+
+def interval_line(result: Audit) -> str:
+    """Line that names the interval of `worst_line` and its population."""
+    return f"in brackets: {formatting.lowest_interval_name(result.alpha, result.group)}, for new images"
 
 
 def audit_facts(result: Audit) -> dict[str, Any]:
@@ -186,5 +192,6 @@ def _worst_facts(result: Audit) -> dict[str, Any]:
         "accuracy": worst.accuracy,
         "low": worst.low,
         "high": worst.high,
+        "interval": formatting.lowest_interval_name(result.alpha, result.group),
         "possibly": list(worst.possibly),
     }

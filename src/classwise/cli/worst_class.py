@@ -141,6 +141,8 @@ def _write(found: WorstClass, page: Path | None, *, json: bool) -> None:
 
 def show_worst_class(result: WorstClass) -> None:
     """Print a search: a row per class, the worst class, the guarantee, the cost."""
+    from classwise.reporting import formatting
+
     rows = [
         (
             name,
@@ -170,7 +172,9 @@ def show_worst_class(result: WorstClass) -> None:
     at = f"{console.percent(verdict.estimate)} % {console.interval(verdict.low, verdict.high)}"
     console.echo("")
     what = "worst class" if verdict.settled else "lowest estimate so far"
-    console.echo(f"{what}: {result.worst}, {at}")
+    new = console.interval(*verdict.new_images)
+    console.echo(f"{what}: {result.worst}, {at} of {result.these_images}; new images {new}")
+    console.echo(f"in brackets: {formatting.lowest_interval_name(verdict.alpha)}")
     console.echo(f"guarantee: {result.sentence}")
     if verdict.unsettled:
         images = "1 image" if verdict.unsettled == 1 else f"{verdict.unsettled:,} images"
@@ -181,14 +185,20 @@ def show_worst_class(result: WorstClass) -> None:
 
 
 def worst_class_facts(result: WorstClass) -> dict[str, Any]:
-    """A search as JSON; accuracies are fractions."""
+    """A search as JSON; accuracies are fractions, and ``low`` and ``high`` are for these images."""
+    from classwise.reporting import formatting
+
     verdict = result.verdict
+    new_low, new_high = verdict.new_images
     return {
         "worst": {
             "class": result.worst,
             "accuracy": verdict.estimate,
             "low": verdict.low,
             "high": verdict.high,
+            "new_low": new_low,
+            "new_high": new_high,
+            "interval": formatting.lowest_interval_name(verdict.alpha),
             "possibly": list(result.possibly),
         },
         "settled": verdict.settled,

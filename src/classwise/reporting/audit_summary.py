@@ -17,7 +17,6 @@ from classwise.reporting.figures.heatmap import Confusion, Kind, heatmap
 from classwise.reporting.figures.strip import class_strip
 from classwise.reporting.svg import Drawing
 from classwise.stats.counts import ClassCounts, IntArray
-from classwise.stats.intervals import Estimate, class_intervals
 from classwise.stats.metrics import overall_micro
 from classwise.stats.worst_class import Minimum, minimum, possibly_worst
 
@@ -108,7 +107,7 @@ class AuditSummary:
 
     @cached_property
     def minimum(self) -> Minimum:
-        """The worst class, with estimates and an interval of its accuracy."""
+        """The worst class, with estimates and the interval of the lowest accuracy, whichever class it is."""
         return minimum(self.under_all, self.alpha)
 
     @property
@@ -158,11 +157,6 @@ class AuditSummary:
         attacks = [name for name in self.confusions if name not in {CLEAN, ALL}]
         return min(attacks, key=lambda name: overall_micro(self.counts[name]), default=None)
 
-    def accuracy(self, label: int, name: str = ALL) -> Estimate:
-        """Accuracy of a class under an attack, with its interval."""
-        low, high = class_intervals(self.counts[name], self.alpha)
-        return Estimate(float(self.counts[name].accuracy[label]), float(low[label]), float(high[label]))
-
     @cached_property
     def main(self) -> list[str]:
         """Names of the counts in the main figure: each attack family is represented by its best member.
@@ -183,7 +177,7 @@ class AuditSummary:
     def strip(self, *, narrow: bool = False) -> Drawing:
         """Figure of all class accuracies on one axis."""
         under = "under every attack" if self.attacked else "on clean images"
-        return class_strip(self.names, self.under_all, under, self.alpha, narrow=narrow)
+        return class_strip(self.names, self.under_all, under, self.alpha, kind=self.kind, narrow=narrow)
 
     def bars(self, names: list[str], *, narrow: bool = False) -> Drawing:
         """Bar chart of the class accuracies under some attacks; at most the `MAX_BARS` worst classes."""

@@ -44,9 +44,17 @@ def class_table(summary: AuditSummary) -> Table:
     absent = [summary.names[label] for label in np.flatnonzero(~summary.under_all.present)]
     note = f"Without images: {formatting.listed(absent)}." if absent else ""
     caption = f"Accuracy per {summary.singular}, percent [{formatting.level(summary.alpha)} interval]"
-    notes = [note, CUMULATIVE_NOTE if summary.meta.cascade else ""]
+    notes = [note, own_intervals_note(summary), CUMULATIVE_NOTE if summary.meta.cascade else ""]
     heads = [summary.kind, "n", *(summary.heading(name) for name in summary.counts)]
     return Table(caption, heads, rows, " ".join(filter(None, notes)))
+
+
+def own_intervals_note(summary: AuditSummary) -> str:
+    """Note of the tables and figures with an interval of each class; empty for a single class."""
+    if len(summary.order) == 1:
+        return ""
+    one = summary.singular
+    return f"Each interval is of one {one}, not corrected for the selection of the worst or the best {one}."
 
 
 def attack_table(summary: AuditSummary) -> Table:
@@ -62,7 +70,7 @@ def attack_table(summary: AuditSummary) -> Table:
             _share_cell(metric_intervals.overall(counts, alpha)),
             _share_cell(metric_intervals.macro(counts, alpha)),
             Cell(summary.names[label], f"n {formatting.count(int(counts.count[label]))}"),
-            _share_cell(summary.accuracy(label, name)),
+            _share_cell(metric_intervals.worst(counts, alpha)),
             _share_cell(metric_intervals.worst_fifth(counts, alpha)),
             _share_cell(metric_intervals.discrepancy(counts, alpha)),
             _squared_cell(metric_intervals.variance(counts, alpha)),
@@ -72,8 +80,10 @@ def attack_table(summary: AuditSummary) -> Table:
         rows.append(Row(summary.heading(name), cells, weak=name == ALL))
     images = formatting.counted(int(summary.under_all.count.sum()), "image")
     note = (
-        f"On {images}. {MEANS_NOTE} {METRICS_NOTE} The intervals of MCD and CV are derived from simultaneous intervals "
-        "of all classes. Of those of worst 20\u00a0% and HMW, only the upper ends are corrected for all classes."
+        f"On {images}. {MEANS_NOTE} Worst: accuracy of the worst {summary.singular}, with the "
+        f"{formatting.lowest_interval_name(alpha, summary.kind)}. {METRICS_NOTE} The intervals of MCD and CV are "
+        "derived from simultaneous intervals of all classes. Of those of worst, worst 20\u00a0% and HMW, only the "
+        "upper ends are corrected for all classes."
     )
     if summary.meta.cascade:
         note += f" {CUMULATIVE_NOTE}"

@@ -108,7 +108,8 @@ def measure_table(comparison: Comparison) -> Table:
         cells += [_over_seeds(name, comparison, measure) for measure in ("worst20", "mcd", "cv", "nrr", "hmw")]
         rows.append(Row(name, cells, good=name in best and len(methods) > 1))
     note = (
-        f"{METRICS_NOTE} With several seeds: mean ± standard deviation over seeds; the worst class is the class with "
+        f"Beside worst: {formatting.lowest_interval_name(comparison.alpha, comparison.group)}. {METRICS_NOTE} "
+        "With several seeds: mean ± standard deviation over seeds; the worst class is the class with "
         "the lowest mean (the first one if several are equal)."
     )
     if len(methods) > 1:

@@ -93,6 +93,20 @@ def interval(low: float, high: float, alpha: float = 0.05) -> str:
     return NO_INTERVAL if ends == NONE else f"{level(alpha)} interval {ends}\u00a0%"
 
 
+def lowest_interval_name(alpha: float = 0.05, kind: str | None = None) -> str:
+    """Name of an interval of `classwise.stats.intervals.lowest_interval`.
+
+    ``95 % interval of the lowest class accuracy, whichever class it is``.
+
+    Args:
+        alpha: 1 minus the coverage.
+        kind: the grouping, as of `Audit.group`; None or ``"class"``: the class.
+    """
+    noun = "class" if kind in {None, "class"} else f"{kind} group"
+    level_text = level(alpha).replace("\u00a0", " ")
+    return f"{level_text} interval of the lowest {noun} accuracy, whichever {noun} it is"
+
+
 def squared_span(low: float, high: float) -> str:
     """Format an interval of variances in percent squared; the upper limit determines the number of digits."""
     if math.isnan(low) or math.isnan(high):

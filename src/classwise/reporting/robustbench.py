@@ -22,6 +22,7 @@ from classwise.core.errors import ClasswiseError, unknown
 from classwise.core.storage import write_text
 from classwise.core.version import __version__
 from classwise.data.sets import DATA
+from classwise.reporting.formatting import lowest_interval_name
 
 SCHEMA_VERSION = 1
 """Schema version of the block ``classwise``."""
@@ -226,6 +227,7 @@ def _block(audit: Audit, missing: list[str], notes: list[str]) -> dict[str, Any]
             "accuracy": worst.accuracy,
             "low": worst.low,
             "high": worst.high,
+            "interval": lowest_interval_name(audit.alpha, audit.group),
             "may_be_as_weak": [name for name in worst.possibly if name != worst.name],
             "minimum": {"plug_in": least.plug_in, "split": least.split, "low": least.low, "high": least.high},
         },

@@ -82,12 +82,12 @@ def lead(summary: AuditSummary) -> str:
 
 
 def uncertainty(summary: AuditSummary) -> list[str]:
-    """Sentences on which classes may be the worst on new images, and on the accuracy of the worst class."""
+    """Sentences on which classes may be the worst on new images, and on the lowest accuracy."""
     estimates, one, many = summary.minimum, summary.singular, summary.plural
     classes = len(summary.order)
     if classes == 1:
         return [f"Only one {one} has images, so no {many} are compared."]
-    level, number = formatting.level(summary.alpha), formatting.count(classes)
+    number, name = formatting.count(classes), formatting.lowest_interval_name(summary.alpha, summary.kind)
     split = (
         f" Sample splitting ({one} chosen on one half of the images, accuracy measured on the other half) gives "
         f"{formatting.percent(estimates.split)}, which is biased upwards."
@@ -96,8 +96,8 @@ def uncertainty(summary: AuditSummary) -> list[str]:
     )
     size = (
         f"The plug-in estimate, {formatting.percent(estimates.plug_in)}, is the minimum of {number} estimates and "
-        f"therefore biased downwards.{split} The {level} interval of the lowest {one} accuracy, whose upper end is "
-        f"corrected for {number} {many}, is {formatting.span(estimates.low, estimates.high)}\u00a0%."
+        f"therefore biased downwards.{split} The {name}, is {formatting.span(estimates.low, estimates.high)}\u00a0%; "
+        f"its upper end is corrected for {number} {many}."
     )
     return [_worst_candidates(summary), size]
 

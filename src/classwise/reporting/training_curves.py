@@ -12,7 +12,8 @@ from classwise.reporting import formatting
 from classwise.reporting.figures.curves import MAX_POINTS, class_curves, class_table
 from classwise.reporting.svg import Drawing
 from classwise.stats.counts import ClassCounts
-from classwise.stats.intervals import class_intervals
+from classwise.stats.intervals import class_intervals, lowest_interval
+from classwise.stats.metrics import worst_class
 from classwise.training.folder import Run, Which
 
 PANELS: Sequence[tuple[str, str, str]] = (
@@ -118,13 +119,15 @@ def _overall(
 
 
 def _notes(values: pd.DataFrame, counts: np.ndarray[Any, np.dtype[np.int64]]) -> list[str]:
-    """Number of images and interval of each class in the last epoch."""
+    """Number of images and interval of each class in the last epoch; of the worst, that of the lowest accuracy."""
     last = values.iloc[-1].reindex(range(len(counts))).fillna(0).to_numpy()
-    low, high = class_intervals(ClassCounts(counts, np.rint(last * counts).astype(np.int64)))
-    ends = zip(counts, low, high, strict=True)
-    return [
-        f"(n {formatting.count(int(n))}, 95\u00a0% interval {formatting.span(float(a), float(b))})" for n, a, b in ends
-    ]
+    sums = ClassCounts(counts, np.rint(last * counts).astype(np.int64))
+    low, high = class_intervals(sums)
+    texts = [f"95\u00a0% interval {formatting.span(float(a), float(b))}" for a, b in zip(low, high, strict=True)]
+    if sums.present.any():
+        lowest = formatting.span(*lowest_interval(sums))
+        texts[worst_class(sums.accuracy).label] = f"{formatting.lowest_interval_name()} {lowest}"
+    return [f"(n {formatting.count(int(n))}, {text})" for n, text in zip(counts, texts, strict=True)]
 
 
 def _progress(run: Run, epochs: pd.DataFrame) -> str:

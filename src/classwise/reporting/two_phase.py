@@ -30,15 +30,17 @@ def worst_line(result: TwoPhase) -> str:
     """The worst class with the interval of the lowest accuracy of these images, and the other candidates."""
     others = [name for name in result.possibly if name != result.worst]
     candidates = f"; may also be the worst of these images: {formatting.listed(others)}" if others else ""
-    return f"worst class, estimated: {result.worst}, {_with_interval(result.estimate.worst)}{candidates}"
+    return (
+        f"worst class, estimated: {result.worst}, {_with_interval(result.estimate.worst)} of these images{candidates}"
+    )
 
 
 def new_images_line(result: TwoPhase) -> str:
     """The intervals for new images of the same classes."""
     overall, worst = result.estimate.overall, result.estimate.worst
     return (
-        f"for new images: overall {_interval(overall.new_low, overall.new_high)}, "
-        f"worst class {_interval(worst.new_low, worst.new_high)}"
+        f"new images: overall {_interval(overall.new_low, overall.new_high)}, "
+        f"lowest class accuracy {_interval(worst.new_low, worst.new_high)}"
     )
 
 
@@ -62,6 +64,7 @@ def meaning(alpha: float) -> str:
     return (
         f"Intervals in brackets have {formatting.level(alpha)} confidence for these images; the probability is over "
         "the random order of the sample. Those for new images of the same classes also cover the choice of the images. "
+        f"Beside the worst class: {formatting.lowest_interval_name(alpha)}. "
         "The estimate is not a complete audit by AutoAttack: its accuracy on these images is known once every attack "
         "has run on every survivor."
     )

@@ -50,9 +50,10 @@ def crossing_table(crossing: Crossing) -> Table:
         ]
         rows.append(Row(str(name), [*cells, Cell(str(row["worst_class"])), _cell(row, "worst")]))
     heads = ["method", crossing.field, "seeds", "n", "overall", "worst class", "worst"]
+    name = formatting.lowest_interval_name(crossing.alpha, crossing.group)
     note = (
-        f"{_sentence(crossing.population)} With several seeds: mean over seeds; the worst class is the class with the "
-        "lowest mean (the first one if several are equal). No tests are computed."
+        f"{_sentence(crossing.population)} Beside worst: {name}. With several seeds: mean over seeds; the worst class "
+        "is the class with the lowest mean (the first one if several are equal). No tests are computed."
     )
     caption = f"Accuracy by {crossing.field}, percent [{formatting.level(crossing.alpha)} interval]"
     return Table(caption, heads, rows, note)

@@ -12,7 +12,6 @@ in which survivors are sampled.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -20,9 +19,11 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from classwise.core.errors import ClasswiseError
+from classwise.stats.best_arm_verdict import WorstClassVerdict
 from classwise.stats.confidence_sequence import intersect_bounds, success_bounds
-from classwise.stats.counts import BoolArray, FloatArray, IntArray, whole_numbers
-from classwise.stats.intervals import checked_level
+from classwise.stats.counts import BoolArray, ClassCounts, FloatArray, IntArray, whole_numbers
+from classwise.stats.intervals import checked_level, lowest_interval
+from classwise.stats.two_phase import SAMPLING_SHARE
 
 MANY_CLASSES = 100
 MANY_CLASSES_TOLERANCE = 0.02
@@ -307,6 +308,29 @@ class BestArmSearch:
         bounds = intersect_bounds(self.least[label], self.most[label], new, self.known[label])
         self.least[label], self.most[label] = bounds
 
+    def _new_images(self) -> tuple[float, float]:
+        """Interval of the lowest class accuracy, whichever class it is, for new images (population P).
+
+        That of `lowest_interval` if the whole suite has run on all survivors. Otherwise its lower end is at the lower
+        bounds of the numbers of robust images, and its upper end at the upper bounds; `SAMPLING_SHARE` of the error
+        level is for these bounds. The lower end needs the bound of the truly worst class only, the upper end that of
+        every class. A class has `Rules.levels` sequences of bounds, which share the level.
+        """
+        alpha, classes = self.rules.alpha, int(self.present.sum())
+        if not self.unsettled.any():
+            return lowest_interval(ClassCounts(self.images, self.survivors - self.least), alpha)
+        prior = np.asarray(self.rules.priors)[self.level].T
+        level = SAMPLING_SHARE * alpha / (2 * self.rules.levels)
+        most, least = (
+            self.known + success_bounds(self.pool, self.drawn, self.hits, (prior[0], prior[1]), share)[end]
+            for end, share in ((1, level), (0, level / classes))
+        )
+        binomial = (1 - SAMPLING_SHARE) * alpha
+        low, high = (
+            lowest_interval(ClassCounts(self.images, self.survivors - each), binomial) for each in (most, least)
+        )
+        return low[0], high[1]
+
     def verdict(self) -> WorstClassVerdict:
         """The answer at the current state of the search."""
         low, high, estimate = self.low, self.high, self.estimate
@@ -318,63 +342,11 @@ class BestArmSearch:
             worst=worst,
             possibly=tuple(int(label) for label in np.flatnonzero(may)),
             estimate=float(estimate[worst]),
-            low=float(low[worst]),
-            high=float(high[worst]),
+            low=float(low[self.present].min()),
+            high=float(high[self.present].min()),
             settled=not current.valid.any(),
             unsettled=int(self.unsettled[self.present].sum()),
             alpha=self.rules.alpha,
             tolerance=self.rules.tolerance,
+            new_images=self._new_images(),
         )
-
-
-@dataclass(frozen=True)
-class WorstClassVerdict:
-    """The answer of a search for the worst class.
-
-    Attributes:
-        worst: class with the lowest estimate.
-        possibly: classes that may be the worst; the true worst is among them with probability at least 1 - alpha.
-        estimate: estimated accuracy of ``worst``, a fraction.
-        low: lower end of its interval; the intervals are simultaneous over the classes.
-        high: upper end.
-        settled: whether the search finished, so that ``worst`` is guaranteed up to ``tolerance``.
-        unsettled: number of survivors that the whole suite did not attack.
-        alpha: 1 minus the confidence.
-        tolerance: how far (a fraction) the accuracy of ``worst`` may exceed that of the true worst class.
-    """
-
-    worst: int
-    possibly: tuple[int, ...]
-    estimate: float
-    low: float
-    high: float
-    settled: bool
-    unsettled: int
-    alpha: float
-    tolerance: float
-
-    def sentence(
-        self, names: Sequence[str], population: str = "this test set", suite: str = "this suite and seed"
-    ) -> str:
-        """State the guarantee in a sentence.
-
-        Args:
-            names: (C,) class names.
-            population: the images that the guarantee refers to.
-            suite: the attacks that the guarantee refers to.
-        """
-        confidence = f"with {_number(100 * (1 - self.alpha))} % confidence (over the random order of the samples)"
-        scope = f"on {population} under {suite}"
-        listed = ", ".join(names[label] for label in self.possibly)
-        if not self.settled:
-            which = f"is {listed}" if len(self.possibly) == 1 else f"is one of {listed}"
-            return f"{confidence} the worst class {which}, {scope}; the search was stopped before it was finished"
-        worst = names[self.worst]
-        points = f"{_number(100 * self.tolerance)} points"
-        claim = f"no class is more than {points} below {worst}" if self.tolerance else f"no class is below {worst}"
-        tie = f"; the worst may be any of {listed}" if len(self.possibly) > 1 else ""
-        return f"{confidence} {claim}, {scope}{tie}"
-
-
-def _number(value: float) -> str:
-    return f"{value:.6g}"

@@ -66,6 +66,12 @@ def worst(counts: ClassCounts, alpha: float = 0.05) -> Estimate:
     return Estimate(worst_class(counts.accuracy).accuracy, *lowest_interval(counts, alpha))
 
 
+def best(counts: ClassCounts, alpha: float = 0.05) -> Estimate:
+    """The highest class accuracy, whichever class it is, with 1 minus `lowest_interval` of the error rates."""
+    errors = lowest_interval(ClassCounts(counts.count, counts.wrong), alpha)
+    return Estimate(float(np.nanmax(counts.accuracy)), 1 - errors[1], 1 - errors[0])
+
+
 def worst_label(counts: ClassCounts) -> int:
     """The label of the class with the lowest accuracy on these images."""
     return worst_class(counts.accuracy).label

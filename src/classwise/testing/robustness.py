@@ -23,6 +23,7 @@ from classwise.core.version import __version__
 from classwise.data.images import Images
 from classwise.data.stream import as_data
 from classwise.models.modes import evaluating
+from classwise.reporting.formatting import lowest_interval_name
 from classwise.testing.cache import cache_folder
 
 IMAGES = 64
@@ -64,7 +65,8 @@ def assert_robust(
         The audit.
 
     Raises:
-        AssertionError: if a condition is met; the message has the weakest classes with their intervals.
+        AssertionError: if a condition is met; the message has the weakest classes, and the interval of the lowest class
+            accuracy.
         IncompleteError: if a condition depends on images that are not judged.
         ClasswiseError: without a requirement, or as `classwise.audit`.
 
@@ -151,11 +153,10 @@ def _message(result: Audit, failed: Sequence[Threshold]) -> str:
     lines.append(f"accuracy by class under all, in percent ({'; '.join(filter(None, over))}):")
     if result.complete:
         table = result.by_class.sort_values("all", kind="stable")
-        rows = table.head(SHOWN).iterrows()
-        lines += [
-            f"  {name}: {100 * row['all']:.1f} [{100 * row['low']:.1f}, {100 * row['high']:.1f}]" for name, row in rows
-        ]
+        lines += [f"  {name}: {100 * row['all']:.1f}" for name, row in table.head(SHOWN).iterrows()]
         lines += [f"  and {len(table) - SHOWN} more classes"] if len(table) > SHOWN else []
+        lowest, name = result.worst_class(), lowest_interval_name(result.alpha, result.group)
+        lines.append(f"{name}, for new images: [{100 * lowest.low:.1f}, {100 * lowest.high:.1f}]")
     else:
         lines.append(f"  unknown: {result.outcomes.gap}")
     lines += [f"warning ({warning.name}): {warning.sentence}" for warning in result.warnings]

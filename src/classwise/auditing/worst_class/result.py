@@ -8,7 +8,7 @@ import pandas as pd
 
 from classwise.auditing.meta import Meta
 from classwise.auditing.outcomes import CLEAN
-from classwise.stats.best_arm import WorstClassVerdict
+from classwise.stats.best_arm_verdict import WorstClassVerdict
 
 
 @dataclass(frozen=True)
@@ -16,7 +16,8 @@ class WorstClass:
     """The worst class at a stated confidence, and the record of the search.
 
     Attributes:
-        verdict: the number of the worst class, its interval, and the classes that may be the worst.
+        verdict: the number of the worst class, the intervals of the lowest class accuracy of these and of new images,
+            and the classes that may be the worst.
         by_class: a row per class: ``n``; ``clean`` and ``first``, the accuracies of all images without an attack and
             under the first attack; ``estimate``, ``low`` and ``high``, the accuracy under the whole suite and its
             interval; ``unsettled``, the number of survivors on which not all attacks ran; ``may_be_worst``.
@@ -60,10 +61,16 @@ class WorstClass:
         return int(self.images["forwards"].sum() + self.images["backwards"].sum())
 
     @property
+    def these_images(self) -> str:
+        """The images of the search, in words: ``these 200 images``."""
+        number = len(self.images)
+        return "this image" if number == 1 else f"these {number:,} images"
+
+    @property
     def population(self) -> str:
         """The population of the guarantee, in words."""
         name = " ".join(filter(None, (self.meta.data, self.meta.split)))
-        return f"these {len(self.images):,} images ({name})"
+        return f"{self.these_images} ({name})"
 
     @property
     def suite(self) -> str:

@@ -1,4 +1,4 @@
-"""Accuracy versus radius: a line per class, with the interval of the worst class shaded."""
+"""Accuracy versus radius: a line per class, with the interval of the lowest class accuracy shaded."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from classwise.reporting import formatting
 from classwise.reporting.figures.curves import ticks
 from classwise.reporting.figures.layout import NARROW, Key, legend, title_lines
 from classwise.reporting.svg import Drawing, Group, Label, Line, Mark, shorten
+from classwise.stats.intervals import lowest_interval
 
 WIDTH, PLOT = 640.0, 290.0
 LEFT, RIGHT, BOTTOM = 40.0, 12.0, 40.0
@@ -30,7 +31,8 @@ def radius_unit(curve: Curve) -> tuple[float, str]:
 def radius_curves(curve: Curve, *, narrow: bool = False) -> Drawing:
     """Draw accuracy versus radius: a line per class and a dashed line over all images.
 
-    The lines of the worst and the best class are highlighted.
+    The lines of the worst and the best class are highlighted. The shaded area is the interval of the lowest class
+    accuracy at each radius, whichever class it is there.
 
     Args:
         curve: the robustness curve.
@@ -47,7 +49,9 @@ def radius_curves(curve: Curve, *, narrow: bool = False) -> Drawing:
     keys, top = _legend(curve, styles, top, width)
     axes = _Axes(curve, top + 6, width)
     drawing = Drawing(width, axes.bottom + BOTTOM, title, [*marks, *keys, *axes.grid()])
-    band = lines[worst]
+    radii = lines[worst]["radius"].to_numpy()
+    low, high = zip(*(lowest_interval(curve.counts(float(radius)), curve.alpha) for radius in radii), strict=True)
+    band = pd.DataFrame({"radius": radii, "low": low, "high": high})
     upper, lower = axes.path(band, "high"), axes.path(band, "low")
     drawing.marks.append(Line([*upper, *reversed(lower)], "gap", closed=True, opacity=0.35))
     shown = [*classes[1:-1], best, worst] if len(classes) > 1 else [worst]
@@ -109,6 +113,5 @@ def _legend(curve: Curve, styles: Mapping[str, str], top: float, width: float) -
         )
         for name in order
     ]
-    worst = next(name for name, style in styles.items() if style == "line-weak")
-    band = Key(f"{formatting.level(curve.alpha)} interval of {shorten(worst, 20)}", "gap", 0.35)
+    band = Key(f"lowest class, {formatting.level(curve.alpha)}", "gap", 0.35)
     return legend([*keys, band], 0, top, width)

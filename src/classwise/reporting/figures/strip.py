@@ -1,4 +1,4 @@
-"""Strip plot of the class accuracies between 0 and 100 %, with the interval of the worst class."""
+"""Strip plot of the class accuracies between 0 and 100 %, with the interval of the lowest one."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from classwise.reporting import formatting
 from classwise.reporting.figures.layout import NARROW, title_lines
 from classwise.reporting.svg import Dot, Drawing, Group, Label, Line, Mark, shorten, width_of
 from classwise.stats.counts import ClassCounts
-from classwise.stats.intervals import class_intervals
+from classwise.stats.intervals import class_intervals, lowest_interval
 from classwise.stats.metrics import overall_micro, worst_class
 
 WIDTH = 1040.0
@@ -33,18 +33,25 @@ class _Axis(NamedTuple):
 
 
 def class_strip(
-    names: Sequence[str], counts: ClassCounts, under: str, alpha: float = 0.05, *, narrow: bool = False
+    names: Sequence[str],
+    counts: ClassCounts,
+    under: str,
+    alpha: float = 0.05,
+    *,
+    kind: str = "class",
+    narrow: bool = False,
 ) -> Drawing:
-    """Draw one axis from 0 to 100 %: a tick per class, the overall accuracy, the worst class with its interval.
+    """Draw one axis from 0 to 100 %: a tick per class, the overall accuracy, the interval of the lowest class accuracy.
 
     Args:
         names: names of the C classes.
         counts: images and correct predictions per class.
         under: condition of the accuracy for the title, such as ``under every attack``.
         alpha: significance level; intervals have coverage 1 - alpha.
+        kind: the grouping of the ticks, for the hover text.
         narrow: draw for narrow screens.
     """
-    accuracy, (low, high) = counts.accuracy, class_intervals(counts, alpha)
+    accuracy, (low, high) = counts.accuracy, lowest_interval(counts, alpha)
     worst, best, overall = worst_class(accuracy).label, int(np.nanargmax(accuracy)), overall_micro(counts)
     width = NARROW if narrow else WIDTH
     title = f"Accuracy per class {under}, percent"
@@ -63,27 +70,38 @@ def class_strip(
         drawing.marks.append(Label(axis.x(tick), axis.y + 27, text, "text-soft", 10.5, "middle"))
     drawing.marks.extend(_class_ticks(names, counts, worst, axis, alpha))
     drawing.marks.append(Line([(axis.x(overall), axis.y - 14), (axis.x(overall), axis.y + 12)], "guide"))
-    ends = (axis.x(float(low[worst])), axis.x(float(high[worst])))
-    drawing.marks.append(Line([(end, axis.y) for end in ends], "interval"))
-    drawing.marks.append(Dot(axis.x(float(accuracy[worst])), axis.y, 5.5, "dot-weak"))
+    hover_text = (
+        f"{names[worst]}: {formatting.percent(float(accuracy[worst]))} of {formatting.count(counts.count[worst])}; "
+        f"{formatting.lowest_interval_name(alpha, kind)}: {formatting.span(low, high)}\u00a0%"
+    )
+    x = axis.x(float(accuracy[worst]))
+    worst_marks: list[Mark] = [
+        Line([(x, axis.y - 7), (x, axis.y + 7)], "line-weak"),
+        Line([(axis.x(low), axis.y), (axis.x(high), axis.y)], "interval"),
+        Dot(x, axis.y, 5.5, "dot-weak"),
+    ]
+    drawing.marks.append(Group(worst_marks, hover_text))
     return drawing
 
 
 def _class_ticks(names: Sequence[str], counts: ClassCounts, worst: int, axis: _Axis, alpha: float) -> list[Mark]:
-    """A tick per class with its hover text; of many classes only the worst one has a hover text."""
-    accuracy, (low, high) = counts.accuracy, class_intervals(counts, alpha)
-    marks: list[Mark] = []
-    crowded = int(counts.present.sum()) > MAX_TITLES
-    if crowded:  # one tick per position, as dark as the overlaid ticks of its classes
+    """A tick per class other than the worst, with its hover text; of many classes without."""
+    accuracy = counts.accuracy
+    if int(counts.present.sum()) > MAX_TITLES:  # one tick per position, as dark as the overlaid ticks of its classes
         places, many = np.unique(np.round(axis.x(accuracy[counts.present]), 1), return_counts=True)
-        for x, number in zip(places.tolist(), many.tolist(), strict=True):
-            marks.append(Line([(x, axis.y - 7), (x, axis.y + 7)], "tick", opacity=1 - 0.6**number))
-    for label in [worst] if crowded else np.flatnonzero(counts.present).tolist():
-        value = float(accuracy[label])
-        hover_text = formatting.measured(value, float(low[label]), float(high[label]), int(counts.count[label]), alpha)
-        x = axis.x(value)
-        line = Line([(x, axis.y - 7), (x, axis.y + 7)], "line-weak" if label == worst else "tick")
-        marks.append(Group([line], f"{names[label]}: {hover_text}", (x - 3, axis.y - 9, 6, 18)))
+        return [
+            Line([(x, axis.y - 7), (x, axis.y + 7)], "tick", opacity=1 - 0.6**number)
+            for x, number in zip(places.tolist(), many.tolist(), strict=True)
+        ]
+    marks: list[Mark] = []
+    low, high = class_intervals(counts, alpha)
+    for label in np.flatnonzero(counts.present).tolist():
+        if label != worst:
+            value, x = float(accuracy[label]), axis.x(float(accuracy[label]))
+            ends, images = (float(low[label]), float(high[label])), int(counts.count[label])
+            hover_text = f"{names[label]}: {formatting.measured(value, *ends, images, alpha)}"
+            line = Line([(x, axis.y - 7), (x, axis.y + 7)], "tick")
+            marks.append(Group([line], hover_text, (x - 3, axis.y - 9, 6, 18)))
     return marks
 
 

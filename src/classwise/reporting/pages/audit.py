@@ -10,7 +10,7 @@ from classwise.auditing.outcomes import ALL, CLEAN
 from classwise.auditing.result import Audit
 from classwise.reporting import formatting, sentences
 from classwise.reporting.audit_summary import MAX_BARS, AuditSummary
-from classwise.reporting.audit_tables import CUMULATIVE_NOTE, attack_table, class_table
+from classwise.reporting.audit_tables import CUMULATIVE_NOTE, attack_table, class_table, own_intervals_note
 from classwise.reporting.examples import example_images
 from classwise.reporting.image_data import triples
 from classwise.reporting.incomplete import incomplete_context
@@ -69,7 +69,7 @@ def audit_page(audit: Audit, run: Run | None = None) -> str:
 
 def audit_context(audit: Audit, summary: AuditSummary, run: Run | None = None) -> dict[str, Any]:
     """Template context of the page of an audit."""
-    worst, meta = summary.accuracy(summary.worst), summary.meta
+    worst, meta = summary.minimum, summary.meta
     where = " ".join(filter(None, (meta.data, meta.split)))
     over = [meta.model, where, meta.threat, f"{formatting.count(summary.under_all.count.sum())} images"]
     headline = sentences.headline(summary)
@@ -78,7 +78,8 @@ def audit_context(audit: Audit, summary: AuditSummary, run: Run | None = None) -
         "over": [f"classwise audit {audit.name}".replace(" audit audit", " audit"), *filter(None, over)],
         "headline": headline,
         "worst": {
-            "interval": f"{formatting.level(summary.alpha)} interval {formatting.span(worst.low, worst.high)}\u00a0%",
+            "interval": f"{formatting.lowest_interval_name(summary.alpha, summary.kind)}: "
+            f"{formatting.span(worst.low, worst.high)}\u00a0%",
             "lead": sentences.lead(summary),
         },
         "population": (
@@ -112,7 +113,9 @@ def _key_metrics(summary: AuditSummary) -> list[KeyMetric]:
         _key_metric(f"{kind}, overall", metric_intervals.overall(counts, alpha), all_images),
         _key_metric(f"{kind}, worst 20\u00a0%", metric_intervals.worst_fifth(counts, alpha), all_images),
         _key_metric(
-            f"Best {summary.singular}: {summary.names[best]}{equal}", summary.accuracy(best), int(counts.count[best])
+            f"Highest {summary.singular} accuracy: {summary.names[best]}{equal}",
+            metric_intervals.best(counts, alpha),
+            int(counts.count[best]),
         ),
         _key_metric("Class discrepancy (MCD)", metric_intervals.discrepancy(counts, alpha), all_images, unit="points"),
         _variance(metric_intervals.variance(counts, alpha), all_images),
@@ -140,6 +143,7 @@ def _bars(summary: AuditSummary) -> dict[str, Any]:
         f"Lines on the bars are {formatting.level(summary.alpha)} intervals; the dashed line is the overall accuracy. "
         f"The worst {summary.singular} of each panel is highlighted (the first of equal ones)."
     )
+    caption += f" {own}" if (own := own_intervals_note(summary)) else ""
     if summary.meta.cascade:
         caption += f" {CUMULATIVE_NOTE}"
     if len(summary.worst_candidates) > 1:

@@ -36,7 +36,11 @@ class Column(NamedTuple):
 COLUMNS = (
     Column("Model", "ascending"),
     Column("Rank", "ascending", "1 + the number of models that are significantly better; the range is its interval"),
-    Column("Worst class", "descending", "accuracy of the worst class, whichever it is"),
+    Column(
+        "Worst class",
+        "descending",
+        "lowest class accuracy, with the interval of the lowest class accuracy, whichever class it is",
+    ),
     Column("May be worst", "ascending", "the classes that may be the worst, that of lowest accuracy first"),
     Column("Overall", "descending", "accuracy over all images"),
     Column("Worst 20\u00a0%", "descending", "mean over the 20 % of classes of lowest accuracy"),
@@ -91,6 +95,7 @@ def board_page(board: Board) -> str:
             "level": level,
             "tables": tables,
             "published": _published(board.published, left),
+            "lowest_interval": formatting.lowest_interval_name(board.alpha),
             "population": f"{level} intervals cover new images of the same classes, not new training runs.",
         },
     )

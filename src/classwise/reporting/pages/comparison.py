@@ -77,6 +77,10 @@ def comparison_context(comparison: Comparison) -> dict[str, Any]:
         "over": _over(comparison),
         "headline": headline,
         "sentences": sentences,
+        "lowest_interval": (
+            f"Worst class: {formatting.lowest_interval_name(comparison.alpha, comparison.group)}; of several seeds, of "
+            "the mean over the seeds."
+        ),
         "measures": markup(measure_dots(comparison), measure_dots(comparison, width=NARROW)),
         "points": _points(comparison),
         "table": measure_table(comparison),

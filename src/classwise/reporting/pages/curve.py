@@ -75,7 +75,8 @@ def radius_table(curve: Curve) -> Table:
         f"Robust radius per class: largest radius without a known adversarial example ({unit})",
         ("class", "n", "clean, %", "mean radius", "median radius"),
         rows,
-        f"In small print: {formatting.level(curve.alpha)} intervals for new images of the same class. Images without a "
+        f"In small print: {formatting.level(curve.alpha)} intervals for new images of the same class, each of one "
+        "class, not corrected for the selection of the worst or the best class. Images without a "
         f"known adversarial example at {text(curve.highest)} count as {text(curve.highest)} in the mean.",
     )
 
@@ -114,12 +115,11 @@ def curve_headline(curve: Curve) -> Headline:
 def _context(curve: Curve) -> dict[str, Any]:
     factor, unit = radius_unit(curve)
     meta, summary = curve.meta, curve.summary
-    worst, overall = summary.iloc[0], summary.iloc[-1]
+    overall = summary.iloc[-1]
     where = " ".join(filter(None, (meta.data, meta.split)))
     headline, ties = curve_headline(curve), worst_classes(curve)
     images = int(summary["n"].loc[ties].sum())
     mean = factor * overall["mean"]
-    ends = _ends(worst, "mean", lambda radius: f"{factor * radius:.3g}")
     return {
         "title": f"{meta.model or curve.name}: {''.join(headline)}",
         "over": [part for part in (meta.model, where, unit, formatting.counted(len(curve.frame), "image")) if part],
@@ -132,12 +132,11 @@ def _context(curve: Curve) -> dict[str, Any]:
             f"Mean over {formatting.counted(images, 'image')} of the largest radius without a known adversarial "
             f"example (at most {factor * curve.highest:.3g}); the mean over all images is {mean:.3g}."
         ),
-        "interval": f"{formatting.level(curve.alpha)} interval {ends}." if ends and len(ties) == 1 else "",
         "figure": markup(radius_curves(curve), radius_curves(curve, narrow=True)),
         "caption": (
             "An image's robust radius is below the smallest radius at which an adversarial example was found, so "
-            f"accuracy never increases with the radius. The shaded area is the {formatting.level(curve.alpha)} "
-            f"interval of {curve.weakest} at each radius."
+            "accuracy never increases with the radius. The shaded area is the "
+            f"{formatting.lowest_interval_name(curve.alpha)}, at each radius."
         ),
         "radii": radius_table(curve).first(MAX_ROWS),
         "search": search_sentence(curve),

@@ -30,13 +30,16 @@ def _context(result: WorstClass) -> dict[str, Any]:
     where = " ".join(filter(None, (meta.data, meta.split)))
     over = ["classwise worst-class search", meta.model, where, meta.threat]
     headline = worst_class_headline(result)
-    at = f"{formatting.percent(verdict.estimate)} ({formatting.interval(verdict.low, verdict.high, verdict.alpha)})"
     hidden = len(result.by_class) - MAX_DOTS
     return {
         "title": f"{meta.model or 'Worst class'}: {''.join(headline)}",
         "over": [*filter(None, over), formatting.counted(len(result.images), "image")],
         "headline": headline,
-        "lead": f"Lowest estimated robust accuracy: {result.worst}, {at}.",
+        "lead": (
+            f"Lowest estimated robust accuracy: {result.worst}, {formatting.percent(verdict.estimate)}. "
+            f"{formatting.lowest_interval_name(verdict.alpha)}: {formatting.span(verdict.low, verdict.high)}\u00a0% of "
+            f"{result.these_images}, {formatting.span(*verdict.new_images)}\u00a0% of new images."
+        ),
         "guarantee": f"{result.sentence[:1].upper()}{result.sentence[1:]}.",
         "figure": markup(class_estimates(result), class_estimates(result, width=NARROW)),
         "caption": (
@@ -44,7 +47,8 @@ def _context(result: WorstClass) -> dict[str, Any]:
             f"{f' The figure shows the {MAX_DOTS} classes with the lowest estimates.' if hidden > 0 else ''}"
         ),
         "population": (
-            "Intervals are for these images, this attack suite and seed; coverage is over the random sampling order."
+            "Intervals are for these images, this attack suite and seed; coverage is over the random sampling order. "
+            "That for new images also covers the choice of the images."
         ),
         "classes": class_table(result).first(MAX_ROWS),
         "cost": cost(result),

@@ -190,16 +190,6 @@ class SmoothVulnerableSensitive(Experiment):
         drops = {defence: largest_drop(table, [PLAIN, *inverses]) for defence, table in tables.items()}
         sensitivities = {defence: sensitivity(table, PLAIN, best[defence]) for defence, table in tables.items()}
         means = smoothness(tables, PLAIN)
-        rows = []
-        for defence, one in sensitivities.items():
-            both = [estimate_cell(link, 1, 2) for link in (one.vulnerable, one.sensitive)]
-            cells = [
-                *both,
-                estimate_cell(means.mean(defence), 1000, 2),
-                Cell(best[defence]),
-                estimate_cell(drops[defence](0.05), 1),
-            ]
-            rows.append(Row(defence, cells))
         heads = (
             "defence",
             "CVC and robustness",
@@ -241,6 +231,16 @@ class SmoothVulnerableSensitive(Experiment):
                 unit="thousandths",
             ),
         ]
+        rows = []
+        for defence, one in sensitivities.items():
+            both = [estimate_cell(link, 1, 2, tests=tests) for link in (one.vulnerable, one.sensitive)]
+            cells = [
+                *both,
+                estimate_cell(means.mean(defence), 1000, 2),
+                Cell(best[defence]),
+                estimate_cell(drops[defence](0.05), 1),
+            ]
+            rows.append(Row(defence, cells))
         return Findings(
             tables=(Table("CVC, robustness and sensitivity to the temperature", heads, rows, note),),
             figures=[(one.figure(), f"{defence}; 1/T = {best[defence]}.") for defence, one in sensitivities.items()],

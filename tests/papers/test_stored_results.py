@@ -26,7 +26,7 @@ from .strategies import papers
 
 
 def verdicts_of(store: Store) -> dict[str, list[Verdict]]:
-    """Verdicts by file, as they are saved."""
+    """The saved verdicts by file."""
     files = sorted((store.path / "results").rglob("*.json"))
     return {str(file.relative_to(store.path)): [*Result.load(file).verdicts] for file in files}
 

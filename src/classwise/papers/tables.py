@@ -14,6 +14,7 @@ from classwise.reporting import formatting
 from classwise.reporting.tables import Cell, Row, Table
 from classwise.stats import metric_intervals
 from classwise.stats.counts import ClassCounts, FloatArray
+from classwise.stats.interval_estimators import IntervalEstimator
 from classwise.stats.intervals import Estimate, class_intervals
 
 Key = tuple[str, ...]
@@ -108,6 +109,11 @@ def estimate_cell(
             return Cell(value, f"tested by {test.claim.partition('/')[2]}")
     known = not (math.isnan(one.low) or math.isnan(one.high))
     return Cell(value, f"{low} to {high}" if known else "")
+
+
+def elsewhere(claim: str, *estimators: IntervalEstimator) -> Test:
+    """A claim that another item tests by these estimators, for `estimate_cell`."""
+    return Test(claim=claim, estimand="tested by another item", estimators=estimators)
 
 
 def skipped_table(absent: Mapping[str, str]) -> list[Table]:

@@ -29,7 +29,7 @@ from classwise.papers.experiments.protocol import (
     under_pgd,
 )
 from classwise.papers.scales import CIFAR, Name, Scale, other_data
-from classwise.papers.tables import estimate_cell
+from classwise.papers.tables import elsewhere, estimate_cell
 from classwise.reporting.tables import Cell, Row, Table
 from classwise.stats.bootstrap import Resampled
 from classwise.stats.interval_estimators import alike, difference, interval, minus, negative, plus
@@ -238,7 +238,7 @@ class SmoothVulnerableSensitive(Experiment):
                 *both,
                 estimate_cell(means.mean(defence), 1000, 2),
                 Cell(best[defence]),
-                estimate_cell(drops[defence](0.05), 1),
+                estimate_cell(drops[defence](0.05), 1, tests=[elsewhere("kdd21/C12", drops[defence])]),
             ]
             rows.append(Row(defence, cells))
         return Findings(

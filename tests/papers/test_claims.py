@@ -4,13 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from random import Random
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from scipy import stats
 
 from classwise.papers import catalogue
-from classwise.papers.claims import CORRELATION, Answer, Test, Verdict, correct_jointly, evaluate, not_tested
+from classwise.papers.claims import (
+    ALPHA,
+    CORRELATION,
+    Answer,
+    Limits,
+    Test,
+    Verdict,
+    correct_jointly,
+    evaluate,
+    not_tested,
+)
 from classwise.papers.evidence import Evidence
 from classwise.papers.result import Result
 from classwise.papers.verdict_tables import claim_text, claim_verdict, claims_table, estimate_text, verdict_table
@@ -101,6 +114,40 @@ def test_joint_correction_equals_one_evaluation() -> None:
         assert found[7].note == "no cats here"
 
 
+_FAMILIES = st.lists(
+    st.tuples(
+        st.lists(st.floats(-8, 8).map(lambda value: round(value, 2)), min_size=1, max_size=3),
+        st.integers(1, 3),
+        st.sampled_from((None, CORRELATION)),
+    ),
+    min_size=1,
+    max_size=5,
+)
+"""Families of tests: estimates in standard errors, number of items that repeat the test, and range of the estimate."""
+
+
+@pytest.mark.slow
+@given(_FAMILIES, st.randoms(use_true_random=False))
+def test_a_repeated_test_has_one_interval(family: list[tuple[list[float], int, Limits]], random: Random) -> None:
+    """Items correct it with other tests, at other levels; together it has one answer, level, interval and p-value."""
+    items = list[list[Test]]()
+    for number, (values, repeats, limits) in enumerate(family):
+        scale = 1.0 if limits is None else 0.1
+        parts = [normal(scale * value, scale) for value in values]
+        test = Test(claim="kdd21/C1", estimand=f"number {number}", estimators=parts, limits=limits)
+        for _ in range(repeats):
+            items.append([test, *(claim(random.uniform(-3, 3)) for _ in range(random.randrange(3)))])
+    found = correct_jointly([one for item in items for one in evaluate(item)])
+    shown = dict[str, set[str]]()
+    for one in found:
+        if one.estimand != "a number":
+            shown.setdefault(one.estimand, set()).add(repr(one))
+        assert one.level <= ALPHA
+        assert one.answer == "inconclusive" or (one.adjusted <= ALPHA and (one.low > 0 or one.high < 0))
+    assert all(len(texts) == 1 for texts in shown.values()), shown
+    assert repr(correct_jointly(found)) == repr(found), "a second correction changes nothing"
+
+
 def test_answers_agree_with_their_intervals() -> None:
     """Also with several estimates, each of which has a share of the level for "contradicted"."""
     random = np.random.default_rng(5)
@@ -123,7 +170,7 @@ def test_a_rescaled_interval_that_includes_zero_is_inconclusive() -> None:
     )
     assert [one.answer for one in correct_jointly([found])] == ["contradicted"]
     unclear = Verdict(claim="kdd21/C2", answer="inconclusive", estimand="", value=0, low=-2, high=2, p_value=0.9)
-    wide, narrow, *_ = correct_jointly([found, replace(found, high=-8.0), *[unclear] * 3])
+    wide, narrow, *_ = correct_jointly([found, replace(found, claim="kdd21/C3", high=-8.0), *[unclear] * 3])
     assert (wide.answer, wide.high > 0) == ("inconclusive", True)
     assert (narrow.answer, narrow.high < 0) == ("contradicted", True)
 

@@ -43,31 +43,6 @@ def show_forecast(names: Sequence[str], scale: str, device: str, trainings: int,
     console.echo(NOT_INCLUDED)
 
 
-def show_together(results: list[Result]) -> None:
-    """Print the verdicts that change if all claims of this call are corrected jointly instead of per item."""
-    from classwise.papers.evidence import verdict_text
-    from classwise.papers.page import corrected
-    from classwise.papers.verdict_tables import answer_text
-
-    typer.echo("Joint Holm correction of all claims of a paper in this call:")
-    together = corrected(results)
-    triples = [
-        (single, joint, after.evidence)
-        for before, after in zip(results, together, strict=True)
-        for single, joint in zip(before.verdicts, after.verdicts, strict=True)
-    ]
-    changed = 0
-    for single, joint, evidence in triples:
-        separately = verdict_text(single, evidence, short=True)
-        if verdict_text(joint, evidence, short=True) != separately:
-            changed += 1
-            typer.echo(f"{single.claim} {answer_text(joint, evidence)} (separately: {separately}): {single.estimand}")
-    if not changed:
-        typer.echo(f"none of the {len(triples)} verdicts change")
-    for line in _claim_lines(together):
-        typer.echo(line)
-
-
 def _claim_lines(results: Sequence[Result]) -> list[str]:
     """A line for each claim of several parts; its verdict requires that all parts were tested."""
     from classwise.papers import catalogue

@@ -12,7 +12,7 @@ import typer
 from classwise.cli import console
 from classwise.cli.help import DATA, MODEL, OUTPUT, TRAINING
 from classwise.cli.options import Device, Estimate, Json, check_device, grouped, new_file, new_folder, out_option
-from classwise.cli.paper_results import results_facts, show_forecast, show_result, show_table, show_together
+from classwise.cli.paper_results import results_facts, show_forecast, show_result, show_table
 from classwise.core.errors import ClasswiseError, unknown
 
 if TYPE_CHECKING:
@@ -285,6 +285,7 @@ def _run(
     trainings: int,
     chosen: InputOptions,
 ) -> None:
+    from classwise.papers.result import Result
     from classwise.papers.runner import check_inputs, run, scale_of
     from classwise.papers.store import Store
     from classwise.papers.user_inputs import UserInputs
@@ -296,17 +297,17 @@ def _run(
     if scale == "full" and device == "cpu":
         typer.echo("full scale on a CPU takes days per network; use --device cuda or --scale reduced", err=True)
     kept = Store(new_folder(store))
-    results = []
     for name in names:
         with console.resumable("repeat the command to continue"), console.progress() as listener:
             options: dict[str, Any] = {"device": device, "inputs": inputs, "trainings": trainings}
-            results.append(run(name, scale, kept, progress=listener, **options))
-        if not json:
-            show_result(results[-1])
+            run(name, scale, kept, progress=listener, **options)
+    # read after the last run, since each run changes the correction for multiple testing
+    results = [Result.load(kept.result_file(name, scale)) for name in names]
     if json:
         console.show_json(results_facts(results))
-    elif len(results) > 1:
-        show_together(results)
+        return
+    for result in results:
+        show_result(result)
 
 
 def _page(papers: list[str], store: Path, out: Path | None) -> None:

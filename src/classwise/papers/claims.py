@@ -186,9 +186,10 @@ def evaluate(tests: Sequence[Test], alpha: float = ALPHA) -> tuple[Verdict, ...]
 def correct_jointly(verdicts: Sequence[Verdict], alpha: float = ALPHA) -> tuple[Verdict, ...]:
     """Correct the verdicts of several items by Holm's procedure over all of their claims.
 
-    More tests mean a smaller level for each, so a conclusive verdict can become "inconclusive" but not the reverse. An
-    interval is rescaled to its new level by normal quantiles. If the rescaled interval includes zero although the
-    adjusted p-value is at most ``alpha``, the verdict is "inconclusive".
+    A test that several items repeat (the same claim, estimand, parts and estimate) has one interval, at the smallest of
+    its levels and the widest of its items. More tests mean a smaller level for each. An interval is rescaled to its new
+    level by normal quantiles; an end at the limit of its range remains there. A verdict is conclusive if its adjusted
+    p-value is at most ``alpha`` and its interval excludes zero. Correcting the result again does not change it.
 
     Args:
         verdicts: verdicts of `evaluate`, such as all of a paper at one scale.
@@ -196,15 +197,24 @@ def correct_jointly(verdicts: Sequence[Verdict], alpha: float = ALPHA) -> tuple[
     """
     tested = [index for index, one in enumerate(verdicts) if not one.exact and not math.isnan(one.p_value)]
     p_values = np.array([verdicts[index].p_value for index in tested])
-    adjusted = holm(p_values)
-    rejected = int((adjusted <= alpha).sum())
+    adjusted = dict(zip(tested, holm(p_values).tolist(), strict=True))
+    rejected = sum(value <= alpha for value in adjusted.values())
+    repeats: dict[tuple[object, ...], list[int]] = {}
+    levels = dict[int, float]()
+    for rank, place in enumerate(p_values.argsort(kind="stable").tolist()):
+        index = tested[place]
+        one = verdicts[index]
+        levels[index] = alpha / (len(tested) - min(rank, rejected))
+        repeats.setdefault((one.claim, one.estimand, *one.covers, one.value, one.p_value), []).append(index)
     corrected = list(verdicts)
-    for position, rank in enumerate(p_values.argsort().argsort().tolist()):
-        one = verdicts[tested[position]]
-        rescaled = _rescaled(one, alpha / (len(tested) - min(rank, rejected)))
-        excludes_zero = rescaled.low > 0 if one.answer == "supported" else rescaled.high < 0
-        answer: Answer = one.answer if adjusted[position] <= alpha and excludes_zero else "inconclusive"
-        corrected[tested[position]] = replace(rescaled, answer=answer, adjusted=float(adjusted[position]))
+    for indices in repeats.values():
+        same = [_rescaled(verdicts[index], min(levels[each] for each in indices)) for index in indices]
+        low, high = min(one.low for one in same), max(one.high for one in same)
+        answer: Answer = "inconclusive"
+        if adjusted[indices[0]] <= alpha and (low > 0 or high < 0):
+            answer = "supported" if low > 0 else "contradicted"
+        for index, one in zip(indices, same, strict=True):
+            corrected[index] = replace(one, low=low, high=high, answer=answer, adjusted=adjusted[index])
     return tuple(corrected)
 
 
@@ -266,8 +276,13 @@ def _without_repeats(
 
 
 def _rescaled(one: Verdict, level: float) -> Verdict:
+    if level == one.level:
+        return one
     factor = two_sided_z(level / one.shares) / two_sided_z(one.level / one.shares)
     low, high = one.value - factor * (one.value - one.low), one.value + factor * (one.high - one.value)
+    if one.limits is not None:  # how far a clipped end would be from the value is unknown
+        low = one.limits[0] if one.low == one.limits[0] else low
+        high = one.limits[1] if one.high == one.limits[1] else high
     low, high = _clip(low, high, one.limits)
     return replace(one, low=low, high=high, level=level)
 

@@ -83,6 +83,8 @@ class Context:
         """Store key of each requested training to its data set and the number of its images."""
         self.tested: set[int] = set()
         """Numbers of test images of the audits."""
+        self.attacks: set[str] = set()
+        """Names of the attacks of the audits, each with its threat."""
 
     def for_data_sets(self, names: Sequence[str]) -> tuple[dict[str, Context], dict[str, str]]:
         """Create a context for each available data set; all share the store and the record of trainings.
@@ -122,7 +124,7 @@ class Context:
     def _at(self, scale: Scale) -> Context:
         own = Context(scale, self.store, device=self.device, progress=self.progress, inputs=self.inputs)
         own.trainings, own.requested = self.trainings, self.requested
-        own.train_images_of, own.tested = self.train_images_of, self.tested
+        own.train_images_of, own.tested, own.attacks = self.train_images_of, self.tested, self.attacks
         return own
 
     @cached_property
@@ -231,6 +233,11 @@ class Context:
         self.train_images_of[training.key] = (self.scale.data, len(data))
         return training
 
+    def note_audit(self, images: Images, attacks: Mapping[str, Spec]) -> None:
+        """Record the number of images of an audit, and its attacks with the threat of the scale."""
+        self.tested.add(len(images))
+        self.attacks |= {f"{_name(spec)} in {self.scale.threat}" for spec in attacks.values()}
+
     def audit(
         self,
         trained: Trained,
@@ -263,7 +270,7 @@ class Context:
             precision: precision of the gradients; None for that of the attacks and the scale.
         """
         chosen = images if images is not None else self.few_images if few else self.test_images
-        self.tested.add(len(chosen))
+        self.note_audit(chosen, attacks)
         if precision is None:
             precision = EXACT if any(map(_in_float32, attacks.values())) else self.scale.precision
         return self.store.audit(
@@ -280,6 +287,10 @@ class Context:
             device=self.device,
             progress=self.progress,
         )
+
+
+def _name(spec: Spec) -> str:
+    return parse_spec(spec)[0] if isinstance(spec, str) else str(spec["name"])
 
 
 def _in_float32(spec: Spec) -> bool:

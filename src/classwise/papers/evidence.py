@@ -34,6 +34,7 @@ class Evidence:
         networks: names of the networks.
         widths: width factors of the networks.
         test_images: numbers of test images of the audits.
+        attacks: names of the attacks of the audits, each with its threat, as in ``pgd in Linf:8/255``.
     """
 
     scale: Name
@@ -44,6 +45,7 @@ class Evidence:
     networks: Sequence[str] = ()
     widths: Sequence[float] = ()
     test_images: Sequence[int] = ()
+    attacks: Sequence[str] = ()
 
     @property
     def settings(self) -> str:

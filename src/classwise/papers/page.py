@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import os
 import re
 from collections.abc import Container, Sequence
@@ -15,12 +14,11 @@ from markupsafe import Markup, escape
 from classwise.core.storage import write_text
 from classwise.papers import catalogue
 from classwise.papers.catalogue import Item, Note
-from classwise.papers.claims import correct_jointly
 from classwise.papers.printed import printed_table
 from classwise.papers.result import Result
-from classwise.papers.scales import NAMES
 from classwise.papers.settings_tables import comparisons, deviation_lines
 from classwise.papers.store import Store
+from classwise.papers.stored_results import stored_results
 from classwise.papers.verdict_tables import claims_table, measurement_table, verdict_table
 from classwise.reporting.escape import checked_svg, visible
 from classwise.reporting.tables import Cell, Row, Table
@@ -46,25 +44,6 @@ def paper_page(name: str, store: Store | None, path: str | os.PathLike[str]) -> 
     return Path(path)
 
 
-def results_of(item: Item, store: Store) -> list[Result]:
-    """Load the results of an item from the store, largest scale first."""
-    files = [store.result_file(item.id, scale) for scale in reversed(NAMES)]
-    return [Result.load(file) for file in files if file.is_file()]
-
-
-def corrected(results: Sequence[Result]) -> list[Result]:
-    """Correct the verdicts jointly over all results of the same paper and scale."""
-    families = [(result.item.partition("/")[0], result.scale) for result in results]
-    replaced = list(results)
-    for family in dict.fromkeys(families):
-        places = [place for place, other in enumerate(families) if other == family]
-        verdicts = iter(correct_jointly([one for place in places for one in results[place].verdicts]))
-        for place in places:
-            count = len(results[place].verdicts)
-            replaced[place] = dataclasses.replace(results[place], verdicts=tuple(itertools.islice(verdicts, count)))
-    return replaced
-
-
 def _linked(table: Table, here: Container[str]) -> Table:
     """Turn the item ids in the last column into links if the items are on this page."""
 
@@ -82,12 +61,7 @@ def _context(name: str, store: Store | None) -> dict[str, Any]:
     facts = catalogue.facts(name)
     about = facts["bibliography"]
     items = [item for item in catalogue.items().values() if item.paper == name]
-    everything: dict[str, list[Result]] = {item: [] for item in catalogue.items()}
-    loaded = (
-        [one for item in catalogue.items().values() for one in results_of(item, store)] if store is not None else []
-    )
-    for result in corrected(loaded):
-        everything[result.item].append(result)
+    everything = stored_results(store)
     page_results = {item.id: everything[item.id] for item in items}
     counts = {status: sum(item.status == status for item in items) for status in ("runnable", "covered", "missing")}
     done = sum(bool(results) for results in page_results.values())

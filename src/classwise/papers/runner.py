@@ -19,6 +19,7 @@ from classwise.papers.repetitions import combine
 from classwise.papers.result import Figure, Result
 from classwise.papers.scales import NAMES, Scale
 from classwise.papers.store import Store
+from classwise.papers.stored_results import save_result
 from classwise.papers.user_inputs import UserInputs
 
 Value = TypeVar("Value", str, int, float)
@@ -78,7 +79,7 @@ def run(
     inputs: UserInputs | None = None,
     trainings: int = 1,
 ) -> Result:
-    """Run an experiment and save its result in the store.
+    """Run an experiment and save its result in the store, whose claims of the paper are corrected jointly.
 
     With several trainings, the experiment is repeated with other seeds of all of its trainings, and its tests have
     intervals over the trainings.
@@ -120,8 +121,8 @@ def run(
         seconds=round(own + sum(seconds for seconds in work.seconds.values() if seconds is not None), 2),
         work=work.seconds,
     )
-    result.save(store.result_file(name, scale))
-    return result
+    save_result(result, store)
+    return Result.load(store.result_file(name, scale))
 
 
 def _check_declared(one: Experiment, context: Context, trainings: int) -> None:
@@ -156,6 +157,7 @@ def evidence_of(context: Context) -> Evidence:
         networks=_distinct(recipe.model.name for recipe in recipes),
         widths=_distinct(recipe.model.width for recipe in recipes),
         test_images=_distinct(context.tested),
+        attacks=_distinct(context.attacks),
     )
 
 

@@ -8,11 +8,13 @@ from typing import Any
 
 import numpy as np
 
+from classwise.papers.claims import ALPHA, Test
 from classwise.papers.printed import row_name
 from classwise.reporting import formatting
 from classwise.reporting.tables import Cell, Row, Table
 from classwise.stats import metric_intervals
 from classwise.stats.counts import ClassCounts, FloatArray
+from classwise.stats.interval_estimators import IntervalEstimator
 from classwise.stats.intervals import Estimate, class_intervals
 
 Key = tuple[str, ...]
@@ -84,13 +86,34 @@ def class_table(caption: str, ours: Mapping[Key, ClassCounts], names: Sequence[s
     return Table(caption, ("row", *names), rows, note)
 
 
-def estimate_cell(one: Estimate, scale: float = 100, digits: int = 1) -> Cell:
-    """Cell of an estimate with its interval in small print, times ``scale``; a dash for NaN."""
+def estimate_cell(
+    one: Estimate, scale: float = 100, digits: int = 1, *, sign: str = "", tests: Sequence[Test] = ()
+) -> Cell:
+    """Cell of an estimate with its interval in small print, times ``scale``; a dash for NaN.
+
+    An estimate has one interval: if a claim tests it, the small print names the claim, whose verdict has the interval.
+
+    Args:
+        one: estimate with its 95 % interval.
+        scale: factor of the numbers.
+        digits: number of decimals.
+        sign: ``+`` to print the sign of positive numbers.
+        tests: tests of the item.
+    """
     if math.isnan(one.value):
         return Cell(formatting.NONE)
-    value, low, high = (f"{scale * end:z.{digits}f}" for end in one)
+    value, low, high = (f"{scale * end:{sign}z.{digits}f}" for end in one)
+    for test in tests:
+        values = [part(ALPHA).value for part in test.estimators]
+        if any(math.isclose(scale * one.value, tested, rel_tol=1e-9, abs_tol=1e-9) for tested in values):
+            return Cell(value, f"tested by {test.claim.partition('/')[2]}")
     known = not (math.isnan(one.low) or math.isnan(one.high))
     return Cell(value, f"{low} to {high}" if known else "")
+
+
+def elsewhere(claim: str, *estimators: IntervalEstimator) -> Test:
+    """A claim that another item tests by these estimators, for `estimate_cell`."""
+    return Test(claim=claim, estimand="tested by another item", estimators=estimators)
 
 
 def skipped_table(absent: Mapping[str, str]) -> list[Table]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -21,9 +22,10 @@ from classwise.papers.experiment import Experiment, Findings
 from classwise.papers.experiments.defences import attacked_trainings, audit_defences
 from classwise.papers.experiments.protocol import DEFENCES, SCALES, defences, pgd
 from classwise.papers.scales import Name, Scale
-from classwise.reporting import formatting
+from classwise.papers.tables import estimate_cell
 from classwise.reporting.tables import Cell, Row, Table
 from classwise.stats.interval_estimators import interval
+from classwise.stats.intervals import Estimate
 
 VULNERABLE, ROBUST = (2, 3, 4, 5), (0, 1, 6, 7, 8, 9)
 """The classes of CIFAR-10 below and above the total under PGD, for all four defences of the paper."""
@@ -53,21 +55,24 @@ class Drops(Experiment):
 
     def run(self, context: Context) -> Findings:
         """Measure the drop of every model, and test the claim."""
-        parts, rows, not_tested = [], [], {}
+        drops, rows, not_tested = dict[str, Estimate](), [], {}
         figures = []
         printed = self.printed()
         for name, table in self.tables(context).items():
-            printed_cells = [Cell(f"{printed[name]:+z.1f}")] if name in printed else []
             try:
                 class_drop = drop(table, self.weak, self.strong)
             except ClasswiseError as error:
                 not_tested[self.claim] = f"{name}: {error}"
-                rows.append(Row(name, [Cell(formatting.NONE), *printed_cells]))
+                drops[name] = Estimate(math.nan, math.nan, math.nan)
                 continue
-            parts.append(interval(class_drop.difference, 100))
-            value, low, high = (100 * end for end in class_drop.difference)
-            rows.append(Row(name, [Cell(f"{value:+z.1f}", f"{low:+z.1f} to {high:+z.1f}"), *printed_cells]))
+            drops[name] = class_drop.difference
             figures.append((class_drop.figure(), f"{name}."))
+        estimand = f"drop from {self.weak} to {self.strong}: vulnerable classes minus the others, each defence"
+        parts = [interval(one, 100) for one in drops.values()]
+        tests = [] if not_tested else [Test(claim=self.claim, estimand=estimand, estimators=parts, covers=self.covers)]
+        for name, one in drops.items():
+            printed_cells = [Cell(f"{printed[name]:+z.1f}")] if name in printed else []
+            rows.append(Row(name, [estimate_cell(one, sign="+", tests=tests), *printed_cells]))
         shown = Table(
             f"Drop from {self.weak} to {self.strong}: vulnerable classes minus the others, in points",
             ("defence", "this run", *(["printed (classes 2-5)"] if printed else [])),
@@ -76,8 +81,6 @@ class Drops(Experiment):
             "one half of "
             "the images and evaluated on the other.",
         )
-        estimand = f"drop from {self.weak} to {self.strong}: vulnerable classes minus the others, each defence"
-        tests = () if not_tested else (Test(claim=self.claim, estimand=estimand, estimators=parts, covers=self.covers),)
         return Findings(tables=(shown,), figures=figures, tests=tests, not_tested=not_tested)
 
 

@@ -79,7 +79,6 @@ class ColouredBackgrounds(Experiment):
         for attack, one in matrices.items():
             assert one.inside is not None
             contrast[attack] = one.inside.contrast
-            rows.append(Row(attack, [estimate_cell(cell) for cell in (one.inside.share, *one.inside[2:])]))
         heads = ("images", "errors inside the group, percent", "beyond chance, points", INSIDE)
         note = (
             "Small print: 95 % confidence intervals for new images. Last column: mean rate of a wrong class with "
@@ -93,6 +92,10 @@ class ColouredBackgrounds(Experiment):
                 estimators=[interval(contrast["PGD"], 100)],
             )
         ]
+        for attack, one in matrices.items():
+            assert one.inside is not None
+            cells = [estimate_cell(cell, tests=tests) for cell in (one.inside.share, *one.inside[2:])]
+            rows.append(Row(attack, cells))
         not_tested = {}
         if matrices["clean"].matrix.sum() > matrices["clean"].matrix.trace():
             tests.append(

@@ -58,7 +58,7 @@ class ConfusionUnderAttack(Experiment):
         caption = "rows: truth; columns: prediction on the attacked image; percent of the row."
         tests, not_tested = self.claims(audited, matrices, classes)
         return Findings(
-            tables=(*structure_tables(matrices, classes), *data_tables(audited, absent)),
+            tables=(*structure_tables(matrices, classes, tests), *data_tables(audited, absent)),
             figures=[(matrix.figure(), f"{data}: {caption}") for data, matrix in matrices.items()],
             tests=tests,
             not_tested=not_tested,
@@ -112,17 +112,25 @@ def _confused(one: DataSetAudits) -> Confused:
     return confused(outcomes, ROBUST, resamples=RESAMPLES if outcomes.num_classes <= MANY else RESAMPLES // 10)
 
 
-def structure_tables(matrices: Mapping[str, Confused], classes: Mapping[str, Confused]) -> list[Table]:
+def structure_tables(
+    matrices: Mapping[str, Confused], classes: Mapping[str, Confused], tests: Sequence[Test] = ()
+) -> list[Table]:
     """Tables of the symmetry of each matrix, and of the errors inside superclasses where there are any."""
     rows = [
-        Row(data, [estimate_cell(matrix.pearson, 1, 2), estimate_cell(matrix.overlap, 1, 2)])
+        Row(data, [estimate_cell(matrix.pearson, 1, 2, tests=tests), estimate_cell(matrix.overlap, 1, 2)])
         for data, matrix in matrices.items()
     ]
     heads = ("data set", "correlation of M_ij with M_ji", "1 - sum |M - M^T| / sum (M + M^T)")
     note = "Small print: 95 % confidence intervals."
     tables = [Table("Symmetry of the confusion matrix", heads, rows, note)]
     rows = [
-        Row(data, [estimate_cell(one) for one in (matrix.inside.share, matrix.inside.excess, matrix.inside.contrast)])
+        Row(
+            data,
+            [
+                estimate_cell(matrix.inside.share),
+                *(estimate_cell(one, tests=tests) for one in (matrix.inside.excess, matrix.inside.contrast)),
+            ],
+        )
         for data, matrix in classes.items()
         if matrix.inside is not None
     ]

@@ -64,7 +64,7 @@ class Corrupted:
 def evaluate_corruptions(context: Context, trained: Trained) -> Corrupted:
     """Evaluate the model of a run on the test images under every corruption and severity of the scale."""
     images = context.test_images
-    context.tested.add(len(images))
+    context.note_audit(images, {})
     model = trained.run.model().to(context.device)
     engine = Engine(model, precision=context.scale.precision)
 

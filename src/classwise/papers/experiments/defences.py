@@ -29,7 +29,7 @@ from classwise.papers.experiments.protocol import (
     with_rst,
 )
 from classwise.papers.scales import CIFAR, Name, Scale, other_data
-from classwise.papers.tables import Key, by_name, class_table, names_of, summary_table
+from classwise.papers.tables import Key, by_name, class_table, estimate_cell, names_of, summary_table
 from classwise.reporting import formatting
 from classwise.reporting.tables import Cell, Row, Table
 from classwise.stats.bootstrap import Resampled
@@ -277,42 +277,37 @@ class RankConsistency(Experiment):
         rows = catalogue.printed_rows("kdd21/T1")
         printed = consistency(pd.DataFrame([row["per_class"] for row in rows], index=names_of(rows)))
         heads = ("rows of", "pairs", "lowest correlation", "mean", "Kendall's W", "p")
-        cells = [_agreement_row("this run", ours), _agreement_row("printed rows of kdd21/T1", printed)]
+        tests = [
+            Test(
+                claim="kdd21/C9",
+                estimand="lowest of Spearman's correlations of class accuracies, four defences, three attacks",
+                estimators=[lowered(interval(ours.lowest), CORRELATION[1])],
+                unit="",
+                limits=CORRELATION,
+                note="sampling noise lowers the estimate, so the claim cannot be contradicted",
+                covers=("this run",),
+            ),
+            Test(
+                claim="kdd21/C9",
+                estimand="lowest of the 190 correlations of the printed rows, minus 0.5",
+                estimators=[exactly(printed.lowest.value - 0.5)],
+                unit="",
+                exact=True,
+                basis="printed numbers",
+                covers=("printed numbers",),
+            ),
+        ]
+        cells = [_agreement_row("this run", ours, tests), _agreement_row("printed rows of kdd21/T1", printed)]
         note = "Small print: 95 % confidence intervals, biased downwards. p by permutation of the classes."
         return Findings(
             tables=(Table("Agreement of the class rankings over all pairs of rows", heads, cells, note),),
             figures=((ours.figure(), "Every attack on every defence of this run."),),
-            tests=(
-                Test(
-                    claim="kdd21/C9",
-                    estimand="lowest of Spearman's correlations of class accuracies, four defences, three attacks",
-                    estimators=[lowered(interval(ours.lowest), CORRELATION[1])],
-                    unit="",
-                    limits=CORRELATION,
-                    note="sampling noise lowers the estimate, so the claim cannot be contradicted",
-                    covers=("this run",),
-                ),
-                Test(
-                    claim="kdd21/C9",
-                    estimand="lowest of the 190 correlations of the printed rows, minus 0.5",
-                    estimators=[exactly(printed.lowest.value - 0.5)],
-                    unit="",
-                    exact=True,
-                    basis="printed numbers",
-                    covers=("printed numbers",),
-                ),
-            ),
+            tests=tests,
         )
 
 
-def _agreement_row(name: str, consistency_of_rows: Consistency) -> Row:
-    size, agreement = len(consistency_of_rows.correlations), consistency_of_rows.agreement
-    both = [
-        Cell(f"{one.value:.2f}", _interval_text(one)) for one in (consistency_of_rows.lowest, consistency_of_rows.mean)
-    ]
+def _agreement_row(name: str, rows: Consistency, tests: Sequence[Test] = ()) -> Row:
+    size, agreement = len(rows.correlations), rows.agreement
+    both = [estimate_cell(one, 1, 2, tests=tests) for one in (rows.lowest, rows.mean)]
     ends = [Cell(f"{agreement.value:.2f}"), Cell(formatting.probability(agreement.p_value))]
     return Row(name, [Cell(str(size * (size - 1) // 2)), *both, *ends])
-
-
-def _interval_text(one: Estimate) -> str:
-    return "" if np.isnan(one.low) else f"{one.low:.2f} to {one.high:.2f}"

@@ -47,7 +47,8 @@ def homing_matrices(context: Context) -> Homing:
     The computation is locked in the store, so that one process at a time runs it.
     """
     trained = context.train_all({"AT": AT})["AT"]
-    context.tested.add(len(context.test_images))
+    attack = {"PGD": pgd(context, SETUP_STEP)}
+    context.note_audit(context.test_images, attack)
     name = f"homing-{context.scale.name}"
     with context.store.timed(f"{name}-{trained.key}", trained.run.path / name, context.progress):
         return homing(
@@ -55,7 +56,7 @@ def homing_matrices(context: Context) -> Homing:
             out=trained.run.path / name,
             data=context.train_images,
             test=context.test_images,
-            attack={"PGD": pgd(context, SETUP_STEP)},
+            attack=attack,
             precision=context.scale.precision,
             control=trained.run.recipe.seed + SEEDS_APART,
             device=context.device,

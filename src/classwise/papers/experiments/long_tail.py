@@ -19,7 +19,7 @@ from classwise.papers.experiments.protocol import under_pgd
 from classwise.papers.measurements import IMAGES, Measurement
 from classwise.papers.scales import PLANS, Name, Scale
 from classwise.papers.store import Trained
-from classwise.papers.tables import Key, class_table, estimate_cell
+from classwise.papers.tables import Key, class_table, elsewhere, estimate_cell
 from classwise.reporting.figures.points import scatter
 from classwise.reporting.tables import Cell, Row, Table
 from classwise.stats import metric_intervals
@@ -368,11 +368,13 @@ class OneClass(Experiment):
         weak, name = comparison.weak, comparison.names[comparison.weak]
         accuracy = np.stack([audit.counts("PGD").accuracy for audit in comparison.audits.values()])
         others = _others(weak)
+        targeted = towards_weakest(context.scale, str(weak))
+        tested = elsewhere("benz20/C8", *(comparison.gain(one, _of(weak)) for one in targeted))
         rows = []
         for place, (training, optimal) in enumerate(zip(comparison.audits, pareto_front(accuracy, weak), strict=True)):
             cells = [estimate_cell(comparison.part(training, metric)(0.05), 1) for metric in (_of(weak), others)]
             cells += [
-                Cell("") if not place else estimate_cell(comparison.gain(training, metric)(0.05), 1)
+                Cell("") if not place else estimate_cell(comparison.gain(training, metric)(0.05), 1, tests=[tested])
                 for metric in (_of(weak), others)
             ]
             rows.append(Row(training, [*cells, Cell("yes" if optimal else "no")]))

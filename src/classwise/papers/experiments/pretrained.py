@@ -88,6 +88,7 @@ def _outcomes(context: Context) -> dict[str, Outcomes]:
     if scale.test is not None and scale.test < len(images):
         images = images.take(stratified_subset(images.y, scale.test))
     attacks = {"PGD": context.pgd(PGD)}
+    context.note_audit(images, attacks)
     return {
         name: context.store.audit_model(
             model,

@@ -87,14 +87,6 @@ class Temperature(Experiment):
         printed_rows = catalogue.printed_rows("kdd21/T3")
         printed: dict[Key, Mapping[str, Any]] = {(row["defence"], f"1/T = {row['inv_T']}"): row for row in printed_rows}
         printed_changes = [f"{row['defence']} {row['d_tot']:+g} at 1/T = {row['inv_T']}" for row in printed_rows]
-        changes = Table(
-            "Change from PGD to the best temperature, in points",
-            ("defence", "1/T", "total", "MCD", "CV, %²"),
-            [_change_row(defence, halves) for defence, halves in selected.items()],
-            "1/T is selected on one half of the images and evaluated on the other; means over both halves. CV is "
-            "corrected for its bias. Small print: 95 % confidence intervals. Printed changes of the total: "
-            f"{', '.join(printed_changes)}.",
-        )
         tests = [
             Test(
                 claim="kdd21/C12",
@@ -129,6 +121,14 @@ class Temperature(Experiment):
             )
         else:
             not_tested = other_data("kdd21/C14", context.scale)
+        changes = Table(
+            "Change from PGD to the best temperature, in points",
+            ("defence", "1/T", "total", "MCD", "CV, %²"),
+            [_change_row(defence, halves, tests) for defence, halves in selected.items()],
+            "1/T is selected on one half of the images and evaluated on the other; means over both halves. CV is "
+            "corrected for its bias. Small print: 95 % confidence intervals. Printed changes of the total: "
+            f"{', '.join(printed_changes)}.",
+        )
         return Findings(
             tables=(
                 changes,
@@ -145,16 +145,14 @@ def _drop(accuracy: FloatArray) -> FloatArray:
     return np.asarray(accuracy[..., 1, :] - accuracy[..., 0, :])
 
 
-def _change_row(defence: str, halves: Sequence[Selected]) -> Row:
-    cells = [Cell(" and ".join(dict.fromkeys(one.attack for one in halves)))]
-    for change in (
+def _change_row(defence: str, halves: Sequence[Selected], tests: Sequence[Test]) -> Row:
+    changes = (
         mean_of_halves(halves, lambda a: -_drop(a).mean(axis=-1)),
         averaged([one.discrepancy_change() for one in halves]),
         averaged([one.variance_change() for one in halves]),
-    ):
-        estimate = change(0.05)
-        cells.append(Cell(f"{estimate.value:+z.1f}", f"{estimate.low:+z.1f} to {estimate.high:+z.1f}"))
-    return Row(defence, cells)
+    )
+    cells = [estimate_cell(change(0.05), 1, sign="+", tests=tests) for change in changes]
+    return Row(defence, [Cell(" and ".join(dict.fromkeys(one.attack for one in halves))), *cells])
 
 
 class ChosenTemperatures(Experiment):

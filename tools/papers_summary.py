@@ -1,0 +1,116 @@
+"""The summary of the papers' claims in docs/results/README.md, generated from the verdicts of the committed results.
+
+python -m tools.papers_summary      # write it again
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+from tools.reference import table
+
+from classwise.papers import catalogue
+from classwise.papers.claims import Verdict
+from classwise.papers.evidence import Evidence, verdict_text
+from classwise.papers.measurements import IMAGES
+from classwise.papers.repetitions import TRAININGS
+from classwise.papers.result import Result
+from classwise.papers.store import Store
+from classwise.papers.stored_results import stored_results
+from classwise.papers.verdict_tables import claim_verdict, estimate_text
+from classwise.reporting.escape import markdown_text
+
+RESULTS = Path(__file__).parents[1] / "docs/results"
+README = RESULTS / "README.md"
+HEADS = ("claim", "what is estimated", "estimate", "verdict", "attack", "items")
+BLOCK = re.compile(r"(<!-- generated: papers -->\n)(.*?)(\n<!-- end -->)", re.DOTALL)
+"""The generated part of the file."""
+ANSWERS = ("supported", "contradicted", "inconclusive")
+
+
+def papers() -> str:
+    """Every paper: a table of the conclusive verdicts, and the inconclusive, untested and open claims."""
+    found = {item: results[0] for item, results in stored_results(Store(RESULTS / "papers")).items() if results}
+    return "\n\n".join(_paper(name, found) for name in catalogue.PAPERS)
+
+
+def _paper(name: str, found: Mapping[str, Result]) -> str:
+    everything = [one["id"] for one in catalogue.facts(name)["claims"]]
+    claims = [claim for claim in everything if not catalogue.is_question(claim)]
+    verdicts = [(item, one) for item, result in found.items() for one in result.verdicts]
+    summaries = [claim_verdict(claim, verdicts) for claim in claims]
+    tests: dict[str, list[tuple[Verdict, Evidence, list[str]]]] = {answer: [] for answer in ANSWERS}
+    for items, one in _without_repeats(verdicts, everything):
+        tests[one.answer].append((one, found[items[0]].evidence, items))
+    conclusive = [
+        (
+            _claim(one),
+            markdown_text(one.estimand),
+            estimate(one),
+            verdict_text(one, evidence),
+            ", ".join(evidence.attacks) if one.basis == "experiment" else "",
+            ", ".join(items),
+        )
+        for answer in ANSWERS[:2]
+        for one, evidence, items in tests[answer]
+    ]
+    populations = {TRAININGS if one.trainings > 1 else IMAGES for each in tests.values() for one, *_ in each}
+    measured = Counter(one.question for result in found.values() for one in result.measurements)
+    lines = {
+        "Inconclusive": [
+            f"{_claim(one)} {estimate(one)}, {', '.join(items)}" for one, _, items in tests["inconclusive"]
+        ],
+        "Without a verdict as a whole, since these parts are not tested": [
+            f"{_number(one.claim)} ({markdown_text(', '.join(one.untested))})" for one in summaries if one.partial
+        ],
+        "Not tested": [_number(one.claim) for one in summaries if not one.tested],
+        "Equivalent to claims of another paper": [
+            f"{_number(claim)} ({', '.join(others)})"
+            for claim in claims
+            if (others := catalogue.same_claims(claim)[1:])
+        ],
+        "Open questions, without verdicts": [
+            f"{_number(claim)} ({measured[claim]} measurements)" for claim in everything if claim not in claims
+        ],
+    }
+    listed = [f"- {about}: {'; '.join(texts)}." for about, texts in lines.items() if texts]
+    count = sum(map(len, tests.values()))
+    intro = f"[Page](papers/{name}.html): {count} tests. Intervals are for {' or '.join(sorted(populations))}."
+    return "\n\n".join([f"### {name}", intro, table(HEADS, conclusive), "\n".join(listed)])
+
+
+def estimate(one: Verdict) -> str:
+    """Text of the estimate of a verdict and its interval, at its level after the correction."""
+    value, span = estimate_text(one)
+    ends, _, level = span.partition(" (")
+    return f"{value} [{ends.replace(' to ', ', ')}] ({level}" if level else f"{value}, {span or 'exact'}"
+
+
+def _without_repeats(verdicts: Iterable[tuple[str, Verdict]], claims: Sequence[str]) -> list[tuple[list[str], Verdict]]:
+    """The tests of claims in the order of the claims; a test that several items repeat has their names."""
+    found: dict[str, tuple[list[str], Verdict]] = {}
+    for item, one in verdicts:
+        if one.estimand and one.claim in claims:
+            found.setdefault(repr(one), ([], one))[0].append(item)
+    return sorted(found.values(), key=lambda pair: claims.index(pair[1].claim))
+
+
+def _claim(one: Verdict) -> str:
+    return _number(one.claim) + (f" ({markdown_text(', '.join(one.covers))})" if one.covers else "")
+
+
+def _number(claim: str) -> str:
+    return claim.partition("/")[2]
+
+
+def main() -> None:
+    """Write the generated part of the file."""
+    text = README.read_text(encoding="utf-8")
+    README.write_text(BLOCK.sub(lambda found: found[1] + papers() + found[3], text), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -121,8 +121,8 @@ NOTES = """
   AutoAttack.
 - Weights: of the epoch of highest overall + worst-class robust accuracy on the validation split ("selected"), and of
   the last epoch.
-- Intervals of 95 % cover new seeds and new images (`classwise.stats.seeds`); differences are paired by seed. They are
-  not corrected for the number of comparisons.
+- Intervals of 95 % cover new seeds and new images (`classwise.stats.seeds`); differences of overall accuracies are
+  paired by seed. They are not corrected for the number of comparisons.
 """
 COMMAND = """## Command
 

@@ -202,8 +202,8 @@ PAIRED = (
     "overall",
     "p (McNemar)",
     "worst class",
-    "classes up (Holm)",
-    "classes down (Holm)",
+    "classes up (p adjusted)",
+    "classes down (p adjusted)",
     "each seed: overall, worst",
 )
 

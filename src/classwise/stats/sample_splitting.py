@@ -128,7 +128,7 @@ def hedged_weights(accuracy: FloatArray, variance: FloatArray, z: float) -> Floa
     """Weights of the classes with the least predicted upper bound, w.a + z sqrt(sum_c w_c^2 v_c), over the last axis.
 
     The solution is w_c proportional to max(t - a_c, 0) / v_c, with sum_c max(t - a_c, 0)^2 / v_c = z^2. A class that is
-    clearly the lowest has weight 1; classes that cannot be told apart share the weight.
+    clearly the lowest has weight 1; classes that do not differ clearly share the weight.
 
     Args:
         accuracy: a, (..., C).

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -87,10 +89,10 @@ def test_conditions_on_a_class(text: str, holds: bool) -> None:
 @pytest.mark.parametrize("name", ["cat", "African crane (bird)", "worst", "'quoted'", "it's", "x.low", "cv(all)"])
 def test_a_class_of_any_name(name: str) -> None:
     audit = Audit(Outcomes.from_predictions([0, 0, 1], attacks={"pgd": [0, 1, 1]}, class_names=[name, "dog"]))
-    threshold = Threshold("accuracy", "pgd", "<", 0.51, name)
+    threshold = Threshold("accuracy", "pgd", "<", Fraction(51, 100), name)
     assert Threshold.parse(str(threshold)) == threshold
     assert threshold.holds(audit)
-    assert not Threshold("accuracy", "pgd", "<", 0.5, name).holds(audit)
+    assert not Threshold("accuracy", "pgd", "<", Fraction(1, 2), name).holds(audit)
 
 
 def test_an_unknown_class_is_refused_with_the_nearest_name() -> None:
@@ -124,5 +126,5 @@ def test_what_is_not_defined_does_not_pass_a_build() -> None:
     st.integers(0, 64),
 )
 def test_a_condition_parses_its_own_text(measure: str, attack: str, comparison: str, limit: int) -> None:
-    threshold = Threshold(measure, attack, comparison, limit / 64)
+    threshold = Threshold(measure, attack, comparison, Fraction(limit, 64))
     assert Threshold.parse(str(threshold)) == threshold

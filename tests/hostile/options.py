@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator
 from random import Random
 
@@ -28,6 +29,30 @@ CONDITIONS = (
     "__import__('os').system('touch evil') < 1", "worst(all) < __import__('os')", "worst(all) == 0.2", "x" * 100_000,
     "worst(all)" + " " * 20_000 + "<" + " " * 20_000, "worst(all) < " + "0" * 50_000 + "%", "w" * 30_000 + "(all) <",
 )  # fmt: skip
+
+LIMIT_PARTS = (
+    "0",
+    "1",
+    "20",
+    "0.2",
+    ".",
+    "/",
+    "%",
+    " ",
+    "-",
+    "+",
+    "e",
+    "_",
+    "٣",
+    "５",
+    "½",
+    "nan",
+    "inf",
+    "\0",
+    "−",
+    "％",
+)
+"""Parts of malformed limits."""
 
 FIELDS = {
     "model.width": ("1e9", "-1", "0", "1e400", ".nan", "1e5", "[]", "1e-300", "3e2"),
@@ -117,6 +142,32 @@ PLAIN: tuple[tuple[str, ...], ...] = (
 )  # fmt: skip
 
 
+def malformed_limits(random: Random, number: int) -> Iterator[str]:
+    """Limits of conditions that are not numbers: random sequences of parts that are not a decimal or a fraction."""
+    well_formed = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)(e[+-]?[0-9]+)?\s*%?|[+-]?[0-9]+ ?/ ?[0-9]+")
+    found = 0
+    while found < number:
+        limit = "".join(random.choices(LIMIT_PARTS, k=random.randint(2, 5)))
+        if not well_formed.fullmatch(limit.strip()):
+            found += 1
+            yield limit
+
+
+def at_equality() -> Iterator[Case]:
+    """Conditions whose measure equals the limit: the extreme values, and the change of a model against itself."""
+    for measure in ("overall", "worst", "macro", "worst20", "mcd", "nrr", "hmw", "'3'"):
+        for limit, never, always in (("0/7", "<", ">="), ("100%", ">", "<=")):
+            for comparison, status in ((never, 0), (always, 1)):
+                condition = f"{measure}(all) {comparison} {limit}"
+                words = audit(ATTACK, f"--fail-if={condition}")
+                yield Case(f"at equality: {condition}", words, {}, frozenset({status}))
+    for measure in ("overall", "worst", "macro", "worst20", "cv", "mcd", "nrr", "hmw", "'3'"):
+        for comparison, status in (("<", 0), (">", 0), ("<=", 1), (">=", 1)):
+            condition = f"{measure}(all) {comparison} 0"
+            words = ("compare", "a=@audit", "b=@audit", f"--fail-if={condition}")
+            yield Case(f"compare at equality: {condition}", words, {}, frozenset({status}))
+
+
 def cases(random: Random) -> Iterator[Case]:
     """Hostile options."""
     for command, option in (*(("audit", option) for option in AUDIT_NUMBERS), *OTHER_NUMBERS):
@@ -137,6 +188,12 @@ def cases(random: Random) -> Iterator[Case]:
             yield Case(f"audit {option}={small(value)}", words, {}, EITHER)
     for condition in CONDITIONS:
         yield Case(f"--fail-if {small(condition)}", audit(ATTACK, f"--fail-if={condition}"), {}, EITHER)
+    for limit in malformed_limits(random, 40):
+        yield Case(f"--fail-if limit {small(limit)}", audit(ATTACK, f"--fail-if=worst(all) < {limit}"))
+    for limit in malformed_limits(random, 10):
+        words = ("compare", "@audit", "@audit", f"--fail-if=worst(all) < {limit}")
+        yield Case(f"compare --fail-if limit {small(limit)}", words)
+    yield from at_equality()
     for field, values in FIELDS.items():
         for value in values:
             yield Case(f"set {field}={small(value)}", train(f"--set={field}={value}"), {}, EITHER)

@@ -54,6 +54,19 @@ def test_one_claim(value: float, answer: Answer) -> None:
     assert verdict.p_value == pytest.approx(2 * stats.norm.sf(abs(value)), rel=1e-4)
 
 
+@pytest.mark.parametrize("noise", [4.4e-16, -4.4e-16, 0.3 - 0.1 - 0.2])
+def test_rounding_errors_of_zero_decide_no_claim(noise: float) -> None:
+    sampled = Test(claim="cfa23/C11", estimand="gain", estimators=[interval(Estimate(1.0, noise, 2.0))])
+    fallen = Test(claim="cfa23/C11", estimand="gain", estimators=[interval(Estimate(-1.0, -2.0, noise))])
+    computed = Test(claim="cfa23/C11", estimand="gain", estimators=[exactly(noise)], exact=True)
+    assert [each.decide(0.05)[0] for each in (sampled, fallen, computed)] == [
+        "inconclusive",
+        "inconclusive",
+        "contradicted",
+    ]
+    assert sampled.decide(0.05)[1].low == 0
+
+
 def test_holm_matches_the_statistics_module() -> None:
     """Random families: conclusive if and only if Holm's adjusted p-value is at most 0.05."""
     random = np.random.default_rng(0)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Callable
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -15,6 +17,8 @@ from classwise.stats.bounds import MEASURES, BoundedCounts
 from classwise.stats.counts import ClassCounts
 from classwise.stats.intervals import clopper_pearson, wilson
 
+from .exact import EXACT
+
 TIGHT = ("overall", "macro", "worst", "worst20", "nrr", "hmw", "overall.low", "overall.high", "worst.low", "worst.high")
 """Metrics whose bounds are attained if no image is unplaced (nrr: with complete clean counts)."""
 
@@ -24,24 +28,17 @@ def upper(counts: ClassCounts) -> float:
     return float(2 * (1 - 0.975 ** (1 / np.count_nonzero(counts.count))))
 
 
-def value(measure: str, counts: ClassCounts, clean: ClassCounts) -> float:
+INTERVAL_ENDS: dict[str, Callable[[ClassCounts], float]] = {
+    "overall.low": lambda counts: float(wilson(counts.correct.sum(), counts.count.sum()).low),
+    "overall.high": lambda counts: float(wilson(counts.correct.sum(), counts.count.sum()).high),
+    "worst.low": lambda counts: float(np.nanmin(clopper_pearson(counts.correct, counts.count).low)),
+    "worst.high": lambda counts: float(np.nanmin(clopper_pearson(counts.correct, counts.count, upper(counts)).high)),
+}
+
+
+def value(measure: str, counts: ClassCounts, clean: ClassCounts) -> Fraction | float:
     """The metric of complete counts, computed without bounds."""
-    accuracy, total = counts.accuracy, metrics.overall_micro(counts)
-    compute = {
-        "overall": lambda: total,
-        "macro": lambda: metrics.overall_macro(accuracy),
-        "worst": lambda: metrics.worst_class(accuracy).accuracy,
-        "worst20": lambda: metrics.worst_share(accuracy, 0.2),
-        "cv": lambda: metrics.class_variance(accuracy),
-        "mcd": lambda: metrics.max_class_discrepancy(accuracy),
-        "nrr": lambda: metrics.nrr(metrics.overall_micro(clean), total),
-        "hmw": lambda: metrics.hmw(total, metrics.worst_class(accuracy).accuracy),
-        "overall.low": lambda: float(wilson(counts.correct.sum(), counts.count.sum()).low),
-        "overall.high": lambda: float(wilson(counts.correct.sum(), counts.count.sum()).high),
-        "worst.low": lambda: float(np.nanmin(clopper_pearson(counts.correct, counts.count).low)),
-        "worst.high": lambda: float(np.nanmin(clopper_pearson(counts.correct, counts.count, upper(counts)).high)),
-    }
-    return compute[measure]()
+    return EXACT[measure](counts, clean) if measure in EXACT else INTERVAL_ENDS[measure](counts)
 
 
 @st.composite
@@ -81,16 +78,18 @@ def test_bounds_hold_for_every_completion_and_are_attained(counts: BoundedCounts
         if name == "worst.split":  # it has no bounds, and a value only if every image is evaluated
             assert math.isnan(measure(counts, known, 0.05).low) or len(every) == 1
             continue
-        low, high = measure(counts, known, 0.05)
+        low, high = measure.compute(counts, known, 0.05)
         found = [value(name, each, clean) for each in every]
         assert low <= min(found), name
         assert max(found) <= high, name
         if name in TIGHT:
-            assert (low, high) == pytest.approx((min(found), max(found)), abs=1e-12), name
+            assert (low, high) == (min(found), max(found)), name
         if name == "mcd":
-            assert high == pytest.approx(max(found), abs=1e-12)
+            assert high == max(found)
         if len(every) == 1:
             assert low == high == found[0], name
+        assert measure.rational == isinstance(low, Fraction) == (name in EXACT)
+        assert measure(counts, known, 0.05) == (float(low), float(high))
 
 
 @settings(max_examples=10, deadline=None)
@@ -100,10 +99,9 @@ def test_bounds_hold_for_every_class_of_unplaced_images(counts: BoundedCounts, u
     for name, measure in MEASURES.items():
         if name in ("nrr", "worst.split"):
             continue
-        low, high = measure(counts, counts, 0.05)
+        low, high = measure.compute(counts, counts, 0.05)
         for each in with_unplaced(counts):
-            assert low <= value(name, each, each) + 1e-15, name
-            assert value(name, each, each) <= high + 1e-15, name
+            assert low <= value(name, each, each) <= high, name
 
 
 def test_with_an_unknown_number_of_images_the_bounds_are_trivial() -> None:
@@ -119,3 +117,14 @@ def test_variance_bounds_are_near_the_truth() -> None:
     low, high = MEASURES["cv"](counts, None, 0.05)
     assert low == pytest.approx(min(found), abs=1e-6)
     assert max(found) <= high <= 1.5 * max(found)
+
+
+@settings(max_examples=50, deadline=None)
+@given(bounded())
+def test_variance_bounds_are_those_of_a_grid(counts: BoundedCounts) -> None:
+    """The extremes over t of the mean square distances to the nearest and to the farther ends, by search."""
+    low, high = (ends[counts.count > 0] for ends in counts.accuracy)
+    grid = np.concatenate([np.linspace(0, 1, 2001), (low + high) / 2])[:, None]  # the second has a kink halfway
+    least = ((np.clip(grid, low, high) - grid) ** 2).mean(axis=1).min()
+    most = (np.maximum(np.abs(grid - low), np.abs(grid - high)) ** 2).mean(axis=1).min()
+    assert MEASURES["cv"](counts, None, 0.05) == pytest.approx((least, most), abs=1e-6)

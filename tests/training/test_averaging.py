@@ -8,10 +8,12 @@ from pathlib import Path
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from scipy.stats import binomtest
 
 from classwise.core.errors import ClasswiseError
-from classwise.training.averaging import EMA, IUTFAWA, SWA, Average, Averager, ChartFAWA
+from classwise.training.averaging import EMA, FAWA, IUTFAWA, SWA, Average, Averager, ChartFAWA
 from classwise.training.classes import Signals
 from classwise.training.recipe import Recipe
 from classwise.training.train import train
@@ -100,6 +102,25 @@ def test_the_chart_scores_early_epochs_and_reports_long_refusals() -> None:
     assert float(kept.weights["w"]) == 50.0  # the first admitted epoch begins the real average
     again = gate.after_epoch(kept, weights(1.0), soft(0.01), 0.9)
     assert torch.equal(again.weights["w"], kept.weights["w"])
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.integers(1, 400), st.data())
+def test_fawa_admits_an_epoch_at_the_threshold(images: int, data: st.DataObject) -> None:
+    """The signals are float32: 12 of 50 is below 0.24 there, and 4/5 of an accuracy is rarely a float."""
+    right = data.draw(st.integers(0, images))
+    signals = {"valid.robust": torch.tensor([right / images, 1.0, math.nan])}
+    for share, admitted in ((right / images, True), ((right + 0.5) / (images + 0.5), right == images)):
+        gate = FAWA(start_fraction=0.0, threshold=share)
+        event = gate.after_epoch(Average(), weights(1.0), signals, 0.5).event
+        assert event is not None
+        assert event["admitted"] is admitted
+    relative = FAWA(start_fraction=0.0, gate="relative", threshold=0.8)
+    best = relative.after_epoch(Average(), weights(1.0), {"valid.robust": torch.tensor([right / images, 1.0])}, 0.5)
+    reached = {"valid.robust": torch.tensor([4 * right / (5 * images), 1.0])}
+    event = relative.after_epoch(best, weights(1.0), reached, 0.5).event
+    assert event is not None
+    assert event["admitted"] is True
 
 
 @pytest.mark.parametrize("count", [2, 3, 10, 100])

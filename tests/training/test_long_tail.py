@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import pytest
@@ -117,6 +118,13 @@ def test_the_pareto_front_by_hand() -> None:
     runs = [[0.2, 0.6, 0.6], [0.3, 0.5, 0.6], [0.3, 0.5, 0.5], [0.5, 0.3, 0.2], [0.5, 0.25, 0.25]]
     assert pareto_front(runs, 0).tolist() == [True, True, False, True, True]
     assert pareto_front([[0.2, 0.6, math.nan], [0.1, 0.7, math.nan]], 0).tolist() == [True, True]
+
+
+def test_runs_of_equal_accuracies_in_another_order_do_not_dominate_each_other() -> None:
+    """The sums of 0.1, 0.2 and 0.3 in different orders are different floats; 1/3 + 2/3 equals 1/2 + 1/2."""
+    orders = [[0.5, *order] for order in itertools.permutations([0.1, 0.2, 0.3, 0.7])]
+    assert pareto_front(orders, 0).all()
+    assert pareto_front([[0.5, 1 / 3, 2 / 3, 1 / 7, 6 / 7], [0.5, 0.5, 0.5, 0.5, 0.5]], 0).all()
 
 
 CONFUSION = torch.tensor([[60.0, 30, 10], [25, 40, 35], [0, 10, 90]])

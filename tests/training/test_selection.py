@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
+from random import Random
 
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from torch import Tensor
 
 from classwise.training import SELECTIONS
@@ -52,6 +55,20 @@ def test_the_rules_select_different_epochs() -> None:
         scores = [rule(torch.tensor(epoch), count) for epoch in epochs]
         chosen[name] = max(range(4), key=lambda epoch, scores=scores: (scores[epoch], epoch))  # type: ignore[misc]
     assert chosen == {"overall": 2, "worst": 1, "overall+worst": 2, "last": 3, "overall+worst-fifth": 2, "auto": 2}
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 40), st.integers(1, 40)), min_size=2, max_size=30), st.randoms())
+def test_epochs_of_equal_accuracies_have_equal_scores(rows: list[tuple[int, int]], random: Random) -> None:
+    """The same accuracies of classes of equal size in another order, and the same numbers of correct images."""
+    count = torch.full((len(rows),), 41.0)
+    right = [correct for correct, _ in rows]
+    shuffled = random.sample(right, len(right))
+    for name in ("overall", "worst", "overall+worst", "overall+worst-fifth", "auto"):
+        rule = Recipe.read("at", {"selection": name}).parts.selection
+        assert not isinstance(rule, WithinError | AtFraction)
+        scores = [rule(torch.tensor(order, dtype=torch.float32) / count, count) for order in (right, shuffled)]
+        assert scores[0] == scores[1]
 
 
 Y = torch.tensor([0, 0, 0, 0, 2, 2])

@@ -1,4 +1,9 @@
-"""Thresholds that fail a build, on an audit (``worst(all).low < 0.2``) or on its change (``worst(all) < -0.02``)."""
+"""Thresholds that fail a build, on an audit (``worst(all).low < 0.2``) or on its change (``worst(all) < -0.02``).
+
+Limits are rational numbers. Measures that are rational functions of counts (`classwise.stats.bounds.Measure.rational`,
+and the accuracy of a class), their means over seeds and their changes are compared exactly; the ends of intervals and
+``worst.split`` with the tolerance `classwise.stats.rational.TOLERANCE`.
+"""
 
 from __future__ import annotations
 
@@ -7,17 +12,18 @@ import operator
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 
 from classwise.auditing.outcomes import CLEAN
 from classwise.auditing.result import Audit
-from classwise.core.config import number
 from classwise.core.errors import ClasswiseError, IncompleteError, unknown
-from classwise.stats.bounds import MEASURES, BoundedCounts, Bounds
+from classwise.stats.bounds import MEASURES, BoundedCounts, Bounds, accuracy_of
 from classwise.stats.counts import ClassCounts
 from classwise.stats.intervals import Estimate, class_intervals
+from classwise.stats.rational import as_rational, difference, parse_rational, rational_text
 
 if TYPE_CHECKING:
     from classwise.auditing.comparison import Comparison
@@ -34,7 +40,7 @@ CHANGE_MEASURES = (
     *("macro", "worst20", "cv", "mcd", "nrr", "hmw"),
 )
 """Measures of a comparison's table (fractions; ``cv`` in fractions squared)."""
-COMPARISONS: Mapping[str, Callable[[float, float], bool]] = {
+COMPARISONS: Mapping[str, Callable[[Any, Any], bool]] = {
     "<": operator.lt,
     "<=": operator.le,
     ">": operator.gt,
@@ -55,24 +61,27 @@ class Condition:
             of its interval.
         attack: the attack, a key of the audit's table.
         comparison: a key of `COMPARISONS`.
-        limit: the number on the right, a fraction.
+        limit: the number on the right; a float is converted by `classwise.stats.rational.as_rational`.
         group: name of the class, or of a group of the audit's grouping; None: a measure over all classes.
     """
 
     measure: str
     attack: str
     comparison: str
-    limit: float
+    limit: Fraction
     group: str | None = None
 
     measures: ClassVar[Sequence[str]]
     """The measures over all classes."""
-    lowest: ClassVar[float]
+    lowest: ClassVar[int]
     """The smallest limit; the largest is 1."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "limit", as_rational(self.limit))
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Parse a condition such as ``worst(all) < 0.2``; the limit may also be ``20 %`` or ``1/5``.
+        """Parse a condition such as ``worst(all) < 0.2``; the limit may also be ``20 %``, ``1/5`` or ``2e-1``.
 
         A name that is not a measure is that of a class: ``truck(all) < 0.1``. In quotation marks it is always one:
         ``'worst'(all) < 0.1``. `check_group` checks that there is such a class.
@@ -103,7 +112,7 @@ class Condition:
             if name in self._names() or name[:1] in {"'", '"'} or name != name.strip():
                 mark = '"' if "'" in name else "'"
                 name = f"{mark}{name}{mark}"
-        return f"{name}({self.attack}){'.' if part else ''}{part} {self.comparison} {self.limit!r}"
+        return f"{name}({self.attack}){'.' if part else ''}{part} {self.comparison} {rational_text(self.limit)}"
 
     def check_group(self, names: Sequence[str]) -> None:
         """Check that the class of the condition exists.
@@ -117,24 +126,41 @@ class Condition:
         if self.group is not None and self.group not in names:
             raise unknown(f"measure or class in condition {str(self)!r}:", self.group, [*self.measures, *names])
 
-    def met_by(self, value: float) -> bool:
-        """Whether a value meets the condition, so that the build fails."""
-        return COMPARISONS[self.comparison](value, self.limit)
+    def met_by(self, value: Fraction | float) -> bool:
+        """Whether a value meets the condition, so that the build fails: a fraction exactly, a float with tolerance."""
+        return COMPARISONS[self.comparison](difference(value, self.limit), 0)
+
+    @property
+    def shown_limit(self) -> str:
+        """The limit as a decimal, exact if that is short."""
+        text = rational_text(self.limit)
+        return f"{float(self.limit):g}" if "/" in text else text
+
+    def shown(self, value: Fraction | float, sign: str = "") -> str:
+        """The value with four significant digits, or as many as show on which side of the limit it is.
+
+        Args:
+            value: the value.
+            sign: ``"+"`` to print the sign of positive numbers too.
+        """
+        excess = difference(value, self.limit)
+        texts = [f"{float(value):{sign}.{digits}g}" for digits in range(4, 18)]
+        sided = (text for text in texts if excess and (Fraction(text) - self.limit) * excess > 0)
+        return next(sided, texts[0])
 
     @classmethod
     def _names(cls) -> set[str]:
         return {measure.partition(".")[0] for measure in cls.measures}
 
     @classmethod
-    def _limit(cls, text: str, written: str, name: str) -> float:
-        limit = number(written.rstrip("%").rstrip())
-        if not isinstance(limit, float) or not math.isfinite(limit):
+    def _limit(cls, text: str, written: str, name: str) -> Fraction:
+        limit = parse_rational(written)
+        if limit is None:
             raise ClasswiseError(f"condition {text!r}: limit {written!r} must be a number such as 0.2, 20% or 1/5")
-        limit = limit / 100 if written.endswith("%") else limit
         if not cls.lowest <= limit <= 1:
             hint = "0.2 or 20% for 20 %" + ("; a cv of 900 in the tables is 0.09" if name == "cv" else "")
             raise ClasswiseError(
-                f"condition {text!r}: limit {written} must be between {cls.lowest:g} and 1; write {hint}"
+                f"condition {text!r}: limit {written} must be between {cls.lowest} and 1; write {hint}"
             )
         return limit
 
@@ -144,9 +170,9 @@ class Threshold(Condition):
     """A condition on a measure of an audit: a key of `classwise.stats.bounds.MEASURES`."""
 
     measures: ClassVar[Sequence[str]] = tuple(MEASURES)
-    lowest: ClassVar[float] = 0.0
+    lowest: ClassVar[int] = 0
 
-    def bounds(self, audit: Audit) -> Bounds:
+    def bounds(self, audit: Audit) -> Bounds[float]:
         """Lower and upper bound of the measure; they are equal for a complete audit.
 
         For an incomplete audit they hold for all possible verdicts on the images not judged; NaN if there is no bound.
@@ -155,6 +181,11 @@ class Threshold(Condition):
             IncompleteError: if the attack, or every attack, is not applicable to the model.
             ClasswiseError: if the audit has no such attack or class, or the measure is undefined.
         """
+        low, high = self._bounds(audit)
+        return Bounds(float(low), float(high))
+
+    def _bounds(self, audit: Audit) -> Bounds[Fraction] | Bounds[float]:
+        """`bounds`, exact for a rational measure."""
         meta = audit.outcomes.meta
         self.check_group(audit.group_names)
         if self.attack in meta.not_applicable:
@@ -168,8 +199,9 @@ class Threshold(Condition):
             raise unknown(f"attack in condition {str(self)!r}:", self.attack, audit.names)
         counts = audit.bounds(self.attack)
         clean = audit.bounds(CLEAN) if CLEAN in audit.names else None
+        bounds: Bounds[Fraction] | Bounds[float]
         if self.group is None:
-            bounds = MEASURES[self.measure](counts, clean, audit.alpha)
+            bounds = MEASURES[self.measure].compute(counts, clean, audit.alpha)
         else:
             bounds = _class_bounds(self.measure, counts, audit.group_names.index(self.group), audit.alpha)
         if math.isnan(bounds.low) and (counts.complete or clean is None):
@@ -183,10 +215,10 @@ class Threshold(Condition):
             IncompleteError: if it depends on images that are not judged.
             ClasswiseError: see `bounds`.
         """
-        low, high = self.bounds(audit)
+        low, high = self._bounds(audit)
         if low != high:
             raise self._undecided(audit)
-        return low
+        return float(low)
 
     def decide(self, audit: Audit) -> bool | None:
         """Whether the condition is met; None if that depends on images that are not judged.
@@ -194,7 +226,7 @@ class Threshold(Condition):
         Raises:
             ClasswiseError: see `bounds`.
         """
-        low, high = self.bounds(audit)
+        low, high = self._bounds(audit)
         decided = not math.isnan(low) and self.met_by(low) == self.met_by(high)
         return self.met_by(low) if decided else None
 
@@ -221,47 +253,71 @@ class ChangeThreshold(Condition):
     """A condition on a measure of a method minus that of the first method of a comparison, in [-1, 1]."""
 
     measures: ClassVar[Sequence[str]] = CHANGE_MEASURES
-    lowest: ClassVar[float] = -1.0
+    lowest: ClassVar[int] = -1
 
     def value(self, comparison: Comparison, method: str) -> float:
         """The change of the measure: the method minus the first method.
 
         Raises:
             IncompleteError: if an audit is incomplete.
-            ClasswiseError: for another attack than that of the comparison, an unknown class, or an undefined measure.
+            ClasswiseError: for an unknown method, another attack than that of the comparison, an unknown class, or an
+                undefined measure.
         """
+        return float(self._value(comparison, method))
+
+    def holds(self, comparison: Comparison, method: str) -> bool:
+        """Whether the condition is met by a method, so that the build fails. Raises as `value`."""
+        return self.met_by(self._value(comparison, method))
+
+    def _value(self, comparison: Comparison, method: str) -> Fraction | float:
+        """`value`, exact for a rational measure."""
+        if method not in comparison.audits:
+            raise unknown("method", method, comparison.audits)
         if self.attack != comparison.attack:
             raise ClasswiseError(
                 f"condition {str(self)!r}: the comparison is under {comparison.attack!r}; compare under "
                 f"{self.attack!r} (--attack {self.attack})"
             )
         self.check_group(comparison.group_names)
-        value = self._change(comparison, method)
+        _, _, end = self.measure.partition(".")
+        first = comparison.names[0]
+        value = (
+            self._end(comparison, method, end)
+            if end
+            else self._mean(comparison, method) - self._mean(comparison, first)
+        )
         if math.isnan(value):
             raise ClasswiseError(f"condition {str(self)!r}: the change is not defined for this comparison")
         return value
 
-    def holds(self, comparison: Comparison, method: str) -> bool:
-        """Whether the condition is met by a method, so that the build fails. Raises as `value`."""
-        return self.met_by(self.value(comparison, method))
-
-    def _change(self, comparison: Comparison, method: str) -> float:
-        baseline = comparison.names[0]
-        name, _, part = self.measure.partition(".")
-        if self.group is None and name not in CHANGE_WITH_INTERVAL:
-            column = comparison.table[name]
-            return float(column[method] - column[baseline])
-        pair = comparison.pair(method, baseline)
+    def _mean(self, comparison: Comparison, method: str) -> Fraction | float:
+        """The mean of the measure over the runs of a method; NaN if it is undefined."""
+        runs = [BoundedCounts.of(counts) for counts in comparison.counts[method]]
+        values: list[Fraction | float]
         if self.group is not None:
-            if self.group not in pair.classes.index:  # without images
-                return math.nan
-            changes: dict[Any, float] = pair.classes[part or "difference"].to_dict()
-            return float(changes[self.group])
-        estimate: Estimate = pair.overall if name == "overall" else pair.minima
-        return float(getattr(estimate, part or "value"))
+            label = comparison.group_names.index(self.group)
+            values = [accuracy_of(counts, label).low for counts in runs]
+        else:
+            clean = [_clean_counts(audit) if comparison.attacked else None for audit in comparison.audits[method]]
+            compute = MEASURES[self.measure].compute
+            values = [compute(*counts, comparison.alpha).low for counts in zip(runs, clean, strict=True)]
+        return sum(values) / len(values)
+
+    def _end(self, comparison: Comparison, method: str, end: str) -> float:
+        """An end of the interval of the change; NaN for a class without images."""
+        pair = comparison.pair(method, comparison.names[0])
+        if self.group is not None:
+            changes: dict[Any, float] = pair.classes[end].to_dict()
+            return float(changes.get(self.group, math.nan))
+        estimate: Estimate = pair.overall if self.measure.startswith("overall") else pair.minima
+        return float(getattr(estimate, end))
 
 
-def met(audit: Audit, thresholds: Iterable[Threshold | str]) -> dict[Threshold, Bounds]:
+def _clean_counts(audit: Audit) -> BoundedCounts | None:
+    return BoundedCounts.of(audit.outcomes.counts(CLEAN)) if CLEAN in audit.names else None
+
+
+def met(audit: Audit, thresholds: Iterable[Threshold | str]) -> dict[Threshold, Bounds[float]]:
     """The conditions that are met, each with the bounds of its measure (equal for a complete audit).
 
     Raises:
@@ -272,12 +328,11 @@ def met(audit: Audit, thresholds: Iterable[Threshold | str]) -> dict[Threshold, 
     return {threshold: threshold.bounds(audit) for threshold in parsed if threshold.holds(audit)}
 
 
-def _class_bounds(measure: str, counts: BoundedCounts, label: int, alpha: float) -> Bounds:
+def _class_bounds(measure: str, counts: BoundedCounts, label: int, alpha: float) -> Bounds[Fraction] | Bounds[float]:
     """Bounds of the accuracy of a class, or of an end of its interval, over all completions of the counts."""
     _, _, part = measure.partition(".")
     if not part:
-        low, high = counts.accuracy
-        return Bounds(float(low[label]), float(high[label]))
+        return accuracy_of(counts, label)
     if counts.unplaced:
         return Bounds(0.0, 1.0)
     count, first = int(counts.count[label]), int(counts.correct[label])

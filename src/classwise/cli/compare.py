@@ -142,7 +142,7 @@ def compare(
                 console.echo(line)
     for text, changes in failed.items():
         for name, change in changes.items():
-            console.echo(f"failed: {text} ({name}: {change:+.4g})", err=True)
+            console.echo(f"failed: {text} ({name}: {thresholds[text].shown(change, '+')})", err=True)
     if any(failed.values()):
         raise typer.Exit(ExitStatus.THRESHOLD_FAILED)
 

@@ -17,6 +17,7 @@ import numpy as np
 from classwise.stats.interval_estimators import IntervalEstimator
 from classwise.stats.intervals import Estimate, two_sided_z
 from classwise.stats.paired import holm
+from classwise.stats.rational import difference
 
 Answer = Literal["supported", "contradicted", "inconclusive"]
 """What the evidence says about a claim; `classwise.papers.evidence` adds the level at which it was obtained."""
@@ -81,7 +82,7 @@ class Test:
         Returns:
             The answer, the deciding estimate, and the number of estimators that share the level.
         """
-        full = [estimator(level) for estimator in self.estimators]
+        full = [_settled(estimator(level)) for estimator in self.estimators]
         for estimate in full:
             if math.isnan(estimate.low) or math.isnan(estimate.high):
                 return "inconclusive", estimate, 1
@@ -89,7 +90,8 @@ class Test:
         if lowest.low > 0:
             return "supported", lowest, 1
         count = len(self.estimators)
-        refuting = min((estimator(level / count) for estimator in self.estimators), key=lambda estimate: estimate.high)
+        at_most = [_settled(estimator(level / count)) for estimator in self.estimators]
+        refuting = min(at_most, key=lambda estimate: estimate.high)
         not_above = self.exact and lowest.low <= 0
         if refuting.high < 0 or not_above:
             return "contradicted", refuting, count
@@ -275,6 +277,11 @@ def _without_repeats(
     return [(item, one) for item, one in related if item in items or not items]
 
 
+def _settled(estimate: Estimate) -> Estimate:
+    """The estimate with ends of 0 where they differ from it by rounding, since the sign of an end decides the claim."""
+    return estimate._replace(low=float(difference(estimate.low, 0)), high=float(difference(estimate.high, 0)))
+
+
 def _rescaled(one: Verdict, level: float) -> Verdict:
     if level == one.level:
         return one
@@ -284,7 +291,7 @@ def _rescaled(one: Verdict, level: float) -> Verdict:
         low = one.limits[0] if one.low == one.limits[0] else low
         high = one.limits[1] if one.high == one.limits[1] else high
     low, high = _clip(low, high, one.limits)
-    return replace(one, low=low, high=high, level=level)
+    return replace(one, low=float(difference(low, 0)), high=float(difference(high, 0)), level=level)
 
 
 def _clip(low: float, high: float, limits: Limits) -> tuple[float, float]:

@@ -68,11 +68,11 @@ def _check(audit: Audit, name: str, threshold: Threshold) -> Check:
     decided = threshold.decide(audit)
     status: Status = "undecided" if decided is None else "failed" if decided else "passed"
     if low == high:
-        value = f"is {low:.4g}"
+        value = f"is {threshold.shown(low)}"
     else:
         value = "depends on images not evaluated" + ("" if math.isnan(low) else f": {low:.4g} to {high:.4g}")
     subject = threshold.measure if threshold.group is None else f"{threshold.measure} of {threshold.group}"
-    limit = f"the build fails if it is {threshold.comparison} {threshold.limit:.4g}"
+    limit = f"the build fails if it is {threshold.comparison} {threshold.shown_limit}"
     return Check(name, status, f"{subject} under {threshold.attack} {value}; {limit}")
 
 

@@ -1,36 +1,58 @@
 """Bounds of metrics computed from incomplete counts, over all possible outcomes of the images not yet evaluated.
 
 An image that is not yet evaluated may be correct or misclassified. A metric of incomplete counts therefore has no
-value, but a lower and an upper bound that are valid for every completion of the counts.
+value, but a lower and an upper bound that are valid for every completion of the counts. A metric that is a rational
+function of the counts has rational bounds, which are computed exactly, so that they can be compared with a limit.
 """
 
 from __future__ import annotations
 
+import bisect
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple
+from fractions import Fraction
+from functools import cached_property
+from typing import Generic, NamedTuple, Self, TypeVar
 
 import numpy as np
 
-from classwise.stats import metrics
+from classwise.core.errors import ClasswiseError
 from classwise.stats.counts import ClassCounts, FloatArray, IntArray
 from classwise.stats.intervals import lowest_interval, wilson
+from classwise.stats.metrics import classes_of_share, harmonic_mean
 from classwise.stats.worst_class import minimum
 
-SLACK = 1e-12
-"""Bounds computed by iteration are widened by this amount to allow for rounding errors."""
-MAX_VARIANCE = 0.25
-"""The largest variance of numbers in [0, 1]."""
 WORST_SHARE = 0.2
 """The share of the classes that ``worst20`` averages."""
 
+Number = TypeVar("Number", Fraction, float)
 
-class Bounds(NamedTuple):
+
+class Bounds(NamedTuple, Generic[Number]):
     """Lower and upper bound of a number; both are NaN where no bound is known."""
 
-    low: float
-    high: float
+    low: Number
+    high: Number
+
+
+UNKNOWN = Bounds(math.nan, math.nan)
+
+
+class ScaledAccuracies(NamedTuple):
+    """Bounds of the accuracies of the classes that have or may have images, times a common denominator.
+
+    Attributes:
+        low: the lower bounds, integers.
+        high: the upper bounds.
+        whole: the common denominator, which is an accuracy of 1.
+        certain: whether each class certainly has an image.
+    """
+
+    low: list[int]
+    high: list[int]
+    whole: int
+    certain: list[bool]
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,6 +70,11 @@ class BoundedCounts:
     judged: IntArray
     correct: IntArray
     unplaced: float = 0.0
+
+    @classmethod
+    def of(cls, counts: ClassCounts) -> Self:
+        """Complete counts: every image is evaluated."""
+        return cls(counts.count, counts.count, counts.correct)
 
     @property
     def unjudged(self) -> float:
@@ -87,22 +114,65 @@ class BoundedCounts:
         size = self.count + self.unplaced
         return self.correct / size, (self.high.correct + self.unplaced) / size
 
+    @cached_property
+    def scaled(self) -> ScaledAccuracies:
+        """The bounds of `accuracy` as exact integers, without the classes that certainly have no image.
 
-Measure = Callable[[BoundedCounts, BoundedCounts | None, float], Bounds]
-"""Maps counts under an attack, counts on clean images (None if not evaluated) and alpha to bounds."""
+        Raises:
+            ClasswiseError: if no class has an image.
+        """
+        if math.isinf(self.unplaced):
+            classes = len(self.count)
+            return ScaledAccuracies([0] * classes, [1] * classes, 1, (self.count > 0).tolist())
+        more = int(self.unplaced)
+        ends = zip(self.count.tolist(), self.correct.tolist(), self.high.correct.tolist(), strict=True)
+        present = [each for each in ends if each[0] + more]
+        if not present:
+            raise ClasswiseError("class accuracies: no class has an image")
+        whole = math.lcm(*(count + more for count, _, _ in present))
+        return ScaledAccuracies(
+            [low * (whole // (count + more)) for count, low, _ in present],
+            [(high + more) * (whole // (count + more)) for count, _, high in present],
+            whole,
+            [count > 0 for count, _, _ in present],
+        )
 
 
-def overall(counts: BoundedCounts) -> Bounds:
-    """Bounds of the accuracy over all images; both are attained."""
+def overall(counts: BoundedCounts) -> Bounds[Fraction]:
+    """Bounds of the accuracy over all images; both are attained.
+
+    Raises:
+        ClasswiseError: if there is no image.
+    """
     if math.isinf(counts.unplaced):
-        return Bounds(0.0, 1.0)
-    if not counts.unplaced:
-        return Bounds(metrics.overall_micro(counts.low), metrics.overall_micro(counts.high))
-    correct = int(counts.correct.sum())
-    return Bounds(correct / counts.total, (correct + counts.unjudged) / counts.total)
+        return Bounds(Fraction(0), Fraction(1))
+    correct, total = int(counts.correct.sum()), int(counts.total)
+    if not total:
+        raise ClasswiseError("overall accuracy: there is no image")
+    return Bounds(Fraction(correct, total), Fraction(correct + int(counts.unjudged), total))
 
 
-def variance(counts: BoundedCounts) -> Bounds:
+def macro(counts: BoundedCounts) -> Bounds[Fraction]:
+    """Bounds of the mean of the class accuracies."""
+    low, high, whole, _ = counts.scaled
+    return Bounds(Fraction(sum(low), whole * len(low)), Fraction(sum(high), whole * len(high)))
+
+
+def worst(counts: BoundedCounts) -> Bounds[Fraction]:
+    """Bounds of the lowest class accuracy."""
+    low, high, whole, _ = counts.scaled
+    return Bounds(Fraction(min(low), whole), Fraction(min(high), whole))
+
+
+def worst20(counts: BoundedCounts) -> Bounds[Fraction]:
+    """Bounds of the mean of the lowest fifth of the class accuracies."""
+    low, high, whole, _ = counts.scaled
+    lowest = classes_of_share(len(low), WORST_SHARE)
+    least, most = (Fraction(sum(sorted(ends)[:lowest]), whole * lowest) for ends in (low, high))
+    return Bounds(least, most)
+
+
+def variance(counts: BoundedCounts) -> Bounds[Fraction]:
     """Bounds of the variance of the class accuracies.
 
     They are valid for every completion and not always attained. The lower bound is the least variance of real numbers
@@ -110,104 +180,120 @@ def variance(counts: BoundedCounts) -> Bounds:
     mean square about any t is at least the variance.
     """
     if counts.unplaced:
-        return Bounds(0.0, MAX_VARIANCE)
-    low, high = (values[counts.count > 0] for values in counts.accuracy)
-    if np.array_equal(low, high):
-        value = metrics.class_variance(low)
-        return Bounds(value, value)
+        return Bounds(Fraction(0), Fraction(1, 4))  # the variance of numbers in [0, 1]
+    low, high, whole, _ = counts.scaled
+    classes = len(low)
+    ends = list(zip(low, high, strict=True))
 
-    def nearest(t: float) -> FloatArray:
-        return np.asarray(np.clip(t, low, high))
+    # The mean square distance of t to the intervals [l, u] is least where t is the mean of the nearest points. That is
+    # between two neighbouring ends of intervals, where each point is either the end of its interval, or t itself.
+    def excess(t: int) -> int:
+        return classes * t - sum(min(max(t, one), other) for one, other in ends)
 
-    def farthest(t: float) -> FloatArray:
-        return np.where(np.abs(high - t) > np.abs(low - t), high, low)
+    breaks = sorted({*low, *high})
+    left = breaks[bisect.bisect_right(breaks, 0, key=excess) - 1]
+    fixed = [other if other <= left else one for one, other in ends if not one <= left < other]
+    least = Fraction(len(fixed) * sum(x * x for x in fixed) - sum(fixed) ** 2, len(fixed)) if fixed else Fraction(0)
 
-    least, most = (float(((point(t) - t) ** 2).mean()) for point in (nearest, farthest) for t in (_balance(point),))
-    return Bounds(max(least - SLACK, 0.0), most + SLACK)
+    # The mean square distance of t to the farther ends is least where t is their mean, or halfway between two ends.
+    farther, passed = sum(high), 0
+    for one, other in sorted(ends, key=sum):
+        if 2 * farther <= classes * (one + other):
+            break
+        farther, passed = farther + one - other, one + other
+    twice = max(Fraction(2 * farther, classes), Fraction(passed))
+    top, bottom = twice.numerator, 2 * twice.denominator
+    most = sum(max(abs(bottom * one - top), abs(bottom * other - top)) ** 2 for one, other in ends)
+    scale = classes * whole**2
+    return Bounds(least / scale, Fraction(most, bottom**2 * scale))
 
 
-def _balance(point: Callable[[float], FloatArray]) -> float:
-    """Root t in [0, 1] of the increasing function t - mean(point(t)), by bisection."""
-    left, right = 0.0, 1.0
-    for _ in range(60):
-        middle = (left + right) / 2
-        left, right = (left, middle) if middle > point(middle).mean() else (middle, right)
-    return (left + right) / 2
-
-
-def discrepancy(counts: BoundedCounts) -> Bounds:
+def discrepancy(counts: BoundedCounts) -> Bounds[Fraction]:
     """Bounds of the highest minus the lowest class accuracy.
 
     The upper bound is attained if no image is unplaced; the lower bound is not always attained.
     """
-    low, high = counts.accuracy
-    certain = counts.count > 0
-    least = float(max(low[certain].max() - high[certain].min(), 0.0)) if certain.any() else 0.0
-    known = ~np.isnan(low)
-    low, high = low[known], high[known]
+    low, high, whole, certain = counts.scaled
     if len(low) < 2:
-        return Bounds(0.0, 0.0)
-    top, bottom = int(high.argmax()), int(low.argmin())
+        return Bounds(Fraction(0), Fraction(0))
+    least = max(
+        max((end for end, sure in zip(low, certain, strict=True) if sure), default=0)
+        - min((end for end, sure in zip(high, certain, strict=True) if sure), default=0),
+        0,
+    )
+    top, bottom = high.index(max(high)), low.index(min(low))
     if top != bottom:
-        return Bounds(least, max(float(high[top] - low[bottom]), 0.0))
-    second_high, second_low = np.delete(high, top).max(), np.delete(low, bottom).min()
-    return Bounds(least, max(float(second_high - low[bottom]), float(high[top] - second_low), 0.0))
+        most = high[top] - low[bottom]
+    else:
+        second_high, second_low = (max(high[:top] + high[top + 1 :]), min(low[:bottom] + low[bottom + 1 :]))
+        most = max(second_high - low[bottom], high[top] - second_low)
+    return Bounds(Fraction(least, whole), Fraction(max(most, 0), whole))
 
 
-def _overall(counts: BoundedCounts, clean: BoundedCounts | None, alpha: float) -> Bounds:
-    del clean, alpha
-    return overall(counts)
+def accuracy_of(counts: BoundedCounts, label: int) -> Bounds[Fraction] | Bounds[float]:
+    """Bounds of the accuracy of a class; NaN for a class that certainly has no image."""
+    if math.isinf(counts.unplaced):
+        return Bounds(Fraction(0), Fraction(1))
+    more = int(counts.unplaced)
+    size = int(counts.count[label]) + more
+    if not size:
+        return UNKNOWN
+    return Bounds(Fraction(int(counts.correct[label]), size), Fraction(int(counts.high.correct[label]) + more, size))
 
 
-def _macro(counts: BoundedCounts, clean: BoundedCounts | None, alpha: float) -> Bounds:
-    del clean, alpha
-    return Bounds(*(metrics.overall_macro(ends) for ends in counts.accuracy))
+def _harmonic(first: Bounds[Fraction], second: Bounds[Fraction]) -> Bounds[Fraction]:
+    return Bounds(harmonic_mean(first.low, second.low), harmonic_mean(first.high, second.high))
 
 
-def _worst(counts: BoundedCounts, clean: BoundedCounts | None, alpha: float) -> Bounds:
-    del clean, alpha
-    return Bounds(*(metrics.worst_class(ends).accuracy for ends in counts.accuracy))
+@dataclass(frozen=True)
+class Measure:
+    """A metric of the counts under an attack, with its bounds if they are incomplete.
+
+    Attributes:
+        compute: maps the counts under the attack, those on clean images (None if not evaluated), and alpha to bounds.
+        rational: whether the bounds are fractions of integers, computed exactly.
+    """
+
+    compute: Callable[[BoundedCounts, BoundedCounts | None, float], Bounds[Fraction] | Bounds[float]]
+    rational: bool
+
+    def __call__(self, counts: BoundedCounts, clean: BoundedCounts | None, alpha: float) -> Bounds[float]:
+        """The bounds as floats."""
+        low, high = self.compute(counts, clean, alpha)
+        return Bounds(float(low), float(high))
 
 
-def _worst20(counts: BoundedCounts, clean: BoundedCounts | None, alpha: float) -> Bounds:
-    del clean, alpha
-    return Bounds(*(metrics.worst_share(ends, WORST_SHARE) for ends in counts.accuracy))
+def _rational(bounds: Callable[[BoundedCounts], Bounds[Fraction]]) -> Measure:
+    """A rational measure of the counts under the attack."""
+
+    def compute(counts: BoundedCounts, clean: BoundedCounts | None, alpha: float) -> Bounds[Fraction]:
+        del clean, alpha
+        return bounds(counts)
+
+    return Measure(compute, rational=True)
 
 
-def _cv(counts: BoundedCounts, clean: BoundedCounts | None, alpha: float) -> Bounds:
-    del clean, alpha
-    return variance(counts)
-
-
-def _mcd(counts: BoundedCounts, clean: BoundedCounts | None, alpha: float) -> Bounds:
-    del clean, alpha
-    return discrepancy(counts)
-
-
-def _nrr(counts: BoundedCounts, clean: BoundedCounts | None, alpha: float) -> Bounds:
+def _nrr(counts: BoundedCounts, clean: BoundedCounts | None, alpha: float) -> Bounds[Fraction] | Bounds[float]:
     del alpha
-    if clean is None:
-        return Bounds(math.nan, math.nan)
-    return Bounds(*(metrics.nrr(*ends) for ends in zip(overall(clean), overall(counts), strict=True)))
+    return UNKNOWN if clean is None else _harmonic(overall(clean), overall(counts))
 
 
-def _hmw(counts: BoundedCounts, clean: BoundedCounts | None, alpha: float) -> Bounds:
-    worst = _worst(counts, clean, alpha)
-    return Bounds(*(metrics.hmw(*ends) for ends in zip(overall(counts), worst, strict=True)))
+def _hmw(counts: BoundedCounts) -> Bounds[Fraction]:
+    return _harmonic(overall(counts), worst(counts))
 
 
 def _overall_end(end: int) -> Measure:
     """Bounds of the lower (0) or upper (1) end of the interval of the overall accuracy."""
 
-    def measure(counts: BoundedCounts, clean: BoundedCounts | None, alpha: float) -> Bounds:
+    def compute(counts: BoundedCounts, clean: BoundedCounts | None, alpha: float) -> Bounds[float]:
         del clean
         if math.isinf(counts.unplaced):
             return Bounds(0.0, 1.0)
         correct = int(counts.correct.sum())
         ends = [wilson(successes, counts.total, alpha)[end] for successes in (correct, correct + counts.unjudged)]
-        return Bounds(*map(float, ends))
+        return Bounds(float(ends[0]), float(ends[1]))
 
-    return measure
+    return Measure(compute, rational=False)
 
 
 def _worst_end(end: int) -> Measure:
@@ -216,16 +302,16 @@ def _worst_end(end: int) -> Measure:
     The end increases with every correct prediction, so both bounds are attained.
     """
 
-    def measure(counts: BoundedCounts, clean: BoundedCounts | None, alpha: float) -> Bounds:
+    def compute(counts: BoundedCounts, clean: BoundedCounts | None, alpha: float) -> Bounds[float]:
         del clean
         if counts.unplaced:
             return Bounds(0.0, 1.0)
-        return Bounds(*(lowest_interval(each, alpha)[end] for each in (counts.low, counts.high)))
+        return Bounds(lowest_interval(counts.low, alpha)[end], lowest_interval(counts.high, alpha)[end])
 
-    return measure
+    return Measure(compute, rational=False)
 
 
-def _split(counts: BoundedCounts, clean: BoundedCounts | None, alpha: float) -> Bounds:
+def _split(counts: BoundedCounts, clean: BoundedCounts | None, alpha: float) -> Bounds[float]:
     """The split estimate; it depends on random halves, so no bound is known unless every image is evaluated."""
     del clean
     value = minimum(counts.low, alpha).split if counts.complete else math.nan
@@ -233,19 +319,19 @@ def _split(counts: BoundedCounts, clean: BoundedCounts | None, alpha: float) -> 
 
 
 MEASURES: dict[str, Measure] = {
-    "overall": _overall,
-    "macro": _macro,
-    "worst": _worst,
-    "worst20": _worst20,
-    "cv": _cv,
-    "mcd": _mcd,
-    "nrr": _nrr,
-    "hmw": _hmw,
+    "overall": _rational(overall),
+    "macro": _rational(macro),
+    "worst": _rational(worst),
+    "worst20": _rational(worst20),
+    "cv": _rational(variance),
+    "mcd": _rational(discrepancy),
+    "nrr": Measure(_nrr, rational=True),
+    "hmw": _rational(_hmw),
     "overall.low": _overall_end(0),
     "overall.high": _overall_end(1),
     "worst.low": _worst_end(0),
     "worst.high": _worst_end(1),
-    "worst.split": _split,
+    "worst.split": Measure(_split, rational=False),
 }
 """The metrics with bounds: those of a summary (fractions; ``cv`` in fractions squared) and the ends of their intervals.
 The interval of ``worst`` is that of the minimum over the classes."""

@@ -15,7 +15,8 @@ Example:
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from fractions import Fraction
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -31,6 +32,8 @@ from classwise.stats.confusion import (
     symmetry,
 )
 from classwise.stats.counts import BoolArray, ClassCounts, FloatArray, class_labels, ratio
+
+Number = TypeVar("Number", Fraction, float)
 
 __all__ = [
     "Leakage",
@@ -196,7 +199,7 @@ def nrr(clean: float, robust: float) -> float:
         >>> round(metrics.nrr(clean=0.8, robust=0.4), 3)
         0.533
     """
-    return _harmonic_mean(clean, robust)
+    return harmonic_mean(clean, robust)
 
 
 def hmw(overall: float, worst: float) -> float:
@@ -207,7 +210,7 @@ def hmw(overall: float, worst: float) -> float:
         >>> round(metrics.hmw(overall=0.5, worst=0.2), 3)
         0.286
     """
-    return _harmonic_mean(overall, worst)
+    return harmonic_mean(overall, worst)
 
 
 def robust_classes(accuracy: ArrayLike, overall: float) -> BoolArray:
@@ -344,5 +347,7 @@ def _present(accuracy: ArrayLike) -> FloatArray:
     return present
 
 
-def _harmonic_mean(first: float, second: float) -> float:
-    return 2 * first * second / (first + second) if first + second else 0.0
+def harmonic_mean(first: Number, second: Number) -> Number:
+    """The harmonic mean of two numbers of at least 0; 0 if either is 0."""
+    total = first + second
+    return 2 * first * second / total if total else total

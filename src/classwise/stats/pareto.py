@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import operator
+from fractions import Fraction
+
 import numpy as np
 import numpy.typing as npt
+
+from classwise.stats.rational import as_rational
 
 
 def pareto_front(accuracies: npt.ArrayLike, critical: int) -> npt.NDArray[np.bool_]:
@@ -19,8 +24,9 @@ def pareto_front(accuracies: npt.ArrayLike, critical: int) -> npt.NDArray[np.boo
         (K,) true for the runs on the front.
     """
     values = np.asarray(accuracies, dtype=np.float64)
-    points = np.stack([values[:, critical], np.nanmean(np.delete(values, critical, axis=1), axis=1)], axis=1)
-    at_least = (points[:, None] >= points[None]).all(2)  # [a, b]: a is as good as b
-    better = (points[:, None] > points[None]).any(2)
-    non_dominated: npt.NDArray[np.bool_] = np.logical_not(np.any(at_least & better, axis=0))
-    return non_dominated
+    points = []
+    for own, others in zip(values[:, critical], np.delete(values, critical, axis=1), strict=True):
+        exact = [as_rational(value) for value in others[~np.isnan(others)]]  # equal means are equal
+        points.append((as_rational(own), sum(exact, start=Fraction(0)) / len(exact)))
+    dominated = [any(all(map(operator.ge, one, point)) and one != point for one in points) for point in points]
+    return ~np.array(dominated, dtype=np.bool_)

@@ -24,6 +24,7 @@ from classwise.data.images import Images
 from classwise.data.stream import as_data
 from classwise.models.modes import evaluating
 from classwise.reporting.formatting import lowest_interval_name
+from classwise.stats.rational import as_rational, rational_text
 from classwise.testing.cache import cache_folder
 
 IMAGES = 64
@@ -98,7 +99,8 @@ def _conditions(worst: float | None, overall: float | None, fail_if: Sequence[st
     if isinstance(fail_if, str):
         raise ClasswiseError(f"fail_if {fail_if!r}: must be a list of conditions, such as ['truck(all) < 0.1']")
     required = {"worst": worst, "overall": overall}
-    texts = [f"{measure}(all) < {limit!r}" for measure, limit in required.items() if limit is not None]
+    limits = {measure: as_rational(limit) for measure, limit in required.items() if limit is not None}
+    texts = [f"{measure}(all) < {rational_text(limit)}" for measure, limit in limits.items()]
     conditions = [Threshold.parse(text) for text in (*texts, *fail_if)]
     if not conditions:
         raise ClasswiseError("assert_robust: nothing is required; give worst=0.2, overall= or fail_if=")
@@ -146,9 +148,9 @@ def _message(result: Audit, failed: Sequence[Threshold]) -> str:
     for threshold in failed:
         subject = threshold.measure if threshold.group is None else f"{threshold.measure} of {threshold.group}"
         low, high = threshold.bounds(result)
-        value = f"{low:.4g}" if low == high else f"between {low:.4g} and {high:.4g}"
+        value = threshold.shown(low) if low == high else f"between {low:.4g} and {high:.4g}"
         lines.append(f"  {subject} under {threshold.attack} is {value}, which is {threshold.comparison} "
-                     f"{threshold.limit:g}")  # fmt: skip
+                     f"{threshold.shown_limit}")  # fmt: skip
     over = (f"{len(result.outcomes)} images", meta.threat, ", ".join(result.attacks))
     lines.append(f"accuracy by class under all, in percent ({'; '.join(filter(None, over))}):")
     if result.complete:

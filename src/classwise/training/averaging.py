@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import statistics
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from fractions import Fraction
 from typing import Annotated, Any, ClassVar, Literal
 
 import pydantic
@@ -15,8 +17,12 @@ from torch import Tensor
 
 from classwise.core.config import Count, NonNegative, Number, Share, configurable
 from classwise.core.description import Described
+from classwise.stats.rational import as_rational, difference
 from classwise.training.classes import Signals
-from classwise.training.worst_classes import Worst, resolve_worst, worst_accuracy
+from classwise.training.worst_classes import Worst, exact_accuracies, resolve_worst, worst_accuracy
+
+Score = Fraction | float
+"""The score of an epoch: a fraction if it is an accuracy."""
 
 Weights = Mapping[str, Tensor]
 """The state dict of a model: parameters and buffers, such as the statistics of batch normalisation."""
@@ -201,7 +207,7 @@ class GatedAverage(Averager):
     patience: Count = 20
 
     @abstractmethod
-    def score_and_threshold(self, history: list[float], signals: Signals) -> tuple[float, float]:
+    def score_and_threshold(self, history: list[float], signals: Signals) -> tuple[Score, Score]:
         """Compute the score of the epoch (NaN if no class could be measured) and the required score.
 
         Args:
@@ -213,18 +219,18 @@ class GatedAverage(Averager):
         """Update the average if the score reaches the threshold."""
         history = state.facts.get("history", [])
         reached, bar = self.score_and_threshold(history, signals)
-        facts = {"admitted": 0, "refused": 0} | state.facts | {"history": [*history, reached]}
+        facts = {"admitted": 0, "refused": 0} | state.facts | {"history": [*history, float(reached)]}
         if progress < self.start_fraction:
             return Average(state.weights, facts)
-        admitted = reached >= bar
+        admitted = difference(reached, bar) >= 0
         facts["admitted"] += admitted
         facts["refused"] = 0 if admitted else facts["refused"] + 1
         plain = not facts["admitted"]
         event = {
             "event": "fawa",
             "admitted": admitted,
-            "worst": reached,
-            "threshold": bar,
+            "worst": float(reached),
+            "threshold": float(bar),
             "plain_average_saved": plain,
         }
         if facts["refused"] and facts["refused"] % self.patience == 0:
@@ -268,15 +274,16 @@ class FAWA(GatedAverage):
         threshold = default if self.threshold is None else self.threshold
         return dataclasses.replace(self, worst=worst, threshold=threshold)
 
-    def score_and_threshold(self, history: list[float], signals: Signals) -> tuple[float, float]:
-        """Compute the accuracy of the worst class or classes, and the threshold."""
+    def score_and_threshold(self, history: list[float], signals: Signals) -> tuple[Score, Score]:
+        """Compute the accuracy of the worst class or classes, and the threshold, exactly."""
         robust = signals["valid.robust"]
         gate = self.for_classes(int((~robust.isnan()).sum()))
         assert gate.threshold is not None
-        reached = worst_accuracy(robust, gate.worst)
+        reached, threshold = worst_accuracy(exact_accuracies(robust), gate.worst), as_rational(gate.threshold)
         if gate.gate == "absolute":
-            return reached, gate.threshold
-        return reached, gate.threshold * max((value for value in (*history, reached) if value == value), default=0.0)
+            return reached, threshold
+        scores = [as_rational(value) for value in (*history, reached) if not math.isnan(value)]
+        return reached, threshold * max(scores, default=Fraction(0))
 
 
 @configurable
@@ -312,7 +319,7 @@ class ChartFAWA(GatedAverage):
 
     def score_and_threshold(self, history: list[float], signals: Signals) -> tuple[float, float]:
         """Compute the score W of the epoch, and the control limit."""
-        reached = worst_accuracy(signals["valid.soft"], self.worst)
+        reached = worst_accuracy(signals["valid.soft"].tolist(), self.worst)
         known = [value for value in history if value == value]  # not NaN
         if len(known) < self.window:
             return reached, statistics.median(known) if known else 0.0
@@ -352,4 +359,4 @@ class IUTFAWA(GatedAverage):
         z = statistics.NormalDist().inv_cdf(self.confidence)
         centre = share + z * z / (2 * count)
         spread = z * (share * (1 - share) / count + z * z / (4 * count * count)).sqrt()
-        return worst_accuracy((centre - spread) / (1 + z * z / count), "class"), self.threshold
+        return worst_accuracy(((centre - spread) / (1 + z * z / count)).tolist(), "class"), self.threshold

@@ -4,46 +4,56 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from classwise.training import SELECTIONS
-from classwise.training.worst_classes import resolve_worst, worst_accuracy
+from classwise.training.worst_classes import Worst, exact_accuracies, resolve_worst, worst_accuracy
 
 Rule = Callable[[Tensor, Tensor], float]
 """A function of the per-class robust accuracy (C,), NaN for absent classes, and the counts (C,), to a score."""
 
 
-def _overall(robust: Tensor, count: Tensor) -> float:
-    return float((robust.nan_to_num() * count).sum() / count.sum())
+def _overall(robust: Tensor, count: Tensor) -> Fraction:
+    sizes = [int(size) for size in count[~robust.isnan()].tolist()]
+    correct = (share * size for share, size in zip(exact_accuracies(robust), sizes, strict=True))
+    return sum(correct, start=Fraction(0)) / sum(sizes)
+
+
+def _worst(robust: Tensor, worst: Worst) -> Fraction | float:
+    return worst_accuracy(exact_accuracies(robust), worst)
+
+
+# The scores are rounded once, so that epochs with equal scores have equal floats.
 
 
 def overall_plus_worst(robust: Tensor, count: Tensor) -> float:
     """Overall plus worst-class robust accuracy (CFA's rule)."""
-    return _overall(robust, count) + worst_accuracy(robust, "class")
+    return float(_overall(robust, count) + _worst(robust, "class"))
 
 
 def overall_plus_worst_fifth(robust: Tensor, count: Tensor) -> float:
     """Overall robust accuracy plus the mean of the worst fifth of the classes (CFA's rule for Tiny-ImageNet)."""
-    return _overall(robust, count) + worst_accuracy(robust, "fifth")
+    return float(_overall(robust, count) + _worst(robust, "fifth"))
 
 
 def by_number_of_classes(robust: Tensor, count: Tensor) -> float:
     """CFA's rule: ``overall+worst`` of at most 20 classes, ``overall+worst-fifth`` of more."""
-    return _overall(robust, count) + worst_accuracy(robust, "auto")
+    return float(_overall(robust, count) + _worst(robust, "auto"))
 
 
 def overall(robust: Tensor, count: Tensor) -> float:
     """Overall robust accuracy."""
-    return _overall(robust, count)
+    return float(_overall(robust, count))
 
 
 def worst(robust: Tensor, count: Tensor) -> float:
     """Worst-class robust accuracy."""
     del count
-    return worst_accuracy(robust, "class")
+    return float(_worst(robust, "class"))
 
 
 def last(robust: Tensor, count: Tensor) -> float:

@@ -10,6 +10,7 @@ from classwise.auditing.guards.evidence import Evidence, Guard, GuardWarning, pe
 from classwise.auditing.outcomes import ALL
 from classwise.auditing.suite import attack_length
 from classwise.stats.counts import IntArray
+from classwise.stats.rational import difference
 from classwise.stats.worst_class import minimum, possibly_worst
 
 
@@ -55,7 +56,7 @@ def same_images(evidence: Evidence) -> GuardWarning | None:
     if len(suspects) < 2:
         return None
     least = minimum(counts)
-    if least.split - least.plug_in < SELECTION_BIAS:
+    if difference(least.split - least.plug_in, SELECTION_BIAS) < 0:
         return None
     name = evidence.outcomes.class_names[least.label]
     what = (

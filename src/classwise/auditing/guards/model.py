@@ -19,6 +19,7 @@ from classwise.auditing.guards.evidence import (
     percent,
 )
 from classwise.stats.paired import mcnemar
+from classwise.stats.rational import difference
 
 
 def train_mode(evidence: Evidence) -> GuardWarning | None:
@@ -130,7 +131,7 @@ def normalised_outside(evidence: Evidence, probe: Probe) -> GuardWarning | None:
         now = probe.correct(probe.logits_of(pixels))
         rise = float(now.float().mean()) - clean
         p_value = float(mcnemar(int((right & ~now).sum()), int((now & ~right).sum())))
-        if rise > max(RISE, found.value if found else 0.0) and p_value < RISE_LEVEL:
+        if difference(rise, max(RISE, found.value if found else 0.0)) > 0 and p_value < RISE_LEVEL:
             what = f"The clean accuracy of a sample rises from {percent(clean)} to {percent(clean + rise)}"
             found = GuardWarning(f"{what} with pixels {name}: include the normalisation in the model.", rise)
     return found

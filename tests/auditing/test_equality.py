@@ -1,0 +1,225 @@
+"""Conditions whose measure equals the limit exactly as a fraction, and the grammar of limits."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from classwise.auditing.comparison import Comparison
+from classwise.auditing.outcomes import Outcomes
+from classwise.auditing.result import Audit
+from classwise.auditing.thresholds import COMPARISONS, ChangeThreshold, Condition, Threshold
+from classwise.core.errors import ClasswiseError
+from classwise.reporting.builds import checks_of
+from classwise.stats.bounds import MEASURES, BoundedCounts
+from classwise.stats.counts import ClassCounts
+from classwise.stats.rational import as_rational, rational_text
+
+from ..stats.exact import EXACT, accuracies
+
+AT_EQUALITY = {"<": False, "<=": True, ">": False, ">=": True}
+NAMES = ["ant", "bee", "cat", "dog", "eel"]
+EPSILON = Fraction(1, 10**18)
+
+Rows = list[tuple[int, int, int]]
+"""Of each class: images that are correct under attack, further ones on clean images only, and never."""
+
+
+def rows(classes: int = 5) -> st.SearchStrategy[Rows]:
+    """Numbers of images of some classes, of different sizes."""
+    number = st.integers(0, 60)
+    sizes = st.tuples(number, number, number).filter(any)
+    return st.lists(sizes, min_size=1, max_size=classes)
+
+
+def audit(rows: Sequence[tuple[int, int, int]], grouped: bool = False) -> Audit:
+    """An audit with these numbers of images; ``grouped``: all are of two classes, and the rows are groups."""
+    right, clean_only, wrong = np.array(rows).T
+    index = np.repeat(np.arange(len(rows)), right + clean_only + wrong)
+    labels = index % 2 if grouped else index
+    places = np.concatenate([np.arange(sum(row)) for row in rows])
+    other = (labels + 1) % len(NAMES)
+    attacked = np.where(places < right[index], labels, other)
+    clean = np.where(places < (right + clean_only)[index], labels, other)
+    outcomes = Outcomes.from_predictions(labels, clean, {"pgd": attacked}, NAMES)
+    return Audit(outcomes.add_groups("animal", index, NAMES), group="animal") if grouped else Audit(outcomes)
+
+
+def counts(rows: Sequence[tuple[int, int, int]], clean: bool = False) -> ClassCounts:
+    """The counts of `audit`, without it."""
+    table = np.array(rows)
+    return ClassCounts(table.sum(axis=1), table[:, : 1 + clean].sum(axis=1))
+
+
+def values(rows: Rows) -> dict[str, Fraction]:
+    """Every rational measure under attack, and the accuracy of each class by its quoted name."""
+    measures = {name: measure(counts(rows), counts(rows, clean=True)) for name, measure in EXACT.items()}
+    return measures | {f"'{NAMES[label]}'": value for label, value in enumerate(accuracies(counts(rows)))}
+
+
+def texts(limit: Fraction) -> list[str]:
+    """Ways of writing a limit."""
+    decimal = rational_text(limit)
+    percent = [] if "/" in decimal else [f"{rational_text(100 * limit)}%", f"{rational_text(100 * limit)} %"]
+    return [f"{limit.numerator}/{limit.denominator}", decimal, *percent]
+
+
+@settings(max_examples=20, deadline=None)
+@given(rows(), st.booleans())
+def test_a_threshold_at_equality(rows: Rows, grouped: bool) -> None:
+    result = audit(rows, grouped)
+    for measure, value in values(rows).items():
+        for comparison, holds in AT_EQUALITY.items():
+            for text in texts(value):
+                assert Threshold.parse(f"{measure}(pgd) {comparison} {text}").holds(result) is holds, (measure, text)
+
+
+@settings(max_examples=20, deadline=None)
+@given(rows())
+def test_a_threshold_beside_equality(rows: Rows) -> None:
+    """A limit that differs by less than the rounding of a float decides as it should."""
+    result = audit(rows)
+    for measure, value in values(rows).items():
+        for limit in (value - EPSILON, value + EPSILON):
+            if 0 <= limit <= 1:
+                for comparison, compare in COMPARISONS.items():
+                    condition = Threshold.parse(f"{measure}(pgd) {comparison} {limit}")
+                    assert condition.holds(result) is compare(value, limit), (measure, limit)
+
+
+@settings(max_examples=10, deadline=None)
+@given(st.data(), st.integers(1, 3), st.integers(1, 3), st.booleans())
+def test_a_change_at_equality(data: st.DataObject, first: int, second: int, grouped: bool) -> None:
+    """For one seed and for several; the mean over the seeds of each method."""
+    sizes = data.draw(st.lists(st.integers(1, 60), min_size=2, max_size=5))
+
+    def run() -> Rows:
+        cuts = [sorted(data.draw(st.tuples(*[st.integers(0, size)] * 2))) for size in sizes]
+        return [(low, high - low, size - high) for (low, high), size in zip(cuts, sizes, strict=True)]
+
+    runs = {"main": [run() for _ in range(first)], "new": [run() for _ in range(second)]}
+    comparison = Comparison({name: tuple(audit(each, grouped) for each in those) for name, those in runs.items()},
+                            "pgd", "animal" if grouped else None)  # fmt: skip
+    means = [
+        {measure: statistics.mean(values(each)[measure] for each in those) for measure in values(those[0])}
+        for those in runs.values()
+    ]
+    for measure in means[0]:
+        change = means[1][measure] - means[0][measure]
+        for comparator, holds in AT_EQUALITY.items():
+            for text in texts(change):
+                condition = ChangeThreshold.parse(f"{measure}(pgd) {comparator} {text}")
+                assert condition.holds(comparison, "new") is holds, (measure, text)
+        beside = ChangeThreshold.parse(f"{measure}(pgd) < {min(change + EPSILON, Fraction(1))}")
+        assert beside.holds(comparison, "new") is (change < 1)
+
+
+@settings(max_examples=30, deadline=None)
+@given(rows(3), st.data())
+def test_bounds_at_equality(rows: Rows, data: st.DataObject) -> None:
+    """Of an incomplete audit: no completion is below the lower bound, or above the upper one."""
+    whole = counts(rows)
+    ends = zip(whole.correct.tolist(), whole.count.tolist(), strict=True)
+    judged = [data.draw(st.integers(correct, count)) for correct, count in ends]
+    bounded, clean = BoundedCounts(whole.count, np.array(judged), whole.correct), BoundedCounts.of(whole)
+    for name, measure in MEASURES.items():
+        if not measure.rational:
+            continue
+        low, high = (as_rational(end) for end in measure.compute(bounded, clean, 0.05))
+        for comparison, holds in AT_EQUALITY.items():
+            at_low, at_high = (Threshold(name, "pgd", comparison, limit) for limit in (low, high))
+            if comparison in ("<", ">="):
+                assert at_low.met_by(low) is at_low.met_by(high) is holds
+            else:
+                assert at_high.met_by(low) is at_high.met_by(high) is holds
+
+
+@pytest.mark.parametrize(
+    ("text", "limit"),
+    [
+        ("46.4%", "464/1000"), ("46.4 %", "464/1000"), ("0.2", "1/5"), ("1/5", "1/5"), ("1 / 3", "1/3"),
+        ("1e-2", "1/100"), ("1E-2", "1/100"), (".5", "1/2"), ("1.", "1"), ("+0.5", "1/2"), ("0", "0"),
+        ("100%", "1"), ("2e1%", "1/5"),
+        ("0.1000000000000000000000001", f"{10**24 + 1}/{10**25}"), ("1e-30", f"1/{10**30}"),
+    ],
+)  # fmt: skip
+def test_a_limit_is_exact(text: str, limit: str) -> None:
+    condition = Threshold.parse(f"worst(all) < {text}")
+    assert condition.limit == Fraction(limit)
+    assert Threshold.parse(str(condition)) == condition
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "20%%", "20% %", "%", "% 20", "%20", "5%/2", "1/5%", "20%5", "1/0", "0/0", "1/2/3", "1/-5", "/5", "1/", "0x1",
+        "0.2_0", "0_1", "nan", "inf", "-inf", "infinity", "1e", "e1", "1e1e1", "1e999999999", "1e-999999999", "--0.1",
+        "+-0.1", "- 0.1", ".", "..5", "0..5", "0. 2", "1 0%", "0,2", "٠.٢", "０.２", "²", "½", "20％", "−0.02", "0.2f",
+        "True", "None", "1j", "0.2;", "0.2\0", "(0.2)", "9" * 5000, "0." + "0" * 5000 + "1", "1/" + "9" * 5000,
+    ],
+)  # fmt: skip
+def test_a_limit_that_is_not_a_number(text: str) -> None:
+    for kind in (Threshold, ChangeThreshold):
+        with pytest.raises(ClasswiseError, match=r"must be a number such as 0\.2, 20% or 1/5$"):
+            kind.parse(f"worst(all) < {text}")
+
+
+@given(st.sampled_from([Threshold, ChangeThreshold]), st.fractions(0, 1), st.sampled_from(list(COMPARISONS)))
+def test_any_limit_is_printed_exactly(kind: type[Condition], limit: Fraction, comparison: str) -> None:
+    condition = kind("worst", "all", comparison, max(limit, Fraction(kind.lowest)))
+    assert kind.parse(str(condition)) == condition
+
+
+@given(st.integers(0, 10**6), st.integers(1, 10**6))
+def test_a_float_is_read_as_the_fraction_that_rounds_to_it(numerator: int, denominator: int) -> None:
+    limit = Fraction(numerator, denominator)
+    if limit <= 1:
+        assert as_rational(float(limit)) == limit
+        assert Threshold("worst", "all", "<", numerator / denominator).limit == limit  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("limit", [float("nan"), float("inf"), "0.2", None, True])
+def test_a_limit_must_be_a_finite_number(limit: object) -> None:
+    with pytest.raises(ClasswiseError, match="must be a finite number"):
+        Threshold("worst", "all", "<", limit)  # type: ignore[arg-type]
+
+
+@given(st.fractions(0, 1, max_denominator=1000), st.integers(-(10**9), 10**9))
+def test_the_printed_value_is_on_the_same_side_of_the_limit(limit: Fraction, step: int) -> None:
+    condition, value = Threshold("worst", "all", "<", limit), limit + Fraction(step, 10**14)
+    shown = Fraction(condition.shown(value))
+    assert (shown < limit) is (value < limit) or value == limit
+    assert (shown > limit) is (value > limit) or value == limit
+
+
+def test_interval_ends_have_a_tolerance() -> None:
+    condition = Threshold("worst.low", "all", "<", Fraction(3, 10))
+    assert not condition.met_by(0.3 - 1e-13)
+    assert not condition.met_by(0.1 + 0.2)
+    assert condition.met_by(0.3 - 1e-7)
+    result = audit([(7, 0, 13), (12, 0, 8)])
+    for measure in ("overall.low", "overall.high", "worst.low", "worst.high", "worst.split"):
+        name, _, end = measure.partition(".")
+        value = MEASURES[measure](result.bounds("pgd"), None, 0.05).low
+        for comparison, holds in AT_EQUALITY.items():
+            for near in (value, value * (1 + 1e-15), value * (1 - 1e-15)):
+                condition = Threshold.parse(f"{name}(pgd).{end} {comparison} {near!r}")
+                assert condition.holds(result) is holds, condition
+
+
+def test_build_servers_see_a_pass_at_equality() -> None:
+    result = audit([(58, 0, 67), (116, 0, 134)])
+    conditions = ["overall(pgd) < 46.4%", "worst(pgd) < 0.464", "macro(pgd) > 58/125", "mcd(pgd) > 0"]
+    checks = checks_of(result, {text: Threshold.parse(text) for text in conditions})
+    assert {check.status for check in checks} == {"passed"}
+    assert "is 0.464; the build fails if it is < 0.464" in checks[0].message
+    assert "is 0.464; the build fails if it is > 0.464" in checks[-2].message
+    (check,) = checks_of(result, {"": Threshold.parse("overall(pgd) < 0.46400001")})
+    assert check.status == "failed"
+    assert check.message.endswith("is 0.464; the build fails if it is < 0.46400001")

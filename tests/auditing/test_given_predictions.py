@@ -15,12 +15,15 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import classwise as cw
 from classwise.auditing.inputs import grouped
 from classwise.auditing.meta import Meta
 from classwise.auditing.outcomes import Outcomes
 from classwise.core.errors import ClasswiseError
 from classwise.core.storage import CHECKSUMS
 from classwise.data.images import Images
+
+from . import toys
 
 LABELS = [0, 0, 1, 1]
 MASKED = np.ma.masked_array(np.array(LABELS), mask=np.array([True, False, False, False]))
@@ -300,3 +303,16 @@ def test_no_value_of_any_argument_gives_a_traceback(argument: str, value: Any) -
     assert len(set(table.names)) == len(table.names)
     assert len(set(table.class_names)) == table.num_classes
     assert Meta.from_json(table.meta.to_json(), "x") == table.meta
+
+
+def test_columns_of_the_data_with_a_taken_name_are_no_groupings() -> None:
+    """A data set may have a column ``index`` or ``label``; it must not replace that of the outcomes."""
+    data = toys.images(16)
+    for name in ("index", "label", "n", "site"):
+        data = data.with_column(name, torch.arange(16) % 2, ["even", "odd"])
+    audit = cw.audit(toys.model(), data, "Linf:0.1", ["fgsm"], group="site", guards="off", batch_size=32)
+    assert [*audit.outcomes.meta.groups] == ["site"]
+    assert audit.outcomes.index.tolist() == list(range(16))
+    for group in ("index", "label", "n"):
+        with pytest.raises(ClasswiseError, match=f"grouping '{group}': the name is taken"):
+            cw.audit(toys.model(), data, "Linf:0.1", ["fgsm"], group=group)

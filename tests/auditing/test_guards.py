@@ -435,7 +435,7 @@ def test_every_warning_is_one_sentence_with_a_number() -> None:
 
 def test_guards_of_imported_predictions_need_no_model() -> None:
     labels = np.arange(60) % 3
-    outcomes = Outcomes.from_predictions(labels, labels, {"aa": np.where(labels == 0, 1, labels)}, "abc")
+    outcomes = Outcomes.from_predictions(labels, labels, {"aa": np.where(labels == 0, 1, labels)}, list("abc"))
     assert run_guards(Evidence(outcomes)).warnings == ()
 
 

@@ -142,7 +142,9 @@ def test_damaged_invalid_and_missing_files_are_one_line(table: Outcomes, tmp_pat
 
 
 def test_tables_of_the_same_images_join() -> None:
-    mine = Outcomes.from_predictions(LABELS, CLEAN, {"a": ATTACK_A}, NAMES).add_groups("half", [0, 0, 0, 1, 1, 1], "xy")
+    mine = Outcomes.from_predictions(LABELS, CLEAN, {"a": ATTACK_A}, NAMES).add_groups(
+        "half", [0, 0, 0, 1, 1, 1], ["x", "y"]
+    )
     joined = mine.join(Outcomes.from_predictions(LABELS, CLEAN, {"b": ATTACK_B}, NAMES))
     assert joined.attacks == ("clean", "a", "b")
     assert joined.correct("all").tolist() == [False, False, True, False, True, False]
@@ -205,7 +207,7 @@ def test_missing_rows_are_reported(table: Outcomes) -> None:
 @given(st.lists(st.tuples(*[st.integers(0, 3)] * 3), min_size=1, max_size=30), st.randoms())
 def test_counts_do_not_depend_on_the_order_of_rows(triples: list[tuple[int, int, int]], random: object) -> None:
     labels, one, two = zip(*triples, strict=True)
-    table = Outcomes.from_predictions(labels, one, {"a": two}, "abcd")
+    table = Outcomes.from_predictions(labels, one, {"a": two}, list("abcd"))
     shuffled = Outcomes(table.frame.sample(frac=1, random_state=len(triples)), table.meta)
     pd.testing.assert_frame_equal(shuffled.frame, table.frame)
     survivors = [label for label, first, second in triples if label == first == second]

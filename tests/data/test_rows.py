@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -152,6 +153,39 @@ def test_unusual_labels(labels: list[Any], classes: Any, names: tuple[str, ...],
         stream = stream_data(rows, **options)
         assert stream.class_names == names
         assert torch.cat([batch.y for batch in stream.batches(2)]).tolist() == numbers
+
+
+X4, NAN = torch.zeros(4, 1, 2, 2), float("nan")
+MASKED_TEXT = np.ma.masked_array(np.array(["a", "b", "a", "b"]), mask=np.array([True, False, False, False]))
+
+
+@pytest.mark.parametrize(
+    ("labels", "message"),
+    [
+        (["a", NAN, "b", "b"], "the label nan is not text like the others"),
+        (["a", None, "b", "b"], "the label None is not text like the others"),
+        (["a", 1, "b", "b"], "the label 1 is not text like the others"),
+        (pd.array(["a", None, "b", "b"], dtype="string"), "the label <NA> is not text like the others"),
+        (MASKED_TEXT, "some labels are masked"),
+        (["a", "", "b", "b"], "the name '' is blank"),
+        (["a", "a ", "b", "b"], "'a ' .* equals 'a' but for blanks"),
+        (["a", "\ud800", "b", "b"], "lone surrogate"),
+        (pd.array([0, None, 1, 1], dtype="Int64"), "masked or missing"),
+        ([0, None, 1, 1], "None is not an integer"),
+    ],
+)
+def test_missing_labels_are_not_a_class(labels: Any, message: str) -> None:
+    """numpy converts None and NaN among text to the texts None and nan, and drops masks."""
+    with pytest.raises(ClasswiseError, match=f"^data, .*{message}"):
+        as_data((X4, labels))
+
+
+@pytest.mark.parametrize("names", ["ab", ["a", "a"], ["a", None], ["a", ""], [0, 1]])
+def test_names_of_a_stream_are_checked(names: Any) -> None:
+    items = [(X4, torch.tensor([0, 0, 1, 1]))]
+    for make in (partial(Stream, items), partial(as_data, items), Stream(items).named):
+        with pytest.raises(ClasswiseError, match="class names: "):
+            make(names)
 
 
 def test_text_needs_classes_in_a_stream() -> None:

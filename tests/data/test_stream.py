@@ -134,7 +134,7 @@ def test_shuffled_loader_is_said(caplog: pytest.LogCaptureFixture) -> None:
 )
 def test_bad_items_are_one_line(items: list[Any], message: str) -> None:
     with pytest.raises(ClasswiseError, match=message) as caught:
-        list(Stream(items, class_names="abcd").batches(4))
+        list(Stream(items, class_names=list("abcd")).batches(4))
     assert "\n" not in str(caught.value)
 
 
@@ -156,7 +156,7 @@ def test_as_data() -> None:
     stream = Stream([(X, Y)])
     assert as_data(images) is images
     assert as_data(stream) is stream
-    whole = as_data((X, Y), class_names="abcd", name="whole")
+    whole = as_data((X, Y), class_names=list("abcd"), name="whole")
     assert isinstance(whole, Images)
     assert (whole.name, whole.num_classes) == ("whole", 4)
     arrays = as_data((channels_last(X), Y.numpy()))

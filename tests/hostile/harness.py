@@ -20,7 +20,7 @@ from random import Random
 from typing import Any
 
 from classwise.cli import main
-from tests.hostile import callables, checkpoints, files, options, recipes, specs
+from tests.hostile import callables, checkpoints, files, options, recipes, specs, tables
 from tests.hostile.case import AUDIT, QUICK, Case, Shared, filled
 
 CATEGORIES = {
@@ -30,6 +30,7 @@ CATEGORIES = {
     "files": files,
     "checkpoints": checkpoints,
     "callables": callables,
+    "tables": tables,
 }
 SEED = 20
 SECONDS = 20.0

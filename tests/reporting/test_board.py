@@ -124,7 +124,7 @@ def test_without_attacks_only_the_data_count() -> None:
 def test_data_without_a_hash_must_have_equal_labels() -> None:
     first = with_meta(audit_of("at", 0.1), data_hash="")
     other = with_meta(audit_of("cfa", 0.1), data_hash="")
-    frame = other.outcomes.frame.assign(label=1 - other.outcomes.frame["label"])
+    frame = other.outcomes.frame.assign(**{name: 1 - other.outcomes.frame[name] for name in ("label", "prediction")})
     turned = dataclasses.replace(other, outcomes=Outcomes(frame, other.outcomes.meta))
     with pytest.raises(ClasswiseError, match=r"^at and cfa differ in labels: image 0 is 'cat' and image 0 is 'dog'"):
         cw.board([first, turned])

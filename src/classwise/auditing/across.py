@@ -9,7 +9,7 @@ from typing import Any
 
 import pandas as pd
 
-from classwise.auditing.comparability import CROSSED, radius_of, value_of
+from classwise.auditing.comparability import CROSSED, radius_of, seed_notes, value_of
 from classwise.auditing.comparison import Comparison, check_methods
 from classwise.auditing.outcomes import CLEAN
 from classwise.auditing.pairs import population
@@ -80,7 +80,9 @@ class Crossing:
     @property
     def notes(self) -> tuple[str, ...]:
         """Distinct notes of the comparisons."""
-        return tuple(dict.fromkeys(note for level in self.levels.values() for note in level.notes))
+        notes = [note for level in self.levels.values() for note in level.notes]
+        audits = [audit for each in self.audits.values() for audit in each]
+        return tuple(dict.fromkeys([*notes, *seed_notes(audits, self.attack)]))
 
     @property
     def audits(self) -> dict[str, tuple[Audit, ...]]:

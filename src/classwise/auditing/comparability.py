@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import textwrap
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,28 +12,13 @@ import numpy as np
 from classwise.auditing.meta import Meta
 from classwise.auditing.outcomes import ALL, BEST, CLEAN, UNION
 from classwise.auditing.result import Audit
-from classwise.core.config import flat_options
+from classwise.auditing.threats import UNSTATED, FieldValue, threat_of
+from classwise.core.config import flat_options, number
 from classwise.core.errors import ClasswiseError
-from classwise.stats.counts import FloatArray
+from classwise.core.names import checked_names
 
 CROSSED: Mapping[str, tuple[str, ...]] = {"threat": ("threat",), "attacks": ("attacks", "cascade")}
 """The fields that a comparison may be made across, and the fields that may then differ."""
-UNSTATED = "not stated"
-"""The text of a field that an audit does not record, such as the threat of predictions made elsewhere."""
-
-
-class FieldValue(NamedTuple):
-    """The value of a field in one audit.
-
-    Attributes:
-        key: equal for audits that agree.
-        text: the value for error messages.
-        stated: whether the audit records the field.
-    """
-
-    key: Any
-    text: str
-    stated: bool = True
 
 
 class Named(NamedTuple):
@@ -104,6 +89,55 @@ def radius_of(audit: Audit) -> tuple[str, float] | None:
     """The norm and the radius of an audit; None if it has one radius per image, or records none."""
     key = _threat(audit, ALL).key
     return key if isinstance(key, tuple) and isinstance(key[1], float) else None
+
+
+def canonical(value: Any) -> Any:
+    """The settings of an attack in a form that is equal for equal settings, such as 10 and 10.0 steps.
+
+    A text of a number is that number, also as the factor of a relative step size such as ``0.25eps``.
+    """
+    if isinstance(value, Mapping):
+        return {str(key): canonical(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [canonical(inner) for inner in value]
+    if isinstance(value, str) and value.endswith("eps"):
+        return [canonical(value.removesuffix("eps") or 1), "eps"]
+    plain = number(value)
+    return int(plain) if isinstance(plain, float) and plain.is_integer() else plain
+
+
+def check_runs(methods: Mapping[str, Sequence[Audit]], attack: str, across: str | None = None) -> None:
+    """Check that the names of methods are distinct, and that the runs of each are different models.
+
+    Audits of one model that differ in the field ``across`` are accepted.
+
+    Raises:
+        ClasswiseError: for a name that is not text or blank, or the same audit, folder or model twice in a method.
+    """
+    checked_names([*methods], "names of methods")
+    for name, audits in methods.items():
+        known: dict[Any, int] = {}
+        for place, audit in enumerate(audits):
+            model, path = audit.outcomes.meta.model_hash, audit.path
+            identities = {
+                f"the same model (SHA-256 {model[:12]})": model,
+                f"the same folder {path}": None if path is None else path.resolve(),
+                "the same outcomes": id(audit.outcomes),
+            }
+            level = value_of(across, audit, attack).key if across else None
+            for what, identity in identities.items():
+                first = known.setdefault((identity, level), place) if identity else place
+                if first != place:
+                    runs = f"runs {first + 1} and {place + 1} of {name!r}"
+                    raise ClasswiseError(f"{runs} are audits of {what}; give each training seed once")
+
+
+def seed_notes(audits: Sequence[Audit], attack: str) -> list[str]:
+    """A sentence on audits whose attacks used different random numbers."""
+    seeds = sorted({audit.outcomes.meta.seed for audit in audits if audit.outcomes.meta.seed is not None})
+    if attack == CLEAN or len(seeds) < 2:
+        return []
+    return [f"The audits used different seeds of the attacks' random numbers: {', '.join(map(str, seeds))}."]
 
 
 def _check(field: str, one: Named, other: Named, read: Callable[[Audit], FieldValue]) -> None:
@@ -178,49 +212,16 @@ def _check_grouping(one: Named, other: Named, group: str | None) -> None:
 
 
 def _threat(audit: Audit, attack: str) -> FieldValue:
-    """The norm with the radius, or the radii of all images, from the rows; from the metadata if the rows have none."""
-    meta = audit.outcomes.meta
-    frame = audit.outcomes.frame
-    labels = [label for label in members_of(meta, attack) if label != CLEAN]
-    rows = frame[frame["attack"].isin(labels)].drop_duplicates("index").sort_values("index")
-    radii: FloatArray = rows["epsilon"].to_numpy(dtype=np.float64)
-    if not len(radii) or np.isnan(radii).any():
-        return stated_threat(meta.threat)
-    norm = meta.norm or str(meta.threat).partition(":")[0]
-    rounded = np.array([float(f"{radius:.6g}") for radius in np.unique(radii)])  # float32 and float64 radii agree
-    if len(np.unique(rounded)) == 1:
-        radius = float(rounded[0])
-        return FieldValue((norm, radius), _radius_text(norm, radius))
-    key = (norm, tuple(zip(rows["index"].tolist(), (f"{radius:.6g}" for radius in radii), strict=True)))
-    mean = f"{radii.mean():.6g}"
-    return FieldValue(key, f"{norm}:per-image, {rounded[0]:.6g} to {rounded[-1]:.6g}, mean {mean}")
-
-
-def stated_threat(text: str | None) -> FieldValue:
-    """The norm with the radius from the text of a threat, or the text itself if it is not a norm ball."""
-    if text is None:
-        return FieldValue(None, UNSTATED, stated=False)
-    from classwise.core.threat import Threat
-
-    try:
-        ball = Threat.parse(text)
-    except ClasswiseError:
-        return FieldValue(text, text)
-    radius = float(f"{float(ball.epsilon):.6g}")
-    return FieldValue((ball.norm, radius), _radius_text(ball.norm, radius))
-
-
-def _radius_text(norm: str, radius: float) -> str:
-    levels = radius * 255
-    in_levels = norm == "Linf" and levels >= 1 and abs(levels - round(levels)) < 1e-3
-    return f"{norm}:{round(levels)}/255" if in_levels else f"{norm}:{radius:.6g}"
+    """The norm with the radius, or with the radii of all images."""
+    outcomes = audit.outcomes
+    return threat_of(outcomes.frame, outcomes.meta, members_of(outcomes.meta, attack))
 
 
 def _attacks(audit: Audit, attack: str) -> FieldValue:
     """The complete spec of each attack that decides the verdict; in a cascade also their order."""
     meta = audit.outcomes.meta
     specs = {label: meta.attacks[label] for label in members_of(meta, attack)}
-    order = tuple((label, json.dumps(spec, sort_keys=True)) for label, spec in specs.items())
+    order = tuple((label, json.dumps(canonical(spec), sort_keys=True)) for label, spec in specs.items())
     stated = all(spec for label, spec in specs.items() if label != CLEAN)
     return FieldValue(
         order if meta.cascade else tuple(sorted(order)),

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from classwise.auditing.comparability import Named, check_alike, members_of, unstated, value_of
+from classwise.auditing.comparability import Named, check_alike, check_runs, members_of, seed_notes, unstated
 from classwise.auditing.outcomes import ALL, CLEAN
 from classwise.auditing.pairs import Pair, pair_of
 from classwise.auditing.result import Audit
@@ -125,7 +125,7 @@ class Comparison(RichDisplay):
         kinds = {json.dumps(dict(audit.outcomes.meta.precision), sort_keys=True) for audit in audits}
         if self.attack != CLEAN and len(kinds) > 1:
             notes.append("The audits computed gradients at different precisions.")
-        return (*notes, *distillation_notes(self.teachers))
+        return (*notes, *seed_notes(audits, self.attack), *distillation_notes(self.teachers))
 
     @cached_property
     def teachers(self) -> dict[str, str]:
@@ -364,15 +364,7 @@ def check_methods(
             )
     for each in named[1:]:
         check_alike(named[0], each, attack, group, across)
-    for name, audits in methods.items():
-        known: dict[Any, int] = {}
-        for number, audit in enumerate(audits):
-            key = (audit.outcomes.meta.model_hash, value_of(across, audit, attack).key if across else None)
-            if key[0] and known.setdefault(key, number) != number:
-                raise ClasswiseError(
-                    f"runs {known[key] + 1} and {number + 1} of {name!r} are audits of the same model (SHA-256 "
-                    f"{key[0][:12]}); give each training seed once"
-                )
+    check_runs(methods, attack, across)
 
 
 def _label(name: str, number: int, total: int) -> str:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import torch
 from torch import Tensor, nn
 
@@ -145,10 +146,19 @@ def group_name(group: Group | None) -> str | None:
 def _column(group: Column | Sequence[Any] | Tensor) -> Column:
     if isinstance(group, Column):
         return group
-    values = group.cpu().numpy() if isinstance(group, Tensor) else np.asarray(group)
+    values = (
+        group.detach().cpu().numpy()
+        if isinstance(group, Tensor)
+        else np.asarray(group, object if isinstance(group, list | tuple) else None)
+    )
     if values.ndim != 1:
         raise ClasswiseError(f"grouping: values have shape {values.shape}; expected (N,), one for each image")
-    kinds, ids = np.unique(values, return_inverse=True)
+    if np.ma.is_masked(group) or pd.isna(values).any():
+        raise ClasswiseError("grouping: some values are missing; give one for each image")
+    try:
+        kinds, ids = np.unique(values, return_inverse=True)
+    except TypeError as error:
+        raise ClasswiseError(f"grouping: values of different types cannot be ordered ({error})") from error
     return Column(torch.from_numpy(ids.astype(np.int64)), tuple(str(kind) for kind in kinds))
 
 

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Iterable, Mapping
+from dataclasses import field
+from typing import Annotated, Any
 
 import numpy as np
+import pydantic
 
+from classwise.core.config import build, configurable
 from classwise.core.errors import ClasswiseError, unknown
+from classwise.core.names import checked_name, checked_names, checked_text
 from classwise.core.schema import check_schema_version
-from classwise.stats.counts import IntArray
+from classwise.core.threat_text import check_stated
+from classwise.stats.counts import IntArray, class_labels, whole_numbers
 
 SCHEMA_VERSION = 2
 """Version of the columns of the table and of this metadata."""
@@ -20,9 +24,45 @@ CLEAN, ALL = "clean", "all"
 """The pass without an attack; and all attacks together, the clean pass included."""
 BEST, UNION = "best", "union"
 """Suffixes of a family of attacks: its strongest member, and all of its members together."""
+TABLE_COLUMNS = ("n", "low", "high", "class", "superclass", "possibly_worst")
+"""The columns of tables of classes beside those of the attacks."""
+_ENDINGS = ("low", "high", "judged", "lower_bound", "upper_bound", "cumulative", "cumulative_low", "cumulative_high")
+"""What tables of classes append to the name of an attack in their columns."""
 
 
-@dataclass(frozen=True, kw_only=True)
+def check_attack_labels(labels: Iterable[str], families: Iterable[str] = ()) -> None:
+    """Check the labels of attacks, without the clean pass.
+
+    Args:
+        labels: the labels.
+        families: names of families of attacks.
+
+    Raises:
+        ClasswiseError: for labels that are not distinct names, or that tables use for something else: ``clean``,
+            ``all``, the best and the union of a family, and the columns of tables of classes.
+    """
+    checked = checked_names([*labels], "attack labels")
+    derived = {f"{checked_name(family, 'family of attacks')}-{kind}" for family in families for kind in (BEST, UNION)}
+    columns = {f"{name}_{ending}" for name in (CLEAN, ALL, *derived, *checked) for ending in _ENDINGS}
+    reserved = {CLEAN, ALL, *TABLE_COLUMNS} | derived | columns
+    for label in checked:
+        if label.strip() in reserved:
+            raise ClasswiseError(f"attack label {label!r} is reserved; choose another label")
+
+
+def _distinct(what: str) -> pydantic.BeforeValidator:
+    return pydantic.BeforeValidator(lambda names: checked_names(names, what))
+
+
+def _text(what: str) -> pydantic.BeforeValidator:
+    return pydantic.BeforeValidator(lambda text: checked_text(text, what))
+
+
+def _superclasses(values: Any) -> object:
+    return None if values is None else whole_numbers(values, "superclasses").tolist()
+
+
+@configurable
 class Meta:
     """Settings of the audit, and facts about its model and data.
 
@@ -51,30 +91,34 @@ class Meta:
         cascade: whether each attack ran on the survivors of the previous attacks only.
         settle: requested distance of the ends of the intervals from the estimates, if AutoAttack's last attacks ran on
             a sample only; None: every attack was to run on every image.
-        seed: seed of the attacks' random numbers.
+        seed: seed of the attacks' random numbers; None: unknown, or several.
         precision: precision of the gradients (`classwise.core.precision.Precision`); success is decided in float32.
-        batch_size: images on the device at once.
+        batch_size: images on the device at once; None: unknown, or several.
         notes: events that void bit-identical repetition, such as a batch size halved for lack of memory.
+
+    Raises:
+        ClasswiseError: for an unknown field, a value of another type, names that are not distinct, an attack label that
+            tables use for something else, a threat with an invalid radius, or superclasses that do not fit the classes.
     """
 
-    class_names: tuple[str, ...]
+    class_names: Annotated[tuple[str, ...], _distinct("class names")]
     attacks: Mapping[str, Mapping[str, Any] | None]
     not_applicable: tuple[str, ...] = ()
     families: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    groups: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    superclasses: tuple[int, ...] | None = None
-    superclass_names: tuple[str, ...] = ()
-    data: str = ""
-    split: str = ""
+    groups: Mapping[str, Annotated[tuple[str, ...], _distinct("group names")]] = field(default_factory=dict)
+    superclasses: Annotated[tuple[int, ...] | None, pydantic.BeforeValidator(_superclasses)] = None
+    superclass_names: Annotated[tuple[str, ...], _distinct("superclass names")] = ()
+    data: Annotated[str, _text("name of the data")] = ""
+    split: Annotated[str, _text("name of the split")] = ""
     data_hash: str = ""
     images: int | None = 0
     sizes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
-    model: str = ""
+    model: Annotated[str, _text("name of the model")] = ""
     model_hash: str = ""
-    threat: str | None = None
+    threat: Annotated[str, _text("threat")] | None = None
     norm: str | None = None
-    early_stop: bool | None = None
-    cascade: bool = False
+    early_stop: pydantic.StrictBool | None = None
+    cascade: pydantic.StrictBool = False
     settle: float | None = None
     seed: int | None = None
     precision: Mapping[str, Any] = field(default_factory=dict)
@@ -82,10 +126,18 @@ class Meta:
     notes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        if self.superclasses is not None and len(self.superclasses) != len(self.class_names):
-            raise ClasswiseError(
-                f"{len(self.superclasses)} superclasses for {len(self.class_names)} classes; give one for each class"
-            )
+        check_attack_labels([label for label in self.attacks if label != CLEAN], self.families)
+        checked_names([*self.groups], "groupings")
+        for label in (*self.not_applicable, *(label for members in self.families.values() for label in members)):
+            if label not in self.attacks:
+                raise unknown("attack in the metadata:", label, self.attacks)
+        if self.threat is not None:
+            check_stated(self.threat)
+        if self.superclasses is not None:
+            if len(self.superclasses) != len(self.class_names):
+                counts = f"{len(self.superclasses)} superclasses for {len(self.class_names)} classes"
+                raise ClasswiseError(f"{counts}; give one for each class")
+            class_labels(self.superclasses, len(self.superclass_names), "superclasses")
 
     @property
     def num_classes(self) -> int:
@@ -95,7 +147,7 @@ class Meta:
     @property
     def robustness_evaluated(self) -> bool:
         """Whether an attack besides ``clean`` is applicable to the model."""
-        return len(self.applicable) > 1
+        return any(label != CLEAN for label in self.applicable)
 
     @property
     def applicable(self) -> tuple[str, ...]:
@@ -151,12 +203,7 @@ class Meta:
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise ClasswiseError(f"{where}: not a file of outcomes written by classwise") from error
         check_schema_version(version, SCHEMA_VERSION, str(where))
-        known = {each.name for each in dataclasses.fields(Meta)}
-        for key in values.keys() - known:
-            raise unknown(f"{where}: metadata field", key, known)
-        for key in ("class_names", "not_applicable", "superclasses", "superclass_names", "notes"):
-            if values.get(key) is not None:
-                values[key] = tuple(values[key])
-        for key in ("families", "groups", "sizes"):
-            values[key] = {name: tuple(members) for name, members in values.get(key, {}).items()}
-        return Meta(**values)
+        try:
+            return build(Meta, values, "metadata")
+        except ClasswiseError as error:
+            raise ClasswiseError(f"{where}: {error}") from error

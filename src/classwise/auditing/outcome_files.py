@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +12,9 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from classwise.auditing.meta import Meta
+from classwise.auditing.meta import ALL, TABLE_COLUMNS, Meta
 from classwise.core.errors import ClasswiseError
+from classwise.core.names import checked_names
 from classwise.core.storage import replacing, verify
 
 COLUMNS: Mapping[str, str] = {
@@ -52,17 +53,50 @@ def typed(frame: pd.DataFrame, meta: Meta) -> pd.DataFrame:
     Missing columns of `REPORTED` are null.
 
     Raises:
-        ClasswiseError: if any other column is missing.
+        ClasswiseError: if any other column is missing or occurs twice, a value is not of its type, or a grouping has
+            the name of another column.
     """
     types = _types(meta)
-    absent = [column for column in types if column not in frame.columns and column not in REPORTED]
-    if absent:
-        raise ClasswiseError(f"the table of outcomes has no column {absent[0]!r}")
+    check_groupings(meta.groups, meta.attacks)
+    if not frame.columns.is_unique:
+        twice = frame.columns[frame.columns.duplicated()][0]
+        raise ClasswiseError(f"the table of outcomes has the column {twice!r} twice; column names must differ")
     if list(frame.columns) != list(types):
         frame = frame.reindex(columns=list(types))
     given = zip(types.items(), frame.dtypes, strict=True)
-    changed = {column: kind for (column, kind), dtype in given if str(dtype) != kind}
-    return frame.astype(changed) if changed else frame
+    changed = {column: _converted(frame[column], kind) for (column, kind), dtype in given if str(dtype) != kind}
+    return frame.assign(**changed) if changed else frame
+
+
+def _converted(column: pd.Series[Any], kind: str) -> pd.Series[Any]:
+    """A column in another type.
+
+    Raises:
+        ClasswiseError: if a value would change, as 0.5 would as an integer and a missing value as a boolean.
+    """
+    exact = {"int64": "Int64", "bool": "boolean"}.get(kind, kind)
+    try:
+        return column.astype(exact).astype(kind)  # type: ignore[call-overload, no-any-return]
+    except (TypeError, ValueError, OverflowError) as error:
+        raise ClasswiseError(
+            f"the column {column.name!r} of outcomes has a value of another type ({error}); expected {kind}"
+        ) from error
+
+
+def check_groupings(groupings: Iterable[str], attacks: Iterable[str]) -> None:
+    """Check that no grouping has the name of a column of the outcomes, of tables of classes, or of an attack.
+
+    Raises:
+        ClasswiseError: naming the first one that does.
+    """
+    for name in checked_names([*groupings], "groupings"):
+        if name in taken_columns(attacks):
+            raise ClasswiseError(f"grouping {name!r}: the name is taken; choose another")
+
+
+def taken_columns(attacks: Iterable[str]) -> frozenset[str]:
+    """Names that a grouping may not have."""
+    return frozenset({*COLUMNS, *TABLE_COLUMNS, ALL, *attacks})
 
 
 def filled(blocks: Sequence[pd.DataFrame], meta: Meta) -> pd.DataFrame:

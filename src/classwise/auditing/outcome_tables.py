@@ -1,4 +1,4 @@
-"""Tables of outcomes: from predictions, with a further grouping, and joined from two tables of the same images."""
+"""Tables of outcomes: checked, from predictions, and with a further grouping."""
 
 from __future__ import annotations
 
@@ -10,13 +10,21 @@ import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike
 
-from classwise.auditing.meta import CLEAN, Meta
-from classwise.auditing.outcome_files import COLUMNS
+from classwise.auditing import outcome_files
+from classwise.auditing.meta import CLEAN, Meta, check_attack_labels
+from classwise.auditing.outcome_files import COLUMNS, check_groupings
+from classwise.core import limits
 from classwise.core.errors import ClasswiseError, unknown
-from classwise.stats.counts import IntArray, class_labels
+from classwise.core.names import checked_names
+from classwise.stats.counts import IntArray, class_labels, whole_numbers
 from classwise.stats.metrics import confidence_variance
 
 Table = tuple[pd.DataFrame, Meta]
+
+SUM_TOLERANCE = 5e-3
+"""Largest distance from 1 of the sum of a row of confidences, which may be rounded to half precision."""
+TIE = 1e-6
+"""Largest difference of two confidences that are equal up to the rounding of float32."""
 
 
 class Grouping(NamedTuple):
@@ -31,9 +39,57 @@ class Grouping(NamedTuple):
     ids: IntArray
 
 
+def checked_rows(frame: pd.DataFrame, meta: Meta) -> pd.DataFrame:
+    """The rows of a table in the types of its columns, sorted by attack and image.
+
+    Raises:
+        ClasswiseError: if a column is missing, a row occurs twice, a label, prediction or group has no name, the
+            verdict differs from the prediction, or two rows of one image differ in its label or group.
+    """
+    if not isinstance(frame, pd.DataFrame) or not isinstance(meta, Meta):
+        raise ClasswiseError(
+            f"outcomes are a DataFrame and a Meta, not {type(frame).__name__} and {type(meta).__name__}"
+        )
+    typed = outcome_files.typed(frame, meta)
+    place = pd.Index(meta.attacks).get_indexer(pd.Index(typed["attack"]))
+    if (place < 0).any():
+        raise unknown("attack in the table:", str(typed["attack"][place < 0].iloc[0]), meta.attacks)
+    order = np.lexsort((typed["index"].to_numpy(), place))
+    typed = typed.take(order).reset_index(drop=True)
+    keys = np.stack([place[order], typed["index"].to_numpy()])
+    repeated = (keys[:, 1:] == keys[:, :-1]).all(axis=0)
+    if repeated.any():
+        row = typed.iloc[int(repeated.argmax())]
+        raise ClasswiseError(f"image index {row['index']} occurs twice under {row['attack']!r}; it must be unique")
+    labels = class_labels(typed["label"].to_numpy(), meta.num_classes)
+    known = typed["prediction"].notna().to_numpy()
+    predicted = class_labels(typed["prediction"][known].to_numpy(dtype=np.int64), meta.num_classes, "predictions")
+    correct = np.zeros(len(typed), dtype=np.bool_)
+    correct[known] = predicted == labels[known]
+    for row in np.flatnonzero(correct != typed["correct"].to_numpy())[:1]:
+        where = f"image {typed['index'][row]} under {typed['attack'][row]!r}"
+        raise ClasswiseError(
+            f"{where}: correct is {not correct[row]}, but the label is {labels[row]} and the prediction "
+            f"{typed['prediction'][row]}"
+        )
+    images, first, inverse = np.unique(typed["index"].to_numpy(), return_index=True, return_inverse=True)
+    for column, names in {"label": meta.class_names, **meta.groups}.items():
+        values = class_labels(typed[column].to_numpy(), len(names), column)
+        for row in np.flatnonzero(values != values[first][inverse])[:1]:
+            pair = f"{column} {values[first][inverse[row]]} in one row and {values[row]} in another"
+            raise ClasswiseError(f"image {images[inverse[row]]} has {pair}; all rows of an image must agree")
+    radii = typed["epsilon"].where(typed["attack"] != CLEAN).groupby(inverse).agg(["min", "max"])
+    for image in np.flatnonzero(radii["max"] - radii["min"] > 1e-6 * radii["max"])[:1]:
+        least, largest = radii.iloc[image]
+        where = f"image {images[image]} has the radius {least:g} under one attack and {largest:g} under another"
+        raise ClasswiseError(f"{where}; all attacks must have the same threat")
+    return typed
+
+
 def table_of_predictions(
     labels: ArrayLike,
-    predictions: Mapping[str, ArrayLike],
+    clean: ArrayLike | None,
+    attacks: Mapping[str, ArrayLike] | None,
     class_names: Sequence[str] | None,
     confidences: Mapping[str, ArrayLike] | None,
     **meta: Any,
@@ -41,49 +97,94 @@ def table_of_predictions(
     """Build a table from predictions (N,) under ``clean`` and each attack; see `Outcomes.from_predictions`.
 
     Raises:
-        ClasswiseError: if a length differs, a label or prediction has no class, or there is no prediction.
+        ClasswiseError: see `Outcomes.from_predictions`.
     """
+    for what, given in (("attacks", attacks), ("confidences", confidences)):
+        if not isinstance(given, Mapping | None):
+            raise ClasswiseError(f"{what}: {type(given).__name__} is not a mapping from labels, such as {{'pgd': ...}}")
+    check_attack_labels(attacks or {})
+    predictions = ({} if clean is None else {CLEAN: clean}) | dict(attacks or {})
     if not predictions:
         raise ClasswiseError("no predictions: give clean=, or attacks={'name': predictions}")
-    if class_names is None:
-        top = max(int(np.max(np.asarray(values), initial=0)) for values in (labels, *predictions.values()))
-        class_names = [str(label) for label in range(top + 1)]
-    classes = len(class_names)
-    truth = class_labels(labels, classes)
-    blocks, wrong = [], np.zeros(len(truth), dtype=np.bool_)
-    for label, values in predictions.items():
-        predicted = class_labels(values, classes, f"predictions of {label!r}")
+    for label in confidences or {}:
+        if label not in predictions:
+            raise unknown("attack of confidences:", str(label), predictions)
+    known = [field.name for field in dataclasses.fields(Meta) if field.name not in ("attacks", "class_names", "images")]
+    for key in meta:
+        if key not in known:
+            raise unknown("field of the metadata", key, known)
+    truth = whole_numbers(labels, "labels")
+    numbers = {label: whole_numbers(values, f"predictions of {label!r}") for label, values in predictions.items()}
+    for label, predicted in numbers.items():
         if len(predicted) != len(truth):
             raise ClasswiseError(
                 f"{len(predicted)} predictions of {label!r} for {len(truth)} labels; give one for each"
             )
+    if class_names is None:
+        top = max(int(values.max(initial=0)) for values in (truth, *numbers.values()))
+        limits.check_classes(top + 1, len(truth), "without class_names")
+        class_names = [str(label) for label in range(top + 1)]
+    about = Meta(
+        class_names=checked_names(class_names, "class names"), attacks=dict.fromkeys(numbers), images=len(truth), **meta
+    )
+    class_labels(truth, about.num_classes)
+    blocks, wrong = [], np.zeros(len(truth), dtype=np.bool_)
+    for label, predicted in numbers.items():
+        class_labels(predicted, about.num_classes, f"predictions of {label!r}")
         block = pd.DataFrame({"index": np.arange(len(truth)), "label": truth, "prediction": predicted})
         block = block.assign(attack=label, correct=predicted == truth, status="ok")
         first_success = pd.Series(np.where(wrong, CLEAN, label), dtype="string")
         block["first_success"] = first_success.where(predicted != truth)
         if confidences and label in confidences:
-            block = block.assign(**_confidence_columns(confidences[label], truth, predicted, classes, label))
+            columns = _confidence_columns(confidences[label], truth, predicted, about.num_classes, label)
+            block = block.assign(**columns)
         blocks.append(block.reindex(columns=list(COLUMNS)).astype(COLUMNS))
         wrong |= (predicted != truth) & (label == CLEAN)
-    about = Meta(class_names=tuple(class_names), attacks=dict.fromkeys(predictions), images=len(truth), **meta)
     return pd.concat(blocks, ignore_index=True), about
 
 
 def _confidence_columns(
     values: ArrayLike, truth: IntArray, predicted: IntArray, classes: int, label: str
 ) -> dict[str, np.ndarray[Any, Any]]:
-    """The columns that are computed from softmax outputs (N, C)."""
-    probabilities = np.asarray(values, dtype=np.float64)
+    """The columns that are computed from softmax outputs (N, C).
+
+    Raises:
+        ClasswiseError: if a row is not a probability of each class, or a prediction is not the most probable class.
+    """
+    where = f"confidences of {label!r}"
+    if np.ma.is_masked(values):
+        raise ClasswiseError(f"{where}: some are masked; give a probability of each class")
+    try:
+        probabilities = np.asarray(values, dtype=np.float64)
+    except (ValueError, TypeError, RuntimeError) as error:
+        raise ClasswiseError(f"{where}: expected numbers of shape ({len(truth)}, {classes}) ({error})") from error
     if probabilities.shape != (len(truth), classes):
-        raise ClasswiseError(f"confidences of {label!r}: expected ({len(truth)}, {classes}), got {probabilities.shape}")
+        raise ClasswiseError(f"{where}: expected ({len(truth)}, {classes}), got {probabilities.shape}")
+    sums = probabilities.sum(axis=1)
+    valid = (probabilities >= 0).all(axis=1) & (np.abs(sums - 1) < SUM_TOLERANCE)
+    for image in np.flatnonzero(~valid)[:1]:
+        least = probabilities[image].min()
+        raise ClasswiseError(
+            f"{where}: the row of image {image} is not a probability of each class: its sum is {sums[image]:.6g} and "
+            f"its minimum {least:.6g}"
+        )
     rows = np.arange(len(truth))
+    p_predicted = probabilities[rows, predicted]
+    for image in np.flatnonzero(probabilities.max(axis=1) - p_predicted > TIE)[:1]:
+        largest = int(probabilities[image].argmax())
+        raise ClasswiseError(
+            f"{where}: image {image} is predicted as class {predicted[image]}, but class {largest} has the largest "
+            "confidence"
+        )
     columns: dict[str, np.ndarray[Any, Any]] = {
         "p_label": probabilities[rows, truth],
-        "p_predicted": probabilities[rows, predicted],
+        "p_predicted": p_predicted,
         "confidence_variance": confidence_variance(probabilities),
     }
     if classes > 1:
-        columns["runner_up"] = np.argsort(-probabilities, axis=1, kind="stable")[:, 1]
+        others = probabilities.copy()
+        others[rows, predicted] = -np.inf
+        columns["runner_up"] = others.argmax(axis=1)
     return columns
 
 
@@ -125,43 +226,12 @@ def with_grouping(table: Table, index: IntArray, name: str, ids: ArrayLike, name
         ClasswiseError: if the name is taken, the length differs, or an id has no name.
     """
     frame, meta = table
-    if name in (*frame.columns, "class", "superclass"):
+    check_groupings([name], meta.attacks)
+    if name in meta.groups:
         raise ClasswiseError(f"grouping {name!r}: the name is taken; choose another")
-    groups = class_labels(ids, len(names), f"grouping {name!r}")
+    checked = checked_names(names, f"names of grouping {name!r}")
+    groups = class_labels(ids, len(checked), f"grouping {name!r}")
     if len(groups) != len(index):
         raise ClasswiseError(f"grouping {name!r}: {len(groups)} ids for {len(index)} images; give one for each")
     column = groups[np.searchsorted(index, frame["index"].to_numpy())]
-    return frame.assign(**{name: column}), dataclasses.replace(meta, groups={**meta.groups, name: tuple(names)})
-
-
-def joined_tables(first: Table, second: Table) -> Table:
-    """Add the attacks of the second table to the first; the rows of ``clean`` and the groupings are the first's.
-
-    Raises:
-        ClasswiseError: if class names, models, images or labels differ, or an attack is in both tables.
-    """
-    (frame, meta), (other, other_meta) = first, second
-    for field in ("class_names", "model_hash", "data_hash"):
-        value, other_value = getattr(meta, field), getattr(other_meta, field)
-        if value and other_value and value != other_value:
-            raise ClasswiseError(f"the two tables cannot be joined: they differ in {field.replace('_', ' ')}")
-    images, other_images = (each.drop_duplicates("index").set_index("index").sort_index() for each in (frame, other))
-    if not (images.index.equals(other_images.index) and images["label"].equals(other_images["label"])):
-        raise ClasswiseError("the two tables cannot be joined: they have different images or labels")
-    shared = sorted(set(meta.applicable) & set(other_meta.applicable) - {CLEAN})
-    if shared:
-        raise ClasswiseError(f"attack {shared[0]!r} is in both tables; rename one of the two")
-    groups = {name: images[name] for name in meta.groups}
-    added = other[~other["attack"].isin(meta.applicable)]
-    added = added[[column for column in added.columns if column in frame.columns]]
-    added = added.assign(**{name: added["index"].map(ids) for name, ids in groups.items()})
-    new_attacks = {label: spec for label, spec in other_meta.attacks.items() if label not in meta.applicable}
-    joined = dataclasses.replace(
-        meta,
-        attacks={**meta.attacks, **new_attacks},
-        not_applicable=tuple(dict.fromkeys((*meta.not_applicable, *other_meta.not_applicable))),
-        families={**other_meta.families, **meta.families},
-        early_stop=meta.early_stop if meta.early_stop == other_meta.early_stop else None,
-        cascade=meta.cascade or other_meta.cascade,
-    )
-    return pd.concat([frame, added], ignore_index=True), joined
+    return frame.assign(**{name: column}), dataclasses.replace(meta, groups={**meta.groups, name: checked})

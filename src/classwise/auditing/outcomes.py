@@ -17,8 +17,15 @@ import pandas as pd
 from numpy.typing import ArrayLike
 
 from classwise.auditing import outcome_files
+from classwise.auditing.joins import joined_tables
 from classwise.auditing.meta import ALL, BEST, CLEAN, UNION, Meta
-from classwise.auditing.outcome_tables import Grouping, grouping_of, joined_tables, table_of_predictions, with_grouping
+from classwise.auditing.outcome_tables import (
+    Grouping,
+    checked_rows,
+    grouping_of,
+    table_of_predictions,
+    with_grouping,
+)
 from classwise.auditing.predictions import MOST_DENSE, PredictionTables
 from classwise.auditing.verdicts import (
     Coverage,
@@ -32,7 +39,7 @@ from classwise.auditing.verdicts import (
 from classwise.core.description import PassCounts
 from classwise.core.errors import ClasswiseError, IncompleteError, unknown
 from classwise.stats.bounds import BoundedCounts, overall
-from classwise.stats.counts import BoolArray, ClassCounts, IntArray, class_labels
+from classwise.stats.counts import BoolArray, ClassCounts, IntArray
 
 __all__ = ["ALL", "BEST", "CLEAN", "MOST_DENSE", "UNION", "Grouping", "Judgement", "Outcomes"]
 
@@ -49,7 +56,8 @@ class Outcomes(PredictionTables):
         meta: the metadata of the rows.
 
     Raises:
-        ClasswiseError: if a column is missing, a row occurs twice, or a label has no class.
+        ClasswiseError: if a column is missing, a row occurs twice, a label, prediction or group has no name, a verdict
+            differs from its prediction, or the rows of an image differ in its label, groups or radius.
 
     Example:
         >>> import classwise as cw
@@ -70,19 +78,7 @@ class Outcomes(PredictionTables):
     meta: Meta
 
     def __post_init__(self) -> None:
-        typed = outcome_files.typed(self.frame, self.meta)
-        place = pd.Index(self.meta.attacks).get_indexer(pd.Index(typed["attack"]))
-        if (place < 0).any():
-            raise unknown("attack in the table:", min(typed["attack"][place < 0]), self.meta.attacks)
-        order = np.lexsort((typed["index"].to_numpy(), place))
-        typed = typed.take(order).reset_index(drop=True)
-        keys = np.stack([place[order], typed["index"].to_numpy()])
-        repeated = (keys[:, 1:] == keys[:, :-1]).all(axis=0)
-        if repeated.any():
-            row = typed.iloc[int(repeated.argmax())]
-            raise ClasswiseError(f"image index {row['index']} occurs twice under {row['attack']!r}; it must be unique")
-        class_labels(typed["label"].to_numpy(), self.meta.num_classes)
-        object.__setattr__(self, "frame", typed)
+        object.__setattr__(self, "frame", checked_rows(self.frame, self.meta))
 
     def __repr__(self) -> str:
         state = "" if self.complete else ", incomplete"
@@ -275,19 +271,23 @@ class Outcomes(PredictionTables):
         Args:
             name: the new column.
             ids: (N,) the group of each image, integers from 0, in the order of `index`.
-            names: one for each group.
+            names: one for each group; they must differ.
 
         Raises:
-            ClasswiseError: if the name is taken, the length differs, or an id has no name.
+            ClasswiseError: if the name is taken, the length differs, an id has no name, or a name is not text, is blank
+                or occurs twice.
         """
         return Outcomes(*with_grouping((self.frame, self.meta), self.index, name, ids, names))
 
     def join(self, other: Outcomes) -> Outcomes:
         """Combine the attacks of two tables of the same images and model; the clean rows are those of this table.
 
+        Of attacks with different seeds, precisions or batch sizes, the metadata of the result state none.
+
         Raises:
             IncompleteError: if rows are missing in one of them.
-            ClasswiseError: if the images, labels, class names or models differ, or an attack is in both.
+            ClasswiseError: if the images, labels, class names, models, clean predictions, threats or early stop differ,
+                an attack is in both, or both have attacks and one is a cascade.
         """
         self.require_complete()
         other.require_complete()
@@ -328,15 +328,16 @@ class Outcomes(PredictionTables):
             labels: (N,) integers in [0, C).
             clean: (N,) the predicted classes of the clean images.
             attacks: the predicted classes (N,) of the adversarial images of each attack.
-            class_names: one for each class; None: the class numbers.
-            confidences: softmax outputs (N, C) for ``clean`` and any attack.
+            class_names: one for each class; they must differ. None: the class numbers.
+            confidences: softmax outputs (N, C) for ``clean`` and any attack; the predicted class has the largest.
             **meta: further fields of `Meta`, such as ``threat="Linf:8/255"`` or ``superclasses``.
 
         Raises:
-            ClasswiseError: if a length differs, a label or prediction has no class, or there is no prediction.
+            ClasswiseError: if a length differs, a label or prediction is missing or has no class, there is no
+                prediction, confidences do not fit the predictions, a name is not text, is blank, occurs twice or is
+                reserved, or a field is unknown.
         """
-        predictions = ({} if clean is None else {CLEAN: clean}) | dict(attacks or {})
-        return cls(*table_of_predictions(labels, predictions, class_names, confidences, **meta))
+        return cls(*table_of_predictions(labels, clean, attacks, class_names, confidences, **meta))
 
     @cached_property
     def passes(self) -> dict[str, PassCounts]:

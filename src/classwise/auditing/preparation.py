@@ -22,6 +22,7 @@ from classwise.auditing.inputs import (
     as_classifier,
     check_outputs,
     class_names_for,
+    group_name,
     grouped,
     logits_on,
     name_of,
@@ -31,6 +32,7 @@ from classwise.auditing.inputs import (
     threat_for,
 )
 from classwise.auditing.meta import Meta
+from classwise.auditing.outcome_files import check_groupings, taken_columns
 from classwise.auditing.outcomes import CLEAN
 from classwise.auditing.partition import Shard, shard_of
 from classwise.auditing.plan import AuditOptions, Plan
@@ -99,6 +101,8 @@ def prepare(
         ClasswiseError: if the data and the model do not fit each other, or one of them cannot be read.
     """
     source = grouped(as_data(data), group)
+    if (grouping := group_name(group)) not in (None, "superclass"):
+        check_groupings([grouping], suite.attacks)
     no_threat = Threat("Linf", 0.0) if not suite.attacks and threat is None else None
     ball = no_threat or threat_for(source, threat)
     classifier = as_classifier(model, source, device)
@@ -210,12 +214,13 @@ def _metadata(plan: Plan, trial: _Trial, source: Images | Stream, first: Images)
     """The metadata of the outcomes, without those of the model."""
     names, suite, batch_size = trial.class_names, plan.suite, trial.fit.batch_size
     is_small = batch_size < SMALLEST_BATCH
+    taken = taken_columns(suite.attacks)
     return Meta(
         class_names=names,
         attacks={CLEAN: None, **suite.specs()},
         not_applicable=tuple(label for label in suite.attacks if label not in trial.applicable.attacks),
         families=suite.families,
-        groups={key: column.names for key, column in first.columns.items()},
+        groups={key: column.names for key, column in first.columns.items() if key not in taken},
         superclasses=source.superclasses if source.superclasses and len(source.superclasses) == len(names) else None,
         superclass_names=source.superclass_names,
         data=source.name,

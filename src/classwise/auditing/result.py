@@ -30,6 +30,7 @@ from classwise.auditing.outcomes import ALL, CLEAN, UNION, Outcomes
 from classwise.auditing.worst_class_estimate import WorstClassEstimate
 from classwise.core.display import RichDisplay
 from classwise.core.errors import ClasswiseError, IncompleteError
+from classwise.core.names import checked_name
 from classwise.core.storage import write_text
 from classwise.stats import metrics
 from classwise.stats.bounds import MEASURES, WORST_SHARE, BoundedCounts
@@ -99,6 +100,7 @@ class Audit(RichDisplay):
     guards: GuardReport | None = None
 
     def __post_init__(self) -> None:
+        checked_name(self.name, "name of the audit")
         self.outcomes.grouping(self.group)
 
     def __repr__(self) -> str:
@@ -362,7 +364,7 @@ class Audit(RichDisplay):
             outcomes=outcomes,
             warnings=tuple(AuditWarning(*warning) for warning in about.get("warnings", ())),
             group=about.get("group"),
-            name=about.get("name", folder.stem),
+            name=about.get("name", folder.absolute().stem),
             path=folder,
             environment=about.get("environment", {}),
             artifacts=Artifacts(folder) if folder.is_dir() else Artifacts(),

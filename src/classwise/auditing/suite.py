@@ -11,10 +11,11 @@ from classwise.attacks.base import Attack
 from classwise.attacks.external import ExternalAttack
 from classwise.attacks.gradient.ascent import PGD, TEMPERATURES, TemperaturePGD
 from classwise.attacks.suites import SUITES, members
-from classwise.auditing.outcomes import ALL, BEST, CLEAN, UNION
+from classwise.auditing.meta import CLEAN, check_attack_labels
 from classwise.core import limits
 from classwise.core.config import Spec, describe, make, parse_spec
 from classwise.core.errors import ClasswiseError, unknown
+from classwise.core.names import checked_name
 from classwise.core.threat import Threat
 
 DEFAULT_SPECS: tuple[str, ...] = (
@@ -95,9 +96,7 @@ def parse_attacks(attacks: Attacks | None = None, norm: str = "Linf") -> Suite:
         by_label |= labelled
     if not given:
         raise ClasswiseError("no attack is given; give at least one, such as pgd:steps=20")
-    reserved = {f"{family}-{kind}" for family in families for kind in (BEST, UNION)}
-    for label in by_label.keys() & ({CLEAN, ALL} | reserved):
-        raise ClasswiseError(f"attack label {label!r} is reserved; choose another label")
+    check_attack_labels(by_label, families)
     return Suite(by_label, families, cascade=len(expanded) > len(choices))
 
 
@@ -121,7 +120,7 @@ def _chosen(attacks: Attacks) -> list[tuple[str | None, Choice]]:
     if isinstance(attacks, Mapping):
         if isinstance(attacks.get("name"), str):  # the spec of one attack, not a mapping from labels
             return [(None, attacks)]
-        return [(str(label), choice) for label, choice in attacks.items()]
+        return [(checked_name(label, "attack labels"), choice) for label, choice in attacks.items()]
     return [_labelled(choice) for choice in attacks]
 
 

@@ -5,38 +5,25 @@ from __future__ import annotations
 import dataclasses
 import math
 from dataclasses import dataclass
-from numbers import Real
-from typing import Literal, get_args
+from typing import get_args
 
 import torch
 from torch import Tensor
 
-from classwise.core import limits, recolouring
-from classwise.core.config import number
+from classwise.core import recolouring
 from classwise.core.errors import ClasswiseError, unknown
 from classwise.core.rng import CounterRNG
+from classwise.core.threat_text import (
+    NORM_BALLS,
+    PER_IMAGE,
+    PRESETS,
+    SPATIAL_RADIUS,
+    Norm,
+    check_radius,
+    parse_threat,
+)
 
-Norm = Literal["Linf", "L2", "L1", "recolour", "spatial"]
-NORM_BALLS: tuple[Norm, ...] = ("Linf", "L2", "L1")
-"""The threats that are balls of a norm of the pixels."""
-
-SPATIAL_RADIUS = 6
-"""The largest radius of spatial threats: rotations by up to 180 degrees either way."""
-
-PRESETS = {
-    "mnist": "Linf:0.3",
-    "fashion-mnist": "Linf:0.1",
-    "digits": "Linf:0.1",
-    "cifar10": "Linf:8/255",
-    "cifar100": "Linf:8/255",
-    "svhn": "Linf:8/255",
-    "stl10": "Linf:8/255",
-    "tiny-imagenet": "Linf:8/255",
-    "imagenet": "Linf:4/255",
-    "cifar10-l2": "L2:0.5",
-    "cifar10-l1": "L1:12",
-}
-"""The usual threat of each data set in the literature."""
+__all__ = ["NORM_BALLS", "PRESETS", "SPATIAL_RADIUS", "Norm", "Threat"]
 
 
 @dataclass(frozen=True)
@@ -73,18 +60,8 @@ class Threat:
     def __post_init__(self) -> None:
         if self.norm not in get_args(Norm):
             raise unknown("norm", str(self.norm), get_args(Norm))
-        epsilon: object = self.epsilon
-        valid = isinstance(epsilon, Tensor) or (isinstance(epsilon, Real) and 0 <= float(epsilon) <= limits.RADIUS)
-        if not valid:
-            hint = f"; for text use Threat.parse('{self.norm}:{epsilon}')" if isinstance(epsilon, str) else ""
-            raise ClasswiseError(
-                f"epsilon = {epsilon!r}: radius must be a number from 0 to {limits.RADIUS:,}, such as 8/255{hint}"
-            )
-        if self.norm == "spatial" and not isinstance(epsilon, Tensor) and self.epsilon > SPATIAL_RADIUS:
-            raise ClasswiseError(
-                f"threat {self}: the radius is a factor of 30 degrees and of 3/32 of the size, not an angle; "
-                f"it must be from 0 to {SPATIAL_RADIUS}, such as spatial:1"
-            )
+        if not isinstance(self.epsilon, Tensor):
+            check_radius(self.norm, self.epsilon)
 
     @staticmethod
     def parse(text: str | Threat) -> Threat:
@@ -98,24 +75,12 @@ class Threat:
             return text
         if not isinstance(text, str):
             raise ClasswiseError(f"threat {text!r}: must be text such as 'Linf:8/255' or a Threat")
-        norms = {name.lower(): name for name in get_args(Norm)}
-        if text.lower() in norms:
-            example = {"L2": "0.5", "L1": "12", "spatial": "1"}.get(norms[text.lower()], "8/255")
-            raise ClasswiseError(f"threat {text!r} has no radius; give one, such as {norms[text.lower()]}:{example}")
-        if ":" not in text and text not in PRESETS:
-            raise unknown("threat", text, [*PRESETS, "Linf:8/255", "L2:0.5"])
-        norm, _, radius = PRESETS.get(text, text).partition(":")
-        epsilon = number(radius)
-        if not isinstance(epsilon, float):
-            raise ClasswiseError(f"threat {text!r}: radius must be a number such as 8/255")
-        if norm.lower() not in norms:
-            raise unknown("norm", norm, get_args(Norm))
-        return Threat(norms[norm.lower()], epsilon)
+        return Threat(*parse_threat(text))
 
     def __str__(self) -> str:
         """The text that `parse` reads; a multiple of 1/255 is written as such a fraction for Linf and recolouring."""
         if isinstance(self.epsilon, Tensor):
-            return f"{self.norm}:per-image"
+            return f"{self.norm}:{PER_IMAGE}"
         levels = self.epsilon * 255
         whole = self.norm in ("Linf", "recolour") and levels >= 1 and abs(levels - round(levels)) < 1e-9
         return f"{self.norm}:{round(levels)}/255" if whole else f"{self.norm}:{self.epsilon:g}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,7 +14,9 @@ from torch import Tensor
 
 from classwise.core import limits
 from classwise.core.errors import ClasswiseError
+from classwise.core.names import checked_name, checked_names, checked_text
 from classwise.core.transfers import to_device
+from classwise.stats.counts import whole_numbers
 
 Rows = Tensor | slice
 """A selection of images: int64 row numbers, a bool mask, or a slice."""
@@ -101,34 +103,46 @@ class Images:
         """Validate all values.
 
         Raises:
-            ClasswiseError: for wrong shapes or types, pixels outside [0, 1], NaN, or labels outside the classes.
+            ClasswiseError: for wrong shapes or types, pixels outside [0, 1], NaN, labels outside the classes, or names
+                that are not text, are blank or occur twice.
         """
+        name, split = checked_text(name, "name of the data"), checked_text(split, "name of the split")
         x = as_pixels(as_tensor(x, name), name)
         y = as_labels(as_tensor(y, name), len(x), name).to(x.device)
-        limits.check_classes(len(class_names) if class_names else int(y.max()) + 1, len(x), name)
-        names = tuple(class_names) if class_names else tuple(str(number) for number in range(int(y.max()) + 1))
+        given = None if class_names is None else checked_names(class_names, f"{name}, class names")
+        limits.check_classes(len(given) if given else int(y.max()) + 1, len(x), name)
+        names = given or tuple(str(number) for number in range(int(y.max()) + 1))
         check_labels(y, names, name)
         number = torch.arange(len(x)) if index is None else as_labels(as_tensor(index, name), len(x), f"{name} index")
-        parents = None if superclasses is None else tuple(int(parent) for parent in superclasses)
+        parents = None if superclasses is None else tuple(whole_numbers(superclasses, f"{name}, superclasses").tolist())
         if parents is not None and len(parents) != len(names):
             raise ClasswiseError(f"{name}: {len(parents)} superclasses for {len(names)} classes; give one per class")
-        parent_names = tuple(superclass_names or ())
+        parent_names = checked_names(() if superclass_names is None else superclass_names, f"{name}, superclass names")
         if parents is not None and not parent_names:
             parent_names = tuple(str(parent) for parent in range(max(parents) + 1))
         if parents is not None and not 0 <= min(parents) <= max(parents) < len(parent_names):
             raise ClasswiseError(
                 f"{name}: superclasses {min(parents)} to {max(parents)}, but {len(parent_names)} superclass names"
             )
-        for key, column in (columns or {}).items():
-            ids = as_labels(as_tensor(column.ids, name), len(x), f"{name}, column {key!r}")
-            limits.check_classes(len(column.names), len(x), f"{name}, column {key!r}")
-            check_labels(ids, column.names, f"{name}, column {key!r}")
-        values = (x, y, names, name, split, parents, parent_names, number.to(x.device), dict(columns or {}))
+        checked_names([*(columns or {})], f"{name}, columns")
+        groups = {
+            key: self._column(*column, len(x), f"{name}, column {key!r}") for key, column in (columns or {}).items()
+        }
+        values = (x, y, names, name, split, parents, parent_names, number.to(x.device), groups)
         self._fill(dict(zip((field.name for field in dataclasses.fields(self)), values, strict=True)))
 
     def _fill(self, values: Mapping[str, Any]) -> None:
         for key, value in values.items():
             object.__setattr__(self, key, value)
+
+    @staticmethod
+    def _column(ids: Tensor, names: Iterable[str], count: int, where: str) -> Column:
+        """A validated column of ``count`` images."""
+        checked = checked_names(names, f"{where}, names")
+        limits.check_classes(len(checked), count, where)
+        labels = as_labels(as_tensor(ids, where), count, where).cpu()
+        check_labels(labels, checked, where)
+        return Column(labels, checked)
 
     def _with(self, **changes: Any) -> Images:
         """A copy with some fields replaced, without validation."""
@@ -181,7 +195,7 @@ class Images:
 
     def renamed(self, name: str) -> Images:
         """The same images under another name."""
-        return self._with(name=name)
+        return self._with(name=checked_text(name, "name of the data"))
 
     def with_pixels(self, x: Tensor, name: str) -> Images:
         """Replace the pixels; labels, `index` and columns do not change.
@@ -211,11 +225,10 @@ class Images:
         """Add a `Column`.
 
         Raises:
-            ClasswiseError: if there is not one id per image, or an id has no name.
+            ClasswiseError: if there is not one id per image, an id has no name, or a name is blank or occurs twice.
         """
-        where = f"{self.name}, column {key!r}"
-        column = Column(as_labels(ids.cpu(), len(self), where), tuple(names))
-        check_labels(column.ids, column.names, where)
+        where = f"{self.name}, column {checked_name(key, f'{self.name}, columns')!r}"
+        column = self._column(ids, names, len(self), where)
         return self._with(columns={**self.columns, key: column})
 
     def to(self, device: torch.device | str) -> Images:
@@ -275,8 +288,10 @@ def as_tensor(values: Any, where: str) -> Tensor:
     """Convert a tensor, an array or a number to a tensor, sharing memory if possible.
 
     Raises:
-        ClasswiseError: if the values are not numbers.
+        ClasswiseError: if the values are not numbers, or some are masked.
     """
+    if np.ma.is_masked(values):
+        raise ClasswiseError(f"{where}: some values are masked or missing; give a value for each image")
     if isinstance(values, np.ndarray) and not (values.flags.writeable and values.flags.c_contiguous):
         values = values.copy()
     try:

@@ -13,10 +13,12 @@ from torch.utils.data import DataLoader, Subset
 
 from classwise.core.config import Count, configurable
 from classwise.core.errors import ClasswiseError
+from classwise.core.names import numbered_names
 from classwise.data.formats.image_files import decode, pixels_of, stack
 from classwise.data.formats.layout import channels_first
 from classwise.data.images import ONE_CLASS, as_pixels, as_tensor, several_labels
 from classwise.data.labels import Classes
+from classwise.stats.counts import whole_numbers
 
 IMAGES = ("image", "img", "images", "pixel_values", "x", "jpg", "jpeg", "png", "webp", "ppm")
 """Usual keys of the image in a dict, in the order in which they are tried."""
@@ -117,7 +119,11 @@ class Rows:
 
 
 def label_array(label: Any, where: str) -> Any:
-    """Labels as a tensor, or an array of text; the bytes of a file ``.cls`` are text or a class number."""
+    """Labels as a tensor, or an array of text; the bytes of a file ``.cls`` are text or a class number.
+
+    Raises:
+        ClasswiseError: if they are neither, some are missing, or they are lists of different lengths.
+    """
     if isinstance(label, bytes):
         label = label.decode("utf-8", "replace").strip()
         label = int(label) if label.isascii() and label.isdecimal() and len(label) < 19 else label
@@ -126,8 +132,15 @@ def label_array(label: Any, where: str) -> Any:
             array = np.asarray(label)
         except ValueError as error:  # lists of different lengths
             raise ClasswiseError(f"{where}: labels are lists of different lengths; {ONE_CLASS}") from error
-        if array.dtype.kind in "US" or (array.dtype.kind == "O" and all(isinstance(each, str) for each in array.flat)):
+        values = array.ravel().tolist() if array.dtype.kind == "O" else label if isinstance(label, list) else []
+        other = [each for each in values if not isinstance(each, str | bytes)]  # numpy converts NaN among text to text
+        if array.dtype.kind in "US" or (array.dtype.kind == "O" and (len(other) < len(values) or not values)):
+            if other or np.ma.is_masked(label):
+                missing = f"the label {other[0]!r} is not text like the others" if other else "some labels are masked"
+                raise ClasswiseError(f"{where}: {missing}; give one label for each image")
             return array.astype(str)
+        if array.dtype.kind == "O" and array.ndim == 1:
+            return torch.from_numpy(whole_numbers(label, where))
     return as_tensor(label, where).cpu()
 
 
@@ -152,7 +165,7 @@ def class_names_of(source: Any, label: str | None) -> tuple[str, ...] | None:
         names = [", ".join(each) for each in names]  # the synonyms of a class in torchvision's ImageNet
     if not all(isinstance(each, str) for each in names):
         return None
-    return tuple(f"{each} ({number})" if names.count(each) > 1 else each for number, each in enumerate(names))
+    return numbered_names(names)
 
 
 def label_column(source: Any, label: str | None = None) -> str | None:

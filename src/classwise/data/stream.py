@@ -17,6 +17,7 @@ from torch.utils.data import DataLoader, IterableDataset, RandomSampler
 from classwise.core import limits
 from classwise.core.config import build
 from classwise.core.errors import ClasswiseError
+from classwise.core.names import checked_names, checked_text
 from classwise.data.formats.layout import channels_first
 from classwise.data.images import Batch, Images, as_labels, check_labels, to_unit
 from classwise.data.labels import encode_labels
@@ -66,12 +67,12 @@ class Stream:
             raise ClasswiseError(f"{name}: {type(source).__name__} is not a Dataset, DataLoader or iterable of (x, y)")
         rows = Rows() if rows is None else rows
         self._rows = dataclasses.replace(rows, label=label_column(source, rows.label))
-        names = class_names or class_names_of(source, self._rows.label) or self._rows.classes
-        self.class_names = tuple(str(each) for each in names) if names else None
-        self.name = name
-        self.split = split
+        own = class_names_of(source, self._rows.label) or tuple(map(str, self._rows.classes or ()))
+        self.class_names = checked_names(own if class_names is None else class_names, f"{name}, class names") or None
+        self.name = checked_text(name, "name of the data")
+        self.split = checked_text(split, "name of the split")
         self.superclasses = tuple(superclasses) if superclasses is not None else None
-        self.superclass_names = tuple(superclass_names)
+        self.superclass_names = checked_names(superclass_names, f"{name}, superclass names")
         self.shape = shape
         self._source: Any = source
         self._device = torch.device("cpu")
@@ -104,7 +105,7 @@ class Stream:
     def named(self, class_names: Sequence[str]) -> Stream:
         """A copy with class names."""
         named = copy.copy(self)
-        named.class_names = tuple(class_names)
+        named.class_names = checked_names(class_names, f"{self.name}, class names")
         return named
 
     def batches(self, size: int) -> Iterator[Batch]:
@@ -257,7 +258,7 @@ def as_data(
         where = f"{name}, labels"
         y, names = encode_labels(label_array(y, where), rows.classes, where)
         x = channels_first(x, name) if isinstance(x, np.ndarray) else x
-        return Images(x, y, class_names or names, name, split)
+        return Images(x, y, names if class_names is None else class_names, name, split)
     return Stream(source, class_names, name, split, rows=rows)
 
 

@@ -20,16 +20,33 @@ def whole_numbers(values: ArrayLike, what: str) -> IntArray:
     """Convert ``values`` to a one-dimensional int64 array.
 
     Args:
-        values: (N,) integers.
+        values: (N,) integers; a masked array may have no masked value, and an array of objects only integers.
         what: name of the values for the error message.
 
     Raises:
-        ClasswiseError: if the values are not integers in one dimension.
+        ClasswiseError: if the values are not integers in one dimension, or a value is missing.
     """
-    array = np.asarray(values)
+    if np.ma.is_masked(values):
+        raise ClasswiseError(f"{what}: some values are masked or missing; give an integer for each image")
+    try:
+        array = np.asarray(values)
+        if array.dtype.kind == "O" and array.ndim == 1 and all(map(_is_integer, array)):
+            array = array.astype(np.int64)
+    except (ValueError, TypeError, OverflowError, RuntimeError) as error:
+        raise ClasswiseError(
+            f"{what}: expected integers of shape (N,), got {type(values).__name__} ({error})"
+        ) from error
+    if array.dtype.kind == "O" and array.ndim == 1:
+        raise ClasswiseError(f"{what}: {next(value for value in array if not _is_integer(value))!r} is not an integer")
     if array.dtype.kind not in "iu" or array.ndim != 1:
         raise ClasswiseError(f"{what}: expected integers of shape (N,), got {array.dtype} of shape {array.shape}")
+    if array.dtype == np.uint64 and (array > np.iinfo(np.int64).max).any():
+        raise ClasswiseError(f"{what}: {array.max()} is larger than 2^63 - 1")
     return array.astype(np.int64)
+
+
+def _is_integer(value: object) -> bool:
+    return isinstance(value, int | np.integer) and not isinstance(value, bool)
 
 
 def class_labels(labels: ArrayLike, num_classes: int, what: str = "labels") -> IntArray:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from classwise.core.errors import ClasswiseError
+from classwise.core.names import checked_names
 from classwise.core.rng import CounterRNG
 from classwise.core.threat import Threat
 from classwise.data import Images
@@ -81,7 +82,10 @@ class ClassWiseLoss(nn.Module):
         self.recipe = read.completed(ball, classes=int((counts > 0).sum()))
         self.parts = parts = self.recipe.parts
         self.threat = ball
-        self.classes = Classes(tuple(class_names or map(str, range(len(counts)))), counts)
+        names = checked_names(map(str, range(len(counts))) if class_names is None else class_names, "class names")
+        if len(names) != len(counts):
+            raise ClasswiseError(f"{len(names)} class names for {len(counts)} classes; give one for each class")
+        self.classes = Classes(names, counts)
         self.reads = frozenset(ALWAYS).union(parts.averaging.reads, *(part.reads for part in parts.schedules))
         _check(self.recipe, self.reads, teacher)
         self.steps_per_epoch = steps_per_epoch

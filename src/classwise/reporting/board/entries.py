@@ -14,10 +14,13 @@ from typing import Any
 
 import numpy as np
 
-from classwise.auditing.comparability import UNSTATED, members_of, stated_threat, value_of
+from classwise.auditing.comparability import canonical, members_of, value_of
+from classwise.auditing.meta import check_attack_labels
 from classwise.auditing.outcomes import ALL, CLEAN
 from classwise.auditing.result import Audit
+from classwise.auditing.threats import UNSTATED, stated_threat
 from classwise.core.errors import ClasswiseError, IncompleteError
+from classwise.core.names import checked_name, checked_names
 from classwise.stats.counts import ClassCounts
 
 
@@ -58,6 +61,8 @@ class Conditions:
     cascade: bool
 
     def __post_init__(self) -> None:
+        checked_names(self.classes, "classes")
+        check_attack_labels(attack.label for attack in self.attacks if attack.label != CLEAN)
         if len(self.classes) != len(self.class_images) or not self.classes:
             counts = f"{len(self.classes)} classes and {len(self.class_images)} numbers of images"
             raise ClasswiseError(f"{counts}; expected one number for each class, and a class")
@@ -108,6 +113,8 @@ class Conditions:
         if self.data_sha256:
             del values["data"]
         values["threat"] = stated_threat(self.threat).text
+        for attack in values["attacks"]:
+            attack["spec"] = canonical(attack["spec"])
         if not self.cascade:
             values["attacks"] = sorted(values["attacks"], key=lambda attack: str(attack["label"]))
         if not self.attacked:
@@ -157,6 +164,9 @@ class Entry:
     guards: str | None = None
     guards_not_run: tuple[str, ...] = ()
     version: str = ""
+
+    def __post_init__(self) -> None:
+        checked_name(self.name, "row of a leaderboard")
 
     @staticmethod
     def of(audit: Audit, name: str) -> Entry:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from classwise.core.errors import ClasswiseError
+from classwise.core.names import checked_name
 
 NORMS = ("Linf", "L2")
 """Names of the folders of RobustBench that have accuracies under AutoAttack."""
@@ -50,6 +51,7 @@ class Published:
     note: str = ""
 
     def __post_init__(self) -> None:
+        checked_name(self.name, "row of a leaderboard")
         for field in ("overall", "clean", "external"):
             value = getattr(self, field)
             if value is not None and not 0 <= value <= 1:

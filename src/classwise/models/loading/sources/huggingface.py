@@ -10,6 +10,7 @@ from typing import Any
 
 from classwise.core.errors import ClasswiseError
 from classwise.core.extras import reason, require
+from classwise.core.names import numbered_names
 from classwise.models.loading.sources.base import ModelSource, Shape, SourceModel
 
 PREPROCESSOR = "preprocessor_config.json"
@@ -129,10 +130,10 @@ def _size(preprocessing: Mapping[str, Any]) -> tuple[int, int] | None:
 
 
 def _class_names(config: Any) -> tuple[str, ...] | None:
-    """The names of the labels; None if they are placeholders."""
+    """The names of the labels, equal ones with their number; None if they are placeholders."""
     labels = {int(key): str(value) for key, value in (config.id2label or {}).items()}
     if sorted(labels) != list(range(config.num_labels)) or all(
         re.fullmatch(r"LABEL_\d+", each) for each in labels.values()
     ):
         return None
-    return tuple(labels[key] for key in range(config.num_labels))
+    return numbered_names([labels[key] for key in range(config.num_labels)])

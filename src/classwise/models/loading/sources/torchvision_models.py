@@ -7,6 +7,7 @@ from typing import Any
 
 from classwise.core.errors import ClasswiseError, unknown
 from classwise.core.extras import reason, require
+from classwise.core.names import numbered_names
 from classwise.models.loading.sources.base import ModelSource, Shape, SourceModel, built_with
 
 
@@ -44,7 +45,7 @@ class TorchVision(ModelSource):
             advice = "; give --weights FILE, or --model-set pretrained=false for random weights" if pretrained else ""
             raise ClasswiseError(f"model {reference!r} cannot be loaded: {reason(error)}{advice}") from error
         transforms = weights.transforms()
-        names = tuple(map(str, weights.meta.get("categories", ())))
+        names = numbered_names([str(name) for name in weights.meta.get("categories", ())])
         if pretrained and shape.num_classes not in (None, len(names)):
             raise ClasswiseError(f"the weights of {reference!r} have {len(names)} classes, not {shape.num_classes}")
         side = getattr(network, "image_size", None)  # of vision transformers, which need this size

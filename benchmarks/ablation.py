@@ -112,7 +112,8 @@ NOTES = """
 - Evaluation: PGD-20 on the margin of the logits, with steps of a tenth of the radius, on {test:,} test images. No
   AutoAttack.
 - Intervals of 95 % cover new seeds and new images (`classwise.stats.seeds`); differences of overall accuracies are
-  paired by seed. They are not corrected for the number of comparisons. The models are weak: compare rows with each other only.
+  paired by seed. They are not corrected for the number of comparisons. The models are weak: compare rows with each
+  other only.
 """
 COMMAND = """## Command
 

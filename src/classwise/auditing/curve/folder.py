@@ -15,7 +15,7 @@ from classwise.auditing import search_state
 from classwise.auditing.curve.brackets import Brackets
 from classwise.auditing.curve.result import RADII, Curve
 from classwise.auditing.folders import claim
-from classwise.auditing.merging import SHARDS, check_shard, require_finished, same_hash, shard_folder
+from classwise.auditing.merging import SHARDS, check_images, check_shard, require_finished, same_hash, shard_folder
 from classwise.auditing.meta import Meta
 from classwise.auditing.partition import Shard
 from classwise.core.distributed import ProcessGroup
@@ -81,11 +81,12 @@ def merge(folder: Path, count: int, settings: Mapping[str, Any], meta: Meta) -> 
         IncompleteError: if shards are not finished.
     """
     places = {shard: shard_folder(folder, shard) for shard in Shard.all(count)}
-    for place in places.values():
+    for shard, place in places.items():
         if (place / SEARCH).is_file():
-            check_shard(place, search_state.read_settings(place / SEARCH), settings)
+            check_shard(place, shard, search_state.read_settings(place / SEARCH), settings)
     require_finished(folder, {shard: is_finished(place) for shard, place in places.items()})
     curves = {place: Curve.load(place) for place in places.values()}
+    check_images({place: curve.frame["index"].to_numpy() for place, curve in curves.items()}, places)
     data_hash = same_hash({place: curve.meta.data_hash for place, curve in curves.items()}, meta.data_hash)
     frame = pd.concat([curve.frame for curve in curves.values() if len(curve.frame)])
     frame = frame.sort_values("index", kind="stable").reset_index(drop=True)

@@ -51,7 +51,20 @@ def replaced(path: Path, source: Path) -> None:
 
 
 def removed(path: Path) -> None:
-    (shutil.rmtree if path.is_dir() else path.unlink)(path)
+    if path.is_dir():
+        shutil.rmtree(path)
+    else:
+        path.unlink()
+
+
+def emptied(folder: Path) -> None:
+    removed(folder)
+    folder.mkdir()
+
+
+def made_a_file(folder: Path) -> None:
+    removed(folder)
+    folder.touch()
 
 
 def swapped(shards: Path) -> None:
@@ -84,8 +97,8 @@ BOTH: dict[str, tuple[Change, str]] = {
     "swapped": (lambda here, _: swapped(here), r"001-of-002 contains shard 2/2, not shard 1/2; remove that folder"),
     "linked": (lambda here, _: linked(here), OTHER.format("shard 1/2")),
     "missing": (lambda here, _: removed(here / SECOND), "1 of 2 shards are not finished: 2; run them with --shard"),
-    "empty": (lambda here, _: [removed(each) for each in (here / SECOND).iterdir()], "not finished: 2"),
-    "a file": (lambda here, _: [removed(here / SECOND), (here / SECOND).touch()], "not finished: 2"),
+    "empty": (lambda here, _: emptied(here / SECOND), "not finished: 2"),
+    "a file": (lambda here, _: made_a_file(here / SECOND), "not finished: 2"),
 }
 AUDITS: dict[str, tuple[Change, str]] = {
     **BOTH,

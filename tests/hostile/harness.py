@@ -236,7 +236,11 @@ def _is_progress(line: str) -> bool:
 def numbers(text: str) -> Any:
     """The JSON of an audit without what names places."""
     found = json.loads(text)
-    return {key: value for key, value in found.items() if key not in ("name", "folder", "page", "model", "seconds")}
+    return {
+        key: value
+        for key, value in found.items()
+        if key not in ("name", "folder", "page", "model", "seconds", "environment")
+    }
 
 
 @contextlib.contextmanager

@@ -67,7 +67,7 @@ def shard_folder(folder: Path, shard: Shard) -> Path:
 
 def is_finished(folder: Path) -> bool:
     """Whether a folder contains a shard of an audit with a row for each of its images and each attack."""
-    return (folder / ABOUT).is_file() and _has_all_rows(read_about(folder), _rows(folder))
+    return (folder / ABOUT).is_file() and _has_all_rows(_read_shard(folder), _rows(folder))
 
 
 def require_shards(folder: Path, marker: str) -> None:
@@ -181,9 +181,9 @@ def merge(folder: Path, count: int, meta: Meta, settings: Mapping[str, Any]) -> 
     """
     shards = Shard.all(count)
     places = {shard: shard_folder(folder, shard) for shard in shards}
-    abouts = {shard: read_about(place) for shard, place in places.items() if (place / ABOUT).is_file()}
+    abouts = {shard: _read_shard(place) for shard, place in places.items() if (place / ABOUT).is_file()}
     for shard, about in abouts.items():
-        check_shard(places[shard], shard, about.get("settings", {}), settings)
+        check_shard(places[shard], shard, about["settings"], settings)
     rows = {shard: _rows(places[shard]) for shard in shards if shard in abouts}
     finished = {shard: shard in abouts and _has_all_rows(abouts[shard], rows[shard]) for shard in shards}
     require_finished(folder, finished)
@@ -293,14 +293,33 @@ def _check_rows(folder: Path, shard: Shard, rows: Mapping[Path, Mapping[str, Int
             )
 
 
+def _read_shard(folder: Path) -> dict[str, Any]:
+    """The record of a shard, or of another audit in its place.
+
+    Raises:
+        ClasswiseError: if it is damaged.
+    """
+    about = read_about(folder)
+    none: dict[str, Any] = {"finished": False, "images": None, "overwrites": False, "attacks": []}
+    about |= {"settings": about.get("settings", {}), "shard": about.get("shard") or none}
+    kinds = {"settings": dict, "shard": dict, "data_hash": str, "environment": dict}
+    of_shard = {"finished": bool, "overwrites": bool, "attacks": list}
+    for values, known in ((about, kinds), (about["shard"], of_shard)):
+        for key, kind in known.items():
+            if not isinstance(values.get(key), kind):
+                advice = f"remove {folder}, and run the shard again"
+                raise ClasswiseError(f"{folder / ABOUT} is damaged (no key {key!r}); {advice}")
+    return about
+
+
 def _has_all_rows(about: Mapping[str, Any], rows: Mapping[Path, Mapping[str, IntArray]]) -> bool:
     """Whether a shard has judged all its images, and none of its files was removed since."""
-    facts = about.get("shard") or {}
-    totals = dict.fromkeys(facts.get("attacks", ()), 0)
+    facts = about["shard"]
+    totals = dict.fromkeys(facts["attacks"], 0)
     for files in rows.values():
         for label, images in files.items():
             totals[label] = totals.get(label, 0) + len(images)
-    return bool(facts.get("finished")) and set(totals.values()) == {facts["images"]}
+    return facts["finished"] and set(totals.values()) == {facts.get("images")}
 
 
 def _in_common(abouts: Iterable[Mapping[str, Any]], paths: Iterable[Path], data_hash: str) -> Merged:
@@ -309,7 +328,7 @@ def _in_common(abouts: Iterable[Mapping[str, Any]], paths: Iterable[Path], data_
     for about in abouts:
         overwrites |= about["shard"]["overwrites"]
         environment = about["environment"]
-        seconds += environment["seconds"]
+        seconds += float(environment.get("seconds", 0.0))
         facts |= {key: environment[key] for key in FUSION_FACTS if key in environment}
     notes = dict.fromkeys(note for path in paths for note in outcome_files.read_meta(path).notes)
     return Merged(tuple(notes), data_hash, overwrites, facts | {"shard_seconds": round(seconds, 3)})

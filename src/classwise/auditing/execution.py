@@ -350,7 +350,9 @@ def finished_audit(folder: Path, plan: Plan, *, is_shard: bool = False) -> Audit
         saved = Audit.load(folder)
     except IncompleteError:
         return None
-    finished = is_finished(folder) if is_shard else saved.finished
+    # A record that is not complete, beside complete outcomes, is that of a process that was stopped before the guards.
+    noted = read_about(folder).get("complete") == saved.complete
+    finished = noted and (is_finished(folder) if is_shard else saved.finished)
     guarded = saved.guards is not None and saved.guards.covers(plan.guards)
     same = saved.outcomes.meta.settle == plan.settle and (saved.trace is not None or not plan.trace)
     return saved if finished and guarded and same and saved.environment else None

@@ -93,7 +93,8 @@ def replacing(path: str | os.PathLike[str], *, checksum: bool = False) -> Iterat
                 os.fsync(written.fileno())
             digest = _digest(temporary) if checksum or (target.parent / CHECKSUMS).exists() else None
             ownership.check(target)
-            if _is_same(temporary, target) and (digest is None or digest in _listed(target)):
+            listed = _listed(target) if digest is not None else None
+            if _is_same(temporary, target) and (digest in listed if listed else not checksum):
                 return
             if digest is not None:
                 _append_checksum(target, digest)

@@ -96,7 +96,7 @@ def main(arguments: Sequence[str]) -> int:
     on_gpu = options.device.startswith("cuda")
     name = torch.cuda.get_device_name(options.device) if on_gpu else f"{torch.get_num_threads()} threads, {processor()}"
     print(f"{evaluation.threads()}, device {name if on_gpu else options.device}\n")
-    git = environment("cpu")["git"] or {}
+    git = environment("cpu")["classwise_commit"] or {}
     commit = f"{git.get('commit') or ''}"[:10] + ("+" if git.get("modified") else "")
     conditions = {
         "date": f"{datetime.now(UTC):%Y-%m-%d}",

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import csv
-import io
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import pandas as pd
+
 from benchmarks.tables import table
-from classwise.core.storage import write_text
+from classwise.core.csv_files import write_csv
 
 HISTORY = Path(__file__).parent / "history.csv"
 COLUMNS = (
@@ -94,11 +95,7 @@ def read(file: Path = HISTORY) -> list[dict[str, str]]:
 
 def append(rows: Sequence[Mapping[str, str]], file: Path = HISTORY) -> None:
     """Add rows to the history; the file is replaced atomically."""
-    text = io.StringIO()
-    writer = csv.DictWriter(text, COLUMNS, lineterminator="\n")
-    writer.writeheader()
-    writer.writerows([*read(file), *rows])
-    write_text(file, text.getvalue())
+    write_csv(file, pd.DataFrame([*read(file), *rows], columns=COLUMNS))
 
 
 def changes(rows: Sequence[Mapping[str, str]], before: Sequence[Mapping[str, str]]) -> str:

@@ -22,6 +22,7 @@ from classwise.auditing.artifacts import Artifacts
 from classwise.auditing.comparison import Comparison
 from classwise.auditing.outcomes import Outcomes
 from classwise.auditing.result import Audit
+from classwise.core.csv_files import write_csv
 from classwise.reporting import report as write_report
 from classwise.reporting.comparison_tables import accuracy_points
 from classwise.stats.intervals import Estimate
@@ -81,7 +82,7 @@ class Study:
         if not quick:
             page = RESULTS / f"{self.name}.md"
             page.write_text(f"{self._head(page)}{text}", encoding="utf-8")
-            counts_by_class(comparison).to_csv(RESULTS / f"{self.name}.csv", index=False)
+            write_csv(RESULTS / f"{self.name}.csv", counts_by_class(comparison))
             if self.records:
                 shown = of_common_seeds(comparison)
                 if (drawing := accuracy_points(shown)) is not None:

@@ -21,6 +21,7 @@ from scipy import stats
 from benchmarks import ratios
 from benchmarks.tables import table
 from benchmarks.worst_class import OUTCOMES
+from classwise.core.csv_files import write_csv
 from classwise.stats.two_phase import UNKNOWN, Survivors, TwoPhaseEstimate, low_margin, two_phase_estimate
 from classwise.stats.two_phase_plan import next_sample
 
@@ -168,9 +169,8 @@ def record(folder: str | Path, path: Path) -> None:
         for phase in (0, 1)
     }
     margin = frame[frame["phase"] == 0].groupby("index")["margin"].min().round(5)
-    path.parent.mkdir(parents=True, exist_ok=True)
     about = pd.DataFrame({"label": rows.labels, "stage": stage, "margin": margin}, index=rows.index)
-    about.assign(**cost).fillna(0).to_csv(path, index_label="index", float_format="%.6g")
+    write_csv(path, about.assign(**cost).fillna(0).rename_axis("index").reset_index())
 
 
 def recorded(path: Path) -> Outcomes:

@@ -15,6 +15,7 @@ import numpy as np
 from benchmarks import ratios
 from benchmarks.replay import RecordedAudit, replay
 from benchmarks.tables import table
+from classwise.core.csv_files import write_csv
 from classwise.stats.best_arm import Rules, default_sample_size, default_tolerance
 
 RECORDED = Path(__file__).parents[1] / "docs" / "results" / "worst-class"
@@ -102,8 +103,7 @@ def record(folder: str | Path, path: Path) -> None:
     wide["outcome"] = wide["index"].map(success.map(names)).fillna("robust")
     means = {stage: (stage, "mean") for stage in OUTCOMES[:4]}
     rows = wide.fillna(0).groupby(["label", "outcome"]).agg(images=("index", "size"), **means)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    rows.reset_index().round(3).to_csv(path, index=False)
+    write_csv(path, rows.reset_index().round(3), float_format=None)
 
 
 def rules(record: RecordedAudit, tolerance: float | None = None, classes_per_round: int | None = None) -> Rules:

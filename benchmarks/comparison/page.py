@@ -23,6 +23,7 @@ from benchmarks.comparison.methods import (
 from benchmarks.tables import table
 from classwise.auditing.compare import Comparison, compare
 from classwise.auditing.result import Audit
+from classwise.core.csv_files import write_csv
 from classwise.stats import metrics
 from classwise.stats.bounds import WORST_SHARE
 
@@ -78,9 +79,8 @@ def report(*, quick: bool) -> str:
     text = "\n".join(parts)
     if quick:
         return text
-    folder.mkdir(parents=True, exist_ok=True)
-    comparisons["pgd"].table.to_csv(folder / "table.csv", float_format="%.5f")
-    classes_of(comparisons["pgd"]).to_csv(folder / "classes.csv", float_format="%.3f", index=False)
+    write_csv(folder / "table.csv", comparisons["pgd"].table.reset_index(), float_format="%.5f")
+    write_csv(folder / "classes.csv", classes_of(comparisons["pgd"]), float_format="%.3f")
     (RESULTS / "defences.md").write_text(text, encoding="utf-8")
     return f"{RESULTS / 'defences.md'}\n"
 

@@ -28,7 +28,7 @@ def machine(device: str, commit: str | None = None) -> dict[str, Any]:
         device: such as ``"cuda"``.
         commit: the commit of the code, for a folder without a git repository.
     """
-    git = environment(device)["git"] or {"commit": commit, "modified": None}
+    git = environment(device)["classwise_commit"] or {"commit": commit, "modified": None}
     return {
         "device": torch.cuda.get_device_name(device),
         "memory": f"{torch.cuda.get_device_properties(device).total_memory / 2**30:.0f} GiB",

@@ -188,7 +188,7 @@ def test_a_search_writes_the_finished_images_of_its_first_pass(
     assert said.err.splitlines()[-1] == line
     answers = [classwise(*words, "--json", *more) for more in ([f"--out={folder}", "--resume"], [])]
     assert [answer.status for answer in answers] == [0, 0]
-    resumed, whole = ({**json.loads(answer.out), "seconds": None} for answer in answers)
+    resumed, whole = ({**json.loads(answer.out), "seconds": None, "environment": None} for answer in answers)
     assert resumed == whole | {"page": str(folder / "page.html")}
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import csv
 import json
 import os
 import resource
@@ -18,9 +19,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from random import Random
 from typing import Any
+from xml.etree import ElementTree as ET
 
 from classwise.cli import main
-from tests.hostile import callables, checkpoints, files, options, recipes, specs, tables
+from tests.hostile import callables, checkpoints, files, names, options, recipes, shards, specs, tables
 from tests.hostile.case import AUDIT, QUICK, Case, Shared, filled
 
 CATEGORIES = {
@@ -31,6 +33,8 @@ CATEGORIES = {
     "checkpoints": checkpoints,
     "callables": callables,
     "tables": tables,
+    "names": names,
+    "shards": shards,
 }
 SEED = 20
 SECONDS = 20.0
@@ -127,10 +131,10 @@ def write_files(case: Case, folder: Path) -> None:
 def snapshot(folder: Path, skip: Sequence[str] = ()) -> dict[str, tuple[Any, ...]]:
     """Kind, size and time of everything in a folder; links are not followed."""
     seen: dict[str, tuple[Any, ...]] = {}
-    for place, folders, names in os.walk(folder):
+    for place, folders, inside in os.walk(folder):
         if place == str(folder):
             folders[:] = [name for name in folders if name not in skip]
-        for name in (*folders, *names):
+        for name in (*folders, *inside):
             about = os.lstat(os.path.join(place, name))
             size = () if stat.S_ISDIR(about.st_mode) else (about.st_size, about.st_mtime_ns)
             seen[os.path.relpath(os.path.join(place, name), folder)] = (about.st_mode, *size)
@@ -226,6 +230,41 @@ def judge(case: Case, result: Result, touched: Sequence[str], reference: Result 
     return problems
 
 
+def problems_in_files(folder: Path) -> list[str]:
+    """Written CSV files whose rows differ in length or with a cell that is a formula, and XML that is not well-formed."""
+    problems = list[str]()
+    for path in sorted(path for name in OUTPUTS for path in (folder / name).rglob("*") if path.is_file()):
+        if path.suffix == ".csv":
+            with path.open(encoding="utf-8", newline="") as lines:
+                rows = list(csv.reader(lines))
+            cells = (start for row in rows for cell in row for start in _starts(cell))
+            if len({len(row) for row in rows}) != 1 or any(
+                cell[:1] in {*"=+-@"} for cell in cells if not _number(cell)
+            ):
+                problems.append(f"{path.name} has a formula, or rows of several lengths")
+        elif path.suffix in (".xml", ".svg"):
+            try:
+                ET.parse(path)  # written by the command
+            except ET.ParseError as error:
+                problems.append(f"{path.name}: {error}")
+        elif path.suffix == ".sarif":
+            json.loads(path.read_text(encoding="utf-8"), parse_constant=_refuse)
+    return problems
+
+
+def _starts(cell: str) -> list[str]:
+    """A cell, and its parts after line breaks, without the white space before them."""
+    return [part.strip().strip("\x00\ufeff\u200b") for part in (cell, *cell.splitlines())]
+
+
+def _number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
 def _refuse(constant: str) -> None:
     raise ValueError(f"{constant} is not JSON")
 
@@ -237,7 +276,11 @@ def _is_progress(line: str) -> bool:
 def numbers(text: str) -> Any:
     """The JSON of an audit without what names places."""
     found = json.loads(text)
-    return {key: value for key, value in found.items() if key not in ("name", "folder", "page", "model", "seconds")}
+    return {
+        key: value
+        for key, value in found.items()
+        if key not in ("name", "folder", "page", "model", "seconds", "environment")
+    }
 
 
 @contextlib.contextmanager
@@ -271,5 +314,6 @@ def run_forked(case: Case, shared: Shared, place: Path) -> Result:
         shutil.rmtree(place / "streams", ignore_errors=True)
         result = in_a_child(case.command(shared), folder, place / "streams")
         touched = differences(before, snapshot(folder, OUTPUTS) | snapshot(common))
-    result.problems = judge(case, result, touched, reference)
+        found = problems_in_files(folder)
+    result.problems = [*judge(case, result, touched, reference), *found]
     return result

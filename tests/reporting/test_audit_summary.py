@@ -132,7 +132,7 @@ def test_provenance_lists_only_known_settings(make_audit: MakeAudit) -> None:
     found = dict(settings_of(audit))
     assert found["Data"] == "toy test: 400 images, 4 classes"
     assert found["Threat"] == "Linf:8/255"
-    assert found["Git"] == "commit abc, modified False"
+    assert found["classwise commit"] == "commit abc, modified False"
     assert "Gpu" not in found
     assert "Predictions" not in found
 

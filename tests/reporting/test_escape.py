@@ -22,14 +22,12 @@ from classwise.auditing.curve.result import Curve
 from classwise.auditing.meta import Meta
 from classwise.auditing.outcomes import Outcomes
 from classwise.auditing.result import Audit
+from classwise.core.csv_files import original_text
 from classwise.core.errors import ClasswiseError
 from classwise.reporting import export, export_comparison, export_curve, report
 from classwise.reporting.escape import (
-    FORMULA,
     checked_svg,
     markdown_text,
-    spreadsheet_frame,
-    spreadsheet_text,
     visible,
 )
 from classwise.reporting.tables import Cell, Row, Table
@@ -76,11 +74,6 @@ NAMES = st.lists(
 def original(text: str) -> str:
     """Invert `visible`."""
     return re.sub(r"⟨U\+([0-9A-F]{4,})⟩", lambda match: chr(int(match[1], 16)), text)
-
-
-def unescaped(text: str) -> str:
-    """Invert `spreadsheet_text`."""
-    return text[1:] if text.startswith("'") and FORMULA.match(text) else text
 
 
 class Cells(HTMLParser):
@@ -151,11 +144,11 @@ def test_names_are_read_back_from_every_format(names: list[str]) -> None:
         report(audit, target / "a.html")
 
         rows = read_csv(target / "classes.csv")
-        assert [unescaped(row[0]) for row in rows[1:]] == names
+        assert [original_text(row[0]) for row in rows[1:]] == names
         assert not any(cell[:1] in {*"=+-@\t\r\n"} for row in rows[1:] for cell in row[:1])
         assert [row[0] for row in read_csv(target / "raw" / "classes.csv")[1:]] == names
         head, *body = read_csv(target / "confusion-all.csv")
-        assert [unescaped(cell) for cell in head[1:]] == [unescaped(row[0]) for row in body] == names
+        assert [original_text(cell) for cell in head[1:]] == [original_text(row[0]) for row in body] == names
         assert all(float(cell) >= 0 for row in body for cell in row[1:])
 
         text = (target / "classes.md").read_text(encoding="utf-8")
@@ -183,8 +176,8 @@ def test_names_of_methods_and_curves_are_read_back(names: list[str]) -> None:
         comparison = compare({name: audit_of(names, name) for name in names[:2]})
         export_comparison(comparison, target, ("csv", "md"))
         report(comparison, target / "a.html")
-        assert [unescaped(row[0]) for row in read_csv(target / "methods.csv")[1:]] == names[:2]
-        assert {unescaped(row[0]) for row in read_csv(target / "classes.csv")[1:]} == set(names)
+        assert [original_text(row[0]) for row in read_csv(target / "methods.csv")[1:]] == names[:2]
+        assert {original_text(row[0]) for row in read_csv(target / "classes.csv")[1:]} == set(names)
         assert Cells((target / "a.html").read_text(encoding="utf-8")).tags <= TAGS
 
         frame = pd.DataFrame({"index": range(6), "label": [0, 0, 1, 1, 2, 2], "low": 0.0, "high": [0.1, 0.2] * 3})
@@ -192,28 +185,18 @@ def test_names_of_methods_and_curves_are_read_back(names: list[str]) -> None:
         curve = Curve(frame, Meta(class_names=tuple(names), attacks={"clean": None}, norm="Linf"), 0.25, 3)
         export_curve(curve, target / "curve", ("csv", "md", "svg"))
         report(curve, target / "b.html")
-        assert {unescaped(row[0]) for row in read_csv(target / "curve" / "radii.csv")[1:-1]} == set(names)
+        assert {original_text(row[0]) for row in read_csv(target / "curve" / "radii.csv")[1:-1]} == set(names)
         assert Cells((target / "b.html").read_text(encoding="utf-8")).tags <= TAGS
         ET.parse(target / "curve" / "curve.svg")
 
 
 @given(st.text(LETTERS, max_size=12) | st.sampled_from(EXAMPLES))
-def test_texts_of_spreadsheets_and_markdown_can_be_read_back(text: str) -> None:
-    assert unescaped(spreadsheet_text(text)) == text
+def test_texts_of_markdown_can_be_read_back(text: str) -> None:
     html = MarkdownIt("commonmark").render(f"x{markdown_text(text)}x")
     assert "\n" not in markdown_text(text)
     inner = re.sub(r"<[^>]*>", "", html).strip()
     parser = Cells(f"<tr><td>{inner}")
     assert original(parser.rows[0][0]) == f"x{text}x"
-
-
-def test_numeric_columns_are_unchanged() -> None:
-    frame = pd.DataFrame({"=class": ["-1", "b"], "value": [-0.5, 2.0], "count": [-3, 4]})
-    safe = spreadsheet_frame(frame)
-    assert safe.columns.tolist() == ["'=class", "value", "count"]
-    assert safe["'=class"].tolist() == ["'-1", "b"]
-    assert safe["value"].tolist() == [-0.5, 2.0]
-    assert safe["count"].tolist() == [-3, 4]
 
 
 def test_a_table_of_hostile_names_keeps_its_shape() -> None:

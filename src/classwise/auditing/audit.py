@@ -12,7 +12,7 @@ from classwise.auditing import outcome_files
 from classwise.auditing.applicable import require_applicable
 from classwise.auditing.audit_folder import ABOUT, folder_for
 from classwise.auditing.cost import estimate
-from classwise.auditing.execution import Execution, TimeLimit, with_saved_choices
+from classwise.auditing.execution import Execution, with_saved_choices
 from classwise.auditing.folders import check_place
 from classwise.auditing.inputs import Group, Model, group_name, training_attack_of
 from classwise.auditing.merging import require_shards
@@ -20,6 +20,7 @@ from classwise.auditing.partition import shard_of, shards_of
 from classwise.auditing.plan import AuditOptions, Plan, check_options, chosen_arithmetic
 from classwise.auditing.preparation import Prepared, prepare
 from classwise.auditing.result import Audit
+from classwise.auditing.run_record import TimeLimit
 from classwise.auditing.suite import Attacks, Suite, check_two_phase, norm_of, parse_attacks
 from classwise.core.distributed import ProcessGroup, process_group
 from classwise.core.errors import ClasswiseError

@@ -16,6 +16,7 @@ from classwise.auditing.outcomes import ALL, CLEAN
 from classwise.auditing.plan import AuditOptions, check_options
 from classwise.auditing.result import Audit
 from classwise.auditing.suite import Attacks
+from classwise.core.csv_files import write_csv
 from classwise.core.errors import ClasswiseError
 from classwise.core.progress import Progress
 from classwise.core.threat import Threat
@@ -92,11 +93,8 @@ class CorruptionAudits:
         Raises:
             IncompleteError: if an audit is incomplete.
         """
-        Path(folder).mkdir(parents=True, exist_ok=True)
-        files = [Path(folder) / "corruptions.csv", Path(folder) / "by_class.csv"]
-        self.table(attack).to_csv(files[0], index=False)
-        self.by_class(attack).to_csv(files[1])
-        return files
+        frames = {"corruptions": self.table(attack), "by_class": self.by_class(attack).reset_index()}
+        return [write_csv(Path(folder) / f"{name}.csv", frame, float_format=None) for name, frame in frames.items()]
 
 
 def audit_corruptions(

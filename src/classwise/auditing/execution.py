@@ -5,10 +5,9 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
-import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,19 +22,18 @@ from classwise.auditing.folders import claim
 from classwise.auditing.guard_report import GuardReport
 from classwise.auditing.guards import SAMPLE, Evidence, GuardRun, InputScale, Probe, run_guards
 from classwise.auditing.guards.memory import Memory, memory_of
-from classwise.auditing.inputs import network_of
-from classwise.auditing.merging import SHARDS, Merged, merge
+from classwise.auditing.merging import SHARDS, Merged, is_finished, merge
 from classwise.auditing.outcomes import Outcomes
 from classwise.auditing.partition import Shard
-from classwise.auditing.plan import AuditOptions
+from classwise.auditing.plan import AuditOptions, Plan
 from classwise.auditing.preparation import Prepared
 from classwise.auditing.result import Audit, AuditWarning, write_about
+from classwise.auditing.run_record import RunRecord, TimeLimit, environment_of
 from classwise.auditing.runner import Runner
 from classwise.auditing.writer import OutcomeWriter
 from classwise.core import interruption
 from classwise.core.distributed import ProcessGroup
-from classwise.core.environment import environment
-from classwise.core.errors import ClasswiseError
+from classwise.core.errors import ClasswiseError, IncompleteError
 from classwise.core.ownership import owned
 from classwise.core.precision import Precision
 from classwise.core.progress import Progress
@@ -43,36 +41,6 @@ from classwise.core.progress_record import recorded
 from classwise.data.loading import named_set
 from classwise.data.stream import Stream
 from classwise.models.base import bare
-
-
-@dataclass(frozen=True)
-class TimeLimit:
-    """The time that an audit may take.
-
-    Args:
-        max_time: seconds; None: no limit.
-        started: when the audit began, on the monotonic clock.
-
-    Raises:
-        ClasswiseError: unless the time is above 0.
-    """
-
-    max_time: float | None
-    started: float = field(default_factory=time.monotonic)
-
-    def __post_init__(self) -> None:
-        if self.max_time is not None and not self.max_time > 0:
-            raise ClasswiseError(f"max_time = {self.max_time}: must be a number of seconds above 0")
-
-    @property
-    def deadline(self) -> float:
-        """The monotonic time after which no further image is started; infinity without a limit."""
-        return math.inf if self.max_time is None else self.started + self.max_time
-
-    @property
-    def elapsed(self) -> float:
-        """Seconds since the start."""
-        return time.monotonic() - self.started
 
 
 @dataclass(frozen=True)
@@ -120,20 +88,27 @@ class Execution:
         _check_same_settings(self.processes.all_gather(settings))
         folder = self.folder if self.processes.is_main else None
         with self.claimed(resume=resume), recorded(folder, self.progress) as progress:
+            is_shard = self.shard is not None
+            saved = finished_audit(folder, self.ready.plan, is_shard=is_shard) if resume and folder else None
             merged = self._merged()
-            runner = self._attack(merged.notes, progress)
-            writer = self._gathered(runner.writer)
-            fingerprint = self._stream_fingerprint(merged.data_hash)
-            result: Audit | None = None
-            if self.processes.is_main:
-                outcomes = self._outcomes(writer, runner.images, fingerprint)
-                evidence = self._evidence(runner, outcomes, training_attack, overwrites=merged.overwrites)
-                result = self._result(runner, evidence, writer.artifacts, group, merged.environment)
-                if self.folder is not None:
-                    write_trace(self.folder, result.trace)
-                    write_about(self.folder, result, settings=settings, **self._of_shards(runner))
-            shared: Audit = self.processes.broadcast(result)
-            return shared
+            record = RunRecord(folder and folder / ABOUT, self._environment(merged.environment), self.limit.started)
+            with record.saved_on_failure():
+                runner = self._attack(merged.notes, progress, record, trace=saved is None)
+                saved = None if any(self.processes.all_gather(record.worked)) else saved
+                writer = self._gathered(runner.writer)
+                fingerprint = self._stream_fingerprint(merged.data_hash or ("" if saved is None else _hash_of(saved)))
+                result: Audit | None = None
+                if self.processes.is_main and saved is not None:  # nothing was left to do
+                    result = dataclasses.replace(saved, group=group)
+                elif self.processes.is_main:
+                    outcomes = self._outcomes(writer, runner.images, fingerprint)
+                    evidence = self._evidence(runner, outcomes, training_attack, overwrites=merged.overwrites)
+                    result = self._result(runner, evidence, writer.artifacts, group, record)
+                    if self.folder is not None:
+                        write_trace(self.folder, result.trace)
+                        write_about(self.folder, result, settings=settings, **self._of_shards(runner))
+                shared: Audit = self.processes.broadcast(result)
+                return shared
 
     @contextlib.contextmanager
     def claimed(self, *, resume: bool) -> Iterator[None]:
@@ -185,17 +160,19 @@ class Execution:
             raise ClasswiseError(f"{folder} contains an audit without shards; omit --shards to continue it")
         return merge(folder, self.shards, self.ready.meta, self.ready.settings)
 
-    def _attack(self, notes: Sequence[str], progress: Progress) -> Runner:
+    def _attack(self, notes: Sequence[str], progress: Progress, record: RunRecord, *, trace: bool) -> Runner:
         """Run the clean pass and every attack on the images of this process.
 
         Args:
             notes: those of other runs.
             progress: receives the progress.
+            record: the record of the run.
+            trace: whether images are traced.
         """
         ready, processes = self.ready, self.processes
         processes.barrier()
         meta = dataclasses.replace(ready.meta, notes=tuple(dict.fromkeys((*ready.meta.notes, *notes))))
-        writer = OutcomeWriter(self.folder, meta, processes.rank, processes.world_size)
+        writer = OutcomeWriter(self.folder, meta, processes.rank, processes.world_size, record.written)
         processes.barrier()  # no process writes before all have read which file numbers are used
         if ready.meta.not_applicable:
             names = ", ".join(ready.meta.not_applicable)
@@ -206,7 +183,7 @@ class Execution:
             )
         runner = Runner(
             ready.model,
-            ready.plan,
+            ready.plan if trace else dataclasses.replace(ready.plan, trace=()),
             writer,
             progress,
             deadline=self.limit.deadline,
@@ -250,7 +227,8 @@ class Execution:
         if len({each for each in fingerprints if each}) > 1:
             raise ClasswiseError("the processes have read different images; all need the same stream in the same order")
         if expected and fingerprints[0] not in ("", expected):
-            raise ClasswiseError("the shards have read other images; all need the same stream in the same order")
+            contents = "the folder contains an audit of" if self.shards is None else "the shards have read"
+            raise ClasswiseError(f"{contents} other images; all need the same stream in the same order")
         return str(fingerprints[0])
 
     def _outcomes(self, writer: OutcomeWriter, images: int | None, fingerprint: str) -> Outcomes:
@@ -289,17 +267,10 @@ class Execution:
         evidence: Evidence,
         artifacts: Artifacts,
         group: str | None,
-        environment_of_shards: Mapping[str, Any],
+        record: RunRecord,
     ) -> Audit:
         """Run the guards and build the result."""
-        facts: dict[str, Any] = {
-            "network": network_of(self.ready.model),
-            "seconds": round(self.limit.elapsed, 3),
-            "max_time": self.limit.max_time,
-        }
-        facts |= {} if self.shards is None else {SHARDS: self.shards, **environment_of_shards}
-        if self.processes.world_size > 1:
-            facts["processes"] = self.processes.world_size
+        facts = dict[str, Any]()
         if runner.unfused:
             facts["not_fused"] = runner.unfused
         if runner.not_graphed:
@@ -311,11 +282,18 @@ class Execution:
             group=group,
             name=self.name,
             path=self.folder,
-            environment=environment(runner.engine.device) | facts,
+            environment=record.environment(**facts),
             artifacts=artifacts,
             trace=pd.concat(runner.traces, ignore_index=True) if runner.traces else None,
             guards=guards.report,
         )
+
+    def _environment(self, of_shards: Mapping[str, Any]) -> dict[str, Any]:
+        """The environment of this run: command, versions, machine, model; of a merge also that of the shards."""
+        facts = {**environment_of(self.ready.model), "max_time": self.limit.max_time}
+        facts |= {} if self.shards is None else {SHARDS: self.shards, **of_shards}
+        several = {"processes": self.processes.world_size} if self.processes.world_size > 1 else {}
+        return facts | several
 
     def _guards(self, evidence: Evidence) -> GuardRun:
         """Run the guards, or reuse those of a finished audit in the folder, whose outcomes are the same."""
@@ -358,6 +336,30 @@ def _check_same_settings(settings: Sequence[Mapping[str, Any]]) -> None:
                 raise ClasswiseError(
                     f"all processes need the same {key}; process {rank} has {differing}, process 0 has {first}"
                 )
+
+
+def finished_audit(folder: Path, plan: Plan, *, is_shard: bool = False) -> Audit | None:
+    """The audit in a folder if nothing of a plan is left to do; else None.
+
+    Args:
+        folder: the folder, whose audit has the settings of the plan.
+        plan: the plan, whose guards, trace and ``settle`` the audit must have.
+        is_shard: whether the folder is that of a shard.
+    """
+    try:
+        saved = Audit.load(folder)
+    except IncompleteError:
+        return None
+    # A record that is not complete, beside complete outcomes, is that of a process that was stopped before the guards.
+    noted = read_about(folder).get("complete") == saved.complete
+    finished = noted and (is_finished(folder) if is_shard else saved.finished)
+    guarded = saved.guards is not None and saved.guards.covers(plan.guards)
+    same = saved.outcomes.meta.settle == plan.settle and (saved.trace is not None or not plan.trace)
+    return saved if finished and guarded and same and saved.environment else None
+
+
+def _hash_of(audit: Audit) -> str:
+    return audit.outcomes.meta.data_hash
 
 
 def _saved_guards(folder: Path | None) -> GuardRun | None:

@@ -67,7 +67,7 @@ def shard_folder(folder: Path, shard: Shard) -> Path:
 
 def is_finished(folder: Path) -> bool:
     """Whether a folder contains a shard of an audit with a row for each of its images and each attack."""
-    return (folder / ABOUT).is_file() and _has_all_rows(read_about(folder), _rows(folder))
+    return (folder / ABOUT).is_file() and _has_all_rows(_read_shard(folder), _rows(folder))
 
 
 def require_shards(folder: Path, marker: str) -> None:
@@ -101,17 +101,21 @@ def require_finished(folder: Path, finished: Mapping[Shard, bool]) -> None:
         )
 
 
-def check_shard(folder: Path, before: Mapping[str, Any], settings: Mapping[str, Any]) -> None:
+def check_shard(folder: Path, shard: Shard, before: Mapping[str, Any], settings: Mapping[str, Any]) -> None:
     """Check that a folder contains a shard of this audit or curve, on data of any hash; see `same_hash`.
 
     Args:
         folder: the folder of the shard.
-        before: its settings.
+        shard: the shard.
+        before: the settings in the folder.
         settings: those of the audit or curve.
 
     Raises:
-        ClasswiseError: naming the first setting that differs.
+        ClasswiseError: if it contains another shard, or naming the first setting that differs.
     """
+    if (found := before.get("shard")) != str(shard):
+        contents = "results of all images" if found is None else f"shard {found}"
+        raise ClasswiseError(f"{folder} contains {contents}, not shard {shard}; {_repeat(shard)}")
     if differs := difference(before, {key: value for key, value in settings.items() if key != "data_hash"}):
         raise ClasswiseError(f"{folder} is a shard with other settings: {differs}; remove it, or give another --out")
 
@@ -136,6 +140,30 @@ def same_hash(hashes: Mapping[Path, str], expected: str) -> str:
     return expected
 
 
+def check_images(images: Mapping[Path, IntArray], shards: Iterable[Shard]) -> None:
+    """Check that no image is in two shards, as after a file was copied from one to another.
+
+    Args:
+        images: the numbers of the images of each shard, by its folder.
+        shards: the shards, in the same order.
+
+    Raises:
+        ClasswiseError: naming the first shard with an image of an earlier one.
+    """
+    number = pd.Series(np.concatenate([*images.values(), np.zeros(0, dtype=np.int64)]))
+    owner = np.repeat(np.arange(len(images)), [len(each) for each in images.values()])
+    repeated = np.flatnonzero(number.duplicated())
+    if len(repeated):
+        place, shard = [*zip(images, shards, strict=True)][owner[repeated[0]]]
+        raise ClasswiseError(
+            f"{place} has results of image {number[repeated[0]]}, which are in another file already; {_repeat(shard)}"
+        )
+
+
+def _repeat(shard: Shard) -> str:
+    return f"remove that folder, and run the shard again with --shard {shard}"
+
+
 def merge(folder: Path, count: int, meta: Meta, settings: Mapping[str, Any]) -> Merged:
     """Merge the shards of an audit into its folder.
 
@@ -153,19 +181,22 @@ def merge(folder: Path, count: int, meta: Meta, settings: Mapping[str, Any]) -> 
     """
     shards = Shard.all(count)
     places = {shard: shard_folder(folder, shard) for shard in shards}
-    abouts = {shard: read_about(place) for shard, place in places.items() if (place / ABOUT).is_file()}
+    abouts = {shard: _read_shard(place) for shard, place in places.items() if (place / ABOUT).is_file()}
     for shard, about in abouts.items():
-        check_shard(places[shard], about.get("settings", {}), settings)
-    rows = {shard: _rows(places[shard]) for shard in abouts}
+        check_shard(places[shard], shard, about["settings"], settings)
+    rows = {shard: _rows(places[shard]) for shard in shards if shard in abouts}
     finished = {shard: shard in abouts and _has_all_rows(abouts[shard], rows[shard]) for shard in shards}
     require_finished(folder, finished)
+    for shard, files in rows.items():
+        _check_rows(places[shard], shard, files)
+    check_images({places[shard]: _images(files, CLEAN) for shard, files in rows.items()}, shards)
     data_hash = same_hash({places[shard]: about["data_hash"] for shard, about in abouts.items()}, meta.data_hash)
     merged = _in_common(abouts.values(), itertools.chain(*rows.values()), data_hash)
     _remove_files(folder)
     meta = dataclasses.replace(meta, notes=tuple(dict.fromkeys((*meta.notes, *merged.notes))))
     number, examples = itertools.count(), _Examples(meta)
     for label in meta.applicable:
-        paths = [path for files in rows.values() for path, counts in files.items() if label in counts]
+        paths = [path for files in rows.values() for path, images in files.items() if label in images]
         for table, tensors in _blocks(paths, examples):
             if label == CLEAN:
                 examples.add(table)
@@ -238,19 +269,57 @@ def _joined(tables: Sequence[pa.Table], tensors: Mapping[str, Sequence[tuple[Arr
     return _Block(pa.concat_tables([table.cast(schema) for table in tables]), joined)
 
 
-def _rows(folder: Path) -> dict[Path, dict[str, int]]:
-    """Number of rows of each attack in each file of a shard."""
-    return {path: outcome_files.count_rows(path) for path in outcome_files.listed(folder / "outcomes")}
+def _rows(folder: Path) -> dict[Path, dict[str, IntArray]]:
+    """The images of each attack in each file of a shard."""
+    return {path: outcome_files.image_numbers(path) for path in outcome_files.listed(folder / "outcomes")}
 
 
-def _has_all_rows(about: Mapping[str, Any], rows: Mapping[Path, Mapping[str, int]]) -> bool:
+def _images(rows: Mapping[Path, Mapping[str, IntArray]], label: str) -> IntArray:
+    """The images of one attack in all files of a shard."""
+    return np.concatenate([np.zeros(0, dtype=np.int64), *(each[label] for each in rows.values() if label in each)])
+
+
+def _check_rows(folder: Path, shard: Shard, rows: Mapping[Path, Mapping[str, IntArray]]) -> None:
+    """Check that every attack has rows of the images of the clean pass.
+
+    Raises:
+        ClasswiseError: naming the first attack that has not.
+    """
+    clean = np.sort(_images(rows, CLEAN))
+    for label in dict.fromkeys(label for images in rows.values() for label in images):
+        if not np.array_equal(np.sort(_images(rows, label)), clean):
+            raise ClasswiseError(
+                f"{folder} has rows of other images under {label} than under {CLEAN}; {_repeat(shard)}"
+            )
+
+
+def _read_shard(folder: Path) -> dict[str, Any]:
+    """The record of a shard, or of another audit in its place.
+
+    Raises:
+        ClasswiseError: if it is damaged.
+    """
+    about = read_about(folder)
+    none: dict[str, Any] = {"finished": False, "images": None, "overwrites": False, "attacks": []}
+    about |= {"settings": about.get("settings", {}), "shard": about.get("shard") or none}
+    kinds = {"settings": dict, "shard": dict, "data_hash": str, "environment": dict}
+    of_shard = {"finished": bool, "overwrites": bool, "attacks": list}
+    for values, known in ((about, kinds), (about["shard"], of_shard)):
+        for key, kind in known.items():
+            if not isinstance(values.get(key), kind):
+                advice = f"remove {folder}, and run the shard again"
+                raise ClasswiseError(f"{folder / ABOUT} is damaged (no key {key!r}); {advice}")
+    return about
+
+
+def _has_all_rows(about: Mapping[str, Any], rows: Mapping[Path, Mapping[str, IntArray]]) -> bool:
     """Whether a shard has judged all its images, and none of its files was removed since."""
-    facts = about.get("shard") or {}
-    totals = dict.fromkeys(facts.get("attacks", ()), 0)
-    for counts in rows.values():
-        for label, count in counts.items():
-            totals[label] = totals.get(label, 0) + count
-    return bool(facts.get("finished")) and set(totals.values()) == {facts["images"]}
+    facts = about["shard"]
+    totals = dict.fromkeys(facts["attacks"], 0)
+    for files in rows.values():
+        for label, images in files.items():
+            totals[label] = totals.get(label, 0) + len(images)
+    return facts["finished"] and set(totals.values()) == {facts.get("images")}
 
 
 def _in_common(abouts: Iterable[Mapping[str, Any]], paths: Iterable[Path], data_hash: str) -> Merged:
@@ -259,7 +328,7 @@ def _in_common(abouts: Iterable[Mapping[str, Any]], paths: Iterable[Path], data_
     for about in abouts:
         overwrites |= about["shard"]["overwrites"]
         environment = about["environment"]
-        seconds += environment["seconds"]
+        seconds += float(environment.get("seconds", 0.0))
         facts |= {key: environment[key] for key in FUSION_FACTS if key in environment}
     notes = dict.fromkeys(note for path in paths for note in outcome_files.read_meta(path).notes)
     return Merged(tuple(notes), data_hash, overwrites, facts | {"shard_seconds": round(seconds, 3)})

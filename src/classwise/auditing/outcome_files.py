@@ -10,12 +10,14 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from classwise.auditing.meta import ALL, TABLE_COLUMNS, Meta
 from classwise.core.errors import ClasswiseError
 from classwise.core.names import checked_names
 from classwise.core.storage import replacing, verify
+from classwise.stats.counts import IntArray
 
 COLUMNS: Mapping[str, str] = {
     "index": "int64",  # index of the image in the data set
@@ -194,13 +196,14 @@ def read_meta(path: Path) -> Meta:
     return Meta.from_json(stored.get(_META, b""), str(path))
 
 
-def count_rows(path: Path) -> dict[str, int]:
-    """Number of rows of each attack in a file; 0 rows if it cannot be read, which `read_table` reports."""
+def image_numbers(path: Path) -> dict[str, IntArray]:
+    """The images of each attack in a file, a number for each row; empty if it cannot be read (see `read_table`)."""
     try:
-        counts = pq.read_table(path, columns=["attack"])["attack"].value_counts()
+        table = pq.read_table(path, columns=["attack", "index"])
+        labels, numbers = table["attack"].unique().to_pylist(), table["index"].to_numpy()
+        return {str(label): numbers[pc.equal(table["attack"], label).to_numpy()] for label in labels}
     except (pa.ArrowException, OSError):
         return {}
-    return {str(each["values"]): int(each["counts"]) for each in counts.to_pylist()}
 
 
 def read_all(path: Path) -> tuple[pd.DataFrame, Meta]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -35,16 +35,24 @@ class OutcomeWriter:
         meta: the metadata of new files; it may be replaced during the audit.
         rank: rank of this writer among those that write into the folder concurrently.
         world_size: number of these writers; each uses file numbers of its own.
+        written: called after each block.
     """
 
-    def __init__(self, folder: Path | None, meta: Meta, rank: int = 0, world_size: int = 1) -> None:
+    def __init__(
+        self,
+        folder: Path | None,
+        meta: Meta,
+        rank: int = 0,
+        world_size: int = 1,
+        written: Callable[[], None] = lambda: None,
+    ) -> None:
         self.folder = folder
         self.meta = meta
         self.artifacts = Artifacts(folder)
         self._done: dict[str, list[pd.DataFrame]] = {label: [] for label in meta.attacks}
         self._waiting: list[tuple[pd.DataFrame, Tensors]] = []
         self._since = time.monotonic()
-        self._next, self._stride = rank, world_size
+        self._next, self._stride, self._written = rank, world_size, written
         if folder is None:
             return
         artifacts.remove_orphans(folder)
@@ -92,6 +100,7 @@ class OutcomeWriter:
         self._waiting = []  # first, as a signal may stop the process here: rows are never written to two files
         self._done[label].append(rows)
         self._next += self._stride
+        self._written()
 
     def rows(self, label: str, index: IntArray) -> pd.DataFrame:
         """The existing rows of one attack for the images ``index``, in their order."""

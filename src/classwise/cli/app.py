@@ -30,7 +30,7 @@ from classwise.cli import (
 )
 from classwise.cli.exit_status import ExitStatus
 from classwise.cli.help import PanelCommand, PanelGroup
-from classwise.core import interruption
+from classwise.core import command_line, interruption
 from classwise.core.errors import ClasswiseError, one_line
 from classwise.core.user_code import user_code
 from classwise.core.version import __version__
@@ -127,7 +127,8 @@ def run(words: Sequence[str]) -> int:
         try:
             with command.make_context("classwise", list(words) or ["--help"]) as context:
                 debug = context.params["debug"]
-                command.invoke(context)
+                with command_line.recorded(words):
+                    command.invoke(context)
             status: int = ExitStatus.SUCCESS
         except typer.Exit as ended:
             if user_code(ended) is not None:

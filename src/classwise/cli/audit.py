@@ -225,6 +225,7 @@ def _run(
     """Run an audit; with ``--on``, its shards and their merge as tasks, by the command ``words``."""
     from classwise.auditing.audit import audit as run_audit
     from classwise.auditing.audit import claim_for_shards
+    from classwise.auditing.execution import finished_audit
     from classwise.auditing.merging import is_finished
     from classwise.auditing.result import Audit
 
@@ -234,8 +235,10 @@ def _run(
     max_time = settings.pop("max_time")
     plan = claim_for_shards(network, images, threat, attacks, **settings, **sharding.arguments)
     of_shards = {} if max_time is None else {"--max-time": max_time / 60}
-    run_tasks([*words, *options_of(plan)], settings["out"], sharding, cluster, is_finished, of_shards)
-    return Audit.load(settings["out"])
+    finished = finished_audit(settings["out"], plan) if settings["resume"] else None
+    if finished is None:
+        run_tasks([*words, *options_of(plan)], settings["out"], sharding, cluster, is_finished, of_shards)
+    return finished or Audit.load(settings["out"])
 
 
 def _write_page(result: Audit, page: Path, run: Run | None, thresholds: dict[str, Threshold]) -> None:

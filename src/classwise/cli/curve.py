@@ -124,7 +124,8 @@ def _run_shards(
     from classwise.auditing.curve.search import claim_for_shards
 
     plan = claim_for_shards(network, images, norm, attacks, **settings)
-    run_tasks([*words, *options_of(plan)], settings["out"], sharding, cluster, is_finished)
+    if not is_finished(settings["out"]):
+        run_tasks([*words, *options_of(plan)], settings["out"], sharding, cluster, is_finished)
     return Curve.load(settings["out"])
 
 
@@ -138,7 +139,7 @@ def _write(found: Curve, folder: Path, page: Path, *, json: bool) -> None:
         if json:
             facts = {"folder": str(folder), "page": str(page), "highest": found.highest, "width": found.width}
             classes = {str(name): row.to_dict() for name, row in found.summary.iterrows()}
-            console.show_json(facts | {"weakest": found.weakest, "classes": classes})
+            console.show_json(facts | {"weakest": found.weakest, "classes": classes, "environment": found.environment})
             return
         show_curve(found)
         console.echo(f"curve: {folder}")

@@ -160,6 +160,7 @@ def audit_facts(result: Audit) -> dict[str, Any]:
         "estimate": None if result.two_phase is None else _estimate_facts(result.two_phase),
         "warnings": [warning._asdict() for warning in result.warnings],
         "guards": None if result.guards is None else dataclasses.asdict(result.guards),
+        "environment": result.environment,
     }
 
 

@@ -214,5 +214,6 @@ def worst_class_facts(result: WorstClass) -> dict[str, Any]:
         "full_audit_passes": result.full_audit_passes,
         "rounds": result.rounds,
         "seconds": result.seconds,
+        "environment": result.environment,
         "classes": result.by_class.to_dict("index"),
     }

@@ -1,31 +1,59 @@
-"""The environment of a result: package versions, machine, and commit."""
+"""The environment of a result: package versions, machine, commit of classwise, and command line."""
 
 from __future__ import annotations
 
 import functools
 import platform
 import subprocess
+from collections.abc import Mapping
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from classwise.core.command_line import recorded_command
+
 PACKAGES = ("classwise", "torch", "numpy", "scipy", "pandas", "pyarrow", "scikit-learn", "safetensors", "pillow")
 
 
 def environment(device: torch.device | str = "cpu") -> dict[str, Any]:
-    """Versions of the packages that affect numbers, the device, the number of threads, and the git commit."""
+    """The command, versions of the packages that affect numbers, the device, threads, and the commit of classwise."""
     device = torch.device(device)
     return {
+        "command": recorded_command(),
         "python": platform.python_version(),
         "packages": {name: _version(name) for name in PACKAGES},
         "system": platform.platform(),
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
         "cpu": torch.backends.cpu.get_cpu_capability(),
         "threads": torch.get_num_threads(),
-        "git": _git(),
+        "classwise_commit": _git(),
     }
+
+
+def continued(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, Any]:
+    """The environment of work that an earlier run has begun and this one has continued.
+
+    Args:
+        before: the environment of the earlier run; empty if there was none.
+        now: that of this run.
+
+    Returns:
+        The environment of this run, with the seconds of all runs, and in ``earlier_runs`` what was different in each.
+
+    Example:
+        >>> continued({"command": "audit x", "seconds": 2.0}, {"command": "audit x --resume", "seconds": 1.5})
+        {'command': 'audit x --resume', 'seconds': 3.5, 'earlier_runs': [{'command': 'audit x'}]}
+    """
+    if not before:
+        return dict(now)
+    whole = {**before, **now}
+    if "seconds" in now:
+        whole["seconds"] = round(float(before.get("seconds") or 0.0) + now["seconds"], 3)
+    differing = {key: before[key] for key in now if key != "seconds" and key in before and before[key] != now[key]}
+    earlier = [*before.get("earlier_runs", ()), *([differing] if differing else [])]
+    return whole | ({"earlier_runs": earlier} if earlier else {})
 
 
 @functools.cache

@@ -60,7 +60,8 @@ _REFUSALS = (
 def replacing(path: str | os.PathLike[str], *, checksum: bool = False) -> Iterator[Path]:
     """Yield a temporary path beside ``path``; on success it is synced and renamed to ``path``, else removed.
 
-    A symbolic link is followed, and its target is replaced. A replaced file keeps its permissions. Devices, FIFOs and
+    A file with the same content is left unchanged, so that a repeated command changes no file. A symbolic link is
+    followed, and its target is replaced. A replaced file keeps its permissions. Devices, FIFOs and
     open descriptors (``/dev/stdout``) are never replaced: on success the content is written to them.
 
     Args:
@@ -92,6 +93,9 @@ def replacing(path: str | os.PathLike[str], *, checksum: bool = False) -> Iterat
                 os.fsync(written.fileno())
             digest = _digest(temporary) if checksum or (target.parent / CHECKSUMS).exists() else None
             ownership.check(target)
+            listed = _listed(target) if digest is not None else None
+            if _is_same(temporary, target) and (digest in listed if listed else not checksum):
+                return
             if digest is not None:
                 _append_checksum(target, digest)
             temporary.chmod(permissions(target))
@@ -278,8 +282,8 @@ def matches(path: str | os.PathLike[str]) -> bool | None:
     if not (file.parent / CHECKSUMS).is_file() or not file.is_file():
         return None
     digest = _digest(file)  # first, because another process lists a new digest before it renames the file
-    listed = _digests(file.parent).get(file.name)
-    return None if listed is None else digest in listed
+    listed = _listed(file)
+    return digest in listed if listed else None
 
 
 def check_files(folder: Path) -> tuple[list[Path], list[Path], list[Path]]:
@@ -327,6 +331,19 @@ def read_json(path: Path, advice: str = "", keys: Mapping[str, type] | None = No
     if not isinstance(content, dict):
         raise ClasswiseError(f"{path} is damaged (not a JSON object); {advice or 'restore it from a copy'}")
     return content
+
+
+def _is_same(path: Path, other: Path) -> bool:
+    """Whether two files have the same content."""
+    try:
+        return other.is_file() and path.stat().st_size == other.stat().st_size and _digest(path) == _digest(other)
+    except OSError:  # a file that may be replaced, but not read
+        return False
+
+
+def _listed(path: Path) -> frozenset[str]:
+    """The digests listed for a file in its folder."""
+    return _digests(path.parent).get(path.name, frozenset())
 
 
 def _digest(path: Path) -> str:

@@ -333,8 +333,10 @@ class _Record:
     @staticmethod
     def read(file: Path, *, exists: bool) -> _Record:
         """Read the saved record; ``exists``: whether the folder of the result exists."""
+        if not exists:  # nothing was done yet, or its result was removed
+            return _Record(file, 0.0, "stopped")
         if not file.is_file():
-            return _Record(file, None if exists else 0.0, "stopped")
+            return _Record(file, None, "stopped")
         try:
             record = json.loads(file.read_text(encoding="utf-8"))
             seconds = None if record["seconds"] is None else float(record["seconds"])

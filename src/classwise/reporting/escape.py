@@ -1,4 +1,7 @@
-"""Escaping of user-supplied text (names of classes, models, attacks, paths) in CSV, Markdown, LaTeX, HTML and SVG."""
+"""Escaping of user-supplied text (names of classes, models, attacks, paths) in Markdown, LaTeX, HTML and SVG.
+
+CSV files are written by `classwise.core.csv_files`.
+"""
 
 from __future__ import annotations
 
@@ -6,13 +9,10 @@ import html
 import re
 from xml.etree import ElementTree as ET
 
-import pandas as pd
 from markupsafe import Markup
 
 from classwise.core.errors import ClasswiseError
 
-FORMULA = re.compile(r"'*[=+\-@\t\r\n]")
-"""Start of a cell that a spreadsheet would evaluate, also after apostrophes."""
 _HIDDEN = re.compile(
     "[\x00-\x1f\x7f-\x9f\u2028\u2029\u200e\u200f\u061c\u202a-\u202e\u2066-\u2069\ud800-\udfff\ufffe\uffff]"
 )
@@ -58,27 +58,6 @@ def markdown_text(text: str) -> str:
 def latex_text(text: str) -> str:
     """Escape text for LaTeX, also at the start of a table row: it contains no command or special character."""
     return "".join(_LATEX.get(letter, letter) for letter in visible(text))
-
-
-def spreadsheet_text(text: str) -> str:
-    """Escape text that a spreadsheet would evaluate as a formula.
-
-    An apostrophe is prepended to text that begins with ``= + - @``, a tab or a line break, possibly after apostrophes.
-    Removing one apostrophe from every text that matches `FORMULA` restores the original.
-    """
-    return f"'{text}" if FORMULA.match(text) else text
-
-
-def spreadsheet_frame(frame: pd.DataFrame) -> pd.DataFrame:
-    """Apply `spreadsheet_text` to the text cells and column names of a frame; numeric columns are unchanged."""
-    safe = frame.copy()
-    for place in range(safe.shape[1]):
-        column = safe.iloc[:, place]
-        if not pd.api.types.is_numeric_dtype(column):
-            texts = [spreadsheet_text(cell) if isinstance(cell, str) else cell for cell in column]
-            safe.isetitem(place, pd.array(texts, dtype=object))
-    safe.columns = pd.Index([spreadsheet_text(str(name)) for name in safe.columns])
-    return safe
 
 
 def checked_svg(text: str) -> Markup:

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
-from pandas.api.types import is_numeric_dtype
 from scipy import sparse
 
 from classwise.auditing.compare import Comparison
 from classwise.auditing.outcomes import ALL
 from classwise.auditing.result import Audit
+from classwise.core.csv_files import write_csv
 from classwise.core.errors import unknown
-from classwise.core.storage import replacing, write_text
+from classwise.core.storage import write_text
 from classwise.reporting.audit_summary import AuditSummary
 from classwise.reporting.audit_tables import attack_frame, attack_table, class_frame, class_table
 from classwise.reporting.comparison_tables import (
@@ -29,7 +29,6 @@ from classwise.reporting.comparison_tables import (
     pair_table,
 )
 from classwise.reporting.comparison_tables import class_table as comparison_class_table
-from classwise.reporting.escape import spreadsheet_frame
 from classwise.reporting.figures.heatmap import Confusion
 from classwise.reporting.incomplete import attack_bounds_table, bounds_drawing, class_bounds_table
 from classwise.reporting.svg import Drawing
@@ -68,8 +67,8 @@ def export(
         folder: output folder; created if it does not exist.
         formats: any of ``csv``, ``md``, ``tex``, ``png``, ``pdf``, ``svg``.
         run: the training run of the model; by default the run whose folder contains the audit.
-        raw_csv: write text in CSV files unchanged. By default an apostrophe is prepended to text that a spreadsheet
-            would evaluate as a formula: text that begins with ``= + - @``, a tab or a line break.
+        raw_csv: write text in CSV files unchanged. By default an apostrophe is put before text that a spreadsheet would
+            evaluate as a formula (`classwise.core.csv_files.spreadsheet_text`).
 
     Returns:
         The written files, in the order of writing.
@@ -178,7 +177,7 @@ def write_files(
             raise unknown("format", kind, FORMATS)
     target, written = Path(folder), list[Path]()
     if "csv" in formats:
-        written += [_csv(target / f"{name}.csv", frame, raw=raw_csv) for name, frame in frames.items()]
+        written += [write_csv(target / f"{name}.csv", frame, raw=raw_csv) for name, frame in frames.items()]
     if "md" in formats:
         written += [_text(target / f"{name}.md", table.markdown()) for name, table in tables.items()]
     if "tex" in formats:
@@ -206,17 +205,6 @@ def file_name(name: str) -> str:
 
 def _in_order(chosen: Collection[str], known: Sequence[str]) -> list[str]:
     return [kind for kind in known if kind in chosen]
-
-
-def _csv(path: Path, frame: pd.DataFrame, *, raw: bool) -> Path:
-    safe = frame if raw else spreadsheet_frame(frame)
-    columns = [safe.iloc[:, place] for place in range(safe.shape[1])]
-    texts = [*map(str, safe.columns), *(cell for column in columns if not is_numeric_dtype(column) for cell in column)]
-    # The csv module quotes a carriage return only if it is part of the line terminator.
-    terminator = "\r\n" if any(isinstance(text, str) and "\r" in text for text in texts) else "\n"
-    with replacing(path) as temporary:
-        safe.to_csv(temporary, index=False, float_format="%.6g", lineterminator=terminator)
-    return path
 
 
 def _text(path: Path, text: str) -> Path:

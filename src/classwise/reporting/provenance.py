@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from classwise.auditing.guard_report import GuardReport
 from classwise.auditing.meta import Meta
 from classwise.auditing.result import Audit
 from classwise.core.config import flat_options
 from classwise.reporting import formatting
+from classwise.reporting.training_run import run_of
+
+if TYPE_CHECKING:
+    from classwise.training.folder import Run
 
 EARLY_STOP: Mapping[bool, str] = {
     True: "yes: an attack stops at its first success, verified in float32",
@@ -24,8 +28,14 @@ def attack_settings(meta: Meta) -> list[tuple[str, str]]:
     return [(f"Attack {label}", spec_text(spec) + note.get(label, "")) for label, spec in meta.attacks.items() if spec]
 
 
-def settings_of(audit: Audit) -> list[tuple[str, str]]:
-    """Known settings of an audit: data, model, threat, attacks, evaluation rules, seed, precision, hashes, machine."""
+def settings_of(audit: Audit, run: Run | None = None) -> list[tuple[str, str]]:
+    """Known settings of an audit: data, model, threat, attacks, evaluation rules, seed, precision, hashes, machine.
+
+    Args:
+        audit: the audit.
+        run: the training run of the model; by default the run whose folder contains the audit. Of its record, entries
+            that differ from those of the audit are added.
+    """
     meta = audit.outcomes.meta
     known = [
         ("Data", _data(meta, len(audit.outcomes))),
@@ -46,10 +56,25 @@ def settings_of(audit: Audit) -> list[tuple[str, str]]:
         ("Batch size", "" if meta.batch_size is None else str(meta.batch_size)),
         ("Guards", "" if audit.guards is None else _guards(audit.guards)),
         ("Notes", "; ".join(meta.notes)),
-        *[(_title(key), flat(value)) for key, value in audit.environment.items()],
+        *environment_settings(audit.environment),
+        *_training_settings(audit, run or run_of(audit)),
     ]
     imported = ("Predictions", "imported, not computed by classwise") if not meta.model_hash else ("", "")
     return [(name, text) for name, text in (*known, imported) if text]
+
+
+def environment_settings(environment: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """The record of the runs of a result: command, model, versions, machine, duration."""
+    return [(_title(key), flat(value)) for key, value in environment.items()]
+
+
+def _training_settings(audit: Audit, run: Run | None) -> list[tuple[str, str]]:
+    """The record of a training where it differs from that of an audit of its model."""
+    if run is None or not run.environment_file.is_file():
+        return []
+    record = {key: value for key, value in run.environment.items() if key not in ("schema_version", "data")}
+    differing = {key: value for key, value in record.items() if value != audit.environment.get(key)}
+    return [(f"Training: {_words(key)}", flat(value)) for key, value in differing.items()]
 
 
 def spec_text(spec: Mapping[str, Any]) -> str:
@@ -62,7 +87,10 @@ def spec_text(spec: Mapping[str, Any]) -> str:
 def flat(value: Any) -> str:
     """Format nested settings as one line."""
     if isinstance(value, Mapping):
-        return ", ".join(f"{key} {flat(item)}" for key, item in value.items() if item is not None)
+        return ", ".join(f"{_words(key)} {flat(item)}" for key, item in value.items() if item is not None)
+    if isinstance(value, list | tuple):
+        between = "; " if any(isinstance(item, Mapping) for item in value) else ", "
+        return f"({between.join(map(flat, value))})"
     if isinstance(value, float):
         return f"{value:.6g}"
     return "" if value is None else str(value)
@@ -84,5 +112,11 @@ def _guards(report: GuardReport) -> str:
 
 
 def _title(key: str) -> str:
-    words = key.replace("_", " ")
-    return words[:1].upper() + words[1:]
+    words = _words(key)
+    return words if words.startswith("classwise") else words[:1].upper() + words[1:]
+
+
+def _words(key: str) -> str:
+    if key == "git":  # the name of earlier versions
+        return "classwise commit"
+    return key.replace("_", " ").replace("sha256", "SHA-256")

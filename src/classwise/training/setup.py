@@ -13,13 +13,15 @@ from torch import Tensor, nn
 from classwise.attacks.base import Attack
 from classwise.core.config import relative_step
 from classwise.core.distributed import ProcessGroup
-from classwise.core.environment import environment
+from classwise.core.environment import continued, environment
 from classwise.core.errors import ClasswiseError
 from classwise.core.rng import CounterRNG, seed_generators
 from classwise.core.storage import check_writable, is_unused, write_text
 from classwise.core.threat import Threat
 from classwise.data import Images, load_data, named_set, stratified_split
 from classwise.models import build_model, load_model
+from classwise.models.base import device_of
+from classwise.models.provenance import model_facts
 from classwise.training.averaging import FAWA
 from classwise.training.batches import Batches
 from classwise.training.data_parallel import convert_sync_batchnorm
@@ -247,8 +249,26 @@ def _normalisation(images: Images) -> tuple[list[float], list[float]]:
     return [round(value, 4) for value in part.mean((0, 2, 3)).tolist()], [round(value, 4) for value in std.tolist()]
 
 
+def environment_of(model: nn.Module, processes: int) -> dict[str, Any]:
+    """Return the environment of a run: command, versions, machine, initial weights, normalisation and processes."""
+    several = {"processes": processes} if processes > 1 else {}
+    return {**environment(device_of(model)), **model_facts(model), **several}
+
+
+def note_resumed(run: Run, model: nn.Module, processes: int) -> None:
+    """Note in the environment of an unfinished run that this process continues it."""
+    if not run.complete:
+        run.note_environment(**continued(run.environment, environment_of(model, processes)))
+
+
 def write_first_files(
-    run: Run, recipe: Recipe, batches: Batches, valid: Images | None, fingerprint: str, processes: int
+    run: Run,
+    recipe: Recipe,
+    batches: Batches,
+    valid: Images | None,
+    fingerprint: str,
+    model: nn.Module,
+    processes: int,
 ) -> None:
     """Write the environment, the validation split, the pseudo-labels and the recipe into a new run folder.
 
@@ -258,6 +278,7 @@ def write_first_files(
         batches: the batches of the run.
         valid: the validation split, or None.
         fingerprint: the hash of the data before the split.
+        model: the initial model.
         processes: the number of processes.
     """
     train, extra = batches.images, batches.extra
@@ -270,8 +291,7 @@ def write_first_files(
     }
     if extra is not None:
         data["unlabelled"] = {"name": extra.name, "counts": extra.class_counts().tolist()}
-    several = {"processes": processes} if processes > 1 else {}
-    content = {"schema_version": SCHEMA_VERSION, **environment(train.device), **several, "data": data}
+    content = {"schema_version": SCHEMA_VERSION, **environment_of(model, processes), "data": data}
     write_text(run.environment_file, json.dumps(content, indent=2) + "\n", checksum=True)
     held_out = [] if valid is None else valid.index.tolist()
     write_text(run.path / "validation.json", json.dumps({"index": held_out}) + "\n", checksum=True)

@@ -29,6 +29,7 @@ from classwise.training.setup import (
     check_folder,
     check_resumable,
     default_threat,
+    note_resumed,
     setup_notes,
     split_rows,
     training_images,
@@ -156,6 +157,9 @@ def _train(
     for note in notes:
         progress.log(note)
     with generators_restored(device), deterministic_algorithms(enabled=recipe.precision.deterministic):
-        Trainer(recipe, images, run, device, progress, extra, processes, on_nan, teacher).fit()
+        trainer = Trainer(recipe, images, run, device, progress, extra, processes, on_nan, teacher)
+        if resumed and processes.is_main:
+            note_resumed(run, trainer.model, processes.world_size)
+        trainer.fit()
     processes.barrier()
     return Run(run.path).with_recipe(written)

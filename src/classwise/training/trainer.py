@@ -174,7 +174,7 @@ class Trainer:
             return
         if self.processes.is_main:
             write_first_files(
-                self.run, self.recipe, self.batches, self.valid, self.fingerprint, self.processes.world_size
+                self.run, self.recipe, self.batches, self.valid, self.fingerprint, self.model, self.processes.world_size
             )
             if self._graphs:
                 self.run.note_environment(graphs=self._graphs)
@@ -251,7 +251,7 @@ class Trainer:
         self._graphs = reason or "used"
         if reason:
             self.progress.log(f"training steps are not CUDA graphs: {reason}")
-        if self.processes.is_main and self.run.environment_file.is_file():
+        if self.processes.is_main and self.run.recipe_file.is_file() and not self.run.complete:
             self.run.note_environment(graphs=self._graphs)
 
     def class_settings(self) -> ClassSettings:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from classwise.auditing import search_state
 from classwise.auditing.curve.brackets import Brackets
 from classwise.auditing.curve.result import RADII, Curve
 from classwise.auditing.folders import claim
-from classwise.auditing.merging import SHARDS, check_shard, require_finished, same_hash, shard_folder
+from classwise.auditing.merging import SHARDS, check_images, check_shard, require_finished, same_hash, shard_folder
 from classwise.auditing.meta import Meta
 from classwise.auditing.partition import Shard
 from classwise.core.distributed import ProcessGroup
@@ -67,8 +67,10 @@ def is_finished(folder: Path) -> bool:
     return (folder / SEARCH).is_file() and (folder / RADII).is_file()
 
 
-def merge(folder: Path, count: int, settings: Mapping[str, Any], meta: Meta) -> tuple[pd.DataFrame, Meta]:
-    """The radii of all images from the curves of the shards in a folder, and the completed metadata.
+def merge(
+    folder: Path, count: int, settings: Mapping[str, Any], meta: Meta
+) -> tuple[pd.DataFrame, Meta, dict[str, float]]:
+    """The radii of all images from the curves of the shards in a folder, the completed metadata, and the duration.
 
     Args:
         folder: the folder of the curve.
@@ -81,15 +83,21 @@ def merge(folder: Path, count: int, settings: Mapping[str, Any], meta: Meta) -> 
         IncompleteError: if shards are not finished.
     """
     places = {shard: shard_folder(folder, shard) for shard in Shard.all(count)}
-    for place in places.values():
+    for shard, place in places.items():
         if (place / SEARCH).is_file():
-            check_shard(place, search_state.read_settings(place / SEARCH), settings)
+            check_shard(place, shard, search_state.read_settings(place / SEARCH), settings)
     require_finished(folder, {shard: is_finished(place) for shard, place in places.items()})
     curves = {place: Curve.load(place) for place in places.values()}
+    check_images({place: curve.frame["index"].to_numpy() for place, curve in curves.items()}, places)
     data_hash = same_hash({place: curve.meta.data_hash for place, curve in curves.items()}, meta.data_hash)
     frame = pd.concat([curve.frame for curve in curves.values() if len(curve.frame)])
     frame = frame.sort_values("index", kind="stable").reset_index(drop=True)
-    return frame, dataclasses.replace(meta, data_hash=data_hash, images=len(frame))
+    seconds = sum(float(curve.environment.get("seconds", 0.0)) for curve in curves.values())
+    return (
+        frame,
+        dataclasses.replace(meta, data_hash=data_hash, images=len(frame)),
+        {"shard_seconds": round(seconds, 3)},
+    )
 
 
 class SavedBrackets:
@@ -98,8 +106,10 @@ class SavedBrackets:
     The search of an image depends on its own bracket only, so it can be resumed by any number of processes.
     """
 
-    def __init__(self, folder: Path | None, processes: ProcessGroup) -> None:
-        self.folder, self.processes = None if folder is None else folder / "rounds", processes
+    def __init__(
+        self, folder: Path | None, processes: ProcessGroup, written: Callable[[], None] = lambda: None
+    ) -> None:
+        self.folder, self.processes, self._written = None if folder is None else folder / "rounds", processes, written
         self._rows = pd.DataFrame()
         if self.folder is not None and (files := sorted(self.folder.glob("part-*.parquet"))):
             rows = pd.concat([search_state.read(file)[0] for file in files])
@@ -132,6 +142,7 @@ class SavedBrackets:
             name = f"part-{self.processes.world_size:03d}-{self.processes.rank:03d}-{piece:05d}.parquet"
             frame = pd.DataFrame({"index": index, "label": label, **brackets.columns()})
             search_state.write(self.folder / name, frame, {})
+            self._written()
 
     def remove(self) -> None:
         """Remove the files of a finished search."""

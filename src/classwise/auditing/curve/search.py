@@ -8,6 +8,8 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import math
+import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Unpack, cast
 
@@ -25,10 +27,10 @@ from classwise.auditing.meta import Meta
 from classwise.auditing.partition import shards_of
 from classwise.auditing.plan import Plan, ShardedOptions, check_options, chosen_arithmetic
 from classwise.auditing.preparation import Prepared, prepare
+from classwise.auditing.run_record import RunRecord, environment_of
 from classwise.auditing.suite import Attacks, parse_attacks
 from classwise.core import interruption
-from classwise.core.distributed import process_group
-from classwise.core.environment import environment
+from classwise.core.distributed import ProcessGroup, process_group
 from classwise.core.errors import ClasswiseError
 from classwise.core.progress import Progress
 from classwise.core.progress_display import listening
@@ -87,6 +89,7 @@ def robustness_curve(
         >>> cw.robustness_curve(model, data, attacks="fgsm", highest=0.2, rounds=2).width
         0.05
     """
+    started = time.monotonic()
     shards = shards_of(options, out)
     folder = _checked(highest, rounds, out, merges=shards is not None)
     check_options(robustness_curve, options, ShardedOptions)
@@ -101,7 +104,9 @@ def robustness_curve(
         finished: Curve | None = processes.broadcast(loaded)
         if finished is not None:
             return finished
-        saved = SavedBrackets(folder, processes)
+        record = _record(ready, folder, processes, shards, started)
+        stack.enter_context(record.saved_on_failure())
+        saved = SavedBrackets(folder, processes, record.written)
         processes.barrier()  # every process reads the saved brackets before any process writes
         search = Bisection(ready.plan.engine(ready.model), ready.plan, processes, listener, saved)
         searched = ([] if shards else _brackets(search, ready, rounds)), ready.source.fingerprint()
@@ -109,13 +114,10 @@ def robustness_curve(
         curve: Curve | None = None
         if processes.is_main:
             if shards is None or folder is None:
-                table = _merged(parts, ready.meta)
+                frame, meta, facts = *_merged(parts, ready.meta), dict[str, float]()
             else:
-                table = merge(folder, shards, settings, ready.meta)
-            of_run = {"processes": processes.world_size if processes.world_size > 1 else None, SHARDS: shards}
-            facts = environment(search.engine.device) | {key: value for key, value in of_run.items() if value}
-            name = "curve" if folder is None else folder.resolve().name
-            curve = Curve(*table, float(cast("float", ready.plan.threat.epsilon)), rounds, name, facts)
+                frame, meta, facts = merge(folder, shards, settings, ready.meta)
+            curve = _curve(frame, meta, ready.plan, rounds, folder, record.environment(**facts))
             if folder is not None:
                 curve.write(folder)
                 saved.remove()
@@ -187,6 +189,23 @@ def _prepared(
     ready = prepare(model, source, suite, ball, device=device, early_stop=True, cascade=True, **options)
     require_applicable(ready.plan.suite, suite, ready.no_gradient)
     return ready
+
+
+def _curve(
+    frame: pd.DataFrame, meta: Meta, plan: Plan, rounds: int, folder: Path | None, environment: Mapping[str, Any]
+) -> Curve:
+    """The curve of the brackets of all images."""
+    name = "curve" if folder is None else folder.resolve().name
+    return Curve(frame, meta, float(cast("float", plan.threat.epsilon)), rounds, name, environment)
+
+
+def _record(
+    ready: Prepared, folder: Path | None, processes: ProcessGroup, shards: int | None, started: float
+) -> RunRecord:
+    """The record of the search, which the first process saves in the folder."""
+    of_run = {"processes": processes.world_size if processes.world_size > 1 else None, SHARDS: shards}
+    facts = {**environment_of(ready.model), **{key: value for key, value in of_run.items() if value}}
+    return RunRecord(folder / SEARCH if folder is not None and processes.is_main else None, facts, started)
 
 
 def _checked(highest: float | None, rounds: int, out: str | Path | None, *, merges: bool = False) -> Path | None:

@@ -57,7 +57,7 @@ class SavedSearch:
         table: a row for each image in the order of the data; None before the first pass.
         rounds: the samples and the escalations of each round: class, number of images, number of successes.
         totals: for each attack the number of images, successes and passes.
-        seconds: the duration of the search so far.
+        environment: that of all runs so far, with their duration in seconds; empty before the first pass.
     """
 
     def __init__(self, path: Path | None) -> None:
@@ -65,13 +65,16 @@ class SavedSearch:
         self.table: pd.DataFrame | None = None
         self.rounds: list[dict[str, list[list[int]]]] = []
         self.totals: list[list[float]] = []
-        self.seconds = 0.0
+        self.environment: Mapping[str, Any] = {}
         if path is not None and path.is_file():
             self.table, facts = search_state.read(path)
-            self.rounds, self.totals, self.seconds = facts["rounds"], facts["totals"], facts["seconds"]
+            self.rounds, self.totals = facts["rounds"], facts["totals"]
+            self.environment = {"seconds": facts["seconds"], **facts.get("environment", {})}
 
-    def write(self, ledger: Ledger, totals: FloatArray, seconds: float) -> None:
+    def write(self, ledger: Ledger, totals: FloatArray, environment: Mapping[str, Any]) -> None:
         """Save the state of the search atomically."""
+        self.environment = environment
         if self.path is not None:
-            facts = {"rounds": self.rounds, "totals": totals.tolist(), "seconds": seconds}
+            facts = {"rounds": self.rounds, "totals": totals.tolist(), "environment": environment}
+            facts["seconds"] = environment["seconds"]
             search_state.write(self.path, ledger.table(), facts)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
 
 import pandas as pd
 
@@ -26,7 +28,8 @@ class WorstClass:
         meta: model, data, threat and suite, as in an audit.
         full_audit_passes: the passes of a full audit, estimated from the attacked images.
         rounds: the number of sampling rounds.
-        seconds: the duration of the search.
+        seconds: the duration of the search, over all of its runs.
+        environment: command, versions, machine and model.
 
     Example:
         >>> import classwise as cw
@@ -44,6 +47,7 @@ class WorstClass:
     full_audit_passes: float
     rounds: int
     seconds: float
+    environment: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def worst(self) -> str:

@@ -15,6 +15,7 @@ from classwise.attacks.engine import Finished, Job
 from classwise.auditing.outcomes import CLEAN
 from classwise.auditing.plan import Plan
 from classwise.auditing.preparation import Prepared
+from classwise.auditing.run_record import RunRecord, environment_of
 from classwise.auditing.suite import attack_length
 from classwise.auditing.worst_class.folder import SavedSearch
 from classwise.auditing.worst_class.ledger import Ledger, SurvivorCounts
@@ -43,19 +44,14 @@ class Rounds:
 
     def __init__(self, ready: Prepared, progress: Progress, saved: SavedSearch) -> None:
         self.ready, self.progress, self.saved = ready, progress, saved
-        self._started = time.monotonic() - saved.seconds
         self._saved_at = time.monotonic()
+        self.record = RunRecord(None, environment_of(ready.model), self._saved_at, saved.environment)
         self.plan: Plan = ready.plan
         self.attacks = list(ready.plan.suite.attacks.items())
         self.engine = ready.plan.engine(ready.model)
         self.ledger = Ledger()
         self.survivors: list[tuple[Images, IntArray]] = []  # of each piece, with their positions in the ledger
         self.totals = np.zeros((len(self.attacks), 3))  # for each attack: images, successes, passes
-
-    @property
-    def seconds(self) -> float:
-        """The duration of the search in seconds, including runs before it was resumed."""
-        return time.monotonic() - self._started
 
     def first_pass(self) -> SurvivorCounts:
         """Run the clean pass and the first attack on all images, and store the survivors.
@@ -85,7 +81,7 @@ class Rounds:
         stage, rounds = self.ledger["stage"], self.saved.rounds
         if saved is not None and len(saved) > len(stage):
             raise ClasswiseError("the folder contains a search on other images; give another folder")
-        if not rounds:
+        if not rounds and (self.record.worked or saved is None):
             self._save()
         classes = len(self.ready.meta.class_names)
         everything = np.ones(len(stage), dtype=np.bool_)
@@ -98,6 +94,7 @@ class Rounds:
         for rows in torch.split(unseen, self.plan.batch_size):
             if not len(rows):
                 break
+            self.record.worked = True
             batch = piece.batch(rows)
             (logits,) = self.engine.predict([batch.x])
             right = (logits.argmax(1) == batch.y.to(logits.device)) & logits.isfinite().all(1)
@@ -117,7 +114,7 @@ class Rounds:
         interruption.stop_point(self._save)
 
     def _save(self) -> None:
-        self.saved.write(self.ledger, self.totals, round(self.seconds, 3))
+        self.saved.write(self.ledger, self.totals, self.record.environment())
         self._saved_at = time.monotonic()
 
     def run(self, race: BestArmSearch, deadline: float) -> int:
@@ -206,6 +203,7 @@ class Rounds:
         """
         if not len(rows):
             return
+        self.record.worked = True
         _, attack = self.attacks[number]
         places = np.array([pieces[piece][1][row] for piece, row in rows])
         blocks = self.engine.attack(attack, self.plan.threat, self._jobs(pieces, rows, places))

@@ -108,6 +108,7 @@ def find_worst_class(
         saved = SavedSearch(None) if out is None else claimed(Path(out), identity, stack, resume=resume)
         search = Rounds(ready, stack.enter_context(listening(progress)), saved)
         race, counts, rounds = _run(search, chosen, deadline)
+    environment = dict(search.saved.environment)  # as of the last round, also of a finished search that is loaded
     return WorstClass(
         verdict=race.verdict(),
         by_class=_table(ready.meta, race, counts),
@@ -115,7 +116,8 @@ def find_worst_class(
         meta=ready.meta,
         full_audit_passes=search.full_audit_passes(race),
         rounds=rounds,
-        seconds=round(search.seconds, 3),
+        seconds=environment.pop("seconds"),
+        environment=environment,
     )
 
 

@@ -26,6 +26,7 @@ from classwise.models.loading.sources.onnx_files import Onnx
 from classwise.models.loading.state_dict import MatchedStateDict, infer_shape, load_matched, match_keys
 from classwise.models.logits import LogitsModel, Outputs, as_logits
 from classwise.models.normalization import Normalized
+from classwise.models.provenance import note_weights_file
 from classwise.models.registry import MODELS
 from classwise.models.weights import SCHEMA_VERSION, fingerprint
 
@@ -202,6 +203,7 @@ def _with_checkpoint(model: nn.Module, checkpoint: Checkpoint) -> tuple[nn.Modul
     network = _uncompiled(bare(model))
     matched = match_keys(checkpoint, network)
     load_matched(matched, network, str(checkpoint.path), _spec(model).get("width", 1.0))
+    note_weights_file(network, checkpoint.path)
     model, normalisation = _normalised(model, matched)
     return model, "; ".join(filter(None, [checkpoint.describe(), matched.describe(), normalisation]))
 

@@ -14,13 +14,13 @@ from typing import Any
 
 import pandas as pd
 
+from classwise.core.csv_files import csv_text
 from classwise.core.display import RichDisplay
 from classwise.core.storage import write_text
 from classwise.core.version import __version__
 from classwise.reporting.board.published import Published
 from classwise.reporting.board.sources import SCHEMA_VERSION
 from classwise.reporting.board.tables import MEASURES, BoardTable
-from classwise.reporting.escape import spreadsheet_frame
 
 
 @dataclass(frozen=True, eq=False)
@@ -110,7 +110,7 @@ class Board(RichDisplay):
         """
         texts = {
             "board.json": json.dumps(self.to_dict(), indent=1, ensure_ascii=False, allow_nan=False) + "\n",
-            "board.csv": spreadsheet_frame(self.table).to_csv(index=False, float_format="%.6g", lineterminator="\n"),
+            "board.csv": csv_text(self.table),
         }
         files = []
         for name, text in texts.items():

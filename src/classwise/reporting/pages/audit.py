@@ -99,7 +99,7 @@ def audit_context(audit: Audit, summary: AuditSummary, run: Run | None = None) -
         "examples": _examples(audit, summary),
         "training": _training(curves_of_audit(audit, run)),
         "attacks": attack_table(summary),
-        "settings": settings_of(audit),
+        "settings": settings_of(audit, run),
     }
 
 

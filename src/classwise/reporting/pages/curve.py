@@ -14,7 +14,7 @@ from classwise.auditing.curve.result import Curve
 from classwise.reporting import formatting
 from classwise.reporting.exports import write_files
 from classwise.reporting.figures.radii import radius_curves, radius_unit
-from classwise.reporting.provenance import attack_settings, flat
+from classwise.reporting.provenance import attack_settings, environment_settings, flat
 from classwise.reporting.sentences import Headline
 from classwise.reporting.tables import Cell, Row, Table
 from classwise.reporting.templating import markup, render
@@ -198,6 +198,6 @@ def _settings(curve: Curve, unit: str) -> list[tuple[str, str]]:
         ("Precision", flat(meta.precision)),
         ("Batch size", str(meta.batch_size)),
         ("Passes", passes),
-        *[(key.replace("_", " ").capitalize(), flat(value)) for key, value in curve.environment.items()],
+        *environment_settings(curve.environment),
     ]
     return [(name, text) for name, text in items if text]

@@ -8,7 +8,7 @@ from classwise.auditing.worst_class.result import WorstClass
 from classwise.reporting import formatting
 from classwise.reporting.figures.dots import ROW_WIDTH, Value, dot_rows
 from classwise.reporting.figures.layout import NARROW
-from classwise.reporting.provenance import attack_settings, flat
+from classwise.reporting.provenance import attack_settings, environment_settings, flat
 from classwise.reporting.sentences import Headline
 from classwise.reporting.svg import Drawing
 from classwise.reporting.tables import Cell, Row, Table
@@ -127,5 +127,6 @@ def _settings(result: WorstClass) -> list[tuple[str, str]]:
         ("Precision", flat(meta.precision)),
         ("Batch size", str(meta.batch_size)),
         ("Time", f"{result.seconds:.6g} s"),
+        *environment_settings(result.environment),
     ]
     return [(name, text) for name, text in items if text]

@@ -15,6 +15,7 @@ from classwise.core import limits
 from classwise.core.errors import ClasswiseError, unknown
 from classwise.core.extras import reason, require
 from classwise.models.loading.sources.base import ModelSource, Shape, SourceModel
+from classwise.models.provenance import note_weights_file
 
 TYPES = {"tensor(float)": np.float32, "tensor(float16)": np.float16, "tensor(double)": np.float64}
 """Accepted types of the input, by ONNX Runtime's name."""
@@ -39,7 +40,9 @@ class Onnx(ModelSource):
         file = Path(name).expanduser()
         if not file.is_file():
             raise ClasswiseError(f"there is no file {file}; give an ONNX file")
-        return SourceModel(OnnxModel(file), f"read {file}, run by ONNX Runtime")
+        network = OnnxModel(file)
+        note_weights_file(network, file)
+        return SourceModel(network, f"read {file}, run by ONNX Runtime")
 
 
 class OnnxModel(nn.Module):

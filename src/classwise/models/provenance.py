@@ -1,0 +1,63 @@
+"""What a result records of a model: its file of weights, and its normalisation."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor, nn
+
+WEIGHTS_FILE = "weights_file"
+"""The attribute of a module whose weights were read from a file: its path as given, and its SHA-256."""
+
+
+def note_weights_file(network: nn.Module, path: Path) -> None:
+    """Note the file that the weights of a network were read from, and its present SHA-256."""
+    with path.open("rb") as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    vars(network)[WEIGHTS_FILE] = (str(path), digest)
+
+
+def model_facts(model: nn.Module) -> dict[str, Any]:
+    """The file of weights with its SHA-256, if known, and the normalisation layer of a model.
+
+    Returns:
+        ``weights_file`` and ``weights_sha256``, for weights that were read from a file; ``normalisation``: mean and
+        std of each channel, or ``"no normalisation layer"``, as for a module that normalises in its own code.
+
+    Example:
+        >>> from torch import nn
+        >>> from classwise.models.normalization import Normalized
+        >>> model_facts(Normalized(nn.Identity(), [0.5], [0.25]))
+        {'normalisation': {'mean': [0.5], 'std': [0.25]}}
+    """
+    facts = dict[str, Any]()
+    modules = list(model.modules())
+    for module in modules:
+        if (noted := vars(module).get(WEIGHTS_FILE)) is not None:
+            facts["weights_file"], facts["weights_sha256"] = noted
+            break
+    layers = (_layer(module) for module in modules)
+    return facts | {"normalisation": next((layer for layer in layers if layer), "no normalisation layer")}
+
+
+def _layer(module: nn.Module) -> dict[str, list[float]]:
+    """Mean and std of a normalisation layer, such as `Normalized` or ``torchvision.transforms.Normalize``; else empty.
+
+    Its own attributes are read, not those that a wrapper finds in its network.
+    """
+    own = {**vars(module), **dict(module.named_buffers(recurse=False)), **dict(module.named_parameters(recurse=False))}
+    found = {name: _numbers(own.get(name)) for name in ("mean", "std")}
+    return {name: values for name, values in found.items() if values} if all(found.values()) else {}
+
+
+def _numbers(value: Any) -> list[float]:
+    """A value for each channel; empty if these are none."""
+    if isinstance(value, Tensor):
+        value = value.detach().flatten().tolist()
+    values = list(value) if isinstance(value, Sequence) and not isinstance(value, str) else [value]
+    if not 1 <= len(values) <= 64 or not all(type(each) in (int, float) for each in values):
+        return []
+    return [float(f"{each:.7g}") for each in values]  # without the digits that float32 adds

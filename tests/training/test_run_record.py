@@ -1,0 +1,64 @@
+"""The record of a training: command, start weights and normalisation; a resume of a finished run changes no file."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from classwise.auditing.audit import audit
+from classwise.core.command_line import recorded
+from classwise.core.progress import NullProgress
+from classwise.data import load_data
+from classwise.reporting.provenance import settings_of
+from classwise.training.train import train
+from tests.auditing.test_records import AUDIT, contents
+from tests.training.test_trainer import SMALL
+
+START: dict[str, Any] = {"budget": "short", "data": "digits", "overrides": SMALL, "epochs": 1}
+
+
+def test_a_finished_run_is_unchanged_and_its_pages_name_its_command(tmp_path: Path) -> None:
+    with recorded(["train", "first"]):
+        run = train("at", out=tmp_path / "run", **START)
+    before = contents(run.path)
+    assert run.environment["command"] == "classwise train first"
+    assert set(run.environment["normalisation"]) == {"mean", "std"}
+    with recorded(["train", "second"]):
+        train("at", out=run.path, resume=True, **START)
+    assert contents(run.path) == before
+    found = audit(run.path, load_data("digits", split="test", subset=40), out=run.path, **AUDIT)
+    shown = dict(settings_of(found))
+    assert shown["Training: command"] == "classwise train first"
+    assert shown["Weights file"] == str(run.weights_file(run.default_weights()))
+    assert "Training: normalisation" not in shown, "it is that of the audited model"
+
+
+class Stopping(NullProgress):
+    """Stops a training in its second epoch."""
+
+    def __init__(self) -> None:
+        self.left = 5
+
+    def advance(self, amount: int) -> None:
+        """Count steps."""
+        self.left -= amount
+        if self.left == 0:
+            signal.raise_signal(signal.SIGINT)
+
+
+def test_an_interrupted_run_lists_its_earlier_commands_and_its_start(tmp_path: Path) -> None:
+    start = train("at", out=tmp_path / "start", **START)
+    weights = start.weights_file("last")
+    more = {**START, "overrides": {**SMALL, "model.weights": str(weights)}, "out": tmp_path / "run", "epochs": 2}
+    with recorded(["train", "first"]), pytest.raises(KeyboardInterrupt):
+        train("at", progress=Stopping(), **more)
+    with recorded(["train", "second"]):
+        run = train("at", resume=True, **more)
+    assert run.complete
+    assert run.environment["command"] == "classwise train second"
+    assert run.environment["earlier_runs"] == [{"command": "classwise train first"}]
+    assert run.environment["weights_file"] == str(weights)
+    assert run.environment["data"]["name"] == "digits"

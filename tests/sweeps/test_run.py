@@ -16,6 +16,7 @@ import pytest
 
 import classwise as cw
 from classwise.cli import main
+from classwise.core import interruption
 from classwise.core.errors import ClasswiseError, IncompleteError
 from classwise.sweeps.cells import SweepFolder
 from classwise.sweeps.collect import collect
@@ -38,8 +39,9 @@ PLAN: dict[str, Any] = {
 
 @pytest.fixture(autouse=True)
 def _one_thread(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Cells compute with the threads of this process, for the same bits; a stopped command leaves its handlers."""
+    """Cells compute with the threads of this process, for the same bits; a stopped command leaves its state."""
     monkeypatch.setattr(os, "cpu_count", lambda: 2)
+    monkeypatch.setattr(interruption._requests, "received", None)
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     yield
     for number, handler in before.items():

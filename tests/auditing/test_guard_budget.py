@@ -179,12 +179,13 @@ def test_the_least_useful_guards_are_omitted_first(resistant: Evidence) -> None:
         report = run_guards(evidence, "auto").report
         assert report.budget == budget
         assert report.passes <= max(budget, 449)
-        omitted = [name for name in ORDER if name in report.not_run]
-        assert omitted == ORDER[len(ORDER) - len(omitted) :]
+        decided = [name for name in ORDER if name not in report.undecided]
+        omitted = [name for name in decided if name in report.not_run]
+        assert omitted == decided[len(decided) - len(omitted) :]
         assert len(omitted) == len(report.not_run)
         assert report.reason == ("budget" if omitted else "")
         seen.add(len(omitted))
-    assert {0, 1, 2, len(ORDER)} <= seen
+    assert {0, 1, 2, len(ORDER) - 1} <= seen  # on 16 images `normalised-outside` cannot decide, without a pass
 
 
 def test_the_documented_order_is_current() -> None:

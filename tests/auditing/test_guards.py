@@ -43,6 +43,12 @@ def sound() -> Images:
     return toys.images(120, strength=STRENGTH)
 
 
+def rolled() -> Images:
+    """The sound images, whose class i is the output i + 1 of the model."""
+    data = sound()
+    return Images(data.x, (data.y - 1) % 3, data.class_names, data.name)
+
+
 def run(**more: Any) -> Audit:
     chosen: dict[str, Any] = {
         "model": toys.model(scale=2.0),
@@ -257,6 +263,7 @@ TRIPPED: dict[str, Case] = {
     "normalised-outside": Case(
         "trained on standardised pixels, evaluated on pixels in [0, 1]", guards_of(model=InputTransform(unnormalised))
     ),
+    "class-order": Case("labels rolled by one", guards_of(data=rolled())),
     "no-gradient": Case("detached logits", guards_of(model=LogitTransform(lambda z, _: z.detach()))),
     "zero-gradients": Case("logits rounded to multiples of 0.05", guards_of(model=LogitTransform(rounded))),
     "misleading-gradients": Case(

@@ -129,6 +129,29 @@ ATTACK_CODE = {
     "returns a meta tensor": "return x.to('meta')",
 }
 
+ORDERS = {
+    "shifted by one": "[*range(1, 10), 0]",
+    "shifted by one backwards": "[9, *range(9)]",
+    "shifted by four": "[*range(4, 10), *range(4)]",
+    "reversed": "[*range(9, -1, -1)]",
+    "of two classes swapped": "[0, 6, 2, 3, 4, 5, 1, 7, 8, 9]",
+    "of three classes rotated": "[2, 1, 4, 3, 0, 5, 6, 7, 8, 9]",
+    "of pairs swapped": "[1, 0, 3, 2, 5, 4, 7, 6, 9, 8]",
+    "mixed": "[3, 8, 0, 6, 1, 9, 2, 5, 7, 4]",
+}
+"""Orders of the outputs, as the class of each."""
+ORDERED = b"""
+def build(num_classes=10, in_channels=1):
+    from sklearn.datasets import load_digits
+    images, labels = load_digits(return_X_y=True)
+    means = torch.stack([torch.tensor(images[labels == label].mean(0) / 16).float() for label in range(10)])
+    net = Net()
+    net.linear.weight.data, net.linear.bias.data = means, -means.square().sum(1) / 2
+    net.linear.weight.data, net.linear.bias.data = net.linear.weight[ORDER].detach(), net.linear.bias[ORDER].detach()
+    return net
+"""
+"""A network with the nearest class mean, whose outputs are in another order."""
+
 
 def module(code: str) -> bytes:
     """A module whose network has this forward."""
@@ -157,6 +180,10 @@ def cases(random: Random) -> Iterator[Case]:
         else:
             extra = f"def build(num_classes=10, in_channels=1):\n    {body}\n".encode()
         yield Case(f"builder {name}", (*words, ATTACK), {"mine.py": HEAD + extra}, user)
+    for name, order in ORDERS.items():
+        content = HEAD + f"ORDER = {order}\n".encode() + ORDERED
+        audited = ("audit", "mine:build", "--data=digits", "--out=out", "--threat=Linf:0.1", "--json", ATTACK)
+        yield Case(f"outputs {name}", audited, {"mine.py": content}, frozenset({0}), guard="class-order")
     for name, content in FILES.items():
         yield Case(f"module: {name}", (*words, ATTACK), {"mine.py": content}, user)
         yield Case(f"module of an attack: {name}", audit("--attack=mine:build"), {"mine.py": content}, user)

@@ -44,6 +44,7 @@ class Case:
         files: written into the case's own folder, which is the working folder, before the command runs.
         statuses: the exit statuses that are right.
         reference: the words of a clean command that must print the same JSON if this one succeeds; None for no such.
+        guard: a guard that must warn in the JSON of the audit; empty for none.
         heavy: whether its files or its work take seconds; only ``make test-hostile`` runs it.
     """
 
@@ -52,6 +53,7 @@ class Case:
     files: Mapping[str, Content] = field(default_factory=dict)
     statuses: frozenset[int] = REFUSED
     reference: tuple[str, ...] | None = None
+    guard: str = ""
     heavy: bool = False
 
     def command(self, shared: Shared) -> list[str]:

@@ -225,6 +225,8 @@ def judge(case: Case, result: Result, touched: Sequence[str], reference: Result 
             json.loads(result.out, parse_constant=_refuse)
         except ValueError as error:
             problems.append(f"no JSON on stdout: {error}")
+    if case.guard and not problems and case.guard not in {each["name"] for each in json.loads(result.out)["warnings"]}:
+        problems.append(f"no warning of {case.guard}")
     if reference is not None and not problems and numbers(result.out) != numbers(reference.out):
         problems.append("other numbers than the clean command")
     return problems

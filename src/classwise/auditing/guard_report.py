@@ -1,9 +1,9 @@
-"""`GuardReport`: which guards an audit ran, and which it omitted for lack of budget."""
+"""`GuardReport`: which guards an audit ran, which it omitted for lack of budget, and which could not decide."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
 from classwise.core.errors import unknown
@@ -41,6 +41,7 @@ class GuardReport:
         budget: passes that they were allowed; None for no limit.
         not_run: names of the guards that did not run.
         reason: why these did not run: ``"budget"``, ``"time"`` or ``"off"``; empty if all guards ran.
+        undecided: the guards that could neither detect nor exclude their problem, and why.
     """
 
     mode: GuardMode
@@ -49,6 +50,7 @@ class GuardReport:
     budget: int | None = None
     not_run: tuple[str, ...] = ()
     reason: Reason = ""
+    undecided: Mapping[str, str] = field(default_factory=dict)
 
     @staticmethod
     def read(saved: Mapping[str, Any]) -> GuardReport:
@@ -60,7 +62,18 @@ class GuardReport:
         return self.reason != "time" and MODES.index(self.mode) <= MODES.index(mode)
 
     @property
+    def without_result(self) -> tuple[str, ...]:
+        """Names of the guards that did not run or could not decide."""
+        return (*self.not_run, *self.undecided)
+
+    @property
     def sentence(self) -> str:
+        """The guards that did not run or could not decide, and why; empty if there are none."""
+        undecided = (f"Guard {name} could not decide: {reason}." for name, reason in self.undecided.items())
+        return " ".join(filter(None, (self._omission, *undecided)))
+
+    @property
+    def _omission(self) -> str:
         """The guards that did not run, and why; empty if all ran."""
         if not self.reason:
             return ""

@@ -1,12 +1,12 @@
 """Guards: checks of a robustness evaluation for known pitfalls, each a named function.
 
 After Carlini et al. (2019), "On evaluating adversarial robustness", and Athalye, Carlini and Wagner (2018). A guard
-returns a warning of one sentence, or None; it never changes a number. Images outside [0, 1] are refused by the data
-layer. Each guard has a page under ``docs/reference/guards``.
+returns a warning of one sentence, why it could not decide, or None; it never changes a number. Images outside [0, 1]
+are refused by the data layer. Each guard has a page under ``docs/reference/guards``.
 """
 
 from classwise.auditing.guards.budget import GuardRun, run_guards
-from classwise.auditing.guards.evidence import SAMPLE, Evidence, Guard, GuardWarning, InputScale, Probe
+from classwise.auditing.guards.evidence import SAMPLE, Evidence, Guard, GuardWarning, InputScale, Probe, Undecided
 from classwise.auditing.guards.table import GUARDS
 
 __all__ = [
@@ -18,5 +18,6 @@ __all__ = [
     "GuardWarning",
     "InputScale",
     "Probe",
+    "Undecided",
     "run_guards",
 ]

@@ -7,7 +7,7 @@ from collections.abc import Collection
 from typing import NamedTuple
 
 from classwise.auditing.guard_report import SHARE, GuardMode, GuardReport, Reason
-from classwise.auditing.guards.evidence import SAMPLE, Evidence, GuardWarning, Probe
+from classwise.auditing.guards.evidence import SAMPLE, Evidence, GuardWarning, Probe, Result, Undecided
 from classwise.auditing.guards.gradient_free import QUERY_SHARE
 from classwise.auditing.guards.gradients import compares_steps
 from classwise.auditing.guards.table import CORE, COSTS, GUARDS, USEFULNESS
@@ -55,17 +55,24 @@ def run_guards(evidence: Evidence, mode: GuardMode = "full", *, late: bool = Fal
         found = {name: guard(evidence) for name, guard in GUARDS.items() if name not in omitted}
         return _result(found, GuardReport(mode, not_run=_ordered(omitted), reason="time" if late else ""))
     budget = int(SHARE * evidence.attack_passes) if mode == "auto" else None
-    probe = probe.first(len(probe) if budget is None else _size(evidence, probe, budget))
+    images = len(probe)
+    probe = probe.first(images if budget is None else _size(evidence, probe, budget))
     omitted, found = _run(dataclasses.replace(evidence, probe=probe), probe, budget)
+    if len(probe) < images:
+        found |= {
+            name: Undecided(f"{result.reason} in the sample; guards=full takes up to {SAMPLE}")
+            for name, result in found.items()
+            if name in COSTS and isinstance(result, Undecided)
+        }
     reason: Reason = "budget" if omitted else ""
     return _result(found, GuardReport(mode, len(probe), probe.taken.total, budget, _ordered(omitted), reason))
 
 
-def _run(evidence: Evidence, probe: Probe, budget: int | None) -> tuple[list[str], dict[str, GuardWarning | None]]:
+def _run(evidence: Evidence, probe: Probe, budget: int | None) -> tuple[list[str], dict[str, Result]]:
     """The guards that do not fit the budget, and the results of the others."""
     assert len(probe.logits)  # these passes are shared
     omitted: list[str] = []
-    found: dict[str, GuardWarning | None] = {}
+    found: dict[str, Result] = {}
     for name in USEFULNESS:
         cost = COSTS[name](evidence, probe)
         fits = budget is None or name in CORE or (not omitted and probe.taken.total + cost <= budget)
@@ -76,9 +83,11 @@ def _run(evidence: Evidence, probe: Probe, budget: int | None) -> tuple[list[str
     return omitted, found | {name: guard(evidence) for name, guard in GUARDS.items() if name not in USEFULNESS}
 
 
-def _result(found: dict[str, GuardWarning | None], report: GuardReport) -> GuardRun:
+def _result(found: dict[str, Result], report: GuardReport) -> GuardRun:
     results = [(name, found.get(name)) for name in GUARDS]
-    return GuardRun(tuple(AuditWarning(name, *warning) for name, warning in results if warning is not None), report)
+    undecided = {name: result.reason for name, result in results if isinstance(result, Undecided)}
+    warnings = tuple(AuditWarning(name, *result) for name, result in results if isinstance(result, GuardWarning))
+    return GuardRun(warnings, dataclasses.replace(report, undecided=undecided))
 
 
 def _ordered(names: Collection[str]) -> tuple[str, ...]:

@@ -279,7 +279,27 @@ class GuardWarning(NamedTuple):
     value: float = math.nan
 
 
-Guard = Callable[[Evidence], GuardWarning | None]
+class Undecided(NamedTuple):
+    """The result of a guard that could neither detect nor exclude its problem: why."""
+
+    reason: str
+
+
+def undecided(needed: float, images: int) -> Undecided | None:
+    """The result of a guard that needs more images; None if these are more than the sample of any audit has.
+
+    Args:
+        needed: number of images with which the guard could decide.
+        images: number of images that it had.
+    """
+    if needed > SAMPLE:
+        return None
+    return Undecided(f"{math.ceil(needed)} images needed, and there {'is' if images == 1 else 'are'} {images}")
+
+
+Result = GuardWarning | Undecided | None
+"""The result of a guard; None if there is nothing to report."""
+Guard = Callable[[Evidence], Result]
 
 
 Cost = Callable[[Evidence, Probe], int]
@@ -289,20 +309,20 @@ It takes exactly as many unless an attack of the guard succeeds on all of its im
 """
 
 
-def needs_model(function: Callable[[Evidence, Probe], GuardWarning | None]) -> Guard:
+def needs_model(function: Callable[[Evidence, Probe], Result]) -> Guard:
     """Make a guard of a function that needs a model; without one the guard returns None."""
 
-    def run(evidence: Evidence) -> GuardWarning | None:
+    def run(evidence: Evidence) -> Result:
         return None if evidence.probe is None else function(evidence, evidence.probe)
 
     run.__doc__ = function.__doc__
     return run
 
 
-def needs_gradients(function: Callable[[Evidence, Probe], GuardWarning | None]) -> Guard:
+def needs_gradients(function: Callable[[Evidence, Probe], Result]) -> Guard:
     """Make a guard of a function that needs a model with gradients; without them the guard returns None."""
 
-    def run(evidence: Evidence) -> GuardWarning | None:
+    def run(evidence: Evidence) -> Result:
         probe = evidence.probe
         return None if probe is None or not probe.gradients else function(evidence, probe)
 

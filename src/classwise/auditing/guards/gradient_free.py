@@ -12,10 +12,12 @@ from classwise.auditing.guards.evidence import (
     Guard,
     GuardWarning,
     Probe,
+    Result,
     needs_model,
     percent,
     predicts,
     quoted,
+    undecided,
 )
 from classwise.auditing.guards.gradients import weak_attack_warning
 from classwise.auditing.guards.significance import attack_excess, significant_class
@@ -51,7 +53,7 @@ BLACK_BOX_SHARE, BLACK_BOX_IMAGES = 0.002, 2
 """Thresholds on the additional successes of gradient-free attacks: a share, and a least number of images."""
 
 
-def black_box_stronger(evidence: Evidence) -> GuardWarning | None:
+def black_box_stronger(evidence: Evidence) -> Result:
     """Gradient-free attacks succeed on more images than gradient-based ones, overall or in one class."""
     black = evidence.black_box
     white = tuple(label for label in evidence.attacked if label not in black)
@@ -60,11 +62,24 @@ def black_box_stronger(evidence: Evidence) -> GuardWarning | None:
     found = attack_excess(evidence.outcomes, black, white)
     many = found.extra >= BLACK_BOX_IMAGES and found.extra > BLACK_BOX_SHARE * found.images
     if not many and (found.label is None or found.share <= BLACK_BOX_SHARE):
-        return None
+        return _undecided(found.extra, found.correct, found.images)
     where = "" if found.label is None else f", {percent(found.share)} of {evidence.name_of(found.label)}"
     count = f"{found.extra} more images ({percent(found.extra / found.images)}{where})"
     what = f"Gradient-free attacks ({quoted(black)}) succeed on {count} than gradient-based ones"
     return GuardWarning(f"{what}: masked gradients.", found.extra / found.images)
+
+
+def _undecided(extra: int, robust: int, images: int) -> Result:
+    """The result for fewer additional successes than the least number: whether more were possible.
+
+    Args:
+        extra: number of additional successes.
+        robust: number of images on which there could have been one.
+        images: number of all images.
+    """
+    if extra < 1 or robust >= BLACK_BOX_IMAGES:
+        return None
+    return undecided(BLACK_BOX_IMAGES * images / robust, images)
 
 
 QUERIES, MOST_QUERIES = 100, 1000
@@ -74,7 +89,7 @@ QUERY_SHARE = 0.05
 
 
 @needs_model
-def no_black_box(evidence: Evidence, probe: Probe) -> GuardWarning | None:
+def no_black_box(evidence: Evidence, probe: Probe) -> Result:
     """The suite has no gradient-free attack, and a short one succeeds on images that are robust to the suite."""
     attack = _short_search(evidence, probe)
     if attack is None:
@@ -82,7 +97,7 @@ def no_black_box(evidence: Evidence, probe: Probe) -> GuardWarning | None:
     misclassified = probe.succeeds_on(evidence.survivors, attack)
     extra, share = int(misclassified.sum()), float(misclassified.float().mean())
     if extra < BLACK_BOX_IMAGES or share <= BLACK_BOX_SHARE:
-        return None
+        return _undecided(extra, int(evidence.survivors.sum()), len(probe))
     worst = significant_class(probe.by_class(misclassified), probe.images, BLACK_BOX_SHARE)
     where = "" if worst is None else f", most in {evidence.name_of(worst)}"
     what = f"The suite has no gradient-free attack, and {percent(share)} of a sample survive it but not a short one"

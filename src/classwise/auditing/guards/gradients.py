@@ -16,6 +16,7 @@ from classwise.auditing.guards.evidence import (
     Guard,
     GuardWarning,
     Probe,
+    Result,
     needs_gradients,
     percent,
     quoted,
@@ -111,7 +112,7 @@ WEAK_SHARE = 0.03
 """Threshold on the share of images on which a weak attack (one step, or noise) succeeds and the suite does not."""
 
 
-def single_step(evidence: Evidence) -> GuardWarning | None:
+def single_step(evidence: Evidence) -> Result:
     """A single-step attack succeeds on images that are robust to multi-step attacks, overall or in one class."""
     if not compares_steps(evidence):
         return _single_step_of_sample(evidence)

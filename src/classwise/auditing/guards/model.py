@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 
 import torch
@@ -14,9 +15,11 @@ from classwise.auditing.guards.evidence import (
     GuardWarning,
     InputScale,
     Probe,
+    Result,
     needs_model,
     no_passes,
     percent,
+    undecided,
 )
 from classwise.stats.paired import mcnemar
 from classwise.stats.rational import difference
@@ -103,8 +106,10 @@ def nondeterministic(_: Evidence, probe: Probe) -> GuardWarning | None:
 
 
 @needs_model
-def batch_dependence(_: Evidence, probe: Probe) -> GuardWarning | None:
+def batch_dependence(_: Evidence, probe: Probe) -> Result:
     """An image's logits depend on the other images of its batch."""
+    if len(probe) < 2:
+        return undecided(2, len(probe))
     order = torch.argsort(probe.labels, stable=True)
     halves = [probe.logits_of(probe.batch.x[part.to(probe.batch.x.device)]) for part in order.chunk(2)]
     again = probe.logits_of(probe.batch.x)
@@ -118,28 +123,34 @@ def batch_dependence(_: Evidence, probe: Probe) -> GuardWarning | None:
 
 RISE, RISE_LEVEL = 0.1, 0.001
 """Thresholds on the increase of the clean accuracy on rescaled pixels (a fraction), and on its p-value."""
+RISE_IMAGES = next(images for images in itertools.count(1) if mcnemar(0, images) < RISE_LEVEL)
+"""The fewest images whose correction gives a p-value below the threshold."""
 
 
 @needs_model
-def normalised_outside(evidence: Evidence, probe: Probe) -> GuardWarning | None:
+def normalised_outside(evidence: Evidence, probe: Probe) -> Result:
     """The clean accuracy is higher on rescaled pixels: the model was trained on normalised images."""
     right, found = evidence.clean, None
-    clean = float(right.float().mean())
-    if clean + RISE >= 1:  # it cannot rise by more
+    clean, wrong = float(right.float().mean()), int((~right).sum())
+    if wrong <= RISE * len(right):  # it cannot rise by more
         return None
+    if wrong < RISE_IMAGES:
+        return undecided(RISE_IMAGES * len(right) / wrong, len(right))
     for name, pixels in _scaled(probe):
         now = probe.correct(probe.logits_of(pixels))
-        rise = float(now.float().mean()) - clean
+        accuracy = float(now.float().mean())
+        rise = accuracy - max(clean, 1 / probe.logits.shape[1])  # any pixels raise an accuracy below chance to chance
         p_value = float(mcnemar(int((right & ~now).sum()), int((now & ~right).sum())))
         if difference(rise, max(RISE, found.value if found else 0.0)) > 0 and p_value < RISE_LEVEL:
-            what = f"The clean accuracy of a sample rises from {percent(clean)} to {percent(clean + rise)}"
+            what = f"The clean accuracy of a sample rises from {percent(clean)} to {percent(accuracy)}"
             found = GuardWarning(f"{what} with pixels {name}: include the normalisation in the model.", rise)
     return found
 
 
 def _rescaling_cost(evidence: Evidence, probe: Probe) -> int:
-    """A pass of the sample on each scale, unless the clean accuracy is too high to rise."""
-    if float(evidence.clean.float().mean()) + RISE >= 1:
+    """A pass of the sample on each scale, unless the clean accuracy cannot rise, or not significantly."""
+    wrong = int((~evidence.clean).sum())
+    if wrong <= RISE * len(evidence.clean) or wrong < RISE_IMAGES:
         return 0
     return len(probe) * sum(1 for _ in _scaled(probe))
 
@@ -179,7 +190,7 @@ COSTS: dict[str, Cost] = {
     "softmax-outputs": no_passes,
     "logit-range": no_passes,
     "nondeterministic": lambda _, probe: len(probe),
-    "batch-dependence": lambda _, probe: 2 * len(probe),
+    "batch-dependence": lambda _, probe: 2 * len(probe) if len(probe) > 1 else 0,
     "normalised-outside": _rescaling_cost,
 }
 """The guards that need the sample."""

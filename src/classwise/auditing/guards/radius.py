@@ -16,12 +16,14 @@ from classwise.auditing.guards.evidence import (
     Guard,
     GuardWarning,
     Probe,
+    Result,
     needs_gradients,
     needs_model,
     no_passes,
     percent,
+    undecided,
 )
-from classwise.auditing.guards.significance import paired_excess, significant_class
+from classwise.auditing.guards.significance import LEVEL, paired_excess, significant_class
 from classwise.core.threat import Norm, Threat
 from classwise.stats.counts import IntArray, PairedCounts
 
@@ -98,10 +100,12 @@ def _falling_cost(evidence: Evidence, probe: Probe) -> int:
 
 REACH_SHARE = 0.5
 """Robust share of the attacked images, and of a class, that the attack may leave where 0 is possible."""
+REACH_IMAGES = math.floor(math.log(LEVEL) / math.log(REACH_SHARE)) + 1
+"""The fewest images whose robustness is significantly above this share."""
 
 
 @needs_gradients
-def large_radius(evidence: Evidence, probe: Probe) -> GuardWarning | None:
+def large_radius(evidence: Evidence, probe: Probe) -> Result:
     """At a radius that reaches the grey image, the robust accuracy is higher than possible, overall or in one class.
 
     The Linf ball of radius 0.5 around every image contains the grey image, which is predicted as one class. So only the
@@ -117,7 +121,9 @@ def large_radius(evidence: Evidence, probe: Probe) -> GuardWarning | None:
     worst = significant_class(probe.by_class(impossible), probe.images, REACH_SHARE)
     overall = significant_class(_total(impossible), _total(tried), REACH_SHARE)
     if accuracy <= share + 3 * math.sqrt(share * (1 - share) / len(y)) and worst is None and overall is None:
-        return None
+        count = int(tried.sum())
+        too_few = count < REACH_IMAGES and bool(impossible.any())
+        return undecided(REACH_IMAGES * len(y) / count, len(y)) if too_few else None
     what = f"At {probe.threat.norm} {radius:g} the robust accuracy of a sample is {percent(accuracy)}"
     others = "" if overall is None else f" (and 0 % in the classes other than {evidence.name_of(grey)})"
     where = others if worst is None else f" (and 0 % in {evidence.name_of(worst)})"

@@ -39,12 +39,14 @@ class Excess(NamedTuple):
         images: images with both verdicts.
         label: the class with the largest significant share, or None.
         share: ``extra`` of that class divided by its images; 0 without such a class.
+        correct: images correct the first time, all of which could be misclassified the second time.
     """
 
     extra: int
     images: int
     label: int | None
     share: float
+    correct: int
 
 
 def paired_excess(pairs: PairedCounts) -> Excess:
@@ -56,7 +58,8 @@ def paired_excess(pairs: PairedCounts) -> Excess:
     beyond = (more > 0) & (np.nan_to_num(class_differences(pairs).adjusted, nan=1.0) < LEVEL)
     shares = more / np.maximum(pairs.count, 1)
     label = int(np.where(beyond, shares, -1.0).argmax()) if beyond.any() else None
-    return Excess(int(more.sum()), int(pairs.count.sum()), label, 0.0 if label is None else float(shares[label]))
+    share, correct = 0.0 if label is None else float(shares[label]), int((pairs.both + pairs.only_first).sum())
+    return Excess(int(more.sum()), int(pairs.count.sum()), label, share, correct)
 
 
 def attack_excess(outcomes: Outcomes, attacks: tuple[str, ...], baseline: tuple[str, ...]) -> Excess:

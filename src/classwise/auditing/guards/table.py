@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from classwise.auditing.guards import gradient_free, gradients, interpretation, model, radius
-from classwise.auditing.guards.evidence import Cost, Evidence, Guard, GuardWarning, Probe
+from classwise.auditing.guards import class_order, gradient_free, gradients, interpretation, model, radius
+from classwise.auditing.guards.evidence import Cost, Evidence, Guard, Probe, Result
 
 PIXELWISE = frozenset(
     {
@@ -26,7 +26,7 @@ A grid finds more rotations and translations than gradients do (Engstrom et al.,
 def _if_pixelwise(guard: Guard) -> Guard:
     """The guard, which returns None for spatial threats."""
 
-    def run(evidence: Evidence) -> GuardWarning | None:
+    def run(evidence: Evidence) -> Result:
         return None if evidence.outcomes.meta.norm == "spatial" else guard(evidence)
 
     run.__doc__ = guard.__doc__
@@ -44,6 +44,7 @@ def _cost_if_pixelwise(cost: Cost) -> Cost:
 
 _ALL: dict[str, Guard] = {
     **model.GUARDS,
+    **class_order.GUARDS,
     **gradients.GUARDS,
     **gradient_free.GUARDS,
     **radius.GUARDS,

@@ -149,7 +149,7 @@ class Entry:
         teacher: the teacher that the training distilled, as its recipe names it; empty without one, or if unknown.
         warnings: warnings of the guards.
         guards: mode of the guards, ``full``, ``auto`` or ``off``; None for predictions made elsewhere.
-        guards_not_run: names of the guards that did not run.
+        guards_not_run: names of the guards that did not run or could not decide.
         version: the version of classwise that made the audit; empty if unknown.
     """
 
@@ -193,7 +193,7 @@ class Entry:
             model_sha256=meta.model_hash,
             warnings=tuple(GuardWarning(warning.name, warning.sentence) for warning in audit.warnings),
             guards=None if audit.guards is None else audit.guards.mode,
-            guards_not_run=() if audit.guards is None else audit.guards.not_run,
+            guards_not_run=() if audit.guards is None else audit.guards.without_result,
             version=str(audit.environment.get("packages", {}).get("classwise") or ""),
         )
 

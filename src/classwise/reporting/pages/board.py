@@ -164,11 +164,13 @@ def _percent(value: float | None) -> str:
 
 def _warnings(guards: str | None, names: list[str], not_run: tuple[str, ...]) -> BoardCell:
     """The guards that warned; else whether guards ran."""
-    missing = f"not run: {formatting.listed(not_run, 40)}" if not_run else ""
+    missing = f"without a result: {formatting.listed(not_run, 40)}" if not_run else ""
     if names:
         return BoardCell(formatting.listed(names, 3), "", f"{len(names)}", "; ".join(filter(None, (*names, missing))))
     text = "not checked" if guards is None else "guards off" if guards == "off" else "none"
-    return BoardCell(text, f"{len(not_run)} not run" if not_run and guards != "off" else "", f"0 {text}", missing)
+    return BoardCell(
+        text, f"{len(not_run)} without a result" if not_run and guards != "off" else "", f"0 {text}", missing
+    )
 
 
 def _known(value: bool | None) -> BoardCell:

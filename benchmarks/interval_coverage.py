@@ -1,8 +1,8 @@
 """Coverage and width of the intervals of the worst-class accuracy, of CV, and of differences between two models.
 
-Those over training runs are simulated by `benchmarks.seed_coverage`. For one run, the correct predictions of a class are binomial and the classes independent. For the worst class the coverage is exact:
-an end of the interval is a minimum over the classes, so its distribution is a product. The other intervals are
-simulated with the functions of the package.
+Those over training runs are simulated by `benchmarks.seed_coverage`. For one run, the correct predictions of a class
+are binomial and the classes independent. For the worst class the coverage is exact: an end of the interval is a minimum
+over the classes, so its distribution is a product. The other intervals are simulated with the functions of the package.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 Content = bytes | Callable[[Path], object]
 """The bytes of a file, or a function that writes it under the path that it is given."""
@@ -45,6 +45,7 @@ class Case:
         statuses: the exit statuses that are right.
         reference: the words of a clean command that must print the same JSON if this one succeeds; None for no such.
         guard: a guard that must warn in the JSON of the audit; empty for none.
+        check: finds contradictions in the JSON of a success; None for no check.
         heavy: whether its files or its work take seconds; only ``make test-hostile`` runs it.
     """
 
@@ -54,6 +55,7 @@ class Case:
     statuses: frozenset[int] = REFUSED
     reference: tuple[str, ...] | None = None
     guard: str = ""
+    check: Callable[[Any], list[str]] | None = None
     heavy: bool = False
 
     def command(self, shared: Shared) -> list[str]:

@@ -22,7 +22,7 @@ from typing import Any
 from xml.etree import ElementTree as ET
 
 from classwise.cli import main
-from tests.hostile import callables, checkpoints, files, names, options, recipes, shards, specs, tables
+from tests.hostile import callables, checkpoints, comparisons, files, names, options, recipes, shards, specs, tables
 from tests.hostile.case import AUDIT, QUICK, Case, Shared, filled
 
 CATEGORIES = {
@@ -33,6 +33,7 @@ CATEGORIES = {
     "checkpoints": checkpoints,
     "callables": callables,
     "tables": tables,
+    "comparisons": comparisons,
     "names": names,
     "shards": shards,
 }
@@ -227,6 +228,8 @@ def judge(case: Case, result: Result, touched: Sequence[str], reference: Result 
             problems.append(f"no JSON on stdout: {error}")
     if case.guard and not problems and case.guard not in {each["name"] for each in json.loads(result.out)["warnings"]}:
         problems.append(f"no warning of {case.guard}")
+    if case.check and not problems and result.status == 0:
+        problems += case.check(json.loads(result.out))
     if reference is not None and not problems and numbers(result.out) != numbers(reference.out):
         problems.append("other numbers than the clean command")
     return problems

@@ -65,7 +65,7 @@ def test_contenders_take_turns_and_are_resumed(tmp_path: Path, monkeypatch: pyte
         return Contender(succeed, torch.nn.Flatten())
 
     each = {"one": attack("one", 1), "other": attack("other", 2)}
-    images = Images(torch.eye(4).view(4, 1, 2, 2), torch.tensor([0, 1, 3, 3]), class_names="abcd")
+    images = Images(torch.eye(4).view(4, 1, 2, 2), torch.tensor([0, 1, 3, 3]), class_names=list("abcd"))
     monkeypatch.setattr(autoattack, "contenders", lambda model, own: each)
     monkeypatch.setattr(autoattack, "load_model", lambda _: torch.nn.Flatten())
     monkeypatch.setattr(autoattack, "load_data", lambda *_, **__: images)

@@ -89,7 +89,7 @@ PLAIN: tuple[tuple[str, ...], ...] = (
     ("compare", "@audit", "@audit", "--out", "/dev/full/x"), ("compare", "x" * 5000, "@audit"),
     ("compare", "a\0b=@audit", "@audit"), ("compare", "@audit", "@audit", "--attack", ""),
     ("board",), ("board", "/"), ("board", "."), ("board", "\0"), ("board", "x" * 5000), ("board", "/dev/zero"),
-    ("board", "@audit", "@audit"), ("board", "@audit", "--out", "/dev/full/x"), ("board", "a=@audit", "a=@audit"),
+    ("board", "@audit", "--out", "/dev/full/x"), ("board", "a=@audit", "a=@audit"),
     ("board", "@audit", "--extra-data", "\0=yes"), ("board", "@audit", "--confidence", "nan"), ("board", "@weights"),
     ("report", "/"), ("report", "."), ("report", "/dev/zero"), ("report", "\0"), ("report", "x" * 5000), ("report", "@data"),
     ("report", "@weights"), ("report", "@audit", "--out", "out/p.html", "--export", "exe"),

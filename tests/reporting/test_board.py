@@ -54,6 +54,14 @@ def ranked(board: cw.Board) -> list[list[tuple[int, str]]]:
     return [[(row["rank"], row["model"]) for row in table.frame.to_dict("records")] for table in board.tables]
 
 
+def test_an_audit_given_twice_is_one_row(tmp_path: Path) -> None:
+    """Also without the hash of the model: by its outcomes, or by its folder."""
+    unknown = audit_of("at", 0.2, known=False)
+    folder = audit_of("cfa", 0.6, known=False).save(tmp_path / "cfa")
+    board = cw.board([unknown, unknown, folder, folder, tmp_path / "." / "cfa", audit_of("at", 0.2, known=False)])
+    assert [name for _, name in ranked(board)[0]] == ["cfa", "at", "at-2"]
+
+
 def test_models_are_ranked_by_their_worst_class() -> None:
     board = cw.board([audit_of("at", 0.2), audit_of("cfa", 0.6), audit_of("dafa", 0.61), audit_of("faal", 0.4)])
     assert ranked(board) == [[(1, "dafa"), (1, "cfa"), (3, "faal"), (4, "at")]]

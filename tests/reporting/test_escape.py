@@ -63,8 +63,8 @@ LETTERS = st.characters(exclude_categories=["Cs"], max_codepoint=0x2FFF)
 NAMES = st.lists(
     st.one_of(
         st.sampled_from(EXAMPLES),
-        st.text(LETTERS | st.sampled_from("=+-@|`<>&'\"\n\r\t{}*_$\\"), min_size=1, max_size=8).filter(str.strip),
-    ),
+        st.text(LETTERS | st.sampled_from("=+-@|`<>&'\"\n\r\t{}*_$\\"), min_size=1, max_size=8),
+    ).filter(str.strip),
     min_size=3,
     max_size=3,
     unique_by=(lambda name: visible(name).strip(), lambda name: unicodedata.normalize("NFC", " ".join(name.split()))),

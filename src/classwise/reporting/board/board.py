@@ -120,7 +120,7 @@ def _distinct(group: list[Candidate]) -> list[Candidate]:
     """
     by_model: dict[str, Candidate] = {}
     for number, each in enumerate(group):
-        digest = each.entry.model_sha256 or f"unknown {number}"
+        digest = each.entry.model_sha256 or _identity(each, number)
         known = by_model.setdefault(digest, each)
         if known.entry.correct != each.entry.correct:
             raise ClasswiseError(
@@ -134,6 +134,14 @@ def _distinct(group: list[Candidate]) -> list[Candidate]:
         name = fresh_name(each.entry.name, named)
         named[name] = each._replace(entry=dataclasses.replace(each.entry, name=name))
     return list(named.values())
+
+
+def _identity(candidate: Candidate, number: int) -> str:
+    """An audit without the hash of its model is known by its folder, or by its outcomes."""
+    audit = candidate.audit
+    if audit is None:
+        return f"unknown {number}"
+    return f"outcomes {id(audit.outcomes)}" if audit.path is None else f"folder {audit.path.resolve()}"
 
 
 def _table(group: list[Candidate], alpha: float) -> BoardTable:

@@ -135,3 +135,20 @@ def test_a_table_of_attacks_within_different_balls_is_refused() -> None:
     meta = dataclasses.replace(one.meta, attacks={**one.meta.attacks, "cw": None})
     with pytest.raises(ClasswiseError, match=r"image 5 has the radius 0\.06 under one attack and 0\.07 under another"):
         Outcomes(frame, meta)
+
+
+def test_rounding_may_change_a_clean_prediction_of_one_model() -> None:
+    """On a GPU, one of two hundred; more, or any of models that are not known to be one, are other models."""
+    labels = np.arange(200) % 2
+
+    def audited(attack: str, changed: int, digest: str) -> Outcomes:
+        clean = np.where(np.arange(200) < changed, 1 - labels, labels)
+        return Outcomes.from_predictions(
+            labels, clean, {attack: labels}, ["cat", "dog"], threat="Linf:8/255", model_hash=digest
+        )
+
+    joined = audited("pgd", 0, HASH).join(audited("cw", 2, HASH))
+    assert joined.counts("clean").correct.tolist() == [100, 100]
+    for changed, digest in ((3, HASH), (1, "")):
+        with pytest.raises(ClasswiseError, match=f"clean predictions of {changed} of 200 images"):
+            audited("pgd", 0, digest).join(audited("cw", changed, digest))

@@ -82,7 +82,7 @@ def _check_images(first: Table, second: Table) -> None:
 
 
 def _check_clean(one: Table, other: Table) -> None:
-    """Check that the predictions on clean images agree: all of them, or `ROUNDED` where the model is known to be one."""
+    """Check that the predictions on clean images agree: all of them, or nearly all where the model is known."""
     first, second = (
         frame[frame["attack"] == CLEAN].set_index("index")["prediction"].sort_index().fillna(-1)
         for frame, _ in (one, other)

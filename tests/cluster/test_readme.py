@@ -13,6 +13,7 @@ import pandas as pd
 import pytest
 import torch
 
+import classwise as cw
 from tests.cli.test_readme import commands
 from tests.cluster import slurm_cluster
 from tests.faults.client import rows_of_audit
@@ -69,10 +70,20 @@ def check_shards(words: list[str]) -> None:
     steps = whole.groupby("attack")["iterations"].max().drop("clean")
     assert len(steps) == 4
     assert steps.gt(0).all()  # every attack of the cascade had images left
-    if torch.backends.cpu.get_cpu_capability() == "AVX2":
+    if depends_on_batch(Path(words[1])):
         assert_same_verdicts(sharded, whole)
     else:
         assert sharded.equals(whole)
+
+
+def depends_on_batch(run: Path) -> bool:
+    """Whether the last bits of a logit depend on the other images of its batch, as of this model on some processors."""
+    model, images = cw.load_model(run).eval(), cw.load_data("digits", split="test").x[:128]
+    random = torch.Generator().manual_seed(0)
+    with torch.inference_mode():
+        logits = model(images)
+        orders = [torch.randperm(128, generator=random) for _ in range(10)]
+        return any(not torch.equal(model(images[order]), logits[order]) for order in orders)
 
 
 def assert_same_verdicts(first: pd.DataFrame, second: pd.DataFrame) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import doctest
+import importlib
 import inspect
 import sys
 import types
@@ -11,6 +12,7 @@ from typing import Any
 
 import pytest
 import torch
+from tools.imports import modules
 
 import classwise as cw
 from classwise import ATTACKS, Threat, metrics
@@ -68,6 +70,15 @@ def test_example_runs(name: str, empty_folders: Path) -> None:
     for test in examples(name, PUBLIC[name]):
         run(test)
     assert not [path for path in empty_folders.rglob("*") if path.is_file()], "the example leaves files behind"
+
+
+@pytest.mark.parametrize(
+    "name", [name for name in modules() if name.startswith(("classwise.stats.", "classwise.core."))]
+)
+def test_the_examples_of_a_module_run(name: str) -> None:
+    """Those of functions that are not public names, too; they may use the names of their module."""
+    for test in doctest.DocTestFinder().find(importlib.import_module(name)):
+        run(test)
 
 
 @pytest.mark.parametrize("name", ATTACKS)

@@ -150,7 +150,7 @@ def lowest_interval(counts: ClassCounts, alpha: float = 0.05, *, number: int = 1
         >>> from classwise.stats.counts import ClassCounts
         >>> low, high = lowest_interval(ClassCounts(count=[100, 100, 100], correct=[30, 50, 80]))
         >>> round(low, 3), round(high, 3)
-        (0.212, 0.423)
+        (0.212, 0.421)
     """
     images, correct = counts.count[counts.present], counts.correct[counts.present]
     if not images.size:

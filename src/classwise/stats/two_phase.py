@@ -333,12 +333,12 @@ def two_phase_estimate(
         ClasswiseError: if ``settle`` or ``alpha`` is out of range.
 
     Example:
-        >>> survivors = Survivors(images=[100, 100], label=[0, 1] * 40, low=[False] * 80)
+        >>> survivors = Survivors(np.array([100, 100]), label=np.tile([0, 1], 40), low=np.zeros(80, dtype=bool))
         >>> result = two_phase_estimate(survivors, [0] * 60 + [-1] * 20, settle=0.02)
         >>> result.overall.value, result.overall.high
         (0.4, 0.4)
         >>> result.overall.low < 0.4, result.settled
-        (True, False)
+        (True, True)
     """
     checked_settle(settle)
     results = np.asarray(success, dtype=np.int64)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -76,7 +77,15 @@ def test_a_repeated_run_trains_nothing(smoke: Smoke) -> None:
     before = {path: path.stat().st_mtime_ns for path in smoke.store.path.rglob("*.safetensors")}
     again = run("kdd21/E3", "smoke", Store(smoke.store.path))
     assert {path: path.stat().st_mtime_ns for path in smoke.store.path.rglob("*.safetensors")} == before
-    assert str([*again.verdicts]) == str([*smoke.results["kdd21/E3"].verdicts])
+    assert _rounded(again.verdicts) == _rounded(smoke.results["kdd21/E3"].verdicts)
+
+
+def _rounded(verdicts: Sequence[Verdict]) -> list[dict[str, str]]:
+    """Verdicts without the last digits, which depend on the order in which other results changed their levels."""
+    return [
+        {name: f"{value:.9g}" if isinstance(value, float) else str(value) for name, value in fields.items()}
+        for fields in map(dataclasses.asdict, verdicts)
+    ]
 
 
 def test_table_1_equals_the_outcomes(smoke: Smoke) -> None:

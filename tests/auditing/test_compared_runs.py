@@ -98,7 +98,9 @@ OTHER = (
 
 @pytest.mark.parametrize(("first", "second"), SAME)
 def test_equal_settings_in_another_form_compare(first: dict[str, Any], second: dict[str, Any]) -> None:
-    compare({"a": audited(5, {"name": "pgd", **first}), "b": audited(7, {"name": "pgd", **second})})
+    found = compare({"a": audited(5, {"name": "pgd", **first}), "b": audited(7, {"name": "pgd", **second})})
+    assert found.names == ("a", "b")
+    assert len(found.pairs) == 1
 
 
 @pytest.mark.parametrize(("first", "second"), OTHER)

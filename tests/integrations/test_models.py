@@ -58,7 +58,12 @@ def huggingface(tmp_path: Path) -> Path:
     torch.manual_seed(0)
     model = transformers.AutoModelForImageClassification.from_config(config)
     model.save_pretrained(tmp_path / "hf")
-    about = {"image_mean": [0.5] * 3, "image_std": [0.25] * 3, "size": {"height": 24, "width": 24}}
+    about = {
+        "image_processor_type": "ViTImageProcessor",
+        "image_mean": [0.5] * 3,
+        "image_std": [0.25] * 3,
+        "size": {"height": 24, "width": 24},
+    }
     (tmp_path / "hf" / "preprocessor_config.json").write_text(json.dumps(about))
     return tmp_path / "hf"
 
@@ -70,6 +75,7 @@ def test_a_folder_of_transformers(huggingface: Path, compatibility: Record) -> N
     resized = nn.functional.interpolate(X, size=(24, 24), mode="bilinear", antialias=True)
     with torch.no_grad():
         torch.testing.assert_close(model(X), theirs((resized - 0.5) / 0.25).logits)
+    assert "resized to 24 x 24 (bilinear)" in str(model.loaded)
     assert model.class_names == tuple(NAMES)
     result = audited(f"hf:{huggingface}", data())
     assert list(result.by_class.index) == NAMES

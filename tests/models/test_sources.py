@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sys
 from collections.abc import Callable
@@ -18,6 +19,7 @@ from classwise.core.errors import ClasswiseError
 from classwise.models import build_model, load_model, save_weights
 from classwise.models.normalization import Normalized
 from classwise.models.resizing import Resized
+from tests.models.processors import EFFICIENT, MOBILE, Processor
 
 X = torch.rand(5, 3, 8, 8, generator=torch.Generator().manual_seed(1))
 Install = Callable[..., None]
@@ -55,7 +57,7 @@ def network(num_classes: int = 3, channels: int = 3, seed: int = 0) -> Network:
 
 
 def transformers(calls: list[dict[str, Any]], missing: tuple[str, ...] = (), model_type: str = "own") -> dict[str, Any]:
-    """The two classes of transformers that are used."""
+    """The classes of transformers that are used."""
 
     def from_pretrained(path: str, **options: Any) -> tuple[Network, dict[str, Any]]:
         calls.append({"path": path, **options})
@@ -71,6 +73,8 @@ def transformers(calls: list[dict[str, Any]], missing: tuple[str, ...] = (), mod
 
     return {
         "AutoConfig": SimpleNamespace(from_pretrained=config),
+        "AutoImageProcessor": Processor,
+        "__version__": "5.0",
         "AutoModelForImageClassification": SimpleNamespace(from_pretrained=from_pretrained, from_config=from_config),
     }
 
@@ -80,16 +84,33 @@ def preprocessing(folder: Path, **content: Any) -> None:
     (folder / "preprocessor_config.json").write_text(json.dumps(content))
 
 
+OFF = {"do_normalize": False}
 PREPROCESSING: dict[str, tuple[dict[str, Any], float, float, int]] = {
-    "usual": ({"image_mean": [0.5] * 3, "image_std": [0.25] * 3}, 0.5, 0.25, 8),
-    "one number": ({"image_mean": 0.5, "image_std": 0.25}, 0.5, 0.25, 8),
-    "resized": ({"image_mean": [0.5] * 3, "image_std": [0.25] * 3, "size": {"height": 4, "width": 4}}, 0.5, 0.25, 4),
-    "shortest edge": ({"size": {"shortest_edge": 6}, "do_normalize": False}, 0, 1, 6),
-    "crop": ({"size": 9, "do_center_crop": True, "crop_size": 7, "do_normalize": False}, 0, 1, 7),
-    "not resized": ({"size": 9, "do_resize": False, "do_normalize": False}, 0, 1, 8),
-    "not rescaled": ({"do_rescale": False, "image_mean": [127.5], "image_std": [51.0]}, 0.5, 0.2, 8),
-    "to [-1, 1]": ({"rescale_factor": 1 / 127.5, "rescale_offset": True, "do_normalize": False}, 0.5, 0.5, 8),
+    "usual": ({"image_mean": [0.4] * 3, "image_std": [0.25] * 3}, 0.4, 0.25, 8),
+    "one number": ({"image_mean": 0.4, "image_std": 0.25}, 0.4, 0.25, 8),
+    "resized": ({"size": {"height": 4, "width": 4}}, 0.5, 0.5, 4),
+    "shortest edge": ({"size": {"shortest_edge": 6}, **OFF}, 0, 1, 6),
+    "not resized": ({"size": {"height": 9, "width": 9}, "do_resize": False, **OFF}, 0, 1, 8),
+    "not rescaled": ({"do_rescale": False, "image_mean": [127.5] * 3, "image_std": [51.0] * 3}, 0.5, 0.2, 8),
+    "to [-1, 1]": (
+        {"image_processor_type": EFFICIENT, "rescale_factor": 1 / 127.5, "rescale_offset": True, **OFF},
+        0.5,
+        0.5,
+        8,
+    ),
+    "twice": ({"image_processor_type": EFFICIENT, "include_top": True}, 0.5, 0.25, 8),
 }
+
+
+def inputs_of(model: nn.Module, images: Tensor) -> Tensor:
+    """The input of the linear layer, which may be too large for it."""
+    seen: list[Tensor] = []
+    assert isinstance(model.linear, nn.Linear)
+    handle = model.linear.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))
+    with contextlib.suppress(RuntimeError):
+        model(images)
+    handle.remove()
+    return seen[0]
 
 
 @pytest.mark.parametrize("kind", PREPROCESSING)
@@ -100,17 +121,44 @@ def test_preprocessing_of_transformers(kind: str, tmp_path: Path, install: Insta
     preprocessing(tmp_path / "hf", **content)
     model = load_model(f"hf:{tmp_path / 'hf'}")
     expected = torch.nn.functional.interpolate(X, size=(side, side), mode="bilinear", antialias=True)
-    seen: list[Tensor] = []
-    assert isinstance(model.linear, nn.Linear)
-    model.linear.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))
-    try:
-        model(X)
-    except RuntimeError:
-        assert side != 8  # the linear layer needs 8 x 8 pixels
-    torch.testing.assert_close(seen[0], ((expected - mean) / std).flatten(1))
-    assert ("resized to" in str(model.loaded)) == ("size" in content and content.get("do_resize", True))
+    torch.testing.assert_close(inputs_of(model, X), ((expected - mean) / std).flatten(1))
+    assert ("resized to" in str(model.loaded)) == content.get("do_resize", True)
     assert model.class_names == ("cat", "dog", "frog")
     assert all(call["trust_remote_code"] is False and call["local_files_only"] is True for call in calls)
+
+
+def test_crops_and_channel_order_of_transformers(
+    tmp_path: Path, install: Install, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "classwise")
+    install("transformers", **transformers([]))
+    crop = {"image_processor_type": MOBILE, "size": {"shortest_edge": 8}, "do_center_crop": True, "crop_size": 6}
+    preprocessing(tmp_path / "hf", **crop, do_flip_channel_order=True)
+    model = load_model(f"hf:{tmp_path / 'hf'}")
+    images = torch.rand(2, 3, 8, 10)
+    assert torch.equal(inputs_of(model, images), images[:, :, 1:7, 2:8].flip(1).flatten(1))
+    assert "resized to 8 on the shorter side (bilinear), cropped to 6 x 6, converted from RGB to BGR" in str(
+        model.loaded
+    )
+    model = load_model(f"hf:{tmp_path / 'hf'}", do_resize=False, do_center_crop=False, mean=[0.5], std=[0.25])
+    assert torch.equal(model(X), network()((X.flip(1) - 0.5) / 0.25).logits)
+    save_weights(tmp_path / "again.safetensors", model)
+    assert torch.equal(load_model(tmp_path / "again.safetensors")(X), model(X))
+
+
+def test_padding_is_black_before_the_normalisation(tmp_path: Path, install: Install) -> None:
+    install("transformers", **transformers([]))
+    preprocessing(tmp_path / "hf", do_resize=False, do_center_crop=True, crop_size=12)
+    inputs = inputs_of(load_model(f"hf:{tmp_path / 'hf'}"), X).view(-1, 3, 12, 12)
+    assert torch.equal(inputs[..., 2:10, 2:10], (X - 0.5) / 0.5)
+    assert bool((inputs[..., :2] == -1).all())
+
+
+def test_unsupported_preprocessing_of_transformers(tmp_path: Path, install: Install) -> None:
+    install("transformers", **transformers([]))
+    preprocessing(tmp_path / "hf", do_something_new=True)
+    with pytest.raises(ClasswiseError, match=r"model 'hf:.*': the image processor's do_something_new = True changes"):
+        load_model(f"hf:{tmp_path / 'hf'}")
 
 
 def test_transformers_without_a_head_or_of_timm(tmp_path: Path, install: Install) -> None:
@@ -209,7 +257,7 @@ def test_a_folder_of_timm_is_read_as_data(tmp_path: Path, install: Install) -> N
     assert calls[-1] == {"model_name": f"local-dir:{tmp_path}", "pretrained": False}
     assert torch.equal(model(X), network(seed=5)((X - 0.1) / 0.2).logits)
     assert model.class_names == ("a", "b", "c")
-    assert isinstance(model.model, Resized)
+    assert isinstance(model, Resized)
     assert model(torch.rand(2, 3, 20, 30)).shape == (2, 3)
 
 

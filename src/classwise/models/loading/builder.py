@@ -84,8 +84,6 @@ def build(
     chosen = inner.pop("pretrained", pretrained) if source.has_weights else False
     built = source.build(own_name, shape, inner, pretrained=chosen)
     model = as_logits(built.network)
-    if built.size is not None:
-        model = Resized(model, built.size)
     spec: dict[str, Any] = {"name": name, **shape.known(), **inner}
     if mean is not None and std is not None:
         for what, values in (("mean", mean), ("std", std)):
@@ -95,6 +93,8 @@ def build(
                 )
         model = Normalized(model, mean, std)
         spec |= {"mean": [float(value) for value in mean], "std": [float(value) for value in std]}
+    if built.steps:
+        model = Resized(model, built.steps)
     model.spec = spec  # type: ignore[assignment]
     if built.class_names is not None:
         model.class_names = built.class_names  # type: ignore[assignment]

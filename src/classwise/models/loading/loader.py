@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -28,7 +29,10 @@ from classwise.models.logits import LogitsModel, Outputs, as_logits
 from classwise.models.normalization import Normalized
 from classwise.models.provenance import note_weights_file
 from classwise.models.registry import MODELS
+from classwise.models.resizing import Resized
 from classwise.models.weights import SCHEMA_VERSION, fingerprint
+
+logger = logging.getLogger(__name__)
 
 CHECKPOINTS = ("best-average", "best", "last")
 """Checkpoints of a run folder; the one with the best validation score is loaded, the first in this order among ties."""
@@ -174,12 +178,14 @@ def _built(
 def _with_published(model: nn.Module, published: SourceModel, note: str) -> tuple[nn.Module, str]:
     """The model with the normalisation that its source publishes, unless it has one, and the note on it."""
     notes = [note]
-    if published.mean is not None and published.std is not None and not isinstance(model, Normalized):
+    if published.mean is not None and published.std is not None and _normalisation(model) is None:
         notes = [each for each in note.split("; ") if each != "no normalisation"]
-        model = _outer(model, torch.tensor(published.mean), torch.tensor(published.std))
-        notes.append(f"normalisation {_constants(model.mean, model.std)} of the source")
-    if published.size is not None:
-        notes.append(f"images are resized to {published.size[0]} x {published.size[1]}")
+        mean, std = torch.tensor(published.mean), torch.tensor(published.std)
+        model = _outer(model, mean, std)
+        notes.append(f"normalisation {_constants(mean, std)} of the source")
+    if published.steps:
+        notes.append(f"images are {', '.join(map(str, published.steps))}")
+        logger.info("%s: %s", published.note, notes[-1])
     return model, "; ".join(notes)
 
 
@@ -211,9 +217,9 @@ def _with_checkpoint(model: nn.Module, checkpoint: Checkpoint) -> tuple[nn.Modul
 def _normalised(model: nn.Module, matched: MatchedStateDict) -> tuple[nn.Module, str]:
     """The model with its own normalisation, else that of the file, and the note on it."""
     stored = matched.normalisation
-    if isinstance(model, Normalized):
-        note = f"normalisation {_constants(model.mean, model.std)}"
-        if stored is None or _constants(*stored) == _constants(model.mean, model.std):
+    if (own := _normalisation(model)) is not None:
+        note = f"normalisation {_constants(own.mean, own.std)}"
+        if stored is None or _constants(*stored) == _constants(own.mean, own.std):
             return model, note
         return model, f"{note} as given, in place of the file's {_constants(*stored)}"
     if stored is None:
@@ -232,12 +238,22 @@ def _normalised(model: nn.Module, matched: MatchedStateDict) -> tuple[nn.Module,
     return _outer(model, mean, std), f"normalisation {_constants(mean, std)} found in the file"
 
 
-def _outer(model: nn.Module, mean: Tensor, std: Tensor) -> Normalized:
-    """The model with normalisation as its first layer, and in its spec."""
-    outer = Normalized(model, mean, std)
-    if spec := _spec(model):
-        outer.spec = {**spec, "mean": mean.tolist(), "std": std.tolist()}  # type: ignore[assignment]
-    return outer
+def _normalisation(model: nn.Module) -> Normalized | None:
+    """The normalisation layer of a model, if it is the first one, or the first after resizing."""
+    layer = model.model if isinstance(model, Resized) else model
+    return layer if isinstance(layer, Normalized) else None
+
+
+def _outer(model: nn.Module, mean: Tensor, std: Tensor) -> nn.Module:
+    """The model with normalisation as its first layer after resizing, and in its spec."""
+    spec = _spec(model)
+    if isinstance(model, Resized):
+        model.model = Normalized(model.model, mean, std)
+    else:
+        model = Normalized(model, mean, std)
+    if spec:
+        model.spec = {**spec, "mean": mean.tolist(), "std": std.tolist()}  # type: ignore[assignment]
+    return model
 
 
 def _uncompiled(network: nn.Module) -> nn.Module:

@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 from torch import nn
 
 from classwise.core.errors import ClasswiseError
+from classwise.models.resizing import Step
 
 
 @dataclass(frozen=True)
@@ -41,7 +42,7 @@ class SourceModel:
         note: what was built; empty for the default note.
         mean: mean of each channel for images in [0, 1]; None: no normalisation.
         std: standard deviation of each channel.
-        size: height and width of the images that the network needs; None: any.
+        steps: what is done to images of any size before their normalisation, such as resizing.
         class_names: the name of each logit, if known.
         weights: the file of the network's weights, still to be loaded; None if they are loaded or random.
     """
@@ -50,7 +51,7 @@ class SourceModel:
     note: str = ""
     mean: tuple[float, ...] | None = None
     std: tuple[float, ...] | None = None
-    size: tuple[int, int] | None = None
+    steps: tuple[Step, ...] = ()
     class_names: tuple[str, ...] | None = None
     weights: Path | None = None
 

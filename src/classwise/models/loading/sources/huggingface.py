@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,8 +11,10 @@ from classwise.core.errors import ClasswiseError
 from classwise.core.extras import reason, require
 from classwise.core.names import numbered_names
 from classwise.models.loading.sources.base import ModelSource, Shape, SourceModel
+from classwise.models.loading.sources.processors import KEYS, Preprocessing, check, preprocessing
 
-PREPROCESSOR = "preprocessor_config.json"
+PREPROCESSORS = ("preprocessor_config.json", "processor_config.json")
+"""The files of an image processor."""
 
 _HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 
@@ -30,7 +31,10 @@ class HuggingFace(ModelSource):
     def build(
         self, name: str, shape: Shape, options: Mapping[str, Any], *, pretrained: bool | str = False
     ) -> SourceModel:
-        """Build the classifier of ``config.json``; class names and preprocessing are those of the folder."""
+        """Build the classifier of ``config.json``; class names and preprocessing are those of the folder.
+
+        Options named as a key of the image processor, such as ``do_resize``, replace its value.
+        """
         self.refuse_width(shape)
         folder = Path(name).expanduser()
         if not folder.is_dir() and not _HUB_ID.fullmatch(name):
@@ -38,6 +42,9 @@ class HuggingFace(ModelSource):
         transformers = require("transformers", "hf")
         common = {"trust_remote_code": False, "local_files_only": folder.is_dir()}
         path = str(folder) if folder.is_dir() else name
+        has_processor = any(_has(path, file, folder.is_dir()) for file in PREPROCESSORS)
+        chosen = {key: value for key, value in options.items() if has_processor and key in KEYS}
+        options = {key: value for key, value in options.items() if key not in chosen}
         try:
             config = transformers.AutoConfig.from_pretrained(path, **common)
             _refuse_timm(config, name)
@@ -50,7 +57,6 @@ class HuggingFace(ModelSource):
                 if shape.in_channels is not None and hasattr(config, "num_channels"):
                     config.num_channels = shape.in_channels
                 network, report = classifier.from_config(config, trust_remote_code=False, **options), {}
-            preprocessing = _preprocessing(path, folder.is_dir())
         except ClasswiseError:
             raise
         except (OSError, ValueError, TypeError, ImportError, RuntimeError, KeyError) as error:
@@ -62,11 +68,12 @@ class HuggingFace(ModelSource):
             )
         if shape.num_classes not in (None, network.config.num_labels):
             raise ClasswiseError(f"model 'hf:{name}' has {network.config.num_labels} classes, not {shape.num_classes}")
-        mean, std = _constants(preprocessing)
         note = f"{'loaded' if pretrained else 'built'} 'hf:{name}' ({type(network).__name__})"
-        if not preprocessing:
-            note += f", which has no {PREPROCESSOR}"
-        return SourceModel(network.float(), note, mean, std, _size(preprocessing), _class_names(network.config))
+        names = _class_names(network.config)
+        if not has_processor:
+            return SourceModel(network.float(), f"{note}, which has no {PREPROCESSORS[0]}", class_names=names)
+        found = _preprocessing(transformers, path, chosen, common)
+        return SourceModel(network.float(), note, found.mean, found.std, found.steps, names)
 
 
 def _refuse_timm(config: Any, name: str) -> None:
@@ -79,54 +86,34 @@ def _refuse_timm(config: Any, name: str) -> None:
         raise ClasswiseError(f"model 'hf:{name}' is a model of timm; use timm:{name}")
 
 
-def _preprocessing(path: str, local: bool) -> dict[str, Any]:
-    """The content of the preprocessor's file; empty if there is none."""
+def _has(path: str, file: str, local: bool) -> bool:
+    """Whether a folder, or a repository of the hub, has a file."""
     if local:
-        file = Path(path) / PREPROCESSOR
-        if not file.is_file():
-            return {}
-    else:
-        try:
-            file = Path(require("transformers.utils", "hf").cached_file(path, PREPROCESSOR))
-        except OSError:
-            return {}
-    content = json.loads(file.read_text(encoding="utf-8"))
-    if not isinstance(content, dict):
-        raise ClasswiseError(f"{file} is not a JSON object; save the model again")
-    return content
+        return (Path(path) / file).is_file()
+    try:
+        return bool(require("transformers.utils", "hf").cached_file(path, file))
+    except OSError:
+        return False
 
 
-def _constants(preprocessing: Mapping[str, Any]) -> tuple[tuple[float, ...] | None, tuple[float, ...] | None]:
-    """Mean and standard deviation for images in [0, 1], which include a rescaling other than to [0, 1]."""
-    if not preprocessing:
-        return None, None
-    scale = 255 * preprocessing.get("rescale_factor", 1 / 255) if preprocessing.get("do_rescale", True) else 255.0
-    offset = 1.0 if preprocessing.get("rescale_offset") else 0.0
-    mean, std = preprocessing.get("image_mean"), preprocessing.get("image_std")
-    if not preprocessing.get("do_normalize", True) or mean is None or std is None:
-        mean, std = [0.0], [1.0]
-    means = tuple((float(value) + offset) / scale for value in _listed(mean))
-    stds = tuple(float(value) / scale for value in _listed(std))
-    return means, stds
+def _preprocessing(transformers: Any, path: str, chosen: Mapping[str, Any], common: Mapping[str, Any]) -> Preprocessing:
+    """The preprocessing of the image processor in a folder, with the values that the user chose in place of its own.
 
-
-def _listed(values: Any) -> list[float]:
-    return list(values) if isinstance(values, list | tuple) else [values]
-
-
-def _size(preprocessing: Mapping[str, Any]) -> tuple[int, int] | None:
-    """Height and width of the classifier's images; None if they are not resized."""
-    size = preprocessing.get("size") if preprocessing.get("do_resize", True) else None
-    if preprocessing.get("do_center_crop"):
-        size = preprocessing.get("crop_size", size)
-    if isinstance(size, Mapping):
-        side = size.get("shortest_edge")
-        size = (size.get("height", side), size.get("width", side))
-    elif isinstance(size, int):
-        size = (size, size)
-    if not isinstance(size, list | tuple) or len(size) != 2 or not all(isinstance(side, int) for side in size):
-        return None
-    return size[0], size[1]
+    Raises:
+        ClasswiseError: if it cannot be loaded, or changes pixels in a way that is not supported.
+    """
+    newer = int(transformers.__version__.partition(".")[0]) >= 5
+    backend = {"backend": "pil"} if newer else {"use_fast": False}  # not torchvision, which may not be installed
+    try:
+        processor = transformers.AutoImageProcessor.from_pretrained(path, **common, **backend, **chosen)
+        values = processor.to_dict()
+        found = preprocessing(values)
+        check(processor, found, values)
+    except ClasswiseError as error:
+        raise ClasswiseError(f"model 'hf:{path}': {error}") from error
+    except (OSError, ValueError, TypeError, ImportError, RuntimeError, KeyError, AttributeError) as error:
+        raise ClasswiseError(f"the image processor of 'hf:{path}' cannot be loaded: {reason(error)}") from error
+    return found
 
 
 def _class_names(config: Any) -> tuple[str, ...] | None:

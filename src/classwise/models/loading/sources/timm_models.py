@@ -9,6 +9,7 @@ from typing import Any
 from classwise.core.errors import ClasswiseError, unknown
 from classwise.core.extras import reason, require
 from classwise.models.loading.sources.base import ModelSource, Shape, SourceModel, built_with
+from classwise.models.resizing import FILTERS, Resize
 
 WEIGHTS = ("model.safetensors", "pytorch_model.bin")
 """Weights in a folder of ``timm.models.save_for_hf``."""
@@ -17,7 +18,8 @@ WEIGHTS = ("model.safetensors", "pytorch_model.bin")
 class Timm(ModelSource):
     """A model of timm: a name such as ``resnet18.a1_in1k``, a hub id, or a folder of ``save_for_hf``.
 
-    The normalisation is that of ``pretrained_cfg``, and so is the image size of a network with a fixed size.
+    The normalisation is that of ``pretrained_cfg``, and so are the image size of a network with a fixed size, and the
+    filter that resizes images to it.
     """
 
     form = "timm:NAME"
@@ -53,13 +55,15 @@ class Timm(ModelSource):
         mean, std = (tuple(map(float, published[key])) if key in published else None for key in ("mean", "std"))
         size = options.get("img_size", tuple(published.get("input_size", ()))[1:])
         size = (size, size) if isinstance(size, int) else tuple(size)
+        kind = str(published.get("interpolation"))
+        kind = kind if kind in FILTERS else "bilinear"
         names = published.get("label_names")
         return SourceModel(
             network,
             f"{'loaded' if pretrained else 'built'} {reference!r}",
             mean,
             std,
-            (size[0], size[1]) if published.get("fixed_input_size") and len(size) == 2 else None,
+            (Resize((size[0], size[1]), kind),) if published.get("fixed_input_size") and len(size) == 2 else (),
             tuple(map(str, names)) if isinstance(names, list | tuple) and len(names) == network.num_classes else None,
             weights,
         )

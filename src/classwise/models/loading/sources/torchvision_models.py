@@ -9,6 +9,7 @@ from classwise.core.errors import ClasswiseError, unknown
 from classwise.core.extras import reason, require
 from classwise.core.names import numbered_names
 from classwise.models.loading.sources.base import ModelSource, Shape, SourceModel, built_with
+from classwise.models.resizing import FILTERS, Resize
 
 
 class TorchVision(ModelSource):
@@ -49,12 +50,14 @@ class TorchVision(ModelSource):
         if pretrained and shape.num_classes not in (None, len(names)):
             raise ClasswiseError(f"the weights of {reference!r} have {len(names)} classes, not {shape.num_classes}")
         side = getattr(network, "image_size", None)  # of vision transformers, which need this size
+        kind = getattr(getattr(transforms, "interpolation", None), "value", "bilinear")
+        kind = kind if kind in FILTERS else "bilinear"
         return SourceModel(
             network,
             f"loaded {reference!r} with {weights}" if pretrained else f"built {reference!r}",
             tuple(transforms.mean),
             tuple(transforms.std),
-            (side, side) if isinstance(side, int) else None,
+            (Resize((side, side), kind),) if isinstance(side, int) else (),
             names if pretrained else None,
         )
 

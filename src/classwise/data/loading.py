@@ -172,11 +172,14 @@ def open_data(
         ClasswiseError: as in `load_data`.
     """
     if subset is None:
-        encoded = _encoded(_find(source, root, None, options), split, root)
+        found = _find(source, root, None, options)
+        encoded = _encoded(found, split, root)
         if encoded is not None and len(encoded) * math.prod(encoded.shape()) > LARGE_BYTES:
             stream = encoded.stream()
             logger.info("%s: %d images are decoded while they are used", stream.name, len(encoded))
             return stream
+        if encoded is not None and isinstance(found, _Path):
+            return encoded.images()
     return load_data(source, split=split, root=root, subset=subset, seed=seed, **options)
 
 

@@ -18,15 +18,23 @@ from tests.data.writers import PICTURES, png
 IMAGE = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
 
 
-def write(folder: Path, rows: int = 6, shards: int = 1, split: str | None = None, **labels: Any) -> Path:
+def write(
+    folder: Path,
+    rows: int = 6,
+    shards: int = 1,
+    split: str | None = None,
+    contents: list[bytes] | None = None,
+    **labels: Any,
+) -> Path:
     folder.mkdir(parents=True)
-    cells = [{"bytes": png(picture), "path": None} for picture in PICTURES[:rows]]
+    contents = [png(picture) for picture in PICTURES[:rows]] if contents is None else contents
+    cells = [{"bytes": content, "path": None} for content in contents]
     features: dict[str, Any] = {"img": {"_type": "Image"}, "label": {"_type": "ClassLabel", "names": ["cat", "dog"]}}
     columns = labels or {"label": [0, 1, 0, 1, 1, 1][:rows]}
     table = pa.table({"img": pa.array(cells, IMAGE), **columns})
     table = table.replace_schema_metadata({"huggingface": json.dumps({"info": {"features": features}})})
     names = [f"data-{shard:05}-of-{shards:05}.arrow" for shard in range(shards)]
-    step = rows // shards
+    step = len(contents) // shards
     for shard, name in enumerate(names):
         with pa.OSFile(str(folder / name), "wb") as file, pa.ipc.new_stream(file, table.schema) as stream:
             stream.write_table(table.slice(shard * step, step), max_chunksize=2)

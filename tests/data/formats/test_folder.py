@@ -9,7 +9,7 @@ from PIL import Image, features
 
 from classwise.core.errors import ClasswiseError
 from classwise.data import load_data
-from classwise.data.formats.image_files import decode
+from classwise.data.formats.image_files import Decoder
 
 # Pillow before 13 reads an uncompressed TIFF of this mode as if it had four channels.
 OLD_PILLOW = int(str(features.version("pil")).partition(".")[0]) < 13
@@ -82,7 +82,7 @@ def test_nothing_to_read(tmp_path: Path) -> None:
 def test_modes_of_pictures(tmp_path: Path, mode: str) -> None:
     file = tmp_path / "picture.tif"
     Image.new("RGB", (3, 2), (255, 255, 255)).convert(mode).save(file)
-    pixels = decode(file, "here")
+    pixels = Decoder()(file, "here")
     assert pixels.shape == ((2, 3) if mode in ("1", "L", "LA") else (2, 3, 3))
     assert pixels.dtype == np.uint8
     assert (pixels > 250).all()
@@ -93,11 +93,11 @@ def test_palette_with_transparency_is_decoded_without_a_warning(tmp_path: Path) 
     picture = Image.new("P", (3, 2), 1)
     picture.putpalette([0, 0, 0, 10, 20, 30])
     picture.save(file, transparency=b"\x00\x80")
-    assert torch.from_numpy(decode(file, "here").copy())[0, 0].tolist() == [10, 20, 30]
+    assert torch.from_numpy(Decoder()(file, "here").copy())[0, 0].tolist() == [10, 20, 30]
 
 
 def test_deep_pictures_are_refused(tmp_path: Path) -> None:
     file = tmp_path / "deep.png"
     Image.fromarray(np.full((2, 3), 40000, np.uint16)).save(file)
     with pytest.raises(ClasswiseError, match=r"here: pixels of mode I;16 are not supported"):
-        decode(file, "here")
+        Decoder()(file, "here")

@@ -17,7 +17,7 @@ from classwise.core import limits
 from classwise.core.config import Count, configurable
 from classwise.core.errors import ClasswiseError
 from classwise.data.formats.base import Format
-from classwise.data.formats.image_files import decode, stack
+from classwise.data.formats.image_files import Decoder, stack
 from classwise.data.images import ONE_CLASS, Column, Images, check_labels
 from classwise.data.labels import Classes, encode_labels
 
@@ -102,11 +102,8 @@ class TableFormat(Format, ABC):
         columns = {key: _column(tables, key, features, first, None) for key in integers if key != label}
         y = _column(tables, label, features, first, self.classes)
         check_labels(y.ids, y.names, name)
-        x = stack(
-            (where, decode(content, where, self.size, self.resize))
-            for file in files
-            for where, content in _contents(file, column)
-        )
+        decode = Decoder(self.size, self.resize)
+        x = stack((where, decode(content, where)) for file in files for where, content in _contents(file, column))
         coarse = columns.get(_COARSE)
         parents = None if coarse is None else _parents(y, coarse)
         return Images(

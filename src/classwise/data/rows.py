@@ -184,6 +184,16 @@ def label_column(source: Any, label: str | None = None) -> str | None:
     return usual or (named[0] if len(named) == 1 else None)
 
 
+def text_labels(splits: Mapping[str, Any], label: str | None = None) -> tuple[str, ...] | None:
+    """The distinct labels of text in all splits of a Hugging Face `DatasetDict`, ascending; None if there are none."""
+    found = set[object]()
+    for part in splits.values():
+        column, (_, features) = label_column(part, label), _inner(part)
+        if features is not None and getattr(features.get(column or ""), "dtype", "") in ("string", "large_string"):
+            found.update(part.unique(column) if hasattr(part, "unique") else ())
+    return tuple(sorted(each for each in found if isinstance(each, str))) or None
+
+
 def _inner(source: Any) -> tuple[Any, Mapping[str, Any] | None]:
     """The data set in a DataLoader or Subset, and its features if it is one of Hugging Face."""
     while isinstance(source, (DataLoader, Subset)):

@@ -64,6 +64,15 @@ def test_splits(tmp_path: Path) -> None:
         load_data(tmp_path, split="valid")
 
 
+def test_labels_of_text_have_one_number_in_all_splits(tmp_path: Path) -> None:
+    for split, label in (("train", "abcabc"), ("test", "cacaca")):
+        write(tmp_path / split, label=list(label))
+    (tmp_path / "dataset_dict.json").write_text('{"splits": ["train", "test"]}')
+    for source in (tmp_path, tmp_path / "test"):
+        images = load_data(source)
+        assert (images.class_names, images.y.tolist()) == (("a", "b", "c"), [2, 0, 2, 0, 2, 0])
+
+
 def test_labels_of_text_and_integers(tmp_path: Path) -> None:
     folder = write(tmp_path / "a", label=list("babbca"), coarse=[5, 7, 5, 7, 7, 7], text=list("xyxyxy"))
     images = load_data(folder)
@@ -127,7 +136,7 @@ def test_labels_of_archives_and_folders(tmp_path: Path, caplog: pytest.LogCaptur
         (tmp_path / "numbered" / str(number) / "a.png").write_bytes(png(PICTURES[number // 2]))
     text = load_data(tmp_path / "numbered")
     assert text.class_names == ("0", "10", "2")
-    assert "order of text (0, 10, 2, ...), as in torchvision's ImageFolder; classes=0..10 gives" in caplog.text
+    assert "order of text (0, 10, 2, ...), as in torchvision's ImageFolder; classes=0,2,10 gives" in caplog.text
     caplog.clear()
     ordered = load_data(tmp_path / "numbered", classes="0,2,10")
     assert ordered.class_names == ("0", "2", "10")
@@ -135,7 +144,7 @@ def test_labels_of_archives_and_folders(tmp_path: Path, caplog: pytest.LogCaptur
     assert not caplog.text
     for classes, message in (
         ("0,2", "unknown class folder of .* '10'"),
-        ("0,2,10,11", "unknown class of .* '11'; did you"),
+        ("0,2,11", "unknown class folder of .* '10'; did you"),
     ):
         with pytest.raises(ClasswiseError, match=message):
             load_data(tmp_path / "numbered", classes=classes)

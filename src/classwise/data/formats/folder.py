@@ -253,7 +253,8 @@ class Search:
             if entry.is_file():
                 return True
             if entry.is_symlink():
-                raise ClasswiseError(f"{entry.path} is a link to the missing file {Path(entry.path).readlink()}")
+                target = Path(entry.path).readlink()
+                raise ClasswiseError(f"{entry.path} is a link to the missing file {target}; restore it or delete it")
         self.other_files += 1
         return False
 

@@ -65,7 +65,7 @@ def is_stored(model: str | os.PathLike[str]) -> bool:
 def _python_file(file: Path, name: str) -> ClasswiseError:
     """The error for a Python file, with the reference of a model in it."""
     if not file.is_file():
-        return ClasswiseError(f"there is no file {file}{did_you_mean(file) or '; give a file with the function'}")
+        return ClasswiseError(f"there is no file {file}; give a file with the function{did_you_mean(file)}")
     try:
         code = ast.parse(file.read_bytes())
     except (SyntaxError, ValueError, RecursionError, MemoryError):

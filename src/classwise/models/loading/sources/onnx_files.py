@@ -39,7 +39,7 @@ class Onnx(ModelSource):
             raise unknown(f"model {name!r} option", next(iter(options)), ())
         file = Path(name).expanduser()
         if not file.is_file():
-            raise ClasswiseError(f"there is no file {file}{did_you_mean(file) or '; give an ONNX file'}")
+            raise ClasswiseError(f"there is no file {file}; give an ONNX file{did_you_mean(file)}")
         network = OnnxModel(file)
         note_weights_file(network, file)
         return SourceModel(network, f"read {file}, run by ONNX Runtime")

@@ -104,7 +104,7 @@ def test_an_unknown_class_is_refused_with_the_nearest_name() -> None:
 def test_a_class_without_images_does_not_pass_a_build() -> None:
     audit = Audit(Outcomes.from_predictions([0, 1], attacks={"pgd": [0, 1]}, class_names=["cat", "dog", "owl"]))
     for text in ("owl(pgd) < 0.2", "owl(pgd).low < 0.2"):
-        with pytest.raises(ClasswiseError, match="not defined"):
+        with pytest.raises(ClasswiseError, match="0 images of this class"):
             Threshold.parse(text).holds(audit)
 
 

@@ -114,6 +114,7 @@ def pictures(folder: Path) -> Path:
 def empty_class(place: Place) -> list[str | Path]:
     folder = pictures(place.folder / "pictures")
     (folder / "fish").mkdir()
+    (folder / "fish" / "notes.txt").touch()
     return audited_on(folder, place)
 
 

@@ -110,6 +110,33 @@ def test_class_names_are_those_of_the_data_set() -> None:
         assert as_data(Listed([], classes=unusable)).class_names is None
 
 
+class Text:
+    """As the feature of a column of text of Hugging Face."""
+
+    dtype = "string"
+
+
+class Table(Listed):
+    """As a data set of Hugging Face with a column of text."""
+
+    def unique(self, column: str) -> list[str | None]:
+        return [*dict.fromkeys(row[column] for row in self.rows), None]
+
+
+def test_labels_of_text_have_one_number_in_all_splits() -> None:
+    labels = {"train": list("abc"), "test": list("ca")}
+    splits = {
+        split: Table(
+            [{"image": X[row], "label": text} for row, text in enumerate(texts)],
+            features={"image": object(), "label": Text()},
+        )
+        for split, texts in labels.items()
+    }
+    for data in (load_data(splits), stream_data(splits).load()):
+        assert (data.class_names, data.y.tolist()) == (("a", "b", "c"), [2, 0])
+    assert load_data(splits, classes="c,a").y.tolist() == [0, 1]
+
+
 def test_splits_of_a_dict() -> None:
     parts = {"train": Listed(SOURCES["pillow"][:4]), "test": Listed(SOURCES["pillow"][4:])}
     images = load_data(parts)
@@ -273,14 +300,23 @@ def test_rows_are_taken_by_number() -> None:
     [
         (r"C:\data\photos", r"there is no file or folder C:\\data\\photos; .* separated by /"),
         ("C:/data/photos", "there is no file or folder C:/data/photos; classwise data lists the named data sets$"),
-        ("{here}/photo", "there is no file or folder .*/photo; did you mean .*/photos?"),
-        ("{here}/other/photos", "there is no file or folder .*/other/photos; classwise data lists"),
+        ("{here}/photo", "there is no file or folder .*/photo; did you mean [^ ]*/photos[?]$"),
+        ("{here}/other/pets", "there is no file or folder .*/other/pets; classwise data lists"),
+        ("{here}/fotos/cat", "there is no file or folder .*/fotos/cat; did you mean [^ ]*/photos/cat[?]$"),
+        ("{here}/photos/CAT", "there is no file or folder .*/CAT; did you mean [^ ]*/photos/cat[?]$"),
+        ("{here}/photos/cats", "there is no file or folder .*/cats; did you mean [^ ]*/photos/cat[?]$"),
+        ("{here}/photo.npz", "there is no file or folder .*; did you mean [^ ]*/photos.npz[?]$"),
+        ("photoss", "there is no data set or folder photoss; did you mean photos[?]$"),
+        ("minst", "unknown data set 'minst'; did you mean 'mnist'[?]$"),
         (r"data\photos", "there is no file or folder .* separated by /"),
         ("no_module:Photos", "data set 'no_module:Photos': there is no module 'no_module'"),
     ],
 )
-def test_paths_that_do_not_exist(tmp_path: Path, path: str, message: str) -> None:
-    (tmp_path / "photos").mkdir()
+def test_paths_that_do_not_exist(tmp_path: Path, path: str, message: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "photos" / "cat").mkdir(parents=True)
+    for name in ("photos.npz", "photo.csv", ".photo"):
+        (tmp_path / name).touch()
+    monkeypatch.chdir(tmp_path)
     with pytest.raises(ClasswiseError, match=message):
         load_data(path.format(here=tmp_path))
 

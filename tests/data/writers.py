@@ -85,7 +85,7 @@ def write_parquet(
     contents: list[Any] | None = None,
     names: dict[str, list[str]] | None = None,
     column: str = "image",
-    **labels: list[int],
+    **labels: list[Any],
 ) -> Path:
     contents = [png(picture) for picture in PICTURES] if contents is None else contents
     cells = [{"bytes": content, "path": f"{row}.png"} for row, content in enumerate(contents)]

@@ -22,7 +22,19 @@ from typing import Any
 from xml.etree import ElementTree as ET
 
 from classwise.cli import main
-from tests.hostile import callables, checkpoints, comparisons, files, names, options, recipes, shards, specs, tables
+from tests.hostile import (
+    callables,
+    checkpoints,
+    comparisons,
+    files,
+    image_folders,
+    names,
+    options,
+    recipes,
+    shards,
+    specs,
+    tables,
+)
 from tests.hostile.case import AUDIT, QUICK, Case, Shared, filled
 
 CATEGORIES = {
@@ -30,6 +42,7 @@ CATEGORIES = {
     "specs": specs,
     "options": options,
     "files": files,
+    "image folders": image_folders,
     "checkpoints": checkpoints,
     "callables": callables,
     "tables": tables,

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from classwise.auditing.meta import ALL, TABLE_COLUMNS, Meta
-from classwise.core.errors import ClasswiseError
+from classwise.core.errors import ClasswiseError, did_you_mean
 from classwise.core.names import checked_names
 from classwise.core.storage import replacing, verify
 from classwise.stats.counts import IntArray
@@ -174,7 +174,8 @@ def read_table(path: Path) -> tuple[pa.Table, Meta]:
         with path.open("rb") as file:
             table = pq.read_table(file, page_checksum_verification=True)
     except FileNotFoundError as error:
-        raise ClasswiseError(f"there is no file or folder {path}; give an audit, or a table of outcomes") from error
+        hint = did_you_mean(path) or "; give an audit, or a table of outcomes"
+        raise ClasswiseError(f"there is no file or folder {path}{hint}") from error
     except (pa.ArrowException, OSError) as error:
         advice = advice or "give the folder of an audit, a run with one audit, or a file of outcomes"
         raise ClasswiseError(f"{path} is not a valid Parquet file; {advice}") from error
@@ -217,9 +218,8 @@ def read_all(path: Path) -> tuple[pd.DataFrame, Meta]:
     folder = path / "outcomes" if (path / "outcomes").is_dir() else path
     tables = [read(file) for file in listed(folder)]
     if not tables:
-        raise ClasswiseError(
-            f"{path} contains no outcomes; create some with: classwise audit MODEL --data DATA --out {path}"
-        )
+        hint = did_you_mean(path) or f"; create some with: classwise audit MODEL --data DATA --out {path}"
+        raise ClasswiseError(f"{path} contains no outcomes{hint}")
     notes = dict.fromkeys(note for _, meta in tables for note in meta.notes)
     meta = dataclasses.replace(tables[-1][1], notes=tuple(notes))
     return pd.concat([frame for frame, _ in tables], ignore_index=True), meta

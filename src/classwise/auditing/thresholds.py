@@ -205,7 +205,8 @@ class Threshold(Condition):
         else:
             bounds = _class_bounds(self.measure, counts, audit.group_names.index(self.group), audit.alpha)
         if math.isnan(bounds.low) and (counts.complete or clean is None):
-            raise ClasswiseError(f"condition {str(self)!r}: {self.measure} is not defined for this audit")
+            reason = f"{self.measure} is not defined for this audit" if self.group is None else "0 images of this class"
+            raise ClasswiseError(f"condition {str(self)!r}: {reason}")
         return bounds
 
     def value(self, audit: Audit) -> float:
@@ -287,7 +288,8 @@ class ChangeThreshold(Condition):
             else self._mean(comparison, method) - self._mean(comparison, first)
         )
         if math.isnan(value):
-            raise ClasswiseError(f"condition {str(self)!r}: the change is not defined for this comparison")
+            reason = "the change is not defined for this comparison" if self.group is None else "0 images of this class"
+            raise ClasswiseError(f"condition {str(self)!r}: {reason}")
         return value
 
     def _mean(self, comparison: Comparison, method: str) -> Fraction | float:

@@ -16,6 +16,9 @@ SUMMARY = ("attack", "n", "overall", "{level}", "worst", "worst class", "worst 2
 OPTIONAL = ("HMW", "NRR", "MCD", "CV", "worst 20 %", "n")
 """The columns of the summary that a narrow terminal leaves out."""
 
+ABSENT = 10
+"""Maximal number of classes without images whose names are printed."""
+
 
 def show_audit(result: Audit) -> None:
     """Print an audit: results per class and per attack, the worst class with its interval, the warnings.
@@ -50,6 +53,9 @@ def show_audit(result: Audit) -> None:
     single = [head for head, name in zip(heads, names, strict=True) if name not in (CLEAN, ALL)]
     optional = [*single, "n", *heads[: names.index(ALL)]] if ALL in names else ["n"]
     console.show([str(table.index.name), "n", *heads, f"all, {level}"], rows, title, optional=optional)
+    if absent := [name for name in result.group_names if name not in table.index]:
+        shown = absent if len(absent) <= ABSENT else [*absent[:ABSENT], f"{len(absent) - ABSENT} more"]
+        console.echo(f"0 images: {formatting.listed(shown)}")
     console.echo("")
     summary = [_summary_row(heading(meta, str(name)), row) for name, row in result.by_attack.iterrows()]
     console.show([head.format(level=level) for head in SUMMARY], summary, optional=(*OPTIONAL, level))

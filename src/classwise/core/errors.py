@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import difflib
+import os
 import unicodedata
 from collections.abc import Iterable
+from pathlib import Path
 
 LONGEST = 1000
 """The maximal length of a message in characters."""
@@ -53,6 +55,27 @@ class IncompleteError(ClasswiseError):
 
 class DataNotFoundError(ClasswiseError):
     """The files of a named data set are in none of the data directories, and could not be downloaded."""
+
+
+def did_you_mean(path: str | os.PathLike[str]) -> str:
+    """The hint for a path that does not exist: ``; did you mean PATH?``, or empty if nothing has a similar name.
+
+    Each missing part is compared with its neighbours: with folders, or with files first if it is the end of a path
+    with a suffix.
+    """
+    whole = Path(path).expanduser()
+    try:
+        missing = next(place for place in reversed((whole, *whole.parents)) if not place.exists())
+        neighbours = [each for each in missing.parent.iterdir() if not each.name.startswith(".")]
+        for is_kind in (Path.is_file, Path.is_dir) if missing == whole and whole.suffix else (Path.is_dir,):
+            found = {each.name.casefold(): each for each in sorted(neighbours) if is_kind(each)}
+            if near := difflib.get_close_matches(missing.name.casefold(), found, n=1):
+                corrected = found[near[0]] / whole.relative_to(missing)
+                hint = "" if corrected.exists() else did_you_mean(corrected)
+                return hint or f"; did you mean {corrected if corrected.exists() else found[near[0]]}?"
+    except (StopIteration, OSError, ValueError):  # the path exists, the folder cannot be listed, or it has a NUL
+        pass
+    return ""
 
 
 def unknown(kind: str, name: str, known: Iterable[str], prefix: str = "") -> ClasswiseError:

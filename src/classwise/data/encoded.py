@@ -15,7 +15,7 @@ from typing import NamedTuple
 from torch import Tensor
 
 from classwise.core.errors import ClasswiseError
-from classwise.data.formats.image_files import decode, header_of, size_differs, stack
+from classwise.data.formats.image_files import Decoder, is_coloured, size_differs, size_of, stack
 from classwise.data.images import Images
 from classwise.data.stream import Stream
 
@@ -76,6 +76,15 @@ class EncodedImages:
     split: str
     size: int | None = None
     resize: int | None = None
+    _decode: Decoder = dataclasses.field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        """Create the decoder, which all threads share.
+
+        Raises:
+            ClasswiseError: if ``resize`` is smaller than ``size``.
+        """
+        object.__setattr__(self, "_decode", Decoder(self.size, self.resize))
 
     def __len__(self) -> int:
         return len(self.locations)
@@ -89,18 +98,19 @@ class EncodedImages:
         return Images(self._stacked(self.locations), self.y, self.class_names, self.name, self.split)
 
     def shape(self) -> tuple[int, int, int]:
-        """Channels, height and width of the images, from the headers of the files.
+        """Channels, height and width of the images, from the first image and the headers of the others.
 
         All images have three channels if any has colours; the headers are read up to the first such image. The size is
         that of the first image.
 
         Raises:
-            ClasswiseError: if a header is damaged.
+            ClasswiseError: if the first image or a header is damaged.
         """
-        headers = (header_of(location.content(), str(location)) for location in self.locations)
-        first = next(headers)
-        coloured = any(header.coloured for header in itertools.chain([first], headers))
-        height, width = (first.height, first.width) if self.size is None else (self.size, self.size)
+        coloured = any(is_coloured(each.content(), str(each)) for each in self.locations)
+        if self.size is None:
+            width, height = size_of(self.locations[0].content(), str(self.locations[0]))
+        else:
+            width = height = self.size
         return 3 if coloured else 1, height, width
 
     def stream(self, workers: int | None = None) -> Stream:
@@ -133,7 +143,7 @@ class EncodedImages:
 
     def _stacked(self, locations: Iterable[Location]) -> Tensor:
         """Some images, uint8 (N, C, H, W)."""
-        return stack((str(each), decode(each.content(), str(each), self.size, self.resize)) for each in locations)
+        return stack((str(each), self._decode(each.content(), str(each))) for each in locations)
 
 
 class _Decoded:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Sequence
 from typing import Annotated, Any
@@ -13,6 +14,8 @@ from torch import Tensor
 
 from classwise.core import limits
 from classwise.core.errors import unknown
+
+logger = logging.getLogger(__name__)
 
 _RANGE = re.compile(r"([0-9]{1,9})\.\.([0-9]{1,9})")
 
@@ -37,6 +40,14 @@ def _parsed(value: object) -> object:
 
 Classes = Annotated[tuple[int | str, ...], pydantic.BeforeValidator(_parsed)]
 """The label of each class, in the order of the model's logits; as text ``cat,dog`` or ``1..10``."""
+
+
+def log_empty_classes(names: Sequence[str], counts: Sequence[int], where: str) -> None:
+    """Log the classes without images, which are known from another split, an empty folder or ``classes``."""
+    empty = [name for name, count in zip(names, counts, strict=True) if not count]
+    if empty:
+        shown = ", ".join(empty[:3]) + (", ..." if len(empty) > 3 else "")
+        logger.warning("%s: no images of %d of %d classes: %s", where, len(empty), len(names), shown)
 
 
 def encode_labels(values: Any, classes: Sequence[int | str] | None, where: str) -> tuple[Any, tuple[str, ...] | None]:

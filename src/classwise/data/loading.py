@@ -15,13 +15,14 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from classwise.core.config import build
-from classwise.core.errors import ClasswiseError, DataNotFoundError, unknown
+from classwise.core.errors import ClasswiseError, DataNotFoundError, did_you_mean, unknown
 from classwise.data.corruptions import CORRUPTIONS
 from classwise.data.corruptions.corrupt import corrupt
 from classwise.data.encoded import EncodedImages
 from classwise.data.formats import FORMATS
 from classwise.data.formats.base import EncodedFormat, Format
 from classwise.data.images import Images
+from classwise.data.rows import text_labels
 from classwise.data.sets import DATA
 from classwise.data.sets.base import DataSet
 from classwise.data.splits import stratified_subset
@@ -172,11 +173,14 @@ def open_data(
         ClasswiseError: as in `load_data`.
     """
     if subset is None:
-        encoded = _encoded(_find(source, root, None, options), split, root)
+        found = _find(source, root, None, options)
+        encoded = _encoded(found, split, root)
         if encoded is not None and len(encoded) * math.prod(encoded.shape()) > LARGE_BYTES:
             stream = encoded.stream()
             logger.info("%s: %d images are decoded while they are used", stream.name, len(encoded))
             return stream
+        if encoded is not None and isinstance(found, _Path):
+            return encoded.images()
     return load_data(source, split=split, root=root, subset=subset, seed=seed, **options)
 
 
@@ -189,6 +193,8 @@ def _open_object(source: Any, split: str, options: dict[str, Any]) -> Images | S
     if isinstance(source, Mapping) and source and not any(hasattr(value, "ndim") for value in source.values()):
         if split not in source:
             raise unknown("split", split, [str(key) for key in source])
+        if "classes" not in options and (labels := text_labels(source, options.get("label"))):
+            options = {**options, "classes": labels}
         return as_data(source[split], split=split, **options)
     own = getattr(source, "split", None)  # of Hugging Face or torchvision
     return as_data(source, split="" if own is None or callable(own) else str(own), **options)
@@ -265,13 +271,13 @@ def _named(name: str, options: dict[str, Any]) -> DataSet:
 
 
 def _missing(text: str, path: Path) -> ClasswiseError:
-    """The error for a path that does not exist, with the nearest name in its folder."""
+    """The error for a name or path that does not exist, with the nearest data set or path."""
+    hint = did_you_mean(path)
     if text == path.name and not path.suffix and "\\" not in text:
-        return unknown("data set", text, DATA)
-    near: list[str] = []
-    if path.parent.is_dir():
-        near = difflib.get_close_matches(path.name, [each.name for each in path.parent.iterdir()], n=1)
-    hint = f"; did you mean {path.parent / near[0]}?" if near else "; classwise data lists the named data sets"
+        if not hint or difflib.get_close_matches(text, DATA, cutoff=0.5):
+            return unknown("data set", text, DATA)
+        return ClasswiseError(f"there is no data set or folder {text}{hint}")
+    hint = hint or "; classwise data lists the named data sets"
     if "\\" in text and os.sep == "/":
         hint = "; on this system the folders of a path are separated by /"
     return ClasswiseError(f"there is no file or folder {text}{hint}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -14,7 +15,7 @@ from torch.utils.data import DataLoader, Subset
 from classwise.core.config import Count, configurable
 from classwise.core.errors import ClasswiseError
 from classwise.core.names import numbered_names
-from classwise.data.formats.image_files import decode, pixels_of, stack
+from classwise.data.formats.image_files import Decoder, stack
 from classwise.data.formats.layout import channels_first
 from classwise.data.images import ONE_CLASS, as_pixels, as_tensor, several_labels
 from classwise.data.labels import Classes
@@ -110,12 +111,14 @@ class Rows:
         return stack((where, self._decoded(each, where)) for each in images)
 
     def _decoded(self, image: Any, where: str) -> np.ndarray[Any, np.dtype[np.uint8]]:
-        if isinstance(image, Image.Image):
-            return pixels_of(image, where, self.size, self.resize)
         content = image.get("bytes") if isinstance(image, Mapping) else image
-        if not isinstance(content, bytes):
+        if not isinstance(content, (bytes, Image.Image)):
             raise ClasswiseError(f"{where}: the image is not in the data set, only the path {image.get('path')!r}")
-        return decode(content, where, self.size, self.resize)
+        return self._decode(content, where)
+
+    @functools.cached_property
+    def _decode(self) -> Decoder:
+        return Decoder(self.size, self.resize)
 
 
 def label_array(label: Any, where: str) -> Any:
@@ -179,6 +182,16 @@ def label_column(source: Any, label: str | None = None) -> str | None:
     usual = next((each for each in LABELS if each in features), None)
     named = [key for key, feature in features.items() if getattr(feature, "names", None)]
     return usual or (named[0] if len(named) == 1 else None)
+
+
+def text_labels(splits: Mapping[str, Any], label: str | None = None) -> tuple[str, ...] | None:
+    """The distinct labels of text in all splits of a Hugging Face `DatasetDict`, ascending; None if there are none."""
+    found = set[object]()
+    for part in splits.values():
+        column, (_, features) = label_column(part, label), _inner(part)
+        if features is not None and getattr(features.get(column or ""), "dtype", "") in ("string", "large_string"):
+            found.update(part.unique(column) if hasattr(part, "unique") else ())
+    return tuple(sorted(each for each in found if isinstance(each, str))) or None
 
 
 def _inner(source: Any) -> tuple[Any, Mapping[str, Any] | None]:

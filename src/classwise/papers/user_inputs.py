@@ -13,7 +13,7 @@ from torch import nn
 
 from classwise.core.errors import ClasswiseError
 from classwise.data.formats.folder import Folder, image_files, subfolders
-from classwise.data.formats.image_files import header_of
+from classwise.data.formats.image_files import size_of
 from classwise.data.images import Images
 from classwise.data.loading import load_data
 from classwise.data.sets.imagenet import ImageNet
@@ -82,9 +82,9 @@ class UserInputs:
 
 def _small(path: Path) -> bool:
     """Whether all images of a folder have one size of at most `SIDE` pixels."""
-    files = image_files(path)
-    first, *others = ((header.width, header.height) for header in (header_of(file, str(file)) for file in files))
-    return max(first) <= SIDE and all(size == first for size in others)
+    sizes = (size_of(file, str(file)) for file in image_files(path))
+    first = next(sizes)
+    return max(first) <= SIDE and all(size == first for size in sizes)
 
 
 def with_imagenet_labels(images: Images) -> Images:

@@ -16,7 +16,7 @@ import yaml
 
 from classwise.core import limits
 from classwise.core.config import Seed, build, configurable, read_yaml
-from classwise.core.errors import ClasswiseError
+from classwise.core.errors import ClasswiseError, did_you_mean
 from classwise.data import DATA
 from classwise.sweeps.audit_settings import AuditSettings, build_audits, data_source
 from classwise.sweeps.cells import Cell
@@ -283,7 +283,7 @@ def _text(path: Path) -> str:
     try:
         content = path.read_bytes()
     except FileNotFoundError as error:
-        raise ClasswiseError(f"plan file {str(path)!r} does not exist") from error
+        raise ClasswiseError(f"plan file {str(path)!r} does not exist{did_you_mean(path)}") from error
     except (OSError, ValueError) as error:
         raise ClasswiseError(f"cannot read the plan {str(path)!r}: {getattr(error, 'strerror', error)}") from error
     if len(content) > limits.RECIPE_BYTES:

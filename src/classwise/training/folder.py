@@ -14,7 +14,7 @@ from typing import Any
 import pandas as pd
 from torch import nn
 
-from classwise.core.errors import ClasswiseError
+from classwise.core.errors import ClasswiseError, did_you_mean
 from classwise.core.schema import check_schema_version
 from classwise.core.storage import read_json, verify, write_text
 from classwise.training.recipe import Recipe
@@ -78,9 +78,8 @@ class Run:
         if not run.recipe_file.is_file():
             if (run.path / "audit.json").is_file():
                 raise ClasswiseError(f"{path} is an audit, not a run; show it with: classwise report {path}")
-            raise ClasswiseError(
-                f"{path} contains no run (no recipe.yaml); create one with: classwise train RECIPE --out {path}"
-            )
+            hint = did_you_mean(path) or f"; create one with: classwise train RECIPE --out {path}"
+            raise ClasswiseError(f"{path} contains no run (no recipe.yaml){hint}")
         if run.environment_file.is_file():
             version = run.environment.get("schema_version", SCHEMA_VERSION)
             if not isinstance(version, int):

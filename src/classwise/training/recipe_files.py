@@ -14,7 +14,7 @@ from typing import Any
 
 from classwise.core import limits
 from classwise.core.config import parse_spec, read_yaml
-from classwise.core.errors import ClasswiseError, unknown
+from classwise.core.errors import ClasswiseError, did_you_mean, unknown
 
 UNCHANGED = "unchanged"
 """The key in a recipe's ``budgets`` that lists the fields which the budget does not change."""
@@ -242,7 +242,7 @@ def _read_file(path: Path) -> str:
     except (OSError, ValueError) as error:  # a name with a NUL is a ValueError
         raise ClasswiseError(f"cannot read the recipe {str(path)!r}: {getattr(error, 'strerror', error)}") from error
     if not exists:
-        raise ClasswiseError(f"recipe file {str(path)!r} does not exist")
+        raise ClasswiseError(f"recipe file {str(path)!r} does not exist{did_you_mean(path)}")
     if len(content) > limits.RECIPE_BYTES:
         raise ClasswiseError(f"recipe {str(path)!r} is larger than {limits.RECIPE_BYTES >> 10} KiB; use a smaller file")
     try:

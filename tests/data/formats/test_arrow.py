@@ -18,15 +18,23 @@ from tests.data.writers import PICTURES, png
 IMAGE = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
 
 
-def write(folder: Path, rows: int = 6, shards: int = 1, split: str | None = None, **labels: Any) -> Path:
+def write(
+    folder: Path,
+    rows: int = 6,
+    shards: int = 1,
+    split: str | None = None,
+    contents: list[bytes] | None = None,
+    **labels: Any,
+) -> Path:
     folder.mkdir(parents=True)
-    cells = [{"bytes": png(picture), "path": None} for picture in PICTURES[:rows]]
+    contents = [png(picture) for picture in PICTURES[:rows]] if contents is None else contents
+    cells = [{"bytes": content, "path": None} for content in contents]
     features: dict[str, Any] = {"img": {"_type": "Image"}, "label": {"_type": "ClassLabel", "names": ["cat", "dog"]}}
     columns = labels or {"label": [0, 1, 0, 1, 1, 1][:rows]}
     table = pa.table({"img": pa.array(cells, IMAGE), **columns})
     table = table.replace_schema_metadata({"huggingface": json.dumps({"info": {"features": features}})})
     names = [f"data-{shard:05}-of-{shards:05}.arrow" for shard in range(shards)]
-    step = rows // shards
+    step = len(contents) // shards
     for shard, name in enumerate(names):
         with pa.OSFile(str(folder / name), "wb") as file, pa.ipc.new_stream(file, table.schema) as stream:
             stream.write_table(table.slice(shard * step, step), max_chunksize=2)
@@ -54,6 +62,15 @@ def test_splits(tmp_path: Path) -> None:
     assert load_data(tmp_path, size=3).shape == (3, 3, 3)
     with pytest.raises(ClasswiseError, match=r"unknown split of .* 'valid'; known: test, train"):
         load_data(tmp_path, split="valid")
+
+
+def test_labels_of_text_have_one_number_in_all_splits(tmp_path: Path) -> None:
+    for split, label in (("train", "abcabc"), ("test", "cacaca")):
+        write(tmp_path / split, label=list(label))
+    (tmp_path / "dataset_dict.json").write_text('{"splits": ["train", "test"]}')
+    for source in (tmp_path, tmp_path / "test"):
+        images = load_data(source)
+        assert (images.class_names, images.y.tolist()) == (("a", "b", "c"), [2, 0, 2, 0, 2, 0])
 
 
 def test_labels_of_text_and_integers(tmp_path: Path) -> None:
@@ -119,7 +136,7 @@ def test_labels_of_archives_and_folders(tmp_path: Path, caplog: pytest.LogCaptur
         (tmp_path / "numbered" / str(number) / "a.png").write_bytes(png(PICTURES[number // 2]))
     text = load_data(tmp_path / "numbered")
     assert text.class_names == ("0", "10", "2")
-    assert "order of text (0, 10, 2, ...), as in torchvision's ImageFolder; classes=0..10 gives" in caplog.text
+    assert "order of text (0, 10, 2, ...), as in torchvision's ImageFolder; classes=0,2,10 gives" in caplog.text
     caplog.clear()
     ordered = load_data(tmp_path / "numbered", classes="0,2,10")
     assert ordered.class_names == ("0", "2", "10")
@@ -127,7 +144,7 @@ def test_labels_of_archives_and_folders(tmp_path: Path, caplog: pytest.LogCaptur
     assert not caplog.text
     for classes, message in (
         ("0,2", "unknown class folder of .* '10'"),
-        ("0,2,10,11", "unknown class of .* '11'; did you"),
+        ("0,2,11", "unknown class folder of .* '10'; did you"),
     ):
         with pytest.raises(ClasswiseError, match=message):
             load_data(tmp_path / "numbered", classes=classes)

@@ -1,15 +1,20 @@
 from __future__ import annotations
 
+import os
+import unicodedata
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings, strategies
 from PIL import Image, features
 
 from classwise.core.errors import ClasswiseError
 from classwise.data import load_data
-from classwise.data.formats.image_files import decode
+from classwise.data.formats.image_files import Decoder
+from tests.data.writers import write_parquet
 
 # Pillow before 13 reads an uncompressed TIFF of this mode as if it had four channels.
 OLD_PILLOW = int(str(features.version("pil")).partition(".")[0]) < 13
@@ -46,14 +51,158 @@ def test_splits_are_subfolders(pictures: Path, tmp_path: Path) -> None:
     for path in (tmp_path / "set", tmp_path / "set" / "train"):
         images = load_data(path, split="train")
         assert (len(images), images.split) == (5, "train")
-    with pytest.raises(ClasswiseError, match="no split 'test', only train"):
+    with pytest.raises(ClasswiseError, match="no split 'test' with a subfolder per class, only train"):
         load_data(tmp_path / "set", split="test")
 
 
-def test_empty_class(pictures: Path) -> None:
-    (pictures / "bee").mkdir()
-    with pytest.raises(ClasswiseError, match=r"bee has no images"):
+def test_classes_without_images(pictures: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (pictures / "bee" / ".cache").mkdir(parents=True)
+    images = load_data(pictures)
+    assert (images.class_names, images.class_counts().tolist()) == (("ant", "bee", "cat", "dog"), [1, 0, 2, 2])
+    assert "animals: no images of 1 of 4 classes: bee" in caplog.text
+    images = load_data(pictures, classes="dog,eel,cat,ant", per_class=1)
+    assert (images.class_names, images.class_counts().tolist()) == (("dog", "eel", "cat", "ant"), [1, 0, 1, 1])
+
+
+def test_folders_of_other_files_are_not_classes(pictures: Path) -> None:
+    (pictures / "labels").mkdir()
+    (pictures / "labels" / "all.csv").write_text("a,b")
+    with pytest.raises(ClasswiseError, match=r"labels has no images, only other files; .* classes=cat,dog$"):
         load_data(pictures)
+    assert load_data(pictures, classes="ant,cat,dog").class_counts().tolist() == [1, 2, 2]
+    with pytest.raises(ClasswiseError, match=r"unknown class folder of .* 'dog'; known: ant, cat"):
+        load_data(pictures, classes="ant,cat")
+
+
+def test_no_images_at_all(tmp_path: Path) -> None:
+    (tmp_path / "cat").mkdir()
+    with pytest.raises(ClasswiseError, match="has no images; expected some in a subfolder per class"):
+        load_data(tmp_path, data_format="folder")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        ".ipynb_checkpoints/a-checkpoint.png",
+        ".git/a.png",
+        "__MACOSX/cat/._a.png",
+        "@eaDir/a.png/SYNOPHOTO_THUMB_M.png",
+        "$RECYCLE.BIN/a.png",
+        "._a.png",
+    ],
+)
+def test_hidden_files_and_folders_are_skipped_at_any_depth(tmp_path: Path, name: str) -> None:
+    for value, place in enumerate(("train/cat/deep", "train/dog", "test/cat", "test/dog/deep/deeper")):
+        write(tmp_path / place / "a.png", value)
+        for folder in (tmp_path / place, *(tmp_path / place).parents[: place.count("/") + 1]):
+            file = folder / name
+            file.parent.mkdir(parents=True, exist_ok=True)
+            Image.new("RGB", (9, 9)).save(file, "PNG")
+            (folder / "Thumbs.db").touch()
+    for split, values in (("train", [0, 1]), ("test", [2, 3])):
+        images = load_data(tmp_path, split=split)
+        assert (images.class_names, images.x[:, 0, 0, 0].tolist()) == (("cat", "dog"), values)
+    with pytest.raises(ClasswiseError, match="no split 'valid' with a subfolder per class, only test, train"):
+        load_data(tmp_path, split="valid")
+    tables = tmp_path / "tables"
+    for split in ("train", "test"):
+        write_parquet(tables / f"{split}.parquet", label=[0] * 6)
+        (tables / f"._{split}.parquet").write_bytes(b"AppleDouble")
+    assert len(load_data(tables)) == 6
+
+
+@pytest.mark.parametrize(
+    ("train", "test", "valid"),
+    [("train", "test", "val"), ("Train", "TEST", "Validation"), ("training", "testing", "valid")],
+)
+def test_names_of_splits(tmp_path: Path, train: str, test: str, valid: str) -> None:
+    for value, split in enumerate((train, test, valid)):
+        write(tmp_path / split / "cat" / "a.png", value)
+        write(tmp_path / split / "dog" / "a.png", value)
+    for value, split in enumerate(("train", "test", "valid")):
+        images = load_data(tmp_path, split=split)
+        assert (images.x[:, 0, 0, 0].tolist(), images.split) == ([value, value], split)
+
+
+def test_a_class_may_have_the_name_of_a_split(tmp_path: Path) -> None:
+    for name in ("bus", "car", "train"):
+        write(tmp_path / "road" / name / "a.png", 1)
+    for split in ("train", "test"):
+        assert load_data(tmp_path / "road", split=split).class_names == ("bus", "car", "train")
+    for name in ("train/a.png", "test/b.png"):  # neither has a folder of a class
+        write(tmp_path / "flat" / name, 1)
+    with pytest.raises(ClasswiseError, match="no split 'test' with a subfolder per class, only images without"):
+        load_data(tmp_path / "flat")
+
+
+SPLITS = strategies.dictionaries(
+    strategies.sampled_from(["train", "test", "Val"]),
+    strategies.sets(strategies.sampled_from(["0", "10", "2", "cat", "dog", "e\u0301", "\xe9", "a b"]), min_size=1),
+    min_size=2,
+)
+
+
+@settings(max_examples=10)
+@given(splits=SPLITS)
+def test_a_class_has_one_number_in_all_splits(
+    splits: dict[str, set[str]], tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    root = tmp_path_factory.mktemp("set")
+    for split, names in splits.items():
+        for name in names:
+            write(root / split / name / "a.png", 1, size=(1, 1))
+    classes = sorted({unicodedata.normalize("NFC", name) for names in splits.values() for name in names})
+    for split, names in splits.items():
+        for source in (root, root / split):
+            images = load_data(source, split=split)
+            expected = [sum(unicodedata.normalize("NFC", each) == name for each in names) for name in classes]
+            assert images.class_names == tuple(classes)
+            assert images.class_counts().tolist() == expected
+            assert load_data(source, split=split, classes=classes).y.tolist() == images.y.tolist()
+
+
+def test_links_are_followed_once(tmp_path: Path) -> None:
+    write(tmp_path / "elsewhere" / "more" / "b.png", 2)
+    (tmp_path / "elsewhere" / "up").symlink_to(tmp_path / "elsewhere")
+    write(tmp_path / "set" / "cat" / "a.png", 1)
+    write(tmp_path / "set" / "dog" / "a.png", 3)
+    (tmp_path / "set" / "cat" / "linked").symlink_to(tmp_path / "elsewhere")
+    (tmp_path / "set" / "cat" / "again").symlink_to(tmp_path / "elsewhere" / "more")
+    (tmp_path / "set" / "cat" / "up").symlink_to(tmp_path / "set")
+    (tmp_path / "set" / "eel").symlink_to(tmp_path / "set" / "dog")
+    images = load_data(tmp_path / "set")
+    assert (images.class_names, images.class_counts().tolist()) == (("cat", "dog", "eel"), [2, 1, 1])
+    (tmp_path / "set" / "dog" / "b.png").symlink_to("gone.png")
+    with pytest.raises(ClasswiseError, match=r"dog/b\.png is a link to the missing file gone\.png"):
+        load_data(tmp_path / "set")
+
+
+def test_an_unreadable_folder_is_not_a_class_without_images(pictures: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    scandir = os.scandir
+
+    def refused(path: str) -> Any:
+        if str(path).endswith("deep"):
+            raise PermissionError(13, "Permission denied")
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", refused)
+    with pytest.raises(ClasswiseError, match=r"cannot read the folder .*/cat/deep: Permission denied"):
+        load_data(pictures)
+
+
+def test_names_of_files_and_the_working_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for value, suffix in enumerate(("JPG", "jfif", "Png", "webp", "TIF", "pbm")):
+        file = tmp_path / "golden retriever" / "/".join("deep") / f"{value}.{suffix}"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        Image.new("1" if suffix == "pbm" else "RGB", (4, 4)).save(file)
+    (tmp_path / "golden retriever" / "a.json").write_text("{}")
+    (tmp_path / "labels.csv").touch()
+    monkeypatch.chdir(tmp_path)
+    images = load_data(".")
+    assert (len(images), images.class_names, images.name) == (6, ("golden retriever",), tmp_path.name)
+    (tmp_path / "golden retriever" / "empty.png").touch()
+    with pytest.raises(ClasswiseError, match=r"empty\.png cannot be decoded: not an image"):
+        load_data(".")
 
 
 def test_corrupt_picture(pictures: Path) -> None:
@@ -82,7 +231,7 @@ def test_nothing_to_read(tmp_path: Path) -> None:
 def test_modes_of_pictures(tmp_path: Path, mode: str) -> None:
     file = tmp_path / "picture.tif"
     Image.new("RGB", (3, 2), (255, 255, 255)).convert(mode).save(file)
-    pixels = decode(file, "here")
+    pixels = Decoder()(file, "here")
     assert pixels.shape == ((2, 3) if mode in ("1", "L", "LA") else (2, 3, 3))
     assert pixels.dtype == np.uint8
     assert (pixels > 250).all()
@@ -93,11 +242,11 @@ def test_palette_with_transparency_is_decoded_without_a_warning(tmp_path: Path) 
     picture = Image.new("P", (3, 2), 1)
     picture.putpalette([0, 0, 0, 10, 20, 30])
     picture.save(file, transparency=b"\x00\x80")
-    assert torch.from_numpy(decode(file, "here").copy())[0, 0].tolist() == [10, 20, 30]
+    assert torch.from_numpy(Decoder()(file, "here").copy())[0, 0].tolist() == [10, 20, 30]
 
 
 def test_deep_pictures_are_refused(tmp_path: Path) -> None:
     file = tmp_path / "deep.png"
     Image.fromarray(np.full((2, 3), 40000, np.uint16)).save(file)
     with pytest.raises(ClasswiseError, match=r"here: pixels of mode I;16 are not supported"):
-        decode(file, "here")
+        Decoder()(file, "here")

@@ -99,3 +99,11 @@ def test_an_npy_under_the_wrong_name(tmp_path: Path) -> None:
     (tmp_path / "set.npy").rename(tmp_path / "set.npz")
     with pytest.raises(ClasswiseError, match=r"truncated or not a .npz file"):
         load_data(tmp_path / "set.npz")
+
+
+def test_labels_of_text_have_one_number_in_all_splits(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    x = np.zeros((2, 4, 4), np.uint8)
+    np.savez(tmp_path / "a.npz", x_train=x, y_train=np.array(["a", "b"]), x_test=x, y_test=np.array([b"c", b"a"]))
+    images = load_data(tmp_path / "a.npz")
+    assert (images.class_names, images.y.tolist()) == (("a", "b", "c"), [2, 0])
+    assert "no images of 1 of 3 classes: b" in caplog.text

@@ -40,6 +40,21 @@ def test_a_file_has_the_split_of_its_name(tmp_path: Path, name: str, split: str)
     assert load_data(write_parquet(tmp_path / name, label=[0] * 6), split="train").split == split
 
 
+def test_labels_of_text_have_one_number_in_all_splits(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    text = {"train": list("abcabc"), "test": list("cacaca")}
+    for split, label in text.items():
+        write_parquet(tmp_path / "data" / f"pets-{split}-00000-of-00001.parquet", label=label)
+        write_parquet(tmp_path / "data" / f"others-{split}.parquet", label=list("xyzxyz"))
+    (tmp_path / "data" / "others-test.parquet").unlink()
+    for source in (tmp_path, tmp_path / "data" / "pets-test-00000-of-00001.parquet"):
+        caplog.clear()
+        images = load_data(source)
+        assert (images.class_names, images.y.tolist()) == (("a", "b", "c"), [2, 0, 2, 0, 2, 0])
+        assert "no images of 1 of 3 classes: b" in caplog.text
+    write_parquet(tmp_path / "data" / "pets-val.parquet", label=[0] * 6)
+    assert load_data(tmp_path).class_names == ("a", "b", "c")
+
+
 def test_coarse_labels_are_superclasses(tmp_path: Path) -> None:
     fine, coarse = [0, 1, 2, 0, 1, 2], [1, 0, 1, 1, 0, 1]
     names = {"fine_label": ["a", "b", "c"], "coarse_label": ["left", "right"]}

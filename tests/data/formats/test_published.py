@@ -12,7 +12,7 @@ from scipy.io import savemat
 
 from classwise.core.errors import ClasswiseError
 from classwise.data import DATA, load_data
-from classwise.data.formats.image_files import decode
+from classwise.data.formats.image_files import Decoder
 from classwise.data.sets import imagenet
 from tests.data.writers import png, write_parquet
 
@@ -226,11 +226,11 @@ def test_the_middle_square_is_that_of_the_scaled_picture() -> None:
     small = RANDOM.integers(0, 256, (20, 30, 3), dtype=np.uint8)
     large = np.asarray(Image.fromarray(small).resize((60, 40), Image.Resampling.NEAREST))
     expected = small[2:18, 7:23]
-    found = decode(png(large), "here", size=16, resize=20).astype(int)
+    found = Decoder(size=16, resize=20)(png(large), "here").astype(int)
     assert np.abs(found - expected).mean() < np.abs(expected - expected.mean((0, 1))).mean()
     flat = np.full((40, 60, 3), 7, np.uint8)
     flat[:, 30:] = 200
-    half = decode(png(flat), "here", size=16, resize=20)
+    half = Decoder(size=16, resize=20)(png(flat), "here")
     assert half.shape == (16, 16, 3)
     assert (half[:, :6] == 7).all()
     assert (half[:, 10:] == 200).all()

@@ -17,7 +17,7 @@ from scipy import special
 
 from classwise.auditing.meta import Meta
 from classwise.core.display import RichDisplay
-from classwise.core.errors import ClasswiseError
+from classwise.core.errors import ClasswiseError, did_you_mean
 from classwise.core.schema import check_schema_version
 from classwise.core.storage import check_writable, is_unused, replacing, verify
 from classwise.stats.counts import BoolArray, ClassCounts, FloatArray
@@ -235,9 +235,8 @@ class Curve(RichDisplay):
             about: dict[str, Any] = json.loads((table.schema.metadata or {})[_META])
             version = int(about.pop("schema_version"))
         except FileNotFoundError as error:
-            raise ClasswiseError(
-                f"{path} contains no curve; create one with: classwise curve MODEL --out {path}"
-            ) from error
+            hint = did_you_mean(path) or f"; create one with: classwise curve MODEL --out {path}"
+            raise ClasswiseError(f"{path} contains no curve{hint}") from error
         except (pa.ArrowException, OSError, KeyError, ValueError) as error:
             raise ClasswiseError(
                 f"{file} is not a curve saved by classwise; give a folder written by classwise curve"

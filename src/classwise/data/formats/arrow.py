@@ -42,21 +42,36 @@ class Arrow(TableFormat):
         Raises:
             ClasswiseError: for a missing split, or as `TableFormat.images`.
         """
-        folder, state = path, _json(path / _STATE) if (path / _STATE).is_file() else {}
         if (path / _SPLITS).is_file():
-            known = [str(each) for each in _json(path / _SPLITS).get("splits") or ()]
+            known = _splits(path)
             if split not in known:
                 raise unknown(f"split of {path}", split, known)
             folder = path / split
-            state = _json(folder / _STATE)
         else:
-            split = str(state.get("_split") or "")
-        names = [str(each.get("filename", "")) for each in state.get("_data_files") or () if isinstance(each, dict)]
-        if not names or not all(name and Path(name).name == name for name in names):
-            raise ClasswiseError(f"{folder / _STATE} names no files of the folder; save the data set again")
-        if state.get("_indices_data_files"):
-            raise ClasswiseError(f"{folder} has a selection of rows in another file; save it with a recent datasets")
-        return self.images([ArrowTable(folder / name) for name in names], path.name, split)
+            folder, split = path, str(_json(path / _STATE).get("_split") or "")
+        others = _splits(folder.parent) if (folder.parent / _SPLITS).is_file() else []
+        more = [file for name in others if name != folder.name for file in _tables(folder.parent / name)]
+        return self.images(_tables(folder), path.name, split, more)
+
+
+def _splits(path: Path) -> list[str]:
+    """Names of the splits of a `DatasetDict`."""
+    return [str(each) for each in _json(path / _SPLITS).get("splits") or ()]
+
+
+def _tables(folder: Path) -> list[ArrowTable]:
+    """The files of a data set, from ``state.json``.
+
+    Raises:
+        ClasswiseError: if it names no files of the folder, or a selection of rows.
+    """
+    state = _json(folder / _STATE)
+    names = [str(each.get("filename", "")) for each in state.get("_data_files") or () if isinstance(each, dict)]
+    if not names or not all(name and Path(name).name == name for name in names):
+        raise ClasswiseError(f"{folder / _STATE} names no files of the folder; save the data set again")
+    if state.get("_indices_data_files"):
+        raise ClasswiseError(f"{folder} has a selection of rows in another file; save it with a recent datasets")
+    return [ArrowTable(folder / name) for name in names]
 
 
 class ArrowTable(TableFile):

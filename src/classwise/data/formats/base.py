@@ -13,7 +13,22 @@ from classwise.core.errors import ClasswiseError
 from classwise.data.encoded import EncodedImages
 from classwise.data.images import Images
 
-_SPLITS = {"train": "train", "test": "test", "t10k": "test", "val": "valid", "valid": "valid", "validation": "valid"}
+SPLITS = {
+    "train": "train",
+    "training": "train",
+    "test": "test",
+    "testing": "test",
+    "t10k": "test",
+    "val": "valid",
+    "valid": "valid",
+    "validation": "valid",
+}
+"""Usual names of splits in file and folder names, in lower case."""
+_SYSTEM = frozenset(
+    {"#recycle", "$recycle.bin", "@eadir", "@recycle", "@tmp", "__macosx", "__pycache__", "desktop.ini", "lost+found",
+     "system volume information", "thumbs.db"}
+)  # fmt: skip
+"""Names of files and folders that operating systems, storage systems and Python create, in lower case."""
 
 
 class Format(ABC):
@@ -55,7 +70,18 @@ class EncodedFormat(Format):
 def split_of_file(path: Path) -> str:
     """The split in a file name, such as "train" in ``train-00000.parquet``; empty if there is none."""
     words = re.split(r"[^a-z0-9]+", path.name.lower())
-    return next((_SPLITS[word] for word in words if word in _SPLITS), "")
+    return next((SPLITS[word] for word in words if word in SPLITS), "")
+
+
+def is_hidden(name: str) -> bool:
+    """Whether a file or folder of this name is skipped: the name begins with a dot, or a system creates such files."""
+    return name.startswith(".") or name.lower() in _SYSTEM
+
+
+def visible(folder: Path, pattern: str) -> list[Path]:
+    """The files and folders below a folder that match a pattern, sorted, without hidden ones."""
+    found = (path for path in folder.glob(pattern) if not any(map(is_hidden, path.relative_to(folder).parts)))
+    return sorted(found)
 
 
 def begins_with(path: Path, magic: bytes) -> bool:

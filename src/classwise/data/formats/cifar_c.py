@@ -11,7 +11,7 @@ import torch
 from classwise.core import limits
 from classwise.core.config import Count, configurable
 from classwise.core.errors import ClasswiseError, unknown
-from classwise.data.formats.base import Format, check_regular
+from classwise.data.formats.base import Format, check_regular, visible
 from classwise.data.formats.layout import channels_first
 from classwise.data.images import Column, Images
 
@@ -91,7 +91,7 @@ class CifarC(Format):
 
 def corruptions(folder: Path) -> list[str]:
     """Names of the corruptions in a folder."""
-    return sorted(file.stem for file in folder.glob("*.npy") if file.name != _LABELS)
+    return [file.stem for file in visible(folder, "*.npy") if file.name != _LABELS]
 
 
 def read_array(file: Path) -> np.ndarray[Any, Any]:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterator
+import unicodedata
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import torch
@@ -13,22 +14,27 @@ from classwise.core import limits
 from classwise.core.config import Count, configurable
 from classwise.core.errors import ClasswiseError, unknown
 from classwise.data.encoded import EncodedImages, Location
-from classwise.data.formats.base import EncodedFormat, split_of_file
-from classwise.data.labels import Classes
+from classwise.data.formats.base import SPLITS, EncodedFormat, is_hidden, split_of_file
+from classwise.data.labels import Classes, log_empty_classes
 
 logger = logging.getLogger(__name__)
 
-SUFFIXES = frozenset({".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"})
-_SPLITS = frozenset({"train", "test", "val", "valid", "validation"})
+SUFFIXES = frozenset(
+    {".bmp", ".gif", ".jfif", ".jpe", ".jpeg", ".jpg", ".pbm", ".pgm", ".png", ".pnm", ".ppm", ".tif", ".tiff", ".webp"}
+)
 
 
 @configurable
 class Folder(EncodedFormat):
     """Image files ``folder/class/*.png`` or ``folder/split/class/*.png``; classes are sorted subfolder names.
 
+    The classes are those of all splits, so that a class has one number in all of them; an empty subfolder is a class
+    without images. `is_hidden` files and folders are skipped.
+
     Attributes:
-        classes: the subfolder of each class in the order of the model's logits; others are an error. By default the
-            sorted names: as text, like torchvision's `ImageFolder`, so that 10 precedes 2.
+        classes: the subfolder of each class in the order of the model's logits. A class without a subfolder has no
+            images; other subfolders with images are an error. By default the sorted names of the subfolders of all
+            splits: as text, like torchvision's `ImageFolder`, so that 10 precedes 2.
         size: resize the shorter side to this and crop the central square.
         resize: with ``size``, resize the shorter side to this before the crop: ``resize=256, size=224``.
         per_class: read only this many images of each class, the first by name.
@@ -46,107 +52,217 @@ class Folder(EncodedFormat):
         search = Search()
         try:
             return any(next(search.image_files(folder), None) is not None for folder in subfolders(path))
-        except ClasswiseError:  # too many other files before the first image
+        except ClasswiseError:  # too many other files before the first image, or an unreadable folder
             return False
 
     def encoded(self, path: Path, split: str) -> EncodedImages:
         """The image files of the split; without split subfolders, those of the whole folder.
 
+        Args:
+            path: the folder.
+            split: name of the split; empty: the folder itself, without regard to other splits beside it.
+
         Raises:
-            ClasswiseError: for a class without images, or a missing split.
+            ClasswiseError: for a class with other files only, no images, a missing split, or an unreadable folder.
         """
-        folder = _folder_of_split(path, split)
-        classes = self._ordered(subfolders(folder), folder)
-        limits.check_classes(len(classes), 0, str(folder))
-        files, search = [], Search()
-        for one in classes:
-            files.append(sorted(search.image_files(one))[: self.per_class])
-            if not files[-1]:
-                raise ClasswiseError(f"{one} has no images; add images or remove this class")
+        folder = _folder_of_split(path, split) if split else path
+        groups = class_folders(folder)
+        names = self._names(folder, groups, _beside(folder) if split else ())
+        limits.check_classes(len(names), 0, str(folder))
+        search, files = Search(), []
+        for name in names:
+            others = search.other_files
+            found = sorted(file for each in groups.get(name, ()) for file in search.image_files(each))
+            if not found and search.other_files > others:
+                raise ClasswiseError(
+                    f"{folder / name} has no images, only other files; if it is not a class, remove it or list the "
+                    "classes: classes=cat,dog"
+                )
+            files.append(found[: self.per_class])
+        if not any(files):
+            raise ClasswiseError(f"{folder} has no images; expected some in a subfolder per class")
+        counts = [len(found) for found in files]
+        log_empty_classes(names, counts, str(folder))
         return EncodedImages(
-            [Location(file) for group in files for file in group],
-            torch.arange(len(classes)).repeat_interleave(torch.tensor([len(group) for group in files])),
-            [one.name for one in classes],
-            path.name,
+            [Location(file) for found in files for file in found],
+            torch.arange(len(names)).repeat_interleave(torch.tensor(counts)),
+            names,
+            path.name or path.absolute().name,
             split_of_file(folder),
             self.size,
             self.resize,
         )
 
-    def _ordered(self, folders: list[Path], parent: Path) -> list[Path]:
-        """The subfolders in the order of the classes.
+    def _names(self, folder: Path, groups: dict[str, list[Path]], beside: Sequence[Path]) -> list[str]:
+        """The names of the classes in order; ``beside`` are the folders of the other splits.
 
         Raises:
-            ClasswiseError: if they are not the chosen classes.
+            ClasswiseError: if a folder with images is not one of the chosen classes.
         """
-        names = [folder.name for folder in folders]
-        if self.classes is None:
-            if all(name.isdecimal() for name in names) and names != sorted(names, key=int):
-                last = max(int(name) for name in names)
-                logger.warning(
-                    "%s: the classes are in the order of text (%s, ...), as in torchvision's ImageFolder; "
-                    "classes=%s..%d gives that of numbers",
-                    parent, ", ".join(names[:3]), min(names, key=int), last,
-                )  # fmt: skip
-            return folders
-        chosen = [str(each) for each in self.classes]
-        for name in names:
-            if name not in chosen:
-                raise unknown(f"class folder of {parent}:", name, chosen)
-        missing = next((name for name in chosen if name not in names), None)
-        if missing is not None:
-            raise unknown(f"class of {parent}:", missing, names)
-        return [parent / name for name in chosen]
+        if self.classes is not None:
+            chosen = [_normal(str(each)) for each in self.classes]
+            for name, found in groups.items():
+                if name not in chosen and any(next(Search().image_files(each), None) for each in found):
+                    raise unknown(f"class folder of {folder}:", name, chosen)
+            return chosen
+        others = {
+            name for other in beside for name, found in class_folders(other).items() if any(map(_is_class, found))
+        }
+        names = sorted({*groups, *others})
+        ordered = sorted(names, key=int) if all(name.isdecimal() for name in names) else names
+        if names != ordered:
+            whole = range(int(ordered[0]), int(ordered[-1]) + 1)
+            every = ordered == [str(number) for number in whole]
+            logger.warning(
+                "%s: the classes are in the order of text (%s, ...), as in torchvision's ImageFolder; "
+                "classes=%s gives that of numbers",
+                folder, ", ".join(names[:3]), f"{whole[0]}..{whole[-1]}" if every else ",".join(ordered),
+            )  # fmt: skip
+        return names
 
 
 def _folder_of_split(path: Path, split: str) -> Path:
-    if (path / split).is_dir():
-        return path / split
-    names = [folder.name for folder in subfolders(path)]
-    if not names:
+    """The folder of a split, or the path itself if its subfolders are classes.
+
+    Raises:
+        ClasswiseError: without subfolders, or if the subfolders are other splits.
+    """
+    folders = subfolders(path)
+    if not folders:
         raise ClasswiseError(f"{path} has no subfolders; expected one per class")
-    if set(names) <= _SPLITS:
-        raise ClasswiseError(f"{path} has no split {split!r}, only {', '.join(names)}")
+    exact, wanted = path / split, SPLITS.get(split.lower())
+    if exact.is_dir():
+        if subfolders(exact):
+            return exact
+        if wanted is None:
+            raise ClasswiseError(f"{exact} has no subfolders; expected one per class")
+    named = [folder for folder in folders if folder.name.lower() in SPLITS]
+    splits = [folder for folder in named if subfolders(folder)]  # without subfolders: a class with such a name
+    for folder in splits:
+        if SPLITS[folder.name.lower()] == wanted:
+            return folder
+    search = Search()
+    if len(splits) > 1 or (
+        named and not any(next(search.image_files(each), None) for each in folders if each not in named)
+    ):
+        names = ", ".join(folder.name for folder in splits) or "images without folders of classes"
+        raise ClasswiseError(f"{path} has no split {split!r} with a subfolder per class, only {names}")
     return path
 
 
+def _beside(folder: Path) -> list[Path]:
+    """The folders of the other splits beside the folder of a split; empty for another folder."""
+    whole = folder.absolute()
+    if whole.name.lower() not in SPLITS:
+        return []
+    try:
+        return [other for other in subfolders(whole.parent) if other.name.lower() in SPLITS and other != whole]
+    except ClasswiseError:  # the user may read the folder, but not list the one around it
+        return []
+
+
+def _normal(name: str) -> str:
+    """A name in the Unicode form NFC; macOS writes names of files in NFD."""
+    return unicodedata.normalize("NFC", name)
+
+
+def class_folders(folder: Path) -> dict[str, list[Path]]:
+    """The subfolders by class, in the order of their names; names in several Unicode forms are one class.
+
+    Raises:
+        ClasswiseError: if the folder cannot be read.
+    """
+    groups = dict[str, list[Path]]()
+    for each in subfolders(folder):
+        groups.setdefault(_normal(each.name), []).append(each)
+    return dict(sorted(groups.items()))
+
+
+def _is_class(folder: Path) -> bool:
+    """Whether a subfolder of another split is a class: it has an image, or no file at all."""
+    search = Search()
+    try:
+        return next(search.image_files(folder), None) is not None or not search.other_files
+    except ClasswiseError:  # an error only if this split is read
+        return True
+
+
 def subfolders(path: Path) -> list[Path]:
-    """The subfolders of a folder, sorted by name, without hidden ones."""
-    return sorted(item for item in path.iterdir() if item.is_dir() and not item.name.startswith("."))
+    """The subfolders of a folder, sorted by name, without hidden ones.
+
+    Raises:
+        ClasswiseError: if the folder cannot be read.
+    """
+    try:
+        return sorted(item for item in path.iterdir() if not is_hidden(item.name) and item.is_dir())
+    except OSError as error:
+        raise ClasswiseError(f"cannot read the folder {path}: {error.strerror}") from error
 
 
 class Search:
-    """A search for image files with a limit on the number of other files."""
+    """A search for image files with a limit on the number of other files.
+
+    Attributes:
+        other_files: number of files so far that are neither images nor hidden.
+    """
 
     def __init__(self) -> None:
+        self.other_files = 0
         self._others = 0
 
     def image_files(self, folder: Path) -> Iterator[Path]:
-        """Yield all image files below the folder, by suffix, unsorted; links to folders are not followed.
+        """Yield all image files below the folder, by suffix, unsorted, without hidden files and folders.
+
+        Links are followed; each folder is read once, and links to a folder above the first are skipped.
 
         Raises:
-            ClasswiseError: after `limits.FOLDER_ENTRIES` other files and folders, over all searched folders.
+            ClasswiseError: for a folder that cannot be read, an image that is a link to a missing file, or after
+                `limits.FOLDER_ENTRIES` other files and folders, over all searched folders.
         """
         pending = [os.fspath(folder)]
+        visited = {_identity(parent) for parent in (*folder.absolute().parents, *folder.resolve().parents)}
         while pending:
+            place = pending.pop()
             try:
-                entries = os.scandir(pending.pop())
-            except OSError:  # unreadable or removed
-                continue
-            with entries:
-                for entry in entries:
-                    name = entry.name
-                    if entry.is_dir(follow_symlinks=False):
-                        pending.append(entry.path)
-                    elif not name.startswith(".") and Path(name).suffix.lower() in SUFFIXES and entry.is_file():
-                        yield Path(entry.path)
-                        continue
-                    self._others += 1
-                    if self._others > limits.FOLDER_ENTRIES:
-                        raise ClasswiseError(
-                            f"{folder}: more than {limits.FOLDER_ENTRIES:,} files and folders that are not images; "
-                            "give a folder that contains only images"
-                        )
+                identity = _identity(place)
+                if identity in visited:
+                    continue
+                visited.add(identity)
+                with os.scandir(place) as entries:
+                    for entry in entries:
+                        if self._is_image(entry, pending):
+                            yield Path(entry.path)
+                            continue
+                        self._others += 1
+                        if self._others > limits.FOLDER_ENTRIES:
+                            raise ClasswiseError(
+                                f"{folder}: more than {limits.FOLDER_ENTRIES:,} files and folders that are not images; "
+                                "give a folder that contains only images"
+                            )
+            except OSError as error:
+                raise ClasswiseError(f"cannot read the folder {place}: {error.strerror}") from error
+
+    def _is_image(self, entry: os.DirEntry[str], pending: list[str]) -> bool:
+        """Whether an entry is an image file; a folder is appended to the pending ones."""
+        if is_hidden(entry.name):
+            return False
+        if entry.is_dir():
+            pending.append(entry.path)
+            return False
+        if Path(entry.name).suffix.lower() in SUFFIXES:
+            if entry.is_file():
+                return True
+            if entry.is_symlink():
+                target = Path(entry.path).readlink()
+                raise ClasswiseError(f"{entry.path} is a link to the missing file {target}; restore it or delete it")
+        self.other_files += 1
+        return False
+
+
+def _identity(path: str | Path) -> tuple[int, int]:
+    """Device and number of a folder, equal for all links to it."""
+    status = Path(path).stat()
+    return status.st_dev, status.st_ino
 
 
 def image_files(folder: Path) -> list[Path]:

@@ -3,23 +3,29 @@
 from __future__ import annotations
 
 import io
+import logging
 import struct
+import threading
 import warnings
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
-from PIL import Image, UnidentifiedImageError
+from PIL import ExifTags, Image, UnidentifiedImageError
 from torch import Tensor
 
 from classwise.core import limits
 from classwise.core.errors import ClasswiseError
 
+logger = logging.getLogger(__name__)
+
 Pixels = np.ndarray[Any, np.dtype[np.uint8]]
+Source = bytes | Path | Image.Image
+"""Encoded bytes, a file, or a Pillow image."""
 
 _GREY = ("1", "L", "LA", "La")
 _DAMAGED = (
@@ -42,28 +48,101 @@ _DAMAGED = (
 """Exceptions of Pillow's readers for damaged images."""
 KINDS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
 """Supported image formats; other formats of Pillow may start external programs."""
+_METHODS = {
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_270,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_90,
+}
+"""What displays an image of each EXIF orientation but 1 (CIPA DC-008, tag 274)."""
 
 
-def decode(content: bytes | Path, where: str, size: int | None = None, resize: int | None = None) -> Pixels:
-    """Decode an image.
+class Decoder:
+    """A function that decodes the images of one data set, rotated as a viewer displays them.
 
-    Args:
-        content: the encoded bytes, or a file.
-        where: description of the image for error messages.
-        size: resize the shorter side to this (bilinear) and crop the central square.
-        resize: with ``size``, resize the shorter side to this before the crop.
+    An EXIF orientation (tag 274, or in XMP) is applied, as in Hugging Face `datasets`; one that is invalid is ignored.
+    The first image with an orientation other than 1 is logged.
+    """
 
-    Returns:
-        Pixels, uint8, (H, W) for a grayscale image, else (H, W, 3). Transparency is discarded.
+    def __init__(self, size: int | None = None, resize: int | None = None) -> None:
+        """Set the size.
+
+        Args:
+            size: resize the shorter side to this (bilinear) and crop the central square.
+            resize: with ``size``, resize the shorter side to this before the crop.
+
+        Raises:
+            ClasswiseError: if ``resize`` is smaller than ``size``.
+        """
+        if resize is not None and not (size and size <= resize):
+            raise ClasswiseError(f"resize = {resize} with size = {size}: give a size of at most {resize}")
+        self._size, self._resize = size, resize
+        self._logged = False
+        self._lock = threading.Lock()
+
+    def __call__(self, source: Source, where: str) -> Pixels:
+        """Decode an image.
+
+        Args:
+            source: the encoded bytes, a file, or a Pillow image, which keeps its pixels.
+            where: description of the image for error messages.
+
+        Returns:
+            Pixels, uint8, (H, W) for a grayscale image, else (H, W, 3). Transparency is discarded.
+
+        Raises:
+            ClasswiseError: if the image is damaged, has not 8 bits per channel, or is too large.
+        """
+        with _opened(source, where) as image:
+            displayed, orientation = _displayed(image, where)
+            if orientation != 1:
+                self._log(where, orientation)
+            plain = _plain(displayed, where)
+            return np.asarray(plain if self._size is None else _square(plain, self._size, self._resize or self._size))
+
+    def _log(self, where: str, orientation: int) -> None:
+        with self._lock:
+            first, self._logged = not self._logged, True
+        if first:
+            logger.warning(
+                "%s has EXIF orientation %d; orientations are applied, as in Hugging Face datasets", where, orientation
+            )
+
+
+def size_of(source: Source, where: str) -> tuple[int, int]:
+    """Width and height of an image as displayed, from all of its content: the orientation may follow the pixels.
 
     Raises:
-        ClasswiseError: if the image is damaged, has not 8 bits per channel, or is too large.
+        ClasswiseError: as `Decoder`.
     """
+    with _opened(source, where) as image:
+        return _displayed(image, where)[0].size
+
+
+def is_coloured(source: Source, where: str) -> bool:
+    """Whether a `Decoder` returns three channels for an image, from its header.
+
+    Raises:
+        ClasswiseError: if it is not an image.
+    """
+    with _opened(source, where) as image:
+        return image.mode not in _GREY
+
+
+@contextmanager
+def _opened(source: Source, where: str) -> Iterator[Image.Image]:
+    """Open an image and read its header; errors of Pillow become `ClasswiseError`."""
     try:
-        with _opened(content) as image:
-            _check_pixels(*image.size, where)
-            image.load()
-            return pixels_of(image, where, size, resize)
+        if isinstance(source, Image.Image):
+            yield source
+            return
+        with _without_warnings():
+            image = Image.open(io.BytesIO(source) if isinstance(source, bytes) else source, formats=KINDS)
+        with image:
+            yield image
     except ClasswiseError:
         raise
     except _DAMAGED as error:
@@ -71,62 +150,44 @@ def decode(content: bytes | Path, where: str, size: int | None = None, resize: i
         raise ClasswiseError(f"{where} cannot be decoded: {reason}") from error
 
 
-class Header(NamedTuple):
-    """What the header of an encoded image states.
-
-    Attributes:
-        width: in pixels.
-        height: in pixels.
-        coloured: whether `decode` returns three channels.
-    """
-
-    width: int
-    height: int
-    coloured: bool
-
-
-def header_of(content: bytes | Path, where: str) -> Header:
-    """Read the header of an encoded image.
-
-    Args:
-        content: the encoded bytes, or a file.
-        where: description of the image for error messages.
-
-    Raises:
-        ClasswiseError: if it is not an image.
-    """
-    try:
-        with _opened(content) as image:
-            return Header(*image.size, image.mode not in _GREY)
-    except _DAMAGED as error:
-        raise ClasswiseError(f"{where} cannot be decoded: not an image") from error
-
-
 @contextmanager
-def _opened(content: bytes | Path) -> Iterator[Image.Image]:
-    """Open an image and read its header; `_check_pixels` replaces Pillow's warning about its size."""
+def _without_warnings() -> Iterator[None]:
+    """Ignore Pillow's warnings of sizes, which `_check_pixels` replaces, and of damaged EXIF data."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", Image.DecompressionBombWarning)
-        image = Image.open(io.BytesIO(content) if isinstance(content, bytes) else content, formats=KINDS)
-    with image:
-        yield image
+        warnings.filterwarnings("ignore", category=UserWarning, module="PIL")
+        yield
+
+
+def _displayed(image: Image.Image, where: str) -> tuple[Image.Image, int]:
+    """The image as displayed, and the orientation that was applied."""
+    _check_pixels(*image.size, where)
+    if image.format == "TIFF":
+        orientation = _orientation(image)
+        with _without_warnings():
+            image.load()  # Pillow applies the orientation and removes it
+        return image, orientation
+    image.load()
+    orientation = _orientation(image)
+    method = _METHODS.get(orientation)
+    return image if method is None else image.transpose(method), orientation
+
+
+def _orientation(image: Image.Image) -> int:
+    """The orientation in the EXIF or XMP data, 1 to 8; 1 without one, or if it is invalid."""
+    if image.format != "TIFF" and not any(kind in str(key).lower() for key in image.info for kind in ("exif", "xmp")):
+        return 1
+    try:
+        with _without_warnings():
+            value = image.getexif().get(ExifTags.Base.Orientation, 1)
+            return int(value) if value in _METHODS else 1
+    except _DAMAGED:
+        return 1
 
 
 def _check_pixels(width: int, height: int, where: str) -> None:
     if width * height > limits.IMAGE_PIXELS:
         raise ClasswiseError(f"{where}: {width} x {height} pixels; at most {limits.IMAGE_PIXELS:,} are supported")
-
-
-def pixels_of(image: Image.Image, where: str, size: int | None = None, resize: int | None = None) -> Pixels:
-    """The pixels of an open image, as returned by `decode`, which has the same arguments.
-
-    Raises:
-        ClasswiseError: if the image has not 8 bits per channel, or ``resize`` is smaller than ``size``.
-    """
-    if resize is not None and not (size and size <= resize):
-        raise ClasswiseError(f"resize = {resize} with size = {size}: give a size of at most {resize}")
-    plain = _plain(image, where)
-    return np.asarray(plain if size is None else _square(plain, size, resize or size))
 
 
 def _plain(image: Image.Image, where: str) -> Image.Image:

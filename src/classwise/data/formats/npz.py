@@ -17,7 +17,7 @@ from classwise.core.errors import ClasswiseError
 from classwise.data.formats.base import Format, split_of_file
 from classwise.data.formats.layout import channels_first
 from classwise.data.images import Images
-from classwise.data.labels import Classes, encode_labels
+from classwise.data.labels import Classes, encode_labels, log_empty_classes
 
 _IMAGES = ("x", "images", "data")
 _LABELS = ("y", "labels", "targets")
@@ -52,7 +52,8 @@ class Npz(Format):
 
     Attributes:
         classes: the label of each class in the order of the model's logits, for text or integers that are not
-            0, 1, 2, ...; the classes of text are by default the class names, or its distinct values in ascending order.
+            0, 1, 2, ...; the classes of text are by default the class names, or its distinct values in all splits, in
+            ascending order.
     """
 
     classes: Classes | None = None
@@ -75,11 +76,18 @@ class Npz(Format):
                 by_split = any(f"{key}_{split}" in archive for key in _IMAGES)
                 y = _pick(archive, _LABELS, split, path)
                 names = _class_names(archive, path) if "class_names" in archive else None
+                if names is None and by_split and y.dtype.kind in "US" and self.classes is None:
+                    keys = [key for key in archive if key.rpartition("_")[0] in _LABELS]
+                    names = sorted(
+                        {_decoded(each) for key in keys for each in np.unique(_array(archive, key, path)).tolist()}
+                    )
         except ClasswiseError:
             raise
         except _DAMAGED as error:
             raise ClasswiseError(f"{path} is truncated or not a .npz file of plain arrays: {error}") from error
         y, labels = encode_labels(y, self.classes or (names if y.dtype.kind in "US" else None), f"{path}, labels")
+        if labels is not None:
+            log_empty_classes(labels, np.bincount(y, minlength=len(labels)).tolist(), str(path))
         return Images(
             channels_first(x, str(path)),
             y,
@@ -126,6 +134,10 @@ def _array(archive: Any, key: str, path: Path) -> np.ndarray[Any, Any]:
     return array
 
 
+def _decoded(name: object) -> str:
+    return name.decode("utf-8", "replace") if isinstance(name, bytes) else str(name)
+
+
 def _class_names(archive: Any, path: Path) -> list[str]:
     """The class names, an array of strings (N,)."""
     names = _array(archive, "class_names", path)
@@ -133,4 +145,4 @@ def _class_names(archive: Any, path: Path) -> list[str]:
         raise ClasswiseError(
             f"{path}: 'class_names' is {names.dtype} {names.shape}, expected strings (N,) of at most {_NAME} characters"
         )
-    return [name.decode("utf-8", "replace") if isinstance(name, bytes) else str(name) for name in names.tolist()]
+    return [_decoded(name) for name in names.tolist()]

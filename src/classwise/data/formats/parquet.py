@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 from classwise.core import limits
 from classwise.core.config import configurable
 from classwise.core.errors import ClasswiseError
-from classwise.data.formats.base import begins_with, check_regular, split_of_file
+from classwise.data.formats.base import SPLITS, begins_with, check_regular, split_of_file, visible
 from classwise.data.formats.tables import ROWS, TableFile, TableFormat
 from classwise.data.images import Images
 
@@ -36,7 +36,8 @@ class Parquet(TableFormat):
         """
         files = _files_of_split(path, split) if path.is_dir() else [path]
         split = split if path.is_dir() else split_of_file(path)
-        return self.images([ParquetTable(file) for file in files], path.stem, split)
+        others = [ParquetTable(file) for file in _other_splits(files)]
+        return self.images([ParquetTable(file) for file in files], path.stem, split, others)
 
 
 class ParquetTable(TableFile):
@@ -88,16 +89,28 @@ class ParquetTable(TableFile):
 
 
 def _shards(folder: Path) -> list[Path]:
-    return sorted(folder.glob("*.parquet")) or sorted((folder / "data").glob("*.parquet"))
+    return visible(folder, "*.parquet") or visible(folder / "data", "*.parquet")
+
+
+def _prefixes(files: Sequence[Path], split: str) -> dict[Path, str | None]:
+    """The prefix of each file named ``[prefix-]split[-00000-of-00002[-hash]].parquet``; ``split`` is a pattern."""
+    pattern = re.compile(rf"(?:(.+)[-_.])?(?:{split})(?:-\d+-of-\d+(?:-\w+)?)?")
+    return {file: match.group(1) for file in files if (match := pattern.fullmatch(file.stem))}
 
 
 def _files_of_split(folder: Path, split: str) -> list[Path]:
-    """The files ``[prefix-]split[-00000-of-00002[-hash]].parquet``, which must have the same prefix."""
+    """The files of a split, which must have the same prefix."""
     files = _shards(folder)
-    pattern = re.compile(rf"(?:(.+)[-_.])?{re.escape(split)}(?:-\d+-of-\d+(?:-\w+)?)?")
-    prefixes = {file: match.group(1) for file in files if (match := pattern.fullmatch(file.stem))}
+    prefixes = _prefixes(files, re.escape(split))
     if len(set(prefixes.values())) != 1:
         names = ", ".join(file.name for file in list(prefixes or files)[:4])
         count = "several data sets" if prefixes else "no file"
         raise ClasswiseError(f"{folder} has {count} for the split {split!r} ({names}); give the path of the file")
     return list(prefixes)
+
+
+def _other_splits(files: Sequence[Path]) -> list[Path]:
+    """The files of other splits beside those of one split, by their prefix."""
+    prefixes = _prefixes(visible(files[0].parent, "*.parquet"), "|".join(SPLITS))
+    own = prefixes.get(files[0], files[0].stem)
+    return [file for file, prefix in prefixes.items() if prefix == own and file not in files]

@@ -17,9 +17,9 @@ from classwise.core import limits
 from classwise.core.config import Count, configurable
 from classwise.core.errors import ClasswiseError
 from classwise.data.formats.base import Format
-from classwise.data.formats.image_files import decode, stack
+from classwise.data.formats.image_files import Decoder, stack
 from classwise.data.images import ONE_CLASS, Column, Images, check_labels
-from classwise.data.labels import Classes, encode_labels
+from classwise.data.labels import Classes, encode_labels, log_empty_classes
 
 _LABELS = ("label", "fine_label", "labels")
 _COARSE = "coarse_label"
@@ -67,7 +67,7 @@ class TableFormat(Format, ABC):
         image: name of the image column; by default the first one.
         label: name of the label column, if not the default; a column of integers or text.
         classes: the label of each class in the order of the model's logits, for text or integers that are not
-            0, 1, 2, ...; the classes of text are by default its distinct values in ascending order.
+            0, 1, 2, ...; the classes of text are by default its distinct values in all splits, in ascending order.
         size: resize the shorter side to this and crop the central square.
         resize: with ``size``, resize the shorter side to this before the crop.
     """
@@ -78,8 +78,16 @@ class TableFormat(Format, ABC):
     size: Count | None = None
     resize: Count | None = None
 
-    def images(self, files: Sequence[TableFile], name: str, split: str) -> Images:
+    def images(
+        self, files: Sequence[TableFile], name: str, split: str, other_splits: Sequence[TableFile] = ()
+    ) -> Images:
         """Decode the images of all files.
+
+        Args:
+            files: the files of the split.
+            name: name of the data set in reports.
+            split: name of the split.
+            other_splits: the files of the other splits, whose labels of text are classes too.
 
         Raises:
             ClasswiseError: for a truncated file, a damaged image (with its row), different sizes, or a missing column.
@@ -100,13 +108,17 @@ class TableFormat(Format, ABC):
         tables = [file.read(sorted({*integers, label})) for file in files]
         # Labels before images: they are checked faster.
         columns = {key: _column(tables, key, features, first, None) for key in integers if key != label}
-        y = _column(tables, label, features, first, self.classes)
+        classes = self.classes
+        if classes is None and _is_text(schema.field(label).type):
+            more = [file.read([label]) for file in other_splits if _has_text(file.schema(), label)]
+            found = {each for table in (*tables, *more) for each in table.column(label).unique().to_pylist()}
+            classes = tuple(sorted(each for each in found if each is not None))
+        y = _column(tables, label, features, first, classes)
         check_labels(y.ids, y.names, name)
-        x = stack(
-            (where, decode(content, where, self.size, self.resize))
-            for file in files
-            for where, content in _contents(file, column)
-        )
+        if classes is not None:
+            log_empty_classes(y.names, torch.bincount(y.ids, minlength=len(y.names)).tolist(), str(first))
+        decode = Decoder(self.size, self.resize)
+        x = stack((where, decode(content, where)) for file in files for where, content in _contents(file, column))
         coarse = columns.get(_COARSE)
         parents = None if coarse is None else _parents(y, coarse)
         return Images(
@@ -167,6 +179,10 @@ def _label_column(schema: pa.Schema, features: Features, label: str | None, file
 
 def _is_text(kind: pa.DataType | None) -> bool:
     return kind is not None and (pa.types.is_string(kind) or pa.types.is_large_string(kind))
+
+
+def _has_text(schema: pa.Schema, column: str) -> bool:
+    return column in schema.names and _is_text(schema.field(column).type)
 
 
 def _contents(file: TableFile, column: str) -> Iterator[tuple[str, bytes]]:

@@ -11,7 +11,7 @@ from classwise.core.config import configurable
 from classwise.core.errors import ClasswiseError
 from classwise.data.formats.base import Format, read_text
 from classwise.data.formats.folder import image_files, subfolders
-from classwise.data.formats.image_files import decode, stack
+from classwise.data.formats.image_files import Decoder, stack
 from classwise.data.images import Images
 
 _ANNOTATIONS = "val_annotations.txt"
@@ -51,6 +51,7 @@ class TinyImageNetFolder(Format):
             raise ClasswiseError(f"{folder} has no images")
         ids = sorted({identity for _, identity in labelled} | set(_listed(path / "wnids.txt")))
         numbers = {identity: number for number, identity in enumerate(ids)}
+        decode = Decoder()
         x = stack((str(file), decode(file, str(file))) for file, _ in labelled)
         y = torch.tensor([numbers[identity] for _, identity in labelled])
         words = _words(path / "words.txt")

@@ -14,7 +14,7 @@ from classwise.core import limits
 from classwise.core.config import Count, configurable
 from classwise.core.errors import ClasswiseError, unknown
 from classwise.data.encoded import EncodedImages, Location
-from classwise.data.formats.base import EncodedFormat, check_regular, read_text, split_of_file
+from classwise.data.formats.base import EncodedFormat, check_regular, is_hidden, read_text, split_of_file, visible
 from classwise.data.formats.folder import SUFFIXES
 from classwise.data.images import check_labels
 from classwise.data.labels import Classes
@@ -49,7 +49,7 @@ class WebDataset(EncodedFormat):
 
     def accepts(self, path: Path) -> bool:
         """Whether the path is a tar file by suffix, or a folder with such files or with subfolders of such files."""
-        return path.suffix == ".tar" if path.is_file() else bool(_shards(path) or next(path.glob("*/*.tar"), None))
+        return path.suffix == ".tar" if path.is_file() else bool(_shards(path) or visible(path, "*/*.tar"))
 
     def encoded(self, path: Path, split: str) -> EncodedImages:
         """The images of the split, in the order of the shards' names; only the headers of the archives are read.
@@ -85,7 +85,7 @@ class _Sample(NamedTuple):
 
 
 def _shards(folder: Path) -> list[Path]:
-    return sorted(folder.glob("*.tar"))
+    return visible(folder, "*.tar")
 
 
 def _shards_of_split(folder: Path, split: str) -> list[Path]:
@@ -96,7 +96,7 @@ def _shards_of_split(folder: Path, split: str) -> list[Path]:
     splits = {shard: split_of_file(shard) for shard in shards}
     chosen = [shard for shard in shards if splits[shard] == split] if any(splits.values()) else shards
     if not chosen:
-        known = {*filter(None, splits.values()), *(each.parent.name for each in folder.glob("*/*.tar"))}
+        known = {*filter(None, splits.values()), *(each.parent.name for each in visible(folder, "*/*.tar"))}
         raise ClasswiseError(f"{folder} has no shards of the split {split!r}, only of {', '.join(sorted(known))}")
     return chosen
 
@@ -132,7 +132,7 @@ def _groups(archive: tarfile.TarFile, shard: Path) -> Iterator[tuple[str, dict[s
     for member in archive:
         archive.members = []  # type: ignore[attr-defined]  # not annotated; else every header is kept in memory
         path = PurePosixPath(member.name)
-        if path.name.startswith("."):
+        if any(is_hidden(part) for part in path.parts if part not in (".", "..")):
             continue
         if (member.islnk() or member.issym()) and path.suffix.lower() in SUFFIXES:
             raise ClasswiseError(

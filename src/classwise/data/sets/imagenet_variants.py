@@ -12,6 +12,7 @@ from torch import Tensor
 from classwise.core.config import configurable
 from classwise.core.errors import ClasswiseError, unknown
 from classwise.data.encoded import EncodedImages
+from classwise.data.formats.base import visible
 from classwise.data.formats.folder import Folder, subfolders
 from classwise.data.sets.corrupted import Severity, check_corruption
 from classwise.data.sets.imagenet import ImageNet, readable
@@ -132,7 +133,7 @@ class ImageNetC(_TestSet):
             return None
         places = {
             level.parent.name: level.parent
-            for level in (*whole.glob("*/1"), *whole.glob("*/*/1"))
+            for level in (*visible(whole, "*/1"), *visible(whole, "*/*/1"))
             if not level.parent.name.isdecimal()
         }
         corruption = check_corruption(self, sorted(places))

@@ -18,7 +18,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from classwise.core import limits
-from classwise.core.errors import ClasswiseError
+from classwise.core.errors import ClasswiseError, did_you_mean
 from classwise.core.storage import verify
 from classwise.models.weights import METADATA_KEY
 
@@ -78,7 +78,8 @@ def read_state(path: str | os.PathLike[str], *, state_dict_key: str | None = Non
                 head = stream.read(9)
             size = file.stat().st_size
     except (OSError, ValueError) as error:  # a name with a NUL is a ValueError
-        raise ClasswiseError(f"cannot read the weights {file}: {getattr(error, 'strerror', None) or error}") from error
+        reason = getattr(error, "strerror", None) or error
+        raise ClasswiseError(f"cannot read the weights {file}: {reason}{did_you_mean(file)}") from error
     if not regular:
         raise ClasswiseError(f"cannot read the weights {file}: not a regular file")
     limits.check_size(size, str(file))

@@ -6,7 +6,7 @@ import ast
 import os
 from pathlib import Path
 
-from classwise.core.errors import ClasswiseError, unknown
+from classwise.core.errors import ClasswiseError, did_you_mean, unknown
 from classwise.models.loading.sources import SOURCES
 from classwise.models.loading.sources.base import ModelSource
 from classwise.models.loading.sources.functions import Function, Zoo
@@ -57,14 +57,15 @@ def is_stored(model: str | os.PathLike[str]) -> bool:
     if module.is_file():
         raise _python_file(module, "")
     if os.sep in text or path.suffix:
-        raise ClasswiseError(f"there is no file or folder {text}; classwise models lists what is accepted")
+        hint = did_you_mean(path) or "; classwise models lists what is accepted"
+        raise ClasswiseError(f"there is no file or folder {text}{hint}")
     raise unknown(MODELS.kind, text, MODELS)
 
 
 def _python_file(file: Path, name: str) -> ClasswiseError:
     """The error for a Python file, with the reference of a model in it."""
     if not file.is_file():
-        return ClasswiseError(f"there is no file {file}; give a file with the function")
+        return ClasswiseError(f"there is no file {file}; give a file with the function{did_you_mean(file)}")
     try:
         code = ast.parse(file.read_bytes())
     except (SyntaxError, ValueError, RecursionError, MemoryError):

@@ -13,7 +13,7 @@ from classwise.auditing.audit_folder import ABOUT
 from classwise.auditing.result import Audit
 from classwise.auditing.sources import teacher_of
 from classwise.core.config import build
-from classwise.core.errors import ClasswiseError
+from classwise.core.errors import ClasswiseError, did_you_mean
 from classwise.core.schema import check_schema_version
 from classwise.reporting.board.entries import AttackSettings, Conditions, Entry, GuardWarning
 from classwise.reporting.board.published import Published, published_in
@@ -46,7 +46,7 @@ def read(source: Source) -> list[Candidate | Published]:
         return [_candidate(source, source.name)]
     path = Path(source)
     if not path.exists():
-        raise ClasswiseError(f"{path} does not exist; expected {ACCEPTED}")
+        raise ClasswiseError(f"{path} does not exist{did_you_mean(path) or f'; expected {ACCEPTED}'}")
     if path.suffix == ".json" and path.is_file():
         return _in_json(path)
     audits = _audits_in(path)

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from classwise.core import limits
-from classwise.core.errors import ClasswiseError, unknown
+from classwise.core.errors import ClasswiseError, did_you_mean, unknown
 from classwise.core.extras import reason, require
 from classwise.models.loading.sources.base import ModelSource, Shape, SourceModel
 from classwise.models.provenance import note_weights_file
@@ -39,7 +39,7 @@ class Onnx(ModelSource):
             raise unknown(f"model {name!r} option", next(iter(options)), ())
         file = Path(name).expanduser()
         if not file.is_file():
-            raise ClasswiseError(f"there is no file {file}; give an ONNX file")
+            raise ClasswiseError(f"there is no file {file}; give an ONNX file{did_you_mean(file)}")
         network = OnnxModel(file)
         note_weights_file(network, file)
         return SourceModel(network, f"read {file}, run by ONNX Runtime")

@@ -202,8 +202,17 @@ def test_an_estimate_leaves_nothing(classwise: Classwise, run: Path, tmp_path: P
     assert said.status == 0
     facts = json.loads(said.out)
     assert facts["images"] == 539
-    assert facts["backwards"] == 539 * (3 + 1)
-    assert "539 images" in classwise(*words).out
+    assert facts["evaluated"] == 539
+    assert (facts["backwards_low"], facts["backwards"]) == (facts["correct"] * 2, facts["correct"] * (3 + 1))
+    lines = classwise(*words).out.splitlines()
+    share = f"{100 * facts['correct'] / 539:.1f} %"
+    assert lines[0] == f"539 images; {facts['correct']} of 539 ({share}) are correctly classified without attack"
+    assert lines[1] == (
+        f"passes of one image: {facts['forwards_low']:,} to {facts['forwards']:,} forward, "
+        f"{facts['backwards_low']:,} to {facts['backwards']:,} backward"
+    )
+    assert lines[2].startswith("time on cpu: ")
+    assert lines[3].endswith("no others are attacked; most: they are robust to all attacks")
     assert not (tmp_path / "a").exists()
 
 

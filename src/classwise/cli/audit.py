@@ -301,6 +301,13 @@ def _log(result: Audit, trackers: TrackerOptions, page: Path) -> None:
             log_audit(result, logger, page)
 
 
+_LEAST = {
+    True: "least: the correctly classified images are misclassified after one step, and no others are attacked",
+    False: "least: all images are misclassified at the first start of an attack",
+}
+"""What the lower ends of an estimate assume, by ``--early-stop``."""
+
+
 def _estimate(
     network: nn.Module | str,
     images: Images | Stream,
@@ -315,9 +322,13 @@ def _estimate(
     if json:
         console.show_json(dataclasses.asdict(cost))
         return
-    passes = f"{cost.forwards:,} forward and {cost.backwards:,} backward passes of one image"
-    time = f"{console.duration(60 * cost.minutes)} on {settings['device']}"
-    guards = f"the guards take up to {console.duration(60 * cost.guard_minutes)} more"
-    console.echo(f"{cost.images:,} images: at most {passes}, {time}; images misclassified early cost less; {guards}")
+    sample = "" if cost.evaluated == cost.images else "a sample of "
+    right = f"{cost.correct:,} of {sample}{cost.evaluated:,} ({console.percent(cost.correct / cost.evaluated)} %)"
+    console.echo(f"{cost.images:,} images; {right} are correctly classified without attack")
+    forwards, backwards = f"{cost.forwards_low:,} to {cost.forwards:,}", f"{cost.backwards_low:,} to {cost.backwards:,}"
+    console.echo(f"passes of one image: {forwards} forward, {backwards} backward")
+    low, high, guards = (console.duration(60 * each) for each in (cost.minutes_low, cost.minutes, cost.guard_minutes))
+    console.echo(f"time on {settings['device']}: {low} to {high}; the guards take up to {guards} more")
+    console.echo(f"{_LEAST[settings['early_stop']]}; most: they are robust to all attacks")
     if cost.note:
         console.echo(f"warning: {cost.note}", err=True)

@@ -37,7 +37,7 @@ from classwise.cli.seeds import audit_all_seeds, refuse_for_seeds
 from classwise.cli.sharding import ShardOptions, command, options_of, run_tasks
 from classwise.cli.tables import audit_facts, show_audit
 from classwise.cli.trackers import TrackerOptions
-from classwise.core.errors import ClasswiseError, IncompleteError
+from classwise.core.errors import ClasswiseError, IncompleteError, printable
 
 if TYPE_CHECKING:
     from torch import nn
@@ -255,6 +255,8 @@ def _conclude(result: Audit, thresholds: dict[str, Threshold], folder: Path, pag
         IncompleteError: if no condition is true, but one is undecided, or images are not evaluated.
         typer.Exit: with 1 if a condition is true.
     """
+    from classwise.reporting.condition_text import result_text
+
     held = {text: threshold.decide(result) for text, threshold in thresholds.items()}
     failed = [text for text, holds in held.items() if holds]
     with _decided(thresholds), printing_beside(page):
@@ -266,7 +268,7 @@ def _conclude(result: Audit, thresholds: dict[str, Threshold], folder: Path, pag
             console.echo(f"audit: {folder}")
             console.echo(f"page: {page}")
     for text in failed:
-        console.print_error(f"failed: {text}")
+        console.print_error(printable(f"failed: {text}: {result_text(result, thresholds[text])}"))
     if failed:
         raise typer.Exit(ExitStatus.THRESHOLD_FAILED)
     undecided = [text for text, holds in held.items() if holds is None]

@@ -54,7 +54,8 @@ class CostEstimate:
         guard_passes: forward and backward passes of the guards, at most.
         guard_minutes: approximate duration of the guards, at most.
         batch_size: images on the device at once.
-        note: why the batch size is not the default one, or may not fit into memory; else empty.
+        note: why the batch size is not the default one, or may not fit into memory, and why the radius is implausibly
+            large; else empty.
     """
 
     images: int
@@ -263,7 +264,7 @@ def _range(ready: Prepared, engine: Engine, piece: Images, clean: _Evaluated) ->
         guard_passes=guards,
         guard_minutes=guards / passes * highest.seconds / 60,
         batch_size=engine.batch_size,
-        note=ready.note,
+        note="; ".join(filter(None, (ready.note, ready.large_radius))),
     )
 
 

@@ -43,7 +43,9 @@ def check_folder(run: Run, *, resume: bool) -> None:
     if out.exists() and not out.is_dir():
         raise ClasswiseError(f"{out} is a file; the run needs a folder")
     if run.recipe_file.is_file() and not resume:
-        raise ClasswiseError(f"{out} contains another run; use another folder, or --resume to continue that run")
+        raise ClasswiseError(
+            f"{out} contains another run; add --resume to load or continue that run, or use another folder"
+        )
     early = (run.environment_file.name, "validation.json", run.pseudo_labels_file.name)  # written before the recipe
     if not run.recipe_file.is_file() and not is_unused(out, early):
         raise ClasswiseError(f"{out} is not empty and contains no run; use a new folder")

@@ -172,7 +172,7 @@ class Drawing:
 
     @property
     def texts(self) -> list[str]:
-        """The texts of the labels, as they are drawn with matplotlib."""
+        """The texts of the labels, in the form that matplotlib draws."""
         return [_drawn(mark.text) for mark in _flat(self.marks) if isinstance(mark, Label)]
 
     def save(self, path: str | os.PathLike[str]) -> None:

@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from classwise.attacks.engine import AttackInputs
 from classwise.attacks.gradient.ascent import PGD, Ascent
-from classwise.auditing.audit import audit, estimate
+from classwise.auditing.audit import audit
 from classwise.auditing.outcomes import Outcomes
 from classwise.auditing.result import Audit
 from classwise.core.config import configurable
@@ -435,12 +435,3 @@ def test_metadata_record_the_settings(tmp_path: Path) -> None:
     assert attacks["steps"] == 5
     assert meta.model == "Linear"
     assert result.environment["seconds"] > 0
-
-
-def test_estimates_count_the_passes() -> None:
-    cost = estimate(toys.model(), toys.images(), THREAT, ["pgd:steps=5,restarts=2", "fgsm"], batch_size=32)
-    assert cost.images == 90
-    assert cost.backwards == 90 * 11
-    assert cost.forwards == 90 * (11 + 1 + 2 + 1)
-    assert 0 < cost.minutes < 1
-    assert 0 < cost.guard_minutes < 1

@@ -302,9 +302,7 @@ def test_another_search_is_refused(changes: dict[str, Any], differs: str, tmp_pa
 def test_a_search_is_not_repeated_by_mistake(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         search(out=tmp_path / "curve", progress=Counting(70))
-    with pytest.raises(
-        ClasswiseError, match="already contains this curve; give another --out, or continue it with --resume"
-    ):
+    with pytest.raises(ClasswiseError, match="already contains this curve, so only outputs changed: add --resume"):
         search(out=tmp_path / "curve")
     (part,) = (tmp_path / "curve" / "rounds").iterdir()
     part.write_bytes(part.read_bytes()[:-20])

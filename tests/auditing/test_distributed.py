@@ -141,7 +141,7 @@ def test_the_command_line_under_torchrun(ranks: list[dict[str, Any]], folder: Pa
 def test_bad_input_is_printed_once(ranks: list[dict[str, Any]]) -> None:
     status, out, err = ranks[0]["cli again"]
     assert (status, out) == (2, "")
-    assert "already contains this audit; give another --out" in err
+    assert "already contains this audit, so only outputs changed: add --resume" in err
     assert ranks[1]["cli again"] == (2, "", "")
 
 

@@ -193,7 +193,7 @@ def test_a_limit_must_be_a_finite_number(limit: object) -> None:
 @given(st.fractions(0, 1, max_denominator=1000), st.integers(-(10**9), 10**9))
 def test_the_printed_value_is_on_the_same_side_of_the_limit(limit: Fraction, step: int) -> None:
     condition, value = Threshold("worst", "all", "<", limit), limit + Fraction(step, 10**14)
-    shown = Fraction(condition.shown(value))
+    shown = Fraction(condition.shown(value).removesuffix(" %")) / 100
     assert (shown < limit) is (value < limit) or value == limit
     assert (shown > limit) is (value > limit) or value == limit
 
@@ -218,8 +218,10 @@ def test_build_servers_see_a_pass_at_equality() -> None:
     conditions = ["overall(pgd) < 46.4%", "worst(pgd) < 0.464", "macro(pgd) > 58/125", "mcd(pgd) > 0"]
     checks = checks_of(result, {text: Threshold.parse(text) for text in conditions})
     assert {check.status for check in checks} == {"passed"}
-    assert "is 0.464; the build fails if it is < 0.464" in checks[0].message
-    assert "is 0.464; the build fails if it is > 0.464" in checks[-2].message
+    assert "is 46.4 % (375 images; 95 % interval 41.4–51.5 %); required: at least 46.4 %" in checks[0].message
+    assert "is 46.4 % (" in checks[-2].message
+    assert checks[-2].message.endswith("; required: at most 46.4 %")
     (check,) = checks_of(result, {"": Threshold.parse("overall(pgd) < 0.46400001")})
     assert check.status == "failed"
-    assert check.message.endswith("is 0.464; the build fails if it is < 0.46400001")
+    assert check.message.startswith("overall under pgd is 46.4 % (")
+    assert check.message.endswith("; required: at least 46.400001 %")

@@ -14,10 +14,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+import classwise as cw
 from classwise.attacks.engine import AttackInputs
 from classwise.attacks.gradient.apgd import APGDT
 from classwise.attacks.gradient.ascent import PGD, Ascent
 from classwise.auditing.audit import audit
+from classwise.auditing.cost import estimate
 from classwise.auditing.guard_report import GuardMode, GuardReport
 from classwise.auditing.guards import GUARDS, Evidence, GuardRun, InputScale, run_guards
 from classwise.auditing.guards.table import CORE, USEFULNESS
@@ -27,6 +29,8 @@ from classwise.auditing.suite import parse_attacks
 from classwise.core.config import configurable
 from classwise.core.errors import ClasswiseError
 from classwise.core.precision import EXACT
+from classwise.core.progress import NullProgress
+from classwise.core.threat import large_radius_text
 from classwise.data import load_data
 from classwise.data.images import Images
 from classwise.data.sets.digits import Digits
@@ -487,3 +491,45 @@ def test_a_trained_robust_model_trips_none() -> None:
 
 if __name__ == "__main__":
     sys.stdout.write(tripped_table() + "\n")
+
+
+@pytest.mark.parametrize(
+    ("threat", "text"),
+    [
+        ("Linf:8", "At Linf 8 the ball of every image contains .*, so write 8/255 (0.03137) for 8 of 255."),
+        ("Linf:16", "At Linf 16 .*, so write 16/255 (0.06275) for 16 of 255."),
+        ("L2:128", "At L2 128 .*, so write 128/255 (0.502) for 128 of 255."),
+        ("L1:3060", "At L1 3060 .*, so write 3060/255 (12) for 3060 of 255."),
+        ("Linf:0.6", "At Linf 0.6 .* can be robust; pixels are in [0, 1]."),
+    ],
+)
+def test_an_implausible_radius_is_named_with_its_value_over_255(threat: str, text: str) -> None:
+    """In the guard, and before any attack by the log of every evaluation and the note of an estimate."""
+    start, _, end = text.partition(".*")
+    data, lines = toys.images(12), list[str]()
+
+    class Log(NullProgress):
+        def log(self, line: str) -> None:
+            lines.append(line)
+
+    options: dict[str, Any] = {"attacks": "fgsm", "batch_size": 32}
+    result = cw.audit(toys.model(), data, threat, progress=Log(), **options)
+    (sentence,) = [each.sentence for each in result.warnings if each.name == "huge-radius"]
+    assert sentence.startswith(start)
+    assert sentence.endswith(end)
+    note = f"a{sentence[1:-1]}"
+    assert note in lines
+    assert estimate(toys.model(), data, threat, **options).note == note
+    lines.clear()
+    cw.find_worst_class(toys.model(), data, threat, progress=Log(), **options)
+    assert note in lines
+    norm, _, radius = threat.partition(":")
+    lines.clear()
+    searched: dict[str, Any] = {"norm": norm, "highest": float(radius), "rounds": 1, "progress": Log()}
+    cw.robustness_curve(toys.model(), data, **searched, **options)
+    assert note in lines
+
+
+@pytest.mark.parametrize("threat", ["Linf:0.3", "L2:2", "L1:12", "spatial:6"])
+def test_usual_radii_have_no_note(threat: str) -> None:
+    assert large_radius_text(cw.Threat.parse(threat), (3, 32, 32)) == ""

@@ -130,9 +130,19 @@ def test_resume_goes_on_and_repeating_is_refused(classwise: Classwise, run: Path
     words = ["audit", run, "--attack=fgsm", "--subset=50", f"--out={tmp_path / 'a'}"]
     first = classwise(*words)
     assert first.status == 0
-    assert classwise(*words).status == 2
+    outputs = ["--fail-if=overall(all) < 0", f"--junit={tmp_path / 'a.xml'}", f"--html={tmp_path / 'a.html'}"]
+    for words_of_output in ([], outputs[:1], outputs[2:], outputs, ["--json"]):
+        refused = classwise(*words, *words_of_output)
+        assert refused.status == 2
+        assert "already contains this audit, so only outputs changed: add --resume, which loads a" in refused.err
+        assert not (tmp_path / "a.xml").exists()
     again = classwise(*words, "--resume")
     assert (again.status, again.out) == (0, first.out)
+    assert classwise(*words, *outputs, "--resume").status == 0
+    assert "required: at least 0 %" in (tmp_path / "a.xml").read_text(encoding="utf-8")
+    assert (tmp_path / "a.html").is_file()
+    changed = classwise(*words, "--seed=1", *outputs)
+    assert "contains an audit with other settings: " in changed.err
 
 
 @pytest.fixture
@@ -202,8 +212,17 @@ def test_an_estimate_leaves_nothing(classwise: Classwise, run: Path, tmp_path: P
     assert said.status == 0
     facts = json.loads(said.out)
     assert facts["images"] == 539
-    assert facts["backwards"] == 539 * (3 + 1)
-    assert "539 images" in classwise(*words).out
+    assert facts["evaluated"] == 539
+    assert (facts["backwards_low"], facts["backwards"]) == (facts["correct"] * 2, facts["correct"] * (3 + 1))
+    lines = classwise(*words).out.splitlines()
+    share = f"{100 * facts['correct'] / 539:.1f} %"
+    assert lines[0] == f"539 images; {facts['correct']} of 539 ({share}) are correctly classified without attack"
+    assert lines[1] == (
+        f"passes of one image: {facts['forwards_low']:,} to {facts['forwards']:,} forward, "
+        f"{facts['backwards_low']:,} to {facts['backwards']:,} backward"
+    )
+    assert lines[2].startswith("time on cpu: ")
+    assert lines[3].endswith("no others are attacked; most: they are robust to all attacks")
     assert not (tmp_path / "a").exists()
 
 

@@ -139,5 +139,5 @@ def test_the_library_audits_seeds_too(runs: Path, tmp_path: Path) -> None:
         cw.audit(runs, data, "Linf:0.1", "fgsm")
     with pytest.raises(ClasswiseError, match="contains no runs"):
         audit_seeds(tmp_path, data, "Linf:0.1", "fgsm")
-    with pytest.raises(ClasswiseError, match="already contains an audit"):
+    with pytest.raises(ClasswiseError, match="already contains an audit; if only outputs changed: add --resume"):
         audit_seeds(runs, data, "Linf:0.1", "fgsm", out=tmp_path / "audits")

@@ -109,9 +109,11 @@ def test_specs_are_parsed(text: str, norm: str, epsilon: float) -> None:
     assert Threat.parse(text) == Threat(norm, epsilon)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("text", [*PRESETS.values(), "L2:0.123", "Linf:0.031"])
+@pytest.mark.parametrize("text", [*PRESETS.values(), "L2:0.123", "Linf:0.031", "Linf:8", "Linf:1.5"])
 def test_str_is_parsed_back(text: str) -> None:
     threat = Threat.parse(text)
+    if not isinstance(threat.epsilon, Tensor) and threat.epsilon > 1:
+        assert str(threat) == text  # not 2040/255
     again = Threat.parse(str(threat))
     assert again.norm == threat.norm
     assert isinstance(again.epsilon, float)

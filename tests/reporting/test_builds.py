@@ -43,13 +43,16 @@ def test_the_worst_class_is_a_case_per_class() -> None:
         ("overall(pgd) < 0.5", "passed"),
         ("worst(all) > 0.9", "passed"),
     ]
-    assert checks[0].message == "accuracy of c<a>t under all is 0.5; the build fails if it is < 0.6"
+    interval = "(2 images; 95 % interval 1.3–98.7 %)"
+    assert checks[0].message == f"accuracy of c<a>t under all is 50.0 % {interval}; required: at least 60 %"
 
 
 def test_what_is_not_evaluated_is_undecided() -> None:
     checks = checks_of(an_audit(incomplete=True), thresholds("worst(all) < 0.6"))
     assert [check.status for check in checks] == ["failed", "undecided"]
-    assert checks[1].message.startswith("accuracy of dog\x07 under all depends on images not evaluated: 0.5 to 1;")
+    assert checks[1].message.startswith(
+        "accuracy of dog\x07 under all depends on images not evaluated: 50.0 % to 100.0 %;"
+    )
 
 
 def test_junit(tmp_path: Path) -> None:

@@ -166,10 +166,11 @@ def test_builds(audit: Audit, ends: tuple[float, float], tmp_path: Path) -> None
     thresholds = {text: Threshold.parse(text) for text in texts}
     write_junit(tmp_path / "junit.xml", checks_of(audit, thresholds), "mine")
     written = (tmp_path / "junit.xml").read_text(encoding="utf-8")
-    assert f"worst.low under all is {ends[0]:.4g};" in written
-    assert f"worst.high under all is {ends[1]:.4g};" in written
-    assert "interval" not in written
+    basis = f"(100 images of kind6; {NAME} {100 * ends[0]:.1f}–{100 * ends[1]:.1f} %); required: at least 90 %"
+    assert f"worst.low under all is {100 * ends[0]:.1f} % {basis}" in written
+    assert f"worst.high under all is {100 * ends[1]:.1f} % {basis}" in written
     lines = _message(audit, [thresholds[texts[0]]]).splitlines()
+    assert lines[1] == f"  worst under all is 47.0 % {basis}"
     assert "  kind6: 47.0" in lines
     assert [line for line in lines if "[" in line] == [f"{NAME}, for new images: {bracket(ends)}"]
 

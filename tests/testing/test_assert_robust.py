@@ -12,8 +12,11 @@ from typing import Any
 import pytest
 from torch import Tensor
 
+from classwise.auditing.thresholds import Threshold
 from classwise.core.errors import ClasswiseError
+from classwise.reporting.condition_text import result_text
 from classwise.stats.intervals import lowest_interval
+from classwise.stats.rational import as_rational
 from classwise.testing import assert_robust, robustness
 from tests.auditing.toys import images, model
 
@@ -30,7 +33,9 @@ def test_a_robust_model_passes_and_a_weak_class_fails(tmp_path: Path) -> None:
     with pytest.raises(AssertionError, match="worst under all is") as caught:
         assert_robust(model(), data, worst=worst + 0.01, overall=overall, cache=tmp_path, **SETTINGS)
     lines = str(caught.value).splitlines()
-    assert lines[1] == f"  worst under all is {worst:.4g}, which is < {worst + 0.01:g}"
+    condition = Threshold("worst", "all", "<", as_rational(worst + 0.01))
+    assert lines[1] == f"  {result_text(audit, condition)}"
+    assert lines[1].startswith(f"  worst under all is {100 * worst:.1f} % (")
     assert lines[3] == f"  {audit.worst_class().name}: {100 * worst:.1f}"
     low, high = lowest_interval(audit.counts())
     name = "95 % interval of the lowest class accuracy, whichever class it is"
@@ -101,6 +106,7 @@ def test_the_message_names_the_weakest_classes_only() -> None:
 
 
 TESTS = """
+from classwise.stats.rational import as_rational
 from classwise.testing import assert_robust
 from tests.auditing.toys import images, model
 

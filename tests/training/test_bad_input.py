@@ -12,6 +12,7 @@ import torch
 
 from classwise.core.errors import ClasswiseError
 from classwise.core.progress import NullProgress
+from classwise.core.threat import Threat, large_radius_text
 from classwise.data import Images, load_data
 from classwise.training import SCHEDULES
 from classwise.training.recipe import Recipe
@@ -133,7 +134,10 @@ def test_invalid_settings_of_parts_raise_errors() -> None:
 @pytest.mark.parametrize(
     ("overrides", "said"),
     [
-        ({"threat": "Linf:8"}, ["a radius of 8 allows uniform grey for every image; its unit is [0, 1], as in 8/255"]),
+        (
+            {"threat": "Linf:8"},
+            [large_radius_text(Threat("Linf", 8), (1, 8, 8))],
+        ),
         ({"threat": "Linf:0.25"}, ["the threat is Linf:0.25; the usual one for digits is Linf:0.1"]),
         (
             {"attack.step_size": "2/255"},
@@ -157,7 +161,8 @@ def test_unusual_or_unreachable_radii_are_reported(overrides: dict[str, Any], sa
         overrides=TINY | reaching | overrides,
         progress=listener,
     )
-    assert [line for line in listener.lines if "radius" in line or "threat" in line] == said
+    words = ("radius", "threat", "the ball of every image")
+    assert [line for line in listener.lines if any(word in line for word in words)] == said
 
 
 def test_data_may_be_a_path_but_no_other_type(tmp_path: Path) -> None:

@@ -49,6 +49,11 @@ class Attack(Described, ABC):
         """Whether the attack reads `AttackInputs.reference`, the logits on the clean images."""
         return False
 
+    @property
+    def may_end_early(self) -> bool:
+        """Whether a start may end before `length` steps although no adversarial example was found."""
+        return False
+
     def check(self) -> None:
         """Check that every required setting is present; most attacks have none.
 

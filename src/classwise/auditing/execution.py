@@ -82,8 +82,7 @@ class Execution:
             ClasswiseError: if the folder cannot be claimed, or the processes have different settings or images.
             IncompleteError: if it is merged of shards that are not finished.
         """
-        if self.ready.note:
-            self.progress.log(self.ready.note)
+        self.ready.log_notes(self.progress)
         settings = self.ready.settings
         _check_same_settings(self.processes.all_gather(settings))
         folder = self.folder if self.processes.is_main else None

@@ -80,7 +80,8 @@ def claim(
         article = "an" if kind[0] in "aeiou" else "a"
         raise ClasswiseError(f"{folder} contains {article} {kind} with other settings: {differs}; {advice}")
     if not resume:
-        raise ClasswiseError(f"{folder} already contains this {kind}; give another --out, or continue it with --resume")
+        advice = f"add --resume, which loads a finished {kind} or continues it; or give another --out"
+        raise ClasswiseError(f"{folder} already contains this {kind}, so only outputs changed: {advice}")
     return True
 
 

@@ -38,7 +38,8 @@ from classwise.auditing.partition import Shard, shard_of
 from classwise.auditing.plan import AuditOptions, Plan
 from classwise.auditing.suite import Suite
 from classwise.core.errors import ClasswiseError
-from classwise.core.threat import Threat
+from classwise.core.progress import Progress
+from classwise.core.threat import Threat, large_radius_text
 from classwise.data.images import Images
 from classwise.data.stream import Stream, as_data
 from classwise.models.base import device_of
@@ -60,6 +61,7 @@ class Prepared:
         untrained: whether the weights are the initial ones of a network of the zoo.
         no_gradient: why the model has no gradient with respect to its input; empty if it has one.
         note: notes on the batch size and the classes for the user; may be empty.
+        large_radius: why the radius is implausibly large; empty if it is not.
         settings: every setting that decides rows, as JSON values (`classwise.auditing.folders.settings_of`).
     """
 
@@ -72,7 +74,13 @@ class Prepared:
     untrained: bool
     no_gradient: str = ""
     note: str = ""
+    large_radius: str = ""
     settings: dict[str, Any] = field(default_factory=dict)
+
+    def log_notes(self, progress: Progress) -> None:
+        """Log the notes for the user."""
+        for note in filter(None, (self.note, self.large_radius)):
+            progress.log(note)
 
 
 def prepare(
@@ -135,6 +143,7 @@ def prepare(
         untrained=getattr(classifier, "fresh", None) == model_hash,
         no_gradient=trial.no_gradient,
         note=trial.note,
+        large_radius=large_radius_text(ball, first.shape),
         settings=settings,
     )
 

@@ -136,5 +136,6 @@ def _check_new(folders: Iterable[Path]) -> None:
     for folder in folders:
         if (folder_for(folder) / ABOUT).is_file():
             raise ClasswiseError(
-                f"{folder} already contains an audit; continue it with resume (--resume), or give another out"
+                f"{folder} already contains an audit; if only outputs changed: add --resume, which loads finished "
+                "audits and continues others; or give another out"
             )

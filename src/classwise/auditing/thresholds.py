@@ -75,6 +75,10 @@ class Condition:
     """The measures over all classes."""
     lowest: ClassVar[int]
     """The smallest limit; the largest is 1."""
+    unit: ClassVar[str] = " %"
+    """The unit of hundredths."""
+    sign: ClassVar[str] = ""
+    """``+`` to show the sign of positive values."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "limit", as_rational(self.limit))
@@ -132,21 +136,23 @@ class Condition:
 
     @property
     def shown_limit(self) -> str:
-        """The limit as a decimal, exact if that is short."""
-        text = rational_text(self.limit)
-        return f"{float(self.limit):g}" if "/" in text else text
+        """The limit in the unit of the measure, exact if that is short."""
+        factor, unit = self._unit
+        text = rational_text(self.limit * factor)
+        return f"{float(self.limit * factor):g}{unit}" if "/" in text else f"{text}{unit}"
 
-    def shown(self, value: Fraction | float, sign: str = "") -> str:
-        """The value with four significant digits, or as many as show on which side of the limit it is.
-
-        Args:
-            value: the value.
-            sign: ``"+"`` to print the sign of positive numbers too.
-        """
+    def shown(self, value: Fraction | float) -> str:
+        """The value in the unit of the measure, with one decimal, or as many as show its side of the limit."""
+        factor, unit = self._unit
         excess = difference(value, self.limit)
-        texts = [f"{float(value):{sign}.{digits}g}" for digits in range(4, 18)]
-        sided = (text for text in texts if excess and (Fraction(text) - self.limit) * excess > 0)
-        return next(sided, texts[0])
+        texts = [f"{float(value) * factor:{self.sign}.{digits}f}" for digits in range(1, 17)]
+        sided = (text for text in texts if excess and (Fraction(text) / factor - self.limit) * excess > 0)
+        return next(sided, texts[0]) + unit
+
+    @property
+    def _unit(self) -> tuple[int, str]:
+        """The number of units in 1, and the name of the unit: ``cv`` is in percent squared."""
+        return (10_000, " percent squared") if self.measure == "cv" else (100, self.unit)
 
     @classmethod
     def _names(cls) -> set[str]:
@@ -255,6 +261,8 @@ class ChangeThreshold(Condition):
 
     measures: ClassVar[Sequence[str]] = CHANGE_MEASURES
     lowest: ClassVar[int] = -1
+    unit: ClassVar[str] = " points"
+    sign: ClassVar[str] = "+"
 
     def value(self, comparison: Comparison, method: str) -> float:
         """The change of the measure: the method minus the first method.

@@ -37,7 +37,7 @@ from classwise.cli.seeds import audit_all_seeds, refuse_for_seeds
 from classwise.cli.sharding import ShardOptions, command, options_of, run_tasks
 from classwise.cli.tables import audit_facts, show_audit
 from classwise.cli.trackers import TrackerOptions
-from classwise.core.errors import ClasswiseError, IncompleteError
+from classwise.core.errors import ClasswiseError, IncompleteError, printable
 
 if TYPE_CHECKING:
     from torch import nn
@@ -255,6 +255,8 @@ def _conclude(result: Audit, thresholds: dict[str, Threshold], folder: Path, pag
         IncompleteError: if no condition is true, but one is undecided, or images are not evaluated.
         typer.Exit: with 1 if a condition is true.
     """
+    from classwise.reporting.condition_text import result_text
+
     held = {text: threshold.decide(result) for text, threshold in thresholds.items()}
     failed = [text for text, holds in held.items() if holds]
     with _decided(thresholds), printing_beside(page):
@@ -266,7 +268,7 @@ def _conclude(result: Audit, thresholds: dict[str, Threshold], folder: Path, pag
             console.echo(f"audit: {folder}")
             console.echo(f"page: {page}")
     for text in failed:
-        console.print_error(f"failed: {text}")
+        console.print_error(printable(f"failed: {text}: {result_text(result, thresholds[text])}"))
     if failed:
         raise typer.Exit(ExitStatus.THRESHOLD_FAILED)
     undecided = [text for text, holds in held.items() if holds is None]
@@ -301,6 +303,13 @@ def _log(result: Audit, trackers: TrackerOptions, page: Path) -> None:
             log_audit(result, logger, page)
 
 
+_LEAST = {
+    True: "least: the correctly classified images are misclassified after one step, and no others are attacked",
+    False: "least: all images are misclassified at the first start of an attack",
+}
+"""What the lower ends of an estimate assume, by ``--early-stop``."""
+
+
 def _estimate(
     network: nn.Module | str,
     images: Images | Stream,
@@ -315,9 +324,13 @@ def _estimate(
     if json:
         console.show_json(dataclasses.asdict(cost))
         return
-    passes = f"{cost.forwards:,} forward and {cost.backwards:,} backward passes of one image"
-    time = f"{console.duration(60 * cost.minutes)} on {settings['device']}"
-    guards = f"the guards take up to {console.duration(60 * cost.guard_minutes)} more"
-    console.echo(f"{cost.images:,} images: at most {passes}, {time}; images misclassified early cost less; {guards}")
+    sample = "" if cost.evaluated == cost.images else "a sample of "
+    right = f"{cost.correct:,} of {sample}{cost.evaluated:,} ({console.percent(cost.correct / cost.evaluated)} %)"
+    console.echo(f"{cost.images:,} images; {right} are correctly classified without attack")
+    forwards, backwards = f"{cost.forwards_low:,} to {cost.forwards:,}", f"{cost.backwards_low:,} to {cost.backwards:,}"
+    console.echo(f"passes of one image: {forwards} forward, {backwards} backward")
+    low, high, guards = (console.duration(60 * each) for each in (cost.minutes_low, cost.minutes, cost.guard_minutes))
+    console.echo(f"time on {settings['device']}: {low} to {high}; the guards take up to {guards} more")
+    console.echo(f"{_LEAST[settings['early_stop']]}; most: they are robust to all attacks")
     if cost.note:
         console.echo(f"warning: {cost.note}", err=True)

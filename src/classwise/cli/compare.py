@@ -142,7 +142,7 @@ def compare(
                 console.echo(line)
     for text, changes in failed.items():
         for name, change in changes.items():
-            console.echo(f"failed: {text} ({name}: {thresholds[text].shown(change, '+')})", err=True)
+            console.echo(f"failed: {text} ({name}: {change})", err=True)
     if any(failed.values()):
         raise typer.Exit(ExitStatus.THRESHOLD_FAILED)
 
@@ -162,14 +162,15 @@ def _thresholds(texts: list[str] | None, exported: ExportOptions, across: str | 
     return {text: ChangeThreshold.parse(text) for text in texts or ()}
 
 
-def _failed(comparison: Comparison | Crossing, thresholds: dict[str, ChangeThreshold]) -> dict[str, dict[str, float]]:
-    """The changes that meet each condition, by the method's name.
+def _failed(comparison: Comparison | Crossing, thresholds: dict[str, ChangeThreshold]) -> dict[str, dict[str, str]]:
+    """The changes that meet each condition, in words, by the method's name.
 
     Raises:
         IncompleteError: if an audit is incomplete.
         ClasswiseError: for an unknown class or another attack, or if there is no second method.
     """
     from classwise.auditing.compare import Comparison
+    from classwise.reporting.condition_text import change_text
 
     if not thresholds:
         return {}
@@ -178,7 +179,7 @@ def _failed(comparison: Comparison | Crossing, thresholds: dict[str, ChangeThres
     if not others:
         raise ClasswiseError("--fail-if compares with the first method; give at least two methods")
     return {
-        text: {name: threshold.value(comparison, name) for name in others if threshold.holds(comparison, name)}
+        text: {name: change_text(comparison, name, threshold) for name in others if threshold.holds(comparison, name)}
         for text, threshold in thresholds.items()
     }
 

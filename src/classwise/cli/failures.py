@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import errno
 import signal
+import tempfile
 import textwrap
+from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
 from typing import Any, NamedTuple
@@ -14,6 +16,7 @@ import typer
 from classwise.cli.exit_status import ExitStatus
 from classwise.core import interruption
 from classwise.core.errors import ClasswiseError, IncompleteError
+from classwise.core.installation import Change, changed_package
 from classwise.core.user_code import user_code
 
 # typer brings its own copy of click or uses the installed one, by its version; this is the base in either.
@@ -39,10 +42,16 @@ def failure(error: BaseException) -> Failure:
     """The exit status and the error line of an exception that ended a command."""
     if (number := interruption.received()) is not None:
         return _stopped(error, _STOPPED[number])
+    change = changed_package(error)
+    place = user_code(error)
+    if change is not None and change.removed and (place is None or isinstance(error, ImportError)):
+        return _changed(error, change)
+    if isinstance(error, FileNotFoundError) and (line := _lost_folder()):
+        return Failure(ExitStatus.BAD_INPUT, line)
     if isinstance(error, ClasswiseError):
         status = ExitStatus.INCOMPLETE if isinstance(error, IncompleteError) else ExitStatus.BAD_INPUT
         return Failure(status, str(error))
-    if (place := user_code(error)) is not None:
+    if place is not None:
         return Failure(ExitStatus.USER_CODE, f"{_named(*place)} {_raised(error)}")
     if isinstance(error, _UsageError):
         return Failure(ExitStatus.BAD_INPUT, _usage(error))
@@ -50,17 +59,49 @@ def failure(error: BaseException) -> Failure:
         return _stopped(error, ExitStatus.INTERRUPTED)
     if isinstance(error, BrokenPipeError):
         return Failure(ExitStatus.CLOSED_PIPE, "")
-    if isinstance(error, OSError):
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            where = "" if error.filename is None else f" for {error.filename}"
-            return Failure(ExitStatus.BAD_INPUT, f"no space left{where}; free some and run the command again")
-        if error.errno in (errno.EACCES, errno.ENAMETOOLONG, errno.EPERM) and error.filename is not None:
-            line = f"{error.filename}: {error.strerror}; give another file or folder"
-            return Failure(ExitStatus.BAD_INPUT, line)
+    if isinstance(error, OSError) and (line := _os_error(error)):
+        return Failure(ExitStatus.BAD_INPUT, line)
     if isinstance(error, ValueError) and str(error) == "embedded null byte":  # which typer before 0.29 passes on
         return Failure(ExitStatus.BAD_INPUT, "a path contains a null byte; give another file or folder")
+    if change is not None:
+        return _changed(error, change)
     line = f"internal error: {_type_and_message(error)}; please report it with the trace of: classwise --debug COMMAND"
     return Failure(ExitStatus.INTERNAL_ERROR, line)
+
+
+def _changed(error: BaseException, change: Change) -> Failure:
+    """The failure of a command whose packages are no longer those that it has loaded."""
+    advice = "install it again and repeat the command; --resume continues what is saved"
+    return Failure(ExitStatus.BAD_INPUT, f"{change} while the command ran ({_type_and_message(error)}); {advice}")
+
+
+def _os_error(error: OSError) -> str:
+    """One line on the disk or a path; empty for any other error of the system."""
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        where = "" if error.filename is None else f" for {error.filename}"
+        return f"no space left{where}; free some and run the command again"
+    if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ESTALE) and error.filename is not None:
+        return f"{error.filename}: {error.strerror}; was it removed while the command ran?"
+    if error.errno in (errno.EACCES, errno.ENAMETOOLONG, errno.EPERM) and error.filename is not None:
+        return f"{error.filename}: {error.strerror}; give another file or folder"
+    return ""
+
+
+def _lost_folder() -> str:
+    """One line on the current folder, or that of temporary files, if it does not exist; else empty."""
+    if not _is_folder(Path.cwd):
+        return "the current folder was removed; change to another folder and run the command again"
+    if not _is_folder(tempfile.gettempdir):
+        return "no folder for temporary files can be written; free some space, or name such a folder in TMPDIR"
+    return ""
+
+
+def _is_folder(find: Callable[[], Path | str]) -> bool:
+    """Whether a folder of the environment is found."""
+    try:
+        return Path(find()).is_dir()
+    except OSError:
+        return False
 
 
 def _named(frame: FrameType, line: int) -> str:

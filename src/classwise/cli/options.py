@@ -40,7 +40,11 @@ Resume = Annotated[
 ]
 Estimate = Annotated[
     bool,
-    typer.Option("--estimate", help="Time two steps, print passes and minutes, then exit.", rich_help_panel=COMPUTE),
+    typer.Option(
+        "--estimate",
+        help="Time a few passes, print the passes and minutes that it takes, then exit.",
+        rich_help_panel=COMPUTE,
+    ),
 ]
 Budget = Annotated[
     str | None,

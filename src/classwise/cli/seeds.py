@@ -58,6 +58,7 @@ def audit_all_seeds(
     from classwise.auditing.seeds import audit_seeds
     from classwise.core.distributed import process_group
     from classwise.reporting import report
+    from classwise.reporting.condition_text import result_text
 
     folder = runs[0].path.parent
     with process_group() as processes:
@@ -82,6 +83,8 @@ def audit_all_seeds(
     for text, seeds in held.items():
         if seeds:
             console.echo(f"failed: {text} (seeds {', '.join(map(str, seeds))})", err=True)
+        for seed in seeds:
+            console.echo(f"  seed {seed}: {result_text(audits[seed], thresholds[text])}", err=True)
     if any(held.values()):
         raise typer.Exit(ExitStatus.THRESHOLD_FAILED)
     known = audits if thresholds else whole

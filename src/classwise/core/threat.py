@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import get_args
 
@@ -23,7 +24,7 @@ from classwise.core.threat_text import (
     parse_threat,
 )
 
-__all__ = ["NORM_BALLS", "PRESETS", "SPATIAL_RADIUS", "Norm", "Threat"]
+__all__ = ["NORM_BALLS", "PRESETS", "SPATIAL_RADIUS", "Norm", "Threat", "grey_radius", "large_radius_text"]
 
 
 @dataclass(frozen=True)
@@ -78,11 +79,11 @@ class Threat:
         return Threat(*parse_threat(text))
 
     def __str__(self) -> str:
-        """The text that `parse` reads; a multiple of 1/255 is written as such a fraction for Linf and recolouring."""
+        """The text that `parse` reads; for Linf and recolouring, a multiple of 1/255 up to 1 is such a fraction."""
         if isinstance(self.epsilon, Tensor):
             return f"{self.norm}:{PER_IMAGE}"
         levels = self.epsilon * 255
-        whole = self.norm in ("Linf", "recolour") and levels >= 1 and abs(levels - round(levels)) < 1e-9
+        whole = self.norm in ("Linf", "recolour") and 1 <= levels <= 255 and abs(levels - round(levels)) < 1e-9
         return f"{self.norm}:{round(levels)}/255" if whole else f"{self.norm}:{self.epsilon:g}"
 
     def with_epsilon(self, epsilon: float | Tensor) -> Threat:
@@ -162,6 +163,38 @@ class Threat:
             length = rng.child("length").uniform(index, (1,), counter).pow(1 / size)
             shift = (ray / _norm(ray, self.norm)[:, None].clamp_min(1e-12) * length).view_as(x0)
         return self.project(x0 + shift * self.radius(x0), x0)
+
+
+def grey_radius(norm: Norm, shape: Sequence[int]) -> float:
+    """The smallest radius at which the ball of every image contains the grey image (all pixels 0.5).
+
+    Args:
+        norm: the norm; infinite for spatial threats.
+        shape: channels, height and width of the images.
+    """
+    size = math.prod(shape)
+    return {"Linf": 0.5, "recolour": 0.5, "L2": 0.5 * math.sqrt(size), "L1": 0.5 * size}.get(norm, math.inf)
+
+
+def large_radius_text(threat: Threat, shape: Sequence[int]) -> str:
+    """Why the largest radius of a threat is implausible, and its value over 255; empty if it is not.
+
+    Args:
+        threat: the threat.
+        shape: channels, height and width of the images.
+
+    Example:
+        >>> large_radius_text(Threat("Linf", 8), (3, 32, 32)).partition("; ")[2]
+        'pixels are in [0, 1], so write 8/255 (0.03137) for 8 of 255'
+        >>> large_radius_text(Threat("L2", 8), (3, 32, 32))
+        ''
+    """
+    radius = float(torch.as_tensor(threat.epsilon).max())
+    if radius < grey_radius(threat.norm, shape):
+        return ""
+    hint = f", so write {radius:g}/255 ({radius / 255:.4g}) for {radius:g} of 255" if radius >= 1 else ""
+    what = f"at {threat.norm} {radius:g} the ball of every image contains the grey image, so no model can be robust"
+    return f"{what}; pixels are in [0, 1]{hint}"
 
 
 def _norm(flat: Tensor, norm: Norm) -> Tensor:

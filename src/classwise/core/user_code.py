@@ -51,8 +51,13 @@ def _is_ours(file: str) -> bool:
     return _within(file, [str(Path(__file__).parents[1])])
 
 
+def is_installed(file: str) -> bool:
+    """Whether a file belongs to the standard library or to an installed package."""
+    return _within(file, _installed())
+
+
 def _is_users(file: str) -> bool:
-    return not file.startswith("<") and not _is_ours(file) and not _within(file, _installed())
+    return not file.startswith("<") and not _is_ours(file) and not is_installed(file)
 
 
 def _within(file: str, folders: list[str]) -> bool:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from classwise.auditing.result import Audit, AuditWarning
 from classwise.auditing.thresholds import ACCURACY, Threshold
 from classwise.core.storage import write_text
 from classwise.core.version import __version__
+from classwise.reporting.condition_text import result_text
 from classwise.reporting.escape import visible
 
 Status = Literal["passed", "failed", "undecided"]
@@ -32,7 +32,7 @@ class Check:
     Attributes:
         name: the condition; for one class with its name.
         status: ``failed`` if the condition is met.
-        message: the measured value, in one sentence.
+        message: the measured value and the required one (`classwise.reporting.condition_text.result_text`).
     """
 
     name: str
@@ -64,16 +64,9 @@ def checks_of(audit: Audit, thresholds: Mapping[str, Threshold]) -> list[Check]:
 
 
 def _check(audit: Audit, name: str, threshold: Threshold) -> Check:
-    low, high = threshold.bounds(audit)
     decided = threshold.decide(audit)
     status: Status = "undecided" if decided is None else "failed" if decided else "passed"
-    if low == high:
-        value = f"is {threshold.shown(low)}"
-    else:
-        value = "depends on images not evaluated" + ("" if math.isnan(low) else f": {low:.4g} to {high:.4g}")
-    subject = threshold.measure if threshold.group is None else f"{threshold.measure} of {threshold.group}"
-    limit = f"the build fails if it is {threshold.comparison} {threshold.shown_limit}"
-    return Check(name, status, f"{subject} under {threshold.attack} {value}; {limit}")
+    return Check(name, status, result_text(audit, threshold))
 
 
 def write_junit(path: str | os.PathLike[str], checks: Iterable[Check], name: str) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import html
 import re
+import unicodedata
 from xml.etree import ElementTree as ET
 
 from markupsafe import Markup
@@ -34,6 +35,8 @@ _LATEX = {character: f"\\{character}" for character in "&%$#_{}"} | {
     "\u2212": "$-$",
     "\u00d7": r"$\times$",
     "\u00b2": r"\textsuperscript{2}",
+    "\u27e8": r"\textlangle{}",
+    "\u27e9": r"\textrangle{}",
 }
 _SVG_ELEMENTS = frozenset({"svg", "g", "title", "rect", "path", "circle", "text", "image"})
 _XML = "{http://www.w3.org/2000/svg}"
@@ -56,8 +59,11 @@ def markdown_text(text: str) -> str:
 
 
 def latex_text(text: str) -> str:
-    """Escape text for LaTeX, also at the start of a table row: it contains no command or special character."""
-    return "".join(_LATEX.get(letter, letter) for letter in visible(text))
+    """Escape text for LaTeX, also at the start of a table row: it contains no command or special character.
+
+    Letters and their accents are composed where Unicode has the composed letter, which more fonts have.
+    """
+    return "".join(_LATEX.get(letter, letter) for letter in unicodedata.normalize("NFC", visible(text)))
 
 
 def checked_svg(text: str) -> Markup:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 from collections.abc import Collection, Mapping, Sequence
@@ -20,6 +21,7 @@ from classwise.core.errors import unknown
 from classwise.core.storage import write_text
 from classwise.reporting.audit_summary import AuditSummary
 from classwise.reporting.audit_tables import attack_frame, attack_table, class_frame, class_table
+from classwise.reporting.characters import figure_lacks, latex_lacks, notice
 from classwise.reporting.comparison_tables import (
     accuracy_points,
     class_dots,
@@ -38,6 +40,8 @@ from classwise.reporting.two_phase import estimates_drawing, estimates_table
 
 if TYPE_CHECKING:
     from classwise.training.folder import Run
+
+logger = logging.getLogger(__name__)
 
 TABLES = ("csv", "md", "tex")
 FIGURES = ("png", "pdf", "svg")
@@ -158,6 +162,8 @@ def write_files(
 ) -> list[Path]:
     """Write each frame as CSV, each table as Markdown or LaTeX, and each drawing as PNG, PDF or SVG, if requested.
 
+    One warning is logged if a format does not show a character of a name; it names what to do.
+
     Args:
         folder: output folder; created if it does not exist.
         formats: the requested formats.
@@ -176,16 +182,23 @@ def write_files(
         if kind not in FORMATS:
             raise unknown("format", kind, FORMATS)
     target, written = Path(folder), list[Path]()
+    in_latex, in_figures = set[str](), set[str]()
     if "csv" in formats:
         written += [write_csv(target / f"{name}.csv", frame, raw=raw_csv) for name, frame in frames.items()]
     if "md" in formats:
         written += [_text(target / f"{name}.md", table.markdown()) for name, table in tables.items()]
     if "tex" in formats:
-        written += [_text(target / f"{name}.tex", table.latex()) for name, table in tables.items()]
+        sources = {name: table.latex() for name, table in tables.items()}
+        written += [_text(target / f"{name}.tex", source) for name, source in sources.items()]
+        in_latex = latex_lacks("".join(sources.values()))
     for kind in _in_order(formats, FIGURES):
         for name, drawing in drawings.items():
             drawing.save(target / f"{name}.{kind}")
             written.append(target / f"{name}.{kind}")
+    if drawings and {"png", "pdf"} & {*formats}:
+        in_figures = figure_lacks(text for drawing in drawings.values() for text in drawing.texts)
+    if line := notice(in_latex, in_figures):
+        logger.warning("%s: %s", target, line)
     return written
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import os
 import unicodedata
+import warnings
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -19,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from classwise.core.storage import replacing, write_text
+from classwise.reporting.characters import figure_fonts
 from classwise.reporting.escape import markup_text, visible
 from classwise.reporting.palette import PALETTE, STYLES, style_rules, variables
 
@@ -168,6 +170,11 @@ class Drawing:
             _add(axes, mark, order)
         return figure
 
+    @property
+    def texts(self) -> list[str]:
+        """The texts of the labels, in the form that matplotlib draws."""
+        return [_drawn(mark.text) for mark in _flat(self.marks) if isinstance(mark, Label)]
+
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the drawing as ``.svg``, ``.png`` or ``.pdf``, without timestamps.
 
@@ -182,7 +189,9 @@ class Drawing:
 
         dates = {"CreationDate": None} if kind == "pdf" else {}
         # Type 42 fonts keep the text of a PDF searchable; journals reject type 3.
-        with replacing(path) as temporary, rc_context({"pdf.fonttype": 42, "font.family": "DejaVu Sans"}):
+        fonts = rc_context({"pdf.fonttype": 42, "font.family": figure_fonts()})
+        with replacing(path) as temporary, fonts, warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="Glyph .* missing from")  # `classwise.reporting.characters`
             self.figure().savefig(temporary, format=kind, dpi=192, metadata=dates)
 
 
@@ -308,6 +317,11 @@ def _opacity(value: float) -> str:
     return f' opacity="{value:.2f}"'.replace("0.", ".") if value < 1 else ""
 
 
+def _drawn(text: str) -> str:
+    """The text of a label with matplotlib; letters and their accents are composed where there is a composed letter."""
+    return unicodedata.normalize("NFC", visible(text))
+
+
 def _add(axes: object, mark: Box | Line | Dot | Label | Image, order: int) -> None:
     """Draw one mark on the axes of `Drawing.figure`."""
     from matplotlib import patches
@@ -348,7 +362,7 @@ def _add(axes: object, mark: Box | Line | Dot | Label | Image, order: int) -> No
             axes.text(
                 mark.x,
                 mark.y,
-                visible(mark.text).replace("$", r"\$"),
+                _drawn(mark.text).replace("$", r"\$"),
                 color=fill,
                 fontsize=mark.size * points * 0.94,  # DejaVu is wider than common screen fonts
                 ha={"start": "left", "middle": "center", "end": "right"}[mark.anchor],

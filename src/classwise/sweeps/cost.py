@@ -5,7 +5,7 @@ from __future__ import annotations
 import collections
 from typing import NamedTuple
 
-from classwise.auditing.cost import estimate
+from classwise.auditing.cost import highest_cost
 from classwise.auditing.plan import AuditOptions
 from classwise.core.progress import NullProgress, Progress
 from classwise.core.threat import Threat
@@ -21,8 +21,8 @@ from classwise.training.setup import default_threat, model_spec, training_images
 class SweepCost(NamedTuple):
     """The cost of all cells of a plan, one after the other.
 
-    Training is without the validation at the end of each epoch. Audits are upper bounds, without guards: images that
-    are misclassified early cost less.
+    Training is without the validation at the end of each epoch. Audits are without guards, and as if every image were
+    correctly classified and robust, since the accuracy of a model is unknown before its training.
 
     Attributes:
         cells: number of cells.
@@ -84,5 +84,5 @@ def _audit_cost(recipe: Recipe, audit: AuditSettings, device: str) -> tuple[int,
     given = audit.threat or recipe.threat
     threat = default_threat(trained_on) if given is None else Threat.parse(given)
     options: AuditOptions = {"batch_size": audit.batch_size, "early_stop": audit.early_stop, "guards": "off"}
-    cost = estimate(model, images, threat, audit.attack, device=device, **options)
+    cost = highest_cost(model, images, threat, audit.attack, device=device, **options)
     return cost.forwards + cost.backwards, cost.minutes

@@ -23,6 +23,7 @@ from classwise.core.version import __version__
 from classwise.data.images import Images
 from classwise.data.stream import as_data
 from classwise.models.modes import evaluating
+from classwise.reporting.condition_text import result_text
 from classwise.reporting.formatting import lowest_interval_name
 from classwise.stats.rational import as_rational, rational_text
 from classwise.testing.cache import cache_folder
@@ -145,12 +146,7 @@ def _message(result: Audit, failed: Sequence[Threshold]) -> str:
     """The conditions with their values, and the weakest classes."""
     meta = result.outcomes.meta
     lines = ["the model is not robust enough"]
-    for threshold in failed:
-        subject = threshold.measure if threshold.group is None else f"{threshold.measure} of {threshold.group}"
-        low, high = threshold.bounds(result)
-        value = threshold.shown(low) if low == high else f"between {low:.4g} and {high:.4g}"
-        lines.append(f"  {subject} under {threshold.attack} is {value}, which is {threshold.comparison} "
-                     f"{threshold.shown_limit}")  # fmt: skip
+    lines += [f"  {result_text(result, threshold)}" for threshold in failed]
     over = (f"{len(result.outcomes)} images", meta.threat, ", ".join(result.attacks))
     lines.append(f"accuracy by class under all, in percent ({'; '.join(filter(None, over))}):")
     if result.complete:

@@ -17,7 +17,7 @@ from classwise.core.environment import continued, environment
 from classwise.core.errors import ClasswiseError
 from classwise.core.rng import CounterRNG, seed_generators
 from classwise.core.storage import check_writable, is_unused, write_text
-from classwise.core.threat import Threat
+from classwise.core.threat import Threat, large_radius_text
 from classwise.data import Images, load_data, named_set, stratified_split
 from classwise.models import build_model, load_model
 from classwise.models.base import device_of
@@ -32,9 +32,6 @@ from classwise.training.recipe import Parts, Recipe
 from classwise.training.recipe_settings import DataSettings
 from classwise.training.selection import overall_plus_worst_fifth
 
-GREY_RADIUS = 0.5
-"""The Linf radius from which every image can be perturbed to uniform grey."""
-
 
 def check_folder(run: Run, *, resume: bool) -> None:
     """Check that a run can be written into its folder.
@@ -46,7 +43,9 @@ def check_folder(run: Run, *, resume: bool) -> None:
     if out.exists() and not out.is_dir():
         raise ClasswiseError(f"{out} is a file; the run needs a folder")
     if run.recipe_file.is_file() and not resume:
-        raise ClasswiseError(f"{out} contains another run; use another folder, or --resume to continue that run")
+        raise ClasswiseError(
+            f"{out} contains another run; add --resume to load or continue that run, or use another folder"
+        )
     early = (run.environment_file.name, "validation.json", run.pseudo_labels_file.name)  # written before the recipe
     if not run.recipe_file.is_file() and not is_unused(out, early):
         raise ClasswiseError(f"{out} is not empty and contains no run; use a new folder")
@@ -134,10 +133,8 @@ def threat_notes(images: Images, threat: Threat, attacks: Mapping[str, Attack]) 
     """
     assert isinstance(threat.epsilon, float)
     known, notes = named_set(images), []
-    if threat.norm == "Linf" and threat.epsilon >= GREY_RADIUS:
-        notes.append(
-            f"a radius of {threat.epsilon:g} allows uniform grey for every image; its unit is [0, 1], as in 8/255"
-        )
+    if large := large_radius_text(threat, images.shape):
+        notes.append(large)
     elif known is not None and Threat.parse(known.threat) != threat:
         notes.append(f"the threat is {threat}; the usual one for {images.name} is {known.threat}")
     for field, attack in attacks.items():

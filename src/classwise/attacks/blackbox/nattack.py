@@ -65,6 +65,11 @@ class NAttack(Attack):
         return True
 
     @property
+    def may_end_early(self) -> bool:
+        """An image that is misclassified without attack takes one step."""
+        return True
+
+    @property
     def length(self) -> int:
         """Steps per start."""
         return self.steps

@@ -92,6 +92,11 @@ class Transfer(Attack):
         return self.attack.length
 
     @property
+    def may_end_early(self) -> bool:
+        """Whether a start of the inner attack may end early."""
+        return self.attack.may_end_early
+
+    @property
     def starts(self) -> int:
         """Starts of the inner attack."""
         return self.attack.starts

@@ -61,6 +61,11 @@ class _CarliniWagner(Attack):
     suggestion: ClassVar[str]
 
     @property
+    def may_end_early(self) -> bool:
+        """A start ends once every c has been tried, or tau is small."""
+        return True
+
+    @property
     def max_descent(self) -> int:
         """Maximum number of steps per descent."""
         return self.steps

@@ -188,7 +188,7 @@ def _prepared(
     suite = parse_attacks(attacks, norm)
     ready = prepare(model, source, suite, ball, device=device, early_stop=True, cascade=True, **options)
     require_applicable(ready.plan.suite, suite, ready.no_gradient)
-    return ready
+    return dataclasses.replace(ready, large_radius="") if highest is None else ready
 
 
 def _curve(
@@ -227,12 +227,11 @@ def _checked(highest: float | None, rounds: int, out: str | Path | None, *, merg
 
 
 def _report_limits(ready: Prepared, listener: Progress) -> None:
-    """Log the attacks that are not applicable, and a batch size that was chosen for large images."""
+    """Log the attacks that are not applicable, and the notes on the batch size and the radius."""
     if ready.meta.not_applicable:
         names = ", ".join(ready.meta.not_applicable)
         listener.log(f"not applicable: {names}; the model has no gradient: {ready.no_gradient}")
-    if ready.note:
-        listener.log(ready.note)
+    ready.log_notes(listener)
 
 
 def _brackets(search: Bisection, ready: Prepared, rounds: int) -> list[pd.DataFrame]:

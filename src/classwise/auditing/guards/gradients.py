@@ -21,9 +21,9 @@ from classwise.auditing.guards.evidence import (
     percent,
     quoted,
 )
-from classwise.auditing.guards.radius import grey_radius
 from classwise.auditing.guards.significance import attack_excess, significant_class
 from classwise.auditing.suite import attack_length
+from classwise.core.threat import grey_radius
 
 ZERO_SHARE, ZERO_CLASS_SHARE = 0.05, 0.1
 """Thresholds on the share of zero gradients, overall and in one class."""
@@ -94,7 +94,7 @@ def misleading_gradients(evidence: Evidence, probe: Probe) -> GuardWarning | Non
 def _small_step(probe: Probe) -> Tensor:
     """The step of each image, (N, 1, 1, 1): in every norm a tenth of the radius, spread over the image."""
     x = probe.batch.x
-    step = SMALL_STEP * 0.5 / grey_radius(probe.threat.norm, x) * probe.threat.radius(x)
+    step = SMALL_STEP * 0.5 / grey_radius(probe.threat.norm, x.shape[1:]) * probe.threat.radius(x)
     return step.expand(len(x), 1, 1, 1)
 
 

@@ -24,19 +24,13 @@ from classwise.auditing.guards.evidence import (
     undecided,
 )
 from classwise.auditing.guards.significance import LEVEL, paired_excess, significant_class
-from classwise.core.threat import Norm, Threat
+from classwise.core.threat import Threat, grey_radius, large_radius_text
 from classwise.stats.counts import IntArray, PairedCounts
 
 PROBE = PGD(steps=10, step_size="0.25eps")
 """The attack of these guards."""
 REPETITIONS = 3
 """Number of repeated passes over the clean images."""
-
-
-def grey_radius(norm: Norm, x: Tensor) -> float:
-    """The smallest radius at which the ball of every image of this shape contains the grey image (all pixels 0.5)."""
-    size = math.prod(x.shape[1:])
-    return {"Linf": 0.5, "recolour": 0.5, "L2": 0.5 * math.sqrt(size), "L1": 0.5 * size}[norm]
 
 
 @needs_model
@@ -113,7 +107,7 @@ def large_radius(evidence: Evidence, probe: Probe) -> Result:
     Images on which the suite succeeded in a smaller ball are not attacked again.
     """
     x, y = probe.batch.x, probe.labels
-    radius, attacked = grey_radius(probe.threat.norm, x), _unreached(evidence, probe)
+    radius, attacked = grey_radius(probe.threat.norm, x.shape[1:]), _unreached(evidence, probe)
     survivors = attacked & ~probe.succeeds_on(attacked, PROBE, Threat(probe.threat.norm, radius))
     grey = int(probe.logits_of(torch.full_like(x[:1], 0.5)).argmax())
     accuracy, share = float(survivors.float().mean()), float(torch.bincount(y).max()) / len(y)
@@ -138,7 +132,7 @@ def _total(mask: Tensor) -> IntArray:
 def _unreached(evidence: Evidence, probe: Probe) -> Tensor:
     """The images of the sample that may be robust at the large radius, bool (N,)."""
     largest = float(torch.as_tensor(probe.threat.epsilon).max())
-    return evidence.survivors if largest <= grey_radius(probe.threat.norm, probe.batch.x) else evidence.clean
+    return evidence.survivors if largest <= grey_radius(probe.threat.norm, probe.batch.x.shape[1:]) else evidence.clean
 
 
 def _large_cost(evidence: Evidence, probe: Probe) -> int:
@@ -150,12 +144,9 @@ def huge_radius(evidence: Evidence) -> GuardWarning | None:
     """The radius of the audit itself reaches the grey image, as 8 instead of 8/255 does."""
     if evidence.probe is None:
         return None
-    norm, x = evidence.probe.threat.norm, evidence.probe.batch.x
-    largest = float(torch.as_tensor(evidence.probe.threat.epsilon).max())
-    if largest < grey_radius(norm, x):
-        return None
-    what = f"At {norm} {largest:g} the ball of every image contains the grey image, so no model can be robust"
-    return GuardWarning(f"{what}; pixels are in [0, 1], so write 8/255 for 8 of 255.", largest)
+    threat, x = evidence.probe.threat, evidence.probe.batch.x
+    text = large_radius_text(threat, x.shape[1:])
+    return GuardWarning(f"A{text[1:]}.", float(torch.as_tensor(threat.epsilon).max())) if text else None
 
 
 GUARDS: dict[str, Guard] = {

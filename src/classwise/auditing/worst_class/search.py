@@ -151,8 +151,7 @@ def _checked(confidence: float, tolerance: float | None) -> dict[str, Any]:
 def _run(search: Rounds, chosen: dict[str, Any], deadline: float) -> tuple[BestArmSearch, SurvivorCounts, int]:
     """Run the first attack, then the race; returns the race, the survivors, and the number of rounds."""
     saved = search.saved
-    if search.ready.note:
-        search.progress.log(search.ready.note)
+    search.ready.log_notes(search.progress)
     try:
         counts = search.first_pass()
         race = BestArmSearch(counts.images, counts.survivors, _rules(chosen, counts, search.plan.batch_size))

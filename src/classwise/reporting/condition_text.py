@@ -1,0 +1,103 @@
+"""Results of conditions in words: the same on the terminal, in files for build servers and in tests."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+
+from classwise.auditing.comparison import Comparison
+from classwise.auditing.outcomes import CLEAN
+from classwise.auditing.result import Audit
+from classwise.auditing.thresholds import ChangeThreshold, Threshold
+from classwise.reporting import formatting
+from classwise.stats import metric_intervals
+from classwise.stats.counts import ClassCounts
+from classwise.stats.intervals import Estimate, class_intervals
+
+_ESTIMATES: Mapping[str, Callable[[ClassCounts, float], Estimate]] = {
+    "overall": metric_intervals.overall,
+    "macro": metric_intervals.macro,
+    "worst": metric_intervals.worst,
+    "worst20": metric_intervals.worst_fifth,
+    "cv": metric_intervals.variance,
+    "mcd": metric_intervals.discrepancy,
+    "hmw": metric_intervals.overall_and_worst,
+}
+_REQUIRED = {"<": "at least", "<=": "more than", ">": "at most", ">=": "less than"}
+"""What a build requires for each comparison, which fails it."""
+
+
+def result_text(audit: Audit, threshold: Threshold) -> str:
+    """The measured value of a condition with the number of images and the interval, and the required value.
+
+    Raises:
+        ClasswiseError: see `Threshold.bounds`.
+
+    Example:
+        >>> import classwise as cw
+        >>> from classwise.auditing.thresholds import Threshold
+        >>> labels = [0] * 50 + [1] * 50
+        >>> outcomes = cw.Outcomes.from_predictions(labels, attacks={"pgd": [0] * 80 + [1] * 20})
+        >>> result_text(cw.Audit(outcomes), Threshold.parse("overall(pgd) < 80%"))
+        'overall under pgd is 70.0 % (100 images; 95 % interval 60.4–78.1 %); required: at least 80 %'
+    """
+    low, high = threshold.bounds(audit)
+    if low == high:
+        value = f"is {threshold.shown(low)} ({_basis(audit, threshold)})"
+    else:
+        between = "" if math.isnan(low) else f": {threshold.shown(low)} to {threshold.shown(high)}"
+        value = f"depends on images not evaluated{between}"
+    subject = threshold.measure if threshold.group is None else f"{threshold.measure} of {threshold.group}"
+    return f"{subject} under {threshold.attack} {value}; required: {_required(threshold)}"
+
+
+def change_text(comparison: Comparison, method: str, threshold: ChangeThreshold) -> str:
+    """The measured change of a method against the first one, with the number of images and the interval.
+
+    Raises:
+        ClasswiseError: see `ChangeThreshold.value`.
+    """
+    pair = comparison.pair(method, comparison.names[0])
+    measure = threshold.measure.partition(".")[0]
+    images = int(pair.classes["n"].sum())
+    low = high = math.nan
+    if threshold.group is not None:
+        row = pair.classes.to_dict("index")[threshold.group]
+        images, low, high = int(row["n"]), row["low"], row["high"]
+    elif measure in ("overall", "worst"):
+        _, low, high = pair.overall if measure == "overall" else pair.minima
+    interval = f"{_level(comparison.alpha)} interval {formatting.signed_span(low, high)} points; "
+    basis = f"{formatting.counted(images, 'image')}; {'' if math.isnan(low) else interval}"
+    return f"{threshold.shown(threshold.value(comparison, method))}; {basis}required: {_required(threshold)}"
+
+
+def _required(threshold: Threshold | ChangeThreshold) -> str:
+    return f"{_REQUIRED[threshold.comparison]} {threshold.shown_limit}"
+
+
+def _basis(audit: Audit, threshold: Threshold) -> str:
+    """The number of images that a measure is computed from, and its interval."""
+    bounded, measure = audit.bounds(threshold.attack), threshold.measure.partition(".")[0]
+    if not bounded.complete:
+        return f"{formatting.counted(float(bounded.judged.sum()), 'image')} evaluated"
+    counts = audit.counts(threshold.attack)
+    images, of, name = int(counts.count.sum()), "", f"{_level(audit.alpha)} interval"
+    if threshold.group is not None:
+        label = audit.group_names.index(threshold.group)
+        images = int(counts.count[label])
+        low, high = (float(end[label]) for end in class_intervals(counts, audit.alpha))
+    elif measure == "nrr":
+        _, low, high = metric_intervals.clean_and_robust(audit.counts(CLEAN), counts, audit.alpha)
+    else:
+        _, low, high = _ESTIMATES[measure](counts, audit.alpha)
+    if measure == "worst":
+        label = metric_intervals.worst_label(counts)
+        images, of = int(counts.count[label]), f" of {audit.group_names[label]}"
+        name = formatting.lowest_interval_name(audit.alpha, audit.group)
+    squared = measure == "cv"
+    span = f"{formatting.squared_span(low, high)} percent squared" if squared else f"{formatting.span(low, high)} %"
+    return f"{formatting.counted(images, 'image')}{of}; {name} {span}"
+
+
+def _level(alpha: float) -> str:
+    return formatting.level(alpha).replace("\N{NO-BREAK SPACE}", " ")

@@ -24,7 +24,6 @@ from classwise.core.errors import ClasswiseError
 from classwise.data import CORRUPTIONS, DATA
 from classwise.papers import catalogue
 from classwise.training.recipe import Recipe
-from classwise.training.recipe_files import recipe_names
 from classwise.training.train import train
 from tests.documents import DOCUMENTS, ROOT, blocks, name_of
 
@@ -51,16 +50,6 @@ def cells(page: Path, heading: str = "") -> list[list[str]]:
     text = page.read_text(encoding="utf-8")
     part = text.partition(f"{heading}\n")[2].partition("\n### ")[0] if heading else text
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in part.splitlines() if line[:1] == "|"]
-
-
-def test_the_page_of_methods_has_every_recipe_with_its_counted_cost() -> None:
-    measured = cells(ROOT / "docs" / "results" / "methods.md")
-    counted = {name: row[4] for row in measured for name in re.findall("`(.*?)`", row[0])}
-    methods = [row for row in cells(REFERENCE / "methods.md") if len(row) == 5 and row[0].startswith("`")]
-    assert {row[0].strip("`"): row[3] for row in methods} == counted
-    apart = {row[0].strip("`") for row in cells(REFERENCE / "methods.md") if len(row) == 6 and row[0][0] == "`"}
-    assert sorted({*counted, *apart}) == recipe_names()
-    assert apart == {name for name in recipe_names() if Recipe.read(name).distils}
 
 
 def test_the_page_of_methods_repeats_the_printed_and_the_measured_numbers() -> None:

@@ -23,7 +23,6 @@ from classwise.auditing.comparison import Comparison
 from classwise.auditing.outcomes import Outcomes
 from classwise.auditing.result import Audit
 from classwise.core.csv_files import write_csv
-from classwise.reporting import report as write_report
 from classwise.reporting.comparison_tables import accuracy_points
 from classwise.stats.intervals import Estimate
 
@@ -87,7 +86,6 @@ class Study:
                 shown = of_common_seeds(comparison)
                 if (drawing := accuracy_points(shown)) is not None:
                     drawing.save(RESULTS / self.name / FIGURE)
-                write_report(shown, RESULTS / self.name / "compare.html")
         return text
 
     @property

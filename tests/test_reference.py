@@ -15,6 +15,7 @@ from classwise.auditing.outcome_files import COLUMNS
 from classwise.data import DATA
 from classwise.models import MODELS
 from classwise.training import AVERAGERS, OBJECTIVES, SCHEDULES, UPDATES
+from classwise.training.recipe import Recipe
 from classwise.training.recipe_files import recipe_names
 
 from .documents import DOCS
@@ -26,7 +27,11 @@ from .documents import DOCS
     [
         ("attacks", ATTACKS),
         ("suites", SUITES),
-        ("recipes", recipe_names()),
+        ("recipes", [name for name in recipe_names() if not Recipe.read(name).distils]),
+        ("distillation", [name for name in recipe_names() if Recipe.read(name).distils]),
+        ("losses", OBJECTIVES),
+        ("schedule-table", SCHEDULES),
+        ("update-table", [f"update: {name}" for name in UPDATES]),
         ("data-sets", DATA),
         ("models", MODELS),
         ("objectives", OBJECTIVES),

@@ -221,7 +221,6 @@ def test_recorded_audits_have_the_accuracies_without_the_runs(
     page.write_text(f"{head}{study.mark}\n\nFormer tables.", encoding="utf-8")
     text = study.report(quick=False)
     assert page.read_text(encoding="utf-8") == f"{head}{study.mark}\n\n{text}"
-    assert (tmp_path / "real-size" / "compare.html").is_file()
     assert "FAAL-0.3+adjusted" in (tmp_path / "real-size" / "accuracies.svg").read_text(encoding="utf-8")
     outcomes = cw.Audit.load(tmp_path / "real-size/seed-0/AT/audits/pgd").outcomes
     assert outcomes.frame["margin"].isna().all()

@@ -23,12 +23,16 @@ from classwise.auditing import outcome_files
 from classwise.cli import docstrings, main
 from classwise.cli.app import app
 from classwise.core.bibliography import PAPERS, line_of
-from classwise.core.config import describe, make
+from classwise.core.config import describe, make, relative_step
 from classwise.core.description import summary
 from classwise.core.errors import ClasswiseError
 from classwise.core.registry import Registry
+from classwise.core.threat import Threat
 from classwise.training import AVERAGERS, CRITERIA, LR_SCHEDULES, OBJECTIVES, OPTIMISERS, REDUCTIONS, SCHEDULES, UPDATES
 from classwise.training.citations import sources
+from classwise.training.lr_schedules import MultiStep
+from classwise.training.recipe import Recipe
+from classwise.training.recipe_files import recipe_names
 
 
 def listed(*words: str) -> dict[str, Any]:
@@ -85,19 +89,66 @@ def suites() -> str:
 
 
 def recipes() -> str:
-    """Every recipe: what it does, what it changes, its cost and source."""
+    """Every recipe without a teacher: what it does, what it changes, its cost and source."""
     rows = [
         (
-            f"`{name}`",
-            facts["summary"],
-            ", ".join(facts["changes"]),
-            facts["epochs"],
-            ", ".join(facts["budgets"]),
-            facts["source"],
+            f"`{recipe.name}`",
+            recipe.description,
+            ", ".join(recipe.changes),
+            recipe.parts.passes.equivalents,
+            recipe.epochs,
+            recipe.source,
         )
-        for name, facts in listed("recipes").items()
+        for recipe in map(Recipe.read, recipe_names())
+        if not recipe.distils
     ]
-    return table(("recipe", "what it does", "changes", "epochs", "budgets", "source"), rows)
+    return table(("recipe", "what it does", "changes", "cost", "epochs", "source"), rows)
+
+
+def distillation() -> str:
+    """Every recipe with a teacher: what it does, what it changes, its cost and source."""
+    rows = [
+        (
+            f"`{recipe.name}`",
+            recipe.description,
+            ", ".join(recipe.changes),
+            recipe.parts.passes.equivalents,
+            "1 forward",
+            recipe.epochs,
+            recipe.source,
+        )
+        for recipe in map(Recipe.read, recipe_names())
+        if recipe.distils
+    ]
+    header = ("recipe", "what it does", "changes", "cost of the student", "passes of the teacher", "epochs", "source")
+    return table(header, rows)
+
+
+def published_settings() -> str:
+    """The recipes with the settings of public code: network, radius, step size, learning rate, weight decay, epochs."""
+    rows = []
+    for recipe in map(Recipe.read, recipe_names()):
+        parts: Any = recipe.parts
+        if parts.threat != Threat("Linf", 0.031) and not recipe.name.endswith("-code"):
+            continue
+        steps = parts.lr_schedule if isinstance(parts.lr_schedule, MultiStep) else None
+        drops = [str(round(at * recipe.epochs) + 1) for at in steps.milestones] if steps else [str(recipe.lr_schedule)]
+        rate = f"{parts.optimizer.lr:g}" + (", Nesterov" if parts.optimizer.nesterov else "")
+        size, relative = relative_step(parts.attack.step_size)
+        step = f"{size * (parts.threat.epsilon if relative else 1):.2g}" + (" W_c" if relative else "")
+        decay, radius = f"{parts.optimizer.weight_decay:g}", f"{parts.threat.epsilon:.4g}"
+        rows.append((f"`{recipe.name}`", recipe.model.name, radius, step, rate, ", ".join(drops), decay, recipe.epochs))
+    header = (
+        "recipe",
+        "network",
+        "radius",
+        "step size",
+        "learning rate",
+        "/ 10 from epoch",
+        "weight decay",
+        "epochs",
+    )
+    return table(header, rows)
 
 
 def data_sets() -> str:
@@ -141,6 +192,58 @@ def _part(registry: Registry[Any], name: str) -> list[str]:
         ]
         blocks.append(table(("setting", "default", "values", "description"), rows))
     return [*blocks, _sources([line_of(source) for source in sources(cls)])]
+
+
+def losses() -> str:
+    """Every objective: the loss of an image, and the passes of a step with PGD-10."""
+    rows = [
+        (
+            f"`{name}`",
+            summary(OBJECTIVES.load(name)),
+            _passes(Recipe.read("at", {"objective": name, "attack": "pgd:steps=10"})),
+        )
+        for name in OBJECTIVES
+    ]
+    return table(("name", "loss of an image", "passes"), rows)
+
+
+def summaries(registry: Registry[Any], about: str) -> str:
+    """The summary of every part of a registry, in a table whose second column is headed by ``about``."""
+    return table(("name", about), ((f"`{name}`", summary(registry.load(name))) for name in registry))
+
+
+def schedule_table() -> str:
+    """Every class schedule: what it does, what it changes, the signals that it reads, and an example."""
+    loaded = {name: SCHEDULES.load(name) for name in SCHEDULES}
+    rows = [
+        (
+            f"`{name}`",
+            summary(cls),
+            ", ".join(cls.changes),
+            ", ".join(f"`{signal}`" for signal in sorted(cls.reads)),
+            f"`{cls.example}`",
+        )
+        for name, cls in loaded.items()
+    ]
+    return table(("schedule", "what it does", "changes", "reads", "example"), rows)
+
+
+def update_table() -> str:
+    """Every update and average of the weights: what it does, what it changes, and the passes of a step with PGD-10."""
+    rows = []
+    for field, registry in (("update", UPDATES), ("averaging", AVERAGERS)):
+        for name in registry:
+            cls = registry.load(name)
+            asked = {field: name, "attack": "pgd:steps=10"}
+            passes = " / ".join(_passes(Recipe.read(base, asked)) for base in ("at", "trades"))
+            rows.append((f"`{field}: {name}`", summary(cls), ", ".join(cls.changes), passes))
+    return table(("part", "what it does", "changes", "passes (AT / TRADES)"), rows)
+
+
+def _passes(recipe: Recipe) -> str:
+    """Forward and backward passes of a step."""
+    passes = recipe.parts.passes
+    return f"{passes.forward} + {passes.to_image + passes.to_weights}"
 
 
 def _defaults(registry: Registry[Any], name: str, cls: Any) -> dict[str, Any]:
@@ -194,6 +297,8 @@ PAGES: Mapping[str, Callable[[], str]] = {
     "attacks": attacks,
     "suites": suites,
     "recipes": recipes,
+    "distillation": distillation,
+    "published-settings": published_settings,
     "data-sets": data_sets,
     "models": models,
     "objectives": lambda: parts(OBJECTIVES),
@@ -204,6 +309,11 @@ PAGES: Mapping[str, Callable[[], str]] = {
     "averagers": lambda: parts(AVERAGERS),
     "optimisers": lambda: parts(OPTIMISERS),
     "lr-schedules": lambda: parts(LR_SCHEDULES),
+    "losses": losses,
+    "criterion-table": lambda: summaries(CRITERIA, "loss"),
+    "reduction-table": lambda: summaries(REDUCTIONS, "from the images' losses to one number"),
+    "schedule-table": schedule_table,
+    "update-table": update_table,
     "commands": commands,
     "columns": columns,
     "papers": papers,

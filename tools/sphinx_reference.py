@@ -2,7 +2,7 @@
 
 - The directive ``generated`` inserts one of the texts of `tools.reference`.
 - The directive ``public-api`` inserts the documentation of every public name of a module, by autodoc.
-- A link to an HTML page in ``docs/results`` opens it: the page is copied to the same place in the site.
+- A link to a page of `tools.result_pages` opens it: the page is written to the same place in the site.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import importlib
 import inspect
 import os
 import re
-import shutil
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -21,7 +20,7 @@ from sphinx import addnodes
 from sphinx.application import Sphinx
 from sphinx.transforms.post_transforms import SphinxPostTransform
 from sphinx.util.docutils import SphinxDirective
-from tools import reference
+from tools import reference, result_pages
 
 
 class Generated(SphinxDirective):
@@ -71,46 +70,31 @@ def _documented(module: Any, name: str) -> str:
     return f"## `{name}`\n\n```{{eval-rst}}\n{directive}```"
 
 
-class LinkWrittenPages(SphinxPostTransform):
-    """Turn downloads of HTML pages into links, and note the pages for `copy_written_pages`."""
+class LinkResultPages(SphinxPostTransform):
+    """Turn links to pages of results into links to the pages that `write_result_pages` writes."""
 
     default_priority = 5
 
     def run(self, **_: Any) -> None:
         """Replace the nodes of one document."""
-        written = _written(self.env)
         here = Path(self.env.docname).parent
-        for node in list(self.document.findall(addnodes.download_reference)):
-            file = Path(os.path.normpath(here / node["reftarget"].lstrip("/")))
-            if node["reftarget"].startswith("/"):
-                file = Path(os.path.normpath(node["reftarget"][1:]))
-            if file.suffix != ".html" or not (Path(self.env.srcdir) / file).is_file():
-                continue
-            written.add(str(file))
-            link = nodes.reference("", "", *node.children, refuri=os.path.relpath(file, here), internal=True)
-            node.replace_self(link)
+        for node in list(self.document.findall(addnodes.pending_xref)):
+            file = os.path.normpath(here / node["reftarget"])
+            if file.removeprefix("results/") in result_pages.PAGES:
+                link = nodes.reference("", "", *node.children, refuri=os.path.relpath(file, here), internal=True)
+                node.replace_self(link)
 
 
-def _written(env: Any) -> set[str]:
-    """The pages that are linked, by their paths in the folder of the documents."""
-    if not hasattr(env, "written_pages"):
-        env.written_pages = set()
-    found: set[str] = env.written_pages
-    return found
-
-
-def copy_written_pages(app: Sphinx, error: Exception | None) -> None:
-    """Copy the linked pages to the same places in the site."""
-    for name in sorted(_written(app.env)) if error is None else ():
-        target = Path(app.outdir) / name
-        target.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(Path(app.srcdir) / name, target)
+def write_result_pages(app: Sphinx, error: Exception | None) -> None:
+    """Write the pages of results into the site."""
+    if error is None:
+        result_pages.write(Path(app.outdir) / "results")
 
 
 def setup(app: Sphinx) -> dict[str, bool]:
     """Register the directives and the links."""
     app.add_directive("generated", Generated)
     app.add_directive("public-api", PublicApi)
-    app.add_post_transform(LinkWrittenPages)
-    app.connect("build-finished", copy_written_pages)
+    app.add_post_transform(LinkResultPages)
+    app.connect("build-finished", write_result_pages)
     return {"parallel_read_safe": False, "parallel_write_safe": False}

@@ -1,4 +1,4 @@
-"""Committed results in docs/results/papers, and their pages."""
+"""Committed results in docs/results/papers, and the pages made from them."""
 
 from __future__ import annotations
 
@@ -19,17 +19,10 @@ COMMITTED = Path(__file__).parents[2] / "docs/results/papers"
 RESULTS = sorted((COMMITTED / "results").glob("*/*/*.json"))
 
 
-@pytest.mark.parametrize("name", sorted({file.parts[-3] for file in RESULTS}))
-def test_pages_equal_their_results(name: str, tmp_path: Path) -> None:
-    """Regenerate with `classwise papers page --store docs/results/papers --out docs/results/papers`."""
-    page = paper_page(name, Store(COMMITTED), tmp_path / "page.html")
-    assert page.read_text(encoding="utf-8") == (COMMITTED / f"{name}.html").read_text(encoding="utf-8")
-
-
 @pytest.mark.parametrize("name", catalogue.PAPERS)
-def test_no_page_says_more_than_its_evidence(name: str) -> None:
+def test_no_page_says_more_than_its_evidence(name: str, tmp_path: Path) -> None:
     """Results at reduced scale neither hold nor fail: claims are supported, not observed or inconclusive."""
-    page = (COMMITTED / f"{name}.html").read_text(encoding="utf-8")
+    page = paper_page(name, Store(COMMITTED), tmp_path / "page.html").read_text(encoding="utf-8")
     own = re.sub(r"<style>.*?</style>", "", page, flags=re.DOTALL)
     for claim in catalogue.facts(name)["claims"]:
         own = own.replace(str(escape(claim["paper"])), "")  # the words of the paper

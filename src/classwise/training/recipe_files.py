@@ -1,4 +1,8 @@
-"""Recipe files: the recipes of the package, `extends`, budgets, and overrides by dotted field."""
+"""Recipe files: recipes of installed packages, `extends`, budgets, and overrides by dotted field.
+
+An installed package adds its recipes by an entry point of the group ``classwise.recipes``, whose value is the package
+that contains the YAML files.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +10,8 @@ import copy
 import dataclasses
 import difflib
 import functools
-from collections.abc import Iterator, Mapping, Sequence
-from importlib import resources
+from collections.abc import Mapping, Sequence
+from importlib import metadata, resources
 from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Any
@@ -21,13 +25,17 @@ UNCHANGED = "unchanged"
 
 
 def recipe_names() -> list[str]:
-    """Return the names of the recipes of the package, sorted."""
-    return sorted(_stems(_folder()))
+    """Return the names of the recipes of the package and of installed packages, sorted.
+
+    Raises:
+        ClasswiseError: if an installed package has no such files, or two packages have a recipe of the same name.
+    """
+    return sorted(_recipes())
 
 
 def budget_names() -> list[str]:
     """Return the names of the budgets of the package, sorted."""
-    return sorted(_stems(_folder() / "budgets"))
+    return sorted(_yaml_files(_folder() / "budgets"))
 
 
 def budgets_of(source: str) -> list[str]:
@@ -57,8 +65,8 @@ def read_values(source: str, depth: int = 0) -> dict[str, Any]:
     path = Path(source)
     if path.suffix in (".yaml", ".yml"):
         values = read_yaml(_read_file(path), f"recipe {source!r}")
-    elif source in recipe_names():
-        values = copy.deepcopy(_of_package(f"{source}.yaml"))
+    elif source in _recipes():
+        values = copy.deepcopy(_values_of(source))
     else:
         raise unknown_recipe(source)
     if not isinstance(values, dict):
@@ -133,7 +141,7 @@ def apply_budget(values: dict[str, Any], budget: str, budgets: Mapping[str, Mapp
         raise unknown("budget", budget, budgets)
     own = dict(budgets[budget])
     unchanged = own.pop(UNCHANGED, None) or []
-    shared = _shared(budget)
+    shared = copy.deepcopy(_shared(budget))
     if not isinstance(unchanged, list) or not all(path in list(shared) for path in unchanged):
         raise ClasswiseError(
             f"recipe {name!r}: budgets.{budget}.{UNCHANGED} = {unchanged!r} must list fields of "
@@ -210,26 +218,50 @@ def _put(node: Any, keys: Sequence[str], value: Any, path: str) -> Any:
     raise ClasswiseError(f"recipe field {path!r}: {node!r} has no fields")
 
 
+@functools.cache
 def _shared(budget: str) -> dict[str, Any]:
-    """Return the overrides of a budget for all recipes; empty for a budget that the package does not define."""
-    if budget not in budget_names():
-        return {}
-    return copy.deepcopy(_of_package(f"budgets/{budget}.yaml"))
+    """The overrides of a budget for all recipes, which must not be modified; none if the package does not define it."""
+    return _read(_folder() / "budgets" / f"{budget}.yaml") if budget in budget_names() else {}
 
 
 @functools.cache
-def _of_package(file: str) -> dict[str, Any]:
-    """Read the fields in a file of the package; they must not be modified."""
-    values: dict[str, Any] = read_yaml(_folder().joinpath(file).read_text(encoding="utf-8"), f"recipe file {file!r}")
+def _values_of(name: str) -> dict[str, Any]:
+    """The fields of a recipe by its name; they must not be modified."""
+    return _read(_recipes()[name])
+
+
+def _read(file: Traversable) -> dict[str, Any]:
+    """Read the fields in a file of a package."""
+    values: dict[str, Any] = read_yaml(file.read_text(encoding="utf-8"), f"recipe file {file.name!r}")
     return values
+
+
+@functools.cache
+def _recipes() -> dict[str, Traversable]:
+    """The files of recipes by name, of this package and of installed packages."""
+    recipes = _yaml_files(_folder())
+    for entry in sorted(metadata.entry_points(group="classwise.recipes")):
+        try:
+            added = _yaml_files(resources.files(entry.value))
+        except (ModuleNotFoundError, OSError, TypeError) as error:
+            raise ClasswiseError(
+                f"recipes {entry.name!r}: {entry.value!r} is no package with YAML files; correct its entry point"
+            ) from error
+        if both := sorted(recipes.keys() & added.keys()):
+            raise ClasswiseError(
+                f"recipe {both[0]!r} of the package {entry.value!r} has the name of another recipe; uninstall it"
+            )
+        recipes |= added
+    return recipes
 
 
 def _folder() -> Traversable:
     return resources.files("classwise") / "recipes"
 
 
-def _stems(folder: Traversable) -> Iterator[str]:
-    return (file.name.removesuffix(".yaml") for file in folder.iterdir() if file.name.endswith(".yaml"))
+def _yaml_files(folder: Traversable) -> dict[str, Traversable]:
+    """The YAML files in a folder by their names without the suffix."""
+    return {file.name.removesuffix(".yaml"): file for file in folder.iterdir() if file.name.endswith(".yaml")}
 
 
 def _read_file(path: Path) -> str:

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
-from classwise.core.errors import first_line
+from classwise.core.errors import first_line, one_line
 from classwise.core.rng import saved_generators
 
 T = TypeVar("T")
@@ -84,7 +84,7 @@ class MemoryFormat:
         except Exception as error:  # user code may raise any error
             if self.contiguous:  # decided by a pass within the call
                 raise
-            reason = first_line(error) or type(error).__name__
+            reason = one_line(first_line(error)) or type(error).__name__
         else:
             if kind is not None:
                 self._accepted.add(kind)

@@ -56,7 +56,9 @@ def test_an_audit_agrees_with_plain_passes(name: str) -> None:
     agreed = float((predictions(result) == expected.numpy()).mean())
     assert agreed >= 0.9 if name == "dynamic int8" else agreed == 1  # which depends on the batch
     assert result.outcomes.meta.not_applicable == (() if public.gradients else ("pgd",))
-    assert ("no-gradient" in {warning.name for warning in result.warnings}) == (not public.gradients)
+    warned = {warning.name for warning in result.warnings}
+    assert ("no-gradient" in warned) == (not public.gradients)
+    assert "train-mode" not in warned
     assert len([line for line in log if "contiguous" in line]) == public.contiguous
     clean, robust = result.by_class["clean"], result.by_class["all"]
     assert (robust <= clean).all()

@@ -49,7 +49,7 @@ def static_int8() -> nn.Module:
         quantisation.prepare(network, inplace=True)
         network(torch.rand(8, 3, 32, 32, generator=torch.Generator().manual_seed(0)))
         quantised: nn.Module = quantisation.convert(network, inplace=True)
-    return quantised.eval()
+    return quantised
 
 
 def dynamic_int8() -> nn.Module:
@@ -58,7 +58,7 @@ def dynamic_int8() -> nn.Module:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         quantised: nn.Module = quantisation.quantize_dynamic(standardised(LeNet()), {nn.Linear})
-    return quantised.eval()
+    return quantised
 
 
 def scripted() -> nn.Module:

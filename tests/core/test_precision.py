@@ -19,7 +19,8 @@ from classwise.auditing.audit import audit
 from classwise.core import precision as precision_module
 from classwise.core.config import make
 from classwise.core.errors import ClasswiseError
-from classwise.core.precision import EXACT, FAST, FLOAT32, Precision, _channels_last, check_device, fastest
+from classwise.core.memory_format import channels_last
+from classwise.core.precision import EXACT, FAST, FLOAT32, Precision, check_device, fastest
 from classwise.core.progress import NullProgress
 from classwise.core.threat import Threat
 from classwise.data.images import Images
@@ -279,7 +280,7 @@ def test_gradients_of_the_weights_of_few_channels(precision: Precision, channels
     precision.prepare(model)
     for _ in range(5):
         model.zero_grad()
-        logits = precision.forward(model)(_channels_last(x))
+        logits = precision.forward(model)(channels_last(x))
         torch.autograd.backward(nn.functional.cross_entropy(logits, y))
         for own, other in zip(model.parameters(), precise.parameters(), strict=True):
             assert own.grad is not None

@@ -218,3 +218,114 @@ NETWORKS: dict[str, Callable[..., nn.Module]] = {
     "mobilenet": MobileNet,
     "convnext": ConvNeXt,
 }
+
+
+class LeNet(nn.Module):
+    """LeNet of kuangliu/pytorch-cifar."""
+
+    def __init__(self, classes: int = 3) -> None:
+        super().__init__()
+        self.conv1, self.conv2 = nn.Conv2d(3, 6, 5), nn.Conv2d(6, 16, 5)
+        self.fc1, self.fc2, self.fc3 = nn.Linear(16 * 5 * 5, 120), nn.Linear(120, 84), nn.Linear(84, classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out = F.max_pool2d(F.relu(self.conv1(x)), 2)
+        out = F.max_pool2d(F.relu(self.conv2(out)), 2)
+        out = out.view(out.size(0), -1)
+        out = F.relu(self.fc2(F.relu(self.fc1(out))))
+        return self.fc3(out)  # type: ignore[no-any-return]
+
+
+class SmallCNN(nn.Module):
+    """The network for MNIST of yaodongyu/TRADES, with an eighth of its channels."""
+
+    def __init__(self, classes: int = 3) -> None:
+        super().__init__()
+        self.feature_extractor = nn.Sequential()
+        for name, channels, kernel in (("1", 1, 4), ("2", 4, 4), ("3", 4, 8), ("4", 8, 8)):
+            self.feature_extractor.add_module(f"conv{name}", nn.Conv2d(channels, kernel, 3))
+            self.feature_extractor.add_module(f"relu{name}", nn.ReLU(inplace=True))
+            if name in "24":
+                self.feature_extractor.add_module(f"maxpool{name}", nn.MaxPool2d(2, 2))
+        self.classifier = nn.Sequential(
+            nn.Linear(8 * 4 * 4, 24), nn.ReLU(inplace=True), nn.Dropout(0.5), nn.Linear(24, classes)
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        features = self.feature_extractor(x)
+        return self.classifier(features.view(-1, 8 * 4 * 4))  # type: ignore[no-any-return]
+
+
+class VGG(nn.Module):
+    """VGG with batch normalisation of torchvision before 0.2.2: two blocks, an eighth of the channels."""
+
+    def __init__(self, classes: int = 3) -> None:
+        super().__init__()
+        layers: list[nn.Module] = []
+        for inputs, outputs in ((3, 8), (8, 8), (8, 16), (16, 16)):
+            layers += [nn.Conv2d(inputs, outputs, 3, padding=1), nn.BatchNorm2d(outputs), nn.ReLU(inplace=True)]
+            layers += [nn.MaxPool2d(2, 2)] if inputs == outputs else []
+        self.features = nn.Sequential(*layers)
+        self.classifier = nn.Sequential(
+            nn.Linear(16 * 4 * 4, 32), nn.ReLU(inplace=True), nn.Dropout(), nn.Linear(32, classes)
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.features(x)
+        x = x.view(x.size(0), -1)
+        return self.classifier(x)  # type: ignore[no-any-return]
+
+
+class Attention(nn.Module):
+    def __init__(self, width: int, heads: int = 2) -> None:
+        super().__init__()
+        self.heads, self.scale = heads, (width // heads) ** -0.5
+        self.qkv, self.proj = nn.Linear(width, 3 * width), nn.Linear(width, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        count, tokens, width = x.shape
+        qkv = self.qkv(x).view(count, tokens, 3, self.heads, width // self.heads).permute(2, 0, 3, 1, 4)
+        attention = (qkv[0] @ qkv[1].transpose(-2, -1) * self.scale).softmax(-1)
+        out: Tensor = self.proj((attention @ qkv[2]).transpose(1, 2).reshape(count, tokens, width))
+        return out
+
+
+class Encoder(nn.Module):
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.norm1, self.attention, self.norm2 = nn.LayerNorm(width), Attention(width), nn.LayerNorm(width)
+        self.mlp = nn.Sequential(nn.Linear(width, 2 * width), nn.GELU(), nn.Linear(2 * width, width))
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x + self.attention(self.norm1(x))
+        return x + self.mlp(self.norm2(x))  # type: ignore[no-any-return]
+
+
+class VisionTransformer(nn.Module):
+    """ViT of Dosovitskiy et al. (2021), with two blocks of width 16 on patches of 4x4 pixels."""
+
+    def __init__(self, classes: int = 3, width: int = 16) -> None:
+        super().__init__()
+        self.patches = nn.Conv2d(3, width, 4, 4)
+        self.token, self.position = nn.Parameter(torch.zeros(1, 1, width)), nn.Parameter(torch.rand(1, 17, width))
+        self.blocks = nn.ModuleList(Encoder(width) for _ in range(2))
+        self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.patches(x)
+        x = x.view(x.size(0), x.size(1), -1).transpose(1, 2)
+        x = torch.cat([self.token.expand(len(x), -1, -1), x], 1) + self.position
+        for block in self.blocks:
+            x = block(x)
+        return self.head(self.norm(x)[:, 0])  # type: ignore[no-any-return]
+
+
+class Perceptron(nn.Module):
+    """A network for vectors."""
+
+    def __init__(self, classes: int = 3) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(192, 16), nn.Tanh(), nn.Linear(16, classes))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layers(x.view(-1, 192))  # type: ignore[no-any-return]

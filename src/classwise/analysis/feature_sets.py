@@ -11,6 +11,7 @@ from torch.nn import functional as F  # noqa: N812
 
 from classwise.core.config import Count, NonNegative, Positive, configurable
 from classwise.core.errors import ClasswiseError
+from classwise.core.precision import EXACT
 from classwise.core.progress import NullProgress, Progress
 from classwise.core.rng import CounterRNG
 from classwise.core.threat import Threat
@@ -105,12 +106,11 @@ class NonRobustFeatures:
             target = (images.y + 1) % classes
         else:
             target = CounterRNG(seed, "targets").integers(images.index, (), classes)
-        threat = Threat("L2", self.epsilon)
+        threat, forward = Threat("L2", self.epsilon), EXACT.forward(model)
 
         def make(batch_x: Tensor, y: Tensor, index: Tensor) -> Tensor:  # noqa: ARG001
             def loss(x: Tensor) -> Tensor:
-                logits: Tensor = model(x)
-                return F.cross_entropy(logits, y, reduction="sum")
+                return F.cross_entropy(forward(x), y, reduction="sum")
 
             x = batch_x
             for _ in range(self.steps):

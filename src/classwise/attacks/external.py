@@ -17,6 +17,7 @@ from classwise.attacks.base import Attack
 from classwise.attacks.engine import AttackInputs, State
 from classwise.core.config import Count, configurable
 from classwise.core.errors import ClasswiseError
+from classwise.core.memory_format import contiguous, format_of
 from classwise.core.precision import Forward
 from classwise.core.registry import is_builtin, load_object
 from classwise.core.rng import generators_restored, seed_generators
@@ -133,6 +134,8 @@ class ExternalAttack(Attack):
         module = getattr(model, "module", None)
         attack = self._loaded_attack(module)
         x, y = inputs.x[rows], inputs.y[rows]
+        if module is not None and format_of(module).contiguous:
+            x = contiguous(x)
         seed = int(inputs.uniform(())[rows[0]] * 2**24)
         with _seeded(seed, x.device), _counted(model, module, len(rows), len(inputs.x)), torch.enable_grad():
             if _is_foolbox(attack):

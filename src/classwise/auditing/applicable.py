@@ -15,6 +15,7 @@ from classwise.core.errors import ClasswiseError
 from classwise.core.rng import CounterRNG
 from classwise.core.threat import Threat
 from classwise.data.images import Batch
+from classwise.models.modes import wrong_gradients_refused
 
 AUTOGRAD_WORDS = ("grad", "differentiated")
 """Words in the errors of autograd for a missing gradient, raised inside an external attack or a model."""
@@ -71,11 +72,11 @@ def _can_step(attack: Attack, engine: Engine, batch: Batch, threat: Threat) -> b
         x, y, index, threat, CounterRNG(engine.seed, "attack"), reference=reference, restart=torch.zeros_like(index)
     )
     try:
-        with engine.forward_for(attack, x) as model:
+        with engine.forward_for(attack, x) as model, wrong_gradients_refused():
             attack.step(model, inputs, attack.start(model, inputs))
     except NoGradientError:
         return False
-    except RuntimeError as error:
+    except (RuntimeError, torch.jit.Error) as error:
         if not any(word in str(error) for word in AUTOGRAD_WORDS):
             raise
         return False

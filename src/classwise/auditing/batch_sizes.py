@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from classwise.attacks.engine import SMALLEST_BATCH
+from classwise.core.precision import EXACT
 from classwise.models.modes import evaluating, frozen
 
 USUAL_BATCH = 128
@@ -100,7 +101,7 @@ def saved_bytes(model: nn.Module, x: Tensor) -> int:
     hooks = torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor)
     with torch.inference_mode(False), evaluating(model), frozen(model), torch.enable_grad(), hooks:
         # The output keeps the graph and every saved tensor alive, so that no storage is reused.
-        logits = model(x.detach().clone().requires_grad_().clone())  # not a leaf: models may write into it
+        logits = EXACT.forward(model)(x.detach().clone().requires_grad_())
     del logits
     return sum(saved.values())
 

@@ -11,10 +11,11 @@ import numpy as np
 import pandas as pd
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
 from classwise.attacks.base import Attack
 from classwise.attacks.engine import Engine
-from classwise.core.errors import ClasswiseError, unknown
+from classwise.core.errors import ClasswiseError, first_line, unknown
 from classwise.core.precision import check_device
 from classwise.core.threat import Threat
 from classwise.core.user_code import raised_within
@@ -43,6 +44,8 @@ def as_classifier(model: Model, source: Images | Stream, device: str | torch.dev
     if isinstance(model, str | os.PathLike):
         return load_model(model, data=source, device=device or "cpu")
     wrapped = as_logits(model)
+    if lazy := next((name for name, tensor in wrapped.named_parameters() if is_lazy(tensor)), ""):
+        raise ClasswiseError(f"parameter {lazy!r} of the model is not initialised; call the model on a batch of images")
     # The flag of the wrapper only; its submodules keep theirs.
     wrapped.training = isinstance(model, nn.Module) and model.training
     if device is None:
@@ -178,20 +181,19 @@ def logits_on(engine: Engine, batch: Batch) -> int:
         ) from error
     except ClasswiseError:
         raise
-    except (RuntimeError, ValueError, IndexError, TypeError) as error:
-        first_line = str(error).strip().partition("\n")[0]
+    except (RuntimeError, ValueError, IndexError, TypeError, torch.jit.Error) as error:
         images = f"images of shape {tuple(batch.x.shape[1:])} (channels, height, width)"
         weights = [each.dtype for each in engine.model.parameters() if each.is_floating_point()]
         others = sorted({str(dtype).removeprefix("torch.") for dtype in weights if dtype != torch.float32})
         if others and isinstance(error, RuntimeError):
             raise ClasswiseError(
                 f"the model has weights of type {', '.join(others)} and images are float32; convert it with "
-                f"model.float() ({first_line})"
+                f"model.float() ({first_line(error)})"
             ) from error
         if not raised_within(error, torch):
             error.add_note(f"the model was called with {images}")
             raise
-        raise ClasswiseError(f"the model does not accept {images}: {first_line}") from error
+        raise ClasswiseError(f"the model does not accept {images}: {first_line(error)}") from error
     return int(logits.shape[1])
 
 

@@ -115,7 +115,7 @@ def prepare(
     ball = no_threat or threat_for(source, threat)
     classifier = as_classifier(model, source, device)
     plan = Plan.of(suite, ball, options, device_of(classifier))
-    was_training = any(module.training for module in classifier.modules())
+    was_training = any(module.training for module in classifier.modules() if not _is_quantised(module))
     pieces = pieces_of(source, plan.batch_size)
     first = next(pieces)
     if "features" in plan.save and not hasattr(classifier, "features"):
@@ -154,6 +154,11 @@ def _plan_of(plan: Plan, shard: Shard, source: Images | Stream) -> Plan:
     if isinstance(epsilon, Tensor) and isinstance(source, Images):
         threat = threat.with_epsilon(epsilon.cpu()[shard.rows(source.y.cpu())])
     return dataclasses.replace(plan, threat=threat, trace=(), guards="off")
+
+
+def _is_quantised(module: nn.Module) -> bool:
+    """Whether a layer computes in int8: it has no modes, but torch creates it in training mode."""
+    return type(module).__module__.startswith(("torch.ao.nn.quantized", "torch.ao.nn.intrinsic.quantized"))
 
 
 def _hash_of(classifier: nn.Module) -> str:

@@ -28,6 +28,7 @@ from classwise.auditing.writer import OutcomeWriter
 from classwise.core import interruption
 from classwise.core.distributed import ProcessGroup
 from classwise.core.errors import ClasswiseError
+from classwise.core.memory_format import share_format
 from classwise.core.progress import Progress
 from classwise.core.transfers import to_device
 from classwise.data.images import Batch, Images
@@ -45,6 +46,7 @@ class _Features(nn.Module):
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
         self.model = model
+        share_format(self, model)
 
     def forward(self, x: Tensor) -> Tensor:
         """(N, F) features of images (N, C, H, W)."""

@@ -60,7 +60,7 @@ def deterministic_algorithms(*, enabled: bool = True) -> Iterator[None]:
         memory.fill_uninitialized_memory, cudnn.benchmark = fill, benchmark
 
 
-def is_refusal(error: RuntimeError) -> bool:
+def is_refusal(error: Exception) -> bool:
     """Whether torch refused an operation because deterministic algorithms are required."""
     return torch.are_deterministic_algorithms_enabled() and bool(_reason(str(error)))
 

@@ -46,6 +46,12 @@ class ClasswiseError(ValueError):
         super().__init__(one_line(message))
 
 
+def first_line(error: BaseException) -> str:
+    """The first line of an error's message; of an error in TorchScript the last one, which has the cause."""
+    lines = str(error).strip().splitlines() or [""]
+    return lines[-1 if "failed in the TorchScript interpreter" in lines[0] else 0]
+
+
 class IncompleteError(ClasswiseError):
     """Attacks have not yet run on all images, so the requested number or verdict is unknown.
 

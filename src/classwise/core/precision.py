@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import weakref
 from collections.abc import Callable, Mapping
 from typing import Annotated, Any, Literal
@@ -15,6 +14,13 @@ from torch import Tensor, nn
 from classwise.core.config import configurable
 from classwise.core.errors import ClasswiseError
 from classwise.core.graphs import Graphs
+from classwise.core.memory_format import (
+    channels_last,
+    contiguous,
+    format_of,
+    is_contiguous,
+    overflows_in_channels_last,
+)
 
 Forward = Callable[[Tensor], Tensor]
 """A function from images (N, C, H, W) in [0, 1] to logits (N, classes)."""
@@ -32,7 +38,8 @@ class Precision:
     Args:
         dtype: ``"float32"``, or ``"bfloat16"`` for automatic mixed precision. float16 is not supported: the gradients
             of confident models underflow in it.
-        channels_last: use the channels-last memory format, in which convolutions on CPUs and GPUs are faster.
+        channels_last: use the channels-last memory format, in which convolutions on CPUs and GPUs are faster; a model
+            that fails in it is run in the contiguous format (`classwise.core.memory_format`).
         compile: compile the model with ``torch.compile``, once for each shape of a batch; not used for verdicts.
         deterministic: use deterministic algorithms only (`classwise.core.determinism`), so that equal runs and audits
             on one GPU have equal bits; on a CPU they always have. It costs some speed, and some operations are refused.
@@ -66,14 +73,12 @@ class Precision:
 
     def to_memory_format(self, x: Tensor) -> Tensor:
         """Convert images to the memory format of these settings; values do not change."""
-        return _channels_last(x) if self.channels_last and x.ndim == 4 else x
+        return channels_last(x) if self.channels_last and x.ndim == 4 else x
 
     def prepare(self, model: nn.Module) -> None:
         """Convert the model's weights to the memory format of these settings, in place; values do not change."""
-        convert = self.channels_last and not _needs_contiguous_images(model)
-        for tensor in itertools.chain(model.parameters(), model.buffers()) if convert else ():
-            if tensor.ndim == 4:
-                tensor.data = tensor.data.contiguous(memory_format=torch.channels_last)
+        if self.channels_last and not overflows_in_channels_last(model):
+            format_of(model).prepare(model)
 
 
 class Pass:
@@ -91,12 +96,21 @@ class Pass:
         self._module: Callable[[Tensor], Tensor] = compiled(model) if precision.compile else model
         self._precision = precision
         self._mixed = precision.dtype == "bfloat16"
-        self._overflows, self._model = _needs_contiguous_images(model), model
+        self._format = format_of(model)
+        self._overflows, self._model = overflows_in_channels_last(model), model
 
     def __call__(self, x: Tensor) -> Tensor:
         """Compute the float32 logits of a batch."""
+        if not self._precision.channels_last and is_contiguous(x):
+            return self._logits(x)
+        strides = None if self._precision.channels_last else x.stride()
+        kind = (x.shape, strides, self._mixed, self._model.training, torch.is_grad_enabled(), x.requires_grad)
+        return self._format.run(lambda: self._logits(x), self._model, x.device, kind)
+
+    def _logits(self, x: Tensor) -> Tensor:
         x = x if self.overwrites is False else x.clone()
-        x = _contiguous(x) if self._overflows and self._learns() else self._precision.to_memory_format(x)
+        needs_contiguous = self._format.contiguous or (self._overflows and self._learns())
+        x = contiguous(x) if needs_contiguous else self._precision.to_memory_format(x)
         before = None if self.overwrites is not None or x.is_inference() else x._version
         with torch.autocast(x.device.type, dtype=torch.bfloat16, enabled=self._mixed):
             logits: Tensor = self._module(x)
@@ -107,22 +121,6 @@ class Pass:
     def _learns(self) -> bool:
         """Whether this pass records gradients of the weights."""
         return torch.is_grad_enabled() and any(weight.requires_grad for weight in self._model.parameters())
-
-
-def _needs_contiguous_images(model: nn.Module) -> bool:
-    """Whether gradients of the weights are wrong in the channels-last format on this processor.
-
-    On processors with AVX2 and without AVX-512, oneDNN writes past its workspace when it computes the gradient of the
-    weights of a strided 1x1 convolution of channels-last images with fewer than eight channels (uxlfoundation/oneDNN,
-    issue 6035): wrong gradients, or a crash. In the contiguous format another kernel is used.
-    """
-    return torch.backends.cpu.get_cpu_capability() == "AVX2" and any(
-        isinstance(layer, nn.Conv2d)
-        and layer.kernel_size == (1, 1)
-        and max(layer.stride) > 1
-        and layer.in_channels // layer.groups < 8
-        for layer in model.modules()
-    )
 
 
 _compiled: weakref.WeakValueDictionary[int, Callable[[Tensor], Tensor]] = weakref.WeakValueDictionary()
@@ -151,23 +149,6 @@ def check_device(device: str | torch.device) -> None:
         raise ClasswiseError(f"there is no device {str(device)!r} on this machine; cpu is always available") from error
     if not usable:
         raise ClasswiseError(f"device {str(device)!r} computes no values; cpu is always available")
-
-
-def _channels_last(x: Tensor) -> Tensor:
-    """Convert images to the channels-last format, including those of one channel.
-
-    For one channel both formats have the same bytes, and torch treats such a tensor as not channels-last, so that all
-    layers run in the slower format. The strides are therefore set explicitly.
-    """
-    if x.shape[1] > 1:
-        return x.contiguous(memory_format=torch.channels_last)
-    count, _, height, width = x.shape
-    return x.reshape(count, height, width, 1).permute(0, 3, 1, 2)
-
-
-def _contiguous(x: Tensor) -> Tensor:
-    """Convert images to the contiguous format; those of one channel have its strides, too."""
-    return x.contiguous().flatten(1).view(x.shape)
 
 
 def fastest(device: torch.device) -> Precision:

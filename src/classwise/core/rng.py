@@ -11,6 +11,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import math
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
@@ -112,6 +113,19 @@ def seed_generators(seed: int, device: torch.device) -> None:
     if device.type == "cuda":
         place = torch.cuda.current_device() if device.index is None else device.index
         torch.cuda.default_generators[place].manual_seed(seed)
+
+
+def saved_generators(device: torch.device) -> Callable[[], None]:
+    """Save the states of torch's generators of the CPU and of one device; return a function that restores them."""
+    cpu = torch.get_rng_state()
+    gpu = torch.cuda.get_rng_state(device) if device.type == "cuda" else None
+
+    def restore() -> None:
+        torch.set_rng_state(cpu)
+        if gpu is not None:
+            torch.cuda.set_rng_state(gpu, device)
+
+    return restore
 
 
 def generators_restored(device: torch.device | str) -> AbstractContextManager[None]:

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 
 from classwise.core.errors import ClasswiseError
+from classwise.core.memory_format import share_format
 
 
 class Classifier(nn.Module, ABC):
@@ -53,6 +54,7 @@ class Wrapper(nn.Module):
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
         self.model = model
+        share_format(self, model)
 
     def __getattr__(self, name: str) -> Any:
         try:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import itertools
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -12,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 
+from classwise.core.memory_format import copy_of
 from classwise.core.precision import Precision
 from classwise.models.affine import LOWER, AffineNorms, BatchNorm, is_plain_norm, replaced
 from classwise.models.folding import Layer, folded
@@ -34,7 +34,7 @@ class FusedCopy:
 
     def __init__(self, model: nn.Module, folds: Mapping[str, str], precision: Precision) -> None:
         self._model = model
-        self.network = copy.deepcopy(model).requires_grad_(requires_grad=False)
+        self.network = copy_of(model).requires_grad_(requires_grad=False)
         self.forward = precision.forward(self.network)
         precision.prepare(self.network)
         self._folds = self._fold(folds)

@@ -10,7 +10,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules import module as torch_module
 
+from classwise.core.errors import first_line
 from classwise.core.float32 import true_float32
+from classwise.core.memory_format import format_of
 from classwise.core.precision import Forward, Precision
 from classwise.core.rng import generators_restored
 from classwise.models.affine import AffineNorms
@@ -18,6 +20,7 @@ from classwise.models.folding import foldable
 from classwise.models.functions import FunctionModel
 from classwise.models.fused_copy import FusedCopy, fine_logits
 from classwise.models.logits import LogitsModel
+from classwise.models.modes import wrong_gradients_refused
 from classwise.models.snapshot import Snapshot
 
 VERIFIED_IMAGES = 16
@@ -105,7 +108,7 @@ class Fusion:
         except torch.OutOfMemoryError:
             raise
         except Exception as error:  # noqa: BLE001  # user code on a copy with other layers may raise any error
-            return f"its copy fails ({type(error).__name__}: {str(error).strip().partition(chr(10))[0]})"
+            return f"its copy fails ({type(error).__name__}: {first_line(error)})"
         return reason or fused
 
 
@@ -141,7 +144,8 @@ def _difference(model: nn.Module, network: nn.Module, precision: Precision, imag
     exact = dataclasses.replace(precision, dtype="float32")
     before = Snapshot(model, values=True)
     with true_float32(images.device), generators_restored(images.device):
-        expected = _logits_and_gradient(exact.forward(model), images)
+        forward = exact.forward(model)
+        expected = format_of(model).run(lambda: _logits_and_gradient(forward, images), model, images.device)
     if Snapshot(model, values=True) != before:
         return "its forward pass modifies its attributes"
     with true_float32(images.device), generators_restored(images.device):
@@ -160,7 +164,7 @@ def _difference(model: nn.Module, network: nn.Module, precision: Precision, imag
 
 def _logits_and_gradient(forward: Forward, images: Tensor) -> tuple[Tensor, Tensor | None]:
     """Logits (N, C), and the gradient of a combination of them with respect to the images; None if there is none."""
-    with torch.enable_grad():
+    with torch.enable_grad(), wrong_gradients_refused():
         leaf = images.detach().clone().requires_grad_()
         logits = forward(leaf)
         gradient = None

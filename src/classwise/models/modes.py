@@ -1,7 +1,8 @@
-"""Context managers for evaluation mode and frozen parameters, which restore every flag exactly."""
+"""Context managers for evaluation mode, frozen parameters and missing gradients, which restore every flag exactly."""
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -68,3 +69,26 @@ def _recordable(model: nn.Module) -> Iterator[None]:
     finally:
         for tensors, name, tensor in replaced:
             tensors[name] = tensor
+
+
+@contextmanager
+def wrong_gradients_refused() -> Iterator[None]:
+    """Raise an error in the backward pass of operations without a derivative, such as layers in int8.
+
+    For some of them torch only warns, and computes a wrong gradient.
+
+    Raises:
+        RuntimeError: instead of the warning.
+    """
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", message=f".*{_NO_DERIVATIVE}")
+        try:
+            yield
+        except UserWarning as warning:
+            operation, found, _ = str(warning).partition(f": {_NO_DERIVATIVE}")
+            if not found:
+                raise
+            raise RuntimeError(f"{operation} has no gradient") from warning
+
+
+_NO_DERIVATIVE = "an autograd kernel was not registered"

@@ -6,14 +6,17 @@ import hashlib
 import json
 import os
 from collections.abc import Mapping
-from typing import Any
+from operator import itemgetter
+from typing import Any, TypeGuard
 
 import torch
 from safetensors.torch import save
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
 from classwise.core.errors import ClasswiseError
 from classwise.core.storage import write_bytes
+from classwise.models.content import digest_of, raw_bytes, script_contents
 
 SCHEMA_VERSION = 1
 """Version of the metadata schema."""
@@ -45,25 +48,70 @@ def save_weights(
         tensors: A copy of the model's state dict to write; None: the state dict now.
 
     Raises:
-        ClasswiseError: if the file cannot be written, or a value is out of the range of ``dtype``.
+        ClasswiseError: if the file cannot be written, an entry of the state dict is not a dense tensor, or a value is
+            out of the range of ``dtype``.
     """
     spec = {"model": model.spec} if isinstance(getattr(model, "spec", None), Mapping) else {}
     entries = {"schema_version": SCHEMA_VERSION, **spec, **(metadata or {})}
     text = {key: value if isinstance(value, str) else json.dumps(value, default=list) for key, value in entries.items()}
     tensors = model.state_dict() if tensors is None else tensors
+    check_storable(tensors)
     stored = {name: _stored(name, tensor, dtype) for name, tensor in tensors.items()}
     content = save(stored, {METADATA_KEY: json.dumps(text, sort_keys=True)})
     write_bytes(path, content, checksum=checksum)
 
 
 def fingerprint(model: nn.Module) -> str:
-    """SHA-256 (hexadecimal) of the names, data types, shapes and values of the state dict, on any device."""
+    """SHA-256 (hexadecimal) of the names, data types, shapes and values of the state dict, on any device.
+
+    Entries that are not dense tensors, such as packed weights of quantised layers and extra state of any type, and
+    weights of TorchScript modules outside of their state dict are hashed by content (`classwise.models.content`).
+
+    Raises:
+        ClasswiseError: if an entry has no content that can be compared.
+    """
     digest = hashlib.sha256()
-    for name, tensor in sorted(model.state_dict().items()):
-        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
-        raw = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
-        digest.update(raw.numpy().data)
+    for name, value in sorted(model.state_dict().items(), key=itemgetter(0)):
+        if _is_dense(value):
+            digest.update(f"{name} {value.dtype} {tuple(value.shape)}\n".encode())
+            digest.update(raw_bytes(value))
+        else:
+            digest.update(f"{name} {_hex(name, value)}\n".encode())
+    for name, value in script_contents(model):
+        digest.update(f"{name} {_hex(name, value)}\n".encode())
     return digest.hexdigest()
+
+
+def check_storable(tensors: Mapping[str, object]) -> None:
+    """Check that a safetensors file can hold a state dict.
+
+    Raises:
+        ClasswiseError: if an entry is not a dense tensor.
+    """
+    for name, value in tensors.items():
+        if not _is_dense(value):
+            kind = f"tensor of {value.dtype}" if isinstance(value, Tensor) else type(value).__name__
+            raise ClasswiseError(
+                f"state dict entry {name!r} is a {kind}; weights are saved as dense tensors (safetensors); save this "
+                "model with torch.save"
+            )
+
+
+def _hex(name: str, value: object) -> str:
+    try:
+        return digest_of(value).hex()
+    except TypeError as error:
+        raise ClasswiseError(
+            f"state dict entry {name!r}: {error}; return numbers, text, tensors or collections of these"
+        ) from error
+
+
+def _is_dense(value: object) -> TypeGuard[Tensor]:
+    """Whether a value is a tensor whose elements are in memory one by one."""
+    if not isinstance(value, Tensor) or is_lazy(value) or hasattr(value, "__tensor_flatten__"):
+        return False
+    is_view = value.is_conj() or value.is_neg()  # whose bytes are not those of its values
+    return value.layout is torch.strided and not (value.is_quantized or value.is_nested or value.is_meta or is_view)
 
 
 def _stored(name: str, tensor: Tensor, dtype: torch.dtype | None) -> Tensor:

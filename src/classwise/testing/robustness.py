@@ -18,6 +18,7 @@ from classwise.auditing.result import Audit
 from classwise.auditing.suite import Attacks, norm_of, parse_attacks
 from classwise.auditing.thresholds import Threshold
 from classwise.core.errors import ClasswiseError
+from classwise.core.precision import EXACT
 from classwise.core.threat import Threat
 from classwise.core.version import __version__
 from classwise.data.images import Images
@@ -137,7 +138,7 @@ def _key(ready: Prepared, options: Mapping[str, Any]) -> str:
     device = next((parameter.device for parameter in ready.model.parameters()), torch.device("cpu"))
     pixels = ready.source.pixels(torch.arange(min(IMAGES, len(ready.source)))).to(device)
     with evaluating(ready.model), torch.no_grad():
-        logits = ready.model(pixels).float().cpu()
+        logits = EXACT.forward(ready.model)(pixels).cpu()
     digest.update(logits.numpy().tobytes())
     return digest.hexdigest()[:24]
 

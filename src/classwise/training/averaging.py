@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import math
 import statistics
@@ -72,30 +73,40 @@ class Averager(Described, ABC):
 def blend(average: Weights, new: Weights, decay: float) -> dict[str, Tensor]:
     """Compute decay * average + (1 - decay) * new.
 
-    Integer buffers (counters) are copied from ``new``. An empty average is replaced by a copy of ``new``.
+    Other entries (counters, extra state) are copied from ``new``. An empty average is replaced by a copy of ``new``.
     """
     if not average:
-        return {name: value.detach().clone() for name, value in new.items()}
-    floats = [name for name, value in new.items() if value.is_floating_point()]
+        return {name: copied(value) for name, value in new.items()}
+    floats = _floats(new)
     pairs = [new[name] for name in floats], [average[name] for name in floats]
     values = dict(zip(floats, torch._foreach_lerp(*pairs, decay), strict=True)) if floats else {}
-    return {name: values[name] if name in values else value.clone() for name, value in new.items()}
+    return {name: values[name] if name in values else copied(value) for name, value in new.items()}
 
 
 def update(average: dict[str, Tensor], new: Weights, decay: float) -> None:
     """Set an average to decay * average + (1 - decay) * new in place, without memory for a second average.
 
-    Integer buffers (counters) are copied from ``new``. An empty average becomes a copy of ``new``.
+    Other entries (counters, extra state) are copied from ``new``. An empty average becomes a copy of ``new``.
     """
     if not average:
         average.update(blend(average, new, decay))
         return
-    floats = [name for name, value in new.items() if value.is_floating_point()]
-    others = [name for name in new if name not in floats]
+    floats = _floats(new)
+    others = [name for name in new if name not in floats and isinstance(new[name], Tensor)]
     if floats:
         torch._foreach_lerp_([average[name] for name in floats], [new[name] for name in floats], 1 - decay)
     if others:
         torch._foreach_copy_([average[name] for name in others], [new[name] for name in others])
+    average.update({name: copied(value) for name, value in new.items() if not isinstance(value, Tensor)})
+
+
+def copied(value: Any) -> Any:
+    """A copy of an entry of a state dict: a tensor, or extra state of any type."""
+    return value.detach().clone() if isinstance(value, Tensor) else copy.deepcopy(value)
+
+
+def _floats(weights: Weights) -> list[str]:
+    return [name for name, value in weights.items() if isinstance(value, Tensor) and value.is_floating_point()]
 
 
 @configurable

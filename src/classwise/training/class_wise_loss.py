@@ -15,7 +15,7 @@ from classwise.core.rng import CounterRNG
 from classwise.core.threat import Threat
 from classwise.data import Images
 from classwise.models.modes import frozen
-from classwise.training.averaging import Average
+from classwise.training.averaging import Average, copied
 from classwise.training.batches import sampled_targets
 from classwise.training.classes import ALWAYS, ClassSettings, ClassSums
 from classwise.training.evaluation import Evaluation, class_means
@@ -170,7 +170,7 @@ class ClassWiseLoss(nn.Module):
                 means = class_means(outputs, valid.y, len(self.classes), self.reads)
                 signals |= {f"valid.{name}": value for name, value in means.items()}
             progress = self.epoch / self.recipe.epochs
-            weights = {name: value.detach().clone() for name, value in model.state_dict().items()}
+            weights = {name: copied(value) for name, value in model.state_dict().items()}
             self._average = self.parts.averaging.after_epoch(self._average, weights, signals, progress)
             self._schedules = [
                 schedule.after_epoch(state, signals, self.epoch)

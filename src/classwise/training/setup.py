@@ -22,6 +22,7 @@ from classwise.data import Images, load_data, named_set, stratified_split
 from classwise.models import build_model, load_model
 from classwise.models.base import device_of
 from classwise.models.provenance import model_facts
+from classwise.models.weights import check_storable
 from classwise.training.averaging import FAWA
 from classwise.training.batches import Batches
 from classwise.training.data_parallel import convert_sync_batchnorm
@@ -215,6 +216,7 @@ def initial_model(recipe: Recipe, images: Images, run: Run, processes: ProcessGr
         model = load_model(model, weights=weights)
     if recipe.model.sync_batch_norm:
         model = convert_sync_batchnorm(model, processes, device)
+    check_storable(model.state_dict())
     recipe.precision.prepare(model)
     return model.to(device)
 

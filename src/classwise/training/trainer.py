@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 import functools
 import time
@@ -18,6 +17,7 @@ from classwise.core.background import BackgroundWriter
 from classwise.core.distributed import ProcessGroup
 from classwise.core.errors import ClasswiseError, unknown
 from classwise.core.graphs import FEWEST_STEPS, refusal
+from classwise.core.memory_format import copy_of
 from classwise.core.progress import Progress
 from classwise.core.progress_record import recorded
 from classwise.core.rng import CounterRNG, seed_generators
@@ -381,7 +381,7 @@ class Trainer:
     def _averaged(self) -> nn.Module:
         """A copy of the model, for the averaged weights."""
         group = self.processes.group(self.device) if self.recipe.model.sync_batch_norm else None
-        return copy.deepcopy(self.model, {id(group): group})  # synchronised batch normalisation shares the group
+        return copy_of(self.model, {id(group): group})  # synchronised batch normalisation shares the group
 
     def _checkpoint(self, settings: ClassSettings) -> None:
         """Save the state between two steps of an epoch."""

@@ -11,12 +11,13 @@ import torch
 from torch import Tensor, nn
 
 from classwise.core.determinism import is_refusal
-from classwise.core.errors import ClasswiseError
+from classwise.core.errors import ClasswiseError, first_line
 from classwise.core.float32 import true_float32
+from classwise.core.memory_format import format_of
 from classwise.core.precision import Forward, Precision
 from classwise.models.base import bare, device_of
 from classwise.models.fusion import VERIFIED_IMAGES, Fusion
-from classwise.models.modes import evaluating, frozen
+from classwise.models.modes import evaluating, frozen, wrong_gradients_refused
 
 Loss = Callable[[Tensor], Tensor]
 """Maps logits (N, C) to one loss per row, (N,)."""
@@ -154,17 +155,22 @@ class Passes:
             return stated
         x = recordable(x)[torch.arange(self.batch_size, device=x.device) % len(x)]
         try:
-            with evaluating(self.model), frozen(self.model):
-                value_and_gradient(self._float32, x, lambda logits: logits.sum(1))
+            with evaluating(self.model), frozen(self.model), wrong_gradients_refused():
+                found = format_of(self.model).run(lambda: self._has_gradient(x), self.model, x.device)
         except torch.OutOfMemoryError:
             raise
-        except NoGradientError:
-            return "its logits do not depend on the images in autograd"
-        except RuntimeError as error:  # the earlier pass without gradients succeeded
+        except (RuntimeError, torch.jit.Error) as error:  # the earlier pass without gradients succeeded
             if is_refusal(error):
                 raise
-            return f"it fails when gradients are recorded ({str(error).strip().partition(chr(10))[0]})"
-        return ""
+            return f"it fails when gradients are recorded ({first_line(error)})"
+        return "" if found else "its logits do not depend on the images in autograd"
+
+    def _has_gradient(self, x: Tensor) -> bool:
+        try:
+            value_and_gradient(self._float32, x, lambda logits: logits.sum(1))
+        except NoGradientError:
+            return False
+        return True
 
 
 def value_and_gradient(model: Forward, x: Tensor, loss: Loss) -> tuple[Tensor, Tensor]:

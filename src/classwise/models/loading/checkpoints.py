@@ -28,6 +28,8 @@ STATE_DICT_KEYS = (*AVERAGED, "state_dict", "model_state_dict", "net", "model", 
 
 _EXPORTED = "serialized_exported_program.json"
 """A member of the archives of torch.export before torch 2.8."""
+_NOT_WEIGHTS = ("_extra_state", "_packed_params", "dtype")
+"""The last parts of the names of entries that need not be tensors: of `get_extra_state`, and of quantised layers."""
 _MAX_DEPTH = 8
 """Maximum nesting of dictionaries in a checkpoint; public ones have two levels."""
 
@@ -181,6 +183,7 @@ def _find(
     entries = _state_entries(value)
     chosen = state_dict_key or next((key for key in STATE_DICT_KEYS if key in entries), "")
     if chosen not in entries:
+        _check_entries(file, value)
         content = f"a {type(value).__name__}"
         if isinstance(value, Mapping):
             content = ", ".join([repr(str(key)) for key in value][:8]) or "nothing"
@@ -188,6 +191,20 @@ def _find(
         raise ClasswiseError(f"{file} has {name}; it contains {content}; save only model.state_dict()")
     others = tuple(sorted(key for key in entries if key != chosen))
     return _find(file, entries[chosen], None, (*keys, chosen), (*other_keys, *others))
+
+
+def _check_entries(file: Path, value: object) -> None:
+    """Check that the state dict has no packed weights of quantised layers and no extra state but tensors.
+
+    Raises:
+        ClasswiseError: if it has.
+    """
+    for key, item in value.items() if isinstance(value, Mapping) else ():
+        if not isinstance(item, Tensor) and str(key).rpartition(".")[2] in _NOT_WEIGHTS:
+            raise ClasswiseError(
+                f"{file}: entry {str(key)!r} is a {type(item).__name__}, not a tensor; load this state dict in Python "
+                "and audit the module"
+            )
 
 
 def _is_state(value: object) -> bool:

@@ -69,7 +69,7 @@ def match_keys(checkpoint: Checkpoint, network: nn.Module) -> MatchedStateDict:
         raise ClasswiseError(
             f"{checkpoint.path} has {len(checkpoint.tensors)} tensors; at most {limits.TENSORS} are supported"
         )
-    expected = set(network.state_dict())
+    expected = set(_tensors(network))
     candidates = list(_without_prefixes(checkpoint.tensors, network, expected))
     scores = [len(expected & candidate.tensors.keys()) for candidate in candidates]
     if not any(_is_complete(candidate.tensors, expected) for candidate in candidates):
@@ -177,7 +177,7 @@ def load_matched(matched: MatchedStateDict, network: nn.Module, source: str, wid
     Raises:
         ClasswiseError: for the first missing or unexpected key, size mismatch, or value that is not finite.
     """
-    own = network.state_dict()
+    own = _tensors(network)
     _check_layouts(matched, source)
     for key, tensor in own.items():
         stored = matched.tensors.get(key)
@@ -199,7 +199,12 @@ def load_matched(matched: MatchedStateDict, network: nn.Module, source: str, wid
     for key, tensor in matched.tensors.items():
         if key not in own:
             raise ClasswiseError(f"{source}: unexpected key {key} {tuple(tensor.shape)}; {_use_other(network)}")
-    network.load_state_dict({**own, **matched.tensors})
+    network.load_state_dict({**network.state_dict(), **matched.tensors})
+
+
+def _tensors(network: nn.Module) -> dict[str, Tensor]:
+    """The state dict of a network without extra state of other types."""
+    return {key: value for key, value in network.state_dict().items() if isinstance(value, Tensor)}
 
 
 def _check_layouts(matched: MatchedStateDict, source: str) -> None:
@@ -254,7 +259,7 @@ def _suggestion(tensors: Mapping[str, Tensor], network: nn.Module, width: float)
 
 def _other_classes(tensors: Mapping[str, Tensor], network: nn.Module) -> int | None:
     """The number of rows of one layer in a file whose other tensors have the shapes of the network; else None."""
-    own = network.state_dict()
+    own = _tensors(network)
     different = [key for key in own if key in tensors and tensors[key].shape != own[key].shape]
     if not different or any(tensors[key].shape[1:] != own[key].shape[1:] for key in different):
         return None

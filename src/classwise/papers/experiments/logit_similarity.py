@@ -11,6 +11,7 @@ from torch import nn
 
 from classwise.analysis.similarity import Similarity, similarity_of
 from classwise.auditing.result import Audit
+from classwise.core.precision import EXACT
 from classwise.data.images import Images
 from classwise.models.modes import evaluating
 from classwise.papers.claims import CORRELATION, Test
@@ -103,6 +104,7 @@ def clean_logits(model: nn.Module, images: Images) -> FloatArray:
     """Logits of a model in evaluation mode, float64 (N, C), in the order of the images."""
     device = next(model.parameters()).device
     with evaluating(model), torch.no_grad():
-        parts = [model(batch.x.to(device)).double().cpu() for batch in images.batches(BATCH)]
+        forward = EXACT.forward(model)
+        parts = [forward(batch.x.to(device)).double().cpu() for batch in images.batches(BATCH)]
     logits: FloatArray = torch.cat(parts).numpy()
     return logits

@@ -1,0 +1,118 @@
+"""Unmodified public networks: every kind of evaluation accepts them, and agrees with a plain pass of the network."""
+
+from __future__ import annotations
+
+import functools
+import logging
+import pickle
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+import classwise as cw
+from classwise.auditing.merging import shard_folder
+from classwise.auditing.partition import Shard
+from classwise.core.precision import FAST
+from classwise.models import fingerprint
+from tests.auditing.public_data import SETTINGS, images
+from tests.launching import launch
+from tests.models.public_networks import PUBLIC
+from tests.models.test_content import VALUES, Extra
+
+pytestmark = pytest.mark.slow
+
+networks = pytest.mark.parametrize("name", PUBLIC)
+
+
+@functools.cache
+def audited(name: str) -> tuple[cw.Audit, list[str]]:
+    """The audit of a network with all guards, and its log."""
+    records: list[str] = []
+    handler = logging.Handler()
+    handler.emit = lambda record: records.append(record.getMessage())  # type: ignore[method-assign]
+    logger = logging.getLogger("classwise")
+    logger.addHandler(handler)
+    try:
+        return cw.audit(PUBLIC[name].network(), images(name), guards="full", **SETTINGS), records
+    finally:
+        logger.removeHandler(handler)
+
+
+def predictions(result: cw.Audit) -> Any:
+    frame = result.outcomes.frame
+    return frame[frame["attack"] == "clean"].sort_values("index")["prediction"].to_numpy()
+
+
+@networks
+def test_an_audit_agrees_with_plain_passes(name: str) -> None:
+    public, data, (result, log) = PUBLIC[name], images(name), audited(name)
+    with torch.no_grad():
+        expected = public.network()(data.x).argmax(1)
+    agreed = float((predictions(result) == expected.numpy()).mean())
+    assert agreed >= 0.9 if name == "dynamic int8" else agreed == 1  # which depends on the batch
+    assert result.outcomes.meta.not_applicable == (() if public.gradients else ("pgd",))
+    warned = {warning.name for warning in result.warnings}
+    assert ("no-gradient" in warned) == (not public.gradients)
+    assert "train-mode" not in warned
+    assert len([line for line in log if "contiguous" in line]) == public.contiguous
+    clean, robust = result.by_class["clean"], result.by_class["all"]
+    assert (robust <= clean).all()
+    assert 0 < robust.sum() < clean.sum()
+
+
+@networks
+def test_a_comparison_of_two_audits(name: str) -> None:
+    first = audited(name)[0]
+    precision = {} if name == "dynamic int8" else {"precision": FAST}
+    second = cw.audit(PUBLIC[name].network(), images(name), guards="off", **SETTINGS | {"seed": 1} | precision)
+    assert second.outcomes.meta.model_hash == first.outcomes.meta.model_hash
+    compared = cw.compare({"first": first, "second": second})
+    assert "first" in str(compared)
+    assert np.array_equal(predictions(second), predictions(first))
+
+
+@networks
+def test_a_curve_and_the_worst_class(name: str) -> None:
+    network, data, first = PUBLIC[name].network(), images(name), audited(name)[0]
+    attacks = "pgd:steps=2" if PUBLIC[name].gradients else "square:steps=4"
+    search: dict[str, Any] = {"batch_size": 32, "progress": False}
+    curve = cw.robustness_curve(network, data, "Linf", attacks, highest=0.05, rounds=2, **search)
+    assert len(curve.frame) == len(data)
+    worst = cw.find_worst_class(network, data, SETTINGS["threat"], SETTINGS["attacks"], **search)
+    accuracies = first.by_class["all"]
+    assert worst.worst in accuracies.index[accuracies == accuracies.min()]
+
+
+@networks
+def test_shards(name: str, tmp_path: Path) -> None:
+    network, data, first = PUBLIC[name].network(), images(name), audited(name)[0]
+    options = SETTINGS | {"guards": "off"}
+    for shard in Shard.all(2):
+        cw.audit(network, data, shard=str(shard), out=shard_folder(tmp_path, shard), **options)
+    merged = cw.audit(network, data, shards=2, out=tmp_path, **options)
+    assert_same(name, merged.outcomes.frame, first.outcomes.frame)
+
+
+def assert_same(name: str, found: pd.DataFrame, expected: pd.DataFrame) -> None:
+    """Compare all rows; the outputs of a network with dynamic quantisation depend on the other images of a batch."""
+    if name == "dynamic int8":
+        assert len(found) == len(expected)
+    else:
+        pd.testing.assert_frame_equal(found, expected, check_exact=True)
+
+
+def test_two_processes(tmp_path: Path) -> None:
+    launch("tests.auditing.together_networks", tmp_path)
+    ranks = [pickle.loads((tmp_path / f"rank-{rank}.pkl").read_bytes()) for rank in range(2)]
+    for name in PUBLIC:
+        assert_same(name, ranks[0][name], audited(name)[0].outcomes.frame)
+        assert_same(name, ranks[1][name], ranks[0][name])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        own = {name: fingerprint(Extra(one())) for name, (one, _) in VALUES.items()}
+    assert ranks[0]["fingerprints"] == ranks[1]["fingerprints"] == own, "with other addresses and orders of sets"

@@ -22,7 +22,19 @@ from typing import Any
 from xml.etree import ElementTree as ET
 
 from classwise.cli import main
-from tests.hostile import callables, checkpoints, comparisons, files, names, options, recipes, shards, specs, tables
+from tests.hostile import (
+    callables,
+    checkpoints,
+    comparisons,
+    files,
+    names,
+    options,
+    recipes,
+    shards,
+    specs,
+    tables,
+    tensors,
+)
 from tests.hostile.case import AUDIT, QUICK, Case, Shared, filled
 
 CATEGORIES = {
@@ -36,6 +48,7 @@ CATEGORIES = {
     "comparisons": comparisons,
     "names": names,
     "shards": shards,
+    "tensors": tensors,
 }
 SEED = 20
 SECONDS = 20.0

@@ -127,7 +127,7 @@ def _cost(
     epsilon = threat.epsilon
     if isinstance(epsilon, Tensor):
         threat = threat.with_epsilon(epsilon[torch.arange(len(x)) % len(piece)].to(engine.device))
-    reference = engine.passes.logits(x) if attack.needs_reference else None
+    reference = engine.passes.reference(x) if attack.needs_reference else None
     inputs = AttackInputs(
         x, y, index, threat, CounterRNG(engine.seed, "attack"), None, None, reference, torch.zeros_like(index)
     )

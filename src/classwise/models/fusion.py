@@ -17,7 +17,7 @@ from classwise.models.affine import AffineNorms
 from classwise.models.folding import foldable
 from classwise.models.functions import FunctionModel
 from classwise.models.fused_copy import FusedCopy, fine_logits
-from classwise.models.logits import LogitsModel
+from classwise.models.logits import LogitsModel, raised
 from classwise.models.snapshot import Snapshot
 
 VERIFIED_IMAGES = 16
@@ -162,7 +162,7 @@ def _logits_and_gradient(forward: Forward, images: Tensor) -> tuple[Tensor, Tens
     """Logits (N, C), and the gradient of a combination of them with respect to the images; None if there is none."""
     with torch.enable_grad():
         leaf = images.detach().clone().requires_grad_()
-        logits = forward(leaf)
+        logits = raised(forward(leaf))
         gradient = None
         if logits.requires_grad:
             weights = torch.arange(1.0, logits.shape[1] + 1, device=logits.device).cos()

@@ -125,12 +125,13 @@ def test_binary_on_request(command: str, classwise: Classwise) -> None:
     pixels = np.random.default_rng(0).random((40, 8, 8), dtype=np.float32)
     np.savez("two.npz", x=pixels, y=np.arange(40) % 2, class_names=np.array(["no", "yes"]))
     words = ["mynet:One", "--outputs", "binary", "--data", "two.npz", "--attack", "fgsm", "--threat", "Linf:0.1"]
-    parts = {
-        "estimate": [["--estimate"]],
-        "shards": [["--guards", "off", *part] for part in (["--shard=1/2"], ["--shard=2/2"], ["--shards=2"])],
-        "worst-class": [["--attack", "pgd:steps=2"]],
+    options = {
+        "estimate": [["--estimate", "--out=out"]],
+        "shards": [[f"--shard={n}/2", f"--out=out/shards/00{n}-of-002"] for n in (1, 2)]
+        + [["--shards=2", "--out=out"]],
+        "worst-class": [["--attack", "pgd:steps=2", "--out=out"]],
     }
-    for extra in parts.get(command, [[]]):
-        done = classwise(command if command in ("curve", "worst-class") else "audit", *words, *extra, "--out", "out")
+    for extra in options.get(command, [["--out=out"]]):
+        done = classwise(command if command in ("curve", "worst-class") else "audit", *words, *extra)
         assert done.status == 0, done.err
     assert ("yes" in done.out) == (command != "estimate")

@@ -92,6 +92,13 @@ def test_two_processes_take_the_sample_of_one(ranks: list[dict[str, Any]]) -> No
     assert_same(ranks[1]["sample"].outcomes.frame, single.outcomes.frame)
 
 
+def test_two_processes_read_a_binary_model_as_one(ranks: list[dict[str, Any]]) -> None:
+    single, shared = ranks[0]["binary alone"], ranks[1]["binary"]
+    assert_same(shared.outcomes.frame, single.outcomes.frame)
+    assert shared.outcomes.meta == single.outcomes.meta
+    assert single.outcomes.meta.notes == ("outputs are read as binary-logits, decided on the first 32 images",)
+
+
 def test_every_process_receives_the_result(ranks: list[dict[str, Any]]) -> None:
     assert_same(ranks[1]["shared"].outcomes.frame, ranks[0]["shared"].outcomes.frame)
     assert ranks[1]["shared"].worst_class() == ranks[0]["shared"].worst_class()

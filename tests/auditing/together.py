@@ -24,6 +24,7 @@ from classwise.cli import main
 from classwise.core.errors import ClasswiseError
 from classwise.core.precision import EXACT
 from classwise.data.stream import Stream
+from classwise.models import load_model
 from tests.auditing import toys
 
 SETTINGS: dict[str, Any] = {"threat": "Linf:0.05", "attacks": "tpgd:steps=3", "precision": EXACT, "batch_size": 32}
@@ -130,6 +131,12 @@ def python(folder: Path, rank: int) -> dict[str, Any]:
         found["curve alone"] = robustness_curve(net, data, "Linf", distributed=False, **search)
         resumed = robustness_curve(net, data, "Linf", distributed=False, out=folder / "curve", resume=True, **search)
         found["curve resumed"] = resumed
+    pairs = toys.images(101, classes=2)
+    binary = load_model(lambda x: net(x)[:, 1] - net(x)[:, 0], outputs="binary")
+    found["binary"] = audit(binary, pairs, **SETTINGS)
+    if rank == 0:
+        found["binary alone"] = audit(binary, pairs, distributed=False, **SETTINGS)
+    dist.barrier()
     began = time.monotonic()
     other = Failing(toys.patterns(3), 0.2).eval()
     other.left = 3 if rank == 1 else 1 << 30

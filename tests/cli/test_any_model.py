@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -22,6 +23,14 @@ class Net(nn.Module):
 
     def forward(self, x):
         return self.layers(x)
+
+class One(Net):
+    def __init__(self, num_classes):
+        super().__init__(num_classes)
+        assert num_classes == 1
+
+    def forward(self, x):
+        return self.layers(x)[:, 0]
 
 class Soft(Net):
     def forward(self, x):
@@ -82,6 +91,9 @@ def test_a_function_with_kwargs_receives_the_settings(classwise: Classwise) -> N
         (("mynet:Net", "--outputs", "probabilities"), "the model returns rows that are negative or do not sum to 1"),
         (("mynet:Net", "--outputs", "softmax"), "unknown outputs of a model: 'softmax'"),
         (("mynet:Net", "--model-set", "outputs=logits"), "not a setting of the model; use --weights"),
+        (("mynet:One", "--model-set", "num_classes=1"), "use load_model(model, outputs='binary') (--outputs binary)"),
+        (("mynet:One", "--outputs", "binary"), "the model has 2 classes, the data set 'digits' has 10"),
+        (("mynet:Net", "--outputs", "binary-logits", "--model-set", "num_classes=2"), "of shape (32, 2) for 32 images"),
         (("hf:no/such/model",), "there is no such folder; a hub id is ORGANISATION/NAME"),
     ],
 )
@@ -106,3 +118,20 @@ def test_a_module_is_copied(classwise: Classwise) -> None:
 def test_probabilities_on_request(classwise: Classwise) -> None:
     done = classwise("audit", "mynet:Soft", "--outputs", "probabilities", *WORDS)
     assert done.status == 0, done.err
+
+
+@pytest.mark.parametrize("command", ["audit", "curve", "worst-class", "estimate", "shards"])
+def test_binary_on_request(command: str, classwise: Classwise) -> None:
+    pixels = np.random.default_rng(0).random((40, 8, 8), dtype=np.float32)
+    np.savez("two.npz", x=pixels, y=np.arange(40) % 2, class_names=np.array(["no", "yes"]))
+    words = ["mynet:One", "--outputs", "binary", "--data", "two.npz", "--attack", "fgsm", "--threat", "Linf:0.1"]
+    options = {
+        "estimate": [["--estimate", "--out=out"]],
+        "shards": [[f"--shard={n}/2", f"--out=out/shards/00{n}-of-002"] for n in (1, 2)]
+        + [["--shards=2", "--out=out"]],
+        "worst-class": [["--attack", "pgd:steps=2", "--out=out"]],
+    }
+    for extra in options.get(command, [["--out=out"]]):
+        done = classwise(command if command in ("curve", "worst-class") else "audit", *words, *extra)
+        assert done.status == 0, done.err
+    assert ("yes" in done.out) == (command != "estimate")

@@ -34,6 +34,7 @@ from tests.hostile import (
     shards,
     specs,
     tables,
+    tensors,
 )
 from tests.hostile.case import AUDIT, QUICK, Case, Shared, filled
 
@@ -49,6 +50,7 @@ CATEGORIES = {
     "comparisons": comparisons,
     "names": names,
     "shards": shards,
+    "tensors": tensors,
 }
 SEED = 20
 SECONDS = 20.0

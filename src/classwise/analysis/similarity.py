@@ -90,7 +90,7 @@ def similarity_of(
     """`similarity` of an array of logits.
 
     Args:
-        logits: (N, C) clean logits.
+        logits: (N, C) clean logits; classes whose logits are all -inf are omitted from the cosines.
         labels: (N,) integers in 0 .. C-1.
         class_names: (C,) names.
         correct: (N,) true for images that are correct under the attack; None: no correlation is computed.
@@ -104,6 +104,7 @@ def similarity_of(
     values, index = np.asarray(logits, dtype=np.float64), class_labels(labels, len(names))
     if values.shape != (len(index), len(names)):
         raise ClasswiseError(f"logits: expected shape ({len(index)}, {len(names)}), got {values.shape}")
+    values = values[:, ~np.isneginf(values).all(axis=0)]  # without the classes that are never predicted
     member = (index[:, None] == np.arange(len(names))).astype(np.float64)
     cosines = _cosines(ratio(member.T @ values, member.sum(axis=0)[:, None]))
     nearest = _nearest(cosines)
@@ -113,7 +114,7 @@ def similarity_of(
     link = spearman(nearest, ratio(member.T @ right, member.sum(axis=0)), seed=seed)
     generator = np.random.default_rng(seed)
     present = np.flatnonzero(member.any(axis=0))
-    means, accuracies = np.zeros((_RESAMPLES, len(present), len(names))), np.zeros((_RESAMPLES, len(present)))
+    means, accuracies = np.zeros((_RESAMPLES, len(present), values.shape[1])), np.zeros((_RESAMPLES, len(present)))
     for place, label in enumerate(present):
         rows = np.flatnonzero(index == label)
         weights = generator.multinomial(len(rows), np.full(len(rows), 1 / len(rows)), size=_RESAMPLES) / len(rows)

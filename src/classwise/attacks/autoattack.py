@@ -18,6 +18,7 @@ from classwise.attacks.suites import members
 from classwise.core.config import make
 from classwise.core.errors import ClasswiseError, unknown
 from classwise.core.precision import EXACT, Precision
+from classwise.core.tensors import as_tensor
 from classwise.core.threat import Norm, Threat
 from classwise.models.logits import as_logits
 
@@ -119,6 +120,7 @@ class AutoAttack:
                 "AutoAttack: state_path is not supported; audit(model, data, attacks='autoattack', out=FOLDER, "
                 "resume=True) continues an interrupted evaluation"
             )
+        x_orig, y_orig = as_tensor(x_orig, "x_orig"), as_tensor(y_orig, "y_orig")
         result = x_orig.clone()
         robust = self._correct(x_orig, y_orig, bs)
         self._print("initial accuracy", robust)
@@ -142,6 +144,7 @@ class AutoAttack:
         Returns:
             Adversarial images, (N, C, H, W), by the name of the attack.
         """
+        x_orig, y_orig = as_tensor(x_orig, "x_orig"), as_tensor(y_orig, "y_orig")
         adversarial = {}
         correct = self._correct(x_orig, y_orig, bs)
         for name, attack in self.attacks.items():

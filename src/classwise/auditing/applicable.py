@@ -67,7 +67,7 @@ def _can_step(attack: Attack, engine: Engine, batch: Batch, threat: Threat) -> b
     """Whether the first step of an attack succeeds without a gradient."""
     rows = torch.arange(engine.batch_size) % len(batch.x)
     index, x, y = (part[rows].to(engine.device) for part in batch)
-    reference = engine.passes.logits(x) if attack.needs_reference else None
+    reference = engine.passes.reference(x) if attack.needs_reference else None
     inputs = AttackInputs(
         x, y, index, threat, CounterRNG(engine.seed, "attack"), reference=reference, restart=torch.zeros_like(index)
     )

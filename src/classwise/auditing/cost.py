@@ -15,7 +15,6 @@ from torch import Tensor
 from classwise.attacks.base import Attack
 from classwise.attacks.engine import SMALLEST_BATCH, AttackInputs, CountedForward, Engine, value_and_gradient
 from classwise.auditing.guards.budget import most_passes
-from classwise.auditing.guards.evidence import predicts
 from classwise.auditing.inputs import Model
 from classwise.auditing.plan import AuditOptions, Plan, check_options, chosen_arithmetic
 from classwise.auditing.preparation import Prepared, prepare
@@ -24,6 +23,7 @@ from classwise.core.description import PassCounts
 from classwise.core.rng import CounterRNG
 from classwise.core.threat import Threat
 from classwise.data.images import Batch, Images
+from classwise.models.logits import predicts
 from classwise.models.modes import evaluating, frozen
 from classwise.stats.intervals import clopper_pearson
 
@@ -323,7 +323,7 @@ def _step_passes(engine: Engine, model: CountedForward, attack: Attack, piece: I
     epsilon = threat.epsilon
     if isinstance(epsilon, Tensor):
         threat = threat.with_epsilon(epsilon[torch.arange(len(x)) % len(piece)].to(engine.device))
-    reference = engine.passes.logits(x) if attack.needs_reference else None
+    reference = engine.passes.reference(x) if attack.needs_reference else None
     inputs = AttackInputs(
         x, y, index, threat, CounterRNG(engine.seed, "attack"), None, None, reference, torch.zeros_like(index)
     )

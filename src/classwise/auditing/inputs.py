@@ -15,10 +15,13 @@ from torch.nn.parameter import is_lazy
 
 from classwise.attacks.base import Attack
 from classwise.attacks.engine import Engine
+from classwise.auditing.meta import CLASSES_NOTE, OUTPUTS_NOTE
 from classwise.core.errors import ClasswiseError, first_line, unknown
 from classwise.core.precision import check_device
+from classwise.core.tensors import as_array
 from classwise.core.threat import Threat
 from classwise.core.user_code import raised_within
+from classwise.data.formats.layout import CHANNELS_FIRST
 from classwise.data.images import Batch, Column, Images
 from classwise.data.loading import named_set
 from classwise.data.stream import Stream
@@ -26,7 +29,7 @@ from classwise.models.base import bare
 from classwise.models.functions import FunctionModel
 from classwise.models.loading.loader import load_model
 from classwise.models.loading.references import is_stored
-from classwise.models.logits import are_probabilities, as_logits
+from classwise.models.logits import BINARY_HINT, are_probabilities, as_logits, in_unit_interval, logits_model_of
 from classwise.models.selected_logits import SelectedLogits
 
 Model = nn.Module | str | Path | Callable[[Tensor], object]
@@ -111,7 +114,7 @@ def threat_for(source: Images | Stream, threat: Threat | str | None) -> Threat:
         if known is None:
             raise ClasswiseError(f"data set {source.name!r} has no usual threat; give one, such as threat='Linf:8/255'")
         return Threat.parse(known.threat)
-    ball = Threat.parse(threat)
+    ball = Threat.parse(threat).checked()
     if isinstance(ball.epsilon, Tensor):
         count = len(source) if isinstance(source, Images) else None
         if ball.epsilon.shape != (count,):
@@ -149,11 +152,8 @@ def group_name(group: Group | None) -> str | None:
 def _column(group: Column | Sequence[Any] | Tensor) -> Column:
     if isinstance(group, Column):
         return group
-    values = (
-        group.detach().cpu().numpy()
-        if isinstance(group, Tensor)
-        else np.asarray(group, object if isinstance(group, list | tuple) else None)
-    )
+    given = as_array(group, "grouping")
+    values = np.asarray(given, object if isinstance(given, list | tuple) else None)
     if values.ndim != 1:
         raise ClasswiseError(f"grouping: values have shape {values.shape}; expected (N,), one for each image")
     if np.ma.is_masked(group) or pd.isna(values).any():
@@ -182,7 +182,10 @@ def logits_on(engine: Engine, batch: Batch) -> int:
     except ClasswiseError:
         raise
     except (RuntimeError, ValueError, IndexError, TypeError, torch.jit.Error) as error:
-        images = f"images of shape {tuple(batch.x.shape[1:])} (channels, height, width)"
+        shape = tuple(batch.x.shape[1:])
+        may_be_last = shape[2] in (1, 3, 4) and shape[2] != shape[0]
+        hint = f"; if they are (N, H, W, C), give {CHANNELS_FIRST}" if may_be_last else ""
+        images = f"images of shape {shape} (channels, height, width)"
         weights = [each.dtype for each in engine.model.parameters() if each.is_floating_point()]
         others = sorted({str(dtype).removeprefix("torch.") for dtype in weights if dtype != torch.float32})
         if others and isinstance(error, RuntimeError):
@@ -191,9 +194,9 @@ def logits_on(engine: Engine, batch: Batch) -> int:
                 f"model.float() ({first_line(error)})"
             ) from error
         if not raised_within(error, torch):
-            error.add_note(f"the model was called with {images}")
+            error.add_note(f"the model was called with {images}{hint}")
             raise
-        raise ClasswiseError(f"the model does not accept {images}: {first_line(error)}") from error
+        raise ClasswiseError(f"the model does not accept {images}: {first_line(error)}{hint}") from error
     return int(logits.shape[1])
 
 
@@ -206,28 +209,100 @@ def restricted(model: nn.Module, source: Images | Stream, logits: int) -> nn.Mod
 
 
 def check_outputs(engine: Engine, images: Tensor) -> None:
-    """Check that a model returns logits, or probabilities if it was loaded as a model of probabilities.
+    """Check that a model returns logits, or what it was loaded with.
 
     Args:
         engine: an engine with the model.
         images: a few images (N, C, H, W).
 
     Raises:
-        ClasswiseError: if it returns the other.
+        ClasswiseError: if it returns something else.
     """
-    outputs = getattr(engine.model, "outputs", "auto")
-    if outputs not in ("auto", "probabilities"):
+    model = logits_model_of(engine.model)
+    kind = "auto" if model is None else model.kind
+    if kind not in ("auto", "probabilities"):
         return
     blocks = engine.predict(torch.split(images, engine.batch_size))
-    if outputs == "auto":
-        if all(are_probabilities(logits) for logits in blocks):
-            raise ClasswiseError(
-                "the model returns probabilities (each row is nonnegative and sums to 1), whose gradients vanish where "
-                "the model is confident; return logits, or load it with outputs='probabilities' (--outputs "
-                "probabilities), which takes the logarithm"
-            )
-    elif not all(are_probabilities(logits.exp()) for logits in blocks):
-        raise ClasswiseError("outputs='probabilities': the model returns rows that are negative or do not sum to 1")
+    if kind == "probabilities":
+        if not all(are_probabilities(logits.exp()) for logits in blocks):
+            raise ClasswiseError("outputs='probabilities': the model returns rows that are negative or do not sum to 1")
+    elif all(are_probabilities(logits) for logits in blocks):
+        raise ClasswiseError(
+            "the model returns probabilities (each row is nonnegative and sums to 1), whose gradients vanish where "
+            "the model is confident; return logits, or load it with outputs='probabilities' (--outputs "
+            "probabilities), which takes the logarithm"
+        )
+
+
+def read_outputs(engine: Engine, one: Batch, images: Tensor) -> tuple[int, str]:
+    """The number of logits, and of a binary model with one output whether it returns logits or probabilities.
+
+    Args:
+        engine: an engine with the model.
+        one: one image.
+        images: the first images of the data (N, C, H, W), which decide for ``outputs="binary"``.
+
+    Returns:
+        The number of logits, and a note on the decision, empty if there was none.
+
+    Raises:
+        ClasswiseError: as `logits_on`, or if outputs that are stated to be probabilities are not in [0, 1].
+    """
+    model = logits_model_of(engine.model)
+    if model is None or not model.outputs.startswith("binary"):
+        return logits_on(engine, one), ""
+    model.kind = "binary-logits"  # the second logit is the output
+    count = logits_on(engine, one)
+    (logits,) = engine.predict([images])
+    if model.outputs == "binary":
+        model.decide(logits[:, 1])
+        return count, f"{OUTPUTS_NOTE}{model.kind}, decided on the first {len(images)} images"
+    if model.outputs == "binary-probabilities" and not in_unit_interval(logits[:, 1]):
+        low, high = (float(value) for value in torch.aminmax(logits[:, 1]))
+        raise ClasswiseError(
+            f"outputs='binary-probabilities': the model returns numbers from {low:.4g} to {high:.4g}, expected [0, 1]; "
+            "give outputs='binary-logits' for logits"
+        )
+    model.kind = model.outputs
+    return count, ""
+
+
+def check_one_output(model: nn.Module, logits: int, classes: int) -> None:
+    """Refuse a model with one output per image, unless it was loaded as a model of logits for data of one class.
+
+    Raises:
+        ClasswiseError: naming the option for binary models.
+    """
+    inner = logits_model_of(model)
+    kind = "auto" if inner is None else inner.kind
+    if logits == 1 and (kind == "auto" or classes > 1):
+        raise ClasswiseError(f"the model returns one output per image; {BINARY_HINT}")
+
+
+def classes_note(source: Images | Stream, first: Images, logits: int) -> str:
+    """A note on the classes of the model without images, if the data have fewer classes than the model and no names.
+
+    Of a stream, the first piece must be all images.
+    """
+    images = len(source) if isinstance(source, Images) else source.expected
+    if not is_unnamed(first) or len(first.class_names) >= logits or images != len(first):
+        return ""
+    counts = torch.bincount(first.y, minlength=logits).tolist()
+    empty = [label for label in range(logits) if not counts[label]]
+    about = f"the model has {logits} classes and the labels are {int(first.y.min())} to {int(first.y.max())}"
+    return f"{CLASSES_NOTE}{_ranges(empty)}; {about}"
+
+
+def _ranges(numbers: Sequence[int]) -> str:
+    """Ascending numbers as text, such as ``2, 5-9``."""
+    starts = [number for number in numbers if number - 1 not in numbers]
+    ends = [number for number in numbers if number + 1 not in numbers]
+    return ", ".join(f"{a}" if a == b else f"{a}-{b}" for a, b in zip(starts, ends, strict=True))
+
+
+def is_unnamed(images: Images) -> bool:
+    """Whether the names of the classes are only their numbers."""
+    return images.class_names == tuple(str(number) for number in range(images.num_classes))
 
 
 def class_names_for(source: Images | Stream, first: Images, logits: int, own: Sequence[str] = ()) -> tuple[str, ...]:
@@ -240,7 +315,7 @@ def class_names_for(source: Images | Stream, first: Images, logits: int, own: Se
         ClasswiseError: if the numbers of classes of the data and the model differ, or their order.
     """
     names = first.class_names
-    unnamed = names == tuple(str(number) for number in range(len(names)))
+    unnamed = is_unnamed(first)
     if unnamed and len(names) <= logits:
         return tuple(own) if len(own) == logits else tuple(str(number) for number in range(logits))
     if len(names) != logits:

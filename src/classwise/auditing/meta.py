@@ -26,6 +26,8 @@ BEST, UNION = "best", "union"
 """Suffixes of a family of attacks: its strongest member, and all of its members together."""
 TABLE_COLUMNS = ("n", "low", "high", "class", "superclass", "possibly_worst")
 """The columns of tables of classes beside those of the attacks."""
+CLASSES_NOTE, OUTPUTS_NOTE = "classes without images: ", "outputs are read as "
+"""Beginnings of notes on how the data and the model were read."""
 _ENDINGS = ("low", "high", "judged", "lower_bound", "upper_bound", "cumulative", "cumulative_low", "cumulative_high")
 """What tables of classes append to the name of an attack in their columns."""
 
@@ -94,7 +96,8 @@ class Meta:
         seed: seed of the attacks' random numbers; None: unknown, or several.
         precision: precision of the gradients (`classwise.core.precision.Precision`); success is decided in float32.
         batch_size: images on the device at once; None: unknown, or several.
-        notes: events that void bit-identical repetition, such as a batch size halved for lack of memory.
+        notes: how the model and the data were read (`CLASSES_NOTE`, `OUTPUTS_NOTE`), and events that void bit-identical
+            repetition (`Meta.irreproducible`), such as a batch size halved for lack of memory.
 
     Raises:
         ClasswiseError: for an unknown field, a value of another type, names that are not distinct, an attack label that
@@ -138,6 +141,11 @@ class Meta:
                 counts = f"{len(self.superclasses)} superclasses for {len(self.class_names)} classes"
                 raise ClasswiseError(f"{counts}; give one for each class")
             class_labels(self.superclasses, len(self.superclass_names), "superclasses")
+
+    @property
+    def irreproducible(self) -> tuple[str, ...]:
+        """The notes on events that void bit-identical repetition."""
+        return tuple(note for note in self.notes if not note.startswith((CLASSES_NOTE, OUTPUTS_NOTE)))
 
     @property
     def num_classes(self) -> int:

@@ -24,7 +24,7 @@ COLUMNS: Mapping[str, str] = {
     "label": "int64",
     "attack": "string",
     "epsilon": "float64",  # the radius for this image; 0 for clean
-    "prediction": "Int64",  # null where the row was skipped or its logits are not finite
+    "prediction": "Int64",  # null where the row was skipped or its logits are NaN or +inf, or all -inf
     "correct": "bool",
     "p_label": "float64",  # softmax confidence in the label
     "p_predicted": "float64",
@@ -39,7 +39,7 @@ COLUMNS: Mapping[str, str] = {
     "queries": "Int64",  # model queries of an attack without gradients; null if the attack does not report it
     "minimal_distance": "float64",  # to the nearest adversarial example found, infinite for none; null if unreported
     "first_success": "string",  # the attack that succeeded first, or clean; null while the image is robust
-    "status": "string",  # ok, nan (logits not finite) or skipped (misclassified earlier in a cascade)
+    "status": "string",  # ok, nan (no prediction) or skipped (misclassified earlier in a cascade)
 }
 """The columns of the table and their pandas types; the groupings of the metadata are further int64 columns."""
 

@@ -75,8 +75,8 @@ def _of_logits(logits: Tensor, y: Tensor) -> dict[str, Any]:
     """The columns that are computed from float32 logits (N, C), each row from its own logits only."""
     values, label = _numpy(logits).astype(np.float64), _numpy(y)
     rows = np.arange(len(label))
-    finite = np.isfinite(values).all(axis=1)
-    values = np.where(finite[:, None], values, 0.0)
+    valid = np.isfinite(values.max(axis=1))  # as in `classwise.models.logits.are_valid`
+    values = np.where(valid[:, None], values, 0.0)
     confidence = special.softmax(values, axis=1)
     # As in torch.argmax, the first of equal logits ranks first.
     ranked = np.argsort(-values, axis=1, kind="stable")
@@ -92,9 +92,9 @@ def _of_logits(logits: Tensor, y: Tensor) -> dict[str, Any]:
     }
     if values.shape[1] > 1:
         columns["runner_up"] = ranked[:, 1]
-    known = {name: np.where(finite, column, np.nan) for name, column in columns.items()}
-    correct = finite & (predicted == label)
-    return known | {"label": label, "correct": correct, "status": np.where(finite, OK, NAN)}
+    known = {name: np.where(valid, column, np.nan) for name, column in columns.items()}
+    correct = valid & (predicted == label)
+    return known | {"label": label, "correct": correct, "status": np.where(valid, OK, NAN)}
 
 
 def _numpy(tensor: Tensor) -> np.ndarray[Any, Any]:

@@ -16,6 +16,7 @@ from classwise.auditing.outcome_files import COLUMNS, check_groupings
 from classwise.core import limits
 from classwise.core.errors import ClasswiseError, unknown
 from classwise.core.names import checked_names
+from classwise.core.tensors import as_array
 from classwise.stats.counts import IntArray, class_labels, whole_numbers
 from classwise.stats.metrics import confidence_variance
 
@@ -113,8 +114,12 @@ def table_of_predictions(
     for key in meta:
         if key not in known:
             raise unknown("field of the metadata", key, known)
-    truth = whole_numbers(labels, "labels")
-    numbers = {label: whole_numbers(values, f"predictions of {label!r}") for label, values in predictions.items()}
+    truth = whole_numbers(as_array(labels, "labels"), "labels")
+    numbers = {
+        label: whole_numbers(as_array(values, where), where)
+        for label, values in predictions.items()
+        if (where := f"predictions of {label!r}")
+    }
     for label, predicted in numbers.items():
         if len(predicted) != len(truth):
             raise ClasswiseError(
@@ -146,7 +151,7 @@ def table_of_predictions(
 def _confidence_columns(
     values: ArrayLike, truth: IntArray, predicted: IntArray, classes: int, label: str
 ) -> dict[str, np.ndarray[Any, Any]]:
-    """The columns that are computed from softmax outputs (N, C).
+    """The columns that are computed from softmax outputs (N, C), or from probabilities of class 1 of two, (N,).
 
     Raises:
         ClasswiseError: if a row is not a probability of each class, or a prediction is not the most probable class.
@@ -155,9 +160,11 @@ def _confidence_columns(
     if np.ma.is_masked(values):
         raise ClasswiseError(f"{where}: some are masked; give a probability of each class")
     try:
-        probabilities = np.asarray(values, dtype=np.float64)
+        probabilities = np.asarray(as_array(values, where), dtype=np.float64)
     except (ValueError, TypeError, RuntimeError) as error:
         raise ClasswiseError(f"{where}: expected numbers of shape ({len(truth)}, {classes}) ({error})") from error
+    if classes == 2 and probabilities.shape in ((len(truth),), (len(truth), 1)):
+        probabilities = np.stack([1 - probabilities.ravel(), probabilities.ravel()], axis=1)
     if probabilities.shape != (len(truth), classes):
         raise ClasswiseError(f"{where}: expected ({len(truth)}, {classes}), got {probabilities.shape}")
     sums = probabilities.sum(axis=1)
@@ -230,7 +237,8 @@ def with_grouping(table: Table, index: IntArray, name: str, ids: ArrayLike, name
     if name in meta.groups:
         raise ClasswiseError(f"grouping {name!r}: the name is taken; choose another")
     checked = checked_names(names, f"names of grouping {name!r}")
-    groups = class_labels(ids, len(checked), f"grouping {name!r}")
+    where = f"grouping {name!r}"
+    groups = class_labels(as_array(ids, where), len(checked), where)
     if len(groups) != len(index):
         raise ClasswiseError(f"grouping {name!r}: {len(groups)} ids for {len(index)} images; give one for each")
     column = groups[np.searchsorted(index, frame["index"].to_numpy())]

@@ -329,7 +329,8 @@ class Outcomes(PredictionTables):
             clean: (N,) the predicted classes of the clean images.
             attacks: the predicted classes (N,) of the adversarial images of each attack.
             class_names: one for each class; they must differ. None: the class numbers.
-            confidences: softmax outputs (N, C) for ``clean`` and any attack; the predicted class has the largest.
+            confidences: softmax outputs (N, C) for ``clean`` and any attack; the predicted class has the largest. With
+                two classes also the probabilities of class 1, (N,) or (N, 1).
             **meta: further fields of `Meta`, such as ``threat="Linf:8/255"`` or ``superclasses``.
 
         Raises:

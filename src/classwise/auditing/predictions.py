@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 MOST_DENSE = 2_000
 """The largest number of classes of a dense confusion matrix, which then takes 32 MB."""
 NO_PREDICTION = -1
-"""In place of a predicted class: the logits were not finite."""
+"""In place of a predicted class: the logits were NaN or +inf, or all -inf."""
 
 
 class PredictionTables(ABC):
@@ -54,7 +54,7 @@ class PredictionTables(ABC):
         Under several attacks together, such as ``all``, an image counts by its first incorrect prediction, in the order
         of the attacks; the diagonal counts images that are correctly classified under each of them.
 
-        Rows of the table without a prediction (images that a cascade skipped, logits that are not finite) do not count.
+        Rows of the table without a prediction (images that a cascade skipped, logits of NaN or +inf) do not count.
 
         Raises:
             IncompleteError: if images are not judged under the attack.
@@ -84,7 +84,7 @@ class PredictionTables(ABC):
         """Convert to fairlearn's `MetricFrame`: metrics of the predictions by class, or by group.
 
         ``y_true`` are the labels, ``y_pred`` the predictions under the attack: the label of an image that is correctly
-        classified, otherwise the first incorrect prediction, or -1 where the logits were not finite.
+        classified, otherwise the first incorrect prediction, or -1 where the logits give no prediction.
 
         Args:
             name: one of `names`.

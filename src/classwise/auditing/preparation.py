@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import itertools
+import logging
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Unpack
@@ -20,14 +21,17 @@ from classwise.auditing.inputs import (
     Group,
     Model,
     as_classifier,
+    check_one_output,
     check_outputs,
     class_names_for,
+    classes_note,
     group_name,
     grouped,
     logits_on,
     name_of,
     named,
     pieces_of,
+    read_outputs,
     restricted,
     threat_for,
 )
@@ -43,8 +47,10 @@ from classwise.core.threat import Threat, large_radius_text
 from classwise.data.images import Images
 from classwise.data.stream import Stream, as_data
 from classwise.models.base import device_of
-from classwise.models.logits import LogitsModel
+from classwise.models.logits import LogitsModel, logits_model_of
 from classwise.models.weights import fingerprint
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -122,11 +128,11 @@ def prepare(
         raise ClasswiseError(f"{name_of(model)} has no method features(x), so its features cannot be saved")
     _check_indices(first.index)
     trial = _try_model(classifier, plan, source, first, options.get("batch_size"))
-    model_hash = _hash_of(classifier)
+    parameters = _fingerprint_of(classifier)
     meta = dataclasses.replace(
         _metadata(plan, trial, source, first),
         model=name_of(model),
-        model_hash=model_hash,
+        model_hash=_hash_of(parameters, classifier),
     )
     plan = dataclasses.replace(plan, suite=trial.applicable, batch_size=trial.fit.batch_size)
     settings, shard = settings_of(plan, meta), shard_of(options)
@@ -140,7 +146,7 @@ def prepare(
         pieces=pieces,
         source=source,
         was_training=was_training,
-        untrained=getattr(classifier, "fresh", None) == model_hash,
+        untrained=getattr(classifier, "fresh", None) == parameters,
         no_gradient=trial.no_gradient,
         note=trial.note,
         large_radius=large_radius_text(ball, first.shape),
@@ -161,13 +167,17 @@ def _is_quantised(module: nn.Module) -> bool:
     return type(module).__module__.startswith(("torch.ao.nn.quantized", "torch.ao.nn.intrinsic.quantized"))
 
 
-def _hash_of(classifier: nn.Module) -> str:
-    """The fingerprint of a model's parameters; another one if its outputs are converted to logits."""
-    # Its own parameters: the wrapper that selects the logits would put a prefix before their names.
-    own = fingerprint(classifier.model if isinstance(classifier, LogitsModel) else classifier)
-    if getattr(classifier, "outputs", "auto") != "probabilities":
-        return own
-    return hashlib.sha256(f"{own} probabilities".encode()).hexdigest()
+def _fingerprint_of(classifier: nn.Module) -> str:
+    """The fingerprint of a model's own parameters: `LogitsModel` would put a prefix before their names."""
+    return fingerprint(classifier.model if isinstance(classifier, LogitsModel) else classifier)
+
+
+def _hash_of(parameters: str, classifier: nn.Module) -> str:
+    """The fingerprint of the parameters; another one if the outputs of the model are converted to logits."""
+    inner = logits_model_of(classifier)
+    if inner is None or inner.kind in ("auto", "logits"):
+        return parameters
+    return hashlib.sha256(f"{parameters} {inner.kind}".encode()).hexdigest()
 
 
 class _Trial(NamedTuple):
@@ -180,6 +190,7 @@ class _Trial(NamedTuple):
         no_gradient: why the model has no gradient; empty if it has one.
         fit: the batch size.
         note: notes for the user; may be empty.
+        recorded: notes for the metadata, on how the outputs and the classes were read.
     """
 
     model: nn.Module
@@ -188,6 +199,7 @@ class _Trial(NamedTuple):
     no_gradient: str
     fit: Fit
     note: str
+    recorded: tuple[str, ...]
 
 
 def _try_model(
@@ -203,16 +215,20 @@ def _try_model(
     eager = dataclasses.replace(plan.precision, compile=False)  # a few passes are not worth it
     few_passes = dataclasses.replace(plan, precision=eager)
     whole = small = few_passes.engine(classifier, few)
-    logits, note = logits_on(small, one), ""
+    few_images = first.batch(slice(0, SMALLEST_BATCH)).x
+    (logits, outputs_note), note = read_outputs(small, one, few_images), ""
+    check_one_output(classifier, logits, first.num_classes)
     model = restricted(classifier, source, logits)
     if model is not classifier:
         small = few_passes.engine(model, few)
         note = f"predictions are restricted to the {first.num_classes} of {logits} classes that {source.name} has"
         logits = logits_on(small, one)
+    if empty := classes_note(source, first, logits):
+        logger.warning("%s: %s", source.name, empty)
     own = getattr(model, "class_names", ())
     names = class_names_for(source, first, logits, own if isinstance(own, tuple) else ())
     try:
-        check_outputs(whole, first.batch(slice(0, SMALLEST_BATCH)).x)
+        check_outputs(whole, few_images)
         applicable, no_gradient = split_suite(plan.suite, small, first.batch(slice(0, few)), plan.threat)
         images = len(source) if isinstance(source, Images) else source.expected
         fit = fitting_batch(model, one.x.to(small.device), batch_size, images=images)
@@ -221,13 +237,14 @@ def _try_model(
             f"the device has not enough memory for {few} images of shape {tuple(one.x.shape[1:])}; "
             "use smaller images, or another device"
         ) from error
-    return _Trial(model, names, applicable, no_gradient, fit, "; ".join(filter(None, (note, fit.note))))
+    notes = tuple(filter(None, (outputs_note, empty)))
+    return _Trial(model, names, applicable, no_gradient, fit, "; ".join(filter(None, (note, fit.note))), notes)
 
 
 def _metadata(plan: Plan, trial: _Trial, source: Images | Stream, first: Images) -> Meta:
     """The metadata of the outcomes, without those of the model."""
     names, suite, batch_size = trial.class_names, plan.suite, trial.fit.batch_size
-    is_small = batch_size < SMALLEST_BATCH
+    small = f"batch size {batch_size}, limited by memory, is below {SMALLEST_BATCH}"
     taken = taken_columns(suite.attacks)
     return Meta(
         class_names=names,
@@ -250,7 +267,7 @@ def _metadata(plan: Plan, trial: _Trial, source: Images | Stream, first: Images)
         seed=plan.seed,
         precision=plan.precision.recorded(),
         batch_size=batch_size,
-        notes=(f"batch size {batch_size}, limited by memory, is below {SMALLEST_BATCH}",) if is_small else (),
+        notes=trial.recorded + ((small,) if batch_size < SMALLEST_BATCH else ()),
     )
 
 

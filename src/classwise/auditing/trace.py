@@ -33,7 +33,7 @@ def trace_rows(engine: Engine, label: str, attack: Attack, batch: Batch, threat:
     pad = torch.arange(max(engine.batch_size, len(x)), device=engine.device) % len(x)
     epsilon = threat.epsilon
     ball = threat.with_epsilon(epsilon.to(engine.device)[pad]) if isinstance(epsilon, Tensor) else threat
-    reference = engine.passes.logits(x)[pad] if attack.needs_reference else None
+    reference = engine.passes.reference(x)[pad] if attack.needs_reference else None
     restart = torch.zeros_like(pad)
     rng = CounterRNG(engine.seed, "attack")
     inputs = AttackInputs(x[pad], y[pad], index[pad], ball, rng, reference=reference, restart=restart)

@@ -70,8 +70,9 @@ class ModelSource:
         str,
         typer.Option(
             "--outputs",
-            metavar="auto|logits|probabilities",
-            help="What the model returns; auto refuses probabilities.",
+            metavar="auto|logits|probabilities|binary|binary-logits|binary-probabilities",
+            help="What the model returns; auto refuses probabilities and single outputs. binary: one output per image, "
+            "the logit or the probability of class 1, which the first images decide.",
         ),
     ] = "auto"
 

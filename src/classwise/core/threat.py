@@ -11,9 +11,10 @@ from typing import get_args
 import torch
 from torch import Tensor
 
-from classwise.core import recolouring
+from classwise.core import limits, recolouring
 from classwise.core.errors import ClasswiseError, unknown
 from classwise.core.rng import CounterRNG
+from classwise.core.tensors import as_tensor
 from classwise.core.threat_text import (
     NORM_BALLS,
     PER_IMAGE,
@@ -85,6 +86,26 @@ class Threat:
         levels = self.epsilon * 255
         whole = self.norm in ("Linf", "recolour") and 1 <= levels <= 255 and abs(levels - round(levels)) < 1e-9
         return f"{self.norm}:{round(levels)}/255" if whole else f"{self.norm}:{self.epsilon:g}"
+
+    def checked(self) -> Threat:
+        """This threat with validated radii per image, as a plain tensor; unchanged if it has one radius for all.
+
+        Raises:
+            ClasswiseError: for radii that are not numbers from 0 to `limits.RADIUS`, or, for spatial threats, to
+                `SPATIAL_RADIUS`.
+        """
+        if not isinstance(self.epsilon, Tensor):
+            return self
+        radii = as_tensor(self.epsilon, "threat: radii")
+        most = SPATIAL_RADIUS if self.norm == "spatial" else limits.RADIUS
+        if radii.is_complex() or radii.dtype == torch.bool:
+            raise ClasswiseError(f"threat: radii of type {radii.dtype}, expected numbers from 0 to {most:,}")
+        valid = (radii >= 0) & (radii <= most)
+        if not bool(valid.all()):
+            raise ClasswiseError(
+                f"threat: one of the radii is {radii[~valid].flatten()[0]:g}, expected numbers from 0 to {most:,}"
+            )
+        return self.with_epsilon(radii)
 
     def with_epsilon(self, epsilon: float | Tensor) -> Threat:
         """The same norm with another radius."""

@@ -15,7 +15,9 @@ from torch import Tensor
 from classwise.core import limits
 from classwise.core.errors import ClasswiseError
 from classwise.core.names import checked_name, checked_names, checked_text
+from classwise.core.tensors import as_tensor
 from classwise.core.transfers import to_device
+from classwise.data.formats.layout import CHANNELS_FIRST, looks_channels_last
 from classwise.stats.counts import whole_numbers
 
 Rows = Tensor | slice
@@ -107,13 +109,13 @@ class Images:
                 that are not text, are blank or occur twice.
         """
         name, split = checked_text(name, "name of the data"), checked_text(split, "name of the split")
-        x = as_pixels(as_tensor(x, name), name)
-        y = as_labels(as_tensor(y, name), len(x), name).to(x.device)
+        x = as_pixels(x, name)
+        y = as_labels(y, len(x), name).to(x.device)
         given = None if class_names is None else checked_names(class_names, f"{name}, class names")
         limits.check_classes(len(given) if given else int(y.max()) + 1, len(x), name)
         names = given or tuple(str(number) for number in range(int(y.max()) + 1))
         check_labels(y, names, name)
-        number = torch.arange(len(x)) if index is None else as_labels(as_tensor(index, name), len(x), f"{name} index")
+        number = torch.arange(len(x)) if index is None else as_labels(index, len(x), f"{name} index")
         parents = None if superclasses is None else tuple(whole_numbers(superclasses, f"{name}, superclasses").tolist())
         if parents is not None and len(parents) != len(names):
             raise ClasswiseError(f"{name}: {len(parents)} superclasses for {len(names)} classes; give one per class")
@@ -140,7 +142,7 @@ class Images:
         """A validated column of ``count`` images."""
         checked = checked_names(names, f"{where}, names")
         limits.check_classes(len(checked), count, where)
-        labels = as_labels(as_tensor(ids, where), count, where).cpu()
+        labels = as_labels(ids, count, where).cpu()
         check_labels(labels, checked, where)
         return Column(labels, checked)
 
@@ -207,9 +209,10 @@ class Images:
         Raises:
             ClasswiseError: for another number of images, or invalid pixels.
         """
-        if len(x) != len(self):
-            raise ClasswiseError(f"{name}: {len(x)} images, expected {len(self)}")
-        return self._with(x=as_pixels(x, name), name=name)
+        pixels = as_pixels(x, name).to(self.device)
+        if len(pixels) != len(self):
+            raise ClasswiseError(f"{name}: {len(pixels)} images, expected {len(self)}")
+        return self._with(x=pixels, name=name)
 
     def with_labels(self, y: Tensor) -> Images:
         """Replace the labels; the classes do not change.
@@ -284,59 +287,51 @@ def to_unit(x: Tensor) -> Tensor:
     return unit.div_(unit.new_full((), 255))  # on a GPU a Python number would be a multiplication by 1/255
 
 
-def as_tensor(values: Any, where: str) -> Tensor:
-    """Convert a tensor, an array or a number to a tensor, sharing memory if possible.
+def as_pixels(pixels: Any, where: str) -> Tensor:
+    """Convert pixels (N, C, H, W) to a plain tensor (`as_tensor`), validate them, and convert floats to float32.
 
     Raises:
-        ClasswiseError: if the values are not numbers, or some are masked.
+        ClasswiseError: for another shape or type, channels last, no images, NaN, or values outside [0, 1].
     """
-    if np.ma.is_masked(values):
-        raise ClasswiseError(f"{where}: some values are masked or missing; give a value for each image")
-    if isinstance(values, np.ndarray) and not (values.flags.writeable and values.flags.c_contiguous):
-        values = values.copy()
-    try:
-        return torch.as_tensor(values)
-    except (TypeError, ValueError, RuntimeError) as error:
-        kind = values.dtype if isinstance(values, np.ndarray) else type(values).__name__
-        raise ClasswiseError(f"{where}: values of type {kind} cannot be converted to a tensor") from error
-
-
-def as_pixels(x: Tensor, where: str) -> Tensor:
-    """Validate pixels (N, C, H, W) and convert floating point to float32; uint8 is unchanged.
-
-    Raises:
-        ClasswiseError: for another shape or type, no images, NaN, or values outside [0, 1].
-    """
+    x = as_tensor(pixels, where)
     if x.ndim != 4:
         hint = "; add the channel with x[:, None]" if x.ndim == 3 else ""
         raise ClasswiseError(f"{where}: images of shape {tuple(x.shape)}, expected (N, channels, height, width){hint}")
+    if looks_channels_last(x.shape):
+        one = ", or x.permute(2, 0, 1) of one image" if len(x) == 1 else ""
+        raise ClasswiseError(
+            f"{where}: images of shape {tuple(x.shape)} look like (N, H, W, C), expected (N, channels, height, width); "
+            f"give {CHANNELS_FIRST}{one}"
+        )
     if x.numel() == 0:
         raise ClasswiseError(f"{where}: images of shape {tuple(x.shape)} are empty; at least one image is required")
     if x.dtype == torch.uint8:
         return x
     if not x.is_floating_point():
         raise ClasswiseError(f"{where}: pixels of type {x.dtype}, expected uint8, or float in [0, 1]")
+    x = x.to(torch.float32)
     low, high = (float(value) for value in torch.aminmax(x))
     if not (low >= 0 and high <= 1):
         if low != low or high != high:
             raise ClasswiseError(f"{where}: some pixels are NaN, expected float in [0, 1]")
         hint = "divide by 255" if low >= 0 and 1 < high <= 255 else "move the normalisation into the model"
         raise ClasswiseError(f"{where}: pixels range from {low:.4g} to {high:.4g}, expected [0, 1]; {hint}")
-    return x.to(torch.float32)
+    return x
 
 
-def as_labels(y: Tensor, count: int, where: str) -> Tensor:
-    """Validate integer labels (N,) and convert them to int64.
+def as_labels(labels: Any, count: int, where: str) -> Tensor:
+    """Convert integer labels (N,) to a plain tensor (`as_tensor`) of int64, and validate them.
 
     Raises:
         ClasswiseError: for another shape or type.
     """
+    y = as_tensor(labels, where)
     if y.ndim == 2 and len(y) == count and y.shape[1] > 1:
         raise several_labels(tuple(y.shape), where, one_hot=bool(((y != 0).sum(1) == 1).all()))
     if y.shape != (count,):
         raise ClasswiseError(f"{where}: labels of shape {tuple(y.shape)}, expected ({count},), one per image")
     if y.is_floating_point() or y.is_complex() or y.dtype == torch.bool:
-        raise ClasswiseError(f"{where}: labels of type {y.dtype}, expected integers")
+        raise ClasswiseError(f"{where}: labels of type {y.dtype}, expected integers; give y.long() of class numbers")
     return y.to(torch.int64)
 
 

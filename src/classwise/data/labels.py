@@ -14,6 +14,7 @@ from torch import Tensor
 
 from classwise.core import limits
 from classwise.core.errors import unknown
+from classwise.core.tensors import as_array
 
 logger = logging.getLogger(__name__)
 
@@ -30,7 +31,8 @@ def _parsed(value: object) -> object:
             raise ValueError(f"more than {limits.CLASSES} classes")
         else:
             value = range(int(ends[1]), int(ends[2]) + 1)
-    if isinstance(value, (np.ndarray, Tensor)):
+    value = as_array(value, "classes")
+    if isinstance(value, np.ndarray):
         value = value.tolist()
     labels = tuple(value) if isinstance(value, Sequence) else value
     if isinstance(labels, tuple) and (not labels or len({str(each) for each in labels}) < len(labels)):

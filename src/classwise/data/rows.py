@@ -15,9 +15,10 @@ from torch.utils.data import DataLoader, Subset
 from classwise.core.config import Count, configurable
 from classwise.core.errors import ClasswiseError
 from classwise.core.names import numbered_names
+from classwise.core.tensors import as_array, as_tensor
 from classwise.data.formats.image_files import Decoder, stack
 from classwise.data.formats.layout import channels_first
-from classwise.data.images import ONE_CLASS, as_pixels, as_tensor, several_labels
+from classwise.data.images import ONE_CLASS, as_pixels, several_labels
 from classwise.data.labels import Classes
 from classwise.stats.counts import whole_numbers
 
@@ -60,7 +61,7 @@ class Rows:
         single = y.ndim == 0 or _is_single(image)
         if single and y.shape not in ((), (1,)):
             raise several_labels(tuple(y.shape), where)
-        x = as_pixels(self._images(image, single=single, where=where).cpu(), where)
+        x = as_pixels(self._images(image, single=single, where=where), where).cpu()
         if not single and len(y) != len(x):
             raise ClasswiseError(f"{where}: labels of shape {tuple(y.shape)}, expected ({len(x)},), one per image")
         return x, y.reshape(1) if single else y
@@ -100,9 +101,11 @@ class Rows:
         if isinstance(x, list):
             x = _array_of_lists(x, where)
         if isinstance(x, np.ndarray):
-            return as_tensor(channels_first(x[None] if single else x, where), where)
+            array = as_tensor(x, where).numpy()
+            return torch.from_numpy(channels_first(array[None] if single else array, where))
         if isinstance(x, Tensor):
-            return x[None] if single else x
+            tensor = as_tensor(x, where)
+            return tensor[None] if single else tensor
         raise ClasswiseError(
             f"{where}: images of type {type(x).__name__}, expected a tensor, an array, a Pillow image or encoded bytes"
         )
@@ -131,6 +134,7 @@ def label_array(label: Any, where: str) -> Any:
         label = label.decode("utf-8", "replace").strip()
         label = int(label) if label.isascii() and label.isdecimal() and len(label) < 19 else label
     if not isinstance(label, Tensor):
+        label = as_array(label, where)
         try:
             array = np.asarray(label)
         except ValueError as error:  # lists of different lengths
@@ -215,7 +219,7 @@ def _array_of_lists(x: list[Any], where: str) -> Any:
     """Nested lists of pixels, a row's arrays in `datasets`, or a list of tensors or arrays, as one array or tensor."""
     try:
         if x and all(isinstance(each, Tensor) for each in x):
-            return torch.stack(x)
+            return torch.stack([as_tensor(each, where) for each in x])
         array = np.asarray(x)
     except (ValueError, RuntimeError) as error:
         raise ClasswiseError(f"{where}: images of different sizes; resize the images") from error

@@ -18,6 +18,7 @@ from classwise.core import limits
 from classwise.core.config import build
 from classwise.core.errors import ClasswiseError
 from classwise.core.names import checked_names, checked_text
+from classwise.core.tensors import as_tensor
 from classwise.data.formats.layout import channels_first
 from classwise.data.images import Batch, Images, as_labels, check_labels, to_unit
 from classwise.data.labels import encode_labels
@@ -253,11 +254,11 @@ def as_data(
         raise ClasswiseError(f"data {source!r} is a string; use load_data({source!r}) for a data set name or path")
     if isinstance(source, Mapping):
         source = _pair_of(source, rows, name)
-    if isinstance(source, (tuple, list)) and len(source) == 2 and _is_array(source[0], 3) and _is_array(source[1], 0):
+    if isinstance(source, (tuple, list)) and len(source) == 2 and _is_array(source[0], 1) and _is_array(source[1], 0):
         x, y = source
         where = f"{name}, labels"
         y, names = encode_labels(label_array(y, where), rows.classes, where)
-        x = channels_first(x, name) if isinstance(x, np.ndarray) else x
+        x = channels_first(as_tensor(x, name).numpy(), name) if isinstance(x, np.ndarray) else x
         return Images(x, y, names if class_names is None else class_names, name, split)
     return Stream(source, class_names, name, split, rows=rows)
 

@@ -19,7 +19,7 @@ from classwise.models.affine import AffineNorms
 from classwise.models.folding import foldable
 from classwise.models.functions import FunctionModel
 from classwise.models.fused_copy import FusedCopy, fine_logits
-from classwise.models.logits import LogitsModel
+from classwise.models.logits import LogitsModel, raised
 from classwise.models.modes import wrong_gradients_refused
 from classwise.models.snapshot import Snapshot
 
@@ -166,7 +166,7 @@ def _logits_and_gradient(forward: Forward, images: Tensor) -> tuple[Tensor, Tens
     """Logits (N, C), and the gradient of a combination of them with respect to the images; None if there is none."""
     with torch.enable_grad(), wrong_gradients_refused():
         leaf = images.detach().clone().requires_grad_()
-        logits = forward(leaf)
+        logits = raised(forward(leaf))
         gradient = None
         if logits.requires_grad:
             weights = torch.arange(1.0, logits.shape[1] + 1, device=logits.device).cos()

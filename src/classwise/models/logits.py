@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping
 from typing import Literal, get_args
 
@@ -12,8 +13,22 @@ from classwise.core.errors import ClasswiseError, unknown
 from classwise.models.base import Classifier, Wrapper
 from classwise.models.functions import as_module
 
-Outputs = Literal["auto", "logits", "probabilities"]
-"""What a model returns. ``auto``: logits; an audit refuses a model whose outputs are probabilities."""
+logger = logging.getLogger(__name__)
+
+Outputs = Literal["auto", "logits", "probabilities", "binary", "binary-logits", "binary-probabilities"]
+"""What a model returns.
+
+``auto``: logits; an audit refuses a model whose outputs are probabilities, or one number per image. ``binary``: one
+number per image, a logit or a probability of class 1, which is decided on the first images.
+"""
+
+BINARY_HINT = (
+    "for a binary model with one output use load_model(model, outputs='binary') (--outputs binary), which reads it as "
+    "the logit or the probability of class 1"
+)
+
+_GAP = 1e4
+"""Least distance of a raised logit from the others: its exponential underflows, also at small inverse temperatures."""
 
 SUM_TOLERANCE = 1e-3
 """Largest distance from 1 of the sum of a row of probabilities."""
@@ -24,6 +39,15 @@ def pick_logits(output: object) -> Tensor:
 
     Raises:
         ClasswiseError: if there are no logits, or they are not a matrix of floating-point numbers.
+    """
+    return _as_matrix(_picked(output))
+
+
+def _picked(output: object) -> Tensor:
+    """The tensor with the logits in a model's output.
+
+    Raises:
+        ClasswiseError: if there is none.
     """
     logits = output
     if isinstance(logits, Mapping):
@@ -37,18 +61,62 @@ def pick_logits(output: object) -> Tensor:
             f"the model returns a {type(output).__name__} without logits; return a tensor (N, C), "
             "a tuple whose first element is one, or an object or dict with 'logits'"
         )
+    return logits
+
+
+def _as_matrix(logits: Tensor) -> Tensor:
+    """Logits (N, C), checked.
+
+    Raises:
+        ClasswiseError: if they are not a matrix of floating-point numbers.
+    """
     if logits.ndim != 2 or not logits.is_floating_point():
+        hint = f"; {BINARY_HINT}" if logits.ndim == 1 and logits.is_floating_point() else ""
         raise ClasswiseError(
-            f"the model returns {str(logits.dtype).removeprefix('torch.')} of shape {tuple(logits.shape)}; "
-            "logits must be floating-point numbers of shape (N, C), one row per image"
+            f"{_described(logits)}; logits must be floating-point numbers of shape (N, C), one row per image{hint}"
         )
     return logits
+
+
+def _described(logits: Tensor) -> str:
+    return f"the model returns {str(logits.dtype).removeprefix('torch.')} of shape {tuple(logits.shape)}"
+
+
+def are_valid(logits: Tensor) -> Tensor:
+    """Whether each row of logits (N, C) has a prediction, bool (N,).
+
+    It has none with a NaN or +inf, or if all logits are -inf. Some logits of -inf, of classes that are never predicted,
+    are valid.
+    """
+    return logits.amax(1).isfinite()
+
+
+def predicts(logits: Tensor, y: Tensor) -> Tensor:
+    """Whether each row of logits (N, C) is valid (`are_valid`) and predicts its label (N,), bool (N,)."""
+    return (logits.argmax(1) == y) & are_valid(logits)
+
+
+def raised(logits: Tensor) -> Tensor:
+    """The logits (N, C) with a finite number in place of -inf, below all other logits of the row; for losses.
+
+    A softmax gives it the probability 0, and its gradient is 0. Other logits do not change, nor do their gradients.
+    Rows without finite logits have no such number and become NaN.
+    """
+    excluded = logits.isneginf()
+    least = logits.detach().masked_fill(excluded, torch.inf).amin(1, keepdim=True)
+    floor = (least - _GAP - least.abs()).clamp_min(torch.finfo(logits.dtype).min)
+    return torch.where(excluded, floor, logits)
 
 
 def are_probabilities(outputs: Tensor) -> bool:
     """Whether each row of outputs (N, C), C of at least 2, is nonnegative and sums to 1."""
     sums = outputs.double().sum(1)
     return outputs.shape[1] > 1 and bool((outputs >= 0).all() and ((sums - 1).abs() < SUM_TOLERANCE).all())
+
+
+def in_unit_interval(outputs: Tensor) -> bool:
+    """Whether all outputs are in [0, 1]."""
+    return bool(((outputs >= 0) & (outputs <= 1)).all())
 
 
 def as_logits(model: nn.Module | Callable[[Tensor], object]) -> nn.Module:
@@ -63,33 +131,85 @@ def as_logits(model: nn.Module | Callable[[Tensor], object]) -> nn.Module:
     return model if isinstance(model, Classifier | Wrapper) else LogitsModel(as_module(model))
 
 
+def logits_model_of(model: nn.Module) -> LogitsModel | None:
+    """The `LogitsModel` among the wrappers of a model; None if there is none."""
+    while isinstance(model, Wrapper) and not isinstance(model, LogitsModel):
+        model = model.model
+    return model if isinstance(model, LogitsModel) else None
+
+
 class LogitsModel(Wrapper):
     """A wrapper that returns only the logits of a model.
 
     Args:
-        model: a module whose output `pick_logits` accepts.
+        model: a module whose output `pick_logits` accepts; of a binary model, with one number per image.
         outputs: what the model returns. ``"probabilities"``: the logits are their logarithms, of at least the smallest
-            positive number.
+            positive number. ``"binary-logits"``: one logit z per image; the logits are (0, z).
+            ``"binary-probabilities"``: one probability p of class 1; the logits are those of (1 - p, p).
+            ``"binary"``: one of these two, probabilities if all outputs for the first images are in [0, 1]; an audit
+            decides on the first images of its data.
+
+    Attributes:
+        kind: the outputs, with ``"binary"`` replaced by the decision after the first images.
 
     Raises:
         ClasswiseError: for other ``outputs``.
+
+    Example:
+        >>> import torch
+        >>> import classwise as cw
+        >>> from torch import nn
+        >>> network = nn.Sequential(nn.Flatten(), nn.Linear(4, 1))  # one logit of class 1
+        >>> model = cw.load_model(network, outputs="binary-logits")
+        >>> model(torch.rand(3, 1, 2, 2)).shape
+        torch.Size([3, 2])
     """
 
     def __init__(self, model: nn.Module, outputs: Outputs = "auto") -> None:
         if outputs not in get_args(Outputs):
             raise unknown("outputs of a model:", str(outputs), get_args(Outputs))
         super().__init__(model)
-        self.outputs = outputs
+        self.outputs: Outputs = outputs
+        self.kind: Outputs = outputs
 
     def forward(self, x: Tensor) -> Tensor:
         """Logits (N, C) of images (N, channels, H, W)."""
         _calls_user_code = True
-        logits = pick_logits(self.model(x))
+        output = _picked(self.model(x))
+        if self.kind == "binary":
+            self.decide(output)
+        if self.kind.startswith("binary"):
+            return self._two_logits(output, len(x))
+        logits = _as_matrix(output)
         if len(logits) != len(x) or logits.is_meta:
             shape = f"{'meta tensor' if logits.is_meta else 'tensor'} of shape {tuple(logits.shape)}"
             raise ClasswiseError(
                 f"the model returns a {shape} for {len(x)} images; logits must be (N, C), one row per image"
             )
-        if self.outputs != "probabilities":
-            return logits
-        return logits.float().clamp_min(torch.finfo(torch.float32).tiny).log()
+        return _logarithms(logits) if self.kind == "probabilities" else logits
+
+    def decide(self, output: Tensor) -> None:
+        """Decide whether the outputs of a binary model are probabilities: if all of some images are in [0, 1]."""
+        self.kind = "binary-probabilities" if in_unit_interval(output) else "binary-logits"
+        what, why = ("logits", "not all") if self.kind == "binary-logits" else ("probabilities", "all")
+        logger.warning(
+            "the outputs of the model are read as %s of class 1: %s outputs for the first %d images are in [0, 1]; "
+            "give outputs='%s' (--outputs %s) to state it",
+            *(what, why, output.numel(), self.kind, self.kind),
+        )
+
+    def _two_logits(self, output: Tensor, images: int) -> Tensor:
+        """The logits (N, 2) of one output per image."""
+        if output.numel() != images or not output.is_floating_point() or output.is_meta:
+            raise ClasswiseError(
+                f"outputs={self.outputs!r}: {_described(output)} for {images} images; expected one floating-point "
+                "number for each image, (N,) or (N, 1)"
+            )
+        one = output.reshape(images)
+        if self.kind == "binary-probabilities":
+            return _logarithms(torch.stack([1 - one, one], 1))
+        return torch.stack([torch.zeros_like(one), one], 1)
+
+
+def _logarithms(probabilities: Tensor) -> Tensor:
+    return probabilities.float().clamp_min(torch.finfo(torch.float32).tiny).log()

@@ -21,6 +21,7 @@ from classwise.attacks.engine.rows import Finished, Job
 from classwise.attacks.engine.steps import AttackSteps
 from classwise.core.errors import ClasswiseError
 from classwise.core.precision import EXACT, Precision
+from classwise.core.tensors import as_tensor
 from classwise.core.threat import Threat
 from classwise.models.logits import as_logits
 
@@ -152,8 +153,10 @@ def perturb(
     early_stop: bool = True,
 ) -> Tensor:
     """Attack one batch of images in float32; `classwise.attacks.base.Attack.perturb` describes the arguments."""
+    x, y = as_tensor(x, "images"), as_tensor(y, "labels")
+    index, target = (None if each is None else as_tensor(each, "index or target") for each in (index, target))
     engine = Engine(as_logits(model), precision=EXACT, batch_size=max(len(x), 1), early_stop=early_stop, seed=seed)
-    return engine.perturb(attack, x, y, Threat.parse(threat), index=index, target=target)
+    return engine.perturb(attack, x, y, Threat.parse(threat).checked(), index=index, target=target)
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ from classwise.core.memory_format import format_of
 from classwise.core.precision import Forward, Precision
 from classwise.models.base import bare, device_of
 from classwise.models.fusion import VERIFIED_IMAGES, Fusion
+from classwise.models.logits import raised
 from classwise.models.modes import evaluating, frozen, wrong_gradients_refused
 
 Loss = Callable[[Tensor], Tensor]
@@ -55,9 +56,9 @@ class CountedForward:
         self.backwards = 0
 
     def __call__(self, x: Tensor) -> Tensor:
-        """Float32 logits (N, classes)."""
+        """Float32 logits (N, classes), finite for classes that are excluded by -inf (`raised`)."""
         self.forwards += len(x)
-        logits = self._forward(x)
+        logits = raised(self._forward(x))
         if logits.requires_grad:
             logits.register_hook(self._count_backward)  # type: ignore[no-untyped-call]  # torch does not annotate it
         return logits
@@ -95,6 +96,10 @@ class Passes:
                 passes.append(self._float32(padded)[: len(block)])
         self._classes = passes[0].shape[1]
         return torch.cat(passes)
+
+    def reference(self, x: Tensor) -> Tensor:
+        """The logits of `logits` for an attack, finite for classes that are excluded by -inf (`raised`)."""
+        return raised(self.logits(x))
 
     def predict(self, images: Iterable[Tensor]) -> Iterator[Tensor]:
         """Yield float32 logits for each block of images, with the model in evaluation mode."""

@@ -37,6 +37,7 @@ from classwise.attacks.losses import margin as logit_margin
 from classwise.core.rng import CounterRNG
 from classwise.core.threat import Threat
 from classwise.core.transfers import to_cpu, to_device
+from classwise.models.logits import predicts, raised
 
 SMALLEST_BATCH = 32
 """Minimum batch size for reproducible results: below it, libraries choose kernels by the composition of the batch."""
@@ -204,7 +205,7 @@ class Queue:
             for name in ("restart", "forwards", "backwards", "stage", "best_iteration"):
                 columns[name] = torch.zeros_like(columns["row"])
             if self._attack.needs_reference and "reference" not in columns:
-                columns["reference"] = self._passes.logits(columns["x0"])
+                columns["reference"] = self._passes.reference(columns["x0"])
                 columns["forwards"] += 1
             if classes is None:
                 reference = columns.get("reference")
@@ -288,8 +289,8 @@ class Queue:
         candidate, taken = self._candidate(rows)
         candidate = self._inside(candidate, rows)
         logits = self._passes.logits(candidate)
-        success = (logits.argmax(1) != rows["y"]) | ~logits.isfinite().all(1)
-        value = logit_margin(logits, rows["y"])
+        success = ~predicts(logits, rows["y"])
+        value = logit_margin(raised(logits), rows["y"])
         better = success | (~rows["success"] & ~(rows["best_margin"] <= value))
         rows |= {
             "forwards": rows["forwards"] + 1,

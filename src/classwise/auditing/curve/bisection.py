@@ -26,6 +26,7 @@ from classwise.auditing.plan import Plan
 from classwise.core.distributed import ProcessGroup
 from classwise.core.progress import Progress
 from classwise.data.images import Images
+from classwise.models.logits import predicts
 from classwise.stats.counts import BoolArray, FloatArray, IntArray
 
 MINIMAL_DISTANCE = "minimal_distance"
@@ -110,8 +111,7 @@ class Bisection:
             self.processes.check()
             batch = piece.batch(rows)
             (logits,) = self.engine.predict([batch.x])
-            right = (logits.argmax(1).cpu() == batch.y.cpu()) & logits.isfinite().all(1).cpu()
-            wrong.append(~right)
+            wrong.append(~predicts(logits.cpu(), batch.y.cpu()))
         return torch.cat(wrong).numpy() if wrong else np.zeros(0, dtype=np.bool_)
 
     def _round(self, piece: Images, order: Tensor, brackets: Brackets, todo: IntArray, radius: FloatArray) -> None:

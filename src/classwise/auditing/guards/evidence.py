@@ -21,6 +21,7 @@ from classwise.core.precision import EXACT, Forward, Precision
 from classwise.core.rng import CounterRNG
 from classwise.core.threat import Threat
 from classwise.data.images import Batch
+from classwise.models.logits import predicts, raised
 from classwise.models.modes import evaluating, frozen
 from classwise.stats.counts import IntArray
 
@@ -117,12 +118,12 @@ class Probe:
         return Batch(*(tensor[places] for tensor in self.batch))
 
     def correct(self, logits: Tensor) -> Tensor:
-        """Whether each row of logits is finite and predicts the label, bool (N,)."""
+        """Whether each row of logits predicts the label, bool (N,) (`predicts`)."""
         return predicts(logits, self.labels)
 
     @cached_property
     def wrong(self) -> Tensor:
-        """Whether each clean image of the sample is misclassified or has logits that are not finite, bool (N,)."""
+        """Whether each clean image of the sample is misclassified or has no prediction, bool (N,)."""
         return ~self.correct(self.logits)
 
     @cached_property
@@ -142,7 +143,7 @@ class Probe:
         forward, size = dataclasses.replace(self.precision, compile=False).forward(model), self.engine.batch_size
         with evaluating(model), frozen(model):
             parts = [
-                value_and_gradient(forward, x, partial(negative_margin, y=y))[1]
+                value_and_gradient(lambda x: raised(forward(x)), x, partial(negative_margin, y=y))[1]
                 for x, y in zip(torch.split(chosen.x, size), torch.split(chosen.y, size), strict=True)
             ]
         return torch.cat(parts)
@@ -163,7 +164,7 @@ class Probe:
         index, radius = self.batch.index.tolist(), ball.radius(self.batch.x).flatten().expand(len(self)).tolist()
         settings = (attack, ball.norm, self.engine.seed, self.precision)
         keys = [(settings, *image) for image in zip(index, radius, strict=True)]
-        margins = margin(self.logits, self.labels).tolist()
+        margins = margin(raised(self.logits), self.labels).tolist()
         batches = [each for each in torch.split(mask.nonzero().squeeze(1), self.engine.batch_size) if len(each)]
         unknown = mask & ~torch.tensor([self.memory.has(*each) for each in zip(keys, margins, strict=True)])
         for places in torch.split(unknown.nonzero().squeeze(1), self.engine.batch_size):
@@ -265,11 +266,6 @@ class Evidence:
     def name_of(self, label: int) -> str:
         """The quoted name of a class."""
         return repr(self.outcomes.class_names[label])
-
-
-def predicts(logits: Tensor, y: Tensor) -> Tensor:
-    """Whether each row of logits is finite and predicts its label, bool (N,)."""
-    return (logits.argmax(1) == y) & logits.isfinite().all(1)
 
 
 class GuardWarning(NamedTuple):

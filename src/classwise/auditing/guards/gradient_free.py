@@ -15,7 +15,6 @@ from classwise.auditing.guards.evidence import (
     Result,
     needs_model,
     percent,
-    predicts,
     quoted,
     undecided,
 )
@@ -23,6 +22,7 @@ from classwise.auditing.guards.gradients import weak_attack_warning
 from classwise.auditing.guards.significance import attack_excess, significant_class
 from classwise.core.config import make
 from classwise.core.rng import CounterRNG
+from classwise.models.logits import predicts
 
 NOISES = 10
 """Number of noise samples for each image."""

@@ -24,6 +24,7 @@ from classwise.auditing.guards.evidence import (
 from classwise.auditing.guards.significance import attack_excess, significant_class
 from classwise.auditing.suite import attack_length
 from classwise.core.threat import grey_radius
+from classwise.models.logits import are_valid, raised
 
 ZERO_SHARE, ZERO_CLASS_SHARE = 0.05, 0.1
 """Thresholds on the share of zero gradients, overall and in one class."""
@@ -78,10 +79,10 @@ def misleading_gradients(evidence: Evidence, probe: Probe) -> GuardWarning | Non
         return None
     x, y, step = probe.rows(tried).x, probe.labels[tried], _small_step(probe)[tried.to(probe.batch.x.device)]
     logits = probe.logits_of((x + step * probe.margin_gradient(tried).sign()).clamp(0, 1))
-    # Logits that are not finite count as misclassified, also if the label's is the largest.
-    after = torch.where(logits.isfinite().all(1), margin(logits, y), -torch.inf)
+    # Rows without a prediction count as misclassified, also if the label's logit is the largest.
+    after = torch.where(are_valid(logits), margin(raised(logits), y), -torch.inf)
     misled = torch.zeros_like(tried)
-    misled[tried] = ~(after < margin(probe.logits[tried], y))
+    misled[tried] = ~(after < margin(raised(probe.logits[tried]), y))
     share = int(misled.sum()) / int(tried.sum())
     worst = significant_class(probe.by_class(misled), probe.by_class(tried), MISLED_SHARE)
     if share <= MISLED_SHARE and worst is None:

@@ -81,7 +81,7 @@ def incomplete(evidence: Evidence) -> GuardWarning | None:
 
 def not_repeatable(evidence: Evidence) -> GuardWarning | None:
     """An event of the run may change the last bits of a repetition."""
-    notes = evidence.outcomes.meta.notes
+    notes = evidence.outcomes.meta.irreproducible
     if not notes:
         return None
     return GuardWarning(f"The results may not be reproducible bit for bit: {'; '.join(notes)}.", float(len(notes)))

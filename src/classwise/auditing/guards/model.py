@@ -50,14 +50,15 @@ def overwrites_input(evidence: Evidence) -> GuardWarning | None:
 
 
 def nan_logits(evidence: Evidence) -> GuardWarning | None:
-    """Some logits are not finite; such rows count as misclassified."""
+    """Some logits are NaN or +inf, or all of an image are -inf; such rows count as misclassified."""
     frame = evidence.outcomes.frame
     labels = frame.loc[frame["status"] == "nan", "label"]
     if not len(labels):
         return None
     worst = int(labels.mode().iloc[0])
-    what = f"{len(labels)} rows have logits that are not finite ({int((labels == worst).sum())} of them"
-    return GuardWarning(f"{what} in {evidence.name_of(worst)}); they count as misclassified.", float(len(labels)))
+    what = f"{len(labels)} rows have no prediction, since logits are NaN or +inf, or all are -inf"
+    part = f"{int((labels == worst).sum())} of them in {evidence.name_of(worst)}"
+    return GuardWarning(f"{what} ({part}); they count as misclassified.", float(len(labels)))
 
 
 @needs_model

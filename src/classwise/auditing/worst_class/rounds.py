@@ -24,6 +24,7 @@ from classwise.core.errors import ClasswiseError
 from classwise.core.progress import Progress
 from classwise.core.rng import CounterRNG
 from classwise.data.images import Images
+from classwise.models.logits import predicts
 from classwise.stats.best_arm import BestArmSearch, Draw, Escalate
 from classwise.stats.counts import BoolArray, IntArray
 
@@ -97,8 +98,7 @@ class Rounds:
             self.record.worked = True
             batch = piece.batch(rows)
             (logits,) = self.engine.predict([batch.x])
-            right = (logits.argmax(1) == batch.y.to(logits.device)) & logits.isfinite().all(1)
-            wrong = rows[~right.cpu()].numpy()
+            wrong = rows[~predicts(logits, batch.y.to(logits.device)).cpu()].numpy()
             self.ledger["stage"][places[wrong]], self.ledger["settled"][places[wrong]] = 0, 1
             self.ledger["forwards"][places[rows.numpy()]] += 1
             self._finished(len(wrong))

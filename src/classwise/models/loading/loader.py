@@ -18,14 +18,14 @@ from classwise.core.rng import generators_restored
 from classwise.data.images import Images
 from classwise.data.loading import named_set
 from classwise.data.stream import Stream
-from classwise.models.base import Classifier, Wrapper, bare
+from classwise.models.base import Classifier, bare
 from classwise.models.loading.builder import build
 from classwise.models.loading.checkpoints import Checkpoint, read_state
 from classwise.models.loading.references import is_stored, parse_reference
 from classwise.models.loading.sources.base import Shape, SourceModel
 from classwise.models.loading.sources.onnx_files import Onnx
 from classwise.models.loading.state_dict import MatchedStateDict, infer_shape, load_matched, match_keys
-from classwise.models.logits import LogitsModel, Outputs, as_logits
+from classwise.models.logits import BINARY_HINT, LogitsModel, Outputs, as_logits, logits_model_of
 from classwise.models.normalization import Normalized
 from classwise.models.provenance import note_weights_file
 from classwise.models.registry import MODELS
@@ -78,7 +78,9 @@ def load_model(
         device: Device of the model.
         state_dict_key: The key of the state dict, if a file has several.
         outputs: What the model returns: ``"logits"``, or ``"probabilities"``, whose logarithms are then the logits.
-            ``"auto"``: logits, and an audit refuses a model that returns probabilities.
+            ``"binary-logits"`` or ``"binary-probabilities"``: one number per image, (N,) or (N, 1), the logit or the
+            probability of class 1 (`LogitsModel`); ``"binary"``: an audit decides which, on its first images.
+            ``"auto"``: logits, and an audit refuses a model that returns probabilities or one number per image.
         **options: Further options of the model, such as ``depth=34``; ``pretrained=False`` for random weights of a
             network of timm or torchvision.
 
@@ -108,7 +110,8 @@ def load_model(
         return _finished(loaded, note, data, device, outputs)
     given = {"num_classes": num_classes, "in_channels": in_channels, "width": width, "mean": mean, "std": std}
     given = {key: value for key, value in given.items() if value is not None} | options
-    loaded, note = _with_reference(model, weights, given, data, state_dict_key)
+    known = _data_spec(data) | ({"num_classes": 1} if outputs.startswith("binary") else {})
+    loaded, note = _with_reference(model, weights, given, known, state_dict_key)
     return _finished(loaded, note, data, device, outputs)
 
 
@@ -116,7 +119,7 @@ def _with_reference(
     model: str | os.PathLike[str],
     weights: str | os.PathLike[str] | None,
     given: Mapping[str, Any],
-    data: Any,
+    of_data: Mapping[str, Any],
     state_dict_key: str | None,
 ) -> tuple[nn.Module, str]:
     """The model of a reference or of a file of weights, and the note on what was read.
@@ -125,7 +128,7 @@ def _with_reference(
         model: the reference or file.
         weights: the weights; None: those of the source or of the file.
         given: the shape, normalisation and options that the caller gave.
-        data: images whose shape is used where it is known from nothing else.
+        of_data: the numbers of outputs and channels that fit the data, used where they are known from nothing else.
         state_dict_key: see `load_model`.
     """
     if is_stored(model):
@@ -145,7 +148,7 @@ def _with_reference(
         inferred = {} if checkpoint is None else _inferred_spec(name, checkpoint, given)
     # Trained weights have their own classes and channels.
     trained = source.has_weights and checkpoint is None and bool(given.get("pretrained", True))
-    spec = ({} if trained else _data_spec(data)) | inferred | {**given, "name": name}
+    spec = ({} if trained else dict(of_data)) | inferred | {**given, "name": name}
     if name in MODELS and "num_classes" not in spec:
         raise ClasswiseError(f"model {name!r}: num_classes is unknown; give it, or weights or data to infer it from")
     built, published = _built(**spec, trained=trained)
@@ -271,12 +274,10 @@ def _with_outputs(model: nn.Module, outputs: Outputs) -> nn.Module:
     """The model with logits computed from its outputs."""
     if outputs == "auto":
         return model
-    inner: nn.Module = model
-    while isinstance(inner, Wrapper) and not isinstance(inner, LogitsModel):
-        inner = inner.model
-    if not isinstance(inner, LogitsModel):
+    inner = logits_model_of(model)
+    if inner is None:
         return LogitsModel(model, outputs)
-    inner.outputs = outputs
+    inner.outputs = inner.kind = outputs
     return model
 
 
@@ -288,10 +289,15 @@ def _finished(model: nn.Module, note: str, data: Any, device: str | torch.device
     in_model = infer_shape(network.state_dict(), network, width=1.0)
     for key, what in (("num_classes", "classes"), ("in_channels", "image channels")):
         in_data = _data_spec(data).get(key)
+        if key == "num_classes" and outputs.startswith("binary"):
+            continue  # one output for two classes
         if key == "num_classes" and in_model and in_model[key] == _parent_classes(data):
             continue  # an audit restricts its predictions to the classes of the data
         if in_model and in_data is not None and in_data != in_model[key]:
-            raise ClasswiseError(f"the model has {in_model[key]} {what} and the data {in_data}; they must be equal")
+            hint = f"; {BINARY_HINT}" if key == "num_classes" and in_model[key] == 1 else ""
+            raise ClasswiseError(
+                f"the model has {in_model[key]} {what} and the data {in_data}; they must be equal{hint}"
+            )
     model = model.to(device)
     for module in model.modules():  # not .eval(), which exported programs refuse
         module.training = False

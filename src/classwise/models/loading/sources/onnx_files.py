@@ -78,10 +78,13 @@ class OnnxModel(nn.Module):
         if len(inputs) != 1 or len(inputs[0].shape) != 4 or inputs[0].type not in TYPES:
             found = ", ".join(f"{each.name} {each.type} {each.shape}" for each in inputs)
             raise ClasswiseError(f"{file} has the inputs {found}; expected one of floating-point images (N, C, H, W)")
-        logits = [each for each in outputs if each.type in TYPES and len(each.shape) == 2]
+        floating = [each for each in outputs if each.type in TYPES]
+        logits = [each for ndim in (2, 1) for each in floating if len(each.shape) == ndim]
         if not logits:
             found = ", ".join(f"{each.name} {each.type} {each.shape}" for each in outputs)
-            raise ClasswiseError(f"{file} has the outputs {found}; expected floating-point logits (N, C)")
+            raise ClasswiseError(
+                f"{file} has the outputs {found}; expected floating-point logits (N, C), or one output per image (N,)"
+            )
         self._input, self._output, self._type = inputs[0].name, logits[0].name, TYPES[inputs[0].type]
         size = inputs[0].shape[0]
         self._batch_size = size if isinstance(size, int) and size > 0 else None
@@ -92,7 +95,7 @@ class OnnxModel(nn.Module):
         self.register_buffer("digest", torch.frombuffer(bytearray(content.digest()), dtype=torch.uint8))
 
     def forward(self, x: Tensor) -> Tensor:
-        """Logits (N, C) of images (N, channels, H, W); a fixed batch size is filled with copies of the last image."""
+        """Logits (N, C), or outputs (N,), of images (N, channels, H, W); copies fill a fixed batch size."""
         if self._channels not in (None, x.shape[1]):
             raise ClasswiseError(
                 f"the ONNX model has {self._channels} image channels and the images {x.shape[1]}; they must be equal"

@@ -1,0 +1,161 @@
+"""Models that exclude classes by logits of -inf, and classes of the model that the data lack."""
+
+from __future__ import annotations
+
+import json
+import logging
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, TensorDataset
+
+import classwise as cw
+from classwise.analysis.similarity import similarity
+from classwise.attacks import ATTACKS as ATTACK_REGISTRY
+from classwise.core.config import make
+from classwise.core.precision import EXACT, FAST
+from classwise.models.selected_logits import SelectedLogits
+from classwise.reporting import report
+from tests.auditing import toys
+
+NAMES = [f"class {label}" for label in range(5)]
+DATA = toys.images(60, classes=3, strength=(0.03, 0.05, 0.08))
+WIDE = cw.Images(DATA.x, DATA.y, NAMES, "toy")
+ATTACKS = ("fgsm", "pgd:steps=3", "pgd:steps=3,objective=dlr", "pgd:steps=3,objective=kl", "apgd-ce:steps=5",
+           "apgd-dlr:steps=5", "apgd-t:steps=5", "fab:steps=3", "fab-t:steps=3", "square:steps=10", "cw:steps=5",
+           "tpgd:steps=3", "pma:steps=3", "md:steps=4", "nattack:steps=2,samples=4")  # fmt: skip
+
+
+class Masked(nn.Module):
+    """The linear model with some logits of -inf."""
+
+    def __init__(self, excluded: list[int], value: float = -torch.inf) -> None:
+        super().__init__()
+        self.inner, self.value = toys.model(5, 2.0), value
+        self.excluded = torch.isin(torch.arange(5), torch.tensor(excluded))
+        self.eval()
+
+    def forward(self, x: Tensor) -> Tensor:
+        logits: Tensor = self.inner(x)
+        return logits.masked_fill(self.excluded, self.value)
+
+
+def audited(model: nn.Module, data: cw.Images, attacks: Any = ("pgd:steps=3",), **options: Any) -> cw.Audit:
+    return cw.audit(model, data, "Linf:0.03", attacks, batch_size=32, **({"guards": "off"} | options))
+
+
+@pytest.mark.filterwarnings("ignore:the .*difference of logits ratio")
+@pytest.mark.parametrize("attack", ATTACKS)
+def test_every_attack_treats_excluded_classes_as_absent(attack: str) -> None:
+    selected, masked, one = SelectedLogits(toys.model(5, 2.0), [0, 1, 2]), Masked([3, 4]), Masked([1, 2, 3, 4])
+    made, x, y = make(ATTACK_REGISTRY, attack), DATA.x[:32], DATA.y[:32]
+    predictions = [model(made.perturb(model, x, y, "Linf:0.03")).argmax(1).tolist() for model in (selected, masked)]
+    assert predictions[0] == predictions[1]
+    assert bool(made.perturb(one, x, y, "Linf:0.03").isfinite().all())
+
+
+@pytest.mark.parametrize(("precision", "early_stop"), [(EXACT, True), (EXACT, False), (FAST, True)])
+def test_excluded_classes_equal_a_selection(precision: cw.Precision, early_stop: bool) -> None:
+    options: dict[str, Any] = {"precision": precision, "early_stop": early_stop}
+    options["attacks"] = ["pgd:steps=3", "apgd-t:steps=3"]
+    selected = audited(SelectedLogits(toys.model(5, 2.0), [0, 1, 2]), DATA, **options)
+    masked = audited(Masked([3, 4]), WIDE, **options)
+    for attack in selected.attacks:
+        rows, expected = masked.outcomes.rows(attack), selected.outcomes.rows(attack)
+        assert rows["status"].eq("ok").all()
+        assert rows["correct"].tolist() == expected["correct"].tolist(), attack
+        if attack != "apgd-t":  # its denominator has a fourth logit here
+            np.testing.assert_allclose(rows["margin"], expected["margin"], rtol=1e-4, atol=1e-4)
+        assert set(rows["prediction"]) <= {0, 1, 2}
+    assert bool(0 < selected.by_class["all"].mean() < 1)
+
+
+def test_guards_fusion_and_curves_accept_excluded_classes(tmp_path: Path) -> None:
+    result = audited(Masked([3, 4]), WIDE, guards="full", save=("logits",), trace=[0], out=tmp_path / "a")
+    names = [warning.name for warning in result.warnings]
+    assert not set(names) & {
+        "nan-logits",
+        "nondeterministic",
+        "batch-dependence",
+        "misleading-gradients",
+        "logit-range",
+    }
+    assert np.isneginf(result.artifacts.get("logits", "pgd")[1][:, 3:]).all()
+    assert np.isfinite(similarity(result).cosines[:3, :3]).all()
+    report(result, tmp_path / "page.html")
+    json.dumps(result.by_class["all"].dropna().tolist(), allow_nan=False)
+    options: dict[str, Any] = {"attacks": ["pgd:steps=3"], "batch_size": 32}
+    curves = [
+        cw.robustness_curve(model, data, norm="Linf", highest=0.1, rounds=3, **options)
+        for model, data in ((Masked([3, 4]), WIDE), (SelectedLogits(toys.model(5, 2.0), [0, 1, 2]), DATA))
+    ]
+    assert curves[0].frame["low"].tolist() == curves[1].frame["low"].tolist()
+    worst = [
+        cw.find_worst_class(model, data, "Linf:0.03", **options)
+        for model, data in ((Masked([3, 4]), WIDE), (SelectedLogits(toys.model(5, 2.0), [0, 1, 2]), DATA))
+    ]
+    assert worst[0].by_class["estimate"][:3].tolist() == worst[1].by_class["estimate"].tolist()
+
+
+@pytest.mark.parametrize("early_stop", [True, False])
+def test_one_remaining_class_is_always_predicted(early_stop: bool) -> None:
+    rows = audited(Masked([1, 2, 3, 4]), WIDE, early_stop=early_stop).outcomes.rows("pgd")
+    assert rows["prediction"].eq(0).all()
+    assert rows["correct"].tolist() == (WIDE.y == 0).tolist()
+    assert rows["margin"].tolist() == [torch.inf if right else -torch.inf for right in rows["correct"]]
+    assert rows["p_label"].tolist() == rows["correct"].astype(float).tolist()
+
+
+@pytest.mark.parametrize(("excluded", "value"), [([0, 1, 2, 3, 4], -torch.inf), ([3], torch.inf), ([3], torch.nan)])
+def test_other_rows_that_are_not_finite_have_no_prediction(excluded: list[int], value: float) -> None:
+    result = audited(Masked(excluded, value), WIDE)
+    assert result.outcomes.rows("pgd")["status"].eq("nan").all()
+    assert result.by_class["pgd"].dropna().eq(0).all()
+    options: dict[str, Any] = {"attacks": ["pgd:steps=2"], "batch_size": 32}
+    curve = cw.robustness_curve(Masked(excluded, value), WIDE, norm="Linf", highest=0.1, rounds=1, **options)
+    assert curve.frame["high"].eq(0).all()
+
+
+@pytest.mark.parametrize(
+    ("labels", "logits", "text"),
+    [
+        (torch.arange(60) % 5, 10, "5-9; the model has 10 classes and the labels are 0 to 4"),
+        (torch.arange(60) % 3 * 2, 7, "1, 3, 5-6; the model has 7 classes and the labels are 0 to 4"),
+        (torch.arange(60) % 5, 6, "5; the model has 6 classes and the labels are 0 to 4"),
+    ],
+)
+@pytest.mark.parametrize("streamed", [False, True])
+def test_classes_without_images_are_noted_once(
+    labels: Tensor, logits: int, text: str, streamed: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    model = nn.Sequential(nn.Flatten(), nn.Linear(36, logits)).eval()
+    data: Any = DataLoader(TensorDataset(DATA.x, labels), 16) if streamed else cw.Images(DATA.x, labels)
+    with caplog.at_level(logging.WARNING):
+        result = audited(model, data, guards="auto")
+    assert [record.getMessage().partition(": ")[2] for record in caplog.records] == [f"classes without images: {text}"]
+    assert result.outcomes.meta.notes == (f"classes without images: {text}",)
+    assert "not-repeatable" not in [warning.name for warning in result.warnings]
+
+
+@pytest.mark.parametrize("names", [None, [f"c{label}" for label in range(5)]])
+def test_classes_that_the_data_define_are_not_noted(names: list[str] | None, caplog: pytest.LogCaptureFixture) -> None:
+    labels = torch.arange(60) % 5 if names is None else torch.arange(60) % 3
+    with caplog.at_level(logging.WARNING):
+        result = audited(toys.model(5), cw.Images(DATA.x, labels, names))
+    assert (caplog.records, result.outcomes.meta.notes) == ([], ())
+
+
+@pytest.mark.parametrize("wrap", [lambda net: net, lambda net: lambda x: net(x).clone()], ids=["module", "function"])
+def test_images_with_channels_last_are_named_where_the_model_rejects_them(wrap: Any) -> None:
+    x = torch.rand(8, 4, 4, 3)  # four channels of 4 x 3, or 4 x 4 with channels last
+    model = wrap(nn.Sequential(nn.Conv2d(3, 2, 1), nn.Flatten()).eval())
+    hint = "if they are (N, H, W, C), give x.permute(0, 3, 1, 2)"
+    for images, is_hinted in ((x, True), (torch.rand(8, 4, 8, 8), False)):
+        with pytest.raises((cw.ClasswiseError, RuntimeError)) as caught:  # a function's own error has a note
+            audited(model, cw.Images(images, torch.arange(8) % 2))
+        notes = getattr(caught.value, "__notes__", [])
+        assert (hint in "".join([str(caught.value), *notes])) == is_hinted

@@ -197,3 +197,15 @@ def test_untrained_networks_are_recognised_whatever_they_return() -> None:
     model = cw.load_model("small-cnn", data=data, width=0.1, outputs="binary-logits")
     names = [warning.name for warning in cw.audit(model, data, RADIUS, "fgsm", batch_size=32).warnings]
     assert "untrained" in names
+
+
+@pytest.mark.parametrize("names", [None, ["only"]])
+def test_one_output_is_one_class_only_if_it_is_named(names: list[str] | None) -> None:
+    data = cw.Images(DATA.x, torch.zeros(60, dtype=torch.int64), names)
+    for outputs in ("auto", "logits"):
+        model = cw.load_model(OneOutput(lambda z: z), outputs=outputs)
+        if names is None and outputs == "auto":
+            with pytest.raises(cw.ClasswiseError, match="one output per image"):
+                audited(model, data)
+        else:
+            assert audited(model, data).by_class["all"].tolist() == [1.0]

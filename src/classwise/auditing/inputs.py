@@ -267,15 +267,17 @@ def read_outputs(engine: Engine, one: Batch, images: Tensor) -> tuple[int, str]:
     return count, ""
 
 
-def check_one_output(model: nn.Module, logits: int, classes: int) -> None:
-    """Refuse a model with one output per image, unless it was loaded as a model of logits for data of one class.
+def check_one_output(model: nn.Module, logits: int, first: Images) -> None:
+    """Refuse a model with one output per image, unless the data have one class.
+
+    Of a model of a user's own, that class must be named, or the outputs stated to be logits.
 
     Raises:
         ClasswiseError: naming the option for binary models.
     """
     inner = logits_model_of(model)
-    kind = "auto" if inner is None else inner.kind
-    if logits == 1 and (kind == "auto" or classes > 1):
+    is_unstated = inner is not None and inner.kind == "auto"
+    if logits == 1 and (first.num_classes > 1 or (is_unnamed(first) and is_unstated)):
         raise ClasswiseError(f"the model returns one output per image; {BINARY_HINT}")
 
 

@@ -217,7 +217,7 @@ def _try_model(
     whole = small = few_passes.engine(classifier, few)
     few_images = first.batch(slice(0, SMALLEST_BATCH)).x
     (logits, outputs_note), note = read_outputs(small, one, few_images), ""
-    check_one_output(classifier, logits, first.num_classes)
+    check_one_output(classifier, logits, first)
     model = restricted(classifier, source, logits)
     if model is not classifier:
         small = few_passes.engine(model, few)

@@ -61,7 +61,8 @@ def estimate(
     """Estimate how many passes and minutes an audit takes at most.
 
     The passes of one step of each attack are counted on a few images, and a pass is timed on one batch. An image takes
-    the steps of all restarts, and a pass to verify each restart.
+    the steps of all restarts, and a pass to verify each restart; with ``repeats`` as many passes, and once more for the
+    image that each attack returns.
 
     Args:
         model: see `classwise.auditing.audit.audit`.
@@ -86,22 +87,24 @@ def estimate(
         with evaluating(ready.model), frozen(ready.model):
             logits_seconds = _timed(lambda: engine.passes.logits(x), engine.device)
         classes = engine.passes.classes(x)
-        plain = 1 + sum(each.starts_for(classes) + each.needs_reference for each in suite.attacks.values())
+        passes, final = ready.plan.repeats.count, ready.plan.repeats.count > 1
+        plain = passes * (1 + sum(each.starts_for(classes) + final for each in suite.attacks.values()))
+        plain += sum(each.needs_reference for each in suite.attacks.values())
         forwards, backwards, seconds = plain, 0, plain * logits_seconds
         clocks: dict[tuple[bool, bool], tuple[float, float]] = {}
         for attack in suite.attacks.values():
-            with engine.forward_for(attack, x) as passes:
-                added, gradients = _cost(engine, passes, attack, piece, ready.plan.threat, classes)
+            with engine.forward_for(attack, x) as forward:
+                added, gradients = _cost(engine, forward, attack, piece, ready.plan.threat, classes)
                 kind = attack.precise, gradients > 0
                 if kind not in clocks:
-                    clocks[kind] = _clock(passes, x, engine.device, gradients=gradients > 0)
+                    clocks[kind] = _clock(forward, x, engine.device, gradients=gradients > 0)
             forward_seconds, both_seconds = clocks[kind]
             forwards, backwards = forwards + added, backwards + gradients
             seconds += (added - gradients) * forward_seconds + gradients * both_seconds
         images = ready.meta.images or 0
         minutes = -(-images // batch_size) * seconds / 60
         attack_passes = images * (forwards + backwards)
-        guards = most_passes(ready.plan.guards, images, attack_passes)
+        guards = passes * most_passes(ready.plan.guards, images, attack_passes)
         share = guards / attack_passes if images else 0.0
         return CostEstimate(
             images, images * forwards, images * backwards, minutes, guards, share * minutes, batch_size, ready.note

@@ -47,7 +47,7 @@ def noise(x: Tensor, y: Tensor) -> Tensor:
 @pytest.mark.parametrize(
     ("threat", "attack"),
     [
-        ("Linf:12.6/255", "pgd:steps=6"),
+        ("Linf:0.0494", "pgd:steps=6"),
         ("Linf:12/255", "fab:steps=5"),
         ("Linf:12/255", "square:steps=30"),
         ("L2:0.3", "apgd-ce:steps=6"),
@@ -88,7 +88,7 @@ def test_stored_images_reproduce_every_verdict(threat: str, attack: Any, early_s
 def test_robust_accuracy_of_a_linear_model_is_that_of_whole_levels(levels: float) -> None:
     data, net = stored_images(), toys.model(2)
     truth = toys.margins(data, net, int(levels) / 255) > 0
-    found = audit(net, data, f"Linf:{levels}/255", "pgd:steps=10,step_size=0.2eps", **OPTIONS)
+    found = audit(net, data, f"Linf:{levels / 255}", "pgd:steps=10,step_size=0.2eps", **OPTIONS)
     assert found.outcomes.correct("pgd").tolist() == truth.tolist()
     assert levels < 1 or 0 < int(truth.sum()) < len(truth)
 
@@ -146,19 +146,22 @@ def test_grids_are_compared_under_attack_only() -> None:
 
 
 def test_reports_state_the_grid_and_other_evaluations_refuse_it(tmp_path: Path) -> None:
-    found = audit(toys.model(4), stored_images(24, classes=4), "Linf:12/255", "autoattack", **OPTIONS)
+    wrong = stored_images(24, classes=4)
+    wrong = Images(wrong.x, (wrong.y + 1) % 4, wrong.class_names, name="stored")  # images that no attack runs on
+    found = audit(toys.model(4), wrong, "Linf:12/255", "autoattack", **OPTIONS)
     assert "8-bit: adversarial images are rounded" in report(found, tmp_path / "page.html").read_text()
     assert Audit.load(found.save(tmp_path / "saved")).outcomes.meta.grid == "8bit"
     with pytest.raises(ClasswiseError, match="grid '8bit': RobustBench does not round"):
         robustbench(found, {"dataset": "cifar10"})
-    for evaluation in (robustness_curve, find_worst_class):
+    evaluations: list[Any] = [robustness_curve, find_worst_class]
+    for evaluation in evaluations:
         with pytest.raises(ClasswiseError, match=r"unknown option of \w+\(\): 'grid'"):
-            evaluation(toys.model(2), stored_images(), grid="8bit")  # type: ignore[operator]
+            evaluation(toys.model(2), stored_images(), grid="8bit")
 
 
 def test_guards_attack_stored_images() -> None:
     """No ball of less than a level has another stored image, so no guard finds an adversarial example in it."""
-    options = {**OPTIONS, "guards": "full", "threat": "Linf:0.9/255", "attacks": "square:steps=4"}
+    options = {**OPTIONS, "guards": "full", "threat": "Linf:0.0035", "attacks": "square:steps=4"}
     found = audit(toys.model(2, scale=50), stored_images(strength=0.005), **options)
     assert found.outcomes.correct("clean").tolist() == found.outcomes.correct("square").tolist()
     assert {"random-noise", "single-step"}.isdisjoint(warning.name for warning in found.warnings)

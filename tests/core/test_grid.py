@@ -50,8 +50,8 @@ def test_each_image_has_its_own_radius(seed: int, norm: Norm) -> None:
     radii = torch.tensor([0.2, 0.6, 1.0]) * RADII[norm]
     inside = threat.with_epsilon(radii).project(x, x0)
     together = rounded(inside, x0, threat.with_epsilon(radii))
-    alone = [rounded(inside[[row]], x0[[row]], Threat(norm, float(radii[row]))) for row in range(3)]
-    assert torch.equal(together, torch.cat(alone))
+    single = [rounded(inside[[row]], x0[[row]], Threat(norm, float(radii[row]))) for row in range(3)]
+    assert torch.equal(together, torch.cat(single))
 
 
 @given(SEEDS, st.integers(0, 40))

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from classwise.attacks import ATTACKS
 from classwise.attacks.engine import Engine, Finished, Job
 from classwise.attacks.engine.decisions import decide
-from classwise.core.config import make
+from classwise.core.config import describe, make
 from classwise.core.errors import ClasswiseError
 from classwise.core.repeats import RepeatRule, Repeats
 from classwise.core.threat import Threat
@@ -127,6 +127,14 @@ def test_expectations_take_that_many_passes(attack: str) -> None:
     for first, second in zip(one, three, strict=True):
         extra = int(attack.startswith("nattack"))  # its reference
         assert torch.equal(second.forwards - 1 - extra, 3 * (first.forwards - 1 - extra))
+
+
+@pytest.mark.parametrize("name", ["square", "nattack", "spatial-grid"])
+def test_a_spec_without_expectation_is_that_of_earlier_versions(name: str) -> None:
+    plain, averaged = make(ATTACKS, name), make(ATTACKS, f"{name}:eot_iter=5")
+    assert "eot_iter" not in describe(ATTACKS, plain)
+    assert describe(ATTACKS, averaged) == describe(ATTACKS, plain) | {"eot_iter": 5}
+    assert [make(ATTACKS, describe(ATTACKS, attack)) for attack in (plain, averaged)] == [plain, averaged]
 
 
 class Noisy(nn.Module):

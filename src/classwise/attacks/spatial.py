@@ -14,7 +14,7 @@ import torch.nn.functional as F  # noqa: N812  # the field's own name for it
 from torch import Tensor
 
 from classwise.attacks import losses
-from classwise.attacks.base import Attack
+from classwise.attacks.base import AveragedAttack
 from classwise.attacks.engine import AttackInputs, State, expected, value_and_gradient
 from classwise.attacks.engine.rows import choose
 from classwise.attacks.gradient.ascent import PGD
@@ -58,7 +58,7 @@ def _sampled(x: Tensor, coordinates: Tensor) -> Tensor:
 
 
 @configurable
-class SpatialGrid(Attack):
+class SpatialGrid(AveragedAttack):
     """The worst of a grid of rotations and translations, or of some random ones (worst-of-k).
 
     It needs no gradient. The grid includes its ends, which come first. Without early stop, it returns the image of

@@ -31,7 +31,7 @@ def mean_intervals(values: ArrayLike, index: IntArray, num_classes: int, alpha: 
 
     Example:
         >>> low, high = mean_intervals([1.0, 1.0, 0.5, 0.75], np.array([0, 0, 0, 0]), 1)
-        >>> round(low[0], 2), round(high[0], 2)
+        >>> round(float(low[0]), 2), round(float(high[0]), 2)
         (0.33, 0.98)
     """
     checked_level(alpha)

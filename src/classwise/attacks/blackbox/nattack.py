@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from classwise.attacks import losses
-from classwise.attacks.base import Attack
+from classwise.attacks.base import AveragedAttack
 from classwise.attacks.engine import AttackInputs, State, expected, rows
 from classwise.core.config import Count, Positive, configurable
 from classwise.core.errors import ClasswiseError
@@ -23,7 +23,7 @@ _SHRINK = 1e-6
 
 
 @configurable
-class NAttack(Attack):
+class NAttack(AveragedAttack):
     """NAttack: maximise the expected reward of a Gaussian over perturbations in tanh space, under Linf.
 
     With w = atanh(2x - 1), the sampled images are 0.5 + 0.5 tanh(w + mu + sigma z), z ~ N(0, I), projected onto the

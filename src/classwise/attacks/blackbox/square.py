@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from classwise.attacks import losses
-from classwise.attacks.base import Attack
+from classwise.attacks.base import AveragedAttack
 from classwise.attacks.engine import AttackInputs, State, expected
 from classwise.core.config import Count, Share, configurable
 from classwise.core.errors import ClasswiseError
@@ -26,7 +26,7 @@ SCHEDULED = 10_000
 
 
 @configurable
-class Square(Attack):
+class Square(AveragedAttack):
     """Square Attack for Linf and L2.
 
     The initial image has vertical stripes (Linf: each column and channel plus or minus the radius) or a grid of small

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 
 class Decision(NamedTuple):
@@ -25,11 +27,11 @@ class Decision(NamedTuple):
     repeats: Tensor
 
 
-def decide(passes: Sequence[Tensor], y: Tensor, needed: int = 1) -> Decision:
+def decide(passes: Iterable[Tensor], y: Tensor, needed: int = 1) -> Decision:
     """Decide whether images are classified correctly. Logits that are not finite are incorrect, in any of the passes.
 
     Args:
-        passes: float32 logits (N, classes) of each pass.
+        passes: float32 logits (N, classes) of each pass, at least one.
         y: labels, int64 (N,).
         needed: number of correct passes from which on an image counts as correct.
 
@@ -39,17 +41,20 @@ def decide(passes: Sequence[Tensor], y: Tensor, needed: int = 1) -> Decision:
         >>> decision.correct.item(), decision.repeats.item(), decision.prediction.item()
         (False, 1, 2)
     """
-    if len(passes) == 1:
-        (logits,) = passes
+    remaining = iter(passes)
+    first, second = next(remaining), next(remaining, None)
+    if second is None:
+        prediction = first.argmax(1)
+        correct = (prediction == y) & first.isfinite().all(1)
+        return Decision(first, prediction, correct, correct.long())
+    count, total = 0, torch.zeros_like(first, dtype=torch.float64)  # in float64 the mean of equal logits is exact
+    repeats, votes = torch.zeros_like(y), torch.zeros_like(first, dtype=torch.int64)
+    for logits in itertools.chain((first, second), remaining):
         prediction = logits.argmax(1)
-        correct = (prediction == y) & logits.isfinite().all(1)
-        return Decision(logits, prediction, correct, correct.long())
-    stacked = torch.stack([*passes])
-    # In float64, so that the mean of equal logits is these logits.
-    logits, predictions = stacked.double().mean(0).to(stacked.dtype), stacked.argmax(2)
-    right = (predictions == y) & stacked.isfinite().all(2)
-    repeats = right.sum(0)
-    correct = (repeats >= needed) & logits.isfinite().all(1)
-    votes = torch.zeros_like(logits).scatter_add_(1, predictions.T, torch.ones_like(predictions.T, dtype=logits.dtype))
-    votes.scatter_(1, y[:, None], -1.0)
-    return Decision(logits, torch.where(correct, y, votes.argmax(1)), correct, repeats)
+        repeats = repeats + ((prediction == y) & logits.isfinite().all(1))
+        votes += functional.one_hot(prediction, logits.shape[1])
+        count, total = count + 1, total + logits
+    mean = (total / count).to(first.dtype)
+    correct = (repeats >= needed) & mean.isfinite().all(1)
+    incorrect = votes.scatter_(1, y[:, None], -1).argmax(1)
+    return Decision(mean, torch.where(correct, y, incorrect), correct, repeats)

@@ -101,7 +101,7 @@ class Passes:
 
     def decide(self, x: Tensor, y: Tensor) -> Decision:
         """Decide in float32 whether images are classified correctly, over `repeats` passes."""
-        return decide([self.logits(x) for _ in range(self.repeats.count)], y, self.repeats.needed)
+        return decide((self.logits(x) for _ in range(self.repeats.count)), y, self.repeats.needed)
 
     def predict(self, images: Iterable[Tensor]) -> Iterator[Tensor]:
         """Yield float32 logits for each block of images, with the model in evaluation mode."""

@@ -216,7 +216,7 @@ class Probe:
 
     def _correct(self, x: Tensor, clean: Tensor, y: Tensor, threat: Threat) -> Tensor:
         stored = x if self.engine.grid is None else rounded(x, clean, threat)
-        passes = [self._logits_of(stored) for _ in range(self.verification)]
+        passes = (self._logits_of(stored) for _ in range(self.verification))
         return decide(passes, y.cpu(), self.engine.passes.repeats.needed).correct
 
 

@@ -36,7 +36,20 @@ def finished(
     def column(name: str) -> Tensor:
         return torch.cat([getattr(block, name) for block in blocks])[order]
 
-    names = ("row", "index", "y", "x0", "x", "logits", "success", "iterations", "forwards", "backwards")
+    names = (
+        "row",
+        "index",
+        "y",
+        "x0",
+        "x",
+        "logits",
+        "prediction",
+        "repeats",
+        "success",
+        "iterations",
+        "forwards",
+        "backwards",
+    )
     records = {name: torch.cat([block.records[name] for block in blocks])[order] for name in attack.records}
     return Finished(**{name: column(name) for name in names}, records=records)
 

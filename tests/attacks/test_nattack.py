@@ -95,7 +95,20 @@ def finished(model: Small, x: Tensor, y: Tensor, attack: NAttack, epsilon: float
     def column(name: str) -> Tensor:
         return torch.cat([getattr(block, name) for block in blocks])[order]
 
-    names = ("row", "index", "y", "x0", "x", "logits", "success", "iterations", "forwards", "backwards")
+    names = (
+        "row",
+        "index",
+        "y",
+        "x0",
+        "x",
+        "logits",
+        "prediction",
+        "repeats",
+        "success",
+        "iterations",
+        "forwards",
+        "backwards",
+    )
     queries = torch.cat([block.records["queries"] for block in blocks])[order]
     return Finished(**{name: column(name) for name in names}, records={"queries": queries})
 

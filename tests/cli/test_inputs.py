@@ -19,8 +19,8 @@ SHARED = {
 }
 SHARDS = "--shards --shard --gpus-per-shard --on --workers --ray-address --slurm "
 OWN = {
-    "audit": SHARDS
-    + "--threat --cascade --early-stop --settle --group --save --guards --out --fail-if --max-time --estimate"
+    "audit": SHARDS + "--threat --cascade --early-stop --settle --repeats --repeat-rule --grid --group --save --guards"
+    " --out --fail-if --max-time --estimate"
     " --junit --sarif --tensorboard --mlflow --wandb",
     "curve": SHARDS + "--threat --rounds --out",
     "worst-class": "--threat --confidence --tolerance --out --max-time --shards",

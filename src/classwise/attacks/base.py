@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 from abc import ABC, abstractmethod
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
@@ -150,3 +151,14 @@ class Attack(Described, ABC):
         raise ClasswiseError(
             f"{type(self).__name__} is not bound to a model and a threat; call attack.bind(model, 'Linf:8/255')"
         )
+
+
+class AveragedAttack(Attack):
+    """Base class of attacks without gradients that average their loss over ``eot_iter`` passes at each point."""
+
+    eot_iter: int
+
+    def described(self) -> dict[str, Any]:
+        """The fields as in a spec; ``eot_iter = 1`` is left out, as in audits written before the option existed."""
+        fields: dict[str, Any] = dataclasses.asdict(self)  # type: ignore[call-overload]  # every attack is a dataclass
+        return {name: value for name, value in fields.items() if name != "eot_iter" or value != 1}

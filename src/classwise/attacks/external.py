@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import inspect
-import random
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -20,7 +18,7 @@ from classwise.core.errors import ClasswiseError
 from classwise.core.memory_format import contiguous, format_of
 from classwise.core.precision import Forward
 from classwise.core.registry import is_builtin, load_object
-from classwise.core.rng import generators_restored, seed_generators
+from classwise.core.rng import seeded
 from classwise.models.base import bare
 
 
@@ -137,7 +135,7 @@ class ExternalAttack(Attack):
         if module is not None and format_of(module).contiguous:
             x = contiguous(x)
         seed = int(inputs.uniform(())[rows[0]] * 2**24)
-        with _seeded(seed, x.device), _counted(model, module, len(rows), len(inputs.x)), torch.enable_grad():
+        with seeded(seed, x.device), _counted(model, module, len(rows), len(inputs.x)), torch.enable_grad():
             if _is_foolbox(attack):
                 adversarial = self._run_foolbox(attack, module, inputs, rows)
             else:
@@ -241,21 +239,6 @@ def _compare_radius(attack: Any, epsilon: float | Tensor) -> None:
     if isinstance(own, int | float) and isinstance(epsilon, float) and abs(own - epsilon) > 1e-6:
         effect = "the attack is weaker than it could be" if own < epsilon else "its images are projected onto the ball"
         warnings.warn(f"{_name(attack)} has eps = {own:g} and the threat {epsilon:g}; {effect}", stacklevel=2)
-
-
-@contextmanager
-def _seeded(seed: int, device: torch.device) -> Iterator[None]:
-    """Seed the generators of torch, numpy and Python; restore them afterwards."""
-    before = np.random.get_state(), random.getstate()  # noqa: NPY002  # the global generator, used by other libraries
-    try:
-        with generators_restored(device):
-            seed_generators(seed, device)
-            np.random.seed(seed)  # noqa: NPY002
-            random.seed(seed)
-            yield
-    finally:
-        np.random.set_state(before[0])  # noqa: NPY002
-        random.setstate(before[1])
 
 
 @contextmanager

@@ -7,14 +7,15 @@ along the width and the height. Pixels from outside of the image are black, and 
 from __future__ import annotations
 
 import math
+from functools import partial
 
 import torch
 import torch.nn.functional as F  # noqa: N812  # the field's own name for it
 from torch import Tensor
 
 from classwise.attacks import losses
-from classwise.attacks.base import Attack
-from classwise.attacks.engine import AttackInputs, State, value_and_gradient
+from classwise.attacks.base import AveragedAttack
+from classwise.attacks.engine import AttackInputs, State, expected, value_and_gradient
 from classwise.attacks.engine.rows import choose
 from classwise.attacks.gradient.ascent import PGD
 from classwise.core.config import Count, configurable
@@ -57,7 +58,7 @@ def _sampled(x: Tensor, coordinates: Tensor) -> Tensor:
 
 
 @configurable
-class SpatialGrid(Attack):
+class SpatialGrid(AveragedAttack):
     """The worst of a grid of rotations and translations, or of some random ones (worst-of-k).
 
     It needs no gradient. The grid includes its ends, which come first. Without early stop, it returns the image of
@@ -67,6 +68,7 @@ class SpatialGrid(Attack):
         rotations: number of angles; 31 in the paper.
         translations: number of shifts along each axis; 5 in the paper.
         samples: number of random transformations in place of the grid, 10 in the paper; None: the grid.
+        eot_iter: number of passes averaged at each point, for randomised models (expectation over transformation).
     """
 
     source = ("engstrom2019exploring",)
@@ -77,6 +79,7 @@ class SpatialGrid(Attack):
     rotations: Count = 31
     translations: Count = 5
     samples: Count | None = None
+    eot_iter: Count = 1
 
     @property
     def length(self) -> int:
@@ -97,18 +100,13 @@ class SpatialGrid(Attack):
             seen = transformed(
                 inputs.x, self._coordinates(inputs, iteration) * inputs.threat.radius(inputs.x).view(-1, 1)
             )
-            logits = model(seen)
-        margin = losses.margin(logits, inputs.y)
-        value = margin
-        if inputs.target is not None:
-            toward = losses.towards(logits, inputs.y, inputs.target.clamp_min(0))
-            value = torch.where(inputs.target >= 0, -toward, margin)
+        logits, value = expected(model, seen, partial(_value, inputs=inputs), self.eot_iter)
         lower = value < state["lowest"]
         return {
             "x": choose(lower, seen, state["x"]),
             "lowest": torch.where(lower, value, state["lowest"]),
             "seen": seen,
-            "margin": margin,
+            "margin": losses.margin(logits, inputs.y),
             "iteration": iteration + 1,
             "done": iteration + 1 >= self.length,
         }
@@ -121,6 +119,15 @@ class SpatialGrid(Attack):
         right, down = iteration // self.translations % self.translations, iteration % self.translations
         axes = ((angle, self.rotations), (right, self.translations), (down, self.translations))
         return torch.stack([_level(number, count) for number, count in axes], 1)
+
+
+def _value(logits: Tensor, inputs: AttackInputs) -> Tensor:
+    """The loss to minimise: the margin; for rows with a target, the negative loss towards it."""
+    margin = losses.margin(logits, inputs.y)
+    if inputs.target is None:
+        return margin
+    toward = losses.towards(logits, inputs.y, inputs.target.clamp_min(0))
+    return torch.where(inputs.target >= 0, -toward, margin)
 
 
 def _level(number: Tensor, count: int) -> Tensor:

@@ -80,8 +80,8 @@ def audit(
               separately. Default: True if ``attacks`` contains a named suite, such as ``autoattack``.
             - settle: estimate the accuracy under ``attacks="autoattack"`` (`Audit.two_phase`) to this distance, such as
               0.005: FAB and Square run on a sample of the survivors of APGD. Requires images in memory.
-            - save: tensors to save for every attacked image: ``"logits"``, ``"features"``, ``"images"``.
-            - trace: indices of images whose confidences are recorded at every step.
+            - save, trace: tensors to save (``"logits"``, ``"features"``, ``"images"``); images to record step by step.
+            - repeats, repeat_rule, grid: for random outputs and for stored images; see `AuditOptions`.
             - guards: ``"auto"`` (default) limits them to 20 % of the attacks' passes; ``"full"``, ``"off"``: all, none.
             - shard: attack one shard of the images, such as ``"7/40"``; ``out`` is ``.../shards/007-of-040``.
             - shards: merge so many finished shards in ``out``; on a CPU, with the bits of an audit without shards.

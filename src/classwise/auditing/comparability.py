@@ -50,8 +50,8 @@ def members_of(meta: Meta, attack: str) -> tuple[str, ...]:
 def check_alike(one: Named, other: Named, attack: str, group: str | None, across: str | None = None) -> None:
     """Check that two audits are comparable under an attack: all fields but ``across`` agree.
 
-    The fields are classes, images (indices, labels, hash of the data) and grouping; and unless clean images are
-    compared, threat, attacks, early stop and cascade.
+    The fields are classes, images (indices, labels, hash of the data), grouping and repeats; and unless clean images
+    are compared, threat, grid, attacks, early stop and cascade.
 
     Raises:
         ClasswiseError: naming both audits, the first field that differs, and both values.
@@ -60,6 +60,7 @@ def check_alike(one: Named, other: Named, attack: str, group: str | None, across
     _check_images(one, other)
     _check("data", one, other, _data)
     _check_grouping(one, other, group)
+    _check("repeats", one, other, _repeats)
     if attack == CLEAN:
         return
     ignored = CROSSED.get(across or "", ())
@@ -192,6 +193,19 @@ def _check_images(one: Named, other: Named) -> None:
         raise _difference("labels", one, other, *texts)
 
 
+def _repeats(audit: Audit) -> FieldValue:
+    """The passes that decide whether an image is correct."""
+    repeats = audit.outcomes.meta.decided_by
+    return FieldValue(repeats, str(repeats))
+
+
+def _grid(audit: Audit, attack: str) -> FieldValue:
+    """The grid that adversarial images are rounded to."""
+    del attack
+    grid = audit.outcomes.meta.grid
+    return FieldValue(grid, grid or "none")
+
+
 def _span(index: Any) -> str:
     return f"indices {index[0]} to {index[-1]}" if len(index) else "none"
 
@@ -271,6 +285,7 @@ def _cascade(audit: Audit, attack: str) -> FieldValue:
 
 _FIELDS: Mapping[str, Callable[[Audit, str], FieldValue]] = {
     "threat": _threat,
+    "grid": _grid,
     "early stop": _early_stop,
     "cascade": _cascade,
     "attacks": _attacks,

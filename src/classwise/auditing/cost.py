@@ -87,7 +87,8 @@ def estimate(
 
     The images are evaluated without attack, since the cost depends on how many are correctly classified. The passes of
     one step of each attack are counted on a few images, and a pass is timed on one batch. The passes of an external
-    attack on these images are taken for those on every image.
+    attack on these images are taken for those on every image. With ``repeats``, each decision takes as many passes, and
+    the image that an attack returns is decided once more.
 
     Args:
         model: see `classwise.auditing.audit.audit`.

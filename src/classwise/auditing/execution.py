@@ -38,9 +38,10 @@ from classwise.core.ownership import owned
 from classwise.core.precision import Precision
 from classwise.core.progress import Progress
 from classwise.core.progress_record import recorded
+from classwise.core.rng import seeded
 from classwise.data.loading import named_set
 from classwise.data.stream import Stream
-from classwise.models.base import bare
+from classwise.models.base import bare, device_of
 
 
 @dataclass(frozen=True)
@@ -301,7 +302,8 @@ class Execution:
             return saved
         if mode != "off":
             self.progress.log(f"guards: {mode}")
-        return run_guards(evidence, mode, late=evidence.probe is None)
+        with seeded(self.ready.plan.seed % (1 << 32), device_of(self.ready.model)):
+            return run_guards(evidence, mode, late=evidence.probe is None)
 
 
 def with_saved_choices(options: AuditOptions, folder: Path | None) -> AuditOptions:

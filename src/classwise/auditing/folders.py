@@ -24,6 +24,8 @@ def settings_of(plan: Plan, meta: Meta) -> dict[str, Any]:
     about = json.loads(meta.to_json())
     for key in ("images", "sizes", "notes", "model", "settle"):
         del about[key]
+    if meta.repeats == 1:  # audits written before there were repeats have no such entries
+        about |= {"repeats": None, "repeat_rule": None}
     return {**about, "radii": radii, "save": [*plan.save], "trace": [*plan.trace]}
 
 

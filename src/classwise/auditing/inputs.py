@@ -17,6 +17,7 @@ from classwise.attacks.base import Attack
 from classwise.attacks.engine import Engine
 from classwise.auditing.meta import CLASSES_NOTE, OUTPUTS_NOTE
 from classwise.core.errors import ClasswiseError, first_line, unknown
+from classwise.core.grid import snapped
 from classwise.core.precision import check_device
 from classwise.core.tensors import as_array
 from classwise.core.threat import Threat
@@ -38,6 +39,8 @@ Group = str | Column | Sequence[Any] | Tensor
 
 VALUES_COLUMN = "group"
 """The column of a grouping that is given as one value for each image."""
+GRID_BLOCK = 1024
+"""Number of images whose distance from the 8-bit grid is computed at once."""
 PIECE_BYTES = 256 << 20
 """Size of the pieces in which a stream is audited: every attack runs on a piece while it is in memory."""
 
@@ -350,10 +353,22 @@ def named(piece: Images, names: tuple[str, ...]) -> Images:
     return piece if piece.class_names == names else _rebuilt(piece, names, dict(piece.columns))
 
 
-def _rebuilt(images: Images, names: Sequence[str], columns: dict[str, Column]) -> Images:
+def stored(piece: Images) -> Images:
+    """The images on the 8-bit grid, without the rounding errors of images that were computed from it.
+
+    Raises:
+        ClasswiseError: if they are not stored with 8 bits.
+    """
+    if piece.x.dtype == torch.uint8:
+        return piece
+    exact = torch.cat([snapped(block, piece.name) for block in torch.split(piece.x, GRID_BLOCK)])
+    return piece if torch.equal(exact, piece.x) else _rebuilt(piece, piece.class_names, dict(piece.columns), exact)
+
+
+def _rebuilt(images: Images, names: Sequence[str], columns: dict[str, Column], pixels: Tensor | None = None) -> Images:
     complete = images.superclasses is not None and len(names) == len(images.superclasses)
     return Images(
-        images.x,
+        images.x if pixels is None else pixels,
         images.y,
         names,
         images.name,

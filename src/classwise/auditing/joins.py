@@ -17,7 +17,7 @@ _IDENTITIES = {"model": ("model",), "data": ("data", "split")}
 """What is identified by a hash; and by names, if a table has no hash."""
 ROUNDED = 0.01
 """The largest share of the clean predictions of one model that rounding changes, as on a GPU."""
-_ATTACK_FIELDS = ("threat", "norm", "early_stop", "cascade", "seed", "precision", "batch_size")
+_ATTACK_FIELDS = ("threat", "norm", "grid", "early_stop", "cascade", "seed", "precision", "batch_size")
 """The fields of the metadata that only concern attacks."""
 
 
@@ -98,7 +98,7 @@ def _check_clean(one: Table, other: Table) -> None:
 
 
 def _check_attacks(first: Table, second: Table) -> None:
-    """Check that the attacks differ, that their threat and early stop agree, and that none is part of a cascade."""
+    """Check that the attacks differ and are no cascade, and that threat, repeats, grid and early stop agree."""
     (frame, meta), (other, other_meta) = first, second
     shared = sorted({*meta.applicable} & {*other_meta.applicable} - {CLEAN})
     if shared:
@@ -106,8 +106,12 @@ def _check_attacks(first: Table, second: Table) -> None:
     for family in meta.families.keys() & other_meta.families.keys():
         if meta.families[family] != other_meta.families[family]:
             raise ClasswiseError(f"the family of attacks {family!r} is in both tables; rename one of the two")
+    if meta.decided_by != other_meta.decided_by:
+        raise _difference("repeats", meta.decided_by, other_meta.decided_by)
     if not (meta.robustness_evaluated and other_meta.robustness_evaluated):
         return
+    if meta.grid != other_meta.grid:
+        raise _difference("grid", meta.grid or "none", other_meta.grid or "none")
     threats = threat_of(frame, meta, meta.applicable), threat_of(other, other_meta, other_meta.applicable)
     if threats[0].key != threats[1].key:
         raise _difference("threat", *(threat.text for threat in threats))

@@ -14,8 +14,9 @@ import pydantic
 from classwise.core.config import build, configurable
 from classwise.core.errors import ClasswiseError, unknown
 from classwise.core.names import checked_name, checked_names, checked_text
+from classwise.core.repeats import RepeatCount, RepeatRule, Repeats
 from classwise.core.schema import check_schema_version
-from classwise.core.threat_text import check_stated
+from classwise.core.threat_text import Grid, check_stated
 from classwise.stats.counts import IntArray, class_labels, whole_numbers
 
 SCHEMA_VERSION = 2
@@ -96,6 +97,9 @@ class Meta:
         seed: seed of the attacks' random numbers; None: unknown, or several.
         precision: precision of the gradients (`classwise.core.precision.Precision`); success is decided in float32.
         batch_size: images on the device at once; None: unknown, or several.
+        repeats: number of passes that decided whether an image is correct.
+        repeat_rule: how many of them must be correct, ``"majority"`` or ``"all"``.
+        grid: ``"8bit"`` if adversarial images were rounded to multiples of 1/255 before success was decided.
         notes: how the model and the data were read (`CLASSES_NOTE`, `OUTPUTS_NOTE`), and events that void bit-identical
             repetition (`Meta.irreproducible`), such as a batch size halved for lack of memory.
 
@@ -126,6 +130,9 @@ class Meta:
     seed: int | None = None
     precision: Mapping[str, Any] = field(default_factory=dict)
     batch_size: int | None = None
+    repeats: RepeatCount = 1
+    repeat_rule: RepeatRule = "majority"
+    grid: Grid | None = None
     notes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
@@ -141,6 +148,11 @@ class Meta:
                 counts = f"{len(self.superclasses)} superclasses for {len(self.class_names)} classes"
                 raise ClasswiseError(f"{counts}; give one for each class")
             class_labels(self.superclasses, len(self.superclass_names), "superclasses")
+
+    @property
+    def decided_by(self) -> Repeats:
+        """The passes that decided whether an image is correct."""
+        return Repeats(self.repeats, self.repeat_rule)
 
     @property
     def irreproducible(self) -> tuple[str, ...]:

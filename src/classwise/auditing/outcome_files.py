@@ -38,6 +38,7 @@ COLUMNS: Mapping[str, str] = {
     "zero_gradients": "Int64",  # gradients that were zero everywhere; null if the attack does not report it
     "queries": "Int64",  # model queries of an attack without gradients; null if the attack does not report it
     "minimal_distance": "float64",  # to the nearest adversarial example found, infinite for none; null if unreported
+    "correct_repeats": "Int64",  # correct passes of the returned image, of `Meta.repeats`; null for one pass
     "first_success": "string",  # the attack that succeeded first, or clean; null while the image is robust
     "status": "string",  # ok, nan (no prediction) or skipped (misclassified earlier in a cascade)
 }
@@ -45,6 +46,8 @@ COLUMNS: Mapping[str, str] = {
 
 REPORTED = ("zero_gradients", "queries", "minimal_distance")
 """Optional columns, which only some attacks report."""
+REPEATS = "correct_repeats"
+"""Optional column of audits with several passes for each decision."""
 
 _META = b"classwise"
 
@@ -52,7 +55,7 @@ _META = b"classwise"
 def typed(frame: pd.DataFrame, meta: Meta) -> pd.DataFrame:
     """The frame with exactly the columns of `COLUMNS` and the metadata's groupings, in their types.
 
-    Missing columns of `REPORTED` are null.
+    Missing columns of `REPORTED`, and `REPEATS`, are null.
 
     Raises:
         ClasswiseError: if any other column is missing or occurs twice, a value is not of its type, or a grouping has

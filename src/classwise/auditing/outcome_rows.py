@@ -10,8 +10,8 @@ import pandas as pd
 from scipy import special
 from torch import Tensor
 
-from classwise.attacks.engine import Finished
-from classwise.auditing.outcome_files import REPORTED
+from classwise.attacks.engine import Decision, Finished
+from classwise.auditing.outcome_files import REPEATS, REPORTED
 from classwise.auditing.outcomes import CLEAN
 from classwise.core.threat import Threat
 from classwise.core.transfers import to_cpu
@@ -20,28 +20,38 @@ from classwise.stats.metrics import confidence_variance
 OK, NAN, SKIPPED = "ok", "nan", "skipped"
 
 
-def clean_rows(index: Tensor, y: Tensor, logits: Tensor) -> pd.DataFrame:
-    """Rows of the clean pass, from image indices (N,), labels (N,) and float32 logits (N, C)."""
-    columns = _of_logits(logits, y) | {
+def clean_rows(index: Tensor, y: Tensor, decision: Decision, passes: int = 1) -> pd.DataFrame:
+    """Rows of the clean images, from their indices (N,), labels (N,) and the decision over a number of passes."""
+    columns = _of_logits(decision.logits, y, decision.prediction) | {
         "index": _numpy(index),
         "epsilon": 0.0,
         "distance": 0.0,
         "iterations": 0,
-        "forwards": 1,
+        "forwards": passes,
         "backwards": 0,
     }
+    if passes > 1:
+        columns[REPEATS] = _numpy(decision.repeats)
     return _frame(columns, CLEAN)
 
 
-def attacked_rows(attack: str, done: Finished, threat: Threat) -> pd.DataFrame:
-    """Rows of images that an attack has finished; the radius of ``threat`` is one number or (N,)."""
+def attacked_rows(attack: str, done: Finished, threat: Threat, passes: int = 1) -> pd.DataFrame:
+    """Rows of images that an attack has finished; the radius of ``threat`` is one number or (N,).
+
+    Args:
+        attack: the attack's label.
+        done: the images.
+        threat: the threat.
+        passes: number of passes of each decision.
+    """
     epsilon = threat.epsilon
     tensors = {name: getattr(done, name) for name in ("index", "iterations", "forwards", "backwards")}
     tensors |= {"distance": threat.distance(done.x, done.x0), "logits": done.logits, "y": done.y}
+    tensors |= {"prediction": done.prediction} | ({REPEATS: done.repeats} if passes > 1 else {})
     tensors |= {name: done.records[name] for name in REPORTED if name in done.records}
     tensors |= {"epsilon": epsilon} if isinstance(epsilon, Tensor) else {}
     measured = to_cpu({name: tensor.detach() for name, tensor in tensors.items()})
-    of_logits = _of_logits(measured.pop("logits"), measured.pop("y"))
+    of_logits = _of_logits(measured.pop("logits"), measured.pop("y"), measured.pop("prediction"))
     columns = {name: _numpy(tensor) for name, tensor in measured.items()}
     return _frame(of_logits | {"epsilon": epsilon} | columns, attack)
 
@@ -71,16 +81,15 @@ def _frame(columns: dict[str, Any], attack: str) -> pd.DataFrame:
     return pd.DataFrame(columns | {"attack": attack, "first_success": first_success})
 
 
-def _of_logits(logits: Tensor, y: Tensor) -> dict[str, Any]:
-    """The columns that are computed from float32 logits (N, C), each row from its own logits only."""
-    values, label = _numpy(logits).astype(np.float64), _numpy(y)
+def _of_logits(logits: Tensor, y: Tensor, prediction: Tensor) -> dict[str, Any]:
+    """The columns that are computed from float32 logits (N, C) and predictions (N,), each row from its own only."""
+    values, label, predicted = _numpy(logits).astype(np.float64), _numpy(y), _numpy(prediction)
     rows = np.arange(len(label))
     valid = np.isfinite(values.max(axis=1))  # as in `classwise.models.logits.are_valid`
     values = np.where(valid[:, None], values, 0.0)
     confidence = special.softmax(values, axis=1)
     # As in torch.argmax, the first of equal logits ranks first.
     ranked = np.argsort(-values, axis=1, kind="stable")
-    predicted = ranked[:, 0]
     others = values.copy()
     others[rows, label] = -np.inf
     columns = {

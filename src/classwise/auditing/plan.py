@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any, TypedDict
+from typing import Any, TypedDict, get_args
 
 import torch
 from torch import nn
@@ -21,7 +21,9 @@ from classwise.auditing.suite import Suite, in_first_phase
 from classwise.core.determinism import deterministic_algorithms
 from classwise.core.errors import ClasswiseError, unknown
 from classwise.core.precision import FLOAT32, Precision, fastest
+from classwise.core.repeats import ONCE, RepeatCount, RepeatRule, Repeats
 from classwise.core.threat import Threat
+from classwise.core.threat_text import Grid
 from classwise.stats.two_phase import checked_settle
 
 _CPU = torch.device("cpu")
@@ -70,6 +72,12 @@ class AuditOptions(ShardedOptions, total=False):
         trace: indices of the images whose confidences are recorded step by step.
         guards: ``"auto"`` (default) limits the guards to 20 % of the passes of the attacks, ``"full"`` runs all,
             ``"off"`` none. Outcomes do not depend on it.
+        repeats: number of passes that decide whether an image is correct, each with new random numbers of the model;
+            for models with random outputs (default: 1).
+        repeat_rule: ``"majority"`` (default): an image is correct if more than half of the passes are; ``"all"``: if
+            all are.
+        grid: ``"8bit"``: adversarial images are rounded to multiples of 1/255 inside the ball before success is
+            decided, as stored images are. Default: None.
     """
 
     early_stop: bool
@@ -78,6 +86,9 @@ class AuditOptions(ShardedOptions, total=False):
     save: str | Sequence[str]
     trace: Sequence[int]
     guards: GuardMode
+    repeats: RepeatCount
+    repeat_rule: RepeatRule
+    grid: Grid | None
 
 
 def chosen_arithmetic(options: AttackOptions) -> AbstractContextManager[None]:
@@ -95,7 +106,8 @@ def check_options(function: Callable[..., Any], options: Mapping[str, Any], know
 
     Raises:
         ClasswiseError: for an unknown option, naming the nearest known one; for a batch size below 32; for a kind of
-            tensor that cannot be saved; for a ``settle`` out of range; for an unknown mode of the guards.
+            tensor that cannot be saved; for a ``settle`` or ``repeats`` out of range; for an unknown mode of the
+            guards, rule of the repeats, or grid.
     """
     names = known.__annotations__
     for name in options.keys() - names.keys():
@@ -109,6 +121,9 @@ def check_options(function: Callable[..., Any], options: Mapping[str, Any], know
     if options.get("settle") is not None:
         checked_settle(options["settle"])
     checked_mode(options.get("guards", "auto"))
+    Repeats(options.get("repeats", 1), options.get("repeat_rule", "majority"))
+    if options.get("grid") not in (None, *get_args(Grid)):
+        raise unknown("grid", str(options["grid"]), get_args(Grid))
 
 
 @dataclass(frozen=True)
@@ -127,10 +142,12 @@ class Plan:
         trace: indices of the images whose confidences are recorded step by step.
         settle: run the second phase on a sample, until the intervals are this narrow; None: on every survivor.
         guards: how many guards run.
+        repeats: the passes that decide whether an image is correct.
+        grid: the grid that adversarial images are rounded to.
 
     Raises:
-        ClasswiseError: if an attack does not support the norm, a cascade is requested without early stop, or
-            ``settle`` without a cascade.
+        ClasswiseError: if an attack does not support the norm, a cascade is requested without early stop, ``settle``
+            without a cascade, or a grid for the last iterates of an attack that minimises the distance.
     """
 
     suite: Suite
@@ -144,6 +161,8 @@ class Plan:
     trace: tuple[int, ...]
     settle: float | None = None
     guards: GuardMode = "auto"
+    repeats: Repeats = ONCE
+    grid: Grid | None = None
 
     @classmethod
     def of(cls, suite: Suite, threat: Threat, options: AuditOptions, device: torch.device = _CPU) -> Plan:
@@ -161,6 +180,8 @@ class Plan:
             trace=tuple(int(index) for index in options.get("trace", ())),
             settle=options.get("settle"),
             guards=options.get("guards", "auto"),
+            repeats=Repeats(options.get("repeats", 1), options.get("repeat_rule", "majority")),
+            grid=options.get("grid"),
         )
 
     def __post_init__(self) -> None:
@@ -168,6 +189,11 @@ class Plan:
             if self.threat.norm not in attack.norms:
                 supported = " and ".join(attack.norms)
                 raise ClasswiseError(f"attack {label!r} does not support {self.threat.norm}; it supports {supported}")
+            if self.grid is not None and attack.minimises and not self.early_stop:
+                raise ClasswiseError(
+                    f"attack {label!r} minimises the distance, and rounding moves its nearest adversarial examples; "
+                    f"omit grid={self.grid!r}, or use early_stop=True"
+                )
         if self.cascade and not self.early_stop:
             raise ClasswiseError("cascade=True requires early_stop=True, as each attack runs on survivors only")
         if self.settle is not None and not self.cascade:
@@ -193,4 +219,6 @@ class Plan:
             batch_size=batch_size or self.batch_size,
             early_stop=self.early_stop,
             seed=self.seed,
+            repeats=self.repeats,
+            grid=self.grid,
         )

@@ -33,6 +33,7 @@ from classwise.auditing.inputs import (
     pieces_of,
     read_outputs,
     restricted,
+    stored,
     threat_for,
 )
 from classwise.auditing.meta import Meta
@@ -123,6 +124,8 @@ def prepare(
     plan = Plan.of(suite, ball, options, device_of(classifier))
     was_training = any(module.training for module in classifier.modules() if not _is_quantised(module))
     pieces = pieces_of(source, plan.batch_size)
+    if plan.grid is not None:
+        pieces = (stored(piece) for piece in pieces)
     first = next(pieces)
     if "features" in plan.save and not hasattr(classifier, "features"):
         raise ClasswiseError(f"{name_of(model)} has no method features(x), so its features cannot be saved")
@@ -267,6 +270,9 @@ def _metadata(plan: Plan, trial: _Trial, source: Images | Stream, first: Images)
         seed=plan.seed,
         precision=plan.precision.recorded(),
         batch_size=batch_size,
+        repeats=plan.repeats.count,
+        repeat_rule=plan.repeats.rule,
+        grid=plan.grid,
         notes=trial.recorded + ((small,) if batch_size < SMALLEST_BATCH else ()),
     )
 

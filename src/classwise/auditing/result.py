@@ -27,6 +27,7 @@ from classwise.auditing.audit_folder import (
 from classwise.auditing.guard_report import GuardReport
 from classwise.auditing.outcome_tables import named_table
 from classwise.auditing.outcomes import ALL, CLEAN, UNION, Outcomes
+from classwise.auditing.repeat_estimates import RepeatEstimates
 from classwise.auditing.worst_class_estimate import WorstClassEstimate
 from classwise.core.display import RichDisplay
 from classwise.core.errors import ClasswiseError, IncompleteError
@@ -60,7 +61,7 @@ class AuditWarning(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class Audit(RichDisplay):
+class Audit(RichDisplay, RepeatEstimates):
     """The result of an audit.
 
     Attributes:

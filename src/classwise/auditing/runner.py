@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from classwise.attacks.base import Attack
-from classwise.attacks.engine import SMALLEST_BATCH, Engine, Finished, Job
+from classwise.attacks.engine import SMALLEST_BATCH, Decision, Engine, Finished, Job
 from classwise.auditing.artifacts import EXAMPLES, examples_per_class
 from classwise.auditing.batch_sizes import memory_of
 from classwise.auditing.outcome_rows import attacked_rows, carried_rows, clean_rows, skipped_rows
@@ -30,6 +30,7 @@ from classwise.core.distributed import ProcessGroup
 from classwise.core.errors import ClasswiseError
 from classwise.core.memory_format import share_format
 from classwise.core.progress import Progress
+from classwise.core.rng import CounterRNG, seeded
 from classwise.core.transfers import to_device
 from classwise.data.images import Batch, Images
 from classwise.stats.counts import IntArray
@@ -158,16 +159,18 @@ class Runner:
             raise ClasswiseError("the folder contains an audit of other images: the labels differ; give another folder")
         todo = order[~np.isin(index[order.numpy()], done.index)]
         self.progress.start(CLEAN, len(todo))
-        for rows in torch.split(todo, self.plan.batch_size):
-            if self.late or not len(rows):
-                break
-            self.processes.check()
-            interruption.stop_point()
-            batch = self._near(piece).batch(rows, self.engine.device)
-            logits = self._predict(batch.x)
-            frame = self._grouped(clean_rows(batch.index, batch.y, logits), piece, rows)
-            self.writer.add(frame, self._tensors(batch.index, batch.x, logits, images=False))
-            self.progress.advance(len(rows))
+        with self._seeded(CLEAN, piece, todo):
+            for rows in torch.split(todo, self.plan.batch_size):
+                if self.late or not len(rows):
+                    break
+                self.processes.check()
+                interruption.stop_point()
+                batch = self._near(piece).batch(rows, self.engine.device)
+                decision = self._decide(batch.x, batch.y)
+                rows_of_batch = clean_rows(batch.index, batch.y, decision, self.plan.repeats.count)
+                tensors = self._tensors(batch.index, batch.x, decision.logits, images=False)
+                self.writer.add(self._grouped(rows_of_batch, piece, rows), tensors)
+                self.progress.advance(len(rows))
 
     def _attack(self, label: str, attack: Attack, piece: Images, order: Tensor) -> None:
         """Run one attack on all images that need it, and write the rows of the others."""
@@ -190,7 +193,8 @@ class Runner:
         self.progress.start(label, len(todo))
         while len(todo):
             try:
-                self._attack_rows(label, attack, piece, todo)
+                with self._seeded(label, piece, todo):
+                    self._attack_rows(label, attack, piece, todo)
             except torch.OutOfMemoryError as error:
                 self._halve(error)
                 todo = todo[~np.isin(index[todo.numpy()], self.writer.rows(label, index).index)]
@@ -242,7 +246,7 @@ class Runner:
                 rows = todo[done.row.cpu()]
                 radius = self._radii(rows)
                 threat = self.plan.threat if radius is None else self.plan.threat.with_epsilon(radius.to(done.x.device))
-                frame = self._grouped(attacked_rows(label, done, threat), piece, rows)
+                frame = self._grouped(attacked_rows(label, done, threat, self.plan.repeats.count), piece, rows)
                 tensors = self._tensors(done.index, done.x, done.logits, images=True) | self._examples_of(done)
                 self.writer.add(frame, tensors)
                 self.progress.advance(len(done.row))
@@ -301,14 +305,18 @@ class Runner:
         self.engine = self.plan.engine(self.model, half)
         self.writer.meta = dataclasses.replace(self.writer.meta, notes=(*self.writer.meta.notes, note))
 
-    def _predict(self, x: Tensor) -> Tensor:
+    def _decide(self, x: Tensor, y: Tensor) -> Decision:
         while True:
             try:
-                (logits,) = self.engine.predict([x])
+                return self.engine.decide(x, y)
             except torch.OutOfMemoryError as error:
                 self._halve(error)
-            else:
-                return logits
+
+    def _seeded(self, label: str, piece: Images, todo: Tensor) -> contextlib.AbstractContextManager[None]:
+        """Context of the passes of an attack, in which the generators that a random model uses are seeded."""
+        first = piece.index.cpu()[todo[:1]]  # processes and shards begin with different images
+        seeds = CounterRNG(self.plan.seed, "model").child(label).integers(first, (), 1 << 32)
+        return seeded(int(seeds.sum()), self.engine.device)
 
     def _grouped(self, frame: pd.DataFrame, piece: Images, rows: Tensor) -> pd.DataFrame:
         """Add a column for each grouping of the images."""

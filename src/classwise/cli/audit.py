@@ -80,6 +80,31 @@ class RowOptions:
             "survivors, until the overall and the worst-class accuracy are known to this many points.",
         ),
     ] = None
+    repeats: Annotated[
+        int,
+        typer.Option(
+            "--repeats",
+            metavar="PASSES",
+            help="For models with random outputs: passes that decide whether an image is correct.",
+        ),
+    ] = 1
+    repeat_rule: Annotated[
+        str,
+        typer.Option(
+            "--repeat-rule",
+            metavar="majority|all",
+            help="An image is correct if more than half of the passes of --repeats are, or all.",
+        ),
+    ] = "majority"
+    grid: Annotated[
+        str | None,
+        typer.Option(
+            "--grid",
+            metavar="8bit",
+            help="Round adversarial images to multiples of 1/255 in the ball before success is decided, as stored "
+            "images are.",
+        ),
+    ] = None
     save: Annotated[
         list[str] | None,
         typer.Option(
@@ -185,6 +210,9 @@ def _settings(attacks: AttackSelection, rows: RowOptions, guards: str) -> dict[s
         "cascade": rows.cascade,
         "early_stop": rows.early_stop,
         "settle": _settle(rows.settle),
+        "repeats": rows.repeats,
+        "repeat_rule": rows.repeat_rule,
+        "grid": rows.grid,
         **attacks.settings,
         "guards": checked_mode(guards),
     }

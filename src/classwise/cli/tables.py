@@ -64,7 +64,23 @@ def show_audit(result: Audit) -> None:
     console.echo("")
     console.echo(worst_line(result))
     console.echo(interval_line(result))
+    if meta.repeats > 1:
+        _show_probabilities(result)
     _show_warnings(result)
+
+
+def _show_probabilities(result: Audit) -> None:
+    """Print the probability of a correct pass per class, of an audit with several passes for each decision."""
+    from classwise.reporting.repeats import repeats_note, repeats_table
+
+    table = repeats_table(result)
+    rows = [
+        (row.name, *(f"{cell.text} [{cell.span}]" if cell.span else cell.text for cell in row.cells))
+        for row in table.rows
+    ]
+    console.echo("")
+    console.show(table.heads, rows, table.caption)
+    console.echo(repeats_note(result))
 
 
 def _show_bounds(result: Audit) -> None:
@@ -153,6 +169,8 @@ def interval_line(result: Audit) -> str:
 
 def audit_facts(result: Audit) -> dict[str, Any]:
     """Results of an audit as JSON-compatible data, accuracies as fractions; bounds only for an incomplete audit."""
+    from classwise.reporting.repeats import repeats_facts
+
     return {
         "name": result.name,
         "threat": result.outcomes.meta.threat,
@@ -166,6 +184,8 @@ def audit_facts(result: Audit) -> dict[str, Any]:
         "estimate": None if result.two_phase is None else _estimate_facts(result.two_phase),
         "warnings": [warning._asdict() for warning in result.warnings],
         "guards": None if result.guards is None else dataclasses.asdict(result.guards),
+        "repeats": repeats_facts(result),
+        "grid": result.outcomes.meta.grid,
         "environment": result.environment,
     }
 

@@ -54,6 +54,8 @@ COUNT = 10_000_000
 """Each count in settings: epochs, batch size, images of a subset, steps of an attack and others."""
 RADIUS = 1_000_000
 """Radius of a threat; the distance between two images in [0, 1] is smaller in every norm."""
+REPEATS = 1000
+"""Passes that decide whether an image is classified correctly."""
 SEED = 2**63 - 1
 """The largest seed; the smallest is 0."""
 

@@ -11,10 +11,12 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import math
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+import random
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -131,3 +133,23 @@ def saved_generators(device: torch.device) -> Callable[[], None]:
 def generators_restored(device: torch.device | str) -> AbstractContextManager[None]:
     """Context that restores the states of torch's generators of the CPU and of one device."""
     return torch.random.fork_rng([device] if torch.device(device).type == "cuda" else [])
+
+
+@contextmanager
+def seeded(seed: int, device: torch.device) -> Iterator[None]:
+    """Seed the generators of torch, numpy and Python, for code of others; restore them afterwards.
+
+    Args:
+        seed: from 0 to 2^32 - 1.
+        device: the device whose generator is seeded, besides that of the CPU.
+    """
+    before = np.random.get_state(), random.getstate()  # noqa: NPY002  # the global generator, used by other libraries
+    try:
+        with generators_restored(device):
+            seed_generators(seed, device)
+            np.random.seed(seed)  # noqa: NPY002
+            random.seed(seed)
+            yield
+    finally:
+        np.random.set_state(before[0])  # noqa: NPY002
+        random.setstate(before[1])

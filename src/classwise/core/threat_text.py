@@ -11,6 +11,8 @@ from classwise.core.config import number
 from classwise.core.errors import ClasswiseError, unknown
 
 Norm = Literal["Linf", "L2", "L1", "recolour", "spatial"]
+Grid = Literal["8bit"]
+"""The grids that adversarial images can be rounded to (`classwise.core.grid`)."""
 NORM_BALLS: tuple[Norm, ...] = ("Linf", "L2", "L1")
 """The threats that are balls of a norm of the pixels."""
 NORMS: Mapping[str, Norm] = {name.lower(): name for name in get_args(Norm)}

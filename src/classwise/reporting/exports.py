@@ -33,6 +33,7 @@ from classwise.reporting.comparison_tables import (
 from classwise.reporting.comparison_tables import class_table as comparison_class_table
 from classwise.reporting.figures.heatmap import Confusion
 from classwise.reporting.incomplete import attack_bounds_table, bounds_drawing, class_bounds_table
+from classwise.reporting.repeats import repeats_table
 from classwise.reporting.svg import Drawing
 from classwise.reporting.tables import Table
 from classwise.reporting.training_run import curves_of_audit
@@ -60,7 +61,8 @@ def export(
     """Write the tables and figures of an audit into a folder; existing files of the same names are replaced.
 
     CSV files contain fractions with the limits of their intervals, Markdown and LaTeX (booktabs) files percentages.
-    Tables: ``classes``, ``attacks``, ``confusion-<attack>``, ``epochs``. Figures: ``strip``, ``classes``,
+    Tables: ``classes``, ``attacks``, ``confusion-<attack>``, ``epochs``; ``probabilities`` of an audit with repeats.
+    Figures: ``strip``, ``classes``,
     ``confusion-<attack>``, ``errors-<attack>``, and the training curves (``epochs-<panel>``).
 
     For an incomplete audit, the tables ``classes`` and ``attacks`` and the figure ``classes`` contain bounds, and
@@ -95,6 +97,8 @@ def export(
         frames["epochs"] = curves.epochs
         drawings |= {f"epochs-{file_name(name)}": drawing for name, drawing in curves.drawings.items()}
     tables = {"classes": class_table(summary), "attacks": attack_table(summary)}
+    if audit.outcomes.meta.repeats > 1:
+        frames["probabilities"], tables["probabilities"] = audit.probabilities().reset_index(), repeats_table(audit)
     return write_files(folder, formats, frames, tables, drawings, raw_csv=raw_csv)
 
 

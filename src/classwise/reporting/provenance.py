@@ -20,6 +20,8 @@ EARLY_STOP: Mapping[bool, str] = {
     False: "no: an attack runs all steps and returns its last iterate",
 }
 """Description of the values of `Meta.early_stop`."""
+GRID = "8-bit: adversarial images are rounded to multiples of 1/255 in the ball before success is decided"
+"""Description of `Meta.grid`."""
 
 
 def attack_settings(meta: Meta) -> list[tuple[str, str]]:
@@ -51,6 +53,8 @@ def settings_of(audit: Audit, run: Run | None = None) -> list[tuple[str, str]]:
             if meta.cascade
             else "",
         ),
+        ("Repeats", "" if meta.repeats == 1 else f"an image is correct if {meta.decided_by} are correct"),
+        ("Grid", "" if meta.grid is None else GRID),
         ("Seed", "" if meta.seed is None else str(meta.seed)),
         ("Precision", flat(meta.precision)),
         ("Batch size", "" if meta.batch_size is None else str(meta.batch_size)),

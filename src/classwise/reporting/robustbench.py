@@ -170,6 +170,10 @@ def _check_comparable(audit: Audit, norm: str, radius: str) -> None:
         raise ClasswiseError("clean_acc: the audit has no clean predictions")
     if meta.early_stop is False:
         raise ClasswiseError("early_stop=False: AutoAttack evaluates every iterate; audit with early_stop=True")
+    if meta.repeats > 1:
+        raise ClasswiseError(f"repeats = {meta.repeats}: RobustBench decides about an image in one pass; omit repeats")
+    if meta.grid is not None:
+        raise ClasswiseError(f"grid {meta.grid!r}: RobustBench does not round adversarial images; omit grid")
     if meta.settle is not None and not audit.complete:
         raise ClasswiseError(
             "autoattack_acc: AutoAttack's accuracy was estimated from a sample (settle), and RobustBench accepts no "

@@ -15,7 +15,9 @@ from classwise.auditing.guard_report import GuardMode
 from classwise.auditing.suite import norm_of, parse_attacks
 from classwise.core.config import Count, Seed, build, configurable
 from classwise.core.errors import ClasswiseError, unknown
+from classwise.core.repeats import RepeatCount, RepeatRule
 from classwise.core.threat import Threat
+from classwise.core.threat_text import Grid
 from classwise.data import CORRUPTIONS, DATA
 
 
@@ -37,6 +39,9 @@ class AuditSettings:
         cascade: whether each attack runs on the survivors of those before it; None: on for suites.
         early_stop: whether an attack stops at its first success.
         guards: which guards run.
+        repeats: number of passes that decide whether an image is correct.
+        repeat_rule: how many of them must be correct.
+        grid: the grid that adversarial images are rounded to.
 
     Raises:
         ClasswiseError: for an unknown attack, data set or corruption, or an invalid value.
@@ -55,6 +60,9 @@ class AuditSettings:
     cascade: bool | None = None
     early_stop: bool = True
     guards: GuardMode = "auto"
+    repeats: RepeatCount = 1
+    repeat_rule: RepeatRule = "majority"
+    grid: Grid | None = None
 
     def __post_init__(self) -> None:
         if (self.corruption is None) != (self.severity is None):
@@ -77,6 +85,7 @@ class AuditSettings:
         suite = parse_attacks(self.attack, norm_of(threat))
         options: audit_plan.AuditOptions = {"batch_size": self.batch_size, "seed": self.seed}
         options |= {"cascade": self.cascade, "early_stop": self.early_stop, "guards": self.guards}
+        options |= {"repeats": self.repeats, "repeat_rule": self.repeat_rule, "grid": self.grid}
         audit_plan.check_options(AuditSettings, options, audit_plan.AuditOptions)
         audit_plan.Plan.of(suite, Threat.parse(threat), options)
 

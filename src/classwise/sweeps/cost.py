@@ -84,5 +84,6 @@ def _audit_cost(recipe: Recipe, audit: AuditSettings, device: str) -> tuple[int,
     given = audit.threat or recipe.threat
     threat = default_threat(trained_on) if given is None else Threat.parse(given)
     options: AuditOptions = {"batch_size": audit.batch_size, "early_stop": audit.early_stop, "guards": "off"}
+    options |= {"repeats": audit.repeats, "repeat_rule": audit.repeat_rule, "grid": audit.grid}
     cost = highest_cost(model, images, threat, audit.attack, device=device, **options)
     return cost.forwards + cost.backwards, cost.minutes

@@ -5,12 +5,14 @@ Li, Li, Wang, Zhang and Gong, ICML 2019, with the constants of the published cod
 
 from __future__ import annotations
 
+from functools import partial
+
 import torch
 from torch import Tensor
 
 from classwise.attacks import losses
-from classwise.attacks.base import Attack
-from classwise.attacks.engine import AttackInputs, State, rows
+from classwise.attacks.base import AveragedAttack
+from classwise.attacks.engine import AttackInputs, State, expected, rows
 from classwise.core.config import Count, Positive, configurable
 from classwise.core.errors import ClasswiseError
 from classwise.core.precision import Forward
@@ -21,7 +23,7 @@ _SHRINK = 1e-6
 
 
 @configurable
-class NAttack(Attack):
+class NAttack(AveragedAttack):
     """NAttack: maximise the expected reward of a Gaussian over perturbations in tanh space, under Linf.
 
     With w = atanh(2x - 1), the sampled images are 0.5 + 0.5 tanh(w + mu + sigma z), z ~ N(0, I), projected onto the
@@ -41,6 +43,7 @@ class NAttack(Attack):
         sigma: standard deviation of the Gaussian.
         rows_per_pass: maximum number of images in a model pass, unless the batch is larger. It does not change the
             random numbers.
+        eot_iter: number of passes averaged for each query, for randomised models (expectation over transformation).
 
     Raises:
         ClasswiseError: under L2 and L1.
@@ -54,6 +57,7 @@ class NAttack(Attack):
     learning_rate: Positive = 0.02
     sigma: Positive = 0.1
     rows_per_pass: Count = 256
+    eot_iter: Count = 1
 
     records = ("queries",)
     norms = ("Linf",)
@@ -97,7 +101,8 @@ class NAttack(Attack):
         with torch.no_grad():
             mean = state["mean"] + self.learning_rate * self._gradient(model, inputs, state)
             x = _where(wrong, inputs.x, _image(inputs, mean))
-            margin = losses.margin(model(x), inputs.y)
+            logits, _ = expected(model, x, lambda logits: losses.margin(logits, inputs.y), self.eot_iter)
+            margin = losses.margin(logits, inputs.y)
         iteration = state["iteration"] + 1
         tested = (iteration % TEST_EVERY == 0) | (iteration >= self.steps)
         return {
@@ -106,7 +111,7 @@ class NAttack(Attack):
             "margin": torch.where(wrong, clean, torch.where(tested, margin, torch.inf)),
             "mean": mean,
             "iteration": iteration,
-            "queries": state["queries"] + (self.samples + tested.long()) * ~wrong,
+            "queries": state["queries"] + self.eot_iter * (self.samples + tested.long()) * ~wrong,
             "done": wrong | (iteration >= self.steps),
         }
 
@@ -129,8 +134,9 @@ class NAttack(Attack):
             number = first + torch.arange(len(chosen), device=chosen.device).div(count, rounding_mode="floor")
             counter = 1 + state["iteration"][chosen] * self.samples + number
             z = block.normal(tuple(inputs.x.shape[1:]), counter)
-            logits = model(_image(block, state["mean"][chosen] + self.sigma * z))
-            reward = -0.5 * _hinge(logits, block).view(-1, count)
+            sampled = _image(block, state["mean"][chosen] + self.sigma * z)
+            _, hinge = expected(model, sampled, partial(_hinge, inputs=block), self.eot_iter)
+            reward = -0.5 * hinge.view(-1, count)
             base = reward[0] if first == 0 else base
             rewards.append(reward - base)
             for each, sample in zip(rewards[-1], z.view(-1, *inputs.x.shape), strict=True):

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from classwise.attacks import losses
-from classwise.attacks.base import Attack
-from classwise.attacks.engine import AttackInputs, State
+from classwise.attacks.base import AveragedAttack
+from classwise.attacks.engine import AttackInputs, State, expected
 from classwise.core.config import Count, Share, configurable
 from classwise.core.errors import ClasswiseError
 from classwise.core.precision import Forward
@@ -26,7 +26,7 @@ SCHEDULED = 10_000
 
 
 @configurable
-class Square(Attack):
+class Square(AveragedAttack):
     """Square Attack for Linf and L2.
 
     The initial image has vertical stripes (Linf: each column and channel plus or minus the radius) or a grid of small
@@ -44,6 +44,7 @@ class Square(Attack):
         restarts: maximum number of starts per image.
         rescale_schedule: scale the milestones from `SCHEDULED` steps to ``steps``, as in the paper of the attack. This
             strengthens a short search. AutoAttack does not rescale.
+        eot_iter: number of passes averaged for each query, for randomised models (expectation over transformation).
 
     Raises:
         ClasswiseError: under L1.
@@ -56,6 +57,7 @@ class Square(Attack):
     p_init: Share = 0.8
     restarts: Count = 1
     rescale_schedule: bool = False
+    eot_iter: Count = 1
 
     records = ("queries",)
     norms = ("Linf", "L2")
@@ -63,7 +65,7 @@ class Square(Attack):
 
     @property
     def length(self) -> int:
-        """Queries per start."""
+        """Points queried per start."""
         return self.steps + 1
 
     @property
@@ -77,7 +79,7 @@ class Square(Attack):
         if inputs.threat.norm not in self.norms:
             raise ClasswiseError(f"attack 'square' does not support {inputs.threat.norm}; it supports Linf and L2")
         count = torch.zeros(len(inputs.x), dtype=torch.int64, device=inputs.x.device)
-        spent = count if inputs.restart is None else inputs.restart * self.length
+        spent = count if inputs.restart is None else inputs.restart * self.length * self.eot_iter
         return {
             "x": _stripes(inputs) if inputs.threat.norm == "Linf" else _bumps(inputs),
             "lowest": torch.full(count.shape, torch.inf, device=count.device),
@@ -91,17 +93,15 @@ class Square(Attack):
         best, iteration = state["x"], state["iteration"]
         with torch.no_grad():
             seen = _where(iteration == 0, best, self._candidate(inputs, best, iteration))
-            logits = model(seen)
-        margin = losses.margin(logits, inputs.y)
-        value = _value(logits, margin, inputs)
+        logits, value = expected(model, seen, lambda logits: _value(logits, inputs), self.eot_iter)
         lower = value < state["lowest"]
         return {
             "x": _where(lower, seen, best),
             "lowest": torch.where(lower, value, state["lowest"]),
             "seen": seen,
-            "margin": margin,
+            "margin": losses.margin(logits, inputs.y),
             "iteration": iteration + 1,
-            "queries": state["queries"] + 1,
+            "queries": state["queries"] + self.eot_iter,
             "done": iteration >= self.steps,
         }
 
@@ -149,8 +149,9 @@ class _Window:
         return table[entry[:, None, None], row[:, :, None], column[:, None, :]] * self.inside[:, 0]
 
 
-def _value(logits: Tensor, margin: Tensor, inputs: AttackInputs) -> Tensor:
+def _value(logits: Tensor, inputs: AttackInputs) -> Tensor:
     """The loss to minimise: the margin; for rows with a target, the cross-entropy of the target."""
+    margin = losses.margin(logits, inputs.y)
     if inputs.target is None:
         return margin
     toward = losses.cross_entropy(logits, inputs.target.clamp_min(0))

@@ -1,14 +1,16 @@
 """The attack engine: runs an attack over a stream of images, on one model.
 
-Modules: `passes` (model passes), `rows` (columns of images under attack), `queue` (full device batches) and `engine`
-(the `Engine` class).
+Modules: `passes` (model passes), `decisions` (whether an image is correct), `rows` (columns of images under attack),
+`queue` (full device batches) and `engine` (the `Engine` class).
 """
 
+from classwise.attacks.engine.decisions import Decision
 from classwise.attacks.engine.engine import BoundAttack, Engine, perturb
 from classwise.attacks.engine.passes import (
     CountedForward,
     NoGradientError,
     Passes,
+    expected,
     image_gradient,
     recordable,
     value_and_gradient,
@@ -21,12 +23,14 @@ __all__ = [
     "AttackInputs",
     "BoundAttack",
     "CountedForward",
+    "Decision",
     "Engine",
     "Finished",
     "Job",
     "NoGradientError",
     "Passes",
     "State",
+    "expected",
     "image_gradient",
     "perturb",
     "recordable",

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from classwise.attacks.engine.decisions import Decision
 from classwise.attacks.engine.graphed import GraphUse
 from classwise.attacks.engine.passes import CountedForward, Passes
 from classwise.attacks.engine.queue import BatchSizes, Queue
@@ -21,9 +22,12 @@ from classwise.attacks.engine.rows import Finished, Job
 from classwise.attacks.engine.steps import AttackSteps
 from classwise.core.errors import ClasswiseError
 from classwise.core.precision import EXACT, Precision
+from classwise.core.repeats import ONCE, Repeats
 from classwise.core.tensors import as_tensor
 from classwise.core.threat import Threat
+from classwise.core.threat_text import Grid
 from classwise.models.logits import as_logits
+from classwise.models.modes import evaluating, frozen
 
 
 class Engine:
@@ -39,6 +43,9 @@ class Engine:
         poll: steps between checks of which images have finished; by default 1 on a CPU and 4 elsewhere. It does not
             change results.
         seed: seed of all random numbers.
+        repeats: the passes that decide whether an image is classified correctly, for models with random outputs.
+        grid: ``"8bit"``: adversarial images are rounded to multiples of 1/255 inside the ball before success is
+            decided; clean images must be such multiples.
 
     Raises:
         ClasswiseError: if ``batch_size`` is less than 1, or CUDA graphs are required (``precision``) and impossible.
@@ -53,24 +60,32 @@ class Engine:
         early_stop: bool = True,
         poll: int | None = None,
         seed: int = 0,
+        repeats: Repeats = ONCE,
+        grid: Grid | None = None,
     ) -> None:
         if batch_size < 1:
             raise ClasswiseError(
                 f"batch_size = {batch_size}: must be at least 1, and at least 32 for reproducible results"
             )
         self.model = model
-        self.passes = Passes(model, precision, batch_size)
+        self.passes = Passes(model, precision, batch_size, repeats)
         self.device = self.passes.device
         self.batch_size = batch_size
         self.early_stop = early_stop
         self.poll = poll or (1 if self.device.type == "cpu" else 4)
         self.seed = seed
+        self.grid = grid
         self._batch_sizes: dict[int, BatchSizes] = {}
         self._graphs = GraphUse(precision, self.device)
 
     def predict(self, images: Iterable[Tensor]) -> Iterator[Tensor]:
         """Yield float32 logits for each block of images, at the engine's batch size."""
         yield from self.passes.predict(images)
+
+    def decide(self, x: Tensor, y: Tensor) -> Decision:
+        """Decide whether images (N, C, H, W) are classified correctly, with the model in evaluation mode."""
+        with evaluating(self.model), frozen(self.model):
+            return self.passes.decide(x.to(self.device), y.to(self.device))
 
     def perturb(
         self,
@@ -121,6 +136,7 @@ class Engine:
                 early_stop=self.early_stop,
                 batch_sizes=batch_sizes,
                 graphs=self._graphs,
+                grid=self.grid,
             )
             yield from queue.run(itertools.chain([first], jobs))
 

@@ -10,11 +10,13 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 import torch
 from torch import Tensor, nn
 
+from classwise.attacks.engine.decisions import Decision, decide
 from classwise.core.determinism import is_refusal
 from classwise.core.errors import ClasswiseError, first_line
 from classwise.core.float32 import true_float32
 from classwise.core.memory_format import format_of
 from classwise.core.precision import Forward, Precision
+from classwise.core.repeats import ONCE, Repeats
 from classwise.models.base import bare, device_of
 from classwise.models.fusion import VERIFIED_IMAGES, Fusion
 from classwise.models.logits import raised
@@ -74,11 +76,13 @@ class Passes:
         model: a classifier that maps (N, C, H, W) in [0, 1] to logits (N, classes).
         precision: how an attack's gradients are computed; `logits` and `predict` are always in float32.
         batch_size: images of every pass of `logits`, fixed.
+        repeats: the passes that decide whether an image is classified correctly.
     """
 
-    def __init__(self, model: nn.Module, precision: Precision, batch_size: int) -> None:
+    def __init__(self, model: nn.Module, precision: Precision, batch_size: int, repeats: Repeats = ONCE) -> None:
         self.model = model
         self.batch_size = batch_size
+        self.repeats = repeats
         self.device = device_of(model)
         self._precision = precision
         self._forward = precision.forward(model)
@@ -96,6 +100,10 @@ class Passes:
                 passes.append(self._float32(padded)[: len(block)])
         self._classes = passes[0].shape[1]
         return torch.cat(passes)
+
+    def decide(self, x: Tensor, y: Tensor) -> Decision:
+        """Decide in float32 whether images are classified correctly, over `repeats` passes."""
+        return decide((self.logits(x) for _ in range(self.repeats.count)), y, self.repeats.needed)
 
     def reference(self, x: Tensor) -> Tensor:
         """The logits of `logits` for an attack, finite for classes that are excluded by -inf (`raised`)."""
@@ -194,6 +202,20 @@ def value_and_gradient(model: Forward, x: Tensor, loss: Loss) -> tuple[Tensor, T
     if gradient is None:
         raise NoGradientError
     return logits.detach(), gradient.nan_to_num(0.0, 0.0, 0.0).contiguous()
+
+
+def expected(model: Forward, x: Tensor, loss: Loss, passes: int) -> tuple[Tensor, Tensor]:
+    """Logits (N, C) at ``x`` and losses (N,), each averaged over some passes, without gradients.
+
+    For randomised models: the expectation over their randomness (EOT), as `value_and_gradient` is averaged for others.
+    """
+    with torch.no_grad():
+        logits = model(x)
+        value = loss(logits)
+        for _ in range(passes - 1):
+            more = model(x)
+            logits, value = logits + more, value + loss(more)
+    return logits / passes, value / passes
 
 
 def image_gradient(values: Tensor, leaf: Tensor, *, retain: bool = False) -> Tensor | None:

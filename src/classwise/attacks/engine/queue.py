@@ -34,10 +34,12 @@ from classwise.attacks.engine.rows import (
 )
 from classwise.attacks.engine.steps import AttackSteps
 from classwise.attacks.losses import margin as logit_margin
+from classwise.core.grid import rounded
 from classwise.core.rng import CounterRNG
 from classwise.core.threat import Threat
+from classwise.core.threat_text import Grid
 from classwise.core.transfers import to_cpu, to_device
-from classwise.models.logits import predicts, raised
+from classwise.models.logits import raised
 
 SMALLEST_BATCH = 32
 """Minimum batch size for reproducible results: below it, libraries choose kernels by the composition of the batch."""
@@ -59,12 +61,12 @@ class BatchSizes:
     refused: bool = False  # whether a smaller batch gave other bits, or is not to be tested
 
 
-_HIT, _LAST, _LOWEST = 0, 1, 2
-"""Which image of a row to verify: the candidate, the last iterate, the iterate of lowest margin."""
+_HIT, _LAST, _LOWEST, _FINAL = range(4)
+"""Which image of a row to verify: the candidate, the last iterate, the iterate of lowest margin, the returned image."""
 
-_FATES = _RESUMES, _TRIES_LAST, _TRIES_LOWEST, _RESTARTS, _FINISHES = range(5)
+_FATES = _RESUMES, _TRIES_LAST, _TRIES_LOWEST, _RESTARTS, _ENDS, _FINISHES = range(6)
 """What becomes of a verified row: it resumes its start, its last iterate or that of lowest margin is verified next, it
-begins another start, or it is finished."""
+begins another start, the image to return is decided again in new passes, or it is finished."""
 
 
 class Queue:
@@ -85,6 +87,7 @@ class Queue:
             last iterate.
         batch_sizes: smaller batch sizes tested so far for this attack.
         graphs: the CUDA graphs of the engine.
+        grid: the grid that images are rounded to before they are verified.
     """
 
     def __init__(
@@ -99,6 +102,7 @@ class Queue:
         early_stop: bool,
         batch_sizes: BatchSizes,
         graphs: GraphUse,
+        grid: Grid | None,
     ) -> None:
         self._passes = passes
         self._forward = forward
@@ -108,6 +112,7 @@ class Queue:
         self._poll = poll
         self._early_stop = early_stop
         self._batch_sizes = batch_sizes
+        self._grid = grid
         self._graphed = GraphedSteps(self._advance, attack, graphs)
         self._late = passes.device.type == "cuda"
         self._ended = EndedSlots(0, attack.length, late=self._late)
@@ -213,6 +218,7 @@ class Queue:
             columns["success"] = torch.zeros_like(columns["row"], dtype=torch.bool)
             columns["best_x"] = columns["x0"]
             columns["best_logits"] = torch.zeros(count, classes, device=device)
+            columns["best_prediction"] = columns["best_repeats"] = torch.zeros_like(columns["row"])
             columns["best_margin"] = torch.full((count,), torch.inf, device=device)
             row += count
             yield columns
@@ -284,21 +290,24 @@ class Queue:
     def _verify(self, rows: Columns) -> Iterator[Finished]:
         """Verify one image of each row in float32.
 
-        A row then finishes, resumes its start, verifies its last iterate or that of lowest margin, or restarts.
+        A row then finishes, resumes its start, verifies its last iterate or that of lowest margin, or restarts. The
+        image that an attack returns was chosen because of its passes. With several passes, others decide its outcome.
         """
         candidate, taken = self._candidate(rows)
         candidate = self._inside(candidate, rows)
-        logits = self._passes.logits(candidate)
-        success = ~predicts(logits, rows["y"])
-        value = logit_margin(raised(logits), rows["y"])
-        better = success | (~rows["success"] & ~(rows["best_margin"] <= value))
+        decision = self._passes.decide(candidate, rows["y"])
+        success, final = ~decision.correct, rows["stage"] == _FINAL
+        value = logit_margin(raised(decision.logits), rows["y"])
+        better = final | success | (~rows["success"] & ~(rows["best_margin"] <= value))
         rows |= {
-            "forwards": rows["forwards"] + 1,
+            "forwards": rows["forwards"] + self._passes.repeats.count,
             "best_x": choose(better, candidate, rows["best_x"]),
-            "best_logits": choose(better, logits, rows["best_logits"]),
+            "best_logits": choose(better, decision.logits, rows["best_logits"]),
+            "best_prediction": torch.where(better, decision.prediction, rows["best_prediction"]),
+            "best_repeats": torch.where(better, decision.repeats, rows["best_repeats"]),
             "best_margin": torch.where(better, value, rows["best_margin"]),
             "best_iteration": torch.where(better, taken, rows["best_iteration"]),
-            "success": rows["success"] | success,
+            "success": torch.where(final, success, rows["success"] | success),
         }
         for fate, block in self._by_fate(rows, success, value).items():
             if fate == _FINISHES:
@@ -309,7 +318,7 @@ class Queue:
             elif fate == _RESTARTS:
                 self._returned.add(self._started(block | {"restart": block["restart"] + 1}))
             else:
-                next_stage = {_TRIES_LAST: _LAST, _TRIES_LOWEST: _LOWEST}[fate]
+                next_stage = {_TRIES_LAST: _LAST, _TRIES_LOWEST: _LOWEST, _ENDS: _FINAL}[fate]
                 self._candidates.add(block | {"stage": torch.full_like(block["stage"], next_stage)})
 
     def _by_fate(self, rows: Columns, success: Tensor, value: Tensor) -> dict[int, Columns]:
@@ -331,7 +340,10 @@ class Queue:
             fate == _FINISHES if self._attack.minimises and not self._early_stop else robust & (fate == _FINISHES)
         )
         remains = rows["restart"] + 1 < self._attack.starts_for(rows["best_logits"].shape[1])
-        fate = torch.where(may_restart & remains, _RESTARTS, fate)
+        final = rows["stage"] == _FINAL
+        fate = torch.where(may_restart & remains & ~final, _RESTARTS, fate)
+        if self._passes.repeats.count > 1:
+            fate = torch.where((fate == _FINISHES) & ~final, _ENDS, fate)
         # One copy to the CPU and one of the order to the device serve all fates.
         fates = to_cpu({"fate": fate.to(torch.int8)})["fate"]
         counts = torch.bincount(fates, minlength=len(_FATES)).tolist()
@@ -352,16 +364,18 @@ class Queue:
                 chosen = rows["stage"] == stage
                 image = choose(chosen, rows[f"{name}_x"], image)
                 taken = torch.where(chosen, rows[f"{name}_iteration"], taken)
-        return image, taken
+        final = rows["stage"] == _FINAL
+        return choose(final, rows["best_x"], image), torch.where(final, rows["best_iteration"], taken)
 
     def _inside(self, candidate: Tensor, rows: Columns) -> Tensor:
-        """The images, projected where they are outside the ball or [0, 1]."""
+        """The images, projected where they are outside the ball or [0, 1], then rounded to the grid, if any."""
         threat, x0 = self._inputs(rows).threat, rows["x0"]
         radius = threat.radius(x0).flatten()
         limit = radius + 1e-6 * radius.clamp_min(1)
         boxed = (candidate >= 0).flatten(1).all(1) & (candidate <= 1).flatten(1).all(1)
         legal = boxed & (threat.distance(candidate, x0) <= limit)
-        return choose(legal, candidate, threat.project(candidate.nan_to_num(0.0), x0))
+        allowed = choose(legal, candidate, threat.project(candidate.nan_to_num(0.0), x0))
+        return allowed if self._grid is None else rounded(allowed, x0, threat)
 
     def _finished(self, rows: Columns) -> Finished:
         return Finished(
@@ -371,6 +385,8 @@ class Queue:
             x0=rows["x0"],
             x=rows["best_x"],
             logits=rows["best_logits"],
+            prediction=rows["best_prediction"],
+            repeats=rows["best_repeats"],
             success=rows["success"],
             iterations=rows["best_iteration"],
             forwards=rows["forwards"],

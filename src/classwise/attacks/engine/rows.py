@@ -117,7 +117,9 @@ class Finished:
         y: labels, int64 (N,).
         x0: clean images, (N, C, H, W).
         x: images returned by the attack, (N, C, H, W).
-        logits: float32 logits of ``x``, (N, classes).
+        logits: float32 logits of ``x``, (N, classes); the mean over several passes.
+        prediction: the predicted class, int64 (N,); see `classwise.attacks.engine.decisions.Decision`.
+        repeats: number of correct passes of ``x``, int64 (N,); of passes that no other choice depended on.
         success: whether ``x`` is misclassified, bool (N,).
         iterations: number of steps up to ``x``, int64 (N,).
         forwards: number of forward passes, verification included, int64 (N,).
@@ -131,6 +133,8 @@ class Finished:
     x0: Tensor
     x: Tensor
     logits: Tensor
+    prediction: Tensor
+    repeats: Tensor
     success: Tensor
     iterations: Tensor
     forwards: Tensor

@@ -14,9 +14,11 @@ from torch import Tensor
 
 from classwise.attacks.base import Attack
 from classwise.attacks.engine import AttackInputs, Engine, value_and_gradient
+from classwise.attacks.engine.decisions import decide
 from classwise.attacks.losses import margin, negative_margin
 from classwise.auditing.guards.memory import AttackResult, Memory
 from classwise.auditing.outcomes import ALL, CLEAN, Outcomes
+from classwise.core.grid import rounded
 from classwise.core.precision import EXACT, Forward, Precision
 from classwise.core.rng import CounterRNG
 from classwise.core.threat import Threat
@@ -162,7 +164,8 @@ class Probe:
         """
         ball = threat or self.threat
         index, radius = self.batch.index.tolist(), ball.radius(self.batch.x).flatten().expand(len(self)).tolist()
-        settings = (attack, ball.norm, self.engine.seed, self.precision)
+        engine = self.engine
+        settings = (attack, ball.norm, engine.seed, self.precision, engine.grid, engine.passes.repeats)
         keys = [(settings, *image) for image in zip(index, radius, strict=True)]
         margins = margin(raised(self.logits), self.labels).tolist()
         batches = [each for each in torch.split(mask.nonzero().squeeze(1), self.engine.batch_size) if len(each)]
@@ -199,8 +202,23 @@ class Probe:
                 if bool(hit.all()):
                     break
         final = torch.where(hit.view(-1, 1, 1, 1), found, threat.project(state["x"], x))
-        success = ~predicts(self._logits_of(final), y.cpu())
-        return [AttackResult(*each) for each in zip(success.tolist(), (passes + 1).tolist(), strict=True)]
+        success, passes = ~self._correct(final, x, y, threat), passes + self.verification
+        return [AttackResult(*each) for each in zip(success.tolist(), passes.tolist(), strict=True)]
+
+    @property
+    def verification(self) -> int:
+        """Number of passes that decide whether an attacked image is correct."""
+        return self.engine.passes.repeats.count
+
+    def correct_at(self, x: Tensor, clean: Tensor, y: Tensor, threat: Threat) -> Tensor:
+        """Whether attacked images count as correct by the rules of the audit: its repeats and its grid, bool (N,)."""
+        self.taken.total += self.verification * len(x)
+        return self._correct(x, clean, y, threat)
+
+    def _correct(self, x: Tensor, clean: Tensor, y: Tensor, threat: Threat) -> Tensor:
+        stored = x if self.engine.grid is None else rounded(x, clean, threat)
+        passes = (self._logits_of(stored) for _ in range(self.verification))
+        return decide(passes, y.cpu(), self.engine.passes.repeats.needed).correct
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,6 @@ from classwise.auditing.guards.gradients import weak_attack_warning
 from classwise.auditing.guards.significance import attack_excess, significant_class
 from classwise.core.config import make
 from classwise.core.rng import CounterRNG
-from classwise.models.logits import predicts
 
 NOISES = 10
 """Number of noise samples for each image."""
@@ -38,15 +37,14 @@ def random_noise(evidence: Evidence, probe: Probe) -> GuardWarning | None:
     rng, found = CounterRNG(probe.engine.seed, "guards/noise"), torch.zeros(len(y), dtype=torch.bool)
     for counter in range(NOISES):
         ray = threat.steepest(rng.normal(index, tuple(x.shape[1:]), counter), x)
-        found |= ~predicts(probe.logits_of(threat.project(x + ray * threat.radius(x), x)), y.cpu())
+        found |= ~probe.correct_at(threat.project(x + ray * threat.radius(x), x), x, y, threat)
     success[success.clone()] = found
     return weak_attack_warning(evidence, probe, success, "random noise of the full radius")
 
 
 def _noise_cost(evidence: Evidence, probe: Probe) -> int:
-    """One pass of each survivor for each noise sample."""
-    del probe
-    return NOISES * int(evidence.survivors.sum()) if evidence.attacks else 0
+    """The verification of each survivor for each noise sample."""
+    return NOISES * probe.verification * int(evidence.survivors.sum()) if evidence.attacks else 0
 
 
 BLACK_BOX_SHARE, BLACK_BOX_IMAGES = 0.002, 2
@@ -117,7 +115,7 @@ def _short_search(evidence: Evidence, probe: Probe) -> Attack | None:
 def _search_cost(evidence: Evidence, probe: Probe) -> int:
     """The queries of each survivor and its verification."""
     attack = _short_search(evidence, probe)
-    return 0 if attack is None else (attack.length + 1) * int(evidence.survivors.sum())
+    return 0 if attack is None else (attack.length + probe.verification) * int(evidence.survivors.sum())
 
 
 GUARDS: dict[str, Guard] = {

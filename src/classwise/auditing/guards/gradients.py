@@ -151,7 +151,7 @@ def _single_step_cost(evidence: Evidence, probe: Probe) -> int:
     """One step and its verification for each survivor."""
     if not probe.gradients or compares_steps(evidence) or len(_by_length(evidence)[0]) == len(evidence.attacks):
         return 0
-    return 3 * int(evidence.survivors.sum())
+    return (2 + probe.verification) * int(evidence.survivors.sum())
 
 
 def weak_attack_warning(evidence: Evidence, probe: Probe, success: Tensor, attack: str) -> GuardWarning | None:

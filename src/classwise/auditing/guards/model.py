@@ -98,12 +98,18 @@ def _difference(one: Tensor, two: Tensor) -> float:
 
 
 @needs_model
-def nondeterministic(_: Evidence, probe: Probe) -> GuardWarning | None:
-    """Two passes of the same batch give different logits."""
+def nondeterministic(evidence: Evidence, probe: Probe) -> GuardWarning | None:
+    """Two passes of the same batch give different logits, and single passes decide about images or guide attacks."""
     change = _difference(probe.logits, probe.logits_of(probe.batch.x))
-    if change <= _NOISE:
+    advice = []
+    if probe.engine.passes.repeats.count == 1:
+        advice.append("decide about images over several passes (--repeats 8)")
+    if all(getattr(attack, "eot_iter", 1) == 1 for attack in evidence.attacks.values()) and evidence.attacks:
+        advice.append("attack the expectation of the outputs (eot_iter, as in apgd-ce:eot_iter=20)")
+    if change <= _NOISE or not advice:
         return None
-    return GuardWarning("The outputs of the same batch vary between passes; attack their expectation.", change)
+    what = "The outputs of the same batch vary between passes"
+    return GuardWarning(f"{what}; {' and '.join(advice)}.", change)
 
 
 @needs_model

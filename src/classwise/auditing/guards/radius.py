@@ -39,7 +39,7 @@ def zero_radius(evidence: Evidence, probe: Probe) -> GuardWarning | None:
     del evidence
     success = torch.zeros_like(probe.wrong)
     for _ in range(REPETITIONS):
-        success |= ~probe.correct(probe.logits_of(probe.batch.x))
+        success |= ~probe.correct_at(probe.batch.x, probe.batch.x, probe.batch.y, probe.threat)
     extra = int((success & ~probe.wrong).sum())
     if not extra:
         return None
@@ -89,7 +89,7 @@ def not_falling(evidence: Evidence, probe: Probe) -> GuardWarning | None:
 
 def _falling_cost(evidence: Evidence, probe: Probe) -> int:
     """The attack of each correctly classified image at each radius."""
-    return len(FACTORS) * (2 * PROBE.steps + 1) * int(evidence.clean.sum()) if probe.gradients else 0
+    return len(FACTORS) * (2 * PROBE.steps + probe.verification) * int(evidence.clean.sum()) if probe.gradients else 0
 
 
 REACH_SHARE = 0.5
@@ -137,7 +137,7 @@ def _unreached(evidence: Evidence, probe: Probe) -> Tensor:
 
 def _large_cost(evidence: Evidence, probe: Probe) -> int:
     """The attack of each of these images, and a pass of the grey image."""
-    return (2 * PROBE.steps + 1) * int(_unreached(evidence, probe).sum()) + 1 if probe.gradients else 0
+    return (2 * PROBE.steps + probe.verification) * int(_unreached(evidence, probe).sum()) + 1 if probe.gradients else 0
 
 
 def huge_radius(evidence: Evidence) -> GuardWarning | None:
@@ -157,7 +157,7 @@ GUARDS: dict[str, Guard] = {
     "huge-radius": huge_radius,
 }
 COSTS: dict[str, Cost] = {
-    "zero-radius": lambda _, probe: REPETITIONS * len(probe),
+    "zero-radius": lambda _, probe: REPETITIONS * probe.verification * len(probe),
     "not-falling": _falling_cost,
     "large-radius": _large_cost,
     "huge-radius": no_passes,

@@ -21,6 +21,8 @@ from classwise.auditing.result import Audit
 from classwise.auditing.threats import UNSTATED, stated_threat
 from classwise.core.errors import ClasswiseError, IncompleteError
 from classwise.core.names import checked_name, checked_names
+from classwise.core.repeats import RepeatCount, RepeatRule
+from classwise.core.threat_text import Grid
 from classwise.stats.counts import ClassCounts
 
 
@@ -47,6 +49,9 @@ class Conditions:
         attacks: the attacks in their order, ``clean`` included.
         early_stop: whether an attack stops at its first success; None if unknown.
         cascade: whether each attack ran only on the survivors of those before it.
+        repeats: number of passes that decide whether an image is correct.
+        repeat_rule: how many of them must be correct, ``"majority"`` or ``"all"``.
+        grid: ``"8bit"`` if adversarial images were rounded to multiples of 1/255; else None.
     """
 
     data: str
@@ -59,6 +64,9 @@ class Conditions:
     attacks: tuple[AttackSettings, ...]
     early_stop: bool | None
     cascade: bool
+    repeats: RepeatCount = 1
+    repeat_rule: RepeatRule = "majority"
+    grid: Grid | None = None
 
     def __post_init__(self) -> None:
         checked_names(self.classes, "classes")
@@ -90,6 +98,9 @@ class Conditions:
             attacks=tuple(_attack(label, meta.attacks[label]) for label in members_of(meta, ALL)),
             early_stop=meta.early_stop,
             cascade=meta.cascade,
+            repeats=meta.repeats,
+            repeat_rule=meta.repeat_rule,
+            grid=meta.grid,
         )
 
     @property
@@ -118,7 +129,7 @@ class Conditions:
         if not self.cascade:
             values["attacks"] = sorted(values["attacks"], key=lambda attack: str(attack["label"]))
         if not self.attacked:
-            values |= {"threat": None, "radii_sha256": "", "early_stop": None, "cascade": False}
+            values |= {"threat": None, "radii_sha256": "", "early_stop": None, "cascade": False, "grid": None}
         return json.dumps(values, sort_keys=True)
 
 

@@ -55,7 +55,7 @@ class Board(RichDisplay):
         """All tables below each other: the columns of `BoardTable.frame` after those of the conditions.
 
         These are ``table``, a number from 1, ``data``, ``split``, ``data_sha256``, ``threat``, ``attacks``,
-        ``early_stop`` and ``cascade``. Ranks of different tables are unrelated.
+        ``early_stop``, ``cascade``, ``repeats``, ``repeat_rule`` and ``grid``. Ranks of different tables are unrelated.
         """
         frames = []
         for number, table in enumerate(self.tables, 1):
@@ -69,10 +69,13 @@ class Board(RichDisplay):
                 "attacks": table.attacks,
                 "early_stop": about.early_stop,
                 "cascade": about.cascade,
+                "repeats": about.repeats,
+                "repeat_rule": about.repeat_rule,
+                "grid": about.grid,
             }
             for place, (name, value) in enumerate(columns.items()):
                 frame.insert(place, name, pd.Series([value] * len(frame), dtype=object if value is None else None))
-            frames.append(frame.astype({"early_stop": object, "threat": object}))
+            frames.append(frame.astype({"early_stop": object, "threat": object, "grid": object}))
         return pd.concat(frames, ignore_index=True) if frames else pd.DataFrame()
 
     def to_dict(self) -> dict[str, Any]:

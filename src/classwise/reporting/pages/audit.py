@@ -15,6 +15,7 @@ from classwise.reporting.examples import example_images
 from classwise.reporting.image_data import triples
 from classwise.reporting.incomplete import incomplete_context
 from classwise.reporting.provenance import settings_of
+from classwise.reporting.repeats import repeats_table
 from classwise.reporting.tables import Table
 from classwise.reporting.templating import Context, markup, render
 from classwise.reporting.training_run import curves_of_audit
@@ -99,6 +100,7 @@ def audit_context(audit: Audit, summary: AuditSummary, run: Run | None = None) -
         "examples": _examples(audit, summary),
         "training": _training(curves_of_audit(audit, run)),
         "attacks": attack_table(summary),
+        "probabilities": None if meta.repeats == 1 else repeats_table(audit).first(MAX_ROWS),
         "settings": settings_of(audit, run),
     }
 

@@ -6,13 +6,14 @@ import math
 from typing import Any, NamedTuple
 
 from classwise.auditing.outcomes import CLEAN
+from classwise.core.repeats import Repeats
 from classwise.reporting import formatting
 from classwise.reporting.board.published import Published
 from classwise.reporting.board.result import Board
 from classwise.reporting.board.tables import BoardTable
 from classwise.reporting.figures.dots import WIDTH, Value, dot_rows
 from classwise.reporting.figures.layout import NARROW
-from classwise.reporting.provenance import EARLY_STOP, spec_text
+from classwise.reporting.provenance import EARLY_STOP, GRID, spec_text
 from classwise.reporting.svg import Drawing
 from classwise.reporting.templating import markup, render
 
@@ -213,6 +214,11 @@ def _conditions(table: BoardTable) -> list[tuple[str, str]]:
             "Cascade",
             CASCADE if about.cascade else "no",
         ),
+        (
+            "Repeats",
+            "" if about.repeats == 1 else f"correct if {Repeats(about.repeats, about.repeat_rule)} are correct",
+        ),
+        ("Grid", "" if about.grid is None else GRID),
     ]
     return [(name, text) for name, text in items if text]
 

@@ -1,0 +1,51 @@
+"""The options --repeats, --repeat-rule and --grid of ``classwise audit``."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from classwise.auditing.result import Audit
+from classwise.cli.audit import RowOptions
+from classwise.cli.sharding import command
+
+from .conftest import Classwise
+
+QUICK = ("audit", "small-cnn", "--data=digits", "--subset=40", "--attack=pgd:steps=2", "--guards=off")
+OPTIONS = ("--repeats=3", "--repeat-rule=all", "--grid=8bit")
+
+
+def test_the_options_are_recorded_and_shown(classwise: Classwise, tmp_path: Path) -> None:
+    said = classwise(*QUICK, *OPTIONS, "--out", tmp_path / "x")
+    assert said.status == 0, said.err
+    assert "Probability of a correct pass per class" in said.out
+    assert "an image counts as correct if all of 3 passes are correct" in said.out
+    meta = Audit.load(tmp_path / "x").outcomes.meta
+    assert (meta.repeats, meta.repeat_rule, meta.grid) == (3, "all", "8bit")
+    said = classwise(*QUICK, *OPTIONS, "--json", "--out", tmp_path / "y")
+    facts = json.loads(said.out)
+    assert facts["grid"] == "8bit"
+    assert (facts["repeats"]["passes"], facts["repeats"]["rule"]) == (3, "all")
+    assert facts["repeats"]["overall"]["n"] == sum(row["n"] for row in facts["repeats"]["classes"].values()) == 40
+
+
+@pytest.mark.parametrize(
+    ("option", "message"),
+    [
+        ("--repeats=0", "repeats = 0: must be an integer from 1 to 1000"),
+        ("--repeats=1001", "repeats = 1001: must be an integer from 1 to 1000"),
+        ("--repeat-rule=most", "unknown repeat_rule 'most'; did you mean 'majority'?"),
+        ("--grid=8", "unknown grid '8'"),
+    ],
+)
+def test_other_values_are_one_line(option: str, message: str, classwise: Classwise, tmp_path: Path) -> None:
+    said = classwise(*QUICK, option, "--out", tmp_path / "x")
+    assert (said.status, said.err.count("\n")) == (2, 1)
+    assert message in said.err
+
+
+def test_shards_get_the_options() -> None:
+    words = command("audit", RowOptions(repeats=3, repeat_rule="all", grid="8bit"))
+    assert words == ["audit", *OPTIONS]

@@ -140,7 +140,7 @@ def test_invalid_specs_are_refused_in_one_line(text: str, says: str) -> None:
 
 
 def test_other_types_are_refused() -> None:
-    with pytest.raises(ClasswiseError, match="threat 8: must be text such as 'Linf:8/255' or a Threat"):
+    with pytest.raises(ClasswiseError, match="threat = 8: must be text such as 'Linf:8/255'"):
         Threat.parse(8)  # type: ignore[arg-type]
     with pytest.raises(ClasswiseError, match=r"for text use Threat.parse\('Linf:8/255'\)"):
         Threat("Linf", "8/255")  # type: ignore[arg-type]

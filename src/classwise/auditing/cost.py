@@ -14,11 +14,12 @@ from classwise.attacks.base import Attack
 from classwise.attacks.engine import SMALLEST_BATCH, AttackInputs, CountedForward, Engine, value_and_gradient
 from classwise.auditing.guards.budget import most_passes
 from classwise.auditing.inputs import Model
-from classwise.auditing.plan import AuditOptions, check_options, chosen_arithmetic
+from classwise.auditing.plan import AuditOptions, chosen_arithmetic
 from classwise.auditing.preparation import prepare
 from classwise.auditing.suite import Attacks, norm_of, parse_attacks
+from classwise.core.arguments import checked
 from classwise.core.rng import CounterRNG
-from classwise.core.threat import Threat
+from classwise.core.threat import Threat, ThreatLike
 from classwise.data.images import Batch, Images
 from classwise.models.modes import evaluating, frozen
 
@@ -48,11 +49,12 @@ class CostEstimate:
     note: str = ""
 
 
+@checked
 @torch.inference_mode(mode=False)
 def estimate(
     model: Model,
     data: Any,
-    threat: Threat | str | None = None,
+    threat: ThreatLike | None = None,
     attacks: Attacks | None = None,
     *,
     device: str | torch.device | None = None,
@@ -74,7 +76,6 @@ def estimate(
     Raises:
         ClasswiseError: see `audit`.
     """
-    check_options(estimate, options, AuditOptions)
     suite = parse_attacks(attacks, norm_of(threat))
     measured: AuditOptions = {**options, "cascade": False, "settle": None, "save": (), "trace": ()}
     with chosen_arithmetic(options):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import pandas as pd
@@ -14,9 +14,10 @@ from torch import Tensor, nn
 
 from classwise.attacks.base import Attack
 from classwise.attacks.engine import Engine
+from classwise.core import limits
 from classwise.core.errors import ClasswiseError, unknown
 from classwise.core.precision import check_device
-from classwise.core.threat import Threat
+from classwise.core.threat import Threat, ThreatLike
 from classwise.core.user_code import raised_within
 from classwise.data.images import Batch, Column, Images
 from classwise.data.loading import named_set
@@ -28,8 +29,13 @@ from classwise.models.loading.references import is_stored
 from classwise.models.logits import are_probabilities, as_logits
 from classwise.models.selected_logits import SelectedLogits
 
-Model = nn.Module | str | Path | Callable[[Tensor], object]
-Group = str | Column | Sequence[Any] | Tensor
+Model = Annotated[
+    nn.Module | str | Path | Callable[[Tensor], object],
+    "a torch.nn.Module, a function, or a path or text that load_model accepts",
+]
+Group = Annotated[
+    str | Column | Sequence[Any] | Tensor, "the name of a grouping, or a list with a value for each image"
+]
 """The name of a grouping of the data, or a value for each image."""
 
 VALUES_COLUMN = "group"
@@ -97,7 +103,7 @@ def usual_radius(source: Images | Stream, norm: str) -> float:
     return usual.epsilon
 
 
-def threat_for(source: Images | Stream, threat: Threat | str | None) -> Threat:
+def threat_for(source: Images | Stream, threat: ThreatLike | None) -> Threat:
     """Parse the threat; None: the usual one of a named data set.
 
     Raises:
@@ -110,6 +116,8 @@ def threat_for(source: Images | Stream, threat: Threat | str | None) -> Threat:
         return Threat.parse(known.threat)
     ball = Threat.parse(threat)
     if isinstance(ball.epsilon, Tensor):
+        if not ((ball.epsilon >= 0) & (ball.epsilon <= limits.RADIUS)).all():  # also for NaN
+            raise ClasswiseError(f"threat: every radius must be a number from 0 to {limits.RADIUS:,}")
         count = len(source) if isinstance(source, Images) else None
         if ball.epsilon.shape != (count,):
             accepted = "one number for a stream" if count is None else f"one number, or shape ({count},)"
@@ -146,6 +154,8 @@ def group_name(group: Group | None) -> str | None:
 def _column(group: Column | Sequence[Any] | Tensor) -> Column:
     if isinstance(group, Column):
         return group
+    if isinstance(group, Tensor) and group.is_meta:
+        raise ClasswiseError("grouping: a tensor on the meta device has no values; give one for each image")
     values = (
         group.detach().cpu().numpy()
         if isinstance(group, Tensor)

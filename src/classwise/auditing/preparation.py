@@ -38,7 +38,7 @@ from classwise.auditing.partition import Shard, shard_of
 from classwise.auditing.plan import AuditOptions, Plan
 from classwise.auditing.suite import Suite
 from classwise.core.errors import ClasswiseError
-from classwise.core.threat import Threat
+from classwise.core.threat import Threat, ThreatLike
 from classwise.data.images import Images
 from classwise.data.stream import Stream, as_data
 from classwise.models.base import device_of
@@ -79,7 +79,7 @@ def prepare(
     model: Model,
     data: Any,
     suite: Suite,
-    threat: Threat | str | None,
+    threat: ThreatLike | None,
     *,
     group: Group | None = None,
     device: str | torch.device | None = None,

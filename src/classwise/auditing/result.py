@@ -28,6 +28,7 @@ from classwise.auditing.guard_report import GuardReport
 from classwise.auditing.outcome_tables import named_table
 from classwise.auditing.outcomes import ALL, CLEAN, UNION, Outcomes
 from classwise.auditing.worst_class_estimate import WorstClassEstimate
+from classwise.core.arguments import Level, checked
 from classwise.core.display import RichDisplay
 from classwise.core.errors import ClasswiseError, IncompleteError
 from classwise.core.names import checked_name
@@ -59,6 +60,7 @@ class AuditWarning(NamedTuple):
     value: float
 
 
+@checked
 @dataclass(frozen=True, eq=False)
 class Audit(RichDisplay):
     """The result of an audit.
@@ -96,7 +98,7 @@ class Audit(RichDisplay):
     environment: Mapping[str, Any] = field(default_factory=dict)
     artifacts: Artifacts = field(default_factory=Artifacts)
     trace: pd.DataFrame | None = None
-    alpha: float = 0.05
+    alpha: Level = 0.05
     guards: GuardReport | None = None
 
     def __post_init__(self) -> None:

@@ -5,16 +5,18 @@ from __future__ import annotations
 import dataclasses
 import math
 from dataclasses import dataclass
-from typing import get_args
+from typing import Annotated, get_args
 
 import torch
 from torch import Tensor
 
 from classwise.core import recolouring
-from classwise.core.errors import ClasswiseError, unknown
+from classwise.core.arguments import checked
+from classwise.core.errors import unknown
 from classwise.core.rng import CounterRNG
 from classwise.core.threat_text import (
     NORM_BALLS,
+    NORMS,
     PER_IMAGE,
     PRESETS,
     SPATIAL_RADIUS,
@@ -23,7 +25,7 @@ from classwise.core.threat_text import (
     parse_threat,
 )
 
-__all__ = ["NORM_BALLS", "PRESETS", "SPATIAL_RADIUS", "Norm", "Threat"]
+__all__ = ["NORM_BALLS", "PRESETS", "SPATIAL_RADIUS", "Norm", "Threat", "ThreatLike"]
 
 
 @dataclass(frozen=True)
@@ -64,18 +66,19 @@ class Threat:
             check_radius(self.norm, self.epsilon)
 
     @staticmethod
-    def parse(text: str | Threat) -> Threat:
-        """Parse ``"Linf:8/255"``, or the name of a preset such as ``"cifar10"``.
+    @checked
+    def parse(threat: ThreatLike) -> Threat:
+        """Parse ``"Linf:8/255"``, a pair ``("Linf", 8/255)``, or the name of a preset such as ``"cifar10"``.
 
         Raises:
-            ClasswiseError: for an unknown norm or preset, an invalid radius, or a value that is neither text nor a
-                `Threat`.
+            ClasswiseError: for an unknown norm or preset, an invalid radius, or a value of another type.
         """
-        if isinstance(text, Threat):
-            return text
-        if not isinstance(text, str):
-            raise ClasswiseError(f"threat {text!r}: must be text such as 'Linf:8/255' or a Threat")
-        return Threat(*parse_threat(text))
+        if isinstance(threat, Threat):
+            return threat
+        if isinstance(threat, str):
+            return Threat(*parse_threat(threat))
+        norm, epsilon = threat
+        return Threat(NORMS.get(norm.lower(), norm), epsilon)  # type: ignore[arg-type]  # the constructor checks it
 
     def __str__(self) -> str:
         """The text that `parse` reads; a multiple of 1/255 is written as such a fraction for Linf and recolouring."""
@@ -85,6 +88,7 @@ class Threat:
         whole = self.norm in ("Linf", "recolour") and levels >= 1 and abs(levels - round(levels)) < 1e-9
         return f"{self.norm}:{round(levels)}/255" if whole else f"{self.norm}:{self.epsilon:g}"
 
+    @checked
     def with_epsilon(self, epsilon: float | Tensor) -> Threat:
         """The same norm with another radius."""
         return dataclasses.replace(self, epsilon=epsilon)
@@ -162,6 +166,13 @@ class Threat:
             length = rng.child("length").uniform(index, (1,), counter).pow(1 / size)
             shift = (ray / _norm(ray, self.norm)[:, None].clamp_min(1e-12) * length).view_as(x0)
         return self.project(x0 + shift * self.radius(x0), x0)
+
+
+ThreatLike = Annotated[
+    Threat | str | tuple[str, float | Tensor],
+    "text such as 'Linf:8/255', a pair such as ('Linf', 8/255), or a Threat",
+]
+"""A threat as users write it; `Threat.parse` reads it."""
 
 
 def _norm(flat: Tensor, norm: Norm) -> Tensor:

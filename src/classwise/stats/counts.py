@@ -9,6 +9,7 @@ from typing import Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from classwise.core.arguments import checked
 from classwise.core.errors import ClasswiseError
 
 BoolArray = NDArray[np.bool_]
@@ -126,6 +127,7 @@ class _Sums:
         return all(np.array_equal(*pair) for pair in zip(self._arrays(), other._arrays(), strict=True))
 
 
+@checked
 @dataclass(frozen=True, eq=False)
 class ClassCounts(_Sums):
     """Number of images and of correctly classified images of each class.
@@ -190,6 +192,7 @@ class ClassCounts(_Sums):
         return ratio(self.correct, self.count)
 
 
+@checked
 @dataclass(frozen=True, eq=False)
 class PairedCounts(_Sums):
     """Paired outcomes of the same images under two models or attacks: the 2x2 table of each class.

@@ -17,8 +17,9 @@ from classwise.auditing.preparation import Prepared, prepare
 from classwise.auditing.result import Audit
 from classwise.auditing.suite import Attacks, norm_of, parse_attacks
 from classwise.auditing.thresholds import Threshold
+from classwise.core.arguments import checked
 from classwise.core.errors import ClasswiseError
-from classwise.core.threat import Threat
+from classwise.core.threat import ThreatLike
 from classwise.core.version import __version__
 from classwise.data.images import Images
 from classwise.data.stream import as_data
@@ -33,6 +34,7 @@ SHOWN = 10
 """Number of classes in a failure message, the weakest ones."""
 
 
+@checked
 def assert_robust(
     model: Model,
     data: Any,
@@ -40,7 +42,7 @@ def assert_robust(
     worst: float | None = None,
     overall: float | None = None,
     fail_if: Sequence[str] = (),
-    threat: Threat | str | None = None,
+    threat: ThreatLike | None = None,
     attacks: Attacks | None = None,
     cache: str | Path | None = None,
     **options: Any,
@@ -110,7 +112,7 @@ def _conditions(worst: float | None, overall: float | None, fail_if: Sequence[st
 def _audited(
     model: Model,
     data: Any,
-    threat: Threat | str | None,
+    threat: ThreatLike | None,
     attacks: Attacks | None,
     folder: Path | None,
     options: Mapping[str, Any],

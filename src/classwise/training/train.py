@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from classwise.core.arguments import checked
 from classwise.core.determinism import deterministic_algorithms
 from classwise.core.distributed import ProcessGroup, process_group
 from classwise.core.errors import ClasswiseError
@@ -39,6 +40,7 @@ from classwise.training.teacher import load_teacher
 from classwise.training.trainer import Trainer
 
 
+@checked
 def train(
     recipe: str | Path | Mapping[str, Any] | Recipe,
     *,

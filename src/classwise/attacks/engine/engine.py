@@ -21,7 +21,7 @@ from classwise.attacks.engine.rows import Finished, Job
 from classwise.attacks.engine.steps import AttackSteps
 from classwise.core.errors import ClasswiseError
 from classwise.core.precision import EXACT, Precision
-from classwise.core.threat import Threat
+from classwise.core.threat import Threat, ThreatLike
 from classwise.models.logits import as_logits
 
 
@@ -144,7 +144,7 @@ def perturb(
     model: nn.Module,
     x: Tensor,
     y: Tensor,
-    threat: Threat | str,
+    threat: ThreatLike,
     *,
     seed: int = 0,
     index: Tensor | None = None,

@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 from scipy import special
 
 from classwise.auditing.meta import Meta
+from classwise.core.arguments import Level, checked
 from classwise.core.display import RichDisplay
 from classwise.core.errors import ClasswiseError
 from classwise.core.schema import check_schema_version
@@ -43,6 +44,7 @@ COLUMNS: Mapping[str, str] = {
 }
 
 
+@checked
 @dataclass(frozen=True, eq=False)
 class Curve(RichDisplay):
     """The robust accuracy of each class as a function of the radius.
@@ -75,7 +77,7 @@ class Curve(RichDisplay):
     rounds: int
     name: str = "curve"
     environment: Mapping[str, Any] = field(default_factory=dict)
-    alpha: float = 0.05
+    alpha: Level = 0.05
 
     def __post_init__(self) -> None:
         absent = [name for name in COLUMNS if name not in self.frame]

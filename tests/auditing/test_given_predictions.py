@@ -269,7 +269,7 @@ def test_rows_that_contradict_themselves_are_refused(what: str) -> None:
         ({"class_names": ["cat", "cat"]}, "class names: 'cat' .* occurs twice"),
         ({"class_names": ["cat", None]}, "class names: None is not text"),
         ({"attacks": {"clean": None, "pgd": None, "all": None}}, "'all' is reserved"),
-        ({"threat": 8}, "threat = 8: must be text"),
+        ({"threat": 8}, "threat: 8 is not text"),
         ({"bogus": 1}, "unknown metadata field 'bogus'"),
     ],
 )

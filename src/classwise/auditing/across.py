@@ -17,7 +17,7 @@ from classwise.auditing.result import Audit
 from classwise.auditing.sources import fresh_name
 from classwise.core.arguments import checked
 from classwise.core.display import TextDisplay
-from classwise.core.errors import ClasswiseError, unknown
+from classwise.core.errors import ClasswiseError, printable, unknown
 
 
 @checked
@@ -37,7 +37,7 @@ class Crossing(TextDisplay):
     levels: Mapping[str, Comparison]
 
     def __repr__(self) -> str:
-        return f"<Crossing of {self.field}: {', '.join(self.levels)}; {', '.join(self.names)}>"
+        return printable(f"<Crossing of {self.field}: {', '.join(self.levels)}; {', '.join(self.names)}>")
 
     @property
     def _first(self) -> Comparison:

@@ -59,8 +59,8 @@ def audit(
         model: a module or function that maps images in [0, 1] to logits (N, C), a run folder, or anything else that
             `load_model` accepts. It is evaluated in evaluation mode, and its modes are restored afterwards.
         data: `Images`, a pair (x, y), a Dataset, a DataLoader, or an iterable of (x, y) or dicts, which is streamed.
-        threat: the ball, such as ``"Linf:8/255"``; its radius may be a tensor with one value for each image in memory.
-            None: the usual one of a named data set.
+        threat: the ball, such as ``"Linf:8/255"`` or ``("Linf", 8/255)``; its radius may be a tensor with one value for
+            each image in memory. None: the usual one of a named data set.
         attacks: see `classwise.auditing.suite.parse_attacks`; None: its `DEFAULT_SPECS`. Attacks that need gradients
             are skipped for a model without gradients, and the guard ``no-gradient`` lists them.
         group: report by group instead of class: ``"superclass"``, a column of the data, or a value for each image.
@@ -73,7 +73,7 @@ def audit(
             arguments, share the images, and receive the outcomes of one process, bit for bit. False: this process only.
         **options: optional keyword arguments (`classwise.auditing.plan.AuditOptions`):
 
-            - precision: `Precision` of the gradients (default: the fastest, with ``resume`` the saved one).
+            - precision: `Precision` of the gradients, or its dtype (default: the fastest, or the saved one).
             - batch_size: images on the device at once, at least 32 (default: 128, on a GPU 1024, fewer for large
               images; with ``resume`` that of the saved audit). Results repeat bit for bit at one batch size.
             - seed: seed of the attacks' random numbers (default: 0).

@@ -18,7 +18,7 @@ from classwise.auditing.result import Audit
 from classwise.auditing.sources import distillation_notes, teacher_of, training_seed
 from classwise.core.arguments import Level, checked
 from classwise.core.display import RichDisplay
-from classwise.core.errors import ClasswiseError, IncompleteError, unknown
+from classwise.core.errors import ClasswiseError, IncompleteError, printable, unknown
 from classwise.stats import metrics
 from classwise.stats.bounds import MEASURES, WORST_SHARE
 from classwise.stats.counts import BoolArray, ClassCounts, IntArray, ratio
@@ -72,7 +72,7 @@ class Comparison(RichDisplay):
     def __repr__(self) -> str:
         worst: dict[Any, float] = self.table["worst"].to_dict() if self.complete else {}
         rows = [f"{name} worst {100 * worst[name]:.1f} %" if name in worst else name for name in self.names]
-        return f"<Comparison {self.conditions}{'' if self.complete else ', incomplete'}: {'; '.join(rows)}>"
+        return printable(f"<Comparison {self.conditions}{'' if self.complete else ', incomplete'}: {'; '.join(rows)}>")
 
     @cached_property
     def gaps(self) -> tuple[str, ...]:

@@ -13,7 +13,7 @@ from torch import nn
 
 from classwise.attacks.base import Attack
 from classwise.attacks.engine import Engine
-from classwise.auditing.artifacts import Kind, checked_kinds
+from classwise.auditing.artifacts import Kind, kinds_of
 from classwise.auditing.batch_sizes import USUAL_BATCH
 from classwise.auditing.guard_report import GuardMode
 from classwise.auditing.partition import MOST_SHARDS, Shard
@@ -132,7 +132,7 @@ class Plan:
             precision=precision_of(options.get("precision")) or fastest(device),
             batch_size=options.get("batch_size") or USUAL_BATCH,
             seed=options.get("seed", 0),
-            save=checked_kinds(options.get("save", ())),
+            save=kinds_of(options.get("save", ())),
             trace=tuple(int(index) for index in options.get("trace", ())),
             settle=options.get("settle"),
             guards=options.get("guards", "auto"),

@@ -30,7 +30,7 @@ from classwise.auditing.outcomes import ALL, CLEAN, UNION, Outcomes
 from classwise.auditing.worst_class_estimate import WorstClassEstimate
 from classwise.core.arguments import Level, checked
 from classwise.core.display import RichDisplay
-from classwise.core.errors import ClasswiseError, IncompleteError
+from classwise.core.errors import ClasswiseError, IncompleteError, printable
 from classwise.core.names import checked_name
 from classwise.core.storage import write_text
 from classwise.stats import metrics
@@ -114,7 +114,7 @@ class Audit(RichDisplay):
         else:
             result = f"incomplete: {self.outcomes.unfinished} images not judged"
         about = [*filter(None, over), ", ".join(self.attacks), result, f"{len(self.warnings)} warnings"]
-        return f"<Audit {self.name!r}: {'; '.join(about)}>"
+        return printable(f"<Audit {self.name!r}: {'; '.join(about)}>")
 
     @property
     def names(self) -> tuple[str, ...]:

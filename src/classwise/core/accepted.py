@@ -82,6 +82,7 @@ def accepted(hint: Any) -> Accepted:
 
 
 _SCALARS = {bool: "True or False", int: "an integer", float: "a number", str: "text"}
+_ARRAY_SCALARS = (bool, int, float, complex, str, bytes)
 _PLURALS = {"an integer": "integers", "a number": "numbers", "text": "text", "anything": "values"}
 _CLASSES = {"ndarray": "an array", "Tensor": "a tensor", "Module": "a torch.nn.Module", "device": "a torch.device"}
 _LISTS = (list, tuple, Sequence, Iterable, Collection)
@@ -118,12 +119,14 @@ def _range(bounds: Mapping[str, float]) -> str:
 
 def _union(parts: Sequence[Any]) -> Accepted:
     """Any of several types; classes are tried before scalars."""
-    arrays = [part for part in parts if (get_origin(part) or part).__module__.startswith("numpy._typing")]
-    if arrays:  # `numpy.typing.ArrayLike`
-        kinds = [_satisfying(_is_array, "an array of numbers")]
-        kinds += [accepted(None)] if types.NoneType in parts else []
-    else:
-        kinds = [accepted(part) for part in parts]
+    modules = {part: (get_origin(part) or part).__module__ for part in parts}
+    array = any(module.startswith("numpy._typing") for module in modules.values())
+    if array:  # `numpy.typing.ArrayLike` and other types
+        own = ("numpy", "typing_extensions", "collections")
+        parts = [part for part in parts if part not in _ARRAY_SCALARS and not modules[part].startswith(own)]
+    kinds = [accepted(part) for part in parts]
+    if array:
+        kinds.insert(0, _satisfying(_is_array, "an array of numbers"))
     if any(kind.schema is Any for kind in kinds):
         return Accepted(Any, "anything")
     plain = [kind for kind in kinds if kind.schema is not None]

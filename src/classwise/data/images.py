@@ -183,7 +183,7 @@ class Images:
         return self.x.device
 
     @checked
-    def take(self, rows: Rows | Sequence[int] | np.ndarray[Any, Any]) -> Images:
+    def take(self, rows: Rows | Sequence[int] | Sequence[bool] | np.ndarray[Any, Any]) -> Images:
         """Select rows, in the given order; each image keeps its `index`.
 
         Args:
@@ -233,7 +233,7 @@ class Images:
         return self._with(y=labels.to(self.device))
 
     @checked
-    def with_column(self, key: str, ids: Tensor, names: Sequence[str]) -> Images:
+    def with_column(self, key: str, ids: Tensor, names: Names) -> Images:
         """Add a `Column`.
 
         Raises:

@@ -127,7 +127,6 @@ class _Sums:
         return all(np.array_equal(*pair) for pair in zip(self._arrays(), other._arrays(), strict=True))
 
 
-@checked
 @dataclass(frozen=True, eq=False)
 class ClassCounts(_Sums):
     """Number of images and of correctly classified images of each class.
@@ -159,6 +158,7 @@ class ClassCounts(_Sums):
         return cls(np.zeros(num_classes, np.int64), np.zeros(num_classes, np.int64))
 
     @classmethod
+    @checked
     def from_labels(cls, labels: ArrayLike, correct: ArrayLike, num_classes: int) -> Self:
         """Count images by label.
 
@@ -192,7 +192,6 @@ class ClassCounts(_Sums):
         return ratio(self.correct, self.count)
 
 
-@checked
 @dataclass(frozen=True, eq=False)
 class PairedCounts(_Sums):
     """Paired outcomes of the same images under two models or attacks: the 2x2 table of each class.
@@ -213,6 +212,7 @@ class PairedCounts(_Sums):
     neither: IntArray
 
     @classmethod
+    @checked
     def from_labels(cls, labels: ArrayLike, first: ArrayLike, second: ArrayLike, num_classes: int) -> Self:
         """Count images by label.
 

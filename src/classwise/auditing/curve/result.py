@@ -18,7 +18,7 @@ from scipy import special
 from classwise.auditing.meta import Meta
 from classwise.core.arguments import Level, checked
 from classwise.core.display import RichDisplay
-from classwise.core.errors import ClasswiseError
+from classwise.core.errors import ClasswiseError, printable
 from classwise.core.schema import check_schema_version
 from classwise.core.storage import check_writable, is_unused, replacing, verify
 from classwise.stats.counts import BoolArray, ClassCounts, FloatArray
@@ -89,7 +89,7 @@ class Curve(RichDisplay):
         means = self.summary["mean"]
         radii = f"mean robust radius {means[OVERALL]:.4g}, weakest {self.weakest} {means.iloc[0]:.4g}"
         about = (self.meta.model, self.meta.threat, f"{len(self.frame)} images", radii)
-        return f"<Curve {self.name!r}: {'; '.join(filter(None, about))}>"
+        return printable(f"<Curve {self.name!r}: {'; '.join(filter(None, about))}>")
 
     @property
     def width(self) -> float:

@@ -12,6 +12,7 @@ from classwise.auditing.meta import Meta
 from classwise.auditing.outcomes import CLEAN
 from classwise.core.arguments import checked
 from classwise.core.display import TextDisplay
+from classwise.core.errors import printable
 from classwise.stats.best_arm_verdict import WorstClassVerdict
 
 
@@ -56,7 +57,7 @@ class WorstClass(TextDisplay):
         verdict = self.verdict
         at = f"{100 * verdict.estimate:.1f} % [{100 * verdict.low:.1f}, {100 * verdict.high:.1f}]"
         about = (self.meta.model, self.meta.threat, f"{self.worst} {at}", "" if verdict.settled else "not settled")
-        return f"<WorstClass: {'; '.join(filter(None, about))}>"
+        return printable(f"<WorstClass: {'; '.join(filter(None, about))}>")
 
     @property
     def worst(self) -> str:

@@ -48,6 +48,6 @@ def worst_class_parts(result: WorstClass) -> Iterator[str | TextTable]:
     if verdict.unsettled:
         images = "1 image" if verdict.unsettled == 1 else f"{verdict.unsettled:,} images"
         yield f"unsettled: {images} that only a full audit would attack with every attack"
-    share = result.passes / result.full_audit_passes
-    part = "under 1 %" if share < 0.01 else f"about {100 * share:.0f} %"
+    percentage = 100 * result.passes / result.full_audit_passes
+    part = "under 1 %" if percentage < 1 else f"about {percentage:.0f} %"
     yield f"passes: {result.passes:,}, {part} of a full audit's; {duration(result.seconds)}"

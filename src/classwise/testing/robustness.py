@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from classwise.attacks.base import Attack
@@ -39,8 +40,8 @@ def assert_robust(
     model: Model,
     data: Any,
     *,
-    worst: float | None = None,
-    overall: float | None = None,
+    worst: float | np.floating[Any] | None = None,
+    overall: float | np.floating[Any] | None = None,
     fail_if: Sequence[str] = (),
     threat: ThreatLike | None = None,
     attacks: Attacks | None = None,
@@ -92,14 +93,14 @@ def assert_robust(
     return result
 
 
-def _conditions(worst: float | None, overall: float | None, fail_if: Sequence[str]) -> list[Threshold]:
+def _conditions(
+    worst: float | np.floating[Any] | None, overall: float | np.floating[Any] | None, fail_if: Sequence[str]
+) -> list[Threshold]:
     """The conditions that fail the test.
 
     Raises:
         ClasswiseError: for a malformed condition, or if there is none.
     """
-    if isinstance(fail_if, str):
-        raise ClasswiseError(f"fail_if {fail_if!r}: must be a list of conditions, such as ['truck(all) < 0.1']")
     required = {"worst": worst, "overall": overall}
     limits = {measure: as_rational(limit) for measure, limit in required.items() if limit is not None}
     texts = [f"{measure}(all) < {rational_text(limit)}" for measure, limit in limits.items()]

@@ -101,8 +101,6 @@ def train(
     all_overrides = {**(overrides or {}), **fields}
     if isinstance(data, os.PathLike):
         data = os.fspath(data)
-    if not isinstance(data, str | Images | None):
-        raise ClasswiseError(f"data must be a name, a path or Images (see cw.Images), not {type(data).__name__}")
     if data is not None:
         all_overrides["data.name"] = data.name if isinstance(data, Images) else data
     with (

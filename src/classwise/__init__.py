@@ -61,7 +61,7 @@ _PUBLIC = {
     "load_data": "classwise.data.loading",
     "load_model": "classwise.models.loading.loader",
     "metrics": "classwise.stats.metrics",
-    "report": "classwise.reporting.pages",
+    "report": "classwise.reporting.pages.report",
     "robustness_curve": "classwise.auditing.curve.search",
     "stream_data": "classwise.data.loading",
     "train": "classwise.training.train",

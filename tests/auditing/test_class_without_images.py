@@ -10,7 +10,6 @@ from torch import nn
 
 import classwise as cw
 from classwise.auditing.thresholds import Threshold
-from classwise.cli.tables import show_audit
 from classwise.core.errors import ClasswiseError
 from classwise.data.images import Images
 from classwise.reporting.pages.audit import audit_page
@@ -30,13 +29,12 @@ def data() -> Images:
     return Images(x, torch.tensor([0, 2, 3]).repeat(8), class_names=["a", "b", "c", "d"])
 
 
-def test_audit(data: Images, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_audit(data: Images, tmp_path: Path) -> None:
     audit = cw.audit(network(), data, THREAT, ATTACKS, out=tmp_path / "audit")
     assert list(audit.by_class.index) == ["a", "c", "d"]
     assert not audit.by_attack[["overall", "worst", "worst20", "cv", "mcd"]].isna().any().any()
     assert audit.worst_class().name != "b"
-    show_audit(audit)
-    assert "0 images: b\n" in capsys.readouterr().out
+    assert "0 images: b\n" in str(audit)
     assert "Without images: b." in audit_page(audit)
     assert list(cw.Audit.load(tmp_path / "audit").by_class.index) == ["a", "c", "d"]
     with pytest.raises(ClasswiseError, match=r"condition 'b\(all\) < 0.5': 0 images of this class"):

@@ -230,11 +230,11 @@ class Hungry(toys.Linear):
 @pytest.mark.parametrize(
     ("more", "message"),
     [
-        ({"rounds": 0}, "rounds = 0: must be from 1 to 30"),
-        ({"highest": 0.0}, "highest = 0.0: radius must be a number above 0"),
+        ({"rounds": 0}, "rounds = 0: must be an integer from 1 to 30"),
+        ({"highest": 0.0}, "highest = 0.0: must be a number above 0"),
         ({"highest": None}, "data set 'toy' has no usual Linf radius; give the largest radius"),
-        ({"norm": "Linv"}, "unknown norm 'Linv'; did you mean 'Linf'"),
-        ({"norm": "Linf:0.1", "highest": None}, "unknown norm 'Linf:0.1'; did you mean 'Linf'"),
+        ({"norm": "Linv"}, "norm = 'Linv': must be 'Linf'"),
+        ({"norm": "Linf:0.1", "highest": None}, "norm = 'Linf:0.1': must be 'Linf'"),
         ({"attacks": "pdg"}, "did you mean 'pgd'"),
         ({"model": Hungry(toys.patterns(3), 0.2).eval(), "batch_size": 64}, "no memory for 64 images"),
     ],

@@ -301,7 +301,7 @@ def test_arguments_that_exclude_each_other() -> None:
     for arguments, said in (
         ({"shard": (1, 2), "shards": 2, "out": "x"}, "give one of the two"),
         ({"shards": 2}, "shards requires out"),
-        ({"shards": 0, "out": "x"}, "shards = 0: must be from 1 to 10,000"),
+        ({"shards": 0, "out": "x"}, "shards = 0: must be an integer from 1 to 10,000"),
         ({"shard": "2"}, "shard '2': must have the form NUMBER/COUNT, such as 7/40"),
         ({"shard": (3, 2)}, "shard 3/2: the number must be from 1 to 2"),
         ({"shard": (1, 2), "attacks": "autoattack", "settle": 0.1}, "settle samples from the survivors of all images"),

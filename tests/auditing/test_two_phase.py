@@ -22,7 +22,8 @@ from classwise.auditing.result import Audit
 from classwise.auditing.runner import Runner
 from classwise.auditing.thresholds import Threshold
 from classwise.auditing.two_phase import TwoPhase
-from classwise.cli.tables import audit_facts, show_audit
+from classwise.cli.console import show_result
+from classwise.cli.tables import audit_facts
 from classwise.core.errors import ClasswiseError, IncompleteError
 from classwise.core.progress import NullProgress
 from classwise.core.threat import Threat
@@ -241,7 +242,7 @@ def test_page_terminal_and_json_name_the_estimate(
     assert f"<h1>{text}</h1>" in page
     assert f"worst class, estimated: {found.worst}, {100 * found.estimate.worst.value:.1f} %".capitalize() in page
     assert "without --settle" in page
-    show_audit(sampled)
+    show_result(sampled)
     said = capsys.readouterr().out
     assert text in said
     assert "apgd-ce and square ran on" in said

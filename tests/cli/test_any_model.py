@@ -89,7 +89,7 @@ def test_a_function_with_kwargs_receives_the_settings(classwise: Classwise) -> N
         (("mynet:ready", "--width", "0.5"), "model 'mynet:ready' has no parameter width"),
         (("mynet:Soft",), "the model returns probabilities (each row is nonnegative and sums to 1)"),
         (("mynet:Net", "--outputs", "probabilities"), "the model returns rows that are negative or do not sum to 1"),
-        (("mynet:Net", "--outputs", "softmax"), "unknown outputs of a model: 'softmax'"),
+        (("mynet:Net", "--outputs", "softmax"), "outputs = 'softmax': must be 'auto'"),
         (("mynet:Net", "--model-set", "outputs=logits"), "not a setting of the model; use --weights"),
         (("mynet:One", "--model-set", "num_classes=1"), "use load_model(model, outputs='binary') (--outputs binary)"),
         (("mynet:One", "--outputs", "binary"), "the model has 2 classes, the data set 'digits' has 10"),

@@ -8,11 +8,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pydantic
 import pytest
 
 from classwise.attacks import ATTACKS
 from classwise.attacks.gradient.ascent import PGD
-from classwise.core.config import describe, flat_options, make, parse_spec
+from classwise.core.config import Count, Number, Seed, Share, describe, flat_options, make, parse_spec
 from classwise.core.errors import ClasswiseError
 from classwise.core.registry import Registry
 from classwise.core.storage import check_writable, replacing, write_text
@@ -143,3 +144,10 @@ def test_a_full_disk_is_one_line_and_the_old_file_remains(tmp_path: Path, monkey
     assert "no space left" in line_of(lambda: write_text(target, "new"))
     assert target.read_text() == "old"
     assert [file.name for file in tmp_path.iterdir()] == ["file.txt"]
+
+
+@pytest.mark.parametrize("value", [True, False])
+def test_booleans_are_not_numbers(value: bool) -> None:
+    for kind in (Count, Seed, Number, Share):
+        with pytest.raises(pydantic.ValidationError, match="a number, not true or false"):
+            pydantic.TypeAdapter(kind).validate_python(value)

@@ -141,8 +141,21 @@ def test_invalid_specs_are_refused_in_one_line(text: str, says: str) -> None:
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize("pair", [("Linf", 8 / 255), ["linf", 8 / 255], ("Linf", np.float64(8 / 255)), ("L2", 1)])
+def test_pairs_are_read(pair: Any) -> None:
+    assert Threat.parse(pair) == Threat.parse(f"{pair[0]}:{float(pair[1])!r}")
+
+
+@pytest.mark.parametrize(
+    "pair", [("Linf",), ("Linf", "x"), ("Linf", True), ("Linf", -1), ("Lin", 1), (1, "Linf"), ("Linf", 1, 2)]
+)
+def test_wrong_pairs_are_refused(pair: Any) -> None:
+    with pytest.raises(ClasswiseError, match=r"must be|unknown norm 'Lin'; did you mean"):
+        Threat.parse(pair)
+
+
 def test_other_types_are_refused() -> None:
-    with pytest.raises(ClasswiseError, match="threat 8: must be text such as 'Linf:8/255' or a Threat"):
+    with pytest.raises(ClasswiseError, match="threat = 8: must be text such as 'Linf:8/255'"):
         Threat.parse(8)  # type: ignore[arg-type]
     with pytest.raises(ClasswiseError, match=r"for text use Threat.parse\('Linf:8/255'\)"):
         Threat("Linf", "8/255")  # type: ignore[arg-type]

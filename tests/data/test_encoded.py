@@ -167,7 +167,7 @@ def test_images_are_decoded_while_an_earlier_one_is_used(
 
 @pytest.mark.parametrize("workers", [0, -1])
 def test_no_worker(workers: int, tmp_path: Path) -> None:
-    with pytest.raises(ClasswiseError, match=f"workers = {workers}: must be at least 1"):
+    with pytest.raises(ClasswiseError, match=f"workers = {workers}: must be an integer from 1"):
         stream_data(folder(tmp_path / "photos"), workers=workers)
 
 

@@ -102,13 +102,13 @@ def test_columns_and_radii() -> None:
     assert Images(X, Y).with_column("side", ids, ["l", "r"]).columns["side"].ids.tolist() == Y.tolist()
     with pytest.raises(ClasswiseError, match="column 'side': a meta tensor"):
         Images(X, Y).with_column("side", Y.to("meta"), ["l", "r"])
-    radii = Threat("Linf", torch.full((4,), 0.1, requires_grad=True)).checked().epsilon
+    radii = Threat("Linf", torch.full((4,), 0.1, requires_grad=True)).validated().epsilon
     assert isinstance(radii, Tensor)
     assert not radii.requires_grad
     for bad, message in ((torch.tensor([-0.1]), "one of the radii is -0.1"), (torch.tensor([torch.nan]), "is nan"),
                          (X.to("meta"), "a meta tensor"), (Y.bool(), "radii of type torch.bool")):  # fmt: skip
         with pytest.raises(ClasswiseError, match=message):
-            Threat("Linf", bad).checked()
+            Threat("Linf", bad).validated()
 
 
 CHANNELS_LAST = [(8, 32, 32, 3), (8, 28, 28, 1), (2, 224, 160, 3), (1, 32, 32, 4), (3, 30, 200, 3), (2, 8, 8, 1)]

@@ -132,7 +132,7 @@ def test_a_page_of_many_models_stays_small(tmp_path: Path) -> None:
 
 
 def test_only_a_board_is_reported_as_one(tmp_path: Path) -> None:
-    with pytest.raises(ClasswiseError, match="expected one of Audit, Board, Comparison"):
+    with pytest.raises(ClasswiseError, match="must be an Audit, a Board, a Comparison"):
         cw.report(board_of(tmp_path).tables[0], tmp_path / "board.html")  # type: ignore[arg-type]
 
 

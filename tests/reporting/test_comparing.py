@@ -15,7 +15,7 @@ from hypothesis import given
 from classwise.auditing.compare import compare
 from classwise.auditing.outcomes import Outcomes
 from classwise.auditing.result import Audit
-from classwise.cli.compare import show_comparison
+from classwise.cli.console import show_result
 from classwise.reporting.pages.comparison import comparison_context
 from classwise.reporting.templating import render
 
@@ -220,7 +220,7 @@ def test_equally_low_classes_are_all_named(capsys: pytest.CaptureFixture[str]) -
     assert context["sentences"][0].startswith(
         "at (one training run): worst-class accuracy 50.0\u00a0% (ant and bee; 95\u00a0% interval "
     )
-    show_comparison(comparison)
+    show_result(comparison)
     assert "of equally low classes the first" in capsys.readouterr().out
 
 

@@ -8,7 +8,7 @@ import re
 import pytest
 from hypothesis import given
 
-from classwise.cli.compare import show_comparison
+from classwise.cli.console import show_result
 
 from .comparison_statements import PAIR, QUICK, check, conditions, how_tested, level, lowest_name, narrowing, near, runs
 from .comparisons import Compared, comparisons
@@ -27,7 +27,7 @@ def test_every_line_of_the_terminal_follows_from_the_answers(
     capsys: pytest.CaptureFixture[str], made: Compared
 ) -> None:
     capsys.readouterr()
-    show_comparison(made.comparison)
+    show_result(made.comparison)
     start, *blocks = capsys.readouterr().out.rstrip("\n").split("\n\n")
     title, heads, *lines = start.splitlines()
     assert title == f"accuracy in percent {conditions(made)}"

@@ -20,9 +20,9 @@ from classwise.auditing.curve.result import Curve
 from classwise.auditing.meta import Meta
 from classwise.auditing.result import Audit
 from classwise.auditing.thresholds import Threshold
-from classwise.cli.board import _show as show_board
-from classwise.cli.compare import comparison_facts, show_comparison
-from classwise.cli.tables import audit_facts, show_audit
+from classwise.cli.compare import comparison_facts
+from classwise.cli.console import show_result
+from classwise.cli.tables import audit_facts
 from classwise.reporting.builds import checks_of, write_junit
 from classwise.reporting.exports import export
 from classwise.reporting.figures.radii import radius_curves
@@ -88,7 +88,7 @@ def span(ends: tuple[float, float]) -> str:
 
 
 def test_the_terminal(audit: Audit, ends: tuple[float, float], capsys: pytest.CaptureFixture[str]) -> None:
-    show_audit(audit)
+    show_result(audit)
     lines = capsys.readouterr().out.splitlines()
     place = next(place for place, line in enumerate(lines) if line.startswith("worst class"))
     assert lines[place].startswith(f"worst class: kind6, 47.0 % {bracket(ends)} of 100 images")
@@ -134,7 +134,7 @@ def test_a_comparison(
     other = audit_of(tuple(right + 10 for right in TIED), (100,) * 10, "other")
     comparison = cw.compare({"mine": audit, "other": other})
     assert tuple(comparison.table.loc["mine", ["worst_low", "worst_high"]]) == ends
-    show_comparison(comparison)
+    show_result(comparison)
     printed = capsys.readouterr().out
     assert re.search(rf"^mine .* 47\.0 +{re.escape(bracket(ends))} +kind6", printed, re.MULTILINE)
     assert f"beside worst, the {NAME}" in printed
@@ -154,7 +154,7 @@ def test_a_board(audit: Audit, ends: tuple[float, float], tmp_path: Path, capsys
     assert (row["worst_low"], row["worst_high"]) == ends
     (table,) = board.to_dict()["tables"]
     assert table["rows"][0]["results"]["worst"] == {"value": 0.47, "low": ends[0], "high": ends[1]}
-    show_board(board.tables[0])
+    show_result(board)
     assert re.search(rf"mine +47\.0 +{re.escape(bracket(ends))} +kind6", capsys.readouterr().out)
     text = text_of(cw.report(board, tmp_path / "board.html"))
     assert f"Worst class: the lowest class accuracy, with the {NAME}" in text
@@ -206,7 +206,7 @@ def test_any_counts(data: st.DataObject, capsys: pytest.CaptureFixture[str]) -> 
     assert tuple(cw.compare({"mine": made}).table.loc["mine", ["worst_low", "worst_high"]]) == ends
     assert [Threshold.parse(f"worst(all).{end} < 1").value(made) for end in ("low", "high")] == list(ends)
     capsys.readouterr()
-    show_audit(made)
+    show_result(made)
     assert f"worst class: {worst.name}, {100 * worst.accuracy:.1f} % {bracket(ends)} of" in capsys.readouterr().out
 
 

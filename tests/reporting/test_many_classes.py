@@ -13,10 +13,11 @@ import pytest
 
 from classwise.auditing.outcomes import MOST_DENSE, Outcomes
 from classwise.auditing.result import Audit
-from classwise.cli.tables import audit_facts, worst_line
+from classwise.cli.tables import audit_facts
 from classwise.core.errors import ClasswiseError
 from classwise.reporting import export, report
 from classwise.reporting.audit_summary import AuditSummary
+from classwise.reporting.text.audit import worst_line
 from classwise.stats.confusion import confusion, sparse_confusion, superclass_leakage
 from classwise.stats.counts import ClassCounts
 from classwise.stats.intervals import class_intervals

@@ -18,9 +18,10 @@ from hypothesis import strategies as st
 
 from classwise.auditing.curve.result import Curve
 from classwise.auditing.meta import Meta
-from classwise.cli.worst_class import show_worst_class
 from classwise.reporting.pages.curve import _context, radius_table, search_sentence
 from classwise.reporting.templating import render
+from classwise.reporting.text.layout import joined
+from classwise.reporting.text.worst_class import worst_class_parts
 from classwise.reporting.training_curves import curves_of
 from classwise.stats.best_arm_verdict import WorstClassVerdict
 from classwise.training.folder import Run
@@ -219,7 +220,7 @@ def test_the_terminal_output_of_a_worst_class_search(
         seconds=3.0,
     )
     result.sentence = verdict.sentence(names, "these 10 images", "pgd")
-    show_worst_class(result)
+    print(joined(worst_class_parts(result)))
     lines = capsys.readouterr().out.splitlines()
     assert f"all, {100 * (1 - alpha):.6g} % simultaneous" in lines[1]
     marked = [line.split()[0] for line in lines[2 : 2 + number] if line.endswith("yes")]

@@ -18,7 +18,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 
 from classwise.auditing.result import Audit
-from classwise.cli.tables import show_audit
+from classwise.cli.console import show_result
 from classwise.reporting import sentences
 from classwise.reporting.audit_summary import AuditSummary
 from classwise.reporting.audit_tables import attack_frame, class_frame
@@ -542,7 +542,7 @@ WORST = re.compile(
 @settings(max_examples=20, phases=[Phase.generate], suppress_health_check=list(HealthCheck))
 @given(cases())
 def test_the_terminal_output_follows_from_the_rows(capsys: pytest.CaptureFixture[str], case: Case) -> None:
-    show_audit(case.audit)
+    show_result(case.audit)
     lines = capsys.readouterr().out.splitlines()
     cascade = case.audit.outcomes.meta.cascade
     assert sum("cumulative" in line for line in lines[1:2]) == cascade

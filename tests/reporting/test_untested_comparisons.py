@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from classwise.auditing.compare import Comparison, Crossing, compare
 from classwise.auditing.outcomes import Outcomes
 from classwise.auditing.result import Audit
-from classwise.cli.compare import show_comparison
+from classwise.cli.console import show_result
 from classwise.reporting import report
 from classwise.reporting.untested import crossing_context
 
@@ -108,7 +108,7 @@ def test_bounds_of_incomplete_audits_follow_from_the_rows(
     assert paragraphs[1 + len(gaps)] == reason
     assert list(texts.of("h1")) == ["Incomplete audits: bounds only, no comparison"]
     capsys.readouterr()
-    show_comparison(comparison)
+    show_result(comparison)
     terminal = capsys.readouterr().out
     assert reason in terminal
     assert f"Bounds of the accuracies, percent, {conditions}" in terminal
@@ -195,7 +195,7 @@ def test_everything_on_the_page_of_a_crossing_follows_from_the_answers(
     (rows,) = page.rows
     assert rows[0] == ["method", "threat", "seeds", "n", "overall", "worst class", "worst"]
     capsys.readouterr()
-    show_comparison(crossing)
+    show_result(crossing)
     terminal = capsys.readouterr().out
     for row, ((name, radius), each) in zip(rows[1:], made.items(), strict=True):
         values = each.rows[name]

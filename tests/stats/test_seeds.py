@@ -224,7 +224,7 @@ def test_invalid_arguments(function: Callable[..., object]) -> None:
 
 
 def test_zero_halvings() -> None:
-    with pytest.raises(ClasswiseError, match="halvings 0"):
+    with pytest.raises(ClasswiseError, match="halvings = 0"):
         worst_over_seeds([[1, 0], [1, 0]], [0, 0], 1, halvings=0)
 
 

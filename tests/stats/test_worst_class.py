@@ -161,7 +161,7 @@ def test_minimum_is_seeded_and_bounded(counts: ClassCounts, seed: int) -> None:
 def test_invalid_arguments() -> None:
     with pytest.raises(ClasswiseError, match="no class has an image"):
         minimum(ClassCounts.zeros(3))
-    with pytest.raises(ClasswiseError, match="splits 0"):
+    with pytest.raises(ClasswiseError, match="splits = 0"):
         minimum(ClassCounts(np.array([2]), np.array([1])), splits=0)
     with pytest.raises(ClasswiseError, match="alpha"):
         possibly_worst(ClassCounts(np.array([2]), np.array([1])), 0)

@@ -158,7 +158,7 @@ def test_the_recipe_of_a_cell_is_that_of_its_command() -> None:
         ({"audits": {"full": {"atack": "pgd"}}}, "unknown audit 'full' field 'atack'; did you mean 'attack'?"),
         ({"audits": {"full": {"attack": "pgdd"}}}, "unknown attack 'pgdd'; did you mean 'pgd'?"),
         ({"audits": {"full": {"threat": "Linf:x"}}}, "threat 'Linf:x': radius must be a number such as 8/255"),
-        ({"audits": {"full": {"batch_size": 8}}}, "batch_size = 8: must be at least 32"),
+        ({"audits": {"full": {"batch_size": 8}}}, "batch_size = 8: Input should be greater than or equal to 32"),
         ({"audits": {"full": {"data": "nowhere"}}}, "unknown data set 'nowhere'"),
         ({"audits": {"full": {"corruption": "fog"}}}, "corruption and severity must be given together"),
         ({"audits": {"full": {"corruption": "fogg", "severity": 1}}}, "unknown corruption 'fogg'; did you mean 'fog'?"),

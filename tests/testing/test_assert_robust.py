@@ -49,7 +49,7 @@ def test_a_robust_model_passes_and_a_weak_class_fails(tmp_path: Path) -> None:
 def test_a_requirement_is_required() -> None:
     with pytest.raises(ClasswiseError, match="nothing is required; give worst="):
         assert_robust(model(), images(), **SETTINGS)
-    with pytest.raises(ClasswiseError, match="must be a list of conditions"):
+    with pytest.raises(ClasswiseError, match="fail_if = 'worst\\(all\\) < 1': must be a list of text"):
         assert_robust(model(), images(), fail_if="worst(all) < 1", **SETTINGS)
     with pytest.raises(ClasswiseError, match="limit 20 must be between 0 and 1"):
         assert_robust(model(), images(), worst=20, **SETTINGS)

@@ -9,10 +9,11 @@ from typing import Any, ClassVar
 from torch import Tensor, nn
 
 from classwise.attacks.engine import AttackInputs, BoundAttack, State, perturb
+from classwise.core.arguments import checked
 from classwise.core.description import Described
 from classwise.core.errors import ClasswiseError
 from classwise.core.precision import Forward
-from classwise.core.threat import NORM_BALLS, Norm, Threat
+from classwise.core.threat import NORM_BALLS, Norm, Threat, ThreatLike
 
 
 class Attack(Described, ABC):
@@ -92,12 +93,13 @@ class Attack(Described, ABC):
             state = self.step(model, inputs, state)
         return state["x"]
 
+    @checked
     def perturb(
         self,
         model: nn.Module,
         x: Tensor,
         y: Tensor,
-        threat: Threat | str,
+        threat: ThreatLike,
         *,
         seed: int = 0,
         index: Tensor | None = None,
@@ -126,7 +128,8 @@ class Attack(Described, ABC):
         threat = self.supported(threat)
         return perturb(self, model, x, y, threat, seed=seed, index=index, target=target, early_stop=early_stop)
 
-    def bind(self, model: nn.Module, threat: Threat | str, *, seed: int = 0, early_stop: bool = True) -> BoundAttack:
+    @checked
+    def bind(self, model: nn.Module, threat: ThreatLike, *, seed: int = 0, early_stop: bool = True) -> BoundAttack:
         """Bind a model and a threat; the result is called as ``attack(images, labels)``.
 
         Raises:
@@ -134,7 +137,7 @@ class Attack(Described, ABC):
         """
         return BoundAttack(self, model, self.supported(threat), seed, early_stop)
 
-    def supported(self, threat: Threat | str) -> Threat:
+    def supported(self, threat: ThreatLike) -> Threat:
         """Parse a threat and check that the attack supports it.
 
         Raises:

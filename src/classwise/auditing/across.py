@@ -15,11 +15,14 @@ from classwise.auditing.outcomes import CLEAN
 from classwise.auditing.pairs import population
 from classwise.auditing.result import Audit
 from classwise.auditing.sources import fresh_name
-from classwise.core.errors import ClasswiseError, unknown
+from classwise.core.arguments import checked
+from classwise.core.display import TextDisplay
+from classwise.core.errors import ClasswiseError, printable, unknown
 
 
+@checked
 @dataclass(frozen=True, eq=False)
-class Crossing:
+class Crossing(TextDisplay):
     """Audits that differ in one field, such as the threat: accuracies at each of its values, without tests.
 
     The other fields agree as in a `Comparison`. A difference between two values may be due to the field, to the
@@ -32,6 +35,9 @@ class Crossing:
 
     field: str
     levels: Mapping[str, Comparison]
+
+    def __repr__(self) -> str:
+        return printable(f"<Crossing of {self.field}: {', '.join(self.levels)}; {', '.join(self.names)}>")
 
     @property
     def _first(self) -> Comparison:

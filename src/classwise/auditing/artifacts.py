@@ -10,7 +10,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,7 +19,7 @@ from safetensors.numpy import save
 
 from classwise.auditing import outcome_files
 from classwise.auditing.outcomes import CLEAN
-from classwise.core.errors import ClasswiseError, unknown
+from classwise.core.errors import ClasswiseError
 from classwise.core.storage import verify, write_bytes
 
 Kind = Literal["logits", "features", "images"]
@@ -36,17 +36,9 @@ _ADVICE = "remove it and the file of outcomes with its number, and resume the au
 Array = NDArray[Any]
 
 
-def checked_kinds(save: Any) -> tuple[Kind, ...]:
-    """The requested kinds as a tuple.
-
-    Raises:
-        ClasswiseError: for an unknown kind.
-    """
-    kinds = (save,) if isinstance(save, str) else tuple(save)
-    for kind in kinds:
-        if kind not in get_args(Kind):
-            raise unknown("tensor to save:", str(kind), get_args(Kind))
-    return kinds
+def kinds_of(save: Kind | Sequence[Kind]) -> tuple[Kind, ...]:
+    """The requested kinds as a tuple."""
+    return (save,) if isinstance(save, str) else tuple(save)
 
 
 def examples_per_class(shape: Sequence[int], num_classes: int, attacks: int) -> int:

@@ -17,16 +17,17 @@ from classwise.auditing.folders import check_place
 from classwise.auditing.inputs import Group, Model, group_name, training_attack_of
 from classwise.auditing.merging import require_shards
 from classwise.auditing.partition import shard_of, shards_of
-from classwise.auditing.plan import AuditOptions, Plan, check_options, chosen_arithmetic
+from classwise.auditing.plan import AuditOptions, Plan, chosen_arithmetic
 from classwise.auditing.preparation import Prepared, prepare
 from classwise.auditing.result import Audit
 from classwise.auditing.run_record import TimeLimit
 from classwise.auditing.suite import Attacks, Suite, check_two_phase, norm_of, parse_attacks
+from classwise.core.arguments import Seconds, check, checked
 from classwise.core.distributed import ProcessGroup, process_group
 from classwise.core.errors import ClasswiseError
 from classwise.core.progress import NullProgress, Progress
 from classwise.core.progress_display import listening
-from classwise.core.threat import Threat
+from classwise.core.threat import ThreatLike
 from classwise.data.images import Images
 from classwise.models.base import bare
 from classwise.models.loading.references import is_stored
@@ -35,17 +36,18 @@ from classwise.training.folder import runs_in
 __all__ = ["Audit", "audit", "estimate"]
 
 
+@checked
 @torch.inference_mode(mode=False)
 def audit(
     model: Model,
     data: Any,
-    threat: Threat | str | None = None,
+    threat: ThreatLike | None = None,
     attacks: Attacks | None = None,
     *,
     group: Group | None = None,
     out: str | Path | None = None,
     resume: bool = False,
-    max_time: float | None = None,
+    max_time: Seconds | None = None,
     device: str | torch.device | None = None,
     progress: Progress | bool | None = None,
     distributed: bool = True,
@@ -57,8 +59,8 @@ def audit(
         model: a module or function that maps images in [0, 1] to logits (N, C), a run folder, or anything else that
             `load_model` accepts. It is evaluated in evaluation mode, and its modes are restored afterwards.
         data: `Images`, a pair (x, y), a Dataset, a DataLoader, or an iterable of (x, y) or dicts, which is streamed.
-        threat: the ball, such as ``"Linf:8/255"``; its radius may be a tensor with one value for each image in memory.
-            None: the usual one of a named data set.
+        threat: the ball, such as ``"Linf:8/255"`` or ``("Linf", 8/255)``; its radius may be a tensor with one value for
+            each image in memory. None: the usual one of a named data set.
         attacks: see `classwise.auditing.suite.parse_attacks`; None: its `DEFAULT_SPECS`. Attacks that need gradients
             are skipped for a model without gradients, and the guard ``no-gradient`` lists them.
         group: report by group instead of class: ``"superclass"``, a column of the data, or a value for each image.
@@ -71,7 +73,7 @@ def audit(
             arguments, share the images, and receive the outcomes of one process, bit for bit. False: this process only.
         **options: optional keyword arguments (`classwise.auditing.plan.AuditOptions`):
 
-            - precision: `Precision` of the gradients (default: the fastest, with ``resume`` the saved one).
+            - precision: `Precision` of the gradients, or its dtype (default: the fastest, or the saved one).
             - batch_size: images on the device at once, at least 32 (default: 128, on a GPU 1024, fewer for large
               images; with ``resume`` that of the saved audit). Results repeat bit for bit at one batch size.
             - seed: seed of the attacks' random numbers (default: 0).
@@ -104,7 +106,6 @@ def audit(
     _refuse_seed_runs(model)
     with process_group(distributed=distributed) as processes, chosen_arithmetic(options):
         limit = TimeLimit(max_time)
-        check_options(audit, options, AuditOptions)
         suite = parse_attacks(attacks, norm_of(threat))
         _check_settle(options, suite, threat, group)
         shards = shards_of(options, out)
@@ -120,7 +121,7 @@ def audit(
 def claim_for_shards(
     model: Model,
     data: Any,
-    threat: Threat | str | None = None,
+    threat: ThreatLike | None = None,
     attacks: Attacks | None = None,
     *,
     out: Path,
@@ -148,7 +149,7 @@ def claim_for_shards(
     Raises:
         ClasswiseError: as `audit`.
     """
-    check_options(audit, options, AuditOptions)
+    check(audit, options)
     suite = parse_attacks(attacks, norm_of(threat))
     shards = shards_of(options, out)
     folder = _checked_folder(out)
@@ -174,7 +175,7 @@ def _refuse_seed_runs(model: Model) -> None:
         )
 
 
-def _check_settle(options: AuditOptions, suite: Suite, threat: Threat | str | None, group: Group | None) -> None:
+def _check_settle(options: AuditOptions, suite: Suite, threat: ThreatLike | None, group: Group | None) -> None:
     """Check that a second phase is possible with these arguments, before any file is read.
 
     Raises:

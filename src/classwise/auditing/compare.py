@@ -3,45 +3,53 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import overload
+from typing import Annotated, overload
 
 from classwise.auditing.across import Crossing, crossing
 from classwise.auditing.comparison import Comparison
 from classwise.auditing.outcomes import ALL
 from classwise.auditing.pairs import Pair, narrowing, narrowing_notes, population
 from classwise.auditing.sources import Source, by_method, read_all
+from classwise.core.arguments import Level, checked
 from classwise.core.errors import ClasswiseError
 from classwise.stats.intervals import alpha_of
 
 __all__ = ["Comparison", "Crossing", "Pair", "compare", "narrowing", "narrowing_notes", "population"]
 
 
+Compared = Annotated[
+    Sequence[Source] | Source | Mapping[str, Source | Sequence[Source]],
+    "an Audit, a folder, or a list or mapping of these",
+]
+
+
 @overload
 def compare(
-    audits: Sequence[Source] | Source | Mapping[str, Source | Sequence[Source]],
-    *,
+    audits: Compared,
+    *others: Source,
     attack: str = ...,
     group: str | None = ...,
-    confidence: float = ...,
+    confidence: Level = ...,
     across: None = ...,
     allow_incomplete: bool = ...,
 ) -> Comparison: ...
 @overload
 def compare(
-    audits: Sequence[Source] | Source | Mapping[str, Source | Sequence[Source]],
-    *,
+    audits: Compared,
+    *others: Source,
     attack: str = ...,
     group: str | None = ...,
-    confidence: float = ...,
+    confidence: Level = ...,
     across: str,
     allow_incomplete: bool = ...,
 ) -> Crossing: ...
+@checked
 def compare(
-    audits: Sequence[Source] | Source | Mapping[str, Source | Sequence[Source]],
-    *,
+    audits: Compared,
+    *others: Source,
     attack: str = ALL,
     group: str | None = None,
-    confidence: float = 0.95,
+    confidence: Level = 0.95,
     across: str | None = None,
     allow_incomplete: bool = False,
 ) -> Comparison | Crossing:
@@ -54,6 +62,7 @@ def compare(
             ``train --seeds``, or audits whose folder names differ in a number, such as ``seed-0`` and ``seed-1``); or
             a mapping from a method's name to one of them or to several, one for each training seed. Without names,
             runs of one recipe that differ only in the seed are one method, named after the recipe.
+        *others: further audits, as in ``compare(first, second)``.
         attack: the attack to compare under: an attack, ``clean``, ``<family>-best``, ``<family>-union`` or ``all``.
         group: compare by group instead of class.
         confidence: the confidence level of the intervals, between 0 and 1.
@@ -81,10 +90,11 @@ def compare(
     """
     alpha = alpha_of(confidence)
     if isinstance(audits, Mapping):
+        if others:
+            raise ClasswiseError("compare(): give a mapping of all audits, or audits without names; not both")
         methods = {name: read_all(each) for name, each in audits.items()}
     else:
-        sources = [audits] if isinstance(audits, Source) else list(audits)
-        methods = by_method(sources, across)
+        methods = by_method([*([audits] if isinstance(audits, Source) else audits), *others], across)
     if across is None:
         return Comparison(methods, attack, group, alpha, allow_incomplete)
     if allow_incomplete:

@@ -16,8 +16,9 @@ from classwise.auditing.outcomes import ALL, CLEAN
 from classwise.auditing.pairs import Pair, pair_of
 from classwise.auditing.result import Audit
 from classwise.auditing.sources import distillation_notes, teacher_of, training_seed
+from classwise.core.arguments import Level, checked
 from classwise.core.display import RichDisplay
-from classwise.core.errors import ClasswiseError, IncompleteError, unknown
+from classwise.core.errors import ClasswiseError, IncompleteError, printable, unknown
 from classwise.stats import metrics
 from classwise.stats.bounds import MEASURES, WORST_SHARE
 from classwise.stats.counts import BoolArray, ClassCounts, IntArray, ratio
@@ -25,6 +26,7 @@ from classwise.stats.intervals import Estimate, class_intervals, wilson
 from classwise.stats.seeds import OverSeeds, SeedMeans, mean_over_seeds, worst_over_seeds
 
 
+@checked
 @dataclass(frozen=True, eq=False)
 class Comparison(RichDisplay):
     """Methods on the same images, each with one audit, or one audit for each training seed.
@@ -57,7 +59,7 @@ class Comparison(RichDisplay):
     audits: Mapping[str, tuple[Audit, ...]]
     attack: str = ALL
     group: str | None = None
-    alpha: float = 0.05
+    alpha: Level = 0.05
     allow_incomplete: bool = False
 
     def __post_init__(self) -> None:
@@ -70,7 +72,7 @@ class Comparison(RichDisplay):
     def __repr__(self) -> str:
         worst: dict[Any, float] = self.table["worst"].to_dict() if self.complete else {}
         rows = [f"{name} worst {100 * worst[name]:.1f} %" if name in worst else name for name in self.names]
-        return f"<Comparison {self.conditions}{'' if self.complete else ', incomplete'}: {'; '.join(rows)}>"
+        return printable(f"<Comparison {self.conditions}{'' if self.complete else ', incomplete'}: {'; '.join(rows)}>")
 
     @cached_property
     def gaps(self) -> tuple[str, ...]:
@@ -280,7 +282,7 @@ class Comparison(RichDisplay):
         means: SeedMeans = mean_over_seeds(self._correct[name], self._ids, len(self.group_names), self.alpha)
         return means.low, means.high
 
-    def pair(self, first: str, second: str, alpha: float | None = None) -> Pair:
+    def pair(self, first: str, second: str, alpha: Level | None = None) -> Pair:
         """Compare two methods on the same images, over all seeds of each: first minus second.
 
         With one seed each: McNemar tests and the intervals that agree with them (`classwise.stats.paired`), for new
@@ -371,7 +373,7 @@ def _label(name: str, number: int, total: int) -> str:
     return repr(name) if total == 1 else f"{name!r} (run {number + 1} of {total})"
 
 
-def _bounds(audit: Audit, attack: str, group: str | None, alpha: float) -> dict[str, float]:
+def _bounds(audit: Audit, attack: str, group: str | None, alpha: Level) -> dict[str, float]:
     """The row of one audit in `Comparison.bounds`."""
     counts = audit.outcomes.bounds(attack, group)
     row = {"n": counts.total, "judged": float(counts.judged.sum())}

@@ -13,14 +13,16 @@ import torch
 from classwise.auditing.audit import audit
 from classwise.auditing.inputs import Model
 from classwise.auditing.outcomes import ALL, CLEAN
-from classwise.auditing.plan import AuditOptions, check_options
+from classwise.auditing.plan import AuditOptions
 from classwise.auditing.result import Audit
 from classwise.auditing.suite import Attacks
+from classwise.core.arguments import checked
 from classwise.core.csv_files import write_csv
 from classwise.core.errors import ClasswiseError
 from classwise.core.progress import Progress
-from classwise.core.threat import Threat
-from classwise.data.corruptions.corrupt import SEVERITIES, STANDARD
+from classwise.core.progress_display import listening
+from classwise.core.threat import ThreatLike
+from classwise.data.corruptions.corrupt import SEVERITIES, STANDARD, Severity
 from classwise.data.images import Images
 from classwise.data.loading import open_corrupted
 
@@ -97,19 +99,20 @@ class CorruptionAudits:
         return [write_csv(Path(folder) / f"{name}.csv", frame, float_format=None) for name, frame in frames.items()]
 
 
+@checked
 def audit_corruptions(
     model: Model,
     data: str | Path | Images,
     attacks: Attacks = CLEAN,
-    threat: Threat | str | None = None,
+    threat: ThreatLike | None = None,
     *,
     corruptions: Sequence[str] = STANDARD,
-    severities: Sequence[int] = SEVERITIES,
+    severities: Sequence[Severity] = SEVERITIES,
     load: Mapping[str, Any] | None = None,
     out: str | Path | None = None,
     resume: bool = False,
     device: str | torch.device | None = None,
-    progress: Progress | None = None,
+    progress: Progress | bool | None = None,
     **options: Unpack[AuditOptions],
 ) -> CorruptionAudits:
     """Audit a model under every corruption and severity, by default without attacks.
@@ -126,7 +129,7 @@ def audit_corruptions(
         out: folder for the audits, ``fog-3`` and so on; None: they are in memory only.
         resume: load finished audits in ``out``, continue interrupted ones, and run the missing ones.
         device: where to run.
-        progress: receives the progress.
+        progress: True shows a progress bar; or a listener.
         **options: as of `classwise.audit`.
 
     Returns:
@@ -144,24 +147,23 @@ def audit_corruptions(
         >>> found.by_class().columns.tolist(), len(found.by_class())
         (['fog', 'contrast', 'mean'], 11)
     """
-    check_options(audit_corruptions, options, AuditOptions)
     pairs = [(corruption, severity) for corruption in corruptions for severity in severities]
     if not pairs or len(set(pairs)) < len(pairs):
         raise ClasswiseError("corruptions and severities: give at least one of each, and each once")
     audits: dict[tuple[str, int], Audit] = {}
-    for corruption, severity in pairs:
-        images = open_corrupted(data, corruption, severity, **(load or {}))
-        if progress is not None:
-            progress.log(f"{images.name}: {len(audits) + 1} of {len(pairs)}")
-        audits[corruption, severity] = audit(
-            model,
-            images,
-            threat,
-            attacks,
-            out=None if out is None else Path(out) / f"{corruption}-{severity}",
-            resume=resume,
-            device=device,
-            progress=progress,
-            **options,
-        )
+    with listening(progress) as listener:
+        for corruption, severity in pairs:
+            images = open_corrupted(data, corruption, severity, **(load or {}))
+            listener.log(f"{images.name}: {len(audits) + 1} of {len(pairs)}")
+            audits[corruption, severity] = audit(
+                model,
+                images,
+                threat,
+                attacks,
+                out=None if out is None else Path(out) / f"{corruption}-{severity}",
+                resume=resume,
+                device=device,
+                progress=listener,
+                **options,
+            )
     return CorruptionAudits(audits)

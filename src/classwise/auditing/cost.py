@@ -16,12 +16,13 @@ from classwise.attacks.base import Attack
 from classwise.attacks.engine import SMALLEST_BATCH, AttackInputs, CountedForward, Engine, value_and_gradient
 from classwise.auditing.guards.budget import most_passes
 from classwise.auditing.inputs import Model
-from classwise.auditing.plan import AuditOptions, Plan, check_options, chosen_arithmetic
+from classwise.auditing.plan import AuditOptions, Plan, chosen_arithmetic
 from classwise.auditing.preparation import Prepared, prepare
 from classwise.auditing.suite import Attacks, norm_of, parse_attacks
+from classwise.core.arguments import checked
 from classwise.core.description import PassCounts
 from classwise.core.rng import CounterRNG
-from classwise.core.threat import Threat
+from classwise.core.threat import Threat, ThreatLike
 from classwise.data.images import Batch, Images
 from classwise.models.logits import predicts
 from classwise.models.modes import evaluating, frozen
@@ -73,11 +74,12 @@ class CostEstimate:
     note: str = ""
 
 
+@checked
 @torch.inference_mode(mode=False)
 def estimate(
     model: Model,
     data: Any,
-    threat: Threat | str | None = None,
+    threat: ThreatLike | None = None,
     attacks: Attacks | None = None,
     *,
     device: str | torch.device | None = None,
@@ -114,7 +116,6 @@ def estimate(
         >>> (cost.forwards_low, cost.forwards), (cost.backwards_low, cost.backwards)
         ((80, 280), (20, 200))
     """
-    check_options(estimate, options, AuditOptions)
     return _estimate(_evaluate, model, data, threat, attacks, device, options)
 
 
@@ -122,7 +123,7 @@ def estimate(
 def highest_cost(
     model: Model,
     data: Any,
-    threat: Threat | str | None = None,
+    threat: ThreatLike | None = None,
     attacks: Attacks | None = None,
     *,
     device: str | torch.device | None = None,
@@ -132,7 +133,6 @@ def highest_cost(
 
     The arguments and errors are those of `estimate`.
     """
-    check_options(highest_cost, options, AuditOptions)
     return _estimate(_all_correct, model, data, threat, attacks, device, options)
 
 
@@ -223,7 +223,7 @@ def _estimate(
     evaluate: _Evaluation,
     model: Model,
     data: Any,
-    threat: Threat | str | None,
+    threat: ThreatLike | None,
     attacks: Attacks | None,
     device: str | torch.device | None,
     options: AuditOptions,

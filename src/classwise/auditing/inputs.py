@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import pandas as pd
@@ -20,7 +20,7 @@ from classwise.core.errors import ClasswiseError, first_line, unknown
 from classwise.core.grid import snapped
 from classwise.core.precision import check_device
 from classwise.core.tensors import as_array
-from classwise.core.threat import Threat
+from classwise.core.threat import Threat, ThreatLike
 from classwise.core.user_code import raised_within
 from classwise.data.formats.layout import CHANNELS_FIRST
 from classwise.data.images import Batch, Column, Images
@@ -33,8 +33,13 @@ from classwise.models.loading.references import is_stored
 from classwise.models.logits import BINARY_HINT, are_probabilities, as_logits, in_unit_interval, logits_model_of
 from classwise.models.selected_logits import SelectedLogits
 
-Model = nn.Module | str | Path | Callable[[Tensor], object]
-Group = str | Column | Sequence[Any] | Tensor
+Model = Annotated[
+    nn.Module | str | Path | Callable[[Tensor], object],
+    "a torch.nn.Module, a function, or a path or text that load_model accepts",
+]
+Group = Annotated[
+    str | Column | Sequence[Any] | Tensor, "the name of a grouping, or a list with a value for each image"
+]
 """The name of a grouping of the data, or a value for each image."""
 
 VALUES_COLUMN = "group"
@@ -106,7 +111,7 @@ def usual_radius(source: Images | Stream, norm: str) -> float:
     return usual.epsilon
 
 
-def threat_for(source: Images | Stream, threat: Threat | str | None) -> Threat:
+def threat_for(source: Images | Stream, threat: ThreatLike | None) -> Threat:
     """Parse the threat; None: the usual one of a named data set.
 
     Raises:
@@ -117,7 +122,7 @@ def threat_for(source: Images | Stream, threat: Threat | str | None) -> Threat:
         if known is None:
             raise ClasswiseError(f"data set {source.name!r} has no usual threat; give one, such as threat='Linf:8/255'")
         return Threat.parse(known.threat)
-    ball = Threat.parse(threat).checked()
+    ball = Threat.parse(threat).validated()
     if isinstance(ball.epsilon, Tensor):
         count = len(source) if isinstance(source, Images) else None
         if ball.epsilon.shape != (count,):

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import pandas as pd
@@ -36,6 +36,8 @@ from classwise.auditing.verdicts import (
     verdicts_by_attack,
     widest,
 )
+from classwise.core.accepted import BY_CONTENT
+from classwise.core.arguments import checked
 from classwise.core.description import PassCounts
 from classwise.core.errors import ClasswiseError, IncompleteError, unknown
 from classwise.stats.bounds import BoundedCounts, overall
@@ -44,6 +46,7 @@ from classwise.stats.counts import BoolArray, ClassCounts, IntArray
 __all__ = ["ALL", "BEST", "CLEAN", "MOST_DENSE", "UNION", "Grouping", "Judgement", "Outcomes"]
 
 
+@checked
 @dataclass(frozen=True, eq=False)
 class Outcomes(PredictionTables):
     """The outcome of every image under every attack; the clean pass is the attack ``clean``.
@@ -265,7 +268,12 @@ class Outcomes(PredictionTables):
         """
         return grouping_of(self._images, self.meta, group)
 
-    def add_groups(self, name: str, ids: ArrayLike, names: Sequence[str]) -> Outcomes:
+    def add_groups(
+        self,
+        name: Annotated[str, BY_CONTENT],
+        ids: Annotated[ArrayLike, BY_CONTENT],
+        names: Annotated[Sequence[str], BY_CONTENT],
+    ) -> Outcomes:
         """Copy the table and add a grouping of the images.
 
         Args:
@@ -315,11 +323,11 @@ class Outcomes(PredictionTables):
     @classmethod
     def from_predictions(
         cls,
-        labels: ArrayLike,
-        clean: ArrayLike | None = None,
-        attacks: Mapping[str, ArrayLike] | None = None,
-        class_names: Sequence[str] | None = None,
-        confidences: Mapping[str, ArrayLike] | None = None,
+        labels: Annotated[ArrayLike, BY_CONTENT],
+        clean: Annotated[ArrayLike | None, BY_CONTENT] = None,
+        attacks: Annotated[Mapping[str, ArrayLike] | None, BY_CONTENT] = None,
+        class_names: Annotated[Sequence[str] | None, BY_CONTENT] = None,
+        confidences: Annotated[Mapping[str, ArrayLike] | None, BY_CONTENT] = None,
         **meta: Any,
     ) -> Outcomes:
         """Build a table from predictions made elsewhere.
@@ -338,6 +346,10 @@ class Outcomes(PredictionTables):
                 prediction, confidences do not fit the predictions, a name is not text, is blank, occurs twice or is
                 reserved, or a field is unknown.
         """
+        if not isinstance(meta.get("threat"), str | None):
+            from classwise.core.threat import Threat  # imports torch
+
+            meta["threat"] = str(Threat.parse(meta["threat"]))
         return cls(*table_of_predictions(labels, clean, attacks, class_names, confidences, **meta))
 
     @cached_property

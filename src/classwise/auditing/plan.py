@@ -2,29 +2,30 @@
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any, TypedDict, get_args
+from typing import Annotated, TypedDict
 
 import torch
+from pydantic import Field
 from torch import nn
 
 from classwise.attacks.base import Attack
-from classwise.attacks.engine import SMALLEST_BATCH, Engine
-from classwise.auditing.artifacts import Kind, checked_kinds
+from classwise.attacks.engine import Engine
+from classwise.auditing.artifacts import Kind, kinds_of
 from classwise.auditing.batch_sizes import USUAL_BATCH
-from classwise.auditing.guard_report import GuardMode, checked_mode
-from classwise.auditing.partition import Shard
+from classwise.auditing.guard_report import GuardMode
+from classwise.auditing.partition import MOST_SHARDS, Shard
 from classwise.auditing.suite import Suite, in_first_phase
+from classwise.core.arguments import BatchSize
+from classwise.core.config import Seed
 from classwise.core.determinism import deterministic_algorithms
-from classwise.core.errors import ClasswiseError, unknown
-from classwise.core.precision import FLOAT32, Precision, fastest
+from classwise.core.errors import ClasswiseError
+from classwise.core.precision import FLOAT32, Dtype, Precision, fastest, precision_of
 from classwise.core.repeats import ONCE, RepeatCount, RepeatRule, Repeats
 from classwise.core.threat import Threat
 from classwise.core.threat_text import Grid
-from classwise.stats.two_phase import checked_settle
 
 _CPU = torch.device("cpu")
 
@@ -33,16 +34,16 @@ class AttackOptions(TypedDict, total=False):
     """Options of `audit`, `robustness_curve`, `find_worst_class` and `estimate`; all are optional.
 
     Attributes:
-        precision: precision of the gradients; success is decided in float32. Default: the fastest on the device
-            (`classwise.core.precision.fastest`), bfloat16 or float32.
+        precision: precision of the gradients, a `Precision`, ``"float32"`` or ``"bfloat16"``; success is decided in
+            float32. Default: the fastest on the device (`classwise.core.precision.fastest`).
         batch_size: images on the device at once, at least 32. Results repeat bit for bit at one batch size. Default:
             128, on a GPU 1024 or as many as there are; for images above 64 x 64 pixels as many as fit, which is logged.
         seed: seed of the attacks' random numbers (default: 0).
     """
 
-    precision: Precision | None
-    batch_size: int | None
-    seed: int
+    precision: Precision | Dtype | None
+    batch_size: BatchSize | None
+    seed: Seed
 
 
 class ShardedOptions(AttackOptions, total=False):
@@ -54,8 +55,8 @@ class ShardedOptions(AttackOptions, total=False):
         shards: merge this number of finished shards of the evaluation in ``out``.
     """
 
-    shard: str | tuple[int, int] | Shard | None
-    shards: int | None
+    shard: Annotated[str | tuple[int, int] | Shard, "text such as '7/40', a pair of integers, or a Shard"] | None
+    shards: Annotated[int, Field(ge=1, le=MOST_SHARDS)] | None
 
 
 class AuditOptions(ShardedOptions, total=False):
@@ -82,8 +83,8 @@ class AuditOptions(ShardedOptions, total=False):
 
     early_stop: bool
     cascade: bool | None
-    settle: float | None
-    save: str | Sequence[str]
+    settle: Annotated[float, Field(gt=0, lt=1)] | None
+    save: Kind | Sequence[Kind]
     trace: Sequence[int]
     guards: GuardMode
     repeats: RepeatCount
@@ -93,37 +94,7 @@ class AuditOptions(ShardedOptions, total=False):
 
 def chosen_arithmetic(options: AttackOptions) -> AbstractContextManager[None]:
     """Context of all passes of an evaluation: with deterministic algorithms if the options ask for them."""
-    return deterministic_algorithms(enabled=(options.get("precision") or FLOAT32).deterministic)
-
-
-def check_options(function: Callable[..., Any], options: Mapping[str, Any], known: type) -> None:
-    """Refuse unknown options and invalid values before any file is read.
-
-    Args:
-        function: the public function that received the options.
-        options: its keyword arguments.
-        known: the TypedDict of the options that it accepts.
-
-    Raises:
-        ClasswiseError: for an unknown option, naming the nearest known one; for a batch size below 32; for a kind of
-            tensor that cannot be saved; for a ``settle`` or ``repeats`` out of range; for an unknown mode of the
-            guards, rule of the repeats, or grid.
-    """
-    names = known.__annotations__
-    for name in options.keys() - names.keys():
-        parameters = inspect.signature(function).parameters.values()
-        explicit = {each.name for each in parameters if each.kind is not each.VAR_KEYWORD}
-        raise unknown(f"option of {function.__name__}():", name, explicit | {*names})
-    batch_size = options.get("batch_size")
-    if batch_size is not None and batch_size < SMALLEST_BATCH:
-        raise ClasswiseError(f"batch_size = {batch_size}: must be at least {SMALLEST_BATCH} for results to repeat")
-    checked_kinds(options.get("save", ()))
-    if options.get("settle") is not None:
-        checked_settle(options["settle"])
-    checked_mode(options.get("guards", "auto"))
-    Repeats(options.get("repeats", 1), options.get("repeat_rule", "majority"))
-    if options.get("grid") not in (None, *get_args(Grid)):
-        raise unknown("grid", str(options["grid"]), get_args(Grid))
+    return deterministic_algorithms(enabled=(precision_of(options.get("precision")) or FLOAT32).deterministic)
 
 
 @dataclass(frozen=True)
@@ -173,10 +144,10 @@ class Plan:
             threat=threat,
             early_stop=options.get("early_stop", True),
             cascade=suite.cascade if cascade is None else cascade,
-            precision=options.get("precision") or fastest(device),
+            precision=precision_of(options.get("precision")) or fastest(device),
             batch_size=options.get("batch_size") or USUAL_BATCH,
             seed=options.get("seed", 0),
-            save=checked_kinds(options.get("save", ())),
+            save=kinds_of(options.get("save", ())),
             trace=tuple(int(index) for index in options.get("trace", ())),
             settle=options.get("settle"),
             guards=options.get("guards", "auto"),

@@ -11,6 +11,7 @@ import pandas as pd
 from scipy import sparse
 
 from classwise.auditing.meta import ALL, Meta
+from classwise.core.arguments import checked
 from classwise.core.errors import ClasswiseError
 from classwise.core.extras import require
 from classwise.stats.confusion import confusion, sparse_confusion
@@ -26,6 +27,7 @@ NO_PREDICTION = -1
 """In place of a predicted class: the logits were NaN or +inf, or all -inf."""
 
 
+@checked
 class PredictionTables(ABC):
     """What `Outcomes` computes from the predictions of its rows."""
 

@@ -44,7 +44,7 @@ from classwise.auditing.plan import AuditOptions, Plan
 from classwise.auditing.suite import Suite
 from classwise.core.errors import ClasswiseError
 from classwise.core.progress import Progress
-from classwise.core.threat import Threat, large_radius_text
+from classwise.core.threat import Threat, ThreatLike, large_radius_text
 from classwise.data.images import Images
 from classwise.data.stream import Stream, as_data
 from classwise.models.base import device_of
@@ -94,7 +94,7 @@ def prepare(
     model: Model,
     data: Any,
     suite: Suite,
-    threat: Threat | str | None,
+    threat: ThreatLike | None,
     *,
     group: Group | None = None,
     device: str | torch.device | None = None,

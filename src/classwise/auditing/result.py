@@ -29,8 +29,9 @@ from classwise.auditing.outcome_tables import named_table
 from classwise.auditing.outcomes import ALL, CLEAN, UNION, Outcomes
 from classwise.auditing.repeat_estimates import RepeatEstimates
 from classwise.auditing.worst_class_estimate import WorstClassEstimate
+from classwise.core.arguments import Level, checked
 from classwise.core.display import RichDisplay
-from classwise.core.errors import ClasswiseError, IncompleteError
+from classwise.core.errors import ClasswiseError, IncompleteError, printable
 from classwise.core.names import checked_name
 from classwise.core.storage import write_text
 from classwise.stats import metrics
@@ -60,6 +61,7 @@ class AuditWarning(NamedTuple):
     value: float
 
 
+@checked
 @dataclass(frozen=True, eq=False)
 class Audit(RichDisplay, RepeatEstimates):
     """The result of an audit.
@@ -97,7 +99,7 @@ class Audit(RichDisplay, RepeatEstimates):
     environment: Mapping[str, Any] = field(default_factory=dict)
     artifacts: Artifacts = field(default_factory=Artifacts)
     trace: pd.DataFrame | None = None
-    alpha: float = 0.05
+    alpha: Level = 0.05
     guards: GuardReport | None = None
 
     def __post_init__(self) -> None:
@@ -113,7 +115,7 @@ class Audit(RichDisplay, RepeatEstimates):
         else:
             result = f"incomplete: {self.outcomes.unfinished} images not judged"
         about = [*filter(None, over), ", ".join(self.attacks), result, f"{len(self.warnings)} warnings"]
-        return f"<Audit {self.name!r}: {'; '.join(about)}>"
+        return printable(f"<Audit {self.name!r}: {'; '.join(about)}>")
 
     @property
     def names(self) -> tuple[str, ...]:

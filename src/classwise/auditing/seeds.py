@@ -14,13 +14,14 @@ import torch
 from classwise.auditing.audit import audit
 from classwise.auditing.audit_folder import ABOUT, folder_for
 from classwise.auditing.inputs import Group
-from classwise.auditing.plan import AuditOptions, check_options
+from classwise.auditing.plan import AuditOptions
 from classwise.auditing.result import Audit
 from classwise.auditing.suite import Attacks
+from classwise.core.arguments import Seconds, checked
 from classwise.core.errors import ClasswiseError
 from classwise.core.progress import Progress
 from classwise.core.progress_display import listening
-from classwise.core.threat import Threat
+from classwise.core.threat import ThreatLike
 from classwise.training.folder import Run, runs_in
 
 
@@ -46,17 +47,18 @@ def seed_runs(folder: str | Path) -> list[Run]:
     return runs
 
 
+@checked
 def audit_seeds(
     folder: str | Path,
     data: Any,
-    threat: Threat | str | None = None,
+    threat: ThreatLike | None = None,
     attacks: Attacks | None = None,
     *,
     name: str = "audit",
     group: Group | None = None,
     out: str | Path | None = None,
     resume: bool = False,
-    max_time: float | None = None,
+    max_time: Seconds | None = None,
     device: str | torch.device | None = None,
     progress: Progress | bool | None = None,
     distributed: bool = True,
@@ -97,7 +99,6 @@ def audit_seeds(
         >>> {seed: audit.names for seed, audit in audits.items()}
         {0: ('clean', 'pgd', 'all'), 1: ('clean', 'pgd', 'all')}
     """
-    check_options(audit_seeds, options, AuditOptions)
     runs = seed_runs(folder)
     folders = {run.recipe.seed: run.audits / name if out is None else Path(out) / run.path.name for run in runs}
     if not resume:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 from classwise.attacks import ATTACKS
 from classwise.attacks.base import Attack
@@ -16,7 +16,7 @@ from classwise.core import limits
 from classwise.core.config import Spec, describe, make, parse_spec
 from classwise.core.errors import ClasswiseError, unknown
 from classwise.core.names import checked_name
-from classwise.core.threat import Threat
+from classwise.core.threat import Threat, ThreatLike
 
 DEFAULT_SPECS: tuple[str, ...] = (
     "pgd:steps=20,step_size=0.1eps",
@@ -33,7 +33,10 @@ SPATIAL_SPECS: tuple[str, ...] = ("spatial-grid",)
 
 Choice = Spec | Attack | Callable[..., Any]
 """One attack: a spec, a mapping with a name, an `Attack`, or an attack of another library."""
-Attacks = Choice | Iterable[Choice] | Mapping[str, Choice]
+Attacks = Annotated[
+    Choice | Iterable[Choice] | Mapping[str, Choice],
+    "text such as 'pgd:steps=20', an Attack, a function, or a list or mapping of these",
+]
 
 
 @dataclass(frozen=True)
@@ -211,7 +214,7 @@ def check_two_phase(suite: Suite, norm: str) -> None:
         )
 
 
-def norm_of(threat: Threat | str | None) -> str:
+def norm_of(threat: ThreatLike | None) -> str:
     """The norm of a ball; None: Linf, the norm of all usual balls."""
     return "Linf" if threat is None else Threat.parse(threat).norm
 

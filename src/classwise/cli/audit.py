@@ -35,7 +35,7 @@ from classwise.cli.options import (
 )
 from classwise.cli.seeds import audit_all_seeds, refuse_for_seeds
 from classwise.cli.sharding import ShardOptions, command, options_of, run_tasks
-from classwise.cli.tables import audit_facts, show_audit
+from classwise.cli.tables import audit_facts
 from classwise.cli.trackers import TrackerOptions
 from classwise.core.errors import ClasswiseError, IncompleteError, printable
 
@@ -292,7 +292,7 @@ def _conclude(result: Audit, thresholds: dict[str, Threshold], folder: Path, pag
             facts = audit_facts(result) | {"folder": str(folder), "page": str(page)}
             console.show_json(facts | {"fail_if": held})
         else:
-            show_audit(result)
+            console.show_result(result)
             console.echo(f"audit: {folder}")
             console.echo(f"page: {page}")
     for text in failed:

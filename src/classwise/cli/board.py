@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -12,22 +12,6 @@ from classwise.cli.help import DATA, OUTPUT
 from classwise.cli.options import Json, named_sources, new_folder, out_option, pairs
 from classwise.core.errors import ClasswiseError
 
-if TYPE_CHECKING:
-    from classwise.reporting.board.tables import BoardTable
-
-COLUMNS = (
-    "rank",
-    "model",
-    "worst",
-    "{level}",
-    "worst class",
-    "overall",
-    "worst 20 %",
-    "MCD",
-    "CV",
-    "clean",
-    "warnings",
-)
 ANSWERS = {"yes": True, "no": False}
 
 
@@ -88,14 +72,7 @@ def board(
     if json:
         console.show_json(made.to_dict())
         return
-    for table in made.tables:
-        _show(table)
-    if made.tables:
-        from classwise.reporting import formatting
-
-        console.echo(f"beside worst: {formatting.lowest_interval_name(made.alpha)}, for new images")
-    if made.published:
-        console.echo(f"{len(made.published)} published overall accuracies, which have no rank")
+    console.show_result(made)
     for path in files:
         console.echo(f"file: {path}")
 
@@ -119,30 +96,3 @@ def _answer(name: str, text: str) -> bool:
     if text not in ANSWERS:
         raise ClasswiseError(f"--extra-data {name}={text}: expected yes or no")
     return ANSWERS[text]
-
-
-def _show(table: BoardTable) -> None:
-    """Print a table with its conditions, a row per model."""
-    from classwise.reporting import formatting
-
-    about, level = table.conditions, formatting.level(table.alpha)
-    rows = [
-        (
-            row["rank"],
-            row["model"],
-            console.percent(row["worst"]),
-            console.interval(row["worst_low"], row["worst_high"]),
-            row["worst_class"],
-            *(console.percent(row[name]) for name in ("overall", "worst20", "mcd")),
-            console.percent_squared(row["cv"]),
-            console.percent(row["clean"]),
-            row["warnings"],
-        )
-        for row in table.frame.to_dict("records")
-    ]
-    data = " ".join(filter(None, (about.data, about.split))) or "data not named"
-    threat = f" under {about.threat or 'a threat that is not stated'}" if about.attacked else ""
-    images = formatting.counted(about.images, "image")
-    title = f"{data}, {images}: accuracy in percent{threat}, attacks {table.attacks}"
-    console.show([head.format(level=level) for head in COLUMNS], rows, title)
-    console.echo("")

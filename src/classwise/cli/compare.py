@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
@@ -28,25 +27,8 @@ from classwise.core.destinations import is_stdout
 from classwise.core.errors import ClasswiseError
 
 if TYPE_CHECKING:
-    from classwise.auditing.compare import Comparison, Crossing, Pair
+    from classwise.auditing.compare import Comparison, Crossing
     from classwise.auditing.thresholds import ChangeThreshold
-
-COLUMNS = (
-    "method",
-    "seeds",
-    "n",
-    "clean",
-    "overall",
-    "95 %",
-    "worst",
-    "95 %",
-    "worst class",
-    "worst 20 %",
-    "CV",
-    "MCD",
-)
-OPTIONAL = ("MCD", "CV", "worst 20 %", "seeds", "n", "clean")
-"""The columns that a narrow terminal leaves out."""
 
 
 @dataclass(frozen=True)
@@ -137,7 +119,7 @@ def compare(
             held = {"fail_if": {text: list(changes) for text, changes in failed.items()}} if thresholds else {}
             console.show_json(comparison_facts(comparison) | held)
         else:
-            show_comparison(comparison)
+            console.show_result(comparison)
             for line in ([] if page is None else [f"page: {page}"]) + [f"file: {path}" for path in files]:
                 console.echo(line)
     for text, changes in failed.items():
@@ -201,108 +183,6 @@ def _export(comparison: Comparison | Crossing, exported: ExportOptions, page: Pa
     beside = Path() if page is None or is_stdout(page) else page.parent
     place = new_folder(exported.files or beside / "files")
     return export_comparison(comparison, place, exported.formats, raw_csv=exported.raw_csv)
-
-
-def show_comparison(comparison: Comparison | Crossing) -> None:
-    """Print a comparison: a row per method, and each method against the first, with tests where available."""
-    from classwise.auditing.compare import Crossing, narrowing_notes, population
-
-    if isinstance(comparison, Crossing) or not comparison.complete:
-        _show_untested(comparison)
-        return
-    rows = [method_row(name, row) for name, row in comparison.table.iterrows()]
-    level = f"{100 * (1 - comparison.alpha):g} %"
-    columns = [level if head == "95 %" else head for head in COLUMNS]
-    if any(comparison.teachers.values()):
-        columns.insert(1, "teacher")
-        rows = [
-            (name, teacher or "none", *cells)
-            for (name, *cells), teacher in zip(rows, comparison.teachers.values(), strict=True)
-        ]
-    console.show(columns, rows, f"accuracy in percent {comparison.conditions}", optional=OPTIONAL)
-    console.echo(_about(comparison))
-    console.echo(population(comparison.seeds))
-    for note in (*comparison.notes, *narrowing_notes(comparison.table)):
-        console.echo(f"note: {note}")
-    for pair in comparison.pairs:
-        console.echo("")
-        for line in _pair_lines(pair, comparison):
-            console.echo(line)
-
-
-def _about(comparison: Comparison) -> str:
-    """The note on the columns, for methods of several seeds."""
-    from classwise.reporting import formatting
-
-    level = f"{100 * (1 - comparison.alpha):g} %"
-    lowest = f"; beside worst, the {formatting.lowest_interval_name(comparison.alpha, comparison.group)}"
-    several = any(number > 1 for number in comparison.seeds.values())
-    over = "; of several seeds the means, and worst class is that of the lowest mean" if several else ""
-    equal = any(len(names) > 1 for names in comparison.lowest_classes.values())
-    first = "; of equally low classes the first" if equal else ""
-    return f"{level}: interval of the preceding number{lowest}{over}{first}"
-
-
-def _show_untested(comparison: Comparison | Crossing) -> None:
-    from classwise.auditing.compare import Crossing
-    from classwise.reporting.untested import bounds_reason, bounds_table, crossing_reason, crossing_table
-
-    table = crossing_table(comparison) if isinstance(comparison, Crossing) else bounds_table(comparison)
-    cells = [
-        (row.name, *(f"{cell.text} [{cell.span}]" if cell.span else cell.text for cell in row.cells))
-        for row in table.rows
-    ]
-    console.show(table.heads, cells, f"{table.caption}, {comparison.conditions}")
-    console.echo("")
-    console.echo(table.note)
-    console.echo(crossing_reason(comparison) if isinstance(comparison, Crossing) else bounds_reason(comparison))
-    for note in comparison.notes:
-        console.echo(f"note: {note}")
-
-
-def method_row(name: object, row: Any) -> tuple[object, ...]:
-    """The cells of `COLUMNS` for a row of `Comparison.table`."""
-    shown = console.percent
-    return (
-        name,
-        int(row["seeds"]),
-        int(row["n"]),
-        shown(row["clean"]),
-        shown(row["overall"]),
-        console.interval(row["overall_low"], row["overall_high"]),
-        shown(row["worst"]),
-        console.interval(row["worst_low"], row["worst_high"]),
-        row["worst_class"],
-        shown(row["worst20"]),
-        console.percent_squared(row["cv"]),
-        shown(row["mcd"]),
-    )
-
-
-def _pair_lines(pair: Pair, comparison: Comparison) -> list[str]:
-    """The difference of two methods, in percentage points."""
-    from classwise.auditing.compare import narrowing
-
-    alpha, kinds = comparison.alpha, "groups" if comparison.group else "classes"
-    overall, minima = pair.overall, pair.minima
-    differ = pair.classes[pair.classes["adjusted"] < alpha]
-    shown = [f"{name} {_points(row['difference'])}" for name, row in differ.iterrows()]
-    spans = [f"[{_points(ends.low)}, {_points(ends.high)}]" for ends in (overall, minima)]
-    p_text = console.percent(pair.p_value) if math.isnan(pair.p_value) else f"{pair.p_value:.2g}"
-    p_value = f"p = {p_text} ({pair.test}, not adjusted for other comparisons)"
-    tested = int(pair.classes["adjusted"].notna().sum())
-    advice = f"; {narrowing(pair.seeds, pair.narrower)}" if max(pair.seeds) > 1 else ""
-    return [
-        f"{pair.first} minus {pair.second}, in points, on the same images ({100 * (1 - alpha):g} %):",
-        f"  overall      {_points(overall.value)} {spans[0]}, {p_value}",
-        f"  worst class  {_points(minima.value)} {spans[1]}{advice}",
-        f"  {kinds} that differ (p below {alpha:g}, adjusted for {tested} {kinds}): {', '.join(shown) or 'none'}",
-        f"  {pair.population}",
-    ]
-
-
-def _points(share: float) -> str:
-    return console.percent(share) if math.isnan(share) else f"{100 * share:+z.1f}"
 
 
 def comparison_facts(comparison: Comparison | Crossing) -> dict[str, Any]:

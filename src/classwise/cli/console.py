@@ -8,7 +8,7 @@ import math
 import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 import typer
 
@@ -16,8 +16,22 @@ from classwise.core import interruption
 from classwise.core.errors import printable
 from classwise.core.progress_display import Bar, Lines, discard, duration, print_error
 from classwise.core.progress_display import progress_display as progress
+from classwise.reporting.text.layout import TextTable, interval, is_number, percent, percent_squared
 
-__all__ = ["Bar", "Lines", "discard", "duration", "print_error", "progress"]
+if TYPE_CHECKING:
+    from classwise.reporting.text.result import Result
+
+__all__ = [
+    "Bar",
+    "Lines",
+    "discard",
+    "duration",
+    "interval",
+    "percent",
+    "percent_squared",
+    "print_error",
+    "progress",
+]
 
 
 def open_streams() -> None:
@@ -66,8 +80,19 @@ def echo(line: str, *, err: bool = False) -> None:
     typer.echo(printable(line), err=err)
 
 
+def show_result(result: Result) -> None:
+    """Print a result: its lines and tables."""
+    from classwise.reporting.text.result import parts_of
+
+    for part in parts_of(result):
+        if isinstance(part, str):
+            echo(part)
+        else:
+            show(*part)
+
+
 def show(
-    columns: Sequence[str], rows: Sequence[Sequence[object]], title: str = "", *, optional: Sequence[str] = ()
+    columns: Sequence[str], rows: Sequence[Sequence[object]], title: str = "", optional: Sequence[str] = ()
 ) -> None:
     """Print a table: drawn on a terminal, aligned columns elsewhere. Numbers are right-aligned.
 
@@ -78,31 +103,15 @@ def show(
         optional: heads of the columns that a terminal leaves out if the table is too wide, the first named first. If it
             still is, each row is printed with one line per cell. No number is cut.
     """
-    columns, title = [printable(column) for column in columns], printable(title)
-    cells = [[printable(str(cell)) for cell in row] for row in rows]
-    right = [bool(cells) and all(_is_number(row[place]) for row in cells) for place in range(len(columns))]
+    table = TextTable(columns, rows, title, optional)
     if sys.stdout.isatty():
-        droppable = [place for name in optional for place, column in enumerate(columns) if column == printable(name)]
-        _draw(columns, cells, title, right, droppable)
+        _draw(table.printed())
         return
-    widths = [max(len(row[place]) for row in [list(columns), *cells]) for place in range(len(columns))]
-    if title:
-        typer.echo(title)
-    for row in [list(columns), *cells]:
-        aligned = (
-            cell.rjust(width) if to_right else cell.ljust(width)
-            for cell, width, to_right in zip(row, widths, right, strict=True)
-        )
-        typer.echo("  ".join(aligned).rstrip())
+    for line in table.lines():
+        typer.echo(line)
 
 
-def _draw(
-    columns: Sequence[str],
-    rows: Sequence[Sequence[str]],
-    title: str,
-    right: Sequence[bool],
-    droppable: Sequence[int],
-) -> None:
+def _draw(shown: TextTable) -> None:
     """Draw a table that fits the terminal."""
     from rich.console import Console
     from rich.table import Table
@@ -110,7 +119,11 @@ def _draw(
     from classwise.cli.table_layout import fit
 
     terminal = Console(markup=False, highlight=False)
-    text = [not all(_is_number(row[place]) or row[place][0] == "[" for row in rows) for place in range(len(columns))]
+    columns, title = list(shown.columns), shown.title
+    rows = [[str(cell) for cell in row] for row in shown.rows]
+    right = [bool(rows) and all(is_number(row[place]) for row in rows) for place in range(len(columns))]
+    droppable = [place for name in shown.optional for place, column in enumerate(columns) if column == name]
+    text = [not all(is_number(row[place]) or row[place][0] == "[" for row in rows) for place in range(len(columns))]
     places, widths = fit([columns, *rows], terminal.width, text=text, optional=droppable)
     if not widths:
         _print_stacked(columns, rows, title)
@@ -137,10 +150,6 @@ def _print_stacked(columns: Sequence[str], rows: Sequence[Sequence[str]], title:
             typer.echo(f"  {column.ljust(indent)}  {cell}")
 
 
-def _is_number(cell: str) -> bool:
-    return not cell or cell[0].isdigit() or cell[0] in "-–+"
-
-
 def show_json(value: Any) -> None:
     """Print one JSON value; NaN becomes null, arrays become lists."""
     typer.echo(json.dumps(_plain(value), indent=2, ensure_ascii=False))
@@ -156,18 +165,3 @@ def _plain(value: Any) -> Any:
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     return value if isinstance(value, int | str | None) else str(value)
-
-
-def percent(share: float) -> str:
-    """A fraction in percent: 0.4235 is ``42.4``; NaN is a dash."""
-    return "–" if math.isnan(share) else f"{100 * share:.1f}"
-
-
-def interval(low: float, high: float) -> str:
-    """Two fractions in percent: ``[38.1, 44.3]``."""
-    return f"[{percent(low)}, {percent(high)}]"
-
-
-def percent_squared(share: float) -> str:
-    """A variance of fractions in percent squared, as the papers print it."""
-    return "–" if math.isnan(share) else f"{10_000 * share:.1f}"

@@ -141,20 +141,6 @@ def _write(found: Curve, folder: Path, page: Path, *, json: bool) -> None:
             classes = {str(name): row.to_dict() for name, row in found.summary.iterrows()}
             console.show_json(facts | {"weakest": found.weakest, "classes": classes, "environment": found.environment})
             return
-        show_curve(found)
+        console.show_result(found)
         console.echo(f"curve: {folder}")
         console.echo(f"page: {page}")
-
-
-def show_curve(found: Curve) -> None:
-    """Print a curve: per class the mean and median radius, weakest class first."""
-    from classwise.reporting.pages.curve import radius_table
-
-    table = radius_table(found)
-    rows = [
-        (row.name, *(f"{cell.text} [{cell.span}]" if cell.span else cell.text for cell in row.cells))
-        for row in table.rows
-    ]
-    console.show(table.heads, rows, f"{found.meta.model or found.name}: {table.caption}")
-    console.echo("")
-    console.echo(table.note)

@@ -8,9 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from classwise.cli import console
-from classwise.cli.compare import show_comparison
 from classwise.cli.options import new_folder, out_option
-from classwise.cli.tables import interval_line, worst_line
 
 if TYPE_CHECKING:
     from classwise.auditing.result import Audit
@@ -49,6 +47,7 @@ def demo(
     from classwise.auditing.compare import compare
     from classwise.data.loading import load_data
     from classwise.reporting import report
+    from classwise.reporting.text.audit import interval_line, worst_line
 
     new_folder(out)
     images = load_data("digits", split="test")
@@ -63,7 +62,7 @@ def demo(
         typer.echo(f"{name}: {worst_line(audit)}")
     typer.echo(interval_line(next(iter(audits.values()))))
     typer.echo("")
-    show_comparison(comparison)
+    console.show_result(comparison)
     typer.echo("")
     overrides = " ".join(f"--set {key}={value}" for key, value in SMALL.items())
     typer.echo(f"equivalent command: classwise train {RECIPES['CFA-AT']} --budget {BUDGET} --out runs/mine {overrides}")

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from classwise.cli import console
-from classwise.cli.compare import COLUMNS, OPTIONAL, method_row
 from classwise.cli.exit_status import ExitStatus
 from classwise.cli.tables import audit_facts
 from classwise.core.errors import ClasswiseError, IncompleteError
@@ -100,6 +99,7 @@ def _show(folder: Path, audits: Mapping[int, Audit], total: int) -> None:
     """A row for each seed, and the mean of all with the interval over seeds and images."""
     from classwise.auditing.compare import Comparison, population
     from classwise.reporting import formatting
+    from classwise.reporting.text.comparison import COLUMNS, OPTIONAL, method_row
 
     if not audits:
         return

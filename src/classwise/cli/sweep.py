@@ -204,7 +204,7 @@ def _goes_on(folder: Path, cells: Sequence[CellStatus]) -> bool:
 
 
 def _collect(folder: Path, out: Path | None, json: bool) -> None:
-    from classwise.cli.compare import comparison_facts, show_comparison
+    from classwise.cli.compare import comparison_facts
     from classwise.sweeps.collect import collect
 
     collected = collect(folder, out)
@@ -218,7 +218,7 @@ def _collect(folder: Path, out: Path | None, json: bool) -> None:
         return
     for group in collected.groups:
         console.echo(group.title)
-        show_comparison(group.comparison)
+        console.show_result(group.comparison)
         console.echo("")
     if missing:
         console.show(("cell", "audit", "state"), [tuple(each.values()) for each in missing], "not finished")

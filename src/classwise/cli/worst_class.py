@@ -134,54 +134,9 @@ def _write(found: WorstClass, page: Path | None, *, json: bool) -> None:
         if json:
             console.show_json(worst_class_facts(found) | ({} if page is None else {"page": str(page)}))
             return
-        show_worst_class(found)
+        console.show_result(found)
         if page is not None:
             console.echo(f"page: {page}")
-
-
-def show_worst_class(result: WorstClass) -> None:
-    """Print a search: a row per class, the worst class, the guarantee, the cost."""
-    from classwise.reporting import formatting
-
-    rows = [
-        (
-            name,
-            int(row["n"]),
-            *(console.percent(row[column]) for column in ("clean", "first", "estimate")),
-            console.interval(row["low"], row["high"]),
-            int(row["unsettled"]),
-            "yes" if row["may_be_worst"] else "",
-        )
-        for name, row in result.by_class.iterrows()
-    ]
-    first = result.meta.applicable[1]
-    level = f"{100 * (1 - result.verdict.alpha):.6g}"
-    title = f"{result.meta.model}: accuracy in percent under {result.meta.threat}"
-    columns = [
-        "class",
-        "n",
-        "clean",
-        first,
-        "all, estimate",
-        f"all, {level} % simultaneous",
-        "unsettled",
-        "may be worst",
-    ]
-    console.show(columns, rows, title, optional=("unsettled", "n", first, "clean"))
-    verdict = result.verdict
-    at = f"{console.percent(verdict.estimate)} % {console.interval(verdict.low, verdict.high)}"
-    console.echo("")
-    what = "worst class" if verdict.settled else "lowest estimate so far"
-    new = console.interval(*verdict.new_images)
-    console.echo(f"{what}: {result.worst}, {at} of {result.these_images}; new images {new}")
-    console.echo(f"in brackets: {formatting.lowest_interval_name(verdict.alpha)}")
-    console.echo(f"guarantee: {result.sentence}")
-    if verdict.unsettled:
-        images = "1 image" if verdict.unsettled == 1 else f"{verdict.unsettled:,} images"
-        console.echo(f"unsettled: {images} that only a full audit would attack with every attack")
-    share = result.passes / result.full_audit_passes
-    part = "under 1 %" if share < 0.01 else f"about {100 * share:.0f} %"
-    console.echo(f"passes: {result.passes:,}, {part} of a full audit's; {console.duration(result.seconds)}")
 
 
 def worst_class_facts(result: WorstClass) -> dict[str, Any]:

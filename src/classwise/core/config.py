@@ -61,14 +61,26 @@ def number(value: object) -> object:
     return int(fraction[1]) / int(fraction[2])
 
 
-Number = Annotated[float, pydantic.Field(ge=-limits.NUMBER, le=limits.NUMBER), pydantic.BeforeValidator(number)]
+def _no_bool(value: object) -> object:
+    if isinstance(value, bool):
+        raise ValueError("should be a number, not true or false")  # noqa: TRY004  # pydantic expects it
+    return value
+
+
+Number = Annotated[
+    float,
+    pydantic.Field(ge=-limits.NUMBER, le=limits.NUMBER),
+    pydantic.BeforeValidator(number),
+    pydantic.BeforeValidator(_no_bool),
+]
 """A float in the range of float32; as text also a fraction such as ``8/255``."""
 Positive = Annotated[Number, pydantic.Field(gt=0)]
 NonNegative = Annotated[Number, pydantic.Field(ge=0)]
 Share = Annotated[Number, pydantic.Field(ge=0, le=1)]
 """A fraction in [0, 1]."""
-Count = Annotated[int, pydantic.Field(ge=1, le=limits.COUNT)]
-Seed = Annotated[int, pydantic.Field(ge=0, le=limits.SEED)]
+Integer = Annotated[int, pydantic.BeforeValidator(_no_bool)]
+Count = Annotated[Integer, pydantic.Field(ge=1, le=limits.COUNT)]
+Seed = Annotated[Integer, pydantic.Field(ge=0, le=limits.SEED)]
 ClassName = Annotated[str, pydantic.BeforeValidator(lambda value: str(value) if type(value) is int else value)]
 """A class name, or a class number as an int or text."""
 

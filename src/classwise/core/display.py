@@ -1,11 +1,20 @@
-"""Display of results in notebooks."""
+"""Display of results: as text, and in notebooks."""
 
 from __future__ import annotations
 
 import importlib
 
 
-class RichDisplay:
+class TextDisplay:
+    """A result whose text is what the command that computes it prints."""
+
+    def __str__(self) -> str:
+        """The text, from the layer of reports, which is loaded on first use."""
+        text: str = importlib.import_module("classwise.reporting.text.result").text(self)
+        return text
+
+
+class RichDisplay(TextDisplay):
     """A result with an HTML representation: a figure of its classes, which notebooks show instead of its text."""
 
     def _repr_html_(self) -> str:

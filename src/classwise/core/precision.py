@@ -22,6 +22,7 @@ from classwise.core.memory_format import (
     overflows_in_channels_last,
 )
 
+Dtype = Literal["float32", "bfloat16"]
 Forward = Callable[[Tensor], Tensor]
 """A function from images (N, C, H, W) in [0, 1] to logits (N, classes)."""
 
@@ -56,7 +57,7 @@ class Precision:
         torch.float32
     """
 
-    dtype: Literal["float32", "bfloat16"] = "float32"
+    dtype: Dtype = "float32"
     channels_last: bool = False
     compile: bool = False
     deterministic: bool = dataclasses.field(default=False, repr=False)  # keys of stored results have the repr
@@ -198,5 +199,10 @@ FLOAT32 = Precision(channels_last=True)
 """Float32 for gradients, on a fused copy of the model."""
 EXACT = Precision()
 """Float32 throughout, on the model itself."""
-DTYPES = {"bfloat16": FAST, "float32": FLOAT32}
+DTYPES: Mapping[str, Precision] = {"bfloat16": FAST, "float32": FLOAT32}
 """The settings of audits by their dtype."""
+
+
+def precision_of(precision: Precision | Dtype | None) -> Precision | None:
+    """The settings of audits in a precision, which is given as such or by its dtype."""
+    return DTYPES[precision] if isinstance(precision, str) else precision

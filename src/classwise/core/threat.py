@@ -6,17 +6,19 @@ import dataclasses
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import get_args
+from typing import Annotated, get_args
 
 import torch
 from torch import Tensor
 
 from classwise.core import limits, recolouring
+from classwise.core.arguments import checked
 from classwise.core.errors import ClasswiseError, unknown
 from classwise.core.rng import CounterRNG
 from classwise.core.tensors import as_tensor
 from classwise.core.threat_text import (
     NORM_BALLS,
+    NORMS,
     PER_IMAGE,
     PRESETS,
     SPATIAL_RADIUS,
@@ -25,7 +27,16 @@ from classwise.core.threat_text import (
     parse_threat,
 )
 
-__all__ = ["NORM_BALLS", "PRESETS", "SPATIAL_RADIUS", "Norm", "Threat", "grey_radius", "large_radius_text"]
+__all__ = [
+    "NORM_BALLS",
+    "PRESETS",
+    "SPATIAL_RADIUS",
+    "Norm",
+    "Threat",
+    "ThreatLike",
+    "grey_radius",
+    "large_radius_text",
+]
 
 
 @dataclass(frozen=True)
@@ -66,18 +77,19 @@ class Threat:
             check_radius(self.norm, self.epsilon)
 
     @staticmethod
-    def parse(text: str | Threat) -> Threat:
-        """Parse ``"Linf:8/255"``, or the name of a preset such as ``"cifar10"``.
+    @checked
+    def parse(threat: ThreatLike) -> Threat:
+        """Parse ``"Linf:8/255"``, a pair ``("Linf", 8/255)``, or the name of a preset such as ``"cifar10"``.
 
         Raises:
-            ClasswiseError: for an unknown norm or preset, an invalid radius, or a value that is neither text nor a
-                `Threat`.
+            ClasswiseError: for an unknown norm or preset, an invalid radius, or a value of another type.
         """
-        if isinstance(text, Threat):
-            return text
-        if not isinstance(text, str):
-            raise ClasswiseError(f"threat {text!r}: must be text such as 'Linf:8/255' or a Threat")
-        return Threat(*parse_threat(text))
+        if isinstance(threat, Threat):
+            return threat
+        if isinstance(threat, str):
+            return Threat(*parse_threat(threat))
+        norm, epsilon = threat
+        return Threat(NORMS.get(norm.lower(), norm), epsilon)  # type: ignore[arg-type]  # the constructor checks it
 
     def __str__(self) -> str:
         """The text that `parse` reads; for Linf and recolouring, a multiple of 1/255 up to 1 is such a fraction."""
@@ -87,7 +99,7 @@ class Threat:
         whole = self.norm in ("Linf", "recolour") and 1 <= levels <= 255 and abs(levels - round(levels)) < 1e-9
         return f"{self.norm}:{round(levels)}/255" if whole else f"{self.norm}:{self.epsilon:g}"
 
-    def checked(self) -> Threat:
+    def validated(self) -> Threat:
         """This threat with validated radii per image, as a plain tensor; unchanged if it has one radius for all.
 
         Raises:
@@ -107,6 +119,7 @@ class Threat:
             )
         return self.with_epsilon(radii)
 
+    @checked
     def with_epsilon(self, epsilon: float | Tensor) -> Threat:
         """The same norm with another radius."""
         return dataclasses.replace(self, epsilon=epsilon)
@@ -184,6 +197,13 @@ class Threat:
             length = rng.child("length").uniform(index, (1,), counter).pow(1 / size)
             shift = (ray / _norm(ray, self.norm)[:, None].clamp_min(1e-12) * length).view_as(x0)
         return self.project(x0 + shift * self.radius(x0), x0)
+
+
+ThreatLike = Annotated[
+    Threat | str | tuple[str, float | Tensor],
+    "text such as 'Linf:8/255', a pair such as ('Linf', 8/255), or a Threat",
+]
+"""A threat as users write it; `Threat.parse` reads it."""
 
 
 def grey_radius(norm: Norm, shape: Sequence[int]) -> float:

@@ -60,13 +60,18 @@ def parse_threat(text: str) -> tuple[Norm, float]:
     return NORMS[norm.lower()], epsilon
 
 
+def written(threat: object) -> object:
+    """Write a pair of a norm and a radius as text; return any other value unchanged."""
+    return f"{threat[0]}:{threat[1]}" if isinstance(threat, tuple | list) and len(threat) == 2 else threat
+
+
 def check_radius(norm: str, epsilon: object) -> None:
     """Check a radius that is the same for all images.
 
     Raises:
         ClasswiseError: if it is not a number from 0 to `limits.RADIUS`, or for spatial threats to `SPATIAL_RADIUS`.
     """
-    if not (isinstance(epsilon, Real) and 0 <= float(epsilon) <= limits.RADIUS):
+    if isinstance(epsilon, bool) or not (isinstance(epsilon, Real) and 0 <= float(epsilon) <= limits.RADIUS):
         hint = f"; for text use Threat.parse('{norm}:{epsilon}')" if isinstance(epsilon, str) else ""
         raise ClasswiseError(
             f"epsilon = {epsilon!r}: radius must be a number from 0 to {limits.RADIUS:,}, such as 8/255{hint}"

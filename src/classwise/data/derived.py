@@ -7,6 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 import torch
 from torch import Tensor
 
+from classwise.core.arguments import checked
+from classwise.core.config import Seed
 from classwise.core.errors import ClasswiseError, unknown
 from classwise.core.rng import CounterRNG
 from classwise.data.images import Images
@@ -17,6 +19,7 @@ COLOURS = ((1.0, 0.0, 0.0), (0.0, 0.0, 1.0))
 """The background of each group, RGB in [0, 1]; our choice."""
 
 
+@checked
 def class_number(images: Images, label: int | str) -> int:
     """The number of a class given by number or name.
 
@@ -33,6 +36,7 @@ def class_number(images: Images, label: int | str) -> int:
     return number
 
 
+@checked
 def without_class(images: Images, label: int | str) -> Images:
     """Remove the images of one class; labels and class names do not change, so neither do a network's outputs.
 
@@ -49,6 +53,7 @@ def without_class(images: Images, label: int | str) -> Images:
     return images.renamed(f"{images.name} without {images.class_names[number]}").take(images.y != number)
 
 
+@checked
 def only_classes(images: Images, labels: Iterable[int | str]) -> Images:
     """Select the images of some classes and relabel them 0, 1, ... in the given order.
 
@@ -79,6 +84,7 @@ def only_classes(images: Images, labels: Iterable[int | str]) -> Images:
     )
 
 
+@checked
 def superclass_of(images: Images) -> Mapping[str, str]:
     """Map each class name to the name of its superclass.
 
@@ -91,6 +97,7 @@ def superclass_of(images: Images) -> Mapping[str, str]:
     return {name: images.superclass_names[parents[number]] for number, name in enumerate(images.class_names)}
 
 
+@checked
 def by_superclass(images: Images) -> Images:
     """Relabel the images with their superclasses.
 
@@ -110,6 +117,7 @@ def by_superclass(images: Images) -> Images:
     )
 
 
+@checked
 def coloured_background(
     images: Images,
     groups: Sequence[Sequence[int]] = GROUPS,
@@ -153,6 +161,7 @@ def coloured_background(
     return coloured.with_column("background", ids.cpu(), names)
 
 
+@checked
 def white_background(images: Images, masks: Tensor) -> Images:
     """Set every pixel outside the mask of its image to white (KDD 2021, section 6.2).
 
@@ -171,7 +180,8 @@ def white_background(images: Images, masks: Tensor) -> Images:
     return images.with_pixels(x, f"{images.name} on white")
 
 
-def random_regions(masks: Tensor, seed: int = 0) -> Tensor:
+@checked
+def random_regions(masks: Tensor, seed: Seed = 0) -> Tensor:
     """Shift each mask cyclically by a random offset; its area does not change.
 
     The control of `white_background`: the same number of pixels becomes white, but in random regions.

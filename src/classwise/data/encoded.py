@@ -122,11 +122,9 @@ class EncodedImages:
             workers: number of threads, at least 1; None: one per CPU core, at most `MOST_WORKERS`.
 
         Raises:
-            ClasswiseError: for no worker, or a damaged header.
+            ClasswiseError: for a damaged header.
         """
         count = min(os.cpu_count() or 1, MOST_WORKERS) if workers is None else workers
-        if count < 1:
-            raise ClasswiseError(f"workers = {count}: must be at least 1")
         shape = self.shape()
         return Stream(_Decoded(self, shape, count), self.class_names, self.name, self.split, shape=shape)
 

@@ -6,13 +6,15 @@ import dataclasses
 import functools
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from classwise.core import limits
+from classwise.core.accepted import BY_CONTENT
+from classwise.core.arguments import checked
 from classwise.core.errors import ClasswiseError
 from classwise.core.names import checked_name, checked_names, checked_text
 from classwise.core.tensors import as_tensor
@@ -54,6 +56,10 @@ class Column(NamedTuple):
     names: tuple[str, ...]
 
 
+Values = Annotated[Tensor | np.ndarray[Any, Any], BY_CONTENT]
+Names = Annotated[Sequence[str], BY_CONTENT]
+
+
 @dataclasses.dataclass(frozen=True, eq=False, init=False, repr=False)
 class Images:
     """A data set in memory, on one device.
@@ -90,16 +96,17 @@ class Images:
     index: Tensor
     columns: Mapping[str, Column]
 
+    @checked
     def __init__(
         self,
-        x: Tensor | np.ndarray[Any, Any],
-        y: Tensor | np.ndarray[Any, Any],
-        class_names: Sequence[str] | None = None,
+        x: Values,
+        y: Values,
+        class_names: Names | None = None,
         name: str = "images",
         split: str = "",
-        superclasses: Sequence[int] | None = None,
-        superclass_names: Sequence[str] | None = None,
-        index: Tensor | np.ndarray[Any, Any] | None = None,
+        superclasses: Annotated[Sequence[int], BY_CONTENT] | None = None,
+        superclass_names: Names | None = None,
+        index: Values | None = None,
         columns: Mapping[str, Column] | None = None,
     ) -> None:
         """Validate all values.
@@ -177,7 +184,8 @@ class Images:
         """The device of the pixels."""
         return self.x.device
 
-    def take(self, rows: Rows | Sequence[int] | np.ndarray[Any, Any]) -> Images:
+    @checked
+    def take(self, rows: Rows | Sequence[int] | Sequence[bool] | np.ndarray[Any, Any]) -> Images:
         """Select rows, in the given order; each image keeps its `index`.
 
         Args:
@@ -195,10 +203,12 @@ class Images:
             raise ClasswiseError(f"{self.name}: the selection of rows is empty")
         return part
 
+    @checked
     def renamed(self, name: str) -> Images:
         """The same images under another name."""
         return self._with(name=checked_text(name, "name of the data"))
 
+    @checked
     def with_pixels(self, x: Tensor, name: str) -> Images:
         """Replace the pixels; labels, `index` and columns do not change.
 
@@ -214,6 +224,7 @@ class Images:
             raise ClasswiseError(f"{name}: {len(pixels)} images, expected {len(self)}")
         return self._with(x=pixels, name=name)
 
+    @checked
     def with_labels(self, y: Tensor) -> Images:
         """Replace the labels; the classes do not change.
 
@@ -224,7 +235,8 @@ class Images:
         check_labels(labels, self.class_names, self.name)
         return self._with(y=labels.to(self.device))
 
-    def with_column(self, key: str, ids: Tensor, names: Sequence[str]) -> Images:
+    @checked
+    def with_column(self, key: str, ids: Tensor, names: Names) -> Images:
         """Add a `Column`.
 
         Raises:
@@ -234,15 +246,18 @@ class Images:
         column = self._column(ids, names, len(self), where)
         return self._with(columns={**self.columns, key: column})
 
+    @checked
     def to(self, device: torch.device | str) -> Images:
         """Move the images to a device."""
         return self._with(x=self.x.to(device), y=self.y.to(device), index=self.index.to(device))
 
+    @checked
     def pixels(self, rows: Rows | None = None) -> Tensor:
         """A copy of the images, or of some rows, as float32 (N, C, H, W) in [0, 1]."""
         chosen = self.x if rows is None else self.x[_rows_on(rows, self.device)]
         return to_unit(chosen) if chosen.dtype == torch.uint8 else chosen.clone()
 
+    @checked
     def batch(self, rows: Rows, device: torch.device | None = None) -> Batch:
         """The images of some rows as a `Batch`.
 
@@ -258,6 +273,7 @@ class Images:
             return Batch(index, to_unit(x), y)
         return Batch(index, x.clone() if isinstance(rows, slice) and x.device == self.device else x, y)
 
+    @checked
     def batches(self, size: int) -> Iterator[Batch]:
         """Yield all images in order, in batches of ``size``; the last batch may be smaller."""
         if size < 1:

@@ -14,10 +14,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from classwise.core.config import build
+from classwise.core.arguments import checked
+from classwise.core.config import Count, Seed, build
 from classwise.core.errors import ClasswiseError, DataNotFoundError, did_you_mean, unknown
 from classwise.data.corruptions import CORRUPTIONS
-from classwise.data.corruptions.corrupt import corrupt
+from classwise.data.corruptions.corrupt import Severity, corrupt
 from classwise.data.encoded import EncodedImages
 from classwise.data.formats import FORMATS
 from classwise.data.formats.base import EncodedFormat, Format
@@ -40,13 +41,14 @@ LARGE_BYTES = 1 << 30
 """Size of decoded images above which `open_data` decodes them while they are used."""
 
 
+@checked
 def load_data(
     source: Any,
     *,
     split: str = "test",
     root: str | os.PathLike[str] | None = None,
-    subset: int | None = None,
-    seed: int = 0,
+    subset: Count | None = None,
+    seed: Seed = 0,
     download: bool = True,
     data_format: str | None = None,
     **options: Any,
@@ -95,12 +97,13 @@ def load_data(
     return images if subset is None else images.take(stratified_subset(images.y, subset, seed))
 
 
+@checked
 def stream_data(
     source: Any,
     *,
     split: str = "test",
     root: str | os.PathLike[str] | None = None,
-    workers: int | None = None,
+    workers: Count | None = None,
     data_format: str | None = None,
     **options: Any,
 ) -> Stream:
@@ -150,13 +153,14 @@ def stream_data(
     return encoded.stream(workers)
 
 
+@checked
 def open_data(
     source: str | os.PathLike[str],
     *,
     split: str = "test",
     root: str | os.PathLike[str] | None = None,
-    subset: int | None = None,
-    seed: int = 0,
+    subset: Count | None = None,
+    seed: Seed = 0,
     **options: Any,
 ) -> Images | Stream:
     """As `load_data`, but encoded images of more than `LARGE_BYTES` are opened as by `stream_data`.
@@ -200,8 +204,9 @@ def _open_object(source: Any, split: str, options: dict[str, Any]) -> Images | S
     return as_data(source, split="" if own is None or callable(own) else str(own), **options)
 
 
+@checked
 def open_corrupted(
-    source: str | os.PathLike[str] | Images, corruption: str, severity: int, **options: Any
+    source: str | os.PathLike[str] | Images, corruption: str, severity: Severity, **options: Any
 ) -> Images | Stream:
     """Open images under a corruption: those of a published set, or others with the corruption computed.
 

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from classwise.core.arguments import checked
 from classwise.core.config import Count, NonNegative, Seed, configurable
 from classwise.core.errors import ClasswiseError
 from classwise.data.images import Images
@@ -204,6 +205,7 @@ def _check_rectangle(images: Images, inset: int) -> None:
         raise ClasswiseError(f"inset = {inset}: must be at most {limit} for images of {width}x{height}")
 
 
+@checked
 def background_brightness(images: Images, masks: Tensor) -> Tensor:
     """Mean brightness of the background of each image, over the pixels outside its mask and the channels.
 
@@ -244,6 +246,7 @@ class MaskQuality(NamedTuple):
     agreement: float | None
 
 
+@checked
 def mask_quality(masks: Tensor, others: Tensor | None = None, inset: int = 2) -> MaskQuality:
     """Compute quality measures of masks.
 

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from classwise.core.arguments import checked
 from classwise.core.errors import ClasswiseError
 from classwise.models.base import Wrapper
 
@@ -39,6 +40,7 @@ class Normalized(Wrapper):
     mean: Tensor
     std: Tensor
 
+    @checked
     def __init__(self, model: nn.Module, mean: Sequence[float] | Tensor, std: Sequence[float] | Tensor) -> None:
         if isinstance(model, Normalized):
             raise ClasswiseError("the model is normalised already; pass the inner model, model.model")

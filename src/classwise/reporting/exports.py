@@ -7,7 +7,6 @@ import os
 import re
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
@@ -16,6 +15,7 @@ from scipy import sparse
 from classwise.auditing.compare import Comparison
 from classwise.auditing.outcomes import ALL
 from classwise.auditing.result import Audit
+from classwise.core.arguments import checked
 from classwise.core.csv_files import write_csv
 from classwise.core.errors import unknown
 from classwise.core.storage import write_text
@@ -38,9 +38,7 @@ from classwise.reporting.svg import Drawing
 from classwise.reporting.tables import Table
 from classwise.reporting.training_run import curves_of_audit
 from classwise.reporting.two_phase import estimates_drawing, estimates_table
-
-if TYPE_CHECKING:
-    from classwise.training.folder import Run
+from classwise.training.folder import Run
 
 logger = logging.getLogger(__name__)
 
@@ -50,6 +48,7 @@ FORMATS = (*TABLES, *FIGURES)
 """All export formats."""
 
 
+@checked
 def export(
     audit: Audit,
     folder: str | os.PathLike[str],
@@ -116,6 +115,7 @@ def _export_bounds(
     return write_files(folder, formats, frames, tables, drawings, raw_csv=raw_csv)
 
 
+@checked
 def export_comparison(
     comparison: Comparison,
     folder: str | os.PathLike[str],

@@ -18,6 +18,7 @@ from typing import Any
 from classwise.auditing.outcomes import ALL, CLEAN
 from classwise.auditing.result import Audit
 from classwise.auditing.suite import parse_attacks
+from classwise.core.arguments import checked
 from classwise.core.errors import ClasswiseError, unknown
 from classwise.core.storage import write_text
 from classwise.core.version import __version__
@@ -54,6 +55,7 @@ _PERCENT_FIELDS = ("reported", "external")
 _MEASURED_FIELDS = ("eps", "clean_acc", "autoattack_acc")
 
 
+@checked
 def robustbench(audit: Audit, info: Mapping[str, str] | None = None) -> dict[str, Any]:
     """Convert an audit by AutoAttack's standard version to a RobustBench ``model_info`` object.
 
@@ -101,6 +103,7 @@ def robustbench(audit: Audit, info: Mapping[str, str] | None = None) -> dict[str
     }
 
 
+@checked
 def write_robustbench(
     audit: Audit, path: str | os.PathLike[str], info: Mapping[str, str] | None = None
 ) -> dict[str, Any]:

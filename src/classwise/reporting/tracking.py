@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from classwise.auditing.audit_folder import ABOUT
 from classwise.auditing.result import Audit
+from classwise.core.arguments import checked
 from classwise.core.errors import ClasswiseError
 from classwise.reporting.training_run import run_of
-
-if TYPE_CHECKING:
-    from classwise.training.loggers.base import Logger
+from classwise.training.loggers.base import Logger
 
 
+@checked
 def log_audit(audit: Audit, logger: Logger, page: Path | None = None) -> None:
     """Send an audit to an experiment tracker: accuracies by class, and the page and the outcomes as files.
 

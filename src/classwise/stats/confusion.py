@@ -8,10 +8,12 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy import sparse
 
+from classwise.core.arguments import checked
 from classwise.core.errors import ClasswiseError
 from classwise.stats.counts import FloatArray, IntArray, class_labels, ratio
 
 
+@checked
 def confusion(labels: ArrayLike, predictions: ArrayLike, num_classes: int) -> IntArray:
     """Count images by label (row) and prediction (column): kdd21 Figure 2, in counts.
 
@@ -41,6 +43,7 @@ def confusion(labels: ArrayLike, predictions: ArrayLike, num_classes: int) -> In
     return flat.astype(np.int64).reshape(num_classes, num_classes)
 
 
+@checked
 def sparse_confusion(labels: ArrayLike, predictions: ArrayLike, num_classes: int) -> sparse.csr_array:
     """`confusion` as a sparse (C, C) matrix, whose size grows with the number of images, not with C squared.
 
@@ -56,6 +59,7 @@ def sparse_confusion(labels: ArrayLike, predictions: ArrayLike, num_classes: int
     return sparse.csr_array(sparse.coo_array((ones, (truth, predicted)), shape=(num_classes, num_classes)))
 
 
+@checked
 def confusion_rates(matrix: ArrayLike) -> FloatArray:
     """Normalise each row of a confusion matrix to fractions of its class.
 
@@ -75,6 +79,7 @@ def confusion_rates(matrix: ArrayLike) -> FloatArray:
     return ratio(counts, counts.sum(axis=1, keepdims=True))
 
 
+@checked
 def misclassified(matrix: ArrayLike) -> FloatArray:
     """The confusion matrix with NaN on its diagonal: kdd21 Figure 4a.
 
@@ -110,6 +115,7 @@ class Leakage(NamedTuple):
     chance: float
 
 
+@checked
 def superclass_leakage(matrix: ArrayLike | sparse.csr_array, superclasses: ArrayLike) -> Leakage:
     """Compute the share of errors within the superclass, and its chance level (kdd21 section 4.2, claim C6).
 
@@ -158,6 +164,7 @@ class Symmetry(NamedTuple):
     overlap: float
 
 
+@checked
 def symmetry(matrix: ArrayLike) -> Symmetry:
     """Measure whether i is misclassified as j as often as j as i (kdd21 section 4.2, claim C5).
 

@@ -9,6 +9,7 @@ from typing import Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from classwise.core.arguments import checked
 from classwise.core.errors import ClasswiseError
 
 BoolArray = NDArray[np.bool_]
@@ -157,6 +158,7 @@ class ClassCounts(_Sums):
         return cls(np.zeros(num_classes, np.int64), np.zeros(num_classes, np.int64))
 
     @classmethod
+    @checked
     def from_labels(cls, labels: ArrayLike, correct: ArrayLike, num_classes: int) -> Self:
         """Count images by label.
 
@@ -210,6 +212,7 @@ class PairedCounts(_Sums):
     neither: IntArray
 
     @classmethod
+    @checked
     def from_labels(cls, labels: ArrayLike, first: ArrayLike, second: ArrayLike, num_classes: int) -> Self:
         """Count images by label.
 

@@ -12,6 +12,7 @@ import math
 import numpy as np
 from scipy import special
 
+from classwise.core.arguments import Level, checked
 from classwise.stats.counts import ClassCounts, FloatArray, ratio
 from classwise.stats.intervals import Estimate, class_intervals, sidak, two_sided_z
 from classwise.stats.metrics import max_class_discrepancy
@@ -22,6 +23,7 @@ _LEAST_DEGREES = 1e-3
 """Degrees of freedom if all estimated variances are 0."""
 
 
+@checked
 def unbiased_variance(counts: ClassCounts) -> float:
     """CV of the true class accuracies, estimated without bias; negative for about half of all samples of equal classes.
 
@@ -44,7 +46,8 @@ def unbiased_variance(counts: ClassCounts) -> float:
     return float(accuracy.var() - (1 - 1 / len(accuracy)) * sampling.mean())
 
 
-def variance(counts: ClassCounts, alpha: float = 0.05) -> Estimate:
+@checked
+def variance(counts: ClassCounts, alpha: Level = 0.05) -> Estimate:
     """CV of the true class accuracies: `unbiased_variance` with an interval.
 
     Let Q = sum_c (a_c - mean)^2, with E[Q] = C CV + m. Given CV, Q is approximated by t times a noncentral chi-square
@@ -95,7 +98,8 @@ def _least_noncentrality(x: float, degrees: float, tail: float) -> float:
     return low
 
 
-def deviation_difference(one: ClassCounts, other: ClassCounts, factor: float = 1.0, alpha: float = 0.05) -> Estimate:
+@checked
+def deviation_difference(one: ClassCounts, other: ClassCounts, factor: float = 1.0, alpha: Level = 0.05) -> Estimate:
     """Standard deviation of the class accuracies of ``one`` minus that of ``other`` times sqrt(``factor``).
 
     It is above 0 exactly if CV of ``one`` is above ``factor`` times CV of ``other``. The standard deviation is the root
@@ -119,7 +123,8 @@ def deviation_difference(one: ClassCounts, other: ClassCounts, factor: float = 1
     )
 
 
-def discrepancy_difference(one: ClassCounts, other: ClassCounts, factor: float = 1.0, alpha: float = 0.05) -> Estimate:
+@checked
+def discrepancy_difference(one: ClassCounts, other: ClassCounts, factor: float = 1.0, alpha: Level = 0.05) -> Estimate:
     """MCD of ``one`` minus ``factor`` times MCD of ``other``; the value is the plug-in value.
 
     Each end combines a lower bound of one MCD with an upper bound of the other, each with error probability alpha/4, so
@@ -152,7 +157,8 @@ def _discrepancy_bounds(counts: ClassCounts, error: float) -> tuple[float, float
     return least, float(np.nanmax(high) - np.nanmin(low)) if int(counts.present.sum()) > 1 else 0.0
 
 
-def variance_ratio(one: ClassCounts, other: ClassCounts, alpha: float = 0.05) -> Estimate:
+@checked
+def variance_ratio(one: ClassCounts, other: ClassCounts, alpha: Level = 0.05) -> Estimate:
     """CV of ``one`` over CV of ``other``: the ratio of the unbiased estimates, with a valid interval.
 
     The ends are ratios of opposite ends of the intervals of `variance` at alpha/2. The upper end is infinite if CV of
@@ -161,7 +167,8 @@ def variance_ratio(one: ClassCounts, other: ClassCounts, alpha: float = 0.05) ->
     return _ratio(variance(one, alpha / 2), variance(other, alpha / 2))
 
 
-def discrepancy_ratio(one: ClassCounts, other: ClassCounts, alpha: float = 0.05) -> Estimate:
+@checked
+def discrepancy_ratio(one: ClassCounts, other: ClassCounts, alpha: Level = 0.05) -> Estimate:
     """MCD of ``one`` over MCD of ``other``: the ratio of the plug-in values, with a valid interval.
 
     The ends are ratios of the bounds of `discrepancy_difference`. The upper end is infinite if MCD of ``other`` may be

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy import special
 
+from classwise.core.arguments import Level, checked
 from classwise.core.errors import ClasswiseError
 from classwise.stats.counts import ClassCounts, FloatArray, ratio
 
@@ -30,7 +31,7 @@ class Estimate(NamedTuple):
     high: float
 
 
-def checked_level(alpha: float) -> float:
+def checked_level(alpha: Level) -> float:
     """Return ``alpha`` after checking its range.
 
     Raises:
@@ -41,7 +42,8 @@ def checked_level(alpha: float) -> float:
     return alpha
 
 
-def alpha_of(confidence: float) -> float:
+@checked
+def alpha_of(confidence: Level) -> float:
     """1 - ``confidence``, without its rounding error: exactly 0.05 for 0.95.
 
     Raises:
@@ -51,17 +53,17 @@ def alpha_of(confidence: float) -> float:
         >>> alpha_of(0.95)
         0.05
     """
-    if not 0 < confidence < 1:
-        raise ClasswiseError(f"confidence = {confidence}: must be a number above 0 and below 1, such as 0.95")
     return round(1 - confidence, 15)
 
 
-def two_sided_z(alpha: float) -> float:
+@checked
+def two_sided_z(alpha: Level) -> float:
     """The normal quantile Phi^-1(1 - alpha/2): 1.96 for alpha = 0.05."""
     return float(special.ndtri(1 - checked_level(alpha) / 2))
 
 
-def sidak(alpha: float, tests: int) -> float:
+@checked
+def sidak(alpha: Level, tests: int) -> float:
     """The level of each of several independent intervals for simultaneous coverage 1 - ``alpha``.
 
     Sidak (1967): 1 - (1 - alpha)^(1/tests).
@@ -69,7 +71,8 @@ def sidak(alpha: float, tests: int) -> float:
     return float(-np.expm1(np.log1p(-checked_level(alpha)) / max(tests, 1)))
 
 
-def student(values: ArrayLike, alpha: float = 0.05) -> Estimate:
+@checked
+def student(values: ArrayLike, alpha: Level = 0.05) -> Estimate:
     """The mean of (n,) values with Student's t interval (1908); its ends are NaN for fewer than two values."""
     sample = np.asarray(values, dtype=np.float64)
     degrees = len(sample) - 1
@@ -93,7 +96,8 @@ def score_interval(proportion: ArrayLike, count: ArrayLike, quantile: ArrayLike)
     return Interval(np.where(p == 0, 0 * n, centre - half), np.where(p == 1, 1 + 0 * n, centre + half))
 
 
-def wilson(correct: ArrayLike, count: ArrayLike, alpha: float = 0.05) -> Interval:
+@checked
+def wilson(correct: ArrayLike, count: ArrayLike, alpha: Level = 0.05) -> Interval:
     """Wilson's score interval (1927) of a binomial proportion.
 
     Args:
@@ -104,7 +108,8 @@ def wilson(correct: ArrayLike, count: ArrayLike, alpha: float = 0.05) -> Interva
     return score_interval(ratio(correct, count), count, two_sided_z(alpha))
 
 
-def clopper_pearson(correct: ArrayLike, count: ArrayLike, alpha: float = 0.05) -> Interval:
+@checked
+def clopper_pearson(correct: ArrayLike, count: ArrayLike, alpha: Level = 0.05) -> Interval:
     """The exact interval of Clopper and Pearson (1934), whose coverage is at least 1 - alpha for every proportion.
 
     Args:
@@ -121,7 +126,8 @@ def clopper_pearson(correct: ArrayLike, count: ArrayLike, alpha: float = 0.05) -
     return Interval(low, high)
 
 
-def lowest_interval(counts: ClassCounts, alpha: float = 0.05, *, number: int = 1) -> tuple[float, float]:
+@checked
+def lowest_interval(counts: ClassCounts, alpha: Level = 0.05, *, number: int = 1) -> tuple[float, float]:
     """Confidence interval of the lowest class accuracy, or of the mean of the ``number`` lowest class accuracies.
 
     The ends are the means of the m = ``number`` lowest bounds L_c and the m lowest bounds U_c of Clopper and Pearson.
@@ -160,8 +166,9 @@ def lowest_interval(counts: ClassCounts, alpha: float = 0.05, *, number: int = 1
     return float(np.sort(lower)[:number].mean()), float(np.sort(upper)[:number].mean())
 
 
+@checked
 def class_intervals(
-    counts: ClassCounts, alpha: float = 0.05, *, simultaneous: bool = False, guaranteed: bool = False
+    counts: ClassCounts, alpha: Level = 0.05, *, simultaneous: bool = False, guaranteed: bool = False
 ) -> Interval:
     """Confidence interval for the accuracy of each class.
 

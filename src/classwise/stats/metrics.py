@@ -21,6 +21,7 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import ArrayLike
 
+from classwise.core.arguments import checked
 from classwise.core.errors import ClasswiseError
 from classwise.stats.confusion import (
     Leakage,
@@ -61,6 +62,7 @@ __all__ = [
 ]
 
 
+@checked
 def class_accuracy(labels: ArrayLike, correct: ArrayLike, num_classes: int) -> FloatArray:
     """The accuracy of each class.
 
@@ -83,6 +85,7 @@ def class_accuracy(labels: ArrayLike, correct: ArrayLike, num_classes: int) -> F
     return ClassCounts.from_labels(labels, correct, num_classes).accuracy
 
 
+@checked
 def overall_micro(counts: ClassCounts) -> float:
     """The accuracy over all images; NaN without images.
 
@@ -96,6 +99,7 @@ def overall_micro(counts: ClassCounts) -> float:
     return float(ratio(counts.correct.sum(), counts.count.sum()))
 
 
+@checked
 def overall_macro(accuracy: ArrayLike) -> float:
     """The mean of the class accuracies (C,); equal to `overall_micro` if the classes have equal sizes.
 
@@ -107,6 +111,7 @@ def overall_macro(accuracy: ArrayLike) -> float:
     return float(_present(accuracy).mean())
 
 
+@checked
 def class_variance(accuracy: ArrayLike) -> float:
     """CV: the population variance of the class accuracies (kdd21 Definition 4.1).
 
@@ -124,6 +129,7 @@ def class_variance(accuracy: ArrayLike) -> float:
     return float(_present(accuracy).var())
 
 
+@checked
 def max_class_discrepancy(accuracy: ArrayLike) -> float:
     """MCD: the highest class accuracy (C,) minus the lowest, a fraction (kdd21 Definition 4.2).
 
@@ -148,6 +154,7 @@ class LowestAccuracy(NamedTuple):
     accuracy: float
 
 
+@checked
 def worst_class(accuracy: ArrayLike) -> LowestAccuracy:
     """Find the lowest of the class accuracies (C,); among ties the first.
 
@@ -160,6 +167,7 @@ def worst_class(accuracy: ArrayLike) -> LowestAccuracy:
     return LowestAccuracy(int(np.flatnonzero(np.asarray(accuracy) == lowest)[0]), lowest)
 
 
+@checked
 def worst_share(accuracy: ArrayLike, share: float) -> float:
     """The mean accuracy of the lowest ceil(``share`` C) classes (cfa23 Appendix C.1: the worst 20 % of 200 classes).
 
@@ -179,6 +187,7 @@ def worst_share(accuracy: ArrayLike, share: float) -> float:
     return float(present[: classes_of_share(len(present), share)].mean())
 
 
+@checked
 def classes_of_share(classes: int, share: float) -> int:
     """The number of classes in a share of them, rounded up: ceil(``share`` C).
 
@@ -191,6 +200,7 @@ def classes_of_share(classes: int, share: float) -> int:
     return math.ceil(share * classes - 1e-9)
 
 
+@checked
 def nrr(clean: float, robust: float) -> float:
     """NRR: the harmonic mean of clean and robust accuracy; 0 if either is 0.
 
@@ -202,6 +212,7 @@ def nrr(clean: float, robust: float) -> float:
     return harmonic_mean(clean, robust)
 
 
+@checked
 def hmw(overall: float, worst: float) -> float:
     """HMW: the harmonic mean of overall and worst-class accuracy; 0 if either is 0.
 
@@ -213,6 +224,7 @@ def hmw(overall: float, worst: float) -> float:
     return harmonic_mean(overall, worst)
 
 
+@checked
 def robust_classes(accuracy: ArrayLike, overall: float) -> BoolArray:
     """Find the classes whose robust accuracy is above the overall one (kdd21 Definition 3.3).
 
@@ -231,6 +243,7 @@ def robust_classes(accuracy: ArrayLike, overall: float) -> BoolArray:
     return np.asarray(np.asarray(accuracy, dtype=np.float64) > overall)
 
 
+@checked
 def vulnerable_classes(accuracy: ArrayLike, overall: float) -> BoolArray:
     """Find the classes whose robust accuracy is below the overall one (kdd21 Definition 3.3).
 
@@ -249,6 +262,7 @@ def vulnerable_classes(accuracy: ArrayLike, overall: float) -> BoolArray:
     return np.asarray(np.asarray(accuracy, dtype=np.float64) < overall)
 
 
+@checked
 def confidence_variance(probabilities: ArrayLike) -> FloatArray:
     """The population variance over the classes of each image's confidences (the inner part of kdd21 Definition 5.1).
 
@@ -277,6 +291,7 @@ def confidence_variance(probabilities: ArrayLike) -> FloatArray:
     return np.asarray(confidences.var(axis=1))
 
 
+@checked
 def class_confidence_variance(labels: ArrayLike, variance: ArrayLike, num_classes: int) -> FloatArray:
     """CVC: the mean `confidence_variance` of each class (kdd21 Definition 5.1).
 
@@ -307,6 +322,7 @@ def class_confidence_variance(labels: ArrayLike, variance: ArrayLike, num_classe
     return ratio(np.bincount(index, weights=values, minlength=num_classes), count)
 
 
+@checked
 def trade(
     *, worst: float, average: float, baseline_worst: float, baseline_average: float, standard_error: float
 ) -> float:
@@ -347,6 +363,7 @@ def _present(accuracy: ArrayLike) -> FloatArray:
     return present
 
 
+@checked
 def harmonic_mean(first: Number, second: Number) -> Number:
     """The harmonic mean of two numbers of at least 0; 0 if either is 0."""
     total = first + second

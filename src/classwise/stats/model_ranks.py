@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from classwise.core.arguments import Level, checked
 from classwise.stats.counts import BoolArray, ClassCounts, IntArray, PairedCounts
 from classwise.stats.intervals import checked_level, lowest_interval
 from classwise.stats.paired import difference_of_minima
@@ -44,7 +45,8 @@ class Ranks(NamedTuple):
     better: BoolArray
 
 
-def worst_class_ranks(models: Sequence[Verdicts], labels: IntArray | None = None, alpha: float = 0.05) -> Ranks:
+@checked
+def worst_class_ranks(models: Sequence[Verdicts], labels: IntArray | None = None, alpha: Level = 0.05) -> Ranks:
     """Rank models of the same images by their worst-class accuracy.
 
     The confidence set of a rank is that of Mogstad, Romano, Shaikh and Wilhelm, "Inference for Ranks with Applications

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy import special
 
+from classwise.core.arguments import Level, checked
 from classwise.stats.counts import FloatArray, PairedCounts
 from classwise.stats.intervals import Estimate, Interval, clopper_pearson, lowest_interval, sidak, two_sided_z
 from classwise.stats.metrics import worst_class
@@ -20,6 +21,7 @@ _HALVINGS = 60
 """Bisection steps: an interval of length 2 shrinks below the spacing of float64."""
 
 
+@checked
 def mcnemar(only_first: ArrayLike, only_second: ArrayLike) -> FloatArray:
     """The exact two-sided p-value of McNemar's test, that the discordant images are split evenly.
 
@@ -37,6 +39,7 @@ def mcnemar(only_first: ArrayLike, only_second: ArrayLike) -> FloatArray:
     return np.where(more == 0, 1.0, np.minimum(1.0, 2 * tail))
 
 
+@checked
 def holm(p_values: ArrayLike) -> FloatArray:
     """Holm's (1979) adjusted p-values: rejecting those <= alpha controls the familywise error rate at alpha.
 
@@ -50,6 +53,7 @@ def holm(p_values: ArrayLike) -> FloatArray:
     return adjusted
 
 
+@checked
 def sidak_adjusted(p_values: ArrayLike) -> FloatArray:
     """Sidak's (1967) adjusted p-values: below alpha exactly if the interval at the level `sidak` excludes 0.
 
@@ -63,6 +67,7 @@ def sidak_adjusted(p_values: ArrayLike) -> FloatArray:
         return np.asarray(-np.expm1(np.count_nonzero(~np.isnan(p)) * np.log1p(-p)))
 
 
+@checked
 def paired_p_value(only_first: ArrayLike, only_second: ArrayLike) -> FloatArray:
     """Two-sided p-value of no difference: the larger of the exact McNemar test and of the score test.
 
@@ -78,7 +83,8 @@ def paired_p_value(only_first: ArrayLike, only_second: ArrayLike) -> FloatArray:
     return np.maximum(mcnemar(only_first, only_second), 2 * special.ndtr(-score))
 
 
-def paired_interval(only_first: ArrayLike, only_second: ArrayLike, count: ArrayLike, alpha: float = 0.05) -> Interval:
+@checked
+def paired_interval(only_first: ArrayLike, only_second: ArrayLike, count: ArrayLike, alpha: Level = 0.05) -> Interval:
     """Interval of a difference of two paired proportions that excludes 0 exactly if `paired_p_value` is below alpha.
 
     It is Tango's, extended to 0 where the exact test does not reject 0.
@@ -94,7 +100,8 @@ def paired_interval(only_first: ArrayLike, only_second: ArrayLike, count: ArrayL
     return Interval(np.where(extended, np.minimum(low, 0), low), np.where(extended, np.maximum(high, 0), high))
 
 
-def tango(only_first: ArrayLike, only_second: ArrayLike, count: ArrayLike, alpha: float = 0.05) -> Interval:
+@checked
+def tango(only_first: ArrayLike, only_second: ArrayLike, count: ArrayLike, alpha: Level = 0.05) -> Interval:
     """The score interval of Tango (1998) for a difference of two paired proportions, first minus second.
 
     It contains the differences d that a score test with the standard error restricted to d does not reject.
@@ -154,7 +161,8 @@ class ClassDifferences(NamedTuple):
     adjusted: FloatArray
 
 
-def class_differences(pairs: PairedCounts, alpha: float = 0.05) -> ClassDifferences:
+@checked
+def class_differences(pairs: PairedCounts, alpha: Level = 0.05) -> ClassDifferences:
     """Compare two models on the same images, per class, by `paired_interval` and `paired_p_value`.
 
     Args:
@@ -168,13 +176,15 @@ def class_differences(pairs: PairedCounts, alpha: float = 0.05) -> ClassDifferen
     return ClassDifferences(pairs.difference, low, high, p_value, sidak_adjusted(p_value))
 
 
-def overall_difference(pairs: PairedCounts, alpha: float = 0.05) -> ClassDifferences:
+@checked
+def overall_difference(pairs: PairedCounts, alpha: Level = 0.05) -> ClassDifferences:
     """Compare two models over all images; the fields are arrays of one element."""
     cells = (pairs.both, pairs.only_first, pairs.only_second, pairs.neither)
     return class_differences(PairedCounts(*(cell.sum(keepdims=True) for cell in cells)), alpha)
 
 
-def difference_of_minima(pairs: PairedCounts, alpha: float = 0.05) -> Estimate:
+@checked
+def difference_of_minima(pairs: PairedCounts, alpha: Level = 0.05) -> Estimate:
     """The worst-class accuracy of the first model minus that of the second.
 
     The worst classes j of the first model (accuracies p) and k of the second (accuracies q) may differ. Two kinds of

@@ -8,9 +8,11 @@ from fractions import Fraction
 import numpy as np
 import numpy.typing as npt
 
+from classwise.core.arguments import checked
 from classwise.stats.rational import as_rational
 
 
+@checked
 def pareto_front(accuracies: npt.ArrayLike, critical: int) -> npt.NDArray[np.bool_]:
     """Find the runs on the Pareto front of the accuracy of one class and the mean accuracy of the others.
 

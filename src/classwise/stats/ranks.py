@@ -12,6 +12,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
+from classwise.core.arguments import checked
+from classwise.core.config import Count, Seed
 from classwise.core.errors import ClasswiseError
 from classwise.stats.counts import FloatArray, IntArray, ratio
 
@@ -43,6 +45,7 @@ class Agreement(NamedTuple):
     p_value: float
 
 
+@checked
 def ranks(values: ArrayLike) -> FloatArray:
     """Ranks from 1 along the last axis; ties have their mean rank."""
     from scipy import stats  # takes a second
@@ -51,7 +54,8 @@ def ranks(values: ArrayLike) -> FloatArray:
     return ranked
 
 
-def pearson(first: ArrayLike, second: ArrayLike, *, permutations: int = 9999, seed: int = 0) -> Association:
+@checked
+def pearson(first: ArrayLike, second: ArrayLike, *, permutations: Count = 9999, seed: Seed = 0) -> Association:
     """Pearson's correlation of two lists (n,), with a permutation p-value.
 
     Args:
@@ -69,12 +73,14 @@ def pearson(first: ArrayLike, second: ArrayLike, *, permutations: int = 9999, se
     return Association(float(value), _tail(np.abs(_correlation(x, y[orders])), abs(value), len(y)))
 
 
-def spearman(first: ArrayLike, second: ArrayLike, *, permutations: int = 9999, seed: int = 0) -> Association:
+@checked
+def spearman(first: ArrayLike, second: ArrayLike, *, permutations: Count = 9999, seed: Seed = 0) -> Association:
     """Spearman's rank correlation with mid-ranks for ties; see `pearson` for the arguments."""
     x, y = _known(first, second)
     return pearson(ranks(x), ranks(y), permutations=permutations, seed=seed)
 
 
+@checked
 def kendall(first: ArrayLike, second: ArrayLike) -> Association:
     """Kendall's tau-b; its p-value is exact for short lists without ties, else from the normal approximation.
 
@@ -88,6 +94,7 @@ def kendall(first: ArrayLike, second: ArrayLike) -> Association:
     return Association(float(tau.statistic), float(tau.pvalue))
 
 
+@checked
 def spearman_matrix(rows: ArrayLike) -> FloatArray:
     """Spearman's correlations (m, m) of all pairs of rows of an (m, n) array."""
     centred = ranks(_matrix(rows))
@@ -96,7 +103,8 @@ def spearman_matrix(rows: ArrayLike) -> FloatArray:
     return ratio(centred @ centred.T, np.outer(length, length))
 
 
-def kendalls_w(rows: ArrayLike, *, permutations: int = 9999, seed: int = 0) -> Agreement:
+@checked
+def kendalls_w(rows: ArrayLike, *, permutations: Count = 9999, seed: Seed = 0) -> Agreement:
     """Kendall's coefficient of concordance, corrected for ties, with a permutation p-value.
 
     W = 12 S / (m^2 (n^3 - n) - m sum(t^3 - t)) with S the sum of squared deviations of the rank sums and t the sizes of

@@ -13,6 +13,8 @@ from typing import Literal, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
+from classwise.core.arguments import Level, checked
+from classwise.core.config import Count, Seed
 from classwise.core.errors import ClasswiseError
 from classwise.stats.counts import BoolArray, ClassCounts, FloatArray, IntArray, class_labels, outcomes, ratio
 from classwise.stats.crossed import Crossed, DifferenceComponents, added_by_runs, checked_runs
@@ -38,7 +40,8 @@ class SeedMeans(NamedTuple):
     high: FloatArray
 
 
-def mean_over_seeds(correct: ArrayLike, labels: ArrayLike, num_classes: int, alpha: float = 0.05) -> SeedMeans:
+@checked
+def mean_over_seeds(correct: ArrayLike, labels: ArrayLike, num_classes: Count, alpha: Level = 0.05) -> SeedMeans:
     """Mean accuracy of each class over S seeds and its n images, with an interval for new seeds and images.
 
     Each end is mean +- sqrt(H^2 + E). H is the reach for new images and these runs (`classwise.stats.crossed`), E what
@@ -87,8 +90,9 @@ class SeedDifferences(NamedTuple):
     adjusted: FloatArray
 
 
+@checked
 def difference_over_seeds(
-    first: ArrayLike, second: ArrayLike, labels: ArrayLike, num_classes: int, alpha: float = 0.05, *, paired: bool
+    first: ArrayLike, second: ArrayLike, labels: ArrayLike, num_classes: Count, alpha: Level = 0.05, *, paired: bool
 ) -> SeedDifferences:
     """Compare two methods over all their training seeds on the same images, per class.
 
@@ -160,14 +164,15 @@ class OverSeeds(NamedTuple):
     narrower: Literal["images", "runs"]
 
 
+@checked
 def worst_over_seeds(
     correct: ArrayLike,
     labels: ArrayLike,
-    num_classes: int,
-    alpha: float = 0.05,
+    num_classes: Count,
+    alpha: Level = 0.05,
     *,
-    halvings: int = HALVINGS,
-    seed: int = 0,
+    halvings: Count = HALVINGS,
+    seed: Seed = 0,
 ) -> OverSeeds:
     """Mean over runs of the lowest class accuracy of a run, with an interval for new images and new runs.
 
@@ -203,7 +208,7 @@ def worst_over_seeds(
         >>> round(found.value, 2), round(found.low, 2), round(found.high, 2), found.narrower
         (0.4, 0.3, 0.5, 'images')
     """
-    right, index = _present(*checked_runs(correct, labels, num_classes), alpha, halvings)
+    right, index = _present(*checked_runs(correct, labels, num_classes), alpha)
     table = Crossed.of(right, index, int(index.max()) + 1)
     value = _mean_of_lowest(table)
     if table.runs == 1:
@@ -242,24 +247,23 @@ def _mean_of_lowest(table: Crossed) -> float:
     return float(table.by_run.min(axis=1).mean())
 
 
-def _present(right: BoolArray, index: IntArray, alpha: float, halvings: int) -> tuple[BoolArray, IntArray]:
+def _present(right: BoolArray, index: IntArray, alpha: float) -> tuple[BoolArray, IntArray]:
     """The outcomes with labels that count classes with images only."""
     checked_level(alpha)
-    if halvings < 1:
-        raise ClasswiseError(f"halvings {halvings}: must be at least 1")
     return right, np.unique(index, return_inverse=True)[1]
 
 
+@checked
 def worst_difference_over_seeds(
     first: ArrayLike,
     second: ArrayLike,
     labels: ArrayLike,
-    num_classes: int,
-    alpha: float = 0.05,
+    num_classes: Count,
+    alpha: Level = 0.05,
     *,
     paired: bool = False,
-    halvings: int = HALVINGS,
-    seed: int = 0,
+    halvings: Count = HALVINGS,
+    seed: Seed = 0,
 ) -> OverSeeds:
     """Mean over runs of the lowest class accuracy of a run, of one method minus that of another.
 
@@ -287,7 +291,7 @@ def worst_difference_over_seeds(
             range, the lengths differ, or ``halvings`` is below 1.
     """
     runs_a, runs_b, index = _both(first, second, labels, num_classes, paired=paired)
-    _, index = _present(runs_a, index, alpha, halvings)
+    _, index = _present(runs_a, index, alpha)
     classes = int(index.max()) + 1
     a, b = (
         _Method(runs, Crossed.of(runs, index, classes), Halves.draw(runs, index, halvings, seed))

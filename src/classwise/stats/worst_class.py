@@ -12,7 +12,8 @@ from typing import NamedTuple
 import numpy as np
 from scipy import special
 
-from classwise.core.errors import ClasswiseError
+from classwise.core.arguments import Level, checked
+from classwise.core.config import Count, Seed
 from classwise.stats.counts import BoolArray, ClassCounts, FloatArray, IntArray, ratio
 from classwise.stats.intervals import checked_level, lowest_interval
 from classwise.stats.metrics import worst_class
@@ -23,7 +24,8 @@ BLOCK_CELLS = 1 << 20
 """Maximal number of pairwise comparisons in memory at once."""
 
 
-def significantly_above(counts: ClassCounts, alpha: float = 0.05) -> BoolArray:
+@checked
+def significantly_above(counts: ClassCounts, alpha: Level = 0.05) -> BoolArray:
     """Test for every pair of classes whether the accuracy of one is significantly above that of the other.
 
     One-sided test of two proportions with pooled variance, or Fisher's exact test if one of the four cells is below 5,
@@ -100,7 +102,8 @@ def _log_binomial(n: FloatArray, k: FloatArray) -> FloatArray:
     return result
 
 
-def possibly_worst(counts: ClassCounts, alpha: float = 0.05) -> BoolArray:
+@checked
+def possibly_worst(counts: ClassCounts, alpha: Level = 0.05) -> BoolArray:
     """Confidence set of the worst class, with coverage of about 1 - alpha or more.
 
     A class is excluded if it is `significantly_above` some other class.
@@ -118,7 +121,8 @@ def possibly_worst(counts: ClassCounts, alpha: float = 0.05) -> BoolArray:
     return possible
 
 
-def above_any(counts: ClassCounts, labels: Sequence[int], others: Sequence[int], alpha: float = 0.05) -> BoolArray:
+@checked
+def above_any(counts: ClassCounts, labels: Sequence[int], others: Sequence[int], alpha: Level = 0.05) -> BoolArray:
     """Test whether each of the classes ``labels`` is `significantly_above` at least one of ``others``: (labels,)."""
     above, present_pair = _distinct_above(counts, alpha)
     pair = np.zeros(counts.num_classes, dtype=np.int64)
@@ -126,7 +130,8 @@ def above_any(counts: ClassCounts, labels: Sequence[int], others: Sequence[int],
     return np.asarray(above[np.ix_(pair[list(labels)], np.unique(pair[list(others)]))].any(axis=1))
 
 
-def possibly_best(counts: ClassCounts, alpha: float = 0.05) -> BoolArray:
+@checked
+def possibly_best(counts: ClassCounts, alpha: Level = 0.05) -> BoolArray:
     """Confidence set of the best class: `possibly_worst` with correct and wrong exchanged."""
     return possibly_worst(ClassCounts(counts.count, counts.wrong), alpha)
 
@@ -150,7 +155,8 @@ class Minimum(NamedTuple):
     high: float
 
 
-def minimum(counts: ClassCounts, alpha: float = 0.05, *, splits: int = 10, seed: int = 0) -> Minimum:
+@checked
+def minimum(counts: ClassCounts, alpha: Level = 0.05, *, splits: Count = 10, seed: Seed = 0) -> Minimum:
     """Estimate the worst-class accuracy.
 
     The plug-in and the split estimate bracket the true value in expectation. The interval is that of
@@ -166,8 +172,6 @@ def minimum(counts: ClassCounts, alpha: float = 0.05, *, splits: int = 10, seed:
     Raises:
         ClasswiseError: if no class has an image, or ``splits`` is below 1.
     """
-    if splits < 1:
-        raise ClasswiseError(f"splits {splits}: must be at least 1")
     label, plug_in = worst_class(counts.accuracy)
     return Minimum(label, plug_in, _split_estimate(counts, splits, seed), *lowest_interval(counts, alpha))
 

@@ -13,6 +13,7 @@ import pydantic
 from classwise.auditing import plan as audit_plan
 from classwise.auditing.guard_report import GuardMode
 from classwise.auditing.suite import norm_of, parse_attacks
+from classwise.core.arguments import BatchSize
 from classwise.core.config import Count, Seed, build, configurable
 from classwise.core.errors import ClasswiseError, unknown
 from classwise.core.repeats import RepeatCount, RepeatRule
@@ -56,7 +57,7 @@ class AuditSettings:
     severity: Annotated[int, pydantic.Field(ge=1, le=5)] | None = None
     group: str | None = None
     seed: Seed = 0
-    batch_size: Count | None = None
+    batch_size: BatchSize | None = None
     cascade: bool | None = None
     early_stop: bool = True
     guards: GuardMode = "auto"
@@ -86,7 +87,6 @@ class AuditSettings:
         options: audit_plan.AuditOptions = {"batch_size": self.batch_size, "seed": self.seed}
         options |= {"cascade": self.cascade, "early_stop": self.early_stop, "guards": self.guards}
         options |= {"repeats": self.repeats, "repeat_rule": self.repeat_rule, "grid": self.grid}
-        audit_plan.check_options(AuditSettings, options, audit_plan.AuditOptions)
         audit_plan.Plan.of(suite, Threat.parse(threat), options)
 
     def options(self) -> dict[str, Any]:

@@ -13,6 +13,7 @@ import pandas as pd
 from classwise.auditing.audit_folder import ABOUT
 from classwise.auditing.compare import Comparison, population
 from classwise.auditing.result import Audit
+from classwise.core.arguments import checked
 from classwise.core.errors import IncompleteError
 from classwise.core.storage import write_text
 from classwise.reporting import formatting, report
@@ -94,6 +95,7 @@ class Collection:
         return Table(f"Not finished: {len(rows)} audits", ["cell", "audit", "state of the cell"], rows)
 
 
+@checked
 def collect(folder: str | Path, out: str | Path | None = None) -> Collection:
     """Compare what is finished of a sweep, grouped by data set, audit and threat.
 

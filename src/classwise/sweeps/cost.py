@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from classwise.auditing.cost import highest_cost
 from classwise.auditing.plan import AuditOptions
+from classwise.core.arguments import checked
 from classwise.core.progress import NullProgress, Progress
 from classwise.core.threat import Threat
 from classwise.data.loading import open_data
@@ -42,6 +43,7 @@ class SweepCost(NamedTuple):
         return self.training_hours + self.audit_hours
 
 
+@checked
 def estimate_sweep(plan: Plan, *, device: str = "cpu", progress: Progress | None = None) -> SweepCost:
     """Time two training steps, and a few passes of each audit, for every method of a plan; seeds cost the same.
 

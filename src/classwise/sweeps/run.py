@@ -5,28 +5,29 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from classwise.core import interruption
+from classwise.core.arguments import checked
+from classwise.core.config import Count
 from classwise.core.ownership import owned
 from classwise.core.progress import Progress
 from classwise.core.progress_display import listening
 from classwise.sweeps.cells import SweepFolder
+from classwise.sweeps.executors.base import Executor
 from classwise.sweeps.executors.local import Local
+from classwise.sweeps.plan import Plan
 from classwise.sweeps.status import CellStatus, cell_status, counts_text, sweep_status
 
-if TYPE_CHECKING:
-    from classwise.sweeps.executors.base import Executor
-    from classwise.sweeps.plan import Plan
 
-
+@checked
 def run_sweep(
     plan: str | Path | Mapping[str, Any] | Plan,
     *,
     out: str | Path,
     executor: Executor | None = None,
     device: str = "cpu",
-    processes: int = 1,
+    processes: Count = 1,
     progress: Progress | bool | None = None,
 ) -> list[CellStatus]:
     """Train and audit every cell of a plan. A cell that fails does not stop the others.
@@ -60,12 +61,13 @@ def run_sweep(
     return resume_sweep(folder, executor=executor, progress=progress)
 
 
+@checked
 def prepare_sweep(
     plan: str | Path | Mapping[str, Any] | Plan,
     out: str | Path,
     *,
     device: str = "cpu",
-    processes: int = 1,
+    processes: Count = 1,
     **settings: Any,
 ) -> SweepFolder:
     """Expand and check a plan, and write the cells and their tasks into a folder.
@@ -90,6 +92,7 @@ def prepare_sweep(
     return folder
 
 
+@checked
 def resume_sweep(
     folder: str | Path, *, executor: Executor | None = None, progress: Progress | bool | None = None
 ) -> list[CellStatus]:

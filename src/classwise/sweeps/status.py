@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
 
+from classwise.core.arguments import checked
 from classwise.core.ownership import OWNER, STALE_SECONDS
 from classwise.core.progress_display import duration
 from classwise.core.progress_record import read_progress
@@ -66,6 +67,7 @@ class CellStatus:
         return f"{self.stage} {100 * self.done // self.total} %"
 
 
+@checked
 def sweep_status(folder: str | Path) -> list[CellStatus]:
     """Read the status of every cell of a sweep, while it runs or afterwards, on any machine that sees the folder.
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from classwise.attacks.base import Attack
@@ -17,9 +18,10 @@ from classwise.auditing.preparation import Prepared, prepare
 from classwise.auditing.result import Audit
 from classwise.auditing.suite import Attacks, norm_of, parse_attacks
 from classwise.auditing.thresholds import Threshold
+from classwise.core.arguments import checked
 from classwise.core.errors import ClasswiseError
 from classwise.core.precision import EXACT
-from classwise.core.threat import Threat
+from classwise.core.threat import ThreatLike
 from classwise.core.version import __version__
 from classwise.data.images import Images
 from classwise.data.stream import as_data
@@ -35,14 +37,15 @@ SHOWN = 10
 """Number of classes in a failure message, the weakest ones."""
 
 
+@checked
 def assert_robust(
     model: Model,
     data: Any,
     *,
-    worst: float | None = None,
-    overall: float | None = None,
+    worst: float | np.floating[Any] | None = None,
+    overall: float | np.floating[Any] | None = None,
     fail_if: Sequence[str] = (),
-    threat: Threat | str | None = None,
+    threat: ThreatLike | None = None,
     attacks: Attacks | None = None,
     cache: str | Path | None = None,
     **options: Any,
@@ -92,14 +95,14 @@ def assert_robust(
     return result
 
 
-def _conditions(worst: float | None, overall: float | None, fail_if: Sequence[str]) -> list[Threshold]:
+def _conditions(
+    worst: float | np.floating[Any] | None, overall: float | np.floating[Any] | None, fail_if: Sequence[str]
+) -> list[Threshold]:
     """The conditions that fail the test.
 
     Raises:
         ClasswiseError: for a malformed condition, or if there is none.
     """
-    if isinstance(fail_if, str):
-        raise ClasswiseError(f"fail_if {fail_if!r}: must be a list of conditions, such as ['truck(all) < 0.1']")
     required = {"worst": worst, "overall": overall}
     limits = {measure: as_rational(limit) for measure, limit in required.items() if limit is not None}
     texts = [f"{measure}(all) < {rational_text(limit)}" for measure, limit in limits.items()]
@@ -112,7 +115,7 @@ def _conditions(worst: float | None, overall: float | None, fail_if: Sequence[st
 def _audited(
     model: Model,
     data: Any,
-    threat: Threat | str | None,
+    threat: ThreatLike | None,
     attacks: Attacks | None,
     folder: Path | None,
     options: Mapping[str, Any],

@@ -9,10 +9,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from classwise.core.arguments import checked
 from classwise.core.errors import ClasswiseError
 from classwise.core.names import checked_names
 from classwise.core.rng import CounterRNG
-from classwise.core.threat import Threat
+from classwise.core.threat import Threat, ThreatLike
 from classwise.data import Images
 from classwise.models.modes import frozen
 from classwise.training.averaging import Average, copied
@@ -62,13 +63,14 @@ class ClassWiseLoss(nn.Module):
         ['train.clean', 'train.count', 'train.robust']
     """
 
+    @checked
     def __init__(
         self,
         recipe: str | Mapping[str, Any] | Recipe,
         class_counts: Sequence[int] | Tensor,
         *,
         steps_per_epoch: int,
-        threat: Threat | str | None = None,
+        threat: ThreatLike | None = None,
         class_names: Sequence[str] | None = None,
         teacher: nn.Module | None = None,
         device: str | torch.device = "cpu",
@@ -143,6 +145,7 @@ class ClassWiseLoss(nn.Module):
             raise ClasswiseError(f"recipe {self.recipe.name!r} samples images by class; use classwise.train")
         return settings
 
+    @checked
     def end_epoch(self, model: nn.Module, valid: Images | None = None) -> dict[str, Tensor]:
         """End an epoch: evaluate the model, and update the schedules and the average.
 

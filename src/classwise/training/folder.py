@@ -14,6 +14,7 @@ from typing import Any
 import pandas as pd
 from torch import nn
 
+from classwise.core.arguments import checked
 from classwise.core.errors import ClasswiseError, did_you_mean
 from classwise.core.schema import check_schema_version
 from classwise.core.storage import read_json, verify, write_text
@@ -45,6 +46,7 @@ def runs_in(folder: Path) -> list[Path]:
     return sorted(file.parent for file in folder.glob("seed-*/recipe.yaml"))
 
 
+@checked
 @dataclass(frozen=True)
 class Run:
     """A training run on disk.

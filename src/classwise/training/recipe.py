@@ -10,17 +10,20 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import yaml
+from pydantic import BeforeValidator
 
 from classwise.attacks import ATTACKS
 from classwise.attacks.base import Attack
+from classwise.core.arguments import checked
 from classwise.core.config import Count, Seed, build, configurable, describe, make, parse_spec
 from classwise.core.description import CHANGES, Described, PassCounts
 from classwise.core.errors import ClasswiseError
 from classwise.core.precision import Precision
 from classwise.core.threat import Threat
+from classwise.core.threat_text import written
 from classwise.data import AUGMENTATIONS
 from classwise.data.augment import Augmentation
 from classwise.models import MODELS
@@ -103,7 +106,7 @@ class Recipe:
     source: str = ""
     data: DataSettings = DataSettings()
     model: ModelSettings = ModelSettings()
-    threat: str | None = None
+    threat: Annotated[str | None, BeforeValidator(written)] = None
     objective: Part = "at"
     attack: Part = "pgd:steps=10,step_size=0.25eps"
     attack_mode: Literal["eval", "train"] = "eval"
@@ -130,6 +133,7 @@ class Recipe:
         """
         return build_parts(self)
 
+    @checked
     def epoch_overrides(self, epochs: int) -> dict[str, Any]:
         """Return overrides for another number of epochs, with all numbers of epochs scaled in proportion."""
         scale = epochs / self.epochs
@@ -172,6 +176,7 @@ class Recipe:
         changed = {word for part in self.described_parts for word in part.changes}
         return [word for word in CHANGES if word in changed]
 
+    @checked
     def completed(self, threat: Threat, classes: int | None = None) -> Recipe:
         """Return the recipe with all defaults of its parts and the threat of the run.
 
@@ -204,6 +209,7 @@ class Recipe:
         )
         return recipe_from_values(complete._plain())._with_parts(parts)
 
+    @checked
     def times_batch(self, factor: int) -> Recipe:
         """Return the recipe with ``factor`` times the batch size, and the same parts."""
         if factor == 1:
@@ -247,6 +253,7 @@ class Recipe:
         return hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()
 
     @staticmethod
+    @checked
     def read(
         source: str | Path | Mapping[str, Any] | Recipe,
         overrides: Mapping[str, Any] | None = None,

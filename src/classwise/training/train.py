@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from classwise.core.arguments import checked
 from classwise.core.determinism import deterministic_algorithms
 from classwise.core.distributed import ProcessGroup, process_group
 from classwise.core.errors import ClasswiseError
@@ -39,6 +40,7 @@ from classwise.training.teacher import load_teacher
 from classwise.training.trainer import Trainer
 
 
+@checked
 def train(
     recipe: str | Path | Mapping[str, Any] | Recipe,
     *,
@@ -99,8 +101,6 @@ def train(
     all_overrides = {**(overrides or {}), **fields}
     if isinstance(data, os.PathLike):
         data = os.fspath(data)
-    if not isinstance(data, str | Images | None):
-        raise ClasswiseError(f"data must be a name, a path or Images (see cw.Images), not {type(data).__name__}")
     if data is not None:
         all_overrides["data.name"] = data.name if isinstance(data, Images) else data
     with (

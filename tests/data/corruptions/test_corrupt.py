@@ -191,7 +191,7 @@ def test_large_images_get_imagenet_s_constants() -> None:
 
 
 def test_bad_input() -> None:
-    with pytest.raises(ClasswiseError, match="severity 6 of a corruption: must be 1 to 5"):
+    with pytest.raises(ClasswiseError, match="severity = 6: must be an integer from 1 to 5"):
         corrupt(some(), "fog", 6)
     with pytest.raises(ClasswiseError, match=r"unknown corruption 'foog'.*fog"):
         corrupt(some(), "foog", 1)

@@ -93,7 +93,7 @@ def refused(run: Run | Path, **more: Any) -> str:
 def test_impossible_requests_raise_errors(run: Run, tmp_path: Path) -> None:
     assert "has no weights 'average'" in refused(run, which="average")
     assert "rates = []" in refused(run, rates=[])
-    assert "rates = [0.3, -1]" in refused(run, rates=[0.3, -1])
+    assert "rates = [0.3, -1.0]" in refused(run, rates=[0.3, -1])
     assert "no device 'gpu7'" in refused(run, device="gpu7")
     assert "contains no run" in refused(tmp_path)
     shutil.copytree(run.path, tmp_path / "bare")

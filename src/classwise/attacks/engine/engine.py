@@ -24,7 +24,7 @@ from classwise.core.errors import ClasswiseError
 from classwise.core.precision import EXACT, Precision
 from classwise.core.repeats import ONCE, Repeats
 from classwise.core.tensors import as_tensor
-from classwise.core.threat import Threat
+from classwise.core.threat import Threat, ThreatLike
 from classwise.core.threat_text import Grid
 from classwise.models.logits import as_logits
 from classwise.models.modes import evaluating, frozen
@@ -161,7 +161,7 @@ def perturb(
     model: nn.Module,
     x: Tensor,
     y: Tensor,
-    threat: Threat | str,
+    threat: ThreatLike,
     *,
     seed: int = 0,
     index: Tensor | None = None,
@@ -172,7 +172,7 @@ def perturb(
     x, y = as_tensor(x, "images"), as_tensor(y, "labels")
     index, target = (None if each is None else as_tensor(each, "index or target") for each in (index, target))
     engine = Engine(as_logits(model), precision=EXACT, batch_size=max(len(x), 1), early_stop=early_stop, seed=seed)
-    return engine.perturb(attack, x, y, Threat.parse(threat).checked(), index=index, target=target)
+    return engine.perturb(attack, x, y, Threat.parse(threat).validated(), index=index, target=target)
 
 
 @dataclass(frozen=True)

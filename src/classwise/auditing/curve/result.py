@@ -16,8 +16,9 @@ import pyarrow.parquet as pq
 from scipy import special
 
 from classwise.auditing.meta import Meta
+from classwise.core.arguments import Level, checked
 from classwise.core.display import RichDisplay
-from classwise.core.errors import ClasswiseError, did_you_mean
+from classwise.core.errors import ClasswiseError, did_you_mean, printable
 from classwise.core.schema import check_schema_version
 from classwise.core.storage import check_writable, is_unused, replacing, verify
 from classwise.stats.counts import BoolArray, ClassCounts, FloatArray
@@ -43,6 +44,7 @@ COLUMNS: Mapping[str, str] = {
 }
 
 
+@checked
 @dataclass(frozen=True, eq=False)
 class Curve(RichDisplay):
     """The robust accuracy of each class as a function of the radius.
@@ -75,7 +77,7 @@ class Curve(RichDisplay):
     rounds: int
     name: str = "curve"
     environment: Mapping[str, Any] = field(default_factory=dict)
-    alpha: float = 0.05
+    alpha: Level = 0.05
 
     def __post_init__(self) -> None:
         absent = [name for name in COLUMNS if name not in self.frame]
@@ -87,7 +89,7 @@ class Curve(RichDisplay):
         means = self.summary["mean"]
         radii = f"mean robust radius {means[OVERALL]:.4g}, weakest {self.weakest} {means.iloc[0]:.4g}"
         about = (self.meta.model, self.meta.threat, f"{len(self.frame)} images", radii)
-        return f"<Curve {self.name!r}: {'; '.join(filter(None, about))}>"
+        return printable(f"<Curve {self.name!r}: {'; '.join(filter(None, about))}>")
 
     @property
     def width(self) -> float:

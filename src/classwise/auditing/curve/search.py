@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import math
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Unpack, cast
+from typing import Annotated, Any, Unpack, cast
 
 import pandas as pd
 import torch
+from pydantic import Field
 
 from classwise.auditing.applicable import require_applicable
 from classwise.auditing.curve.bisection import Bisection
@@ -25,11 +25,12 @@ from classwise.auditing.inputs import Model, usual_radius
 from classwise.auditing.merging import SHARDS, require_shards
 from classwise.auditing.meta import Meta
 from classwise.auditing.partition import shards_of
-from classwise.auditing.plan import Plan, ShardedOptions, check_options, chosen_arithmetic
+from classwise.auditing.plan import Plan, ShardedOptions, chosen_arithmetic
 from classwise.auditing.preparation import Prepared, prepare
 from classwise.auditing.run_record import RunRecord, environment_of
 from classwise.auditing.suite import Attacks, parse_attacks
-from classwise.core import interruption
+from classwise.core import interruption, limits
+from classwise.core.arguments import check, checked
 from classwise.core.distributed import ProcessGroup, process_group
 from classwise.core.errors import ClasswiseError
 from classwise.core.progress import Progress
@@ -37,12 +38,15 @@ from classwise.core.progress_display import listening
 from classwise.core.threat import Norm, Threat
 from classwise.data.stream import as_data
 
+Radius = Annotated[float, Field(gt=0, le=limits.RADIUS)]
+Rounds = Annotated[int, Field(ge=1, le=30)]
 ROUNDS = 6
 """The default number of halvings of the range; the final width of a bracket is 1/64 of the range."""
 USUAL_TIMES = 2.0
 """The default end of the range, as a multiple of the usual radius of the data."""
 
 
+@checked
 @torch.inference_mode(mode=False)
 def robustness_curve(
     model: Model,
@@ -50,8 +54,8 @@ def robustness_curve(
     norm: Norm = "Linf",
     attacks: Attacks | None = None,
     *,
-    highest: float | None = None,
-    rounds: int = ROUNDS,
+    highest: Radius | None = None,
+    rounds: Rounds = ROUNDS,
     out: str | Path | None = None,
     resume: bool = False,
     device: str | torch.device | None = None,
@@ -91,8 +95,7 @@ def robustness_curve(
     """
     started = time.monotonic()
     shards = shards_of(options, out)
-    folder = _checked(highest, rounds, out, merges=shards is not None)
-    check_options(robustness_curve, options, ShardedOptions)
+    folder = _folder(out, merges=shards is not None)
     with process_group(distributed=distributed) as processes, contextlib.ExitStack() as stack:
         stack.enter_context(chosen_arithmetic(options))
         listener = stack.enter_context(listening(progress, active=processes.is_main))
@@ -158,9 +161,9 @@ def claim_for_shards(
     Raises:
         ClasswiseError: as `robustness_curve`.
     """
-    folder = _checked(highest, rounds, out)
+    folder = _folder(out)
     shards_of(options, out)
-    check_options(robustness_curve, options, ShardedOptions)
+    check(robustness_curve, {"highest": highest, "rounds": rounds, **options})
     with chosen_arithmetic(options), contextlib.ExitStack() as stack:
         ready = _prepared(model, data, norm, attacks, highest, device, options)
         if folder is not None:
@@ -208,16 +211,12 @@ def _record(
     return RunRecord(folder / SEARCH if folder is not None and processes.is_main else None, facts, started)
 
 
-def _checked(highest: float | None, rounds: int, out: str | Path | None, *, merges: bool = False) -> Path | None:
-    """Check the range, the rounds and the folder, before any data are read; returns the folder.
+def _folder(out: str | Path | None, *, merges: bool = False) -> Path | None:
+    """The folder of the curve, which is checked before any data are read; None without one.
 
     Raises:
-        ClasswiseError: if one of them is invalid.
+        ClasswiseError: if it contains something else, or no shards to merge.
     """
-    if not 1 <= rounds <= 30:
-        raise ClasswiseError(f"rounds = {rounds}: must be from 1 to 30")
-    if highest is not None and not (highest > 0 and math.isfinite(highest)):
-        raise ClasswiseError(f"highest = {highest}: radius must be a number above 0, such as 16/255")
     if out is None:
         return None
     check_place(Path(out), "curve", SEARCH)

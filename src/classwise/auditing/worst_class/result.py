@@ -10,11 +10,15 @@ import pandas as pd
 
 from classwise.auditing.meta import Meta
 from classwise.auditing.outcomes import CLEAN
+from classwise.core.arguments import checked
+from classwise.core.display import TextDisplay
+from classwise.core.errors import printable
 from classwise.stats.best_arm_verdict import WorstClassVerdict
 
 
+@checked
 @dataclass(frozen=True)
-class WorstClass:
+class WorstClass(TextDisplay):
     """The worst class at a stated confidence, and the record of the search.
 
     Attributes:
@@ -48,6 +52,12 @@ class WorstClass:
     rounds: int
     seconds: float
     environment: Mapping[str, Any] = field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        verdict = self.verdict
+        at = f"{100 * verdict.estimate:.1f} % [{100 * verdict.low:.1f}, {100 * verdict.high:.1f}]"
+        about = (self.meta.model, self.meta.threat, f"{self.worst} {at}", "" if verdict.settled else "not settled")
+        return printable(f"<WorstClass: {'; '.join(filter(None, about))}>")
 
     @property
     def worst(self) -> str:

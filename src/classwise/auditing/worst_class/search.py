@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import time
 from pathlib import Path
-from typing import Any, Unpack
+from typing import Annotated, Any, Unpack
 
 import numpy as np
 import pandas as pd
 import torch
+from pydantic import Field
 
 from classwise.auditing.applicable import require_applicable
 from classwise.auditing.folders import check_place
 from classwise.auditing.inputs import Model
 from classwise.auditing.meta import Meta
-from classwise.auditing.plan import AttackOptions, check_options, chosen_arithmetic
+from classwise.auditing.plan import AttackOptions, chosen_arithmetic
 from classwise.auditing.preparation import prepare
 from classwise.auditing.suite import Attacks, norm_of, parse_attacks
 from classwise.auditing.worst_class.folder import SEARCH, SavedSearch, claimed
@@ -23,10 +25,10 @@ from classwise.auditing.worst_class.ledger import SurvivorCounts
 from classwise.auditing.worst_class.result import WorstClass
 from classwise.auditing.worst_class.rounds import Rounds
 from classwise.core import interruption
-from classwise.core.errors import ClasswiseError
+from classwise.core.arguments import Level, Seconds, checked
 from classwise.core.progress import Progress
 from classwise.core.progress_display import listening
-from classwise.core.threat import Threat
+from classwise.core.threat import ThreatLike
 from classwise.stats.best_arm import BestArmSearch, Rules, default_sample_size, default_tolerance
 from classwise.stats.intervals import alpha_of
 
@@ -41,16 +43,17 @@ SUITES_BY_NORM = {
 """The default suites of threats that AutoAttack does not support."""
 
 
+@checked
 @torch.inference_mode(mode=False)
 def find_worst_class(
     model: Model,
     data: Any,
-    threat: Threat | str | None = None,
+    threat: ThreatLike | None = None,
     attacks: Attacks | None = None,
     *,
-    confidence: float = 0.95,
-    tolerance: float | None = None,
-    max_time: float | None = None,
+    confidence: Level = 0.95,
+    tolerance: Annotated[float, Field(ge=0, lt=1)] | None = None,
+    max_time: Seconds | None = None,
     out: str | Path | None = None,
     resume: bool = False,
     device: str | torch.device | None = None,
@@ -94,9 +97,8 @@ def find_worst_class(
         >>> cw.find_worst_class(model, data, "Linf:0.1", ["fgsm", "pgd:steps=2"], tolerance=0.05).verdict.settled
         True
     """
-    deadline = _deadline(max_time)
-    chosen = _checked(confidence, tolerance)
-    check_options(find_worst_class, options, AttackOptions)
+    deadline = math.inf if max_time is None else time.monotonic() + max_time
+    chosen = {"alpha": alpha_of(confidence), "tolerance": tolerance}
     _check_folder(out)
     norm = norm_of(threat)
     suite = parse_attacks(SUITES_BY_NORM.get(norm, SUITE) if attacks is None else attacks, norm)
@@ -124,28 +126,6 @@ def find_worst_class(
 def _check_folder(out: str | Path | None) -> None:
     if out is not None:
         check_place(Path(out), "worst-class search", SEARCH)
-
-
-def _deadline(max_time: float | None) -> float:
-    """The time on the monotonic clock after which no round starts.
-
-    Raises:
-        ClasswiseError: unless ``max_time`` is above 0.
-    """
-    if max_time is not None and not max_time > 0:
-        raise ClasswiseError(f"max_time = {max_time}: must be a number of seconds above 0")
-    return float("inf") if max_time is None else time.monotonic() + max_time
-
-
-def _checked(confidence: float, tolerance: float | None) -> dict[str, Any]:
-    """Check the confidence and the tolerance (None: the default); returns them as stored in the folder of a search.
-
-    Raises:
-        ClasswiseError: for a value out of range.
-    """
-    alpha = alpha_of(confidence)
-    Rules(alpha, tolerance or 0.0)
-    return {"alpha": alpha, "tolerance": tolerance}
 
 
 def _run(search: Rounds, chosen: dict[str, Any], deadline: float) -> tuple[BestArmSearch, SurvivorCounts, int]:

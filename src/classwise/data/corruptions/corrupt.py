@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 import torch
+from pydantic import Field
 
-from classwise.core.errors import ClasswiseError
+from classwise.core.arguments import checked
+from classwise.core.config import Seed
 from classwise.core.rng import CounterRNG
 from classwise.data.corruptions import CORRUPTIONS
 from classwise.data.images import Images, to_unit
 
 Constants = Literal["cifar-10-c", "imagenet-c"]
+Severity = Annotated[int, Field(ge=1, le=5)]
 SEVERITIES = (1, 2, 3, 4, 5)
 STANDARD = (
     "gaussian_noise", "shot_noise", "impulse_noise",
@@ -25,7 +28,10 @@ LARGE = 128
 _BATCH = 512
 
 
-def corrupt(images: Images, name: str, severity: int, *, seed: int = 0, constants: Constants | None = None) -> Images:
+@checked
+def corrupt(
+    images: Images, name: str, severity: Severity, *, seed: Seed = 0, constants: Constants | None = None
+) -> Images:
     """Apply a corruption to all images; the random numbers of an image depend on the seed and its ``index`` only.
 
     Args:
@@ -43,8 +49,6 @@ def corrupt(images: Images, name: str, severity: int, *, seed: int = 0, constant
     Raises:
         ClasswiseError: for an unknown corruption or severity, or grayscale images if the corruption requires colours.
     """
-    if severity not in SEVERITIES:
-        raise ClasswiseError(f"severity {severity} of a corruption: must be 1 to {len(SEVERITIES)}")
     corruption = CORRUPTIONS.load(name)()
     chosen = constants or ("imagenet-c" if min(images.shape[1:]) >= LARGE else "cifar-10-c")
     level = (corruption.imagenet if chosen == "imagenet-c" else corruption.cifar)[severity - 1]

@@ -7,12 +7,15 @@ import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, get_args
+from typing import Annotated, Any
 
 import torch
+from pydantic import Field
 from torch import Tensor, nn
 
-from classwise.core.errors import ClasswiseError, unknown
+from classwise.core.arguments import checked
+from classwise.core.config import Count
+from classwise.core.errors import ClasswiseError
 from classwise.core.precision import check_device
 from classwise.core.rng import generators_restored
 from classwise.data.images import Images
@@ -42,13 +45,14 @@ _SHAPE_AND_NORMALISATION = ("num_classes", "in_channels", "width", "mean", "std"
 Model = str | os.PathLike[str] | nn.Module | Callable[[Tensor], object]
 
 
+@checked
 def load_model(
     model: Model,
     weights: str | os.PathLike[str] | None = None,
     *,
-    num_classes: int | None = None,
-    width: float | None = None,
-    in_channels: int | None = None,
+    num_classes: Count | None = None,
+    width: Annotated[float, Field(gt=0)] | None = None,
+    in_channels: Count | None = None,
     mean: Sequence[float] | None = None,
     std: Sequence[float] | None = None,
     data: Any = None,
@@ -101,8 +105,6 @@ def load_model(
     """
     if (mean is None) != (std is None):
         raise ClasswiseError("mean and std must be given together")
-    if outputs not in get_args(Outputs):
-        raise unknown("outputs of a model:", str(outputs), get_args(Outputs))
     if not isinstance(model, str | os.PathLike):
         if num_classes is not None or width is not None or in_channels is not None or options:
             raise ClasswiseError("num_classes, width, in_channels and options do not apply to a module")

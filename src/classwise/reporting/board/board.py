@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
+from typing import Annotated
 
 from classwise.auditing.comparability import Named, check_alike
 from classwise.auditing.outcomes import ALL, CLEAN
 from classwise.auditing.sources import fresh_name
+from classwise.core.arguments import Level, checked
 from classwise.core.errors import ClasswiseError, unknown
 from classwise.reporting.board.published import Published
 from classwise.reporting.board.result import Board
@@ -18,10 +20,13 @@ from classwise.stats.intervals import alpha_of
 __all__ = ["Board", "board"]
 
 
+@checked
 def board(
-    sources: Sequence[Source] | Source | Mapping[str, Source],
+    sources: Annotated[
+        Sequence[Source] | Source | Mapping[str, Source], "an Audit, a path, or a list or mapping of these"
+    ],
     *,
-    confidence: float = 0.95,
+    confidence: Level = 0.95,
     extra_data: Mapping[str, bool] | None = None,
 ) -> Board:
     """Rank audited models by their worst-class accuracy, in one table for each set of conditions.

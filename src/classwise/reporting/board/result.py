@@ -14,6 +14,7 @@ from typing import Any
 
 import pandas as pd
 
+from classwise.core.arguments import Level, checked
 from classwise.core.csv_files import csv_text
 from classwise.core.display import RichDisplay
 from classwise.core.storage import write_text
@@ -23,6 +24,7 @@ from classwise.reporting.board.sources import SCHEMA_VERSION
 from classwise.reporting.board.tables import MEASURES, BoardTable
 
 
+@checked
 @dataclass(frozen=True, eq=False)
 class Board(RichDisplay):
     """A leaderboard of audited models.
@@ -44,7 +46,7 @@ class Board(RichDisplay):
 
     tables: tuple[BoardTable, ...]
     published: tuple[Published, ...] = ()
-    alpha: float = 0.05
+    alpha: Level = 0.05
 
     def __repr__(self) -> str:
         models = sum(len(table.entries) for table in self.tables)

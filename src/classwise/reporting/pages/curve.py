@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 
 from classwise.auditing.curve.result import Curve
+from classwise.core.arguments import checked
 from classwise.reporting import formatting
 from classwise.reporting.exports import write_files
 from classwise.reporting.figures.radii import radius_curves, radius_unit
@@ -29,6 +30,7 @@ def curve_page(curve: Curve) -> str:
     return render("curve.html", _context(curve))
 
 
+@checked
 def export_curve(
     curve: Curve,
     folder: str | os.PathLike[str],

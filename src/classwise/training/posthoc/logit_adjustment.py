@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from classwise.attacks import ATTACKS
+from classwise.core.arguments import checked
 from classwise.core.config import Spec, make
 from classwise.core.errors import ClasswiseError
 from classwise.core.precision import check_device
@@ -49,6 +50,7 @@ class LogitAdjustment:
     rounds: pd.DataFrame
 
 
+@checked
 def adjust_logits(
     run: str | Path | Run,
     *,

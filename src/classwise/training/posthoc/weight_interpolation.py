@@ -10,6 +10,7 @@ from pathlib import Path
 import pandas as pd
 
 from classwise.attacks import ATTACKS
+from classwise.core.arguments import checked
 from classwise.core.config import Spec, make
 from classwise.core.errors import ClasswiseError
 from classwise.core.precision import check_device
@@ -43,6 +44,7 @@ class WeightInterpolation:
     tried: pd.DataFrame
 
 
+@checked
 def interpolate_weights(
     run: str | Path | Run,
     *,

@@ -1,0 +1,199 @@
+"""Validation of the arguments of public functions by their annotations.
+
+`checked` decorates a function or a class. Every argument is validated by pydantic in strict mode before the body runs:
+True and False are no numbers, text is no number, and floats are no integers. NumPy scalars count as Python numbers. An
+annotation states what is accepted, so a new argument or option needs no other code: its type; its range as in
+``Annotated[int, pydantic.Field(ge=1)]``; and, where the type alone would be unclear, the words of the error message as
+in ``Annotated[Any, "images"]``. Data and models are neither copied nor iterated.
+"""
+
+from __future__ import annotations
+
+import builtins
+import functools
+import inspect
+import reprlib
+import types
+import typing
+from collections.abc import Callable, Iterable, Mapping
+from typing import Annotated, Any, TypeVar, get_args, get_origin
+
+import pydantic
+
+from classwise.core import limits
+from classwise.core.accepted import Accepted, accepted
+from classwise.core.errors import ClasswiseError, unknown
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+BatchSize = Annotated[int, pydantic.Field(ge=32, le=limits.COUNT)]
+"""Images on the device at once; results repeat bit for bit only from 32 on."""
+Level = Annotated[float, pydantic.Field(gt=0, lt=1)]
+"""A confidence level, or 1 minus one."""
+Seconds = Annotated[float, pydantic.Field(gt=0)]
+
+
+def checked(target: F) -> F:
+    """Validate the arguments of a function, or of the constructor and the public methods of a class, at each call.
+
+    The signature and the docstring are unchanged. Names that are imported for type checking only are not validated.
+
+    Raises:
+        ClasswiseError: when the function is called, for an unknown or missing argument, or a value that the annotation
+            does not accept: the argument, the value, and what is accepted, in one line.
+
+    Example:
+        >>> from classwise.core.arguments import checked
+        >>> @checked
+        ... def rate(share: Annotated[float, pydantic.Field(ge=0, le=1)]) -> float:
+        ...     return share
+        >>> rate("8")
+        Traceback (most recent call last):
+            ...
+        classwise.core.errors.ClasswiseError: rate(): share = '8': must be a number from 0 to 1
+    """
+    if not isinstance(target, type):
+        label = target.__qualname__.rpartition("<locals>.")[2].removesuffix(".__init__")
+        return typing.cast("F", _wrapped(target, label))
+    for name, member in list(vars(target).items()):
+        label = target.__name__ if name == "__init__" else f"{target.__name__}.{name}"
+        if isinstance(member, classmethod | staticmethod) and not name.startswith("_"):
+            setattr(target, name, type(member)(_wrapped(member.__func__, label)))
+        elif inspect.isfunction(member) and (name == "__init__" or not name.startswith("_")):
+            setattr(target, name, _wrapped(member, label))
+    return target
+
+
+def _wrapped(function: Callable[..., Any], label: str) -> Callable[..., Any]:
+    arguments = Arguments(function, label)
+
+    @functools.wraps(function)
+    def call(*args: Any, **values: Any) -> Any:
+        bound = arguments.bound(args, values)
+        return function(*bound.args, **bound.kwargs)
+
+    call.arguments = arguments  # type: ignore[attr-defined]
+    return call
+
+
+def check(function: Callable[..., Any], values: Mapping[str, Any]) -> None:
+    """Validate some of the arguments of a `checked` function, by their names, without calling it.
+
+    Raises:
+        ClasswiseError: for an unknown argument or an invalid value.
+    """
+    arguments: Arguments = function.arguments  # type: ignore[attr-defined]
+    arguments.require_known(values)
+    for name, value in values.items():
+        arguments.validated(name, value)
+
+
+class Arguments:
+    """The arguments that a function accepts.
+
+    Args:
+        function: the function.
+        label: its name in messages.
+    """
+
+    def __init__(self, function: Callable[..., Any], label: str) -> None:
+        self.label = label
+        self.signature = inspect.signature(function)
+        self._function = function
+        self._accepted: dict[str, Accepted] = {}
+
+    @functools.cached_property
+    def hints(self) -> dict[str, Any]:
+        """The annotation of each argument by its name; keyword options count by their own names."""
+        function: Any = inspect.unwrap(self._function)
+        written = {name: hint for name, hint in function.__annotations__.items() if name != "return"}
+        hints: dict[str, Any] = {}
+        for name, hint in written.items():
+            owner = types.SimpleNamespace(__annotations__={name: hint})
+            try:
+                found = typing.get_type_hints(owner, function.__globals__, _Names(function.__globals__), True)[name]
+            except AttributeError:  # of a module that is imported for type checking only
+                found = Any
+            if get_origin(found) is typing.Unpack:
+                hints |= typing.get_type_hints(get_args(found)[0], include_extras=True)
+            else:
+                hints[name] = found
+        return hints
+
+    def bound(self, args: tuple[Any, ...], values: Mapping[str, Any]) -> inspect.BoundArguments:
+        """The validated arguments of a call.
+
+        Raises:
+            ClasswiseError: for an unknown or missing argument, or an invalid value.
+        """
+        self.require_known(values)
+        try:
+            bound = self.signature.bind(*args, **values)
+        except TypeError as error:
+            raise ClasswiseError(f"{self.label}(): {error}") from None
+        for name, value in bound.arguments.items():
+            kind = self.signature.parameters[name].kind
+            if kind is inspect.Parameter.VAR_KEYWORD:
+                bound.arguments[name] = {key: self.validated(key, each) for key, each in value.items()}
+            elif kind is inspect.Parameter.VAR_POSITIONAL:
+                bound.arguments[name] = tuple(self.validated(name, each) for each in value)
+            else:
+                bound.arguments[name] = self.validated(name, value)
+        return bound
+
+    def require_known(self, names: Iterable[str]) -> None:
+        """Refuse unknown keyword arguments, unless the function takes any.
+
+        Raises:
+            ClasswiseError: with the nearest known name.
+        """
+        kinds = {name: each.kind for name, each in self.signature.parameters.items()}
+        options = next((name for name, kind in kinds.items() if kind is inspect.Parameter.VAR_KEYWORD), None)
+        if options in self.hints:  # of any names
+            return
+        known = (kinds.keys() | self.hints.keys()) - {"self", "cls", options}
+        for name in names:
+            if name not in known:
+                raise unknown(f"{'argument' if options is None else 'option'} of {self.label}():", name, known)
+
+    def validated(self, name: str, value: Any) -> Any:
+        """The value of an argument, with NumPy scalars as Python numbers.
+
+        Raises:
+            ClasswiseError: if the annotation does not accept it.
+        """
+        if name not in self._accepted:
+            self._accepted[name] = accepted(self.hints.get(name, Any))
+        kind = self._accepted[name]
+        if kind.schema is Any:
+            return value
+        try:
+            return kind.adapter.validate_python(value)
+        except pydantic.ValidationError as error:
+            causes = (each.get("ctx", {}).get("error") for each in error.errors(include_url=False))
+            reason = next((cause for cause in causes if isinstance(cause, ClasswiseError)), None)
+            if reason is not None:
+                raise reason from None
+            raise ClasswiseError(f"{self.label}(): {name} = {_shown(value)}: must be {kind.text}") from None
+
+
+class _Names(dict[str, Any]):
+    """Names for the evaluation of annotations: `Any` for those that a module imports for type checking only."""
+
+    def __init__(self, module: Mapping[str, Any]) -> None:
+        super().__init__()
+        self._module = module
+
+    def __missing__(self, name: str) -> Any:
+        if name in self._module or hasattr(builtins, name):
+            raise KeyError(name)
+        return Any
+
+
+_REPR = reprlib.Repr()
+_REPR.maxstring = _REPR.maxother = 60
+_REPR.maxlong = 40
+
+
+def _shown(value: Any) -> str:
+    return " ".join(_REPR.repr(value).split())

@@ -1,0 +1,1 @@
+"""Results as text: what the commands print, and ``str(result)``."""

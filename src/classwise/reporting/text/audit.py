@@ -1,0 +1,156 @@
+"""An audit as text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from classwise.auditing.outcomes import ALL, CLEAN
+from classwise.auditing.result import Audit
+from classwise.auditing.two_phase import TwoPhase
+from classwise.reporting import formatting, sentences, two_phase
+from classwise.reporting.audit_summary import AuditSummary, heading
+from classwise.reporting.audit_tables import CUMULATIVE_NOTE
+from classwise.reporting.incomplete import BOUNDS_NOTE, attack_bounds_table, class_bounds_table
+from classwise.reporting.repeats import repeats_note, repeats_table
+from classwise.reporting.tables import Table
+from classwise.reporting.text.layout import TextTable, interval, percent, percent_squared
+
+SUMMARY = ("attack", "n", "overall", "{level}", "worst", "worst class", "worst 20 %", "CV", "MCD", "NRR", "HMW")
+OPTIONAL = ("HMW", "NRR", "MCD", "CV", "worst 20 %", "n")
+"""The columns of the summary that a narrow terminal leaves out."""
+
+ABSENT = 10
+"""Maximal number of classes without images whose names are printed."""
+
+
+def audit_parts(result: Audit) -> Iterator[str | TextTable]:
+    """An audit: results per class and per attack, the worst class with its interval, the warnings.
+
+    For an incomplete audit, bounds per class and attack and the numbers of judged images; with ``settle``, estimates.
+    """
+    if result.two_phase is not None:
+        yield from _estimates(result, result.two_phase)
+        return
+    if not result.complete:
+        yield from _bounds(result)
+        return
+    table = result.by_class
+    meta = result.outcomes.meta
+    names, level = list(result.names), formatting.level(result.alpha)
+    heads = [heading(meta, name) for name in names]
+    rows = [
+        (
+            group,
+            int(row["n"]),
+            *(percent(row[name]) for name in names),
+            interval(row["low"], row["high"]),
+        )
+        for group, row in table.iterrows()
+    ]
+    threat = meta.threat
+    title = f"{result.outcomes.meta.model or result.name}: accuracy in percent{f' under {threat}' if threat else ''}"
+    single = [head for head, name in zip(heads, names, strict=True) if name not in (CLEAN, ALL)]
+    optional = [*single, "n", *heads[: names.index(ALL)]] if ALL in names else ["n"]
+    yield TextTable([str(table.index.name), "n", *heads, f"all, {level}"], rows, title, optional=optional)
+    if absent := [name for name in result.group_names if name not in table.index]:
+        shown = absent if len(absent) <= ABSENT else [*absent[:ABSENT], f"{len(absent) - ABSENT} more"]
+        yield f"0 images: {formatting.listed(shown)}"
+    yield ""
+    summary = [_summary_row(heading(meta, str(name)), row) for name, row in result.by_attack.iterrows()]
+    yield TextTable([head.format(level=level) for head in SUMMARY], summary, optional=(*OPTIONAL, level))
+    if meta.cascade:
+        yield CUMULATIVE_NOTE
+    yield ""
+    yield worst_line(result)
+    yield interval_line(result)
+    if meta.repeats > 1:
+        yield from _probabilities(result)
+    yield from _warnings(result)
+
+
+def _probabilities(result: Audit) -> Iterator[str | TextTable]:
+    """The probability of a correct pass per class, of an audit with several passes for each decision."""
+    table = repeats_table(result)
+    yield ""
+    yield TextTable(table.heads, _spanned_rows(table, "[{}]"), table.caption)
+    yield repeats_note(result)
+
+
+def _spanned_rows(table: Table, form: str) -> list[tuple[object, ...]]:
+    """The rows of a table, each cell followed by its interval or bounds in brackets."""
+    return [
+        (row.name, *(f"{cell.text} {form.format(cell.span)}" if cell.span else cell.text for cell in row.cells))
+        for row in table.rows
+    ]
+
+
+def _bounds(result: Audit) -> Iterator[str | TextTable]:
+    """The bounds of an incomplete audit."""
+    name = result.outcomes.meta.model or result.name
+    for table in (class_bounds_table(result), attack_bounds_table(result)):
+        rows = _spanned_rows(table, "({})")
+        yield TextTable(table.heads, rows, f"{name}, incomplete, under {result.outcomes.meta.threat}: {table.caption}")
+        yield ""
+    yield f"{BOUNDS_NOTE} The worst class is reported once every image is judged."
+    yield from _warnings(result)
+
+
+def _estimates(result: Audit, sampled: TwoPhase) -> Iterator[str | TextTable]:
+    """AutoAttack's accuracies as estimated from a sample."""
+    meta, table = result.outcomes.meta, two_phase.estimates_table(result, sampled)
+    rows = _spanned_rows(table, "[{}]")
+    yield TextTable(table.heads, rows, f"{meta.model or result.name}, under {meta.threat}: {table.caption}")
+    yield ""
+    yield two_phase.headline(sampled)
+    yield two_phase.worst_line(sampled)
+    yield two_phase.new_images_line(sampled)
+    yield f"sample: {two_phase.sample_line(sampled)}"
+    yield two_phase.meaning(result.alpha)
+    yield from _warnings(result)
+
+
+def _warnings(result: Audit) -> Iterator[str]:
+    for warning in result.warnings:
+        yield f"warning ({warning.name}): {warning.sentence}"
+    if result.guards is not None and result.guards.sentence:
+        yield result.guards.sentence
+
+
+def _summary_row(name: object, row: Any) -> tuple[object, ...]:
+    shown = percent
+    return (
+        name,
+        int(row["n"]),
+        shown(row["overall"]),
+        interval(row["low"], row["high"]),
+        shown(row["worst"]),
+        row["worst_class"],
+        shown(row["worst20"]),
+        percent_squared(row["cv"]),
+        shown(row["mcd"]),
+        shown(row["nrr"]),
+        shown(row["hmw"]),
+    )
+
+
+def worst_line(result: Audit) -> str:
+    """Line on the worst class under all attacks: the interval of the lowest accuracy, ties, and other candidates."""
+    summary, worst = AuditSummary.of(result), result.worst_class()
+    equal = [summary.names[label] for label in summary.lowest[1:]]
+    others = [name for name in worst.possibly if name not in {worst.name, *equal}]
+    clean = sentences.dominant_clean_accuracy(summary)
+    unattacked = result.outcomes.meta.not_applicable and not summary.attacked
+    start = "no robustness was evaluated; worst class on clean images" if unattacked else "worst class"
+    at = f"{percent(worst.accuracy)} % {interval(worst.low, worst.high)}"
+    parts = [f"{start}: {worst.name}, {at} of {formatting.counted(worst.count, 'image')}"]
+    parts += [f"tied with {formatting.listed(equal)}"] if equal else []
+    of_ties = " of these classes" if equal else ""
+    parts += [f"clean accuracy{of_ties} {percent(clean)} %"] if clean is not None else []
+    parts += [f"other candidates: {formatting.listed(others)}"] if others else []
+    return "; ".join(parts)
+
+
+def interval_line(result: Audit) -> str:
+    """Line that names the interval of `worst_line` and its population."""
+    return f"in brackets: {formatting.lowest_interval_name(result.alpha, result.group)}, for new images"

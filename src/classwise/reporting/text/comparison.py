@@ -1,0 +1,121 @@
+"""A comparison as text."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+from classwise.auditing.compare import Comparison, Crossing, Pair, narrowing, narrowing_notes, population
+from classwise.reporting import formatting
+from classwise.reporting.text.layout import TextTable, interval, percent, percent_squared
+from classwise.reporting.untested import bounds_reason, bounds_table, crossing_reason, crossing_table
+
+COLUMNS = (
+    "method",
+    "seeds",
+    "n",
+    "clean",
+    "overall",
+    "95 %",
+    "worst",
+    "95 %",
+    "worst class",
+    "worst 20 %",
+    "CV",
+    "MCD",
+)
+OPTIONAL = ("MCD", "CV", "worst 20 %", "seeds", "n", "clean")
+"""The columns that a narrow terminal leaves out."""
+
+
+def comparison_parts(comparison: Comparison | Crossing) -> Iterator[str | TextTable]:
+    """A comparison: a row per method, and each method against the first, with tests where available."""
+    if isinstance(comparison, Crossing) or not comparison.complete:
+        yield from _untested(comparison)
+        return
+    rows = [method_row(name, row) for name, row in comparison.table.iterrows()]
+    level = f"{100 * (1 - comparison.alpha):g} %"
+    columns = [level if head == "95 %" else head for head in COLUMNS]
+    if any(comparison.teachers.values()):
+        columns.insert(1, "teacher")
+        rows = [
+            (name, teacher or "none", *cells)
+            for (name, *cells), teacher in zip(rows, comparison.teachers.values(), strict=True)
+        ]
+    yield TextTable(columns, rows, f"accuracy in percent {comparison.conditions}", optional=OPTIONAL)
+    yield _about(comparison)
+    yield population(comparison.seeds)
+    for note in (*comparison.notes, *narrowing_notes(comparison.table)):
+        yield f"note: {note}"
+    for pair in comparison.pairs:
+        yield ""
+        yield from _pair_lines(pair, comparison)
+
+
+def _about(comparison: Comparison) -> str:
+    """The note on the columns, for methods of several seeds."""
+    level = f"{100 * (1 - comparison.alpha):g} %"
+    lowest = f"; beside worst, the {formatting.lowest_interval_name(comparison.alpha, comparison.group)}"
+    several = any(number > 1 for number in comparison.seeds.values())
+    over = "; of several seeds the means, and worst class is that of the lowest mean" if several else ""
+    equal = any(len(names) > 1 for names in comparison.lowest_classes.values())
+    first = "; of equally low classes the first" if equal else ""
+    return f"{level}: interval of the preceding number{lowest}{over}{first}"
+
+
+def _untested(comparison: Comparison | Crossing) -> Iterator[str | TextTable]:
+    table = crossing_table(comparison) if isinstance(comparison, Crossing) else bounds_table(comparison)
+    cells = [
+        (row.name, *(f"{cell.text} [{cell.span}]" if cell.span else cell.text for cell in row.cells))
+        for row in table.rows
+    ]
+    yield TextTable(table.heads, cells, f"{table.caption}, {comparison.conditions}")
+    yield ""
+    yield table.note
+    yield crossing_reason(comparison) if isinstance(comparison, Crossing) else bounds_reason(comparison)
+    for note in comparison.notes:
+        yield f"note: {note}"
+
+
+def method_row(name: object, row: Any) -> tuple[object, ...]:
+    """The cells of `COLUMNS` for a row of `Comparison.table`."""
+    shown = percent
+    return (
+        name,
+        int(row["seeds"]),
+        int(row["n"]),
+        shown(row["clean"]),
+        shown(row["overall"]),
+        interval(row["overall_low"], row["overall_high"]),
+        shown(row["worst"]),
+        interval(row["worst_low"], row["worst_high"]),
+        row["worst_class"],
+        shown(row["worst20"]),
+        percent_squared(row["cv"]),
+        shown(row["mcd"]),
+    )
+
+
+def _pair_lines(pair: Pair, comparison: Comparison) -> list[str]:
+    """The difference of two methods, in percentage points."""
+    alpha, kinds = comparison.alpha, "groups" if comparison.group else "classes"
+    overall, minima = pair.overall, pair.minima
+    differ = pair.classes[pair.classes["adjusted"] < alpha]
+    shown = [f"{name} {_points(row['difference'])}" for name, row in differ.iterrows()]
+    spans = [f"[{_points(ends.low)}, {_points(ends.high)}]" for ends in (overall, minima)]
+    p_text = percent(pair.p_value) if math.isnan(pair.p_value) else f"{pair.p_value:.2g}"
+    p_value = f"p = {p_text} ({pair.test}, not adjusted for other comparisons)"
+    tested = int(pair.classes["adjusted"].notna().sum())
+    advice = f"; {narrowing(pair.seeds, pair.narrower)}" if max(pair.seeds) > 1 else ""
+    return [
+        f"{pair.first} minus {pair.second}, in points, on the same images ({100 * (1 - alpha):g} %):",
+        f"  overall      {_points(overall.value)} {spans[0]}, {p_value}",
+        f"  worst class  {_points(minima.value)} {spans[1]}{advice}",
+        f"  {kinds} that differ (p below {alpha:g}, adjusted for {tested} {kinds}): {', '.join(shown) or 'none'}",
+        f"  {pair.population}",
+    ]
+
+
+def _points(share: float) -> str:
+    return percent(share) if math.isnan(share) else f"{100 * share:+z.1f}"

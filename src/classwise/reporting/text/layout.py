@@ -1,0 +1,74 @@
+"""Parts of results as text: tables, and the numbers in their cells."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from classwise.core.errors import printable
+
+
+class TextTable(NamedTuple):
+    """A table.
+
+    Attributes:
+        columns: the heads.
+        rows: the cells of each row.
+        title: a line above the table.
+        optional: heads of the columns that a terminal leaves out if the table is too wide, the first named first.
+    """
+
+    columns: Sequence[str]
+    rows: Sequence[Sequence[object]]
+    title: str = ""
+    optional: Sequence[str] = ()
+
+    def printed(self) -> TextTable:
+        """The table with all cells as text, control characters escaped."""
+        cells = [[printable(str(cell)) for cell in row] for row in self.rows]
+        heads, optional = ([printable(name) for name in names] for names in (self.columns, self.optional))
+        return TextTable(heads, cells, printable(self.title), optional)
+
+    def lines(self) -> list[str]:
+        """The title and the rows with aligned columns; numbers are right-aligned."""
+        table = self.printed()
+        rows = [[str(cell) for cell in row] for row in (table.columns, *table.rows)]
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        right = [bool(column[1:]) and all(map(is_number, column[1:])) for column in zip(*rows, strict=True)]
+        aligned = [
+            "  ".join(
+                cell.rjust(width) if to_right else cell.ljust(width)
+                for cell, width, to_right in zip(row, widths, right, strict=True)
+            ).rstrip()
+            for row in rows
+        ]
+        return [table.title, *aligned] if table.title else aligned
+
+
+def joined(parts: Iterable[str | TextTable]) -> str:
+    """Lines and tables as one text."""
+    lines: list[str] = []
+    for part in parts:
+        lines += part.lines() if isinstance(part, TextTable) else [printable(part)]
+    return "\n".join(lines).rstrip()
+
+
+def is_number(cell: str) -> bool:
+    """Whether a cell is a number, or empty."""
+    return not cell or cell[0].isdigit() or cell[0] in "-–+"
+
+
+def percent(share: float) -> str:
+    """A fraction in percent: 0.4235 is ``42.4``; NaN is a dash."""
+    return "–" if math.isnan(share) else f"{100 * share:.1f}"
+
+
+def interval(low: float, high: float) -> str:
+    """Two fractions in percent: ``[38.1, 44.3]``."""
+    return f"[{percent(low)}, {percent(high)}]"
+
+
+def percent_squared(share: float) -> str:
+    """A variance of fractions in percent squared, as the papers print it."""
+    return "–" if math.isnan(share) else f"{10_000 * share:.1f}"

@@ -1,0 +1,54 @@
+"""`str` of a result is what the commands print; its `repr` is one line."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import classwise as cw
+from classwise.cli.console import show_result
+
+LABELS = [0, 0, 0, 1, 1, 1]
+
+
+def audit_of(predictions: list[int], **meta: Any) -> cw.Audit:
+    attacks: dict[str, Any] = {"pgd": np.array(predictions)}
+    return cw.Audit(cw.Outcomes.from_predictions(LABELS, attacks=attacks, class_names=["cat", "d\nog"], **meta))
+
+
+@pytest.fixture(scope="module")
+def results() -> dict[str, Any]:
+    data = cw.load_data("digits", subset=20)
+    model = cw.load_model("small-cnn", data=data, width=0.1)
+    first, second = audit_of([0, 0, 1, 1, 0, 0]), audit_of([0, 0, 0, 1, 1, 0])
+    near, far = (audit_of([0, 0, 1, 1, 0, 0], threat=("Linf", radius)) for radius in (0.1, 0.2))
+    return {
+        "audit": first,
+        "comparison": cw.compare(first, second, attack="pgd"),
+        "crossing": cw.compare(near, far, attack="pgd", across="threat"),
+        "board": cw.board({"first": first, "second": second}),
+        "curve": cw.robustness_curve(model, data, attacks="fgsm", highest=0.2, rounds=1),
+        "worst class": cw.find_worst_class(model, data, ("Linf", 0.1), ["fgsm", "pgd:steps=1"]),
+    }
+
+
+@pytest.mark.parametrize("kind", ["audit", "comparison", "crossing", "board", "curve", "worst class"])
+def test_the_text_is_what_the_command_prints(
+    kind: str, results: dict[str, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    show_result(results[kind])
+    printed = capsys.readouterr().out
+    assert str(results[kind]) == printed.rstrip()
+    assert printed.count("\n") > 3
+    assert "\n" not in repr(results[kind])
+    assert len(repr(results[kind])) < 250
+
+
+def test_audits_are_compared_as_arguments() -> None:
+    first, second, third = audit_of([0, 0, 1, 1, 0, 0]), audit_of([0, 0, 0, 1, 1, 0]), audit_of(LABELS)
+    assert str(cw.compare(first, second, attack="pgd")) == str(cw.compare([first, second], attack="pgd"))
+    assert len(cw.compare(first, second, third, attack="pgd").names) == 3
+    with pytest.raises(cw.ClasswiseError, match="give a mapping of all audits, or audits without names"):
+        cw.compare({"a": first}, second)

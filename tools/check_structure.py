@@ -5,25 +5,21 @@
 Violations are
 
 - circular imports, including lazy imports and those for type checking;
-- files of more than `FILE_LINES` lines, except those with a reason in `LONG_FILES`;
-- functions of more than `FUNCTION_LINES` lines;
 - public names without an example in their docstring, and registered parts without an example or without a source (or
   ``no_source``, the reason why there is none).
+
+The lines of each package, and the longest files and functions, are printed, not limited.
 """
 
 from __future__ import annotations
 
 import ast
+import collections
 import inspect
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 from tools.imports import SOURCE, circles, import_graph, modules, source_of
-
-FILE_LINES = 400
-FUNCTION_LINES = 80
-LONG_FILES: Mapping[str, str] = {}
-"""Modules whose files may be longer, with the reason."""
 
 
 def import_circles() -> Iterator[str]:
@@ -33,25 +29,28 @@ def import_circles() -> Iterator[str]:
     yield from (f"circle: {' <-> '.join(circle)}" for circle in circles(graph))
 
 
-def long_files(reasons: Mapping[str, str] = LONG_FILES, limit: int = FILE_LINES) -> Iterator[str]:
-    """A line for each file that is too long without a reason, or has a reason without being too long."""
+def sizes(longest: int = 5) -> Iterator[str]:
+    """Statements and lines of each package, and the longest files and functions."""
+    statements: collections.Counter[str] = collections.Counter()
+    lines: collections.Counter[str] = collections.Counter()
+    files: collections.Counter[str] = collections.Counter()
+    functions: collections.Counter[str] = collections.Counter()
     for module in modules():
-        lines = len(source_of(module).read_text(encoding="utf-8").splitlines())
-        if lines > limit and module not in reasons:
-            yield f"file of {lines} lines: {module}"
-        if lines <= limit and module in reasons:
-            yield f"unused entry of LONG_FILES: {module}"
-
-
-def long_functions(limit: int = FUNCTION_LINES) -> Iterator[str]:
-    """A line for each function that is too long, including decorators and docstring."""
-    for module in modules():
-        for node in ast.walk(ast.parse(source_of(module).read_text(encoding="utf-8"))):
+        text = source_of(module).read_text(encoding="utf-8")
+        tree = ast.parse(text)
+        package = module.split(".")[1] if "." in module else module
+        files[module] = len(text.splitlines())
+        lines[package] += files[module]
+        for node in ast.walk(tree):
+            is_docstring = isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+            statements[package] += isinstance(node, ast.stmt) and not is_docstring
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-                first = min([node.lineno, *(each.lineno for each in node.decorator_list)])
-                lines = (node.end_lineno or node.lineno) - first + 1
-                if lines > limit:
-                    yield f"function of {lines} lines: {module}.{node.name}"
+                functions[f"{module}.{node.name}"] = (node.end_lineno or node.lineno) - node.lineno + 1
+    for package in sorted(lines):
+        yield f"{package}: {statements[package]:,} statements, {lines[package]:,} lines"
+    yield f"all: {statements.total():,} statements, {lines.total():,} lines, {len(files):,} files"
+    for kind, counted in (("file", files), ("function", functions)):
+        yield f"longest {kind}s: " + ", ".join(f"{name} ({count})" for name, count in counted.most_common(longest))
 
 
 def undocumented() -> Iterator[str]:
@@ -78,16 +77,17 @@ def undocumented() -> Iterator[str]:
 
 def violations() -> list[str]:
     """Every violation as one line."""
-    return [*import_circles(), *long_files(), *long_functions(), *undocumented()]
+    return [*import_circles(), *undocumented()]
 
 
 def main() -> int:
-    """Print the violations.
+    """Print the sizes and the violations.
 
     Returns:
         1 if there are any, else 0.
     """
     found = violations()
+    sys.stdout.writelines(f"{line}\n" for line in sizes())
     sys.stdout.writelines(f"{line}\n" for line in found or [f"{SOURCE.name}: no violation"])
     return int(bool(found))
 

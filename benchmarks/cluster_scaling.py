@@ -13,13 +13,15 @@ import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from benchmarks import merging
 from benchmarks.tables import conditions, table
 from classwise.sweeps.executors.base import Executor
 from classwise.sweeps.executors.local import Local
 from classwise.sweeps.executors.ray import Ray
-from classwise.sweeps.tasks import Task, attempts
+from classwise.sweeps.jobs import Call, Job
+from classwise.sweeps.tasks import attempts
 
 PAGE = Path(__file__).parents[1] / "docs" / "results" / "scaling.md"
 CELLS, QUICK_CELLS = 40, 4
@@ -28,8 +30,9 @@ SIMULATED, QUICK_SIMULATED = 1000, 20
 # A cell of the simulation sleeps. The lock of a file of its own shows whether it runs twice at once. Each 100th cell
 # fails in its first attempt: by its exit status, or because its worker is killed.
 CELL = """
-import fcntl, os, pathlib, signal, sys, time
-folder, number, first = pathlib.Path(sys.argv[1]), int(sys.argv[2]), not os.path.exists(sys.argv[1] + "/busy")
+import fcntl, os, pathlib, signal, time
+folder = pathlib.Path(place)
+first = not (folder / "busy").exists()
 busy = open(folder / "busy", "a")
 try:
     fcntl.flock(busy, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -37,7 +40,7 @@ except BlockingIOError:
     (folder / "twice").touch()
 time.sleep(0.05)
 if first and number % 200 == 7:
-    sys.exit(1)
+    os._exit(1)
 if first and number % 200 == 107:
     os.kill(os.getppid(), signal.SIGKILL)
     time.sleep(60)
@@ -45,31 +48,31 @@ with open(folder / "results", "a") as results:
     results.write("done\\n")
 """
 
-# Peak memory (KiB) of the worker, the parent of this command.
+# Peak memory (KiB) of the worker, the parent of the process of the cell.
 MEMORY = """
-import os, pathlib, sys
+import os, pathlib
 status = pathlib.Path(f"/proc/{os.getppid()}/status").read_text()
 peak = next(line.split()[1] for line in status.splitlines() if line.startswith("VmHWM:"))
-pathlib.Path(sys.argv[1], "peak").write_text(peak)
+pathlib.Path(place, "peak").write_text(peak)
 """
 
 NOTES = """# Scaling
 
 `python -m benchmarks cluster-scaling`, {conditions}; load average at the start {load:.1f}.
 
-**Overhead.** Cells that end at once, so all time is overhead: the processes of the task and of its command, the lock,
+**Overhead.** Cells that end at once, so all time is overhead: the processes of the task and of its call, the lock,
 and the recorded attempt. Seconds per cell are those of one worker: wall time after the first cell x workers / cells.
-The command alone, a Python interpreter that ends at once, takes {command:.2f} s. For Ray, the time until the first cell
+A Python interpreter that ends at once takes {command:.2f} s. For Ray, the time until the first cell
 ends includes the connection, not the start of the cluster.
 
 **Memory of a worker.** The peak resident memory of the process that runs the tasks of a worker, the largest of all
-cells; without the command of the cell, whose memory depends on its network and data, and without the other processes of
+cells; without the call of the cell, whose memory depends on its network and data, and without the other processes of
 Ray.
 
 **Simulation.** {simulated:,} cells that sleep 0.05 s. Of each 200, one exits with status 1 in its first attempt, and
 the worker of another gets SIGKILL. Ray repeats the task of a killed worker; all others run again in a second call, as
 by `classwise sweep resume`. An attempt without an end in `attempts.jsonl` was killed. A cell is lost if it has no
-result at the end. It ran twice at once if its command found the lock of its own file taken, or if an attempt that was
+result at the end. It ran twice at once if its call found the lock of its own file taken, or if an attempt that was
 not killed began before the one before it had ended. It is repeated if it has two results.
 
 **Merge.** [Sharded audits](../how-to/sharding.md) with generated outcomes: a row for each image under the clean pass
@@ -81,11 +84,14 @@ the memory of the process before it, after its imports.
 """
 
 
-def tasks(folder: Path, count: int, command: tuple[str, ...]) -> list[Path]:
-    """Write tasks of one command, which gets its folder and its number as arguments; returns their folders."""
+def tasks(folder: Path, count: int, program: str) -> list[Path]:
+    """Write tasks that run a program with the globals ``place``, their folder, and ``number``; returns the folders."""
+    file = folder / "program.py"
+    file.write_text(program, encoding="utf-8")
     folders = [folder / f"{number:04}" for number in range(count)]
-    for number, each in enumerate(folders):
-        Task(each, ((*command, str(each), str(number)),)).write()
+    for number, task in enumerate(folders):
+        given: dict[str, Any] = {"path_name": str(file), "init_globals": {"place": str(task), "number": number}}
+        Job(calls=(Call(function="runpy:run_path", arguments=given),)).write(task)
     return folders
 
 
@@ -111,7 +117,7 @@ def executors() -> Iterator[list[tuple[str, Executor, int]]]:
 def overhead(executor: Executor, workers: int, count: int) -> tuple[float, float]:
     """Seconds until the first cell has ended, and seconds per cell of one worker after it."""
     with tempfile.TemporaryDirectory() as folder:
-        folders = tasks(Path(folder), count, ("-c", "pass"))
+        folders = tasks(Path(folder), count, "")
         started, ended = time.monotonic(), []
         for each in executor.run(folders):
             assert each.status == 0
@@ -122,7 +128,7 @@ def overhead(executor: Executor, workers: int, count: int) -> tuple[float, float
 def memory(executor: Executor, count: int) -> float:
     """The largest peak memory of a worker process over cells, in MiB (Linux only)."""
     with tempfile.TemporaryDirectory() as name:
-        folders = tasks(Path(name), count, ("-c", MEMORY))
+        folders = tasks(Path(name), count, MEMORY)
         assert not any(each.status for each in executor.run(folders))
         return max(int((folder / "peak").read_text()) for folder in folders) / 1024
 
@@ -130,7 +136,7 @@ def memory(executor: Executor, count: int) -> float:
 def simulated(executor: Executor, count: int) -> list[str]:
     """Run a sweep of sleeping cells, then what has failed; the cells of a row of the table."""
     with tempfile.TemporaryDirectory() as name:
-        folders = tasks(Path(name), count, ("-c", CELL))
+        folders = tasks(Path(name), count, CELL)
         started = time.monotonic()
         failed = [each.folder for each in executor.run(folders) if each.status]
         again = [each.status for each in executor.run(failed)]
@@ -158,7 +164,7 @@ def overlap(*events: str) -> bool:
 
 
 def interpreter_seconds(count: int) -> float:
-    """Seconds of the command of an empty cell, without a task."""
+    """Seconds of a Python interpreter that ends at once."""
     taken = []
     for _ in range(count):
         started = time.monotonic()

@@ -51,7 +51,7 @@ def layer_of(module: str) -> str | None:
     parts = module.split(".")
     if len(parts) == 1:
         return None
-    if parts[1] == "__main__":
+    if parts[1] in ("__main__", "run"):
         return "cli"
     return parts[1]
 

@@ -315,7 +315,7 @@ def test_the_batch_size_is_settled_and_the_folder_claimed(tmp_path: Path) -> Non
     assert claim_for_shards(NET, DATA, batch_size=48, **arguments).batch_size == 48
     assert claim_for_shards(NET, DATA, resume=True, **arguments).batch_size == 48
     plan = claim_for_shards(NET, DATA, batch_size=48, precision=FAST, **arguments | {"out": tmp_path / "y"})
-    assert options_of(plan) == ["--batch-size=48", "--precision=bfloat16"]
+    assert options_of(plan) == {"batch_size": 48, "precision": "bfloat16"}
     with pytest.raises(ClasswiseError, match="already contains this audit"):
         claim_for_shards(NET, DATA, batch_size=48, **arguments)
 

@@ -123,7 +123,7 @@ def check_values(name: str, given: Mapping[str, Any]) -> None:
         read[name](each)
     recipe = {"train": given.get("recipe"), "recipes": (given.get("words") or [None])[-1]}.get(name)
     if recipe is not None and recipe not in PLACEHOLDERS and not recipe.endswith(".yaml"):
-        Recipe.read(recipe, pairs(given["overrides"]), budget=given["budget"])
+        Recipe.read(recipe, pairs(given["set" if name == "train" else "overrides"]), budget=given["budget"])
 
 
 @pytest.mark.parametrize("command", PRINTED, ids=lambda command: f"{command.document}: {' '.join(command.words)}")

@@ -8,8 +8,6 @@ from pathlib import Path
 import pytest
 
 from classwise.auditing.result import Audit
-from classwise.cli.audit import RowOptions
-from classwise.cli.sharding import command
 
 from .conftest import Classwise
 
@@ -44,8 +42,3 @@ def test_other_values_are_one_line(option: str, message: str, classwise: Classwi
     said = classwise(*QUICK, option, "--out", tmp_path / "x")
     assert (said.status, said.err.count("\n")) == (2, 1)
     assert message in said.err
-
-
-def test_shards_get_the_options() -> None:
-    words = command("audit", RowOptions(repeats=3, repeat_rule="all", grid="8bit"))
-    assert words == ["audit", *OPTIONS]

@@ -13,6 +13,7 @@ from classwise.cli import sweep as command
 from classwise.sweeps import cells
 from classwise.sweeps.executors.choice import executor_of
 from classwise.sweeps.executors.local import Local
+from tests.launching import ENVIRONMENT, program_call
 from tests.training.on_digits import TINY
 
 from .conftest import Classwise
@@ -24,9 +25,9 @@ PLAN = "recipes: [at]\ndata: [digits]\nseeds: [0, 1]\naudits: {quick: {attack: f
 def plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A plan in the working folder, whose cells exit with the status of their seed."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(
-        cells.Cell, "commands", lambda cell, run, device: (("-c", f"print('classwise: no luck'); exit({cell.seed})"),)
-    )
+    monkeypatch.setenv("PYTHONPATH", ENVIRONMENT["PYTHONPATH"])
+    failing = "print('classwise: no luck'); exit({})"
+    monkeypatch.setattr(cells.Cell, "calls", lambda cell, run, device: (program_call(failing.format(cell.seed)),))
     file = tmp_path / "plan.yaml"
     file.write_text(PLAN)
     return file

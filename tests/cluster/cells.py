@@ -8,8 +8,10 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
-from classwise.sweeps.tasks import LOG, Task, attempts
+from classwise.sweeps.jobs import JOB, Call, Job
+from classwise.sweeps.tasks import LOG, attempts
 from tests.faults.client import files_of_run, rows_of_audit
 from tests.launching import ENVIRONMENT, ROOT
 
@@ -19,22 +21,20 @@ EPOCHS = 16
 def cell(folder: Path, *, audited: bool = True) -> Path:
     """Write the task of a cell, a training and perhaps an audit; returns its folder."""
     run = str(folder / "run")
-    small = ("--set=model.width=0.0625", "--set=data.subset=240", f"--set=epochs={EPOCHS}")
-    commands: list[tuple[str, ...]] = [
-        ("train", "cfa-at", "--budget=short", "--data=digits", f"--out={run}", *small, "--resume")
-    ]
+    small = ["model.width=0.0625", "data.subset=240", f"epochs={EPOCHS}"]
+    recipe: dict[str, Any] = {"recipe": "cfa-at", "budget": "short", "data": "digits", "set": small, "resume": True}
+    calls = [Call(function="train", arguments=recipe, out=run)]
     if audited:
-        attack = ("--attack=pgd:steps=5", "--subset=100", "--guards=off")
-        commands.append(("audit", run, *attack, f"--out={folder / 'audit'}", "--resume"))
-    Task(folder, tuple(("-m", "classwise", *words) for words in commands)).write()
+        attack: dict[str, Any] = {"attack": ["pgd:steps=5"], "subset": 100, "guards": "off", "resume": True}
+        calls.append(Call(function="audit", arguments={"model": run, **attack}, out=str(folder / "audit")))
+    Job(calls=tuple(calls)).write(folder)
     return folder
 
 
 def uninterrupted(folder: Path) -> Path:
     """Run a cell without an engine; returns its folder."""
-    task = Task.read(cell(folder))
-    for command in task.commands:
-        subprocess.run([sys.executable, *command], cwd=ROOT, env=os.environ | ENVIRONMENT, check=True, timeout=900)
+    command = [sys.executable, "-m", "classwise.run", str(cell(folder) / JOB)]
+    subprocess.run(command, cwd=ROOT, env=os.environ | ENVIRONMENT, check=True, timeout=1800)
     return folder
 
 
@@ -43,7 +43,7 @@ def assert_same_bits(found: Path, expected: Path) -> None:
     mine, other = files_of_run(found / "run"), files_of_run(expected / "run")
     assert mine.keys() == other.keys()
     assert [name for name in mine if mine[name] != other[name]] == []
-    if len(Task.read(found).commands) > 1:
+    if len(Job.read(found / JOB).calls) > 1:
         assert rows_of_audit(found / "audit").equals(rows_of_audit(expected / "audit"))
 
 

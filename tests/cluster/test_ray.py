@@ -17,7 +17,7 @@ import pytest
 from classwise.core.errors import ClasswiseError
 from classwise.sweeps.executors import ray as executor
 from classwise.sweeps.executors.ray import Ray
-from classwise.sweeps.tasks import Task, attempts
+from classwise.sweeps.tasks import attempts
 from tests.cluster.cells import (
     assert_same_bits,
     cell,
@@ -28,6 +28,7 @@ from tests.cluster.cells import (
     wait_for_one,
     wait_until,
 )
+from tests.launching import write_programs
 
 ray = pytest.importorskip("ray", reason='Ray is not installed: pip install "classwise[ray]", or make test-cluster')
 cluster_utils = pytest.importorskip("ray.cluster_utils")
@@ -124,7 +125,7 @@ with signals():
 
 def test_sigterm_stops_the_task(tmp_path: Path) -> None:
     folder = tmp_path / "endless"
-    Task(folder, (("-c", "import time; time.sleep(600)"),)).write()
+    write_programs(folder, "import time; time.sleep(600)")
     done = subprocess.run([sys.executable, "-c", STOPPED, folder], capture_output=True, text=True, check=False)
     assert done.returncode == 7, done.stderr
     assert attempts(folder)[-1]["status"] == 143
@@ -151,10 +152,10 @@ def test_an_existing_connection_is_used_and_left_open(tmp_path: Path) -> None:
         next(Ray(address="nowhere").run([tmp_path]))
     folder = tmp_path / "task"
     shown = "import os; print(os.environ['OMP_NUM_THREADS'])"
-    Task(folder, (("-c", shown), ("-c", "exit(3)"))).write()
+    write_programs(folder, shown, "exit(3)")
     (tmp_path / "missing").mkdir()
     endless = tmp_path / "endless"
-    Task(endless, (("-c", "import time; time.sleep(600)"),)).write()
+    write_programs(endless, "import time; time.sleep(600)")
     ray.init(address="local", num_cpus=4, include_dashboard=False, log_to_driver=False)
     try:
         running = Ray(workers=2).run([folder, endless, tmp_path / "missing"])

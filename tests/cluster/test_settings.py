@@ -13,7 +13,7 @@ import pytest
 
 from classwise.core.errors import ClasswiseError
 from classwise.sweeps.executors.slurm import Slurm, SlurmTask
-from classwise.sweeps.tasks import Task
+from tests.launching import write_programs
 
 pytest.importorskip("submitit", reason='submitit is not installed: pip install "classwise[slurm]"')
 
@@ -61,7 +61,7 @@ def test_jobs_that_slurm_refuses_are_one_line(
             "echo 'sbatch: error: Batch job submission failed' >&2\nexit 1\n"
         )
         (tmp_path / program).chmod(0o755)
-    Task(tmp_path / "task", (("-c", "pass"),)).write()
+    write_programs(tmp_path / "task", "pass")
     with pytest.raises(ClasswiseError) as refused:
         next(Slurm(settings={"partition": "mian"}).run([tmp_path / "task"]))
     said = "invalid partition specified: mian; Batch job submission failed; check the settings in --slurm"

@@ -13,7 +13,7 @@ import pytest
 
 from classwise.sweeps.executors import slurm
 from classwise.sweeps.executors.base import Finished
-from classwise.sweeps.tasks import Task, attempts
+from classwise.sweeps.tasks import attempts
 from tests.cluster import slurm_cluster
 from tests.cluster.cells import (
     assert_same_bits,
@@ -26,6 +26,7 @@ from tests.cluster.cells import (
     wait_until,
 )
 from tests.cluster.slurm_cluster import SlurmCluster
+from tests.launching import write_programs
 
 pytest.importorskip("submitit", reason='submitit is not installed: pip install "classwise[slurm]"')
 
@@ -109,9 +110,9 @@ def test_a_killed_process_fails_and_a_new_job_continues(cluster: SlurmCluster, r
 
 def test_stopped_jobs_have_recorded_their_ends(cluster: SlurmCluster, tmp_path: Path) -> None:
     ended, endless, pending = (tmp_path / name for name in ("ended", "endless", "pending"))
-    Task(ended, (("-c", "pass"),)).write()
+    write_programs(ended, "pass")
     for folder in (endless, pending):
-        Task(folder, (("-c", "import time; time.sleep(600)"),)).write()
+        write_programs(folder, "import time; time.sleep(600)")
     running = slurm.Slurm(workers=1).run([ended, endless, pending])
     assert next(running) == (ended, 0), log_of(ended)
     wait_until(lambda: bool(starts(endless)))
@@ -147,7 +148,7 @@ def test_a_job_that_outlives_its_node_is_fenced(cluster: SlurmCluster, reference
 def test_closing_cancels_the_jobs(cluster: SlurmCluster, tmp_path: Path) -> None:
     folders = [tmp_path / "short", tmp_path / "endless"]
     for folder, program in zip(folders, ("exit(3)", "import time; time.sleep(600)"), strict=True):
-        Task(folder, (("-c", program),)).write()
+        write_programs(folder, program)
     ended = slurm.Slurm().run(folders)
     assert next(ended) == (folders[0], 3)
     wait_until(lambda: starts(folders[1]))

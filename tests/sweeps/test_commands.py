@@ -18,8 +18,9 @@ from classwise.core import ownership
 from classwise.core.errors import ClasswiseError
 from classwise.core.ownership import ATTEMPT, OWNER
 from classwise.sweeps import commands
-from classwise.sweeps.tasks import LOG, Task, attempts, run_task, run_task_remotely
-from tests.launching import ENVIRONMENT
+from classwise.sweeps.jobs import JOB
+from classwise.sweeps.tasks import LOG, attempts, run_task, run_task_remotely
+from tests.launching import ENVIRONMENT, write_programs
 
 SAVES = """
 import os, pathlib, signal, sys, time
@@ -39,17 +40,12 @@ def wait_until(condition: Callable[[], object]) -> None:
         time.sleep(0.01)
 
 
-def written(folder: Path, *programs: str) -> Path:
-    Task(folder, tuple(("-c", program) for program in programs)).write()
-    return folder
-
-
 @pytest.fixture
 def running(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> subprocess.Popen[bytes]:
     """A process that runs a task whose first command saves when it is stopped."""
-    folder = written(tmp_path / "task", SAVES, "import pathlib; pathlib.Path('second').touch()")
+    folder = write_programs(tmp_path / "task", SAVES, "import pathlib; pathlib.Path('second').touch()")
     monkeypatch.chdir(tmp_path)
-    command = [sys.executable, "-m", "classwise.sweeps", str(folder)]
+    command = [sys.executable, "-m", "classwise.run", str(folder / JOB)]
     process = subprocess.Popen(command, env=os.environ | ENVIRONMENT)
     wait_until(lambda: (tmp_path / "process").exists() and (tmp_path / "process").read_text())
     return process
@@ -79,7 +75,7 @@ def test_a_command_does_not_outlive_the_process_of_its_task(running: subprocess.
 def test_the_variables_of_a_command_and_the_signals_of_slurm(tmp_path: Path) -> None:
     shown = f"import os; print(os.environ['OMP_NUM_THREADS'], os.environ['{ATTEMPT}'])"
     signalled = "import os, signal; [os.kill(os.getpid(), number) for number in (signal.SIGUSR1, signal.SIGUSR2)]"
-    folder = written(tmp_path, signalled, shown, "exit(3)")
+    folder = write_programs(tmp_path, signalled, shown, "exit(3)")
     assert run_task(folder, cpus=3, job="slurm-7") == 3
     assert run_task(folder, cpus=0, job="slurm-7") == 3
     assert (folder / LOG).read_text() == "3 slurm-7 1\n1 slurm-7 2\n"
@@ -90,7 +86,7 @@ def test_the_command_is_stopped_when_another_process_has_taken_the_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(ownership, "RENEWAL_SECONDS", 0.05)
-    folder = written(tmp_path / "task", SAVES)
+    folder = write_programs(tmp_path / "task", SAVES)
     monkeypatch.chdir(tmp_path)
     owner = {"token": "other", "process": 7, "host": "elsewhere", "since": "2026-01-01T00:00:00+00:00"}
 
@@ -122,13 +118,13 @@ def test_a_command_that_ignores_the_signal_is_killed(tmp_path: Path, monkeypatch
 
     thread = threading.Thread(target=stop)
     thread.start()
-    assert run_task(written(tmp_path / "task", ignores)) == -signal.SIGKILL
+    assert run_task(write_programs(tmp_path / "task", ignores)) == -signal.SIGKILL
     thread.join()
 
 
 def test_an_error_of_the_task_is_in_its_log(tmp_path: Path) -> None:
     assert run_task_remotely(tmp_path, 1, "ray-1") == 2
-    assert (tmp_path / LOG).read_text().startswith(f"classwise: cannot read {tmp_path / 'task.json'}")
+    assert (tmp_path / LOG).read_text().startswith(f"classwise: cannot read {tmp_path / JOB}")
 
 
 def test_the_handler_of_sigterm_is_restored(tmp_path: Path) -> None:

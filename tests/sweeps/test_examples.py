@@ -7,7 +7,7 @@ import importlib
 
 import pytest
 
-MODULES = ("cells", "collect", "cost", "executors.choice", "executors.local", "plan", "run", "status", "tasks")
+MODULES = ("cells", "collect", "cost", "executors.choice", "executors.local", "jobs", "plan", "run", "status", "tasks")
 
 
 @pytest.mark.slow

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from classwise.core.errors import ClasswiseError
 from classwise.sweeps.audit_settings import AuditSettings
 from classwise.sweeps.cells import Cell, SweepFolder
+from classwise.sweeps.jobs import Call
 from classwise.sweeps.plan import Plan, label, read_recipe
 from classwise.sweeps.run import prepare_sweep
 
@@ -108,30 +109,32 @@ def test_set_applies_to_all_cells_and_is_not_in_their_names() -> None:
 @pytest.mark.parametrize(
     "value", [0.25, 1e-05, "text", "1e5", "no", "a: b", "x\ny", None, True, 7, [1, "2"], {"k": "é"}]
 )
-def test_a_command_passes_overrides_unchanged(value: Any) -> None:
+def test_a_job_passes_overrides_unchanged(value: Any) -> None:
     from classwise.training.recipe_files import read_value
 
     cell = Cell("n", "n", "at", "full", "digits", 0, {"field": value})
     assert read_value("field", cell.override_texts()["field"]) == value
-    assert f"--set=field={cell.override_texts()['field']}" in cell.training(Path("run"))
+    assert cell.calls(Path("run"))[0].arguments["set"] == [f"field={cell.override_texts()['field']}"]
 
 
-def test_commands_continue_their_own_work(tmp_path: Path) -> None:
-    audits = {"full": {"attack": ["pgd", "fgsm"], "subset": 9, "early_stop": False, "guards": "off"}}
+def test_calls_continue_their_own_work(tmp_path: Path) -> None:
+    audits: dict[str, Any] = {"full": {"attack": ["pgd", "fgsm"], "subset": 9, "early_stop": False, "guards": "off"}}
     (cell,) = Plan.read(DIGITS | {"budgets": ["short"], "audits": audits}).cells()
-    train, audit = cell.commands(tmp_path, "cuda")
-    assert train == (
-        *("-m", "classwise", "train", "at", "--out", str(tmp_path), "--data", "digits", "--seed", "0"),
-        *("--budget", "short", "--device", "cuda", "--resume"),
+    train, audit = cell.calls(tmp_path, "cuda")
+    shared: dict[str, Any] = {"device": "cuda", "resume": True}
+    assert train == Call(
+        function="train",
+        arguments={"recipe": "at", "data": "digits", "seed": 0, "budget": "short", "set": [], **shared},
+        out=str(tmp_path),
     )
-    assert audit == (
-        *("-m", "classwise", "audit", str(tmp_path), "--out", str(tmp_path / "audits" / "full")),
-        *("--attack=pgd", "--attack=fgsm", "--subset=9", "--no-early-stop", "--guards=off"),
-        *("--device", "cuda", "--resume"),
+    assert audit == Call(
+        function="audit",
+        arguments={"model": str(tmp_path), **audits["full"], **shared},
+        out=str(tmp_path / "audits" / "full"),
     )
 
 
-def test_the_recipe_of_a_cell_is_that_of_its_command() -> None:
+def test_the_recipe_of_a_cell_is_that_of_its_job() -> None:
     (cell,) = Plan.read(DIGITS | {"budgets": ["short"], "seeds": [3], "overrides": [{"optimizer.lr": 1e-05}]}).cells()
     recipe = read_recipe(cell)
     assert (recipe.name, recipe.seed, recipe.data.name, recipe.optimizer["lr"]) == ("at-short", 3, "digits", 1e-05)  # type: ignore[index]

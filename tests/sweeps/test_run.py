@@ -21,9 +21,11 @@ from classwise.core.errors import ClasswiseError, IncompleteError
 from classwise.sweeps.cells import SweepFolder
 from classwise.sweeps.collect import collect
 from classwise.sweeps.executors.local import Local
+from classwise.sweeps.jobs import JOB
 from classwise.sweeps.run import prepare_sweep, resume_sweep, run_sweep
 from classwise.sweeps.status import sweep_status
 from classwise.sweeps.tasks import run_task
+from tests.launching import program_call
 from tests.reporting.test_accessibility import problems
 from tests.training.on_digits import TINY
 
@@ -176,8 +178,8 @@ def test_a_failed_cell_does_not_stop_the_others(tmp_path: Path, monkeypatch: pyt
                 yield Finished(folder, run_task(folder))
 
     monkeypatch.setattr(
-        "classwise.sweeps.cells.Cell.commands",
-        lambda cell, run, device: (("-c", f"exit('classwise: no luck' if {cell.seed} == 0 else 0)"),),
+        "classwise.sweeps.cells.Cell.calls",
+        lambda cell, run, device: (program_call(f"exit('classwise: no luck' if {cell.seed} == 0 else 0)"),),
     )
     out = tmp_path / "sweep"
     first, second = run_sweep(PLAN, out=out, executor=InThisProcess())
@@ -205,4 +207,4 @@ def test_a_moved_sweep_writes_into_its_new_folder(tmp_path: Path) -> None:
     resume_sweep(tmp_path / "new", executor=Stopping())
     sweep = SweepFolder(tmp_path / "new")
     (cell, *_) = sweep.cells()
-    assert str(tmp_path / "new" / "runs") in (sweep.task(cell) / "task.json").read_text()
+    assert str(tmp_path / "new" / "runs") in (sweep.task(cell) / JOB).read_text()

@@ -6,8 +6,6 @@ import contextlib
 import json
 import re
 import signal
-import subprocess
-import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,23 +17,24 @@ from classwise.auditing.curve.result import Curve
 from classwise.auditing.curve.search import robustness_curve
 from classwise.auditing.result import Audit
 from classwise.cli import main
-from classwise.cli.audit import RowOptions
 from classwise.cli.cluster import ClusterOptions
-from classwise.cli.inputs import AttackSelection, DataSource, ModelSource
-from classwise.cli.sharding import ShardOptions, command
+from classwise.cli.sharding import ShardOptions
 from classwise.core.errors import ClasswiseError
 from classwise.core.ownership import owned
 from classwise.data import load_data
 from classwise.models import build_model, save_weights
+from classwise.run import main as run
 from classwise.sweeps.executors.base import Executor, Finished
-from classwise.sweeps.tasks import LOG, Task
+from classwise.sweeps.jobs import JOB, Call, Job
+from classwise.sweeps.tasks import LOG, run_task
+from tests.launching import ENVIRONMENT
 
 WORDS = ["--data=digits", "--subset=40", "--threat=Linf:0.1", "--attack=fgsm", "--attack=pgd:steps=2"]
 
 
 @dataclass
 class InProcess(Executor):
-    """Runs the commands in this process, or pretends that some were killed, or that the user stops one."""
+    """Makes the calls in this process, or pretends that some were killed, or that the user stops one."""
 
     killed: tuple[str, ...] = ()
     stopped: str = ""
@@ -50,10 +49,8 @@ class InProcess(Executor):
                 (folder / LOG).write_text("one line\nclasswise: the last line\n")
                 yield Finished(folder, -signal.SIGKILL)
                 continue
-            (words,) = Task.read(folder).commands
-            assert words[:2] == ("-m", "classwise.sweeps.in_directory")
             with (folder / LOG).open("w") as log, contextlib.redirect_stdout(log):
-                status = main(words[4:])
+                status = run([str(folder / JOB), "1"])
             yield Finished(folder, status)
 
 
@@ -148,27 +145,43 @@ def test_a_sharded_curve_equals_one_command(model: Path, executor: InProcess, tm
     assert (tmp_path / "x" / "page.html").is_file()
 
 
-def test_a_module_runs_in_a_directory(tmp_path: Path) -> None:
-    """Relative paths in the commands, and modules named in them, are those of the user."""
+def test_a_job_runs_in_its_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Relative paths in the arguments, and modules named in them, are those of the user."""
+    monkeypatch.setenv("PYTHONPATH", ENVIRONMENT["PYTHONPATH"])
     (tmp_path / "helper.py").write_text("WORD = 'helped'")
-    (tmp_path / "program.py").write_text("import os, sys, helper; print(os.getcwd(), helper.WORD, sys.argv[1:])")
-    words = ["-m", "classwise.sweeps.in_directory", str(tmp_path), "program", "--a=1"]
-    done = subprocess.run([sys.executable, *words], capture_output=True, text=True, check=True)
-    assert done.stdout == f"{tmp_path} helped ['--a=1']\n"
+    (tmp_path / "mine.py").write_text("import os, helper\ndef show(a: int): print(os.getcwd(), helper.WORD, a)")
+    call = Call(function="mine:show", arguments={"a": 1})
+    Job(calls=(call,), directory=str(tmp_path)).write(tmp_path / "task")
+    assert run_task(tmp_path / "task") == 0
+    assert (tmp_path / "task" / LOG).read_text() == f"{tmp_path} helped 1\n"
+    Job(calls=(call,), directory=str(tmp_path / "gone")).write(tmp_path / "task")
+    with pytest.raises(ClasswiseError, match=r"job.json: the directory .*gone does not exist on this machine"):
+        run_task(tmp_path / "task")
 
 
-def test_commands_have_the_values_of_their_options() -> None:
-    model = ModelSource("resnet18", Path("w.pt"), width=0.5, model_set=["depth=34", "a=1"])
-    data = DataSource("cifar10", subset=100, data_set=["size=8"])
-    words = command(
-        "audit", model, data, AttackSelection(seed=3, batch_size=64).of_any_machine, threat=None, guards="off"
-    )
-    rows = RowOptions(cascade=True, early_stop=False, save=["logits", "images"])
-    assert command("audit", rows) == ["audit", "--cascade", "--no-early-stop", "--save=logits", "--save=images"]
-    assert words == [
-        *("audit", "resnet18", "--weights=w.pt", "--width=0.5", "--model-set=depth=34", "--model-set=a=1"),
-        *("--data=cifar10", "--subset=100", "--data-set=size=8", "--seed=3", "--guards=off"),
-    ]
+def test_shards_and_their_merge_have_the_options_of_the_command(
+    model: Path, executor: InProcess, tmp_path: Path
+) -> None:
+    options = ["--no-cascade", "--no-early-stop", "--save=logits", "--repeats=3", "--repeat-rule=all", "--grid=8bit"]
+    executor.killed = ("001-of-002",)
+    words = ["audit", "small-cnn", f"--weights={model}", "--width=0.1", *WORDS, *options, "--guards=off"]
+    assert main([*words, f"--out={tmp_path / 'x'}", "--shards=2", "--on=local", "--max-time=60", "--seed=3"]) == 3
+    tasks = tmp_path / "x" / "shards" / "tasks"
+    shard, merge = (Job.read(tasks / name / JOB).calls[0] for name in ("001-of-002", "merge"))
+    assert (shard.function, merge.function) == ("audit", "audit")
+    assert (shard.arguments.pop("shard"), shard.arguments.pop("max_time")) == ("1/2", 60)
+    assert merge.arguments.pop("shards") == 2
+    assert shard.arguments == merge.arguments
+    assert shard.arguments["weights"] == str(model)
+    assert shard.arguments["batch_size"] == 128
+    found = Audit.load(Path(str(Job.read(tasks / "002-of-002" / JOB).calls[0].out)))
+    meta = found.outcomes.meta
+    assert (meta.repeats, meta.repeat_rule, meta.grid, meta.seed) == (3, "all", "8bit", 3)
+    command = str(found.environment["command"])
+    shown = [word for word in words if word != "--guards=off"]
+    assert command.startswith("classwise audit small-cnn ")
+    assert [word for word in shown if word not in command] == []
+    assert command.endswith(f"--resume --shard=2/2 --max-time=60.0 --out={tmp_path / 'x' / 'shards' / '002-of-002'}")
 
 
 def test_a_device_elsewhere_requires_a_batch_size(model: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -15,6 +15,7 @@ from classwise.core.ownership import OWNER, owned
 from classwise.core.progress import NullProgress
 from classwise.core.progress_record import FILE, recorded
 from classwise.sweeps.cells import SweepFolder
+from classwise.sweeps.jobs import JOB
 from classwise.sweeps.run import prepare_sweep
 from classwise.sweeps.status import SILENT_SECONDS, CellStatus, counts_text, sweep_status
 from classwise.sweeps.tasks import ATTEMPTS, LOG
@@ -122,7 +123,7 @@ def test_a_finished_cell_that_gets_another_audit_is_queued(sweep: SweepFolder) -
     assert status(sweep).state == "finished"
     prepare_sweep(plan | {"audits": {"audit": {}, "more": {"attack": "fgsm"}}}, sweep.path)
     assert status(sweep).state == "queued"
-    assert "more" in (task / "task.json").read_text()
+    assert "more" in (task / JOB).read_text()
 
 
 def test_counts() -> None:

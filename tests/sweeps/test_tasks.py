@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
 from pathlib import Path
 
 import pytest
@@ -13,24 +12,15 @@ from classwise.core.errors import ClasswiseError
 from classwise.core.ownership import owned
 from classwise.sweeps.executors import EXECUTORS
 from classwise.sweeps.executors.local import Local
-from classwise.sweeps.tasks import LOG, Task, attempts, run_task
-
-
-def written(folder: Path, *programs: str) -> Path:
-    """A task of Python programs."""
-    Task(folder, tuple(("-c", program) for program in programs)).write()
-    return folder
-
-
-def test_a_task_reads_back_what_it_has_written(tmp_path: Path) -> None:
-    task = Task(tmp_path, (("-m", "classwise", "data"), ("-c", "print('é')")), processes=2)
-    task.write()
-    assert Task.read(tmp_path) == task
+from classwise.sweeps.tasks import LOG, attempts, run_task
+from tests.launching import write_programs
 
 
 @pytest.mark.slow
-def test_commands_run_in_order_until_one_fails(tmp_path: Path) -> None:
-    folder = written(tmp_path / "task", "print('one')", "import sys; print('two'); sys.exit(7)", "print('three')")
+def test_calls_run_in_order_until_one_fails(tmp_path: Path) -> None:
+    folder = write_programs(
+        tmp_path / "task", "print('one')", "import sys; print('two'); sys.exit(7)", "print('three')"
+    )
     assert run_task(folder) == 7
     assert (folder / LOG).read_text() == "one\ntwo\n"
     start, end = attempts(folder)
@@ -42,7 +32,7 @@ def test_commands_run_in_order_until_one_fails(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_an_attempt_that_was_killed_has_no_end(tmp_path: Path) -> None:
     program = "import os, signal; os.kill(os.getppid(), signal.SIGKILL)"
-    (ended,) = Local().run([written(tmp_path / "task", program)])
+    (ended,) = Local().run([write_programs(tmp_path / "task", program)])
     assert ended.status == -signal.SIGKILL
     assert [line["event"] for line in attempts(ended.folder)] == ["start"]
 
@@ -53,17 +43,9 @@ def test_a_truncated_last_line_is_left_out(tmp_path: Path) -> None:
 
 
 def test_a_task_runs_once_at_a_time(tmp_path: Path) -> None:
-    folder = written(tmp_path, "pass")
+    folder = write_programs(tmp_path, "pass")
     with owned(folder), pytest.raises(ClasswiseError, match="in use by"):
         run_task(folder)
-
-
-def test_several_processes_are_started_by_torchrun(tmp_path: Path) -> None:
-    words = Task(tmp_path, (), processes=4).arguments(("-m", "classwise", "audit"))
-    assert words == [
-        *(sys.executable, "-m", "torch.distributed.run", "--standalone"),
-        *("--nproc-per-node", "4", "-m", "classwise", "audit"),
-    ]
 
 
 @pytest.mark.slow
@@ -74,16 +56,16 @@ def test_tasks_overlap_as_workers_allow_and_all_end(tmp_path: Path) -> None:
     )
     a, b = str(tmp_path / "a"), str(tmp_path / "b")
     folders = [
-        written(tmp_path / "one", meet.format(mine=a, other=b)),
-        written(tmp_path / "two", meet.format(mine=b, other=a)),
+        write_programs(tmp_path / "one", meet.format(mine=a, other=b)),
+        write_programs(tmp_path / "two", meet.format(mine=b, other=a)),
     ]
     assert sorted(Local(workers=2).run(folders)) == sorted((folder, 0) for folder in folders)
 
 
 @pytest.mark.slow
-def test_closing_stops_the_commands(tmp_path: Path) -> None:
-    endless = written(tmp_path / "endless", "import time; time.sleep(600)")
-    ended = Local(workers=2).run([written(tmp_path / "short", "pass"), endless])
+def test_closing_stops_the_calls(tmp_path: Path) -> None:
+    endless = write_programs(tmp_path / "endless", "import time; time.sleep(600)")
+    ended = Local(workers=2).run([write_programs(tmp_path / "short", "pass"), endless])
     assert next(ended).folder.name == "short"
     ended.close()  # type: ignore[attr-defined]
     with owned(endless):  # released by its process
@@ -104,7 +86,7 @@ def test_an_attempt_that_is_interrupted_at_its_start_has_an_end(
     written: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Ray interrupts a cancelled task at any place, also within the write of the start."""
-    Task(tmp_path, (("-c", "pass"),)).write()
+    write_programs(tmp_path, "pass")
     calls = []
 
     def interrupted(*given: object) -> None:

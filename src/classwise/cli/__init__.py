@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from classwise.core import interruption
 
-__all__ = ["main"]
+__all__ = ["concluded", "main"]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -19,13 +20,30 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Returns:
         The exit status; see `classwise.cli.exit_status.ExitStatus`.
     """
+    return _guarded(lambda app: app.run(sys.argv[1:] if arguments is None else arguments))
+
+
+def concluded(work: Callable[[], int]) -> int:
+    """Do something, and convert every exception to the exit status and the line of a command.
+
+    Args:
+        work: what is done; its value is the exit status.
+
+    Returns:
+        The exit status.
+    """
+    return _guarded(lambda app: app.concluded(work))
+
+
+def _guarded(run: Callable[[Any], int]) -> int:
+    """Import `classwise.cli.app` and run something with it, while signals raise exceptions."""
     with interruption.signals():
         try:
-            from classwise.cli.app import run
+            from classwise.cli import app
         except BaseException:
             # Whatever an import makes of a signal that arrives in it.
             if (number := interruption.received()) is None:
                 raise
             print(f"classwise: stopped by {number.name}", file=sys.stderr)
             return 128 + number
-        return run(sys.argv[1:] if arguments is None else arguments)
+        return run(app)

@@ -117,28 +117,47 @@ def run(words: Sequence[str]) -> int:
     Returns:
         The exit status.
     """
+    debug = False
+
+    def invoke() -> int:
+        nonlocal debug
+        # Typer's own entry point is not used: it converts errors, also those of user code, to exit statuses.
+        command = typer.main.get_command(app)
+        with command.make_context("classwise", list(words) or ["--help"]) as context:
+            debug = context.params["debug"]
+            with command_line.recorded(words):
+                command.invoke(context)
+        return ExitStatus.SUCCESS
+
+    status = concluded(invoke, lambda: debug)
+    return status or (ExitStatus.SUCCESS if words else ExitStatus.BAD_INPUT)
+
+
+def concluded(work: Callable[[], int], debug: Callable[[], bool] | None = None) -> int:
+    """Do something and convert every exception to an exit status.
+
+    Args:
+        work: what is done; its value is the exit status.
+        debug: whether the trace of an error is printed; None: if ``$CLASSWISE_DEBUG`` asks for it.
+
+    Returns:
+        The exit status.
+    """
     console.open_streams()
     if "RANK" in os.environ:  # torch logs a C++ trace beside the one line about a process that is gone
         os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
-    debug = False
     try:
-        # Typer's own entry point is not used: it converts errors, also those of user code, to exit statuses.
-        command = typer.main.get_command(app)
         try:
-            with command.make_context("classwise", list(words) or ["--help"]) as context:
-                debug = context.params["debug"]
-                with command_line.recorded(words):
-                    command.invoke(context)
-            status: int = ExitStatus.SUCCESS
+            status = work()
         except typer.Exit as ended:
             if user_code(ended) is not None:
                 raise
-            status = ended.exit_code if words else ExitStatus.BAD_INPUT
+            status = ended.exit_code
         sys.stdout.flush()
     except BaseException as error:  # noqa: BLE001  # also SystemExit of user code
         status, line = failures.failure(error)
         console.flush_or_discard(sys.stdout)
-        if debug:
+        if debug() if debug is not None else os.environ.get("CLASSWISE_DEBUG", "0") not in ("", "0", "false"):
             console.print_error("".join(traceback.format_exception(error)).rstrip())
         if line and _prints_error(error):
             console.print_error(f"classwise: {one_line(line)}")

@@ -34,7 +34,7 @@ from classwise.cli.options import (
     seconds,
 )
 from classwise.cli.seeds import audit_all_seeds, refuse_for_seeds
-from classwise.cli.sharding import ShardOptions, command, options_of, run_tasks
+from classwise.cli.sharding import ShardOptions, options_of, run_tasks
 from classwise.cli.tables import audit_facts
 from classwise.cli.trackers import TrackerOptions
 from classwise.core.errors import ClasswiseError, IncompleteError, printable
@@ -183,8 +183,8 @@ def audit(
             return
         folder = _place(model, run, images, out, sharding)
         settings |= limits | {"out": folder}
-        words = command("audit", model, data, attacks.of_any_machine, rows, threat=threat, guards=guards)
-        result = _run(network, images, ball, attacks.suite, settings, words, sharding, cluster)
+        given = {**vars(model), **vars(data), **vars(attacks), **vars(rows), "threat": threat, "guards": guards}
+        result = _run(network, images, ball, attacks.suite, settings, given, sharding, cluster)
         if sharding.shard is not None:
             if processes.is_main:
                 sharding.conclude(folder, len(result.outcomes), finished=is_finished(folder), json=json)
@@ -246,11 +246,11 @@ def _run(
     threat: Ball | None,
     attacks: list[str] | None,
     settings: dict[str, Any],
-    words: list[str],
+    given: dict[str, Any],
     sharding: ShardOptions,
     cluster: ClusterOptions,
 ) -> Audit:
-    """Run an audit; with ``--on``, its shards and their merge as tasks, by the command ``words``."""
+    """Run an audit; with ``--on``, its shards and their merge as tasks, with the options ``given``."""
     from classwise.auditing.audit import audit as run_audit
     from classwise.auditing.audit import claim_for_shards
     from classwise.auditing.execution import finished_audit
@@ -262,10 +262,11 @@ def _run(
             return run_audit(network, images, threat, attacks, progress=listener, **settings, **sharding.arguments)
     max_time = settings.pop("max_time")
     plan = claim_for_shards(network, images, threat, attacks, **settings, **sharding.arguments)
-    of_shards = {} if max_time is None else {"--max-time": max_time / 60}
+    of_shards = {} if max_time is None else {"max_time": max_time / 60}
     finished = finished_audit(settings["out"], plan) if settings["resume"] else None
     if finished is None:
-        run_tasks([*words, *options_of(plan)], settings["out"], sharding, cluster, is_finished, of_shards)
+        given |= options_of(plan)
+        run_tasks("audit", given, settings["out"], sharding, cluster, is_finished, of_shards)
     return finished or Audit.load(settings["out"])
 
 

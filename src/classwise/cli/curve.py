@@ -21,7 +21,7 @@ from classwise.cli.options import (
     printing_beside,
     refuse_json,
 )
-from classwise.cli.sharding import ShardOptions, command, options_of, run_tasks
+from classwise.cli.sharding import ShardOptions, options_of, run_tasks
 
 if TYPE_CHECKING:
     from torch import nn
@@ -98,8 +98,8 @@ def curve(
                 with console.resumable("continue with --resume"), console.progress() as listener:
                     found = robustness_curve(network, images, norm, attacks.suite, progress=listener, **settings)
             else:
-                words = command("curve", model, data, attacks.of_any_machine, threat=threat, rounds=rounds)
-                found = _run_shards(network, images, norm, attacks.suite, settings, words, sharding, cluster)
+                given = {**vars(model), **vars(data), **vars(attacks), "threat": threat, "rounds": rounds}
+                found = _run_shards(network, images, norm, attacks.suite, settings, given, sharding, cluster)
             if not processes.is_main:
                 return
             if sharding.shard is not None:
@@ -114,7 +114,7 @@ def _run_shards(
     norm: Norm,
     attacks: list[str] | None,
     settings: dict[str, Any],
-    words: list[str],
+    given: dict[str, Any],
     sharding: ShardOptions,
     cluster: ClusterOptions,
 ) -> Curve:
@@ -125,7 +125,7 @@ def _run_shards(
 
     plan = claim_for_shards(network, images, norm, attacks, **settings)
     if not is_finished(settings["out"]):
-        run_tasks([*words, *options_of(plan)], settings["out"], sharding, cluster, is_finished)
+        run_tasks("curve", given | options_of(plan), settings["out"], sharding, cluster, is_finished)
     return Curve.load(settings["out"])
 
 

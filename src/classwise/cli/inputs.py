@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -307,11 +306,6 @@ class AttackSelection:
         from classwise.core.precision import DTYPES
 
         return {"seed": self.seed, "batch_size": self.batch_size, "precision": DTYPES.get(self.precision)}
-
-    @property
-    def of_any_machine(self) -> AttackSelection:
-        """The options without those whose default depends on the machine."""
-        return dataclasses.replace(self, batch_size=None, precision="auto")
 
     @property
     def suite(self) -> list[str] | None:

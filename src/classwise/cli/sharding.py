@@ -1,12 +1,12 @@
-"""Options of sharded audits and curves, and the command lines of their shards."""
+"""Options of sharded audits and curves."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
-from dataclasses import MISSING, dataclass, fields
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, get_args, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import typer
 
@@ -139,88 +139,50 @@ class ShardOptions:
 
 
 def run_tasks(
-    words: Sequence[str],
+    function: str,
+    arguments: Mapping[str, Any],
     folder: Path,
     sharding: ShardOptions,
     cluster: ClusterOptions,
     is_finished: Callable[[Path], bool],
-    of_shards: Mapping[str, object] | None = None,
+    of_shards: Mapping[str, Any] | None = None,
 ) -> None:
     """Run the shards and their merge, and show the progress.
 
     Args:
-        words: the command of the evaluation, see `command`.
+        function: the command of the evaluation, ``audit`` or ``curve``.
+        arguments: its options by name.
         folder: its folder.
         sharding: the number of shards.
         cluster: where they run.
         is_finished: whether a folder contains a finished shard.
-        of_shards: options of the shards only; those that are None are omitted.
+        of_shards: options of the shards only.
 
     Raises:
         IncompleteError: if shards are not finished.
         ClasswiseError: if the merge fails.
     """
+    from pydantic_core import to_jsonable_python
+
     from classwise.sweeps.sharded import run_shards
 
     assert sharding.shards is not None
-    more = [word for option, value in (of_shards or {}).items() if value is not None for word in (option, str(value))]
     gpus = sharding.gpus_per_shard
     executor = cluster.executor(gpus)
     with console.resumable("continue with --resume"), console.progress() as listener:
         run_shards(
-            words,
+            function,
+            to_jsonable_python(arguments),  # paths as text
             folder,
             sharding.shards,
             executor,
             is_finished,
-            of_shards=more,
+            of_shards=of_shards or {},
             processes=max(gpus, 1),
             progress=listener,
         )
 
 
-def options_of(plan: Plan) -> list[str]:
+def options_of(plan: Plan) -> dict[str, Any]:
     """The options of shards whose default depends on the machine, so that all shards have the same."""
-    return [f"--batch-size={plan.batch_size}", f"--precision={plan.precision.dtype}"]
-
-
-def command(name: str, *groups: Any, **options: object) -> list[str]:
-    """The words of a command that has the values of these options.
-
-    Args:
-        name: the command.
-        *groups: instances of the dataclasses of options.
-        **options: further options by name, such as ``threat="Linf:0.1"``; those that are None are omitted.
-
-    Example:
-        >>> from classwise.cli.inputs import AttackSelection, ModelSource
-        >>> command("audit", ModelSource("runs/at"), AttackSelection(["fgsm"], batch_size=64), threat="L2:0.5")
-        ['audit', 'runs/at', '--attack=fgsm', '--batch-size=64', '--threat=L2:0.5']
-    """
-    words = [name]
-    for group in groups:
-        hints = get_type_hints(type(group), include_extras=True)
-        for field in fields(group):
-            value = getattr(group, field.name)
-            if field.default is MISSING:
-                words.append(str(value))
-            elif value != field.default and value is not None:
-                words += _words(_declared(hints[field.name]), value)
-    for option, value in options.items():
-        if value is not None:
-            words += _words(f"--{option.replace('_', '-')}", value)
-    return words
-
-
-def _declared(hint: Any) -> str:
-    """The declaration of an option, such as ``--cascade/--no-cascade``."""
-    info = next(each for each in get_args(hint)[1:] if hasattr(each, "param_decls"))
-    # typer takes the first declaration of an annotation for the default.
-    return str(next(each for each in (info.default, *(info.param_decls or ())) if isinstance(each, str)))
-
-
-def _words(declared: str, value: Any) -> list[str]:
-    on, _, off = declared.partition("/")
-    if isinstance(value, bool):
-        return [on if value else off]
-    return [f"{on}={each}" for each in (value if isinstance(value, list) else [value])]
+    return {"batch_size": plan.batch_size, "precision": plan.precision.dtype}

@@ -50,7 +50,7 @@ class RecipeOptions:
         ),
     ] = None
     budget: Budget = None
-    overrides: Overrides = None
+    set: Overrides = None
     epochs: Annotated[int | None, typer.Option("--epochs", metavar="N", help="Same as --set epochs=N.")] = None
     seed: Annotated[int | None, typer.Option("--seed", metavar="N", help="Same as --set seed=N.")] = None
     seeds: Annotated[
@@ -79,7 +79,7 @@ def train(
         out_option("The run folder, with --seeds the parent folder.", "runs/RECIPE"),
     ] = None,
     root: Root = None,
-    options: DataOptions = None,
+    data_set: DataOptions = None,
     resume: Resume = False,
     estimate: Estimate = False,
     device: Device = "cpu",
@@ -106,12 +106,12 @@ def train(
     from classwise.training.finite_checks import parse_on_nan
     from classwise.training.recipe import Recipe
 
-    wanted: dict[str, Any] = {**pairs(changes.overrides)}
+    wanted: dict[str, Any] = {**pairs(changes.set)}
     _change(wanted, "--data", "data.name", changes.data)
     _change(wanted, "--root", "data.root", root)
     _change(wanted, "--epochs", "epochs", changes.epochs)
     _change(wanted, "--seed", "seed", changes.seed)
-    for key, value in pairs(options, "--data-set").items():
+    for key, value in pairs(data_set, "--data-set").items():
         _change(wanted, f"--data-set {key}=", f"data.options.{key}", value)
     if changes.seeds is not None and "seed" in wanted:
         raise ClasswiseError("--seed and --seeds are mutually exclusive; give one of them")

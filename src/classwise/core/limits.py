@@ -14,6 +14,8 @@ from classwise.core.errors import ClasswiseError
 
 RECIPE_BYTES = 256 << 10
 """Size of a recipe file."""
+JOB_BYTES = 1 << 20
+"""Size of a job file."""
 YAML_VALUES = 10_000
 """Values of a YAML text with its aliases expanded."""
 YAML_DEPTH = 32

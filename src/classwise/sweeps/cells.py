@@ -14,7 +14,8 @@ import yaml
 from classwise.core.errors import ClasswiseError
 from classwise.core.schema import check_schema_version
 from classwise.core.storage import check_writable, is_unused, read_json, verify, write_text
-from classwise.sweeps.tasks import TASK, Task, record
+from classwise.sweeps.jobs import JOB, Call, Job
+from classwise.sweeps.tasks import record
 
 SCHEMA_VERSION = 1
 CHANGED = "changed"
@@ -45,32 +46,22 @@ class Cell:
     overrides: Mapping[str, Any] = field(default_factory=dict)
     audits: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
-    def training(self, run: Path, device: str = "cpu") -> tuple[str, ...]:
-        """The command of the training into a run folder, without ``classwise``; it continues its own work."""
-        words = ["train", self.recipe, "--out", str(run), "--data", self.data, "--seed", str(self.seed)]
-        words += [] if self.budget == "full" else ["--budget", self.budget]
-        words += [f"--set={name}={text}" for name, text in self.override_texts().items()]
-        return (*words, "--device", device, "--resume")
+    def calls(self, run: Path, device: str = "cpu") -> tuple[Call, ...]:
+        """The training into a run folder, and its audits; each continues its own work."""
+        shared: dict[str, Any] = {"device": device, "resume": True}
+        recipe: dict[str, Any] = {"recipe": self.recipe, "data": self.data, "seed": self.seed}
+        recipe |= {} if self.budget == "full" else {"budget": self.budget}
+        recipe["set"] = [f"{name}={text}" for name, text in self.override_texts().items()]
+        training = Call(function="train", arguments=recipe | shared, out=str(run))
+        audits = (
+            Call(function="audit", arguments={"model": str(run), **options, **shared}, out=str(run / "audits" / name))
+            for name, options in self.audits.items()
+        )
+        return (training, *audits)
 
     def override_texts(self) -> dict[str, str]:
         """The overrides as ``--set`` takes them, in YAML."""
         return {name: _yaml(value) for name, value in self.overrides.items()}
-
-    def audit(self, run: Path, name: str, device: str = "cpu") -> tuple[str, ...]:
-        """The command of one of the audits of a run folder, without ``classwise``; it continues its own work."""
-        words = ["audit", str(run), "--out", str(run / "audits" / name)]
-        for option, value in self.audits[name].items():
-            flag = option.replace("_", "-")
-            if isinstance(value, bool):
-                words.append(f"--{flag}" if value else f"--no-{flag}")
-            else:
-                words += [f"--{flag}={each}" for each in (value if isinstance(value, list | tuple) else [value])]
-        return (*words, "--device", device, "--resume")
-
-    def commands(self, run: Path, device: str = "cpu") -> tuple[tuple[str, ...], ...]:
-        """The commands of the cell, as arguments of the Python interpreter."""
-        words = [self.training(run, device), *(self.audit(run, name, device) for name in self.audits)]
-        return tuple(("-m", "classwise", *each) for each in words)
 
 
 def _yaml(value: Any) -> str:
@@ -190,11 +181,11 @@ class SweepFolder:
         write_text(self.cells_file, lines, checksum=True)
 
     def write_task(self, cell: Cell, settings: Mapping[str, Any]) -> None:
-        """Write the task of a cell, unless it is written already."""
-        commands = cell.commands(self.run(cell).absolute(), settings["device"])
-        task = Task(self.task(cell), commands, settings["processes"])
-        if not (task.folder / TASK).is_file() or Task.read(task.folder) != task:
-            task.write()
+        """Write the job of a cell, unless it is written already."""
+        job = Job(calls=cell.calls(self.run(cell).absolute(), settings["device"]), processes=settings["processes"])
+        file = self.task(cell) / JOB
+        if not file.is_file() or Job.read(file) != job:
+            job.write(file.parent)
 
     def _check_same(self, before: Cell, now: Cell) -> None:
         for name in ("recipe", "budget", "data", "seed", "overrides"):

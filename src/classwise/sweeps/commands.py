@@ -42,6 +42,7 @@ class Commands:
     Args:
         log: the file to which both streams of the commands are appended.
         environment: variables that are added to the environment.
+        directory: the working directory of the commands; None: that of this process.
 
     Example:
         >>> import sys, tempfile
@@ -53,8 +54,9 @@ class Commands:
         (0, 'red\n')
     """
 
-    def __init__(self, log: Path, environment: Mapping[str, str]) -> None:
+    def __init__(self, log: Path, environment: Mapping[str, str], directory: str | None = None) -> None:
         self._log = log
+        self._directory = directory
         self._environment = os.environ | environment
         self._stopped = threading.Event()
 
@@ -79,6 +81,7 @@ class Commands:
                 stdout=output,
                 stderr=output,
                 env=self._environment,
+                cwd=self._directory,
             )
         _running.add(process)
         try:

@@ -1,7 +1,7 @@
 """`run_shards`: the shards of an audit or a curve as tasks of an executor, and then their merge.
 
-Each shard is a command with ``--shard`` and a folder of its own, and the merge is the same command with ``--shards``,
-so shards can also be run and merged by hand.
+Each shard is a call with ``shard`` and a folder of its own, and the merge is the same call with ``shards``, so shards
+can also be run and merged by hand.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 from classwise.auditing.merging import SHARDS, shard_folder
 from classwise.auditing.partition import Shard
@@ -17,32 +18,35 @@ from classwise.core.errors import ClasswiseError, IncompleteError
 from classwise.core.ownership import owned
 from classwise.core.progress import NullProgress, Progress
 from classwise.sweeps.executors.base import Executor, Finished
-from classwise.sweeps.tasks import LOG, Task
+from classwise.sweeps.jobs import Call, Job
+from classwise.sweeps.tasks import LOG
 
 TASKS = "tasks"
 """The folder of the tasks, beside the folders of the shards."""
 
 
 def run_shards(
-    words: Sequence[str],
+    function: str,
+    arguments: Mapping[str, Any],
     folder: Path,
     shards: int,
     executor: Executor,
     is_finished: Callable[[Path], bool],
     *,
-    of_shards: Sequence[str] = (),
+    of_shards: Mapping[str, Any],
     processes: int = 1,
     progress: Progress | None = None,
 ) -> None:
     """Run the shards of an audit or a curve that are not finished, and merge all.
 
     Args:
-        words: the command, such as ``("audit", "runs/at", "--batch-size", "128")``, without a folder and shards.
+        function: the command, ``audit`` or ``curve``.
+        arguments: its options, such as ``{"model": "runs/at", "batch_size": 128}``, without a folder and shards.
         folder: the folder of the audit or curve, which the machines of the executor see under the same path.
         shards: number of shards.
         executor: where they run.
         is_finished: whether the folder of a shard is finished.
-        of_shards: further words for the shards only, such as ``("--max-time", "60")``.
+        of_shards: further options of the shards only, such as ``{"max_time": 60}``.
         processes: processes of each shard and of the merge; more than one are started by ``torchrun``.
         progress: receives the progress in shards.
 
@@ -52,18 +56,23 @@ def run_shards(
     """
     folder, listener = folder.absolute(), progress or NullProgress()
     tasks = folder / SHARDS / TASKS
+    shared = {**arguments, "resume": True}
+
+    def write(task: Path, out: Path, **changes: Any) -> None:
+        call = Call(function=function, arguments={**shared, **changes}, out=str(out))
+        Job(calls=(call,), processes=processes, directory=str(Path.cwd())).write(task)
+
     with owned(folder / SHARDS):
         waiting: dict[Path, Shard] = {}
         for shard in Shard.all(shards):
             place = shard_folder(folder, shard)
             if not is_finished(place):
-                command = _command(words, *of_shards, "--shard", str(shard), "--out", str(place))
-                Task(tasks / shard.name, (command,), processes).write()
+                write(tasks / shard.name, place, shard=str(shard), **of_shards)
                 waiting[tasks / shard.name] = shard
         listener.start("shards", shards)
         listener.advance(shards - len(waiting))
         merge = tasks / "merge"
-        Task(merge, (_command(words, "--shards", str(shards), "--out", str(folder)),), processes).write()
+        write(merge, folder, shards=shards)
         try:
             statuses = _run(executor, waiting, listener)
             failed = [task for task, shard in waiting.items() if not is_finished(shard_folder(folder, shard))]
@@ -76,11 +85,6 @@ def run_shards(
             raise
         if merged.status:
             raise ClasswiseError(f"the merge of the shards {_end(merged)}; repeat the command with --resume")
-
-
-def _command(words: Sequence[str], *more: str) -> tuple[str, ...]:
-    here = ("-m", "classwise.sweeps.in_directory", str(Path.cwd()))
-    return (*here, "classwise", *words, *more, "--resume")
 
 
 def _run(executor: Executor, waiting: Mapping[Path, Shard | None], listener: Progress) -> dict[Path, Finished]:

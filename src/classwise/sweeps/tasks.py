@@ -1,6 +1,6 @@
-"""A task: commands that run one after the other, and a folder that records their attempts.
+"""A task: a folder with a job (`classwise.sweeps.jobs`), and the record of the attempts to run it.
 
-Only the path of the folder crosses an executor. Whatever the commands read and write is named in their arguments.
+Only the path of the folder crosses an executor. Whatever the calls of the job read and write is named in its file.
 """
 
 from __future__ import annotations
@@ -9,115 +9,71 @@ import contextlib
 import json
 import os
 import platform
-import sys
 import uuid
-from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from classwise.core.errors import ClasswiseError
 from classwise.core.ownership import ATTEMPT, Attempt, check, owned
-from classwise.core.storage import read_json, write_text
 from classwise.sweeps.commands import STOPPED, Commands
+from classwise.sweeps.jobs import JOB, Job
 
-SCHEMA_VERSION = 1
-TASK = "task.json"
-"""The file of a task's commands."""
 ATTEMPTS = "attempts.jsonl"
 """A line at the start and at the end of each attempt; an attempt without an end is running, or was killed.
 
 The line of a start has the host, the process, and the size of the log before it.
 """
 LOG = "log.txt"
-"""What the commands of all attempts print, on both streams."""
-
-
-@dataclass(frozen=True)
-class Task:
-    r"""Commands that run one after the other; each continues its own work if the task is repeated.
-
-    Args:
-        folder: the folder of the task.
-        commands: arguments of the Python interpreter, such as ``("-m", "classwise", "audit", "runs/at", "--resume")``.
-        processes: number of processes of each command; more than one are started by ``torchrun``.
-
-    Example:
-        >>> import tempfile
-        >>> from pathlib import Path
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     task = Task(Path(folder) / "hello", (("-c", "print('hello')"),))
-        ...     task.write()
-        ...     status = run_task(task.folder)
-        ...     status, (task.folder / LOG).read_text()
-        (0, 'hello\n')
-    """
-
-    folder: Path
-    commands: tuple[tuple[str, ...], ...]
-    processes: int = 1
-
-    def write(self) -> None:
-        """Write the task into its folder.
-
-        Raises:
-            ClasswiseError: if the file cannot be written.
-        """
-        facts = {"schema_version": SCHEMA_VERSION, "commands": self.commands, "processes": self.processes}
-        write_text(self.folder / TASK, json.dumps(facts, indent=1) + "\n")
-
-    @staticmethod
-    def read(folder: Path) -> Task:
-        """Read the task of a folder.
-
-        Raises:
-            ClasswiseError: if the folder contains no task.
-        """
-        facts = read_json(folder / TASK, keys={"commands": list, "processes": int})
-        return Task(folder, tuple(tuple(command) for command in facts["commands"]), facts["processes"])
-
-    def arguments(self, command: Sequence[str]) -> list[str]:
-        """The argument list of one of the commands, with its interpreter."""
-        if self.processes == 1:
-            return [sys.executable, *command]
-        launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(self.processes)]
-        return [sys.executable, *launcher, *command]
+"""What the calls of all attempts print, on both streams."""
 
 
 def run_task(folder: Path, *, cpus: int | None = None, job: str | None = None) -> int:
-    """Run the commands of a task on this machine, and record the attempt.
+    """Run the job of a task on this machine, and record the attempt.
 
-    SIGTERM is forwarded to the running command, which then saves its work; no further command is started. If this
-    process is killed, the running command gets SIGTERM (Linux only).
+    SIGTERM is forwarded to the running call, which then saves its work; no further call is started. If this
+    process is killed, the running call gets SIGTERM (Linux only).
 
     Args:
         folder: the folder of the task.
-        cpus: number of CPUs, divided among the processes of a command as threads; None: the environment decides.
+        cpus: number of CPUs, divided among the processes of a call as threads; None: the environment decides.
         job: an identifier of the task in an engine that restarts it. A restarted job takes over the folders that an
             earlier attempt still owns (`classwise.core.ownership`).
 
     Returns:
-        The exit status of the first command that failed, or 0.
+        The exit status of the first call that failed, or 0.
 
     Raises:
-        ClasswiseError: if the folder contains no task, or another process runs it or has taken it over.
+        ClasswiseError: if the folder contains no job, its directory does not exist, or another process runs it or has
+            taken it over.
+
+    Example:
+        >>> import tempfile
+        >>> from classwise.sweeps.jobs import Call
+        >>> with tempfile.TemporaryDirectory() as name:
+        ...     Job(calls=(Call(function="platform:node"),)).write(Path(name))
+        ...     run_task(Path(name))
+        0
     """
-    task = Task.read(folder)
-    number = 1 + sum(line["event"] == "start" for line in attempts(folder))
-    attempt = Attempt(job, number) if job else None
+    job_file = folder / JOB
+    task = Job.read(job_file)
+    if task.directory is not None and not Path(task.directory).is_dir():
+        raise ClasswiseError(f"{job_file}: the directory {task.directory} does not exist on this machine")
+    starts = sum(line["event"] == "start" for line in attempts(folder))
+    attempt = Attempt(job, 1 + starts) if job else None
     environment = {} if cpus is None else thread_variables(cpus // task.processes)
     if attempt is not None:
         environment[ATTEMPT] = attempt.variable
+    environment |= task.environment
     with owned(folder, attempt):
         name, log = uuid.uuid4().hex[:12], folder / LOG
         before = log.stat().st_size if log.exists() else 0
         status = STOPPED
         try:
             record(folder, attempt=name, event="start", host=platform.node(), process=os.getpid(), log=before)
-            with Commands(log, environment) as commands:
-                for command in task.commands:
-                    status = commands.run(task.arguments(command))
+            with Commands(log.absolute(), environment, task.directory) as commands:
+                for number in range(1, len(task.calls) + 1):
+                    status = commands.run(task.command(job_file, number))
                     if status:
                         break
         except Exception:

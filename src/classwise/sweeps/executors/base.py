@@ -13,7 +13,7 @@ class Finished(NamedTuple):
 
     Attributes:
         folder: the folder of the task.
-        status: the exit status of its first command that failed, or 0; negative: the number of the signal that killed
+        status: the exit status of its first call that failed, or 0; negative: the number of the signal that killed
             a process of the task.
     """
 

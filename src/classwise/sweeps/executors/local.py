@@ -14,6 +14,7 @@ from pathlib import Path
 
 from classwise.core.errors import ClasswiseError
 from classwise.sweeps.executors.base import Executor, Finished
+from classwise.sweeps.jobs import JOB
 from classwise.sweeps.tasks import thread_variables
 
 _POLL_SECONDS = 0.05
@@ -36,13 +37,13 @@ class Local(Executor):
     Example:
         >>> import tempfile
         >>> from pathlib import Path
-        >>> from classwise.sweeps.tasks import Task
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     tasks = [Task(Path(folder) / str(number), (("-c", f"exit({number})"),)) for number in (0, 3)]
-        ...     for task in tasks:
-        ...         task.write()
-        ...     sorted(ended.status for ended in Local(workers=2).run([task.folder for task in tasks]))
-        [0, 3]
+        >>> from classwise.sweeps.jobs import Call, Job
+        >>> with tempfile.TemporaryDirectory() as name:
+        ...     folders = [Path(name) / "node", Path(name) / "audit"]
+        ...     for folder, function in zip(folders, ("platform:node", "audit"), strict=True):
+        ...         Job(calls=(Call(function=function),)).write(folder)
+        ...     sorted(ended.status for ended in Local(workers=2).run(folders))  # an audit requires a model
+        [0, 2]
     """
 
     workers: int = 1
@@ -87,7 +88,7 @@ class Local(Executor):
             environment[_VISIBLE] = ",".join(devices[first:end])
         # A session of its own, so that a signal reaches the processes that the task starts.
         return subprocess.Popen(  # noqa: S603
-            [sys.executable, "-m", "classwise.sweeps", str(folder)],
+            [sys.executable, "-m", "classwise.run", str(folder / JOB)],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             env=environment,

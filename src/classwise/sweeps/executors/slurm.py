@@ -178,7 +178,7 @@ class SlurmTask:
             sys.exit(status if status > 0 else 128 - status)
 
     def __submitit_checkpoint__(self) -> Any:
-        """Stop the running command, so that it saves its work, before submitit requeues the job.
+        """Stop the running call, so that it saves its work, before submitit requeues the job.
 
         From then on SIGTERM is ignored, also by ``scontrol requeue``, which submitit starts: Slurm sends it to all
         processes of the job as soon as the job is requeued, and the attempt would be recorded as failed.

@@ -264,7 +264,7 @@ def test_what_settle_refuses(data: Images, monkeypatch: pytest.MonkeyPatch) -> N
             cw.audit(model(), images, threat, attacks, **{"settle": 0.01, **QUICK, **more})
 
     for settle in (0, 1, -0.1, np.nan, "0.5", True, [0.1]):
-        refused(rf"^settle = {re.escape(repr(settle))}: must be a fraction above 0 and below 1;", settle=settle)
+        refused(rf"settle = {re.escape(repr(settle))}: must be a number above 0 and below 1", settle=settle)
     refused(r"settle requires the attacks autoattack and no other, but the attacks are fgsm$", ["fgsm"])
     refused("settle requires the attacks autoattack", {"mine": "autoattack"})
     refused("settle requires cascade=True", cascade=False)

@@ -6,16 +6,21 @@ statement fails the test.
 
 from __future__ import annotations
 
+import functools
 import math
 import re
+import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from classwise.papers.catalogue import EXPERIMENTS
+from classwise.papers.page import paper_page
 from classwise.papers.settings_tables import comparisons, deviation_lines
+from classwise.papers.store import Store
 
 from ..reporting.test_statements import Texts
 from .statements import (
@@ -29,6 +34,14 @@ from .statements import (
 )
 
 NONE = "–"
+COMMITTED = Path(__file__).parents[2] / "docs" / "results" / "papers"
+
+
+@functools.cache
+def page_text(name: str) -> str:
+    """The page of a paper, from the committed results."""
+    with tempfile.TemporaryDirectory() as folder:
+        return paper_page(name, Store(COMMITTED), Path(folder) / "page.html").read_text(encoding="utf-8")
 
 
 @dataclass

@@ -16,7 +16,7 @@ import pytest
 from scipy import stats
 
 from .page_tables import SUMMARY, cell, check_measured, check_ours
-from .page_texts import NONE, Page, Section, number, plain
+from .page_texts import NONE, Page, Section, number, page_text, plain
 from .raw_evidence import RawEvidence, RawMeasurement
 from .statements import (
     ALPHA,
@@ -77,7 +77,7 @@ def text_of(item: str, one: dict[str, Any], answer: str, *, short: bool = False)
 
 @functools.cache
 def page_of(name: str) -> tuple[Page, dict[str, Section]]:
-    page = Page((COMMITTED / f"{name}.html").read_text(encoding="utf-8"))
+    page = Page(page_text(name))
     return page, {section.name: section for section in page.sections}
 
 

@@ -24,7 +24,6 @@ from classwise.core.description import PassCounts
 from classwise.core.rng import CounterRNG
 from classwise.core.threat import Threat, ThreatLike
 from classwise.data.images import Batch, Images
-from classwise.models.logits import predicts
 from classwise.models.modes import evaluating, frozen
 from classwise.stats.intervals import clopper_pearson
 
@@ -159,6 +158,7 @@ class _AttackCost:
     Args:
         attack: the attack.
         starts: its number of starts for the classes of the model.
+        repeats: number of passes of a decision; of several, the image that the attack returns is decided once more.
         step: passes of an image in one step.
         forward_seconds: duration of a forward pass of one image in the arithmetic of the attack.
         backward_seconds: duration of a backward pass.
@@ -166,6 +166,7 @@ class _AttackCost:
 
     attack: Attack
     starts: int
+    repeats: int
     step: PassCounts
     forward_seconds: float
     backward_seconds: float
@@ -174,7 +175,7 @@ class _AttackCost:
         """Steps of an image and float32 passes, at least: one step and its verification with early stop."""
         starts = self.starts if self.attack.minimises and not early_stop else 1
         steps = 1 if early_stop or self.attack.may_end_early else self.attack.length
-        return starts * steps, starts + self.attack.needs_reference
+        return starts * steps, self._decided(starts)
 
     def highest(self, *, early_stop: bool) -> tuple[int, int]:
         """Steps of an image and float32 passes, at most.
@@ -182,7 +183,11 @@ class _AttackCost:
         With early stop, a start verifies its last iterate, and that of lowest margin if it is another one.
         """
         verified = self.starts * (2 if early_stop else 1)
-        return self.starts * self.attack.length, verified + self.attack.needs_reference
+        return self.starts * self.attack.length, self._decided(verified)
+
+    def _decided(self, times: int) -> int:
+        """Float32 passes of an image whose iterates are decided so many times."""
+        return self.repeats * (times + (self.repeats > 1)) + self.attack.needs_reference
 
 
 class _Total(NamedTuple):
@@ -245,13 +250,14 @@ def _range(ready: Prepared, engine: Engine, piece: Images, clean: _Evaluated) ->
     x = _batch(piece, engine.batch_size, engine.device).x
     with evaluating(ready.model), frozen(ready.model):
         speed = _Speed(engine.batch_size, _timed(lambda: engine.passes.logits(x), engine.device))
-    lowest = highest = _Total(images, 0, speed.seconds(images))
+    clean_passes = plan.repeats.count
+    lowest = highest = _Total(clean_passes * images, 0, clean_passes * speed.seconds(images))
     for position, cost in enumerate(_attack_costs(engine, plan, piece, size)):
         highest = highest.plus(cost, most, cost.highest(early_stop=plan.early_stop), speed)
         if not (position and plan.cascade):
             lowest = lowest.plus(cost, fewest, cost.lowest(early_stop=plan.early_stop), speed)
     passes = highest.forwards + highest.backwards
-    guards = most_passes(plan.guards, images, passes - images)
+    guards = plan.repeats.count * most_passes(plan.guards, images, passes - clean_passes * images)
     return CostEstimate(
         images=images,
         forwards=highest.forwards,
@@ -274,13 +280,13 @@ def _evaluate(engine: Engine, pieces: Iterator[Images], expected: int | None) ->
     deadline = time.monotonic() + CLEAN_SECONDS
     count = correct = 0
     for piece in pieces:
-        order = torch.randperm(len(piece), generator=torch.Generator().manual_seed(0))
+        order = CounterRNG(0, "estimate").permutation(len(piece))
         for rows in torch.split(order, engine.batch_size):
             if count and time.monotonic() > deadline:
                 return _Evaluated(max(expected or 0, count), count, correct)
             _, x, y = piece.batch(rows, engine.device)
-            (logits,) = engine.predict([x])
-            correct += int(predicts(logits, y).sum())
+            with evaluating(engine.model), frozen(engine.model):
+                correct += int(engine.passes.decide(x, y).correct.sum())
             count += len(rows)
     return _Evaluated(count, count, correct)
 
@@ -303,7 +309,7 @@ def _attack_costs(engine: Engine, plan: Plan, piece: Images, size: int) -> Itera
             kind = attack.precise, step.to_image > 0
             if kind not in clocks:
                 clocks[kind] = _clock(passes, x, engine.device, gradients=step.to_image > 0)
-        yield _AttackCost(attack, attack.starts_for(classes), step, *clocks[kind])
+        yield _AttackCost(attack, attack.starts_for(classes), plan.repeats.count, step, *clocks[kind])
 
 
 def _clock(model: CountedForward, x: Tensor, device: torch.device, *, gradients: bool) -> tuple[float, float]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import field
 from typing import Annotated, Any
@@ -138,6 +139,11 @@ class Meta:
     def __post_init__(self) -> None:
         check_attack_labels([label for label in self.attacks if label != CLEAN], self.families)
         checked_names([*self.groups], "groupings")
+        for key, value in self.precision.items():
+            if not isinstance(key, str) or not isinstance(value, bool | int | float | str):
+                raise ClasswiseError(f"precision: {key!r}: {value!r} must be a name and a number, text or truth value")
+            if isinstance(value, float) and not math.isfinite(value):
+                raise ClasswiseError(f"precision: {key!r}: {value!r} must be finite")
         for label in (*self.not_applicable, *(label for members in self.families.values() for label in members)):
             if label not in self.attacks:
                 raise unknown("attack in the metadata:", label, self.attacks)

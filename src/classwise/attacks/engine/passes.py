@@ -230,6 +230,8 @@ def expected(model: Forward, x: Tensor, loss: Loss, passes: int) -> tuple[Tensor
     with torch.no_grad():
         logits = model(x)
         value = loss(logits)
+        if passes == 1:
+            return logits, value
         for _ in range(passes - 1):
             more = model(x)
             logits, value = logits + more, value + loss(more)

@@ -23,7 +23,6 @@ from classwise.core.errors import ClasswiseError
 
 ROOT = Path(__file__).parents[1]
 FURTHER = {
-    "attacks.base": "Attack.perturb Attack.bind",
     "auditing.corruptions": "audit_corruptions",
     "auditing.cost": "estimate",
     "auditing.seeds": "audit_seeds",

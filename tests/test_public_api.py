@@ -11,7 +11,7 @@ import pytest
 import classwise as cw
 
 NAMES = {
-    "audit", "robustness_curve", "find_worst_class", "compare", "report", "train", "load_model", "load_data",
+    "attack", "audit", "robustness_curve", "find_worst_class", "compare", "report", "train", "load_model", "load_data",
     "stream_data", "Audit", "Comparison", "Curve", "WorstClass", "Outcomes", "Images", "Normalized", "Threat",
     "Precision", "Attack", "board", "Board", "ATTACKS", "Recipe", "Run", "metrics", "ClasswiseError",
 }  # fmt: skip

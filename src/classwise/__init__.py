@@ -13,6 +13,7 @@ from classwise.core.version import __version__
 if TYPE_CHECKING:
     from classwise.attacks import ATTACKS as ATTACKS
     from classwise.attacks.base import Attack as Attack
+    from classwise.auditing.attack import attack as attack
     from classwise.auditing.audit import Audit as Audit
     from classwise.auditing.audit import audit as audit
     from classwise.auditing.compare import compare as compare
@@ -54,6 +55,7 @@ _PUBLIC = {
     "Threat": "classwise.core.threat",
     "ClasswiseError": "classwise.core.errors",
     "WorstClass": "classwise.auditing.worst_class.result",
+    "attack": "classwise.auditing.attack",
     "audit": "classwise.auditing.audit",
     "board": "classwise.reporting.board.board",
     "compare": "classwise.auditing.compare",

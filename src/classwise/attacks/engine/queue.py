@@ -14,16 +14,15 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from classwise.attacks.base import Attack, AttackInputs, State
 from classwise.attacks.engine.graphed import GraphedSteps, GraphUse
 from classwise.attacks.engine.passes import CountedForward, Passes, recordable
 from classwise.attacks.engine.polling import EndedSlots
 from classwise.attacks.engine.rows import (
-    AttackInputs,
     Buffer,
     Columns,
     Finished,
     Job,
-    State,
     choose,
     join,
     prefixed,
@@ -32,7 +31,6 @@ from classwise.attacks.engine.rows import (
     take,
     unprefixed,
 )
-from classwise.attacks.engine.steps import AttackSteps
 from classwise.attacks.losses import margin as logit_margin
 from classwise.core.grid import rounded
 from classwise.core.rng import CounterRNG
@@ -56,7 +54,7 @@ _LONG = 8
 class BatchSizes:
     """Smaller batch sizes that gave the same bits as a larger one in a step of an attack."""
 
-    attack: AttackSteps  # a reference, so that its id is not reused
+    attack: Attack  # a reference, so that its id is not reused
     admissible: set[tuple[int, ...]] = field(default_factory=set)  # batch size and image shape
     refused: bool = False  # whether a smaller batch gave other bits, or is not to be tested
 
@@ -94,7 +92,7 @@ class Queue:
         self,
         passes: Passes,
         forward: CountedForward,
-        attack: AttackSteps,
+        attack: Attack,
         threat: Threat,
         *,
         seed: int,

@@ -171,7 +171,7 @@ def _refuse_seed_runs(model: Model) -> None:
     """
     if isinstance(model, str | os.PathLike) and is_stored(model) and runs_in(Path(model)):
         raise ClasswiseError(
-            f"{model} contains one run per seed; give one of them, or use classwise.auditing.seeds.audit_seeds for all"
+            f"{model} contains one run per seed; give one of them, or use classwise.audit_seeds for all"
         )
 
 

@@ -255,7 +255,7 @@ def test_names_and_numbers_of_arguments() -> None:
         (lambda: cw.board([], 5), r"^board\(\): too many positional arguments$"),  # type: ignore[call-arg]
         (lambda: cw.load_model("x", weight="y"), r"unknown model|weight"),
         (lambda: cw.board([], confidences=0.9), r"^unknown argument of board\(\): .* did you mean 'confidence'"),  # type: ignore[call-arg]
-        (lambda: cw.audit("x", "digits", sed=1), r"^unknown option of audit\(\): .* did you mean 'seed'"),  # type: ignore[call-arg]
+        (lambda: cw.audit("x", "digits", sed=1), r"^unknown argument of audit\(\): .* did you mean 'seed'"),  # type: ignore[call-arg]
     ):
         with pytest.raises(ClasswiseError, match=message):
             call()

@@ -36,6 +36,13 @@ def test_every_argument_is_described(name: str) -> None:
     assert described == list(inspect.signature(function).parameters)
 
 
+@pytest.mark.parametrize("name", ["audit", "robustness_curve", "find_worst_class", "attack"])
+def test_options_are_in_the_signature(name: str) -> None:
+    """With their defaults, for completion in notebooks."""
+    parameters = inspect.signature(getattr(cw, name)).parameters.values()
+    assert not [each.name for each in parameters if each.kind is each.VAR_KEYWORD]
+
+
 def test_a_user_error_is_a_value_error() -> None:
     with pytest.raises(ValueError, match="unknown data set 'digitz'; did you mean 'digits'"):
         cw.load_data("digitz")

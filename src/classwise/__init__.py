@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from classwise.core import display
 from classwise.core.version import __version__
 
 if TYPE_CHECKING:
@@ -97,3 +98,18 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return sorted([*globals(), *_PUBLIC])
+
+
+def _text(result: Any) -> str:
+    from classwise.reporting.text.result import text
+
+    return text(result)
+
+
+def _html(result: Any) -> str:
+    from classwise.reporting.notebook import html
+
+    return html(result)
+
+
+display.renderers.update(text=_text, html=_html)

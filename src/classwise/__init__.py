@@ -8,11 +8,13 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from classwise.core import display
 from classwise.core.version import __version__
 
 if TYPE_CHECKING:
     from classwise.attacks import ATTACKS as ATTACKS
     from classwise.attacks.base import Attack as Attack
+    from classwise.auditing.attack import attack as attack
     from classwise.auditing.audit import Audit as Audit
     from classwise.auditing.audit import audit as audit
     from classwise.auditing.compare import compare as compare
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
     from classwise.auditing.curve.result import Curve as Curve
     from classwise.auditing.curve.search import robustness_curve as robustness_curve
     from classwise.auditing.outcomes import Outcomes as Outcomes
+    from classwise.auditing.seeds import audit_seeds as audit_seeds
     from classwise.auditing.worst_class.result import WorstClass as WorstClass
     from classwise.auditing.worst_class.search import find_worst_class as find_worst_class
     from classwise.core.errors import ClasswiseError as ClasswiseError
@@ -33,8 +36,13 @@ if TYPE_CHECKING:
     from classwise.reporting import report as report
     from classwise.reporting.board.board import board as board
     from classwise.reporting.board.result import Board as Board
+    from classwise.reporting.exports import export as export
     from classwise.stats import metrics as metrics
+    from classwise.sweeps.run import sweep as sweep
+    from classwise.training.class_wise_loss import ClassWiseLoss as ClassWiseLoss
     from classwise.training.folder import Run as Run
+    from classwise.training.posthoc.logit_adjustment import adjust_logits as adjust_logits
+    from classwise.training.posthoc.weight_interpolation import interpolate_weights as interpolate_weights
     from classwise.training.recipe import Recipe as Recipe
     from classwise.training.train import train as train
 
@@ -43,6 +51,7 @@ _PUBLIC = {
     "Attack": "classwise.attacks.base",
     "Audit": "classwise.auditing.audit",
     "Board": "classwise.reporting.board.result",
+    "ClassWiseLoss": "classwise.training.class_wise_loss",
     "Comparison": "classwise.auditing.comparison",
     "Precision": "classwise.core.precision",
     "Curve": "classwise.auditing.curve.result",
@@ -54,16 +63,22 @@ _PUBLIC = {
     "Threat": "classwise.core.threat",
     "ClasswiseError": "classwise.core.errors",
     "WorstClass": "classwise.auditing.worst_class.result",
+    "adjust_logits": "classwise.training.posthoc.logit_adjustment",
+    "attack": "classwise.auditing.attack",
     "audit": "classwise.auditing.audit",
+    "audit_seeds": "classwise.auditing.seeds",
     "board": "classwise.reporting.board.board",
     "compare": "classwise.auditing.compare",
+    "export": "classwise.reporting.exports",
     "find_worst_class": "classwise.auditing.worst_class.search",
+    "interpolate_weights": "classwise.training.posthoc.weight_interpolation",
     "load_data": "classwise.data.loading",
     "load_model": "classwise.models.loading.loader",
     "metrics": "classwise.stats.metrics",
     "report": "classwise.reporting.pages.report",
     "robustness_curve": "classwise.auditing.curve.search",
     "stream_data": "classwise.data.loading",
+    "sweep": "classwise.sweeps.run",
     "train": "classwise.training.train",
 }
 """Public names and the modules that define them; ``metrics`` is a module."""
@@ -83,3 +98,18 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return sorted([*globals(), *_PUBLIC])
+
+
+def _text(result: Any) -> str:
+    from classwise.reporting.text.result import text
+
+    return text(result)
+
+
+def _html(result: Any) -> str:
+    from classwise.reporting.notebook import html
+
+    return html(result)
+
+
+display.renderers.update(text=_text, html=_html)

@@ -395,7 +395,7 @@ def test_an_attack_of_a_users_own_needs_no_registration() -> None:
         ({"batch_size": 8}, "batch_size = 8: must be an integer from 32"),
         ({"cascade": True, "early_stop": False}, "cascade=True requires early_stop=True"),
         ({"max_time": 0.0}, "max_time = 0.0"),
-        ({"batchsize": 32}, r"unknown option of audit\(\): 'batchsize'; did you mean 'batch_size'"),
+        ({"batchsize": 32}, r"unknown argument of audit\(\): 'batchsize'; did you mean 'batch_size'"),
         ({"treat": "Linf:0.1"}, "did you mean 'threat'"),
         ({"data": "digits"}, "is a string; use load_data"),
         ({"model": nn.Sequential(nn.Flatten(), nn.Linear(36, 3)), "save": "features"}, "has no method features"),

@@ -155,7 +155,7 @@ def test_reports_state_the_grid_and_other_evaluations_refuse_it(tmp_path: Path) 
         robustbench(found, {"dataset": "cifar10"})
     evaluations: list[Any] = [robustness_curve, find_worst_class]
     for evaluation in evaluations:
-        with pytest.raises(ClasswiseError, match=r"unknown option of \w+\(\): 'grid'"):
+        with pytest.raises(ClasswiseError, match=r"unknown argument of \w+\(\): 'grid'"):
             evaluation(toys.model(2), stored_images(), grid="8bit")
 
 

@@ -187,7 +187,7 @@ def test_the_model_is_unchanged(data: Images) -> None:
     [
         ({"confidence": 0.0}, "confidence = 0.0"),
         ({"tolerance": -1.0}, "tolerance = -1.0"),
-        ({"early_stop": True}, "unknown option of find_worst_class"),
+        ({"early_stop": True}, "unknown argument of find_worst_class"),
         ({"max_time": 0}, "max_time = 0"),
         ({"batch_size": 8}, "batch_size = 8"),
         ({"attacks": "pdg"}, "did you mean"),

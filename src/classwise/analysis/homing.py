@@ -323,7 +323,7 @@ def _robust(engine: Engine, attack: Attack, images: Images, threat: Threat) -> B
     """(N,) whether the model classifies each image correctly under the attack."""
     correct = []
     for index, x, y in images.to(engine.device).batches(engine.batch_size):
-        (logits,) = engine.predict([engine.perturb(attack, x, y, threat, index=index)])
+        (logits,) = engine.predict([engine.perturb([attack], x, y, threat, index=index)])
         correct.append((logits.argmax(1) == y).cpu().numpy())
     return np.concatenate(correct)
 

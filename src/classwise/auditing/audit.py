@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Unpack
 
@@ -10,24 +11,30 @@ import torch
 
 from classwise.auditing import outcome_files
 from classwise.auditing.applicable import require_applicable
+from classwise.auditing.artifacts import Kind
 from classwise.auditing.audit_folder import ABOUT, folder_for
 from classwise.auditing.cost import estimate
 from classwise.auditing.execution import Execution, with_saved_choices
 from classwise.auditing.folders import check_place
+from classwise.auditing.guard_report import GuardMode
 from classwise.auditing.inputs import Group, Model, group_name, training_attack_of
 from classwise.auditing.merging import require_shards
-from classwise.auditing.partition import shard_of, shards_of
-from classwise.auditing.plan import AuditOptions, Plan, chosen_arithmetic
+from classwise.auditing.partition import check_shards, shard_of
+from classwise.auditing.plan import AuditOptions, Distance, Plan, ShardLike, Shards, chosen_arithmetic
 from classwise.auditing.preparation import Prepared, prepare
 from classwise.auditing.result import Audit
 from classwise.auditing.run_record import TimeLimit
 from classwise.auditing.suite import Attacks, Suite, check_two_phase, norm_of, parse_attacks
-from classwise.core.arguments import Seconds, check, checked
+from classwise.core.arguments import BatchSize, Seconds, check, checked
+from classwise.core.config import Seed
 from classwise.core.distributed import ProcessGroup, process_group
 from classwise.core.errors import ClasswiseError
+from classwise.core.precision import Dtype, Precision
 from classwise.core.progress import NullProgress, Progress
 from classwise.core.progress_display import listening
+from classwise.core.repeats import RepeatCount, RepeatRule
 from classwise.core.threat import ThreatLike
+from classwise.core.threat_text import Grid
 from classwise.data.images import Images
 from classwise.models.base import bare
 from classwise.models.loading.references import is_stored
@@ -51,7 +58,20 @@ def audit(
     device: str | torch.device | None = None,
     progress: Progress | bool | None = None,
     distributed: bool = True,
-    **options: Unpack[AuditOptions],
+    precision: Precision | Dtype | None = None,
+    batch_size: BatchSize | None = None,
+    seed: Seed = 0,
+    early_stop: bool = True,
+    cascade: bool | None = None,
+    settle: Distance | None = None,
+    save: Kind | Sequence[Kind] = (),
+    trace: Sequence[int] = (),
+    repeats: RepeatCount = 1,
+    repeat_rule: RepeatRule = "majority",
+    grid: Grid | None = None,
+    guards: GuardMode = "auto",
+    shard: ShardLike | None = None,
+    shards: Shards | None = None,
 ) -> Audit:
     """Attack a model on every image and report its accuracy for each class.
 
@@ -71,22 +91,30 @@ def audit(
         progress: True shows a progress bar; or a listener.
         distributed: where `torch.distributed` is initialised, all processes must call this function with the same
             arguments, share the images, and receive the outcomes of one process, bit for bit. False: this process only.
-        **options: optional keyword arguments (`classwise.auditing.plan.AuditOptions`):
-
-            - precision: `Precision` of the gradients, or its dtype (default: the fastest, or the saved one).
-            - batch_size: images on the device at once, at least 32 (default: 128, on a GPU 1024, fewer for large
-              images; with ``resume`` that of the saved audit). Results repeat bit for bit at one batch size.
-            - seed: seed of the attacks' random numbers (default: 0).
-            - early_stop: stop attacking an image at the first success (default: True). False: the last iterate counts.
-            - cascade: run each attack on the survivors of the previous attacks only, so that none is measured
-              separately. Default: True if ``attacks`` contains a named suite, such as ``autoattack``.
-            - settle: estimate the accuracy under ``attacks="autoattack"`` (`Audit.two_phase`) to this distance, such as
-              0.005: FAB and Square run on a sample of the survivors of APGD. Requires images in memory.
-            - save, trace: tensors to save (``"logits"``, ``"features"``, ``"images"``); images to record step by step.
-            - repeats, repeat_rule, grid: for random outputs and for stored images; see `AuditOptions`.
-            - guards: ``"auto"`` (default) limits them to 20 % of the attacks' passes; ``"full"``, ``"off"``: all, none.
-            - shard: attack one shard of the images, such as ``"7/40"``; ``out`` is ``.../shards/007-of-040``.
-            - shards: merge so many finished shards in ``out``; on a CPU, with the bits of an audit without shards.
+        precision: of the gradients, a `Precision` or its dtype; success is decided in float32. None: the fastest on the
+            device (`classwise.core.precision.fastest`), or with ``resume`` that of the saved audit.
+        batch_size: images on the device at once, at least 32. Results repeat bit for bit at one batch size. None: 128,
+            on a GPU 1024 or as many as there are, and for images above 64 x 64 pixels as many as fit; with ``resume``
+            that of the saved audit.
+        seed: seed of the attacks' random numbers.
+        early_stop: stop attacking an image at the first success. False: every attack runs all its steps on every image,
+            and the last iterate counts.
+        cascade: run each attack on the survivors of the previous attacks only, so that none is measured separately.
+            None: True if ``attacks`` contains a named suite, such as ``autoattack``.
+        settle: estimate the accuracy under ``attacks="autoattack"`` (`Audit.two_phase`) to this distance, such as
+            0.005: FAB and Square run on a sample of the survivors of APGD. Requires images in memory. None: every
+            attack on every image.
+        save: tensors to save for every attacked image: ``"logits"``, ``"features"``, ``"images"``.
+        trace: indices of the images whose confidences are recorded step by step.
+        repeats: number of passes that decide whether an image is correct, each with new random numbers of the model;
+            for models with random outputs.
+        repeat_rule: ``"majority"``: an image is correct if more than half of the passes are; ``"all"``: if all are.
+        grid: ``"8bit"``: adversarial images are rounded to multiples of 1/255 inside the ball before success is
+            decided, as stored images are.
+        guards: ``"auto"`` limits the guards to 20 % of the passes of the attacks, ``"full"`` runs all, ``"off"`` none.
+            Outcomes do not depend on it.
+        shard: attack one shard of the images, such as ``"7/40"``; ``out`` is ``.../shards/007-of-040``.
+        shards: merge this number of finished shards in ``out``; on a CPU, with the bits of an audit without shards.
 
     Returns:
         The audit with its outcomes and the warnings of the guards.
@@ -103,12 +131,28 @@ def audit(
         >>> audit.names, audit.by_class.shape  # a row per class
         (('clean', 'pgd', 'fgsm', 'all'), (10, 7))
     """
+    options = AuditOptions(
+        precision=precision,
+        batch_size=batch_size,
+        seed=seed,
+        early_stop=early_stop,
+        cascade=cascade,
+        settle=settle,
+        save=save,
+        trace=trace,
+        repeats=repeats,
+        repeat_rule=repeat_rule,
+        grid=grid,
+        guards=guards,
+        shard=shard,
+        shards=shards,
+    )
     _refuse_seed_runs(model)
-    with process_group(distributed=distributed) as processes, chosen_arithmetic(options):
+    with process_group(distributed=distributed) as processes, chosen_arithmetic(precision):
         limit = TimeLimit(max_time)
         suite = parse_attacks(attacks, norm_of(threat))
         _check_settle(options, suite, threat, group)
-        shards = shards_of(options, out)
+        check_shards(options, out)
         folder = _checked_folder(out, merges=shards is not None)
         options = with_saved_choices(options, folder if resume or shards else None)
         ready = prepare(model, data, suite, threat, group=group, device=device, **options)
@@ -141,7 +185,7 @@ def claim_for_shards(
         resume: whether it may contain this audit already.
         group: the grouping.
         device: where to make a few passes of the model.
-        **options: see `AuditOptions`; ``shards`` among them.
+        **options: as of `audit`; ``shards`` among them.
 
     Returns:
         The plan, whose batch size and precision all shards must have.
@@ -151,14 +195,14 @@ def claim_for_shards(
     """
     check(audit, options)
     suite = parse_attacks(attacks, norm_of(threat))
-    shards = shards_of(options, out)
+    check_shards(options, out)
     folder = _checked_folder(out)
     if folder is not None and resume:
         options = with_saved_choices(options, folder)
-    with chosen_arithmetic(options):
+    with chosen_arithmetic(options.get("precision")):
         ready = prepare(model, data, suite, threat, group=group, device=device, **options)
     _check_ready(ready, suite, attacks)
-    execution = Execution(ready, folder, ProcessGroup(), NullProgress(), TimeLimit(None), shards=shards)
+    execution = Execution(ready, folder, ProcessGroup(), NullProgress(), TimeLimit(None), shards=options.get("shards"))
     with execution.claimed(resume=resume):
         return ready.plan
 
@@ -171,7 +215,7 @@ def _refuse_seed_runs(model: Model) -> None:
     """
     if isinstance(model, str | os.PathLike) and is_stored(model) and runs_in(Path(model)):
         raise ClasswiseError(
-            f"{model} contains one run per seed; give one of them, or use classwise.auditing.seeds.audit_seeds for all"
+            f"{model} contains one run per seed; give one of them, or use classwise.audit_seeds for all"
         )
 
 

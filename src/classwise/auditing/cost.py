@@ -234,7 +234,7 @@ def _estimate(
     options: AuditOptions,
 ) -> CostEstimate:
     measured: AuditOptions = {**options, "settle": None, "save": (), "trace": ()}
-    with chosen_arithmetic(options):
+    with chosen_arithmetic(options.get("precision")):
         ready = prepare(model, data, parse_attacks(attacks, norm_of(threat)), threat, device=device, **measured)
         engine, first = ready.plan.engine(ready.model), next(ready.pieces)
         expected = len(first) if isinstance(ready.source, Images) else ready.source.expected

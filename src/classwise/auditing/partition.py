@@ -139,11 +139,11 @@ def shard_of(options: Mapping[str, Any]) -> Shard | None:
     return None if options.get("shard") is None else Shard.parse(options["shard"])
 
 
-def shards_of(options: Mapping[str, Any], out: object) -> int | None:
-    """The number of shards to merge of the options of an evaluation, which are checked; None for no merge.
+def check_shards(options: Mapping[str, Any], out: object) -> None:
+    """Check the options ``shard`` and ``shards`` of an evaluation.
 
     Args:
-        options: see `classwise.auditing.plan.AuditOptions`.
+        options: see `classwise.auditing.plan.ShardedOptions`.
         out: the folder of the evaluation, or None.
 
     Raises:
@@ -160,7 +160,6 @@ def shards_of(options: Mapping[str, Any], out: object) -> int | None:
         raise ClasswiseError(
             "settle samples from the survivors of all images, which a shard does not know; omit settle, or the shards"
         )
-    return shards
 
 
 def balanced_order(y: Tensor) -> Tensor:

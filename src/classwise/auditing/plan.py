@@ -30,71 +30,39 @@ from classwise.core.threat_text import Grid
 _CPU = torch.device("cpu")
 
 
-class AttackOptions(TypedDict, total=False):
-    """Options of `audit`, `robustness_curve`, `find_worst_class` and `estimate`; all are optional.
+ShardLike = Annotated[str | tuple[int, int] | Shard, "text such as '7/40', a pair of integers, or a Shard"]
+Shards = Annotated[int, Field(ge=1, le=MOST_SHARDS)]
+Distance = Annotated[float, Field(gt=0, lt=1)]
+"""A distance between accuracies, as a fraction."""
 
-    Attributes:
-        precision: precision of the gradients, a `Precision`, ``"float32"`` or ``"bfloat16"``; success is decided in
-            float32. Default: the fastest on the device (`classwise.core.precision.fastest`).
-        batch_size: images on the device at once, at least 32. Results repeat bit for bit at one batch size. Default:
-            128, on a GPU 1024 or as many as there are; for images above 64 x 64 pixels as many as fit, which is logged.
-        seed: seed of the attacks' random numbers (default: 0).
-    """
+
+class ShardedOptions(TypedDict, total=False):
+    """Options that `audit` and `robustness_curve` share, for functions that pass them on; see `audit`."""
 
     precision: Precision | Dtype | None
     batch_size: BatchSize | None
     seed: Seed
-
-
-class ShardedOptions(AttackOptions, total=False):
-    """Options of evaluations in shards; all are optional.
-
-    Attributes:
-        shard: attack only one shard of the images, such as ``"7/40"``. The folder of the shard of an evaluation in
-            ``out`` is ``out/shards/007-of-040``.
-        shards: merge this number of finished shards of the evaluation in ``out``.
-    """
-
-    shard: Annotated[str | tuple[int, int] | Shard, "text such as '7/40', a pair of integers, or a Shard"] | None
-    shards: Annotated[int, Field(ge=1, le=MOST_SHARDS)] | None
+    shard: ShardLike | None
+    shards: Shards | None
 
 
 class AuditOptions(ShardedOptions, total=False):
-    """Further options of `audit`; all are optional.
-
-    Attributes:
-        early_stop: stop attacking an image at the first success (default: True). False: every attack runs all its
-            steps on every image, and the last iterate counts.
-        cascade: run each attack on the survivors of the previous attacks only. Default: True if ``attacks`` contains a
-            named suite, such as ``autoattack``.
-        settle: estimate the accuracy under ``autoattack`` from a sample, until the ends of its intervals are within
-            this distance (a fraction). Default: None, every attack on every image.
-        save: tensors to save for every attacked image: ``"logits"``, ``"features"``, ``"images"``.
-        trace: indices of the images whose confidences are recorded step by step.
-        guards: ``"auto"`` (default) limits the guards to 20 % of the passes of the attacks, ``"full"`` runs all,
-            ``"off"`` none. Outcomes do not depend on it.
-        repeats: number of passes that decide whether an image is correct, each with new random numbers of the model;
-            for models with random outputs (default: 1).
-        repeat_rule: ``"majority"`` (default): an image is correct if more than half of the passes are; ``"all"``: if
-            all are.
-        grid: ``"8bit"``: adversarial images are rounded to multiples of 1/255 inside the ball before success is
-            decided, as stored images are. Default: None.
-    """
+    """Options of `audit`, for functions that pass them on."""
 
     early_stop: bool
     cascade: bool | None
-    settle: Annotated[float, Field(gt=0, lt=1)] | None
+    settle: Distance | None
     save: Kind | Sequence[Kind]
     trace: Sequence[int]
-    guards: GuardMode
     repeats: RepeatCount
     repeat_rule: RepeatRule
     grid: Grid | None
+    guards: GuardMode
 
 
-def chosen_arithmetic(options: AttackOptions) -> AbstractContextManager[None]:
-    """Context of all passes of an evaluation: with deterministic algorithms if the options ask for them."""
-    return deterministic_algorithms(enabled=(precision_of(options.get("precision")) or FLOAT32).deterministic)
+def chosen_arithmetic(precision: Precision | Dtype | None) -> AbstractContextManager[None]:
+    """Context of all passes of an evaluation: with deterministic algorithms if the precision asks for them."""
+    return deterministic_algorithms(enabled=(precision_of(precision) or FLOAT32).deterministic)
 
 
 @dataclass(frozen=True)

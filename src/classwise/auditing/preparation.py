@@ -109,7 +109,7 @@ def prepare(
         threat: the ball; None: the usual one of the data.
         group: a grouping to add to the data.
         device: where to run; None: where the model is.
-        **options: see `AuditOptions`. Of a shard, the plan has no trace and no guards, and the metadata are those of
+        **options: as of `audit`. Of a shard, the plan has no trace and no guards, and the metadata are those of
             all images.
 
     Raises:

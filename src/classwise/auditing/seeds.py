@@ -90,12 +90,11 @@ def audit_seeds(
     Example:
         >>> import tempfile
         >>> import classwise as cw
-        >>> from classwise.auditing.seeds import audit_seeds
         >>> small = {"data.subset": 60, "data.validation": 0.2, "model.name": "small-cnn", "model.width": 0.1}
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     for seed in (0, 1):
         ...         _ = cw.train("at", data="digits", out=f"{folder}/seed-{seed}", overrides=small, epochs=1, seed=seed)
-        ...     audits = audit_seeds(folder, cw.load_data("digits", subset=32), "Linf:0.1", ["pgd:steps=2"])
+        ...     audits = cw.audit_seeds(folder, cw.load_data("digits", subset=32), "Linf:0.1", ["pgd:steps=2"])
         >>> {seed: audit.names for seed, audit in audits.items()}
         {0: ('clean', 'pgd', 'all'), 1: ('clean', 'pgd', 'all')}
     """

@@ -177,12 +177,12 @@ def _export(comparison: Comparison | Crossing, exported: ExportOptions, page: Pa
 
     if exported.export is None:
         return []
-    from classwise.reporting import export_comparison
+    from classwise.reporting import export
 
     assert isinstance(comparison, Comparison)
     beside = Path() if page is None or is_stdout(page) else page.parent
     place = new_folder(exported.files or beside / "files")
-    return export_comparison(comparison, place, exported.formats, raw_csv=exported.raw_csv)
+    return export(comparison, place, exported.formats, raw_csv=exported.raw_csv)
 
 
 def comparison_facts(comparison: Comparison | Crossing) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from classwise.core.storage import write_text
 from classwise.core.version import __version__
 from classwise.reporting.board.published import Published
 from classwise.reporting.board.sources import SCHEMA_VERSION
-from classwise.reporting.board.tables import MEASURES, BoardTable
+from classwise.reporting.board.tables import BoardTable, measures
 
 
 @checked
@@ -133,7 +133,7 @@ def _rows(table: BoardTable) -> list[dict[str, Any]]:
             "better": table.better_than(place),
             "worst_class": row["worst_class"],
             "may_be_worst": table.may_be_worst(place),
-            **{name: _estimate(row, name) for name in MEASURES},
+            **{name: _estimate(row, name) for name in measures()},
         }
         rows.append({"entry": dataclasses.asdict(table.entries[place]), "results": results})
     return rows

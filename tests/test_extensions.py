@@ -101,7 +101,9 @@ from classwise.cli.tables import audit_facts
 from classwise.core.errors import IncompleteError
 from classwise.reporting.condition_text import result_text
 from classwise.reporting.exports import export
+from classwise.stats import metric
 
+metric.RESAMPLES = 50
 folder = Path(sys.argv[1])
 labels = np.repeat([0, 1, 2, 3], 10)
 

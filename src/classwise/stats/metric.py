@@ -16,6 +16,7 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
+from classwise.core.arguments import checked
 from classwise.core.description import summary
 from classwise.core.errors import ClasswiseError, IncompleteError, unknown
 from classwise.core.registry import Registry, described
@@ -212,6 +213,7 @@ class Metric:
                     yield tuple(ClassCounts.from_labels(sample["group"], verdict, classes) for verdict in verdicts)
 
 
+@checked
 def metric(**about: Any) -> Callable[[Callable[..., Any]], Metric]:
     """Make a metric of a function: its name, and the first line of its docstring as the definition.
 

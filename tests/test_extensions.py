@@ -50,6 +50,12 @@ def toy_saved(outcomes):
     return outcomes["correct"].head(10).mean()
 
 
+@metric(reads="clean and counts")
+def toy_drop(clean, counts):
+    """Share of the clean accuracy that the attack leaves."""
+    return counts.correct.sum() / clean.correct.sum()
+
+
 @configurable
 class ToyAttack(PGD):
     """PGD under another name."""
@@ -88,7 +94,9 @@ ENTRY_POINTS = {
     "classwise.models": "toy-model = toyparts:ToyModel",
     "classwise.datasets": "toy-digits = toyparts:ToyDigits",
     "classwise.recipes": "toy = toyrecipes",
-    "classwise.metrics": "\n".join(f"{name} = toyparts:{name}" for name in ("toy_confusion", "toy_ratio", "toy_saved")),
+    "classwise.metrics": "\n".join(
+        f"toy_{name} = toyparts:toy_{name}" for name in ("confusion", "ratio", "saved", "drop")
+    ),
 }
 METRICS = """
 import contextlib, dataclasses, io, json, sys
@@ -119,6 +127,8 @@ cw.report(few, folder / "page.html")
 board = cw.board({"few": few, "many": many})
 board.save(folder / "board")
 cw.report(board, folder / "board.html")
+again = cw.board(folder / "board" / "board.json")
+again.save(folder / "again")
 comparison = cw.compare({"few": few, "many": many})
 cw.report(comparison, folder / "compare.html")
 seeds = cw.compare({"few": [few, audit(3)], "many": many})
@@ -137,7 +147,7 @@ def said(*words):
         status = main([str(word) for word in words])
     return [status, out.getvalue(), err.getvalue()]
 
-names = ("toy_confusion", "toy_ratio", "toy_saved")
+names = ("toy_confusion", "toy_ratio", "toy_saved", "toy_drop")
 paths = folder / "few", folder / "many"
 print(json.dumps({
     "by_attack": {name: few.by_attack.loc["pgd", name] for name in names},
@@ -150,10 +160,10 @@ print(json.dumps({
     "table": {name: list(comparison.table[name]) for name in names},
     "seeds": {name: str(seeds.table.loc["few", name]) for name in names},
     "compare": said("compare", *paths, "--fail-if", "toy_confusion(all) > 5%", "--json"),
-    "passes": said("compare", *paths, "--fail-if", "toy_confusion(all) > 1/20")[0],
+    "fails": said("compare", *paths, "--fail-if", "toy_confusion(all) >= 1/20")[0],
     "board": {name: list(board.table[name]) for name in names},
     "board_text": str(board),
-    "again": {name: str(cw.board(folder / "board" / "board.json").table.loc[0, name]) for name in names},
+    "again": {name: str(again.table.loc[0, name]) for name in names},
 }))
 """
 
@@ -209,7 +219,7 @@ def test_metrics_of_an_installed_package_are_shown_wherever_metrics_are(tmp_path
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout.splitlines()[-1])
     # Under pgd 2, 4, 4 and 4 of 10 images of the four classes are wrong, and 6 of the last class at most.
-    expected = {"toy_confusion": 4 / 40, "toy_ratio": 0.8 / 0.65, "toy_saved": 0.8}
+    expected = {"toy_confusion": 4 / 40, "toy_ratio": 0.8 / 0.65, "toy_saved": 0.8, "toy_drop": 0.65}
     assert found["by_attack"] == found["facts"] == pytest.approx(expected)
     texts = {name: (tmp_path / name).read_text() for name in
              ("page.html", "compare.html", "files/attacks.md", "files/attacks.tex")}  # fmt: skip
@@ -225,8 +235,8 @@ def test_metrics_of_an_installed_package_are_shown_wherever_metrics_are(tmp_path
         assert float(row[name]) == pytest.approx(value)
         assert float(row[f"{name}_low"]) <= value <= float(row[f"{name}_high"])
         assert float(row[f"{name}_low"]) < float(row[f"{name}_high"])
-    confusion, ratio, saved = found["conditions"]
-    assert [confusion[0], ratio[0], saved[0]] == [False, True, True]
+    confusion, ratio, *others = found["conditions"]
+    assert [confusion[0], ratio[0], *(each[0] for each in others)] == [False, True, True, True]
     assert confusion[1].startswith("toy_confusion under pgd is 10.0 % (40 images; 95 % interval ")
     assert ratio[1].startswith("toy_ratio under pgd is 1.2 (40 images; 95 % interval ")
     assert ratio[1].endswith("; required: at most 0.2")
@@ -235,19 +245,25 @@ def test_metrics_of_an_installed_package_are_shown_wherever_metrics_are(tmp_path
     assert found["clean"][0] is False
     assert "toy confusion" in (tmp_path / "part.html").read_text()
     assert found["table"]["toy_confusion"] == pytest.approx([0.1, 0.15])
-    assert found["seeds"] == {"toy_confusion": str((4 + 3) / 80), "toy_ratio": found["seeds"]["toy_ratio"],
-                              "toy_saved": "nan"}  # fmt: skip
+    assert found["seeds"]["toy_confusion"] == str((4 + 3) / 80)
+    assert found["seeds"]["toy_saved"] == "nan"
     status, out, err = found["compare"]
-    assert (status, found["passes"]) == (0, 0)  # the change is exactly 1/20
+    assert (status, found["fails"]) == (0, 1)  # the change is exactly 1/20
     assert json.loads(out)["methods"]["many"]["toy_confusion"] == 0.15
     assert err == ""
     assert found["board"]["toy_confusion"] == pytest.approx([0.1, 0.15])
-    # A row from a JSON file has counts only.
+    # A row from a JSON file has counts only, which do not say which images are correct with and without the attack.
     assert found["again"] == {
         "toy_confusion": "nan",
         "toy_ratio": str(found["board"]["toy_ratio"][0]),
         "toy_saved": "nan",
+        "toy_drop": "0.65",
     }
+    (results, _) = (
+        each["results"] for each in json.loads((tmp_path / "again" / "board.json").read_text())["tables"][0]["rows"]
+    )
+    assert results["toy_drop"] == {"value": 0.65, "low": None, "high": None}
+    assert results["toy_saved"] is None
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,8 @@ from classwise.core.errors import ClasswiseError, IncompleteError, unknown
 from classwise.core.registry import Registry, described
 from classwise.stats import OWN_METRICS, Unit, bounds, metric_intervals, metrics
 from classwise.stats.bounds import UNKNOWN, BoundedCounts, Bounds
-from classwise.stats.counts import ClassCounts
+from classwise.stats.confusion import confusion
+from classwise.stats.counts import ClassCounts, IntArray
 from classwise.stats.intervals import Estimate
 from classwise.stats.resampling import percentiles
 
@@ -189,28 +190,33 @@ class Metric:
 
     def _resamples(self, inputs: MetricInputs, arguments: tuple[Any, ...]) -> Iterator[tuple[Any, ...]]:
         """The arguments for images that are drawn with replacement within each class; none if images are unknown."""
-        generator = np.random.default_rng(0)
+        classes = len(inputs.counts.count)
         if self.reads == "counts":
-            count, shares = arguments[0].count, np.nan_to_num(arguments[0].accuracy)
+            generator, (counts,) = np.random.default_rng(0), arguments
             for _ in range(RESAMPLES):
-                yield (ClassCounts(count, generator.binomial(count, shares)),)
+                correct = generator.binomial(counts.count, np.nan_to_num(counts.accuracy))
+                yield (ClassCounts(counts.count, correct),)
         elif self.reads == "confusion":
-            images = arguments[0].sum(axis=1)
-            rows = arguments[0] / np.maximum(images, 1)[:, None]
-            for _ in range(RESAMPLES):
-                yield (generator.multinomial(images, rows),)
+            (matrix,) = arguments
+            labels, predictions = (np.repeat(axis, matrix[np.nonzero(matrix)]) for axis in np.nonzero(matrix))
+            for drawn in _drawn(labels):
+                yield (confusion(labels[drawn], predictions[drawn], len(matrix)),)
         elif inputs.outcomes is not None:
             frame = inputs.outcomes()
-            groups, classes = frame["group"].to_numpy(), len(inputs.counts.count)
-            order, size = np.argsort(groups, kind="stable"), np.bincount(groups, minlength=classes)
-            first, images = np.repeat(np.cumsum(size) - size, size), np.repeat(size, size)
-            for _ in range(RESAMPLES):
-                sample = frame.iloc[order[first + (generator.random(len(frame)) * images).astype(np.int64)]]
+            for sample in map(frame.take, _drawn(frame["group"].to_numpy())):
                 if self.reads == "outcomes":
                     yield (sample,)
                 else:
                     verdicts = sample["clean"], sample["correct"]
                     yield tuple(ClassCounts.from_labels(sample["group"], verdict, classes) for verdict in verdicts)
+
+
+def _drawn(groups: IntArray) -> Iterator[IntArray]:
+    """Places of images that are drawn with replacement within each group (N,), `RESAMPLES` times."""
+    generator, size = np.random.default_rng(0), np.bincount(groups)
+    order, first, images = np.argsort(groups, kind="stable"), np.repeat(np.cumsum(size) - size, size), size.repeat(size)
+    for _ in range(RESAMPLES):
+        yield order[first + (generator.random(len(groups)) * images).astype(np.int64)]
 
 
 @checked

@@ -139,9 +139,10 @@ def _rows(table: BoardTable) -> list[dict[str, Any]]:
     return rows
 
 
-def _estimate(row: Mapping[Any, Any], name: str) -> dict[str, float] | None:
-    """A measure with its interval; None where it is unknown."""
-    value = float(row[name])
-    if math.isnan(value):
-        return None
-    return {"value": value, "low": float(row[f"{name}_low"]), "high": float(row[f"{name}_high"])}
+def _estimate(row: Mapping[Any, Any], name: str) -> dict[str, float | None] | None:
+    """A measure with its interval; None where it is unknown, also as an end of the interval."""
+    value, low, high = (float(row[f"{name}{end}"]) for end in ("", "_low", "_high"))
+    finite = {
+        key: each if math.isfinite(each) else None for key, each in (("value", value), ("low", low), ("high", high))
+    }
+    return None if finite["value"] is None else finite

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 from pathlib import Path
 from typing import Any
 
@@ -153,6 +154,13 @@ def test_any_function_of_labels_and_predictions_is_a_metric_by_class_and_group()
     assert halves.by_group.to_dict() == {"even": 0.25, "odd": 0.75}
     assert audit.metric(f1_score_macro, "clean").by_group.tolist() == [1, 1, 1]
     assert audit.metric(accuracy_score).overall == audit.by_attack.loc["all", "overall"]
+
+
+def test_an_audit_whose_metrics_were_computed_can_be_pickled(audit: Audit) -> None:
+    table = audit.by_attack
+    again = pickle.loads(pickle.dumps(audit))
+    pd.testing.assert_frame_equal(again.by_attack, table)
+    assert again.inputs("pgd").confusion().sum() == len(LABELS)
 
 
 def test_a_metric_is_refused_in_one_line() -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -269,8 +269,8 @@ class Outcomes(PredictionTables):
         return MetricInputs(
             self.bounds(name, group) if counts is None else counts,
             self.bounds(CLEAN, group) if CLEAN in self.names else None,
-            (lambda: self.confusion(name)) if self.num_classes <= MOST_DENSE else None,
-            lambda: self.predicted(name, group),
+            partial(self.confusion, name) if self.num_classes <= MOST_DENSE else None,
+            partial(self.predicted, name, group),
         )
 
     def counts_of(self, judgement: Judgement, group: str | None = None) -> ClassCounts:

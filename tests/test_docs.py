@@ -6,6 +6,7 @@ import contextlib
 import io
 import re
 import sys
+from fractions import Fraction
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -93,7 +94,10 @@ def test_python_compiles_and_names_exist(document: Path) -> None:
 
 def test_the_examples_of_extending(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     document = ROOT / "docs" / "how-to" / "extend.md"
-    attack, external = code_blocks(document, "python")
+    attack, external, measure, _ = code_blocks(document, "python")
+    space: dict[str, Any] = {}
+    exec(compile(measure, document.name, "exec"), space)
+    assert space["top_error"](np.array([[3, 1], [2, 4]])) == Fraction(1, 5)
     (tmp_path / "mine.py").write_text(attack)
     (tmp_path / "theirs.py").write_text(external.replace("import torchattacks", ""))  # imported when it is called
     monkeypatch.chdir(tmp_path)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -20,9 +21,10 @@ from classwise.core.arguments import Level, checked
 from classwise.core.display import RichDisplay
 from classwise.core.errors import ClasswiseError, IncompleteError, printable, unknown
 from classwise.stats import metrics
-from classwise.stats.bounds import MEASURES, WORST_SHARE
+from classwise.stats.bounds import BoundedCounts, overall, worst
 from classwise.stats.counts import BoolArray, ClassCounts, IntArray, ratio
 from classwise.stats.intervals import Estimate, class_intervals, wilson
+from classwise.stats.metric import MetricInputs, all_metrics, arranged
 from classwise.stats.seeds import OverSeeds, SeedMeans, mean_over_seeds, worst_over_seeds
 
 
@@ -149,7 +151,7 @@ class Comparison(RichDisplay):
         """
         rows = []
         for audits in self.audits.values():
-            each = pd.DataFrame([_bounds(audit, self.attack, self.group, self.alpha) for audit in audits])
+            each = pd.DataFrame([_bounds(audit, self.attack, self.group) for audit in audits])
             rows.append({"seeds": len(audits), **each.mean(), "n": each["n"].max(), "judged": each["judged"].min()})
         return pd.DataFrame(rows, index=pd.Index(self.names, name="method"))
 
@@ -188,9 +190,10 @@ class Comparison(RichDisplay):
         over the seeds, with ``_low`` and ``_high`` where there is an interval (population P for one seed: new images; T
         for several: new seeds too) and ``_sd``, the standard deviation over seeds (NaN for one seed);
         ``worst_narrower``: what would narrow the interval of the worst class most, ``images`` or ``runs``;
-        ``worst_class``: the name of the class of lowest mean over the seeds, the first of equal ones; ``cv``, ``mcd``,
-        ``nrr``, ``hmw``, ``macro``: means over the seeds. ``clean`` and ``nrr`` are NaN for a run without a clean pass,
-        and ``nrr`` also if clean images are compared. If a method distils a teacher, also ``teacher``, else empty.
+        ``worst_class``: the name of the class of lowest mean over the seeds, the first of equal ones; and each other
+        metric of `classwise.stats.metric.METRICS`: means over the seeds. ``clean`` and ``nrr`` are NaN for a run
+        without a clean pass, and ``nrr`` also if clean images are compared. If a method distils a teacher, also
+        ``teacher``, else empty.
         """
         self._need_verdicts()
         table = pd.DataFrame([self._row(*each) for each in self.audits.items()], pd.Index(self.names, name="method"))
@@ -220,6 +223,18 @@ class Comparison(RichDisplay):
         }
 
     @cached_property
+    def inputs(self) -> dict[str, tuple[MetricInputs, ...]]:
+        """What metrics are computed from, for every run of each method; without clean counts if these are compared."""
+        return {
+            name: tuple(self._inputs(*run) for run in zip(self.audits[name], counts, strict=True))
+            for name, counts in self.counts.items()
+        }
+
+    def _inputs(self, audit: Audit, counts: ClassCounts) -> MetricInputs:
+        inputs = audit.outcomes.inputs(self.attack, BoundedCounts.of(counts), self.group)
+        return inputs if self.attacked else dataclasses.replace(inputs, clean=None)
+
+    @cached_property
     def lowest_classes(self) -> dict[str, tuple[str, ...]]:
         """For each method the class of lowest mean accuracy over the seeds; several classes if they are equal."""
         lowest = {}
@@ -231,10 +246,13 @@ class Comparison(RichDisplay):
         return lowest
 
     def _row(self, name: str, audits: Sequence[Audit]) -> dict[str, Any]:
-        each = self.counts[name]
-        attacked = self.attacked
-        values = pd.DataFrame([_measures(counts, audit, attacked) for counts, audit in zip(each, audits, strict=True)])
+        each, known = self.counts[name], all_metrics()
+        values = pd.DataFrame(
+            [{key: metric.value(inputs) for key, metric in known.items()} for inputs in self.inputs[name]]
+        ).assign(clean=[_clean_accuracy(audit) for audit in audits])
         mean, deviation = values.mean(skipna=False), values.std(ddof=1, skipna=False)
+        if len(audits) > 1:
+            mean[[key for key, metric in known.items() if not metric.mean_over_seeds]] = np.nan
         overall, worst = self._intervals(name)
         lowest = self.lowest_classes[name][0]
         row: dict[str, Any] = {"seeds": len(audits), "n": int(each[0].count.sum()), "clean": mean["clean"]}
@@ -242,7 +260,8 @@ class Comparison(RichDisplay):
             row |= {name: mean[name], f"{name}_low": interval.low, f"{name}_high": interval.high}
             row[f"{name}_sd"] = deviation[name]
         row |= {"worst_class": lowest, "worst_narrower": worst.narrower}
-        return row | {"worst20_sd": deviation["worst20"]} | {key: mean[key] for key in ("worst20", *_PLAIN)}
+        others = arranged("worst20", "macro", without=("overall", "worst"))
+        return row | {"worst20_sd": deviation["worst20"]} | {metric.name: mean[metric.name] for metric in others}
 
     def _intervals(self, name: str) -> tuple[Estimate, OverSeeds]:
         """Intervals of overall and worst-class accuracy for new images; with several seeds, also for new seeds."""
@@ -319,24 +338,8 @@ class Comparison(RichDisplay):
         return tuple(self.pair(name, first) for name in others)
 
 
-_PLAIN = ("macro", "cv", "mcd", "nrr", "hmw")
-
-
-def _measures(counts: ClassCounts, audit: Audit, attacked: bool) -> dict[str, float]:
-    overall, worst = metrics.overall_micro(counts), metrics.worst_class(counts.accuracy).accuracy
-    known = CLEAN in audit.names
-    clean = metrics.overall_micro(audit.outcomes.counts(CLEAN)) if known else float("nan")
-    return {
-        "clean": clean,
-        "overall": overall,
-        "macro": metrics.overall_macro(counts.accuracy),
-        "worst": worst,
-        "worst20": metrics.worst_share(counts.accuracy, WORST_SHARE),
-        "cv": metrics.class_variance(counts.accuracy),
-        "mcd": metrics.max_class_discrepancy(counts.accuracy),
-        "nrr": metrics.nrr(clean, overall) if known and attacked else float("nan"),
-        "hmw": metrics.hmw(overall, worst),
-    }
+def _clean_accuracy(audit: Audit) -> float:
+    return metrics.overall_micro(audit.outcomes.counts(CLEAN)) if CLEAN in audit.names else float("nan")
 
 
 def check_methods(
@@ -373,13 +376,12 @@ def _label(name: str, number: int, total: int) -> str:
     return repr(name) if total == 1 else f"{name!r} (run {number + 1} of {total})"
 
 
-def _bounds(audit: Audit, attack: str, group: str | None, alpha: Level) -> dict[str, float]:
+def _bounds(audit: Audit, attack: str, group: str | None) -> dict[str, float]:
     """The row of one audit in `Comparison.bounds`."""
     counts = audit.outcomes.bounds(attack, group)
     row = {"n": counts.total, "judged": float(counts.judged.sum())}
-    for measure in ("overall", "worst"):
-        low, high = MEASURES[measure](counts, None, alpha)
-        row |= {f"{measure}_low": low, f"{measure}_high": high}
+    for name, (low, high) in (("overall", overall(counts)), ("worst", worst(counts))):
+        row |= {f"{name}_low": float(low), f"{name}_high": float(high)}
     return row
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -42,6 +42,7 @@ from classwise.core.description import PassCounts
 from classwise.core.errors import ClasswiseError, IncompleteError, unknown
 from classwise.stats.bounds import BoundedCounts, overall
 from classwise.stats.counts import BoolArray, ClassCounts, IntArray
+from classwise.stats.metric import MetricInputs
 
 __all__ = ["ALL", "BEST", "CLEAN", "MOST_DENSE", "UNION", "Grouping", "Judgement", "Outcomes"]
 
@@ -253,6 +254,24 @@ class Outcomes(PredictionTables):
             return widest([self.bounds(member, group) for member in self._candidates(family)])
         verdicts, (names, ids) = self.verdicts(name), self.grouping(group)
         return bounded_counts(verdicts, ids, len(names), self.meta.group_sizes(group), self._coverage)
+
+    def inputs(self, name: str, counts: BoundedCounts | None = None, group: str | None = None) -> MetricInputs:
+        """What metrics under an attack are computed from.
+
+        Args:
+            name: one of `names`.
+            counts: the counts under the attack, if they are known; None: `bounds`.
+            group: the grouping of the counts; None: the class.
+
+        Raises:
+            ClasswiseError: for a name that is not in `names`, or a grouping that the table does not have.
+        """
+        return MetricInputs(
+            self.bounds(name, group) if counts is None else counts,
+            self.bounds(CLEAN, group) if CLEAN in self.names else None,
+            partial(self.confusion, name) if self.num_classes <= MOST_DENSE else None,
+            partial(self.predicted, name, group),
+        )
 
     def counts_of(self, judgement: Judgement, group: str | None = None) -> ClassCounts:
         """`counts` of a subset of the images."""

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 from scipy import sparse
 
-from classwise.auditing.meta import ALL, Meta
+from classwise.auditing.meta import ALL, CLEAN, Meta
 from classwise.core.arguments import checked
 from classwise.core.errors import ClasswiseError
 from classwise.core.extras import require
@@ -106,6 +106,21 @@ class PredictionTables(ABC):
             y_pred=predicted,
             sensitive_features=pd.Series(np.asarray(names, dtype=object)[ids], name=group or "class"),
         )
+
+    def predicted(self, name: str = ALL, group: str | None = None) -> pd.DataFrame:
+        """A row for each image: its prediction under any of `names`, in the order of the images' indices.
+
+        Columns: ``index``; ``label``; ``group``, its number in a grouping (None: the class); ``prediction``, as in
+        `to_metricframe`; ``correct``; and with a clean pass ``clean``, whether it is correct without an attack.
+
+        Raises:
+            IncompleteError: if images are not judged under the attack.
+            ClasswiseError: for an unknown attack or grouping.
+        """
+        judged, predicted = self._predicted(name)
+        columns: dict[str, Any] = {"index": judged.image, "label": judged.label, "group": self.grouping(group).ids}
+        columns |= {"prediction": predicted, "correct": judged.correct}
+        return pd.DataFrame(columns | ({"clean": self.judged(CLEAN).correct} if CLEAN in self.meta.applicable else {}))
 
     def _predictions(self, name: str) -> tuple[IntArray, IntArray]:
         """Labels and predictions of the images that have a prediction."""

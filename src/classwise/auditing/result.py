@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -24,6 +24,7 @@ from classwise.auditing.audit_folder import (
     read_trace,
     write_trace,
 )
+from classwise.auditing.grouped_metric import GroupedMetric
 from classwise.auditing.guard_report import GuardReport
 from classwise.auditing.outcome_tables import named_table
 from classwise.auditing.outcomes import ALL, CLEAN, UNION, Outcomes
@@ -35,9 +36,10 @@ from classwise.core.errors import ClasswiseError, IncompleteError, printable
 from classwise.core.names import checked_name
 from classwise.core.storage import write_text
 from classwise.stats import metrics
-from classwise.stats.bounds import MEASURES, WORST_SHARE, BoundedCounts
+from classwise.stats.bounds import BoundedCounts
 from classwise.stats.counts import ClassCounts
-from classwise.stats.intervals import Interval, class_intervals, lowest_interval, wilson
+from classwise.stats.intervals import Interval, class_intervals
+from classwise.stats.metric import MetricInputs, all_metrics, arranged
 from classwise.stats.worst_class import minimum, possibly_worst
 
 if TYPE_CHECKING:
@@ -200,53 +202,85 @@ class Audit(RichDisplay, RepeatEstimates):
 
         Columns: ``n`` (images); ``overall``, the accuracy over images, with ``low`` and ``high`` (Wilson); ``macro``,
         the mean over classes; ``worst_class`` (name) and ``worst`` (its accuracy), with ``worst_low`` and
-        ``worst_high``, the interval of the lowest class accuracy, whichever class it is; ``worst20`` (mean of the
-        lowest fifth of the classes); ``cv`` (variance over classes, fraction squared); ``mcd``; ``nrr`` (NaN without
-        clean accuracy); ``hmw``. See `classwise.metrics`.
+        ``worst_high``, the interval of the lowest class accuracy, whichever class it is; and each other metric of
+        `classwise.stats.metric.METRICS` (NaN where what it reads is unknown, as ``nrr`` without clean accuracy).
 
         An incomplete audit has no estimates, worst class or intervals. Its columns are ``n``, ``judged`` (images), and
-        for each measure ``<measure>_lower_bound`` and ``<measure>_upper_bound`` (`classwise.stats.bounds`).
+        for each metric ``<metric>_lower_bound`` and ``<metric>_upper_bound`` (NaN for a metric without bounds).
         """
-        if not self.complete:
-            return self._bounds_by_attack()
-        clean = self._counts.get(CLEAN)
-        rows = [self._summary_row(counts, clean) for counts in self._counts.values()]
-        return pd.DataFrame(rows, index=pd.Index(list(self._counts), name="attack"))
+        row = self._summary_row if self.complete else self._bounds_row
+        return pd.DataFrame([row(self.inputs(name)) for name in self.names], index=pd.Index(self.names, name="attack"))
 
-    def _bounds_by_attack(self) -> pd.DataFrame:
-        clean = self.bounds(CLEAN) if CLEAN in self.names else None
-        rows = []
-        for name in self.names:
-            counts = self.bounds(name)
-            row: dict[str, Any] = {"n": counts.total, "judged": int(counts.judged.sum())}
-            for measure in (measure for measure in MEASURES if "." not in measure):
-                low, high = MEASURES[measure](counts, clean, self.alpha)
-                row |= {f"{measure}_{LOWER}": low, f"{measure}_{UPPER}": high}
-            rows.append(row)
-        return pd.DataFrame(rows, index=pd.Index(self.names, name="attack"))
+    def inputs(self, name: str = ALL) -> MetricInputs:
+        """What metrics under an attack are computed from.
 
-    def _summary_row(self, counts: ClassCounts, clean: ClassCounts | None) -> dict[str, Any]:
-        total, correct = int(counts.count.sum()), int(counts.correct.sum())
-        accuracy, overall = counts.accuracy, metrics.overall_micro(counts)
-        low, high = wilson(correct, total, self.alpha)
-        label, worst = metrics.worst_class(accuracy)
-        worst_low, worst_high = lowest_interval(counts, self.alpha)
+        Raises:
+            ClasswiseError: for an attack that is not in `names`.
+        """
+        if name not in self._inputs:
+            counts = BoundedCounts.of(self.counts(name)) if self.complete else self.bounds(name)
+            self._inputs[name] = self.outcomes.inputs(name, counts, self.group)
+        return self._inputs[name]
+
+    @cached_property
+    def _inputs(self) -> dict[str, MetricInputs]:
+        """What `inputs` has returned, by the attack's name."""
+        return {}
+
+    def _bounds_row(self, inputs: MetricInputs) -> dict[str, Any]:
+        counts = inputs.counts
+        row: dict[str, Any] = {"n": counts.total, "judged": int(counts.judged.sum())}
+        for name, metric in all_metrics().items():
+            low, high = metric.possible(inputs)
+            row |= {f"{name}_{LOWER}": float(low), f"{name}_{UPPER}": float(high)}
+        return row
+
+    def _summary_row(self, inputs: MetricInputs) -> dict[str, Any]:
+        counts, known = inputs.counts.low, all_metrics()
+        overall, worst = (known[name].estimate(inputs, self.alpha) for name in ("overall", "worst"))
         return {
-            "n": total,
-            "overall": overall,
-            "low": float(low),
-            "high": float(high),
-            "macro": metrics.overall_macro(accuracy),
-            "worst_class": self.group_names[label],
-            "worst": worst,
-            "worst_low": worst_low,
-            "worst_high": worst_high,
-            "worst20": metrics.worst_share(accuracy, WORST_SHARE),
-            "cv": metrics.class_variance(accuracy),
-            "mcd": metrics.max_class_discrepancy(accuracy),
-            "nrr": metrics.nrr(metrics.overall_micro(clean), overall) if clean is not None else float("nan"),
-            "hmw": metrics.hmw(overall, worst),
+            "n": int(counts.count.sum()),
+            "overall": overall.value,
+            "low": overall.low,
+            "high": overall.high,
+            "macro": known["macro"].value(inputs),
+            "worst_class": self.group_names[metrics.worst_class(counts.accuracy).label],
+            "worst": worst.value,
+            "worst_low": worst.low,
+            "worst_high": worst.high,
+            **{each.name: each.value(inputs) for each in arranged(without=("overall", "macro", "worst"))},
         }
+
+    def metric(self, function: Callable[..., Any], name: str = ALL, group: str | None = None) -> GroupedMetric:
+        """Compute any function of labels and predictions, over all images and by class or another grouping.
+
+        The predictions are those of `Outcomes.predicted`: under several attacks together the first incorrect one of an
+        image, or its label if it is correct under each; -1 where the logits give no prediction.
+
+        Args:
+            function: maps labels (n,) and predictions (n,) to a number, as the functions of ``sklearn.metrics`` do.
+            name: one of `names`.
+            group: a grouping; None: that of the audit.
+
+        Returns:
+            The metric with ``overall``, ``by_group``, ``group_min()``, ``group_max()``, ``difference()``, ``ratio()``.
+
+        Raises:
+            IncompleteError: if the audit is incomplete.
+            ClasswiseError: for an unknown attack or grouping, or a function that returns no number.
+
+        Example:
+            >>> import classwise as cw
+            >>> outcomes = cw.Outcomes.from_predictions([0, 0, 1, 1], attacks={"pgd": [0, 1, 1, 1]})
+            >>> accuracy = cw.Audit(outcomes).metric(lambda y_true, y_pred: (y_true == y_pred).mean(), "pgd")
+            >>> accuracy.overall, accuracy.by_group.to_dict(), accuracy.difference()
+            (0.75, {'0': 0.5, '1': 1.0}, 0.5)
+        """
+        self.outcomes.require_complete()
+        group = group or self.group
+        frame, groups = self.outcomes.predicted(name, group), self.outcomes.grouping(group).names
+        labels, predictions, ids = (frame[column].to_numpy() for column in ("label", "prediction", "group"))
+        return GroupedMetric.of(function, labels, predictions, ids, pd.Index(groups, name=group or "class"))
 
     def worst_class(self, name: str = ALL) -> WorstClassEstimate:
         """The class of lowest accuracy under an attack, with the interval of the lowest class accuracy.

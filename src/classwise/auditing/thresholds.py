@@ -1,6 +1,6 @@
 """Thresholds that fail a build, on an audit (``worst(all).low < 0.2``) or on its change (``worst(all) < -0.02``).
 
-Limits are rational numbers. Measures that are rational functions of counts (`classwise.stats.bounds.Measure.rational`,
+Limits are rational numbers. Measures that are rational (`classwise.stats.metric.Metric.rational`,
 and the accuracy of a class), their means over seeds and their changes are compared exactly; the ends of intervals and
 ``worst.split`` with the tolerance `classwise.stats.rational.TOLERANCE`.
 """
@@ -20,9 +20,11 @@ import numpy as np
 from classwise.auditing.outcomes import CLEAN
 from classwise.auditing.result import Audit
 from classwise.core.errors import ClasswiseError, IncompleteError, unknown
-from classwise.stats.bounds import MEASURES, BoundedCounts, Bounds, accuracy_of
+from classwise.stats import Unit
+from classwise.stats.bounds import BoundedCounts, Bounds, accuracy_of
 from classwise.stats.counts import ClassCounts
 from classwise.stats.intervals import Estimate, class_intervals
+from classwise.stats.metric import Metric, all_metrics
 from classwise.stats.rational import as_rational, difference, parse_rational, rational_text
 
 if TYPE_CHECKING:
@@ -34,12 +36,12 @@ ENDS = ("low", "high")
 """The ends of an interval."""
 CHANGE_WITH_INTERVAL = ("overall", "worst")
 """Measures whose change has an interval."""
-CHANGE_MEASURES = (
-    *CHANGE_WITH_INTERVAL,
-    *(f"{measure}.{end}" for measure in CHANGE_WITH_INTERVAL for end in ENDS),
-    *("macro", "worst20", "cv", "mcd", "nrr", "hmw"),
-)
-"""Measures of a comparison's table (fractions; ``cv`` in fractions squared)."""
+UNITS: Mapping[Unit, tuple[int, str]] = {
+    "fraction": (100, " %"),
+    "fraction squared": (10_000, " percent squared"),
+    "number": (1, ""),
+}
+"""Of each unit: the number of printed units in 1, and their name."""
 COMPARISONS: Mapping[str, Callable[[Any, Any], bool]] = {
     "<": operator.lt,
     "<=": operator.le,
@@ -71,12 +73,10 @@ class Condition:
     limit: Fraction
     group: str | None = None
 
-    measures: ClassVar[Sequence[str]]
-    """The measures over all classes."""
     lowest: ClassVar[int]
     """The smallest limit; the largest is 1."""
     unit: ClassVar[str] = " %"
-    """The unit of hundredths."""
+    """The unit of hundredths of a fraction."""
     sign: ClassVar[str] = ""
     """``+`` to show the sign of positive values."""
 
@@ -104,8 +104,8 @@ class Condition:
         if group is not None and part and part not in ENDS:
             raise unknown(f"end of the interval in condition {text!r}:", part, ENDS)
         measure = f"{name if group is None else ACCURACY}.{part}".removesuffix(".")
-        if group is None and measure not in cls.measures:
-            raise unknown(f"measure in condition {text!r}:", measure, cls.measures)
+        if group is None and measure not in cls.measures():
+            raise unknown(f"measure in condition {text!r}:", measure, cls.measures())
         return cls(measure, match["attack"].strip(), match["comparison"], limit, group)
 
     def __str__(self) -> str:
@@ -128,7 +128,7 @@ class Condition:
             ClasswiseError: if there is no such class.
         """
         if self.group is not None and self.group not in names:
-            raise unknown(f"measure or class in condition {str(self)!r}:", self.group, [*self.measures, *names])
+            raise unknown(f"measure or class in condition {str(self)!r}:", self.group, [*self.measures(), *names])
 
     def met_by(self, value: Fraction | float) -> bool:
         """Whether a value meets the condition, so that the build fails: a fraction exactly, a float with tolerance."""
@@ -151,20 +151,34 @@ class Condition:
 
     @property
     def _unit(self) -> tuple[int, str]:
-        """The number of units in 1, and the name of the unit: ``cv`` is in percent squared."""
-        return (10_000, " percent squared") if self.measure == "cv" else (100, self.unit)
+        """The number of printed units in 1, and their name."""
+        unit = "fraction" if self.metric is None else self.metric.unit
+        return (100, self.unit) if unit == "fraction" else UNITS[unit]
+
+    @property
+    def metric(self) -> Metric | None:
+        """The metric of a measure over all classes; None for the accuracy of one class."""
+        return None if self.group is not None else all_metrics()[self.measure.partition(".")[0]]
+
+    @classmethod
+    def measures(cls) -> list[str]:
+        """The measures over all classes: the metrics, then the ends of their intervals."""
+        known = all_metrics()
+        return [*known, *(f"{name}.{end}" for name, metric in known.items() for end in metric.ends)]
 
     @classmethod
     def _names(cls) -> set[str]:
-        return {measure.partition(".")[0] for measure in cls.measures}
+        return {measure.partition(".")[0] for measure in cls.measures()}
 
     @classmethod
     def _limit(cls, text: str, written: str, name: str) -> Fraction:
         limit = parse_rational(written)
         if limit is None:
             raise ClasswiseError(f"condition {text!r}: limit {written!r} must be a number such as 0.2, 20% or 1/5")
-        if not cls.lowest <= limit <= 1:
-            hint = "0.2 or 20% for 20 %" + ("; a cv of 900 in the tables is 0.09" if name == "cv" else "")
+        metric = all_metrics().get(name)
+        if not cls.lowest <= limit <= 1 and (metric is None or metric.unit != "number"):
+            squared = metric is not None and metric.unit == "fraction squared"
+            hint = "0.2 or 20% for 20 %" + (f"; a {name} of 900 in the tables is 0.09" if squared else "")
             raise ClasswiseError(
                 f"condition {text!r}: limit {written} must be between {cls.lowest} and 1; write {hint}"
             )
@@ -173,9 +187,8 @@ class Condition:
 
 @dataclass(frozen=True)
 class Threshold(Condition):
-    """A condition on a measure of an audit: a key of `classwise.stats.bounds.MEASURES`."""
+    """A condition on a metric of an audit (`classwise.stats.metric.METRICS`), or an end of its interval."""
 
-    measures: ClassVar[Sequence[str]] = tuple(MEASURES)
     lowest: ClassVar[int] = 0
 
     def bounds(self, audit: Audit) -> Bounds[float]:
@@ -203,14 +216,16 @@ class Threshold(Condition):
             )
         if self.attack not in audit.names:
             raise unknown(f"attack in condition {str(self)!r}:", self.attack, audit.names)
-        counts = audit.bounds(self.attack)
-        clean = audit.bounds(CLEAN) if CLEAN in audit.names else None
+        inputs, (_, _, end) = audit.inputs(self.attack), self.measure.partition(".")
         bounds: Bounds[Fraction] | Bounds[float]
-        if self.group is None:
-            bounds = MEASURES[self.measure].compute(counts, clean, audit.alpha)
+        if self.metric is None:
+            label = audit.group_names.index(str(self.group))
+            bounds = _class_bounds(self.measure, inputs.counts, label, audit.alpha)
         else:
-            bounds = _class_bounds(self.measure, counts, audit.group_names.index(self.group), audit.alpha)
-        if math.isnan(bounds.low) and (counts.complete or clean is None):
+            bounds = self.metric.ends[end](inputs.counts, audit.alpha) if end else self.metric.possible(inputs)
+        if math.isnan(bounds.low) and (
+            inputs.complete or (self.metric is not None and inputs.lacks(self.metric.reads))
+        ):
             reason = f"{self.measure} is not defined for this audit" if self.group is None else "0 images of this class"
             raise ClasswiseError(f"condition {str(self)!r}: {reason}")
         return bounds
@@ -259,10 +274,14 @@ class Threshold(Condition):
 class ChangeThreshold(Condition):
     """A condition on a measure of a method minus that of the first method of a comparison, in [-1, 1]."""
 
-    measures: ClassVar[Sequence[str]] = CHANGE_MEASURES
     lowest: ClassVar[int] = -1
     unit: ClassVar[str] = " points"
     sign: ClassVar[str] = "+"
+
+    @classmethod
+    def measures(cls) -> list[str]:
+        """The metrics, and the ends of the intervals of the changes that have one."""
+        return [*all_metrics(), *(f"{name}.{end}" for name in CHANGE_WITH_INTERVAL for end in ENDS)]
 
     def value(self, comparison: Comparison, method: str) -> float:
         """The change of the measure: the method minus the first method.
@@ -302,15 +321,15 @@ class ChangeThreshold(Condition):
 
     def _mean(self, comparison: Comparison, method: str) -> Fraction | float:
         """The mean of the measure over the runs of a method; NaN if it is undefined."""
-        runs = [BoundedCounts.of(counts) for counts in comparison.counts[method]]
+        runs = comparison.inputs[method]
         values: list[Fraction | float]
-        if self.group is not None:
-            label = comparison.group_names.index(self.group)
-            values = [accuracy_of(counts, label).low for counts in runs]
+        if self.metric is None:
+            label = comparison.group_names.index(str(self.group))
+            values = [accuracy_of(inputs.counts, label).low for inputs in runs]
+        elif len(runs) > 1 and not self.metric.mean_over_seeds:
+            return math.nan
         else:
-            clean = [_clean_counts(audit) if comparison.attacked else None for audit in comparison.audits[method]]
-            compute = MEASURES[self.measure].compute
-            values = [compute(*counts, comparison.alpha).low for counts in zip(runs, clean, strict=True)]
+            values = [self.metric.possible(inputs).low for inputs in runs]
         return sum(values) / len(values)
 
     def _end(self, comparison: Comparison, method: str, end: str) -> float:
@@ -321,10 +340,6 @@ class ChangeThreshold(Condition):
             return float(changes.get(self.group, math.nan))
         estimate: Estimate = pair.overall if self.measure.startswith("overall") else pair.minima
         return float(getattr(estimate, end))
-
-
-def _clean_counts(audit: Audit) -> BoundedCounts | None:
-    return BoundedCounts.of(audit.outcomes.counts(CLEAN)) if CLEAN in audit.names else None
 
 
 def met(audit: Audit, thresholds: Iterable[Threshold | str]) -> dict[Threshold, Bounds[float]]:

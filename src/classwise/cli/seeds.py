@@ -99,20 +99,18 @@ def _show(folder: Path, audits: Mapping[int, Audit], total: int) -> None:
     """A row for each seed, and the mean of all with the interval over seeds and images."""
     from classwise.auditing.compare import Comparison, population
     from classwise.reporting import formatting
-    from classwise.reporting.text.comparison import COLUMNS, OPTIONAL, method_row
+    from classwise.reporting.text.comparison import heads, method_row, optional_heads
 
     if not audits:
         return
     name = folder.name
-    each = Comparison({f"seed {seed}": (audit,) for seed, audit in audits.items()}).table
-    rows = [method_row(label, row) for label, row in each.iterrows()]
+    each = Comparison({f"seed {seed}": (audit,) for seed, audit in audits.items()})
+    rows = [method_row(label, row) for label, row in each.table.iterrows()]
     if len(audits) > 1:
         mean = Comparison({name: tuple(audits.values())}).table.iloc[0]
         rows.append(method_row(f"mean of {len(audits)} seeds", mean))
-    columns = ("seed", *COLUMNS[2:])
-    console.show(
-        columns, [(row[0], *row[2:]) for row in rows], f"{name}: accuracy in percent under all", optional=OPTIONAL
-    )
+    columns, cells = ("seed", *heads(each.alpha)[2:]), [(row[0], *row[2:]) for row in rows]
+    console.show(columns, cells, f"{name}: accuracy in percent under all", optional=optional_heads())
     name_of_interval = formatting.lowest_interval_name(next(iter(audits.values())).alpha)
     console.echo(f"intervals per seed: new images, fixed model; beside worst, the {name_of_interval}")
     if len(audits) > 1:

@@ -161,7 +161,7 @@ def _table(group: list[Candidate], alpha: float) -> BoardTable:
     return BoardTable(
         conditions=group[0].conditions,
         entries=tuple(each.entry for each in group),
-        correct=tuple(None if each.audit is None else each.audit.outcomes.correct(ALL) for each in group),
+        audits=tuple(each.audit for each in group),
         labels=audits[0].audit.outcomes.labels if audits else None,
         alpha=alpha,
     )

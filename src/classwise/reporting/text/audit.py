@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 from classwise.auditing.outcomes import ALL, CLEAN
 from classwise.auditing.result import Audit
@@ -14,11 +13,8 @@ from classwise.reporting.audit_tables import CUMULATIVE_NOTE
 from classwise.reporting.incomplete import BOUNDS_NOTE, attack_bounds_table, class_bounds_table
 from classwise.reporting.repeats import repeats_note, repeats_table
 from classwise.reporting.tables import Table
-from classwise.reporting.text.layout import TextTable, interval, percent, percent_squared
-
-SUMMARY = ("attack", "n", "overall", "{level}", "worst", "worst class", "worst 20 %", "CV", "MCD", "NRR", "HMW")
-OPTIONAL = ("HMW", "NRR", "MCD", "CV", "worst 20 %", "n")
-"""The columns of the summary that a narrow terminal leaves out."""
+from classwise.reporting.text.layout import TextTable, in_unit, interval, percent
+from classwise.stats.metric import arranged
 
 ABSENT = 10
 """Maximal number of classes without images whose names are printed."""
@@ -57,8 +53,7 @@ def audit_parts(result: Audit) -> Iterator[str | TextTable]:
         shown = absent if len(absent) <= ABSENT else [*absent[:ABSENT], f"{len(absent) - ABSENT} more"]
         yield f"0 images: {formatting.listed(shown)}"
     yield ""
-    summary = [_summary_row(heading(meta, str(name)), row) for name, row in result.by_attack.iterrows()]
-    yield TextTable([head.format(level=level) for head in SUMMARY], summary, optional=(*OPTIONAL, level))
+    yield _summary(result)
     if meta.cascade:
         yield CUMULATIVE_NOTE
     yield ""
@@ -117,21 +112,24 @@ def _warnings(result: Audit) -> Iterator[str]:
         yield result.guards.sentence
 
 
-def _summary_row(name: object, row: Any) -> tuple[object, ...]:
-    shown = percent
-    return (
-        name,
-        int(row["n"]),
-        shown(row["overall"]),
-        interval(row["low"], row["high"]),
-        shown(row["worst"]),
-        row["worst_class"],
-        shown(row["worst20"]),
-        percent_squared(row["cv"]),
-        shown(row["mcd"]),
-        shown(row["nrr"]),
-        shown(row["hmw"]),
-    )
+def _summary(result: Audit) -> TextTable:
+    """The metrics of each attack; a narrow terminal leaves out those after the worst class, the last ones first."""
+    level, others = formatting.level(result.alpha), arranged(without=("overall", "macro", "worst"))
+    rows = [
+        (
+            heading(result.outcomes.meta, str(name)),
+            int(row["n"]),
+            percent(row["overall"]),
+            interval(row["low"], row["high"]),
+            percent(row["worst"]),
+            row["worst_class"],
+            *(in_unit(row[metric.name], metric.unit) for metric in others),
+        )
+        for name, row in result.by_attack.iterrows()
+    ]
+    titles = [metric.title for metric in others]
+    heads = ["attack", "n", "overall", level, "worst", "worst class", *titles]
+    return TextTable(heads, rows, optional=(*reversed(titles), "n", level))
 
 
 def worst_line(result: Audit) -> str:

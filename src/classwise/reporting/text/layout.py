@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from classwise.core.errors import printable
+from classwise.stats import Unit
 
 
 class TextTable(NamedTuple):
@@ -67,6 +68,13 @@ def percent(share: float) -> str:
 def interval(low: float, high: float) -> str:
     """Two fractions in percent: ``[38.1, 44.3]``."""
     return f"[{percent(low)}, {percent(high)}]"
+
+
+def in_unit(value: float, unit: Unit) -> str:
+    """A metric in its unit; NaN is a dash."""
+    if unit == "number":
+        return "–" if math.isnan(value) else f"{value:.3g}"
+    return percent(value) if unit == "fraction" else percent_squared(value)
 
 
 def percent_squared(share: float) -> str:

@@ -182,8 +182,8 @@ def heading(place: Place, found: re.Match[str]) -> None:
 def about(place: Place, found: re.Match[str]) -> None:
     row = place.about
     assert found[1] == row["kind"]
-    text = f"{row['section']}; {row['parameters']}" if row["parameters"] else row["section"]
-    assert found[2] == plain(f"{text}. Expected: {row['finding']}." if row["finding"] else f"{text}.")
+    text = "; ".join(row[key] for key in ("section", "parameters") if key in row)
+    assert found[2] == plain(f"{text}. Expected: {row['finding']}." if "finding" in row else f"{text}.")
 
 
 @statement("p", r"Not run yet: (.+)")
@@ -381,9 +381,10 @@ def note(place: Place, found: re.Match[str]) -> None:
 def printed_of(item: str) -> dict[str, Any]:
     """Facts of a printed table or figure; for a panel, those of the whole figure."""
     known = facts(item.partition("/")[0])
-    found = {one["id"]: one for key in ("tables", "figures") for one in known[key]}
-    whole_item = item if item in found else re.sub(r"[a-z]+(-[a-z])?$", "", item)
-    return {"rows": [], **found.get(whole_item, {})}
+    found = {one["id"]: one for one in known.get("printed", ())}
+    found |= {row["id"]: row["printed"] for row in known["items"] if "printed" in row}
+    entry = found.get(item, {})
+    return {"rows": [], **(found[entry] if isinstance(entry, str) else entry)}
 
 
 def agrees(row: dict[str, Any]) -> bool:

@@ -19,6 +19,7 @@ from classwise.training.recipe import Recipe
 
 SHARED = Path(__file__).parents[2] / ".." / "shared" / "papers"
 ITEMS = catalogue.items()
+CLAIM = ("id", "claim", "quantity", "paper")
 
 
 def test_every_item_is_listed() -> None:
@@ -91,7 +92,7 @@ def test_unknown_names() -> None:
     with pytest.raises(ClasswiseError, match="unknown item 'kdd21/T11'; did you mean 'kdd21/T1'"):
         catalogue.find("kdd21/T11")
     with pytest.raises(ClasswiseError, match="unknown paper 'kdd22'; did you mean 'kdd21'"):
-        catalogue.facts("kdd22")
+        catalogue.paper("kdd22")
     with pytest.raises(ClasswiseError, match="unknown claim 'cfa23/C99'"):
         catalogue.claim("cfa23/C99")
 
@@ -108,6 +109,8 @@ def test_facts_equal_the_checked_ones(paper: str) -> None:
     if not path.exists():
         pytest.skip(f"the checked numbers are not available: {path.resolve()}")
     checked: dict[str, Any] = yaml.safe_load(path.read_text(encoding="utf-8"))
-    facts = catalogue.facts(paper)
-    for key in ("tables", "figures", "claims"):
-        assert facts[key] == (checked[key] or []), key
+    facts = catalogue.paper(paper)
+    printed = {one["id"]: one for one in facts.printed}
+    printed |= {item.id: {"id": item.id, **item.printed} for item in facts.items if isinstance(item.printed, dict)}
+    assert printed == {one["id"]: one for key in ("tables", "figures") for one in checked[key] or []}
+    assert [{key: getattr(one, key) for key in CLAIM} for one in facts.claims] == checked["claims"]

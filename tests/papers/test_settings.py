@@ -82,11 +82,11 @@ def test_each_item_has_settings_or_a_reason(name: str) -> None:
 
 @pytest.mark.parametrize("paper", catalogue.PAPERS)
 def test_settings_name_items_and_are_complete(paper: str) -> None:
-    section = catalogue.facts(paper)["settings"]
-    named = {*section["items"], *section.get("reasons", {})}
-    assert named >= {name for name in EXPERIMENTS if name.startswith(f"{paper}/")}
-    assert named <= set(catalogue.items())
-    for name in section["items"]:
+    items = catalogue.paper(paper).items
+    assert {item.id for item in items if item.settings or item.no_settings} == {
+        item.id for item in items if item.id in EXPERIMENTS
+    }
+    for name in (item.id for item in items if item.settings):
         stated = item_settings(name)
         assert stated is not None
         for table in (table for tables in stated.trainings.values() for table in tables):

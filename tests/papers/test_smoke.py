@@ -47,12 +47,12 @@ def test_each_experiment_has_output_and_a_verdict(smoke: Smoke, name: str) -> No
         assert table.rows
         assert {len(row.cells) for row in table.rows} == {len(table.heads) - 1}
     assert result.verdicts or result.measurements
-    assert not any(catalogue.is_question(verdict.claim) for verdict in result.verdicts)
+    assert not any(catalogue.claim(verdict.claim).question for verdict in result.verdicts)
     for one in result.measurements:
-        assert catalogue.claim(one.question)["claim"]
+        assert catalogue.claim(one.question).claim
         assert np.isnan(one.low) or one.low <= one.value <= one.high
     for verdict in result.verdicts:
-        assert catalogue.claim(verdict.claim)["claim"]
+        assert catalogue.claim(verdict.claim).claim
         if verdict.answer == "supported":
             assert verdict.low > 0
         elif verdict.answer == "contradicted":
@@ -104,7 +104,7 @@ def test_table_1_equals_the_outcomes(smoke: Smoke) -> None:
 def test_every_claim_is_tested_by_some_item(smoke: Smoke) -> None:
     tested = {one.claim for result in smoke.results.values() for one in result.verdicts}
     tested |= {one.question for result in smoke.results.values() for one in result.measurements}
-    claims = [one["id"] for paper in catalogue.PAPERS for one in catalogue.facts(paper)["claims"]]
+    claims = [one.id for paper in catalogue.PAPERS for one in catalogue.paper(paper).claims]
     assert len(claims) == 85
     assert [claim for claim in claims if not tested & set(catalogue.same_claims(claim))] == []
     assert tested <= set(claims)

@@ -135,7 +135,7 @@ def _check_declared(one: Experiment, context: Context, trainings: int) -> None:
 
 def with_parts(tests: Sequence[Test]) -> list[Test]:
     """Name the default part of its claim in each test that names none."""
-    defaults = [catalogue.default_part(test.claim) for test in tests]
+    defaults = [catalogue.claim(test.claim).default_part for test in tests]
     return [
         dataclasses.replace(test, covers=(part,)) if part and not test.covers else test
         for test, part in zip(tests, defaults, strict=True)

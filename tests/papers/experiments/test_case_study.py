@@ -171,7 +171,7 @@ def test_both_matrices_cover_all_images_of_a_class() -> None:
 
 
 def test_the_class_of_the_case_study_is_the_cat() -> None:
-    names = catalogue.facts("kdd21")["conventions"]["cifar10_classes"]
+    names = catalogue.paper("kdd21").conventions["cifar10_classes"]
     assert (names[VICTIM], names[TAKER]) == ("cat", "dog")
 
 

@@ -18,7 +18,8 @@ from classwise.papers.experiments.fair_methods import Evaluated
 from classwise.papers.tables import estimate_cell
 from classwise.training.folder import Run
 
-from ..statements import ALPHA, facts, shows, wilson_of, z_of
+from ..page_texts import printed_of
+from ..statements import ALPHA, shows, wilson_of, z_of
 
 NAMES = ("ant", "bee", "cow", "dog")
 KINGDOM = (0, 1, 0, 1)
@@ -103,7 +104,7 @@ def check(cells: Any, home: int, control: int, errors: int) -> None:
 
 
 def test_printed_drops_equal_the_printed_rows() -> None:
-    (table,) = (one for one in facts("kdd21")["tables"] if one["id"] == "kdd21/T1")
+    table = printed_of("kdd21/T1")
     lost: dict[str, dict[int, float]] = {}
     for row in table["rows"]:
         if row["attack"] in {"FGSM", "PGD"}:

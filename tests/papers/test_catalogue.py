@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import functools
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,11 @@ import yaml
 from classwise.core.config import make
 from classwise.core.errors import ClasswiseError
 from classwise.papers import catalogue
-from classwise.papers.catalogue import EXPERIMENTS
+from classwise.papers.catalogue import experiment, runnable
 from classwise.papers.experiments.protocol import HYPERSPHERE
+from classwise.papers.page import paper_page
+from classwise.papers.runner import run
+from classwise.papers.store import Store
 from classwise.training import OBJECTIVES
 from classwise.training.recipe import Recipe
 
@@ -45,9 +49,9 @@ def test_each_item_has_a_status_and_a_command(item: catalogue.Item) -> None:
 
 
 def test_every_experiment_is_an_item() -> None:
-    assert set(EXPERIMENTS) <= set(ITEMS)
-    for name in EXPERIMENTS:
-        assert EXPERIMENTS.load(name).item == name
+    assert set(runnable()) <= set(ITEMS)
+    for name in runnable():
+        assert experiment(name).item == name
 
 
 def test_parts_of_the_library_are_covered() -> None:
@@ -101,6 +105,58 @@ def test_panels_find_their_figure() -> None:
     assert "Confidence analysis" in catalogue.printed("kdd21/F3b-d")["caption"]
     assert catalogue.printed("cfa23/F2bc") == catalogue.printed("cfa23/F2a") != {}
     assert catalogue.printed("kdd21/E3") == {}
+
+
+ENTRY = """
+- id: benz20/P1.12
+  kind: plan
+  section: '3.1'
+  title: optimisers and weight decays together
+  experiment: {name: weak_classes:Optimisation, varied: [optimisers, weight decays]}
+  no_settings: a combination that the paper does not have
+claims:
+"""
+
+
+def _with_entry(folder: Path, entry: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Read the papers from a folder in which benz20 has another item."""
+    for name in catalogue.PAPERS:
+        text = (catalogue.FOLDER / f"{name}.yaml").read_text(encoding="utf-8")
+        changed = text.replace("\nclaims:\n", entry) if name == "benz20" else text
+        (folder / f"{name}.yaml").write_text(changed, encoding="utf-8")
+    monkeypatch.setattr(catalogue, "FOLDER", folder)
+    for name in ("paper", "items"):
+        monkeypatch.setattr(catalogue, name, functools.cache(getattr(catalogue, name).__wrapped__))
+
+
+def test_an_entry_adds_an_item(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An experiment with other parameters needs nothing else to be listed, to run, and to be shown."""
+    _with_entry(tmp_path, ENTRY, monkeypatch)
+    assert "benz20/P1.12" in runnable()
+    store = Store(tmp_path / "store")
+    result = run("benz20/P1.12", "smoke", store)
+    assert result.verdicts[0].covers == ("optimisers", "weight decays")
+    assert "Adam" in {row.name for table in result.tables for row in table.rows}
+    page = paper_page("benz20", store, tmp_path / "page.html").read_text(encoding="utf-8")
+    assert "optimisers and weight decays together" in page
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (("  title: ", "  titel: "), "paper benz20: items.30.title"),
+        (("kind: plan", "kind: plane"), "paper benz20: items.30.kind = 'plane': Input should be 'data set'"),
+        (("weak_classes:Opt", "weak_classes:opt"), "unknown experiment in module"),
+        (("varied:", "vary:"), "field 'vary'; did you mean 'varied'"),
+        (("[optimisers, ", "[optimizers, "), "varied.0 = 'optimizers': Input should be 'optimisers'"),
+        (("weak_classes:Optimisation", "classwise.papers.store:Store"), "is the class Store; give a subclass of"),
+    ],
+)
+def test_a_wrong_entry(change: tuple[str, str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _with_entry(tmp_path, ENTRY.replace(*change), monkeypatch)
+    with pytest.raises(ClasswiseError) as error:
+        experiment.__wrapped__("benz20/P1.12")
+    assert message in str(error.value)
 
 
 @pytest.mark.parametrize("paper", catalogue.PAPERS)

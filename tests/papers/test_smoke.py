@@ -13,7 +13,7 @@ import pytest
 from classwise.cli.paper_results import _claim_lines, results_facts
 from classwise.core.errors import ClasswiseError
 from classwise.papers import catalogue
-from classwise.papers.catalogue import EXPERIMENTS
+from classwise.papers.catalogue import experiment, runnable
 from classwise.papers.claims import Answer, Verdict
 from classwise.papers.evidence import Evidence
 from classwise.papers.page import paper_page
@@ -30,7 +30,7 @@ MAX_MODELS = 46
 
 
 def test_experiments_share_models(smoke: Smoke) -> None:
-    assert set(smoke.results) == set(EXPERIMENTS)
+    assert set(smoke.results) == set(runnable())
     everything = list(smoke.store.path.rglob("recipe.yaml"))  # runs without one class are inside their base run
     assert 0 < len(smoke.store.runs) <= len(everything) <= MAX_MODELS
     requested = sum(len(result.runs) for result in smoke.results.values())
@@ -39,7 +39,7 @@ def test_experiments_share_models(smoke: Smoke) -> None:
     assert all(set(result.runs) <= known for result in smoke.results.values())
 
 
-@pytest.mark.parametrize("name", list(EXPERIMENTS))
+@pytest.mark.parametrize("name", runnable())
 def test_each_experiment_has_output_and_a_verdict(smoke: Smoke, name: str) -> None:
     result = smoke.results[name]
     assert result.tables or result.figures
@@ -62,7 +62,7 @@ def test_each_experiment_has_output_and_a_verdict(smoke: Smoke, name: str) -> No
             assert verdict.note or np.isnan(verdict.low) or verdict.low <= 0 <= verdict.high or verdict.level < 0.05
 
 
-@pytest.mark.parametrize("name", list(EXPERIMENTS))
+@pytest.mark.parametrize("name", runnable())
 def test_results_round_trip(smoke: Smoke, name: str, tmp_path: Path) -> None:
     loaded = Result.load(smoke.store.result_file(name, "smoke"))
     loaded.save(tmp_path / "again.json")
@@ -228,15 +228,15 @@ def test_bad_scales(monkeypatch: pytest.MonkeyPatch) -> None:
         ClasswiseError, match="kdd21/M3 is a method and does not run by itself; see classwise recipes show"
     ):
         scale_of("kdd21/M3", "smoke")
-    waiting = dataclasses.replace(catalogue.find("kdd21/T4"), id="kdd21/T9", absent="masks by hand")
+    waiting = dataclasses.replace(catalogue.find("kdd21/T4"), id="kdd21/T9", experiment="", absent="masks by hand")
     monkeypatch.setattr(catalogue, "items", lambda: {waiting.id: waiting})
     with pytest.raises(ClasswiseError, match="kdd21/T9 cannot run yet; not in this version: masks by hand"):
         scale_of("kdd21/T9", "smoke")
 
 
 def test_missing_scales(monkeypatch: pytest.MonkeyPatch) -> None:
-    kind = EXPERIMENTS.load("kdd21/T3")
-    monkeypatch.setattr(kind, "scales", {"smoke": kind.scales["smoke"]})
+    kind = experiment("kdd21/T3")
+    monkeypatch.setattr(type(kind), "scales", {"smoke": kind.scales["smoke"]})
     with pytest.raises(ClasswiseError, match="kdd21/T3 has no scale 'full'; available: smoke"):
         scale_of("kdd21/T3", "full")
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import yaml
 
-from classwise.core.config import build, configurable
+from classwise.core.config import build, configurable, make
 from classwise.core.errors import ClasswiseError, unknown
 from classwise.core.registry import Registry
 
@@ -27,99 +27,8 @@ Kind = Literal[
     "data set", "network", "method", "attack", "quantity", "table", "figure", "experiment", "theorem", "plan"
 ]
 
-EXPERIMENTS: Registry[Experiment] = Registry(
-    "experiment",
-    {
-        "kdd21/F1": "classwise.papers.experiments.epochs:GapsOverEpochs",
-        "kdd21/F2": "classwise.papers.experiments.confusion:ConfusionUnderAttack",
-        "kdd21/F3a": "classwise.papers.experiments.confidence_variance:ConfidencesOfDefences",
-        "kdd21/F3b-d": "classwise.papers.experiments.attack_trajectories:MartAndTemperature",
-        "kdd21/F4a": "classwise.papers.experiments.homing:MisclassifiedMatrix",
-        "kdd21/F4b": "classwise.papers.experiments.homing:HomingMatrix",
-        "kdd21/F4c": "classwise.papers.experiments.case_study:BetaOfOneClass",
-        "kdd21/F5a": "classwise.papers.experiments.coloured_background:DigitsFigure",
-        "kdd21/F5bc": "classwise.papers.experiments.coloured_background:ColouredBackgrounds",
-        "kdd21/F6": "classwise.papers.experiments.white_background:SingleImages",
-        "kdd21/T1": "classwise.papers.experiments.defences:DefencesByAttacks",
-        "kdd21/T3": "classwise.papers.experiments.temperature:Temperature",
-        "kdd21/T4": "classwise.papers.experiments.white_background:WhiteBackground",
-        "kdd21/E3": "classwise.papers.experiments.defences:RankConsistency",
-        "kdd21/E4": "classwise.papers.experiments.attack_strength:WhiteBoxDrop",
-        "kdd21/E5": "classwise.papers.experiments.attack_strength:BlackBoxDrop",
-        "kdd21/E1": "classwise.papers.experiments.class_wise:LargerGaps",
-        "kdd21/E2": "classwise.papers.experiments.confusion:Symmetry",
-        "kdd21/E6": "classwise.papers.experiments.temperature:TemperatureGrid",
-        "kdd21/E7": "classwise.papers.experiments.confidence_variance:SmoothVulnerableSensitive",
-        "kdd21/E8": "classwise.papers.experiments.homing:GroupRelations",
-        "kdd21/E9": "classwise.papers.experiments.case_study:SortedByConfidence",
-        "kdd21/E10": "classwise.papers.experiments.coloured_background:BackgroundsAndStandardTraining",
-        "iclr21/T2": "classwise.papers.experiments.defences:DefencesWithRST",
-        "iclr21/T3": "classwise.papers.experiments.temperature:ChosenTemperatures",
-        "iclr21/T4": "classwise.papers.experiments.temperature:TemperatureAblation",
-        "iclr21/T5": "classwise.papers.experiments.hypersphere:Hypersphere",
-        "iclr21/T6": "classwise.papers.experiments.hypersphere:LargeTemperatures",
-        "iclr21/F4": "classwise.papers.experiments.weight_norms:NormsAndRobustness",
-        "iclr21/F5a": "classwise.papers.experiments.confidence_variance:ConfidencesOfVariants",
-        "iclr21/F5b-d": "classwise.papers.experiments.attack_trajectories:MadryAndMart",
-        "iclr21/F5e": "classwise.papers.experiments.confidence_variance:ConfidencesOnTheSphere",
-        "iclr21/F5f-h": "classwise.papers.experiments.attack_trajectories:HypersphereAndTemperature",
-        "iclr21/F6": "classwise.papers.experiments.class_wise:RobustnessHistogram",
-        "iclr21/F7": "classwise.papers.experiments.class_wise:StandardAgainstAdversarial",
-        "iclr21/E1": "classwise.papers.experiments.weight_norms:NormsOfRobustModels",
-        "iclr21/E2": "classwise.papers.experiments.weight_norms:NormsOfStandardModels",
-        "iclr21/E3": "classwise.papers.experiments.class_wise:ClassOrder",
-        "benz20/F1": "classwise.papers.experiments.class_wise:StandardModel",
-        "iclr21/F8": "classwise.papers.experiments.embedding:FeaturesOnAPlane",
-        "iclr21/F9": "classwise.papers.experiments.closed_form:Sketch",
-        "iclr21/E4": "classwise.papers.experiments.closed_form:GradientOfWeights",
-        "iclr21/E5": "classwise.papers.experiments.temperature:SmoothLabels",
-        "iclr21/E6": "classwise.papers.experiments.attack_strength:HiddenGradients",
-        "iclr21/E7": "classwise.papers.experiments.weight_norms:EqualNorms",
-        "benz20/F2": "classwise.papers.experiments.class_wise:AdversarialModel",
-        "benz20/P1.1": "classwise.papers.experiments.data_sets:DataSets",
-        "benz20/P1.2": "classwise.papers.experiments.pretrained:PretrainedModels",
-        "benz20/P1.3": "classwise.papers.experiments.weak_classes:LeNets",
-        "benz20/P1.4": "classwise.papers.experiments.weak_classes:VGGs",
-        "benz20/P1.5": "classwise.papers.experiments.weak_classes:ResNets",
-        "benz20/P1.6": "classwise.papers.experiments.weak_classes:DenseNets",
-        "benz20/P1.7": "classwise.papers.experiments.weak_classes:Inceptions",
-        "benz20/P1.8": "classwise.papers.experiments.weak_classes:Optimisers",
-        "benz20/P1.9": "classwise.papers.experiments.weak_classes:LearningRateSchedules",
-        "benz20/P1.10": "classwise.papers.experiments.weak_classes:WeightDecays",
-        "benz20/P1.11": "classwise.papers.experiments.epochs:ClassTrend",
-        "benz20/P2.1": "classwise.papers.experiments.weak_classes:AllNetworks",
-        "benz20/P2.2": "classwise.papers.experiments.weak_classes:Optimisation",
-        "benz20/P2.3": "classwise.papers.experiments.confusion:ConfusedLabels",
-        "benz20/P2.4": "classwise.papers.experiments.logit_similarity:SimilarityAndRobustness",
-        "benz20/P2.5": "classwise.papers.experiments.feature_sets:NonRobust",
-        "benz20/P2.6": "classwise.papers.experiments.feature_sets:Robust",
-        "benz20/P3.1": "classwise.papers.experiments.long_tail:ClassWeighted",
-        "benz20/P3.2": "classwise.papers.experiments.long_tail:EqualClasses",
-        "benz20/P3.3": "classwise.papers.experiments.long_tail:OneClass",
-        "benz20/P3.4": "classwise.papers.experiments.long_tail:EffectiveNumbers",
-        "benz20/P3.5": "classwise.papers.experiments.long_tail:LargeMargins",
-        "benz20/P3.6": "classwise.papers.experiments.long_tail:Resampling",
-        "benz20/P3.7": "classwise.papers.experiments.long_tail:CosinePenalty",
-        "benz20/P3.8": "classwise.papers.experiments.long_tail:TowardsWeakest",
-        "benz20/P4.1": "classwise.papers.experiments.corruptions:ClassesUnderCorruptions",
-        "benz20/P4.2": "classwise.papers.experiments.corruptions:CorruptionsAndAttacks",
-        "cfa23/F1": "classwise.papers.experiments.closed_form:Toy",
-        "cfa23/F2a": "classwise.papers.experiments.radius_and_beta:RadiusSweep",
-        "cfa23/F2bc": "classwise.papers.experiments.radius_and_beta:RadiusSweepByClass",
-        "cfa23/F3": "classwise.papers.experiments.radius_and_beta:BetaSweep",
-        "cfa23/F4": "classwise.papers.experiments.adjacent_epochs:Fluctuation",
-        "cfa23/F5": "classwise.papers.experiments.calibration:MarginBase",
-        "cfa23/F6": "classwise.papers.experiments.fair_training:ClassesOfAverages",
-        "cfa23/F7": "classwise.papers.experiments.calibration:RegularisationBase",
-        "cfa23/T1": "classwise.papers.experiments.fair_training:MainTable",
-        "cfa23/T2": "classwise.papers.experiments.calibration:CalibrationOnly",
-        "cfa23/T3": "classwise.papers.experiments.calibration:AveragingOnly",
-        "cfa23/T4": "classwise.papers.experiments.fair_training:TinyImageNet",
-        "cfa23/E1": "classwise.papers.experiments.adjacent_epochs:UnfairChoice",
-        "cfa23/E2": "classwise.papers.experiments.fair_training:FairnessOfFRL",
-    },
-)
-"""Runnable experiments (tables, figures, experiments and plans) by item id."""
+_EXPERIMENTS: Registry[Experiment] = Registry("experiment", {}, base="classwise.papers.experiment:Experiment")
+"""Builder of experiments, which the items name by their paths."""
 
 
 @configurable
@@ -137,6 +46,9 @@ class Item:
             experiments.
         same_as: items of another paper with the same content.
         absent: what a missing item requires; empty otherwise.
+        experiment: the experiment that reproduces the item, as ``module:Class`` in `classwise.papers.experiments` or a
+            path ``package.module:Class``, or as a mapping of this ``name`` and the parameters of the class; empty if
+            the item does not run.
         settings: the tables of settings of its trainings and of its evaluation (`classwise.papers.settings`), or the id
             of an item with the same settings.
         no_settings: why the paper states no settings; empty if it does.
@@ -152,6 +64,7 @@ class Item:
     covered_by: tuple[str, ...] = ()
     same_as: tuple[str, ...] = ()
     absent: str = ""
+    experiment: str | dict[str, Any] = ""
     settings: str | dict[str, Any] = ""
     no_settings: str = ""
     printed: str | dict[str, Any] = ""
@@ -164,14 +77,14 @@ class Item:
     @property
     def status(self) -> Status:
         """Whether the item is an experiment (runnable), part of the library (covered), or missing."""
-        if self.id in EXPERIMENTS:
+        if self.experiment:
             return "runnable"
         return "missing" if self.missing else "covered"
 
     @property
     def missing(self) -> str:
         """What a missing item requires; empty for other items."""
-        if self.id in EXPERIMENTS:
+        if self.experiment:
             return ""
         lacking = [reference for reference in self.covered_by if not present(reference)]
         if lacking:
@@ -330,6 +243,31 @@ def find(name: str) -> Item:
             raise ClasswiseError(f"unknown item {name!r}; classwise papers list shows all items")
         raise unknown("item", name, items())
     return items()[name]
+
+
+@cache
+def experiment(name: str) -> Experiment:
+    """Create the experiment of an item.
+
+    Raises:
+        ClasswiseError: if the id is unknown, or the item is covered or missing (the message names the alternative), or
+            its experiment or a parameter of it is unknown.
+    """
+    item = find(name)
+    if item.status == "covered":
+        suggestion = f"see {item.command}" if item.command else f"it is covered by {', '.join(item.covered_by)}"
+        raise ClasswiseError(f"{name} is a {item.kind} and does not run by itself; {suggestion}")
+    if item.status == "missing":
+        raise ClasswiseError(f"{name} cannot run yet; {item.missing}")
+    spec = {"name": item.experiment} if isinstance(item.experiment, str) else item.experiment
+    path = str(spec.get("name", ""))
+    path = path if "." in path else f"classwise.papers.experiments.{path}"
+    return make(_EXPERIMENTS, {**spec, "name": path, "item": name})
+
+
+def runnable() -> tuple[str, ...]:
+    """Ids of the items with an experiment."""
+    return tuple(item.id for item in items().values() if item.experiment)
 
 
 def printed_rows(item: str) -> Sequence[Mapping[str, Any]]:

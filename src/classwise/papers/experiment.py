@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from classwise.core.config import Spec
+from classwise.core.config import Spec, configurable
 from classwise.papers.claims import Test
 from classwise.papers.context import Context, Training
 from classwise.papers.measurements import Measurement
@@ -35,11 +35,18 @@ class Findings:
     measurements: Sequence[Measurement] = ()
 
 
+@configurable
 class Experiment(ABC):
-    """Abstract base class of an experiment: it trains and audits models, analyses them, and tests claims of a paper."""
+    """Abstract base class of an experiment: it trains and audits models, analyses them, and tests claims of a paper.
 
-    item: ClassVar[str]
-    """The id of the inventory item, such as ``kdd21/T1``; also the key in the registry."""
+    A subclass with parameters declares them as fields under `classwise.core.config.configurable`; the entry of an
+    item in ``PAPER.yaml`` gives their values.
+
+    Attributes:
+        item: id of the item that the experiment reproduces, such as ``kdd21/T1``.
+    """
+
+    item: str
     scales: ClassVar[Mapping[Name, Scale]]
     """The available scales by name."""
     attacks: ClassVar[Mapping[Name, Mapping[str, Spec]]] = {}

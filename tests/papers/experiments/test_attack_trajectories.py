@@ -44,8 +44,8 @@ def test_image_indices_of_a_paper_require_the_official_order() -> None:
 
 
 def test_patterns() -> None:
-    assert HypersphereAndTemperature().arises(RIGHT).tolist() == [False, True, False, False, True]
-    assert MadryAndMart().arises(RIGHT).tolist() == [True, False, False, False, False]
+    assert HypersphereAndTemperature(item="iclr21/F5f-h").arises(RIGHT).tolist() == [False, True, False, False, True]
+    assert MadryAndMart(item="iclr21/F5b-d").arises(RIGHT).tolist() == [True, False, False, False, False]
 
 
 def test_shares_and_means() -> None:

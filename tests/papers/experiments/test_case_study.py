@@ -182,7 +182,7 @@ def test_changes_of_accuracy_in_both_directions() -> None:
 
 def test_the_figure_has_each_class_once_on_its_background(tmp_path: Path) -> None:
     context = Context(coloured_background.DigitsFigure.scales["smoke"], Store(tmp_path / "store"))
-    found = coloured_background.DigitsFigure().run(context)
+    found = coloured_background.DigitsFigure(item="kdd21/F5a").run(context)
     ((drawing, _),) = found.figures
     pictures = [mark.pixels for mark in drawing.marks if isinstance(mark, Image)]
     assert len(pictures) == 10

@@ -13,6 +13,7 @@ import torch
 
 from classwise.analysis.feature_sets import NonRobustFeatures
 from classwise.models import fingerprint, load_model
+from classwise.papers import catalogue
 from classwise.papers.context import Context
 from classwise.papers.experiments import class_wise, feature_sets, long_tail, weak_classes
 from classwise.papers.experiments.logit_similarity import clean_logits
@@ -74,7 +75,8 @@ def test_grids_are_recipes(
 def test_networks_are_recipes(scale: Scale, tmp_path_factory: pytest.TempPathFactory) -> None:
     """Each network is trained once with and once without attacks; at smoke scale one network replaces all."""
     context = Context(scale, Store(tmp_path_factory.mktemp("networks") / "store"))
-    experiment = weak_classes.AllNetworks()
+    experiment = catalogue.experiment("benz20/P2.1")
+    assert isinstance(experiment, weak_classes.Networks)
     found = [context.recipe(recipe, overrides) for recipe, overrides in experiment.grid(scale).values()]
     plain = [context.recipe(recipe, overrides) for recipe, overrides in experiment.standard(scale).values()]
     names = {one.model.name for one in found}
@@ -125,8 +127,10 @@ def test_learning_rates_are_stepwise_and_cyclic(scale: Scale, tmp_path: Path) ->
 
 
 def test_optimisation_contains_the_unmodified_model_once() -> None:
+    experiment = catalogue.experiment("benz20/P2.2")
+    assert isinstance(experiment, weak_classes.Optimisation)
     for scale in MANY_TRAININGS.values():
-        grid = weak_classes.Optimisation().grid(scale)
+        grid = experiment.grid(scale)
         settings = [(recipe, tuple(sorted(map(str, overrides.items())))) for recipe, overrides in grid.values()]
         assert len(settings) == len(set(settings))
         assert ("at", ()) in settings

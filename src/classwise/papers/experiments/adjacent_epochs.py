@@ -61,7 +61,6 @@ RULES: Mapping[str, tuple[Rule, str]] = {
 class Fluctuation(Experiment):
     """cfa23 Figure 4: change of the worst class from epoch to epoch on the test set, with and without FAWA."""
 
-    item = "cfa23/F4"
     scales: ClassVar[Mapping[Name, Scale]] = MANY_TRAININGS
 
     def trainings(self, scale: Scale) -> Mapping[str, Training]:
@@ -237,7 +236,6 @@ def counts_at(epoch: int, robust: pd.DataFrame, images: pd.Series[int]) -> Class
 class UnfairChoice(Experiment):
     """cfa23 section 3.3: selection of the epoch by overall robustness, or by its sum with the worst class."""
 
-    item = "cfa23/E1"
     scales: ClassVar[Mapping[Name, Scale]] = DEFAULT_SCALES
     attacks: ClassVar[Mapping[Name, Mapping[str, Spec]]] = PGD_ATTACKS
 

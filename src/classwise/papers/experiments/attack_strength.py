@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import ClassVar
 
@@ -12,8 +12,8 @@ import numpy as np
 
 from classwise.analysis.drop import drop
 from classwise.attacks.suites import SUITES
-from classwise.auditing.outcomes import ALL, Outcomes
-from classwise.core.config import Spec
+from classwise.auditing.outcomes import Outcomes
+from classwise.core.config import Spec, configurable
 from classwise.core.errors import ClasswiseError
 from classwise.papers import catalogue
 from classwise.papers.claims import Test
@@ -37,13 +37,21 @@ SUITE: Mapping[Name, Mapping[str, Spec]] = {
 """AutoAttack at full scale; at reduced scale the suite ``fast``, which has no black-box attack."""
 
 
+@configurable
 class Drops(Experiment):
-    """Drop from a weaker to a stronger attack: vulnerable classes minus the others."""
+    """Drop from a weaker to a stronger attack: vulnerable classes minus the others.
 
-    claim: ClassVar[str]
-    weak: ClassVar[str]
-    strong: ClassVar[str]
-    covers: ClassVar[Sequence[str]] = ()
+    Attributes:
+        claim: the claim that is tested.
+        weak: name of the weaker attack.
+        strong: name of the stronger attack.
+        covers: the parts of the claim that are tested.
+    """
+
+    claim: str
+    weak: str
+    strong: str
+    covers: tuple[str, ...] = ()
 
     @abstractmethod
     def tables(self, context: Context) -> Mapping[str, Outcomes]:
@@ -84,7 +92,7 @@ class Drops(Experiment):
         return Findings(tables=(shown,), figures=figures, tests=tests, not_tested=not_tested)
 
 
-class _DropOfDefences(Drops):
+class DropOfDefences(Drops):
     """The four defences of kdd21 Table 1."""
 
     scales: ClassVar[Mapping[Name, Scale]] = SCALES
@@ -107,32 +115,9 @@ class _DropOfDefences(Drops):
         return {name: float(one[list(VULNERABLE)].mean() - one[list(ROBUST)].mean()) for name, one in drops.items()}
 
 
-class WhiteBoxDrop(_DropOfDefences):
-    """kdd21 claim C10: drop from FGSM to PGD."""
-
-    item = "kdd21/E4"
-    claim = "kdd21/C10"
-    covers = ("vulnerable classes",)
-    weak = "FGSM"
-    strong = "PGD"
-
-
-class BlackBoxDrop(_DropOfDefences):
-    """kdd21 claim C11: drop from the transfer attack to the query attack."""
-
-    item = "kdd21/E5"
-    claim = "kdd21/C11"
-    weak = "transfer"
-    strong = "N_attack"
-
-
 class HiddenGradients(Drops):
     """iclr21 Appendix F: is the gap between PGD and a stronger attack larger in vulnerable classes?"""
 
-    item = "iclr21/E6"
-    claim = "iclr21/C21"
-    weak = "PGD"
-    strong = ALL
     scales: ClassVar[Mapping[Name, Scale]] = {
         name: replace(scale, about=f"{scale.about}; PGD against {', '.join(SUITE[name])}")
         for name, scale in SCALES.items()

@@ -127,7 +127,6 @@ class _Tempered(_AlongAttack):
 class MartAndTemperature(_Tempered):
     """kdd21 Figures 3b-d: MART, PGD against Temperature-PGD with 1/T = 5."""
 
-    item = "kdd21/F3b-d"
     lines = (TrajectoryLine("MART"), TrajectoryLine("MART", 5))
     number = 127
     situation = "robust against PGD, misclassified at 1/T = 5"
@@ -148,7 +147,6 @@ class MartAndTemperature(_Tempered):
 class HypersphereAndTemperature(_Tempered):
     """iclr21 Figures 5f-h: hypersphere embedding, 1/T = 1 and 10 in the attack."""
 
-    item = "iclr21/F5f-h"
     scales: ClassVar[Mapping[Name, Scale]] = {**TEMPERATURE_SCALES, "full": SPHERE_SCALES["full"]}
     lines = (TrajectoryLine("HE"), TrajectoryLine("HE", 10))
     number = 46
@@ -173,7 +171,6 @@ class HypersphereAndTemperature(_Tempered):
 class MadryAndMart(_AlongAttack):
     """iclr21 Figures 5b-d: outputs of Madry's model and of MART under PGD."""
 
-    item = "iclr21/F5b-d"
     lines = (TrajectoryLine("Madry"), TrajectoryLine("MART"))
     number = 127
     situation = "robust for both models"

@@ -115,8 +115,6 @@ def _gains(evaluated: Evaluated, pairs: Sequence[tuple[str, str]]) -> list[Inter
 class CalibrationOnly(_Ablation):
     """cfa23 Table 2: CCM and CCR without weight averaging; TRADES also without its division by 1 + beta."""
 
-    item = "cfa23/T2"
-
     def trainings(self, scale: Scale) -> Mapping[str, Training]:
         """The base methods, and their calibrated variants."""
         everything = {
@@ -155,8 +153,6 @@ class CalibrationOnly(_Ablation):
 
 class AveragingOnly(_Ablation):
     """cfa23 Table 3: EMA against FAWA, without CCM and CCR; with a short budget also FAWA with a relative gate."""
-
-    item = "cfa23/T3"
 
     def trainings(self, scale: Scale) -> Mapping[str, Training]:
         """The base methods with EMA, and with FAWA."""
@@ -289,7 +285,6 @@ class _Sweep(Experiment):
 class MarginBase(_Sweep):
     """cfa23 Figure 5: AT + CCM over lambda_1, and the radius of each class over the epochs."""
 
-    item = "cfa23/F5"
     plain = "AT"
     recipe = "at"
     claim = "cfa23/C17"
@@ -347,7 +342,6 @@ class MarginBase(_Sweep):
 class RegularisationBase(_Sweep):
     """cfa23 Figure 7: TRADES + CCM + CCR over lambda_2, and the beta of each class over the epochs."""
 
-    item = "cfa23/F7"
     plain = "TRADES"
     recipe = "trades"
     claim = "cfa23/C23"

@@ -132,7 +132,6 @@ def object_masks(images: Images) -> ObjectMasks:
 class BetaOfOneClass(Experiment):
     """kdd21 Figure 4c: class robustness over the beta of class 5, '66666X6666'."""
 
-    item = "kdd21/F4c"
     scales: ClassVar[Mapping[Name, Scale]] = SCALES
 
     def trainings(self, scale: Scale) -> Mapping[str, Training]:
@@ -195,7 +194,6 @@ def _resampled(first: Outcomes, second: Outcomes) -> Resampled:
 class SortedByConfidence(Experiment):
     """kdd21 section 6.2: images of class 3 sorted by their adversarial confidence in class 3."""
 
-    item = "kdd21/E9"
     scales: ClassVar[Mapping[Name, Scale]] = SCALES
 
     def trainings(self, scale: Scale) -> Mapping[str, Training]:

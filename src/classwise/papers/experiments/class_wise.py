@@ -39,7 +39,6 @@ HALF = 0.5
 class StandardAgainstAdversarial(Experiment):
     """iclr21 Figure 7: standard accuracy and adversarial robustness of each class, on each data set."""
 
-    item = "iclr21/F7"
     claim: ClassVar[str] = "iclr21/C14"
     scales: ClassVar[Mapping[Name, Scale]] = SCALES
 
@@ -109,16 +108,9 @@ def gap_table(rows: Sequence[Row]) -> Table:
     return Table("Standard and adversarial training", heads, rows, note)
 
 
-class ClassOrder(StandardAgainstAdversarial):
-    """iclr21 Appendix C: the order of the classes."""
-
-    item = "iclr21/E3"
-
-
 class LargerGaps(StandardAgainstAdversarial):
     """kdd21 section 4.3: CV and MCD of adversarial training compared with standard training."""
 
-    item = "kdd21/E1"
     claim = "kdd21/C4"
 
     def claims(self, robust: Gap) -> Sequence[Test]:
@@ -131,7 +123,6 @@ class LargerGaps(StandardAgainstAdversarial):
 class AdversarialModel(Experiment):
     """benz20 Figure 2: accuracy and robustness of the adversarially trained and the standard model."""
 
-    item = "benz20/F2"
     scales: ClassVar[Mapping[Name, Scale]] = CLASSWISE
 
     def trainings(self, scale: Scale) -> Mapping[str, Training]:
@@ -180,7 +171,6 @@ def _more_than(one: Gap, factor: float) -> list[IntervalEstimator]:
 class RobustnessHistogram(Experiment):
     """iclr21 Figure 6: histogram of class robustness in ten intervals, on the data sets with many classes."""
 
-    item = "iclr21/F6"
     claim: ClassVar[str] = "iclr21/C16"
     scales: ClassVar[Mapping[Name, Scale]] = SCALES
 
@@ -250,7 +240,6 @@ def at_radius(context: Context, trained: Trained, share: float) -> Audit:
 class StandardModel(Experiment):
     """benz20 Figure 1: a standard model, clean and under PGD of several radii; raw and minus the mean."""
 
-    item = "benz20/F1"
     scales: ClassVar[Mapping[Name, Scale]] = PRELIMINARY
 
     def trainings(self, scale: Scale) -> Mapping[str, Training]:

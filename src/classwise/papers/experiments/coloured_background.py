@@ -61,7 +61,6 @@ SCALES: Mapping[Name, Scale] = {
 class ColouredBackgrounds(Experiment):
     """kdd21 Figure 5: does the confusion follow groups of classes that share only their background?"""
 
-    item = "kdd21/F5bc"
     scales: ClassVar[Mapping[Name, Scale]] = SCALES
 
     def trainings(self, scale: Scale) -> Mapping[str, Training]:
@@ -142,7 +141,6 @@ def _coloured(images: Images) -> Images:
 class DigitsFigure(Experiment):
     """kdd21 Figure 5a: one image of each class on the background of its group."""
 
-    item = "kdd21/F5a"
     scales: ClassVar[Mapping[Name, Scale]] = SCALES
 
     def run(self, context: Context) -> Findings:
@@ -170,7 +168,6 @@ class DigitsFigure(Experiment):
 class BackgroundsAndStandardTraining(Experiment):
     """kdd21 section 6.2: standard training on coloured backgrounds, clean accuracy."""
 
-    item = "kdd21/E10"
     scales: ClassVar[Mapping[Name, Scale]] = SCALES
 
     def trainings(self, scale: Scale) -> Mapping[str, Training]:

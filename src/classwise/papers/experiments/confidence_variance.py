@@ -101,8 +101,6 @@ def _stronger_is_smoother(variances: Smoothness, tables: Mapping[str, Outcomes])
 class ConfidencesOfDefences(_Confidences):
     """kdd21 Figure 3a: CVC of four defences."""
 
-    item = "kdd21/F3a"
-
     def claims(
         self, variances: Smoothness, tables: Mapping[str, Outcomes], scale: Scale
     ) -> tuple[list[Test], dict[str, str]]:
@@ -137,8 +135,6 @@ class ConfidencesOfDefences(_Confidences):
 class ConfidencesOfVariants(_Confidences):
     """iclr21 Figure 5a: CVC of adversarial training and two variants."""
 
-    item = "iclr21/F5a"
-
     def trainings(self, scale: Scale) -> Mapping[str, Training]:
         """Three of the four defences."""
         return {name: defences(scale)[name] for name in ("Madry", "TRADES", "MART")}
@@ -154,7 +150,6 @@ class ConfidencesOfVariants(_Confidences):
 class ConfidencesOnTheSphere(_Confidences):
     """iclr21 Figure 5e: CVC of hypersphere embedding, its two schedules, and adversarial training."""
 
-    item = "iclr21/F5e"
     scales = SPHERE_SCALES
     step = SETUP_STEP
 
@@ -174,7 +169,6 @@ class ConfidencesOnTheSphere(_Confidences):
 class SmoothVulnerableSensitive(Experiment):
     """kdd21 section 5: are smooth classes the vulnerable ones, and the ones sensitive to the temperature?"""
 
-    item = "kdd21/E7"
     scales: ClassVar[Mapping[Name, Scale]] = TEMPERATURE_SCALES
 
     def trainings(self, scale: Scale) -> Mapping[str, Training]:

@@ -43,7 +43,6 @@ MUTUAL = "mutual inside superclasses"
 class ConfusionUnderAttack(Experiment):
     """kdd21 Figure 2: confusion matrix of adversarial training under PGD, on each data set."""
 
-    item = "kdd21/F2"
     scales: ClassVar[Mapping[Name, Scale]] = SCALES
 
     def trainings(self, scale: Scale) -> Mapping[str, Training]:
@@ -180,16 +179,8 @@ def symmetry_inside(matrix: IntArray, superclasses: Sequence[int]) -> Estimate:
     return percentiles(float(observed[0]), correlation(resampled_rows(matrix)), ALPHA)
 
 
-class Symmetry(ConfusionUnderAttack):
-    """kdd21 section 4.2 in numbers: symmetry, and rates inside and across superclasses."""
-
-    item = "kdd21/E2"
-
-
 class ConfusedLabels(ConfusionUnderAttack):
     """benz20 section 3.2: semantically similar classes are mutually confused."""
-
-    item = "benz20/P2.3"
 
     def claims(
         self, audited: Sequence[DataSetAudits], matrices: Mapping[str, Confused], classes: Mapping[str, Confused]

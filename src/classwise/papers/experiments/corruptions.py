@@ -83,7 +83,6 @@ def evaluate_corruptions(context: Context, trained: Trained) -> Corrupted:
 class ClassesUnderCorruptions(Experiment):
     """benz20 plan: class accuracy under corruptions, of a standard and an adversarially trained model."""
 
-    item = "benz20/P4.1"
     scales: ClassVar[Mapping[Name, Scale]] = PRELIMINARY
 
     def trainings(self, scale: Scale) -> Mapping[str, Training]:
@@ -121,7 +120,6 @@ class ClassesUnderCorruptions(Experiment):
 class CorruptionsAndAttacks(Experiment):
     """benz20 plan: are the classes weak under corruptions also weak under attack?"""
 
-    item = "benz20/P4.2"
     scales: ClassVar[Mapping[Name, Scale]] = PRELIMINARY
 
     def trainings(self, scale: Scale) -> Mapping[str, Training]:

@@ -33,7 +33,6 @@ DATA: Sequence[str] = (MNIST, "svhn", CIFAR, "cifar100", "tiny-imagenet")
 class DataSets(Experiment):
     """benz20 plan: a standard and an adversarially trained model on each of five data sets."""
 
-    item = "benz20/P1.1"
     scales: ClassVar[Mapping[Name, Scale]] = {
         **SCALES,
         "full": replace(

@@ -108,7 +108,6 @@ def audit_defences(context: Context, trainings: Mapping[str, Training]) -> dict[
 class DefencesByAttacks(Experiment):
     """kdd21 Table 1: class accuracies, total, CV and MCD of four defences under five attacks."""
 
-    item = "kdd21/T1"
     scales: ClassVar[Mapping[Name, Scale]] = SCALES
 
     def trainings(self, scale: Scale) -> Mapping[str, Training]:
@@ -201,7 +200,6 @@ def extremes(claim: str, ours: Mapping[Key, ClassCounts]) -> Test:
 class DefencesWithRST(Experiment):
     """iclr21 Table 2: class accuracies of Madry's model, TRADES, MART and RST under five attacks."""
 
-    item = "iclr21/T2"
     scales: ClassVar[Mapping[Name, Scale]] = SCALES
 
     def trainings(self, scale: Scale) -> Mapping[str, Training]:
@@ -262,7 +260,6 @@ def _dropped(claim: str, audits: Mapping[str, Attacked], weak: str, strong: str)
 class RankConsistency(Experiment):
     """kdd21 claim C9: the order of the classes is the same under every attack and defence."""
 
-    item = "kdd21/E3"
     scales: ClassVar[Mapping[Name, Scale]] = SCALES
 
     def trainings(self, scale: Scale) -> Mapping[str, Training]:

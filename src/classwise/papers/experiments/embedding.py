@@ -34,7 +34,6 @@ class Purity(NamedTuple):
 class FeaturesOnAPlane(Experiment):
     """iclr21 Figure 8: t-SNE of penultimate features of an adversarially trained model, clean and attacked."""
 
-    item = "iclr21/F8"
     scales: ClassVar[Mapping[Name, Scale]] = CLASSWISE
 
     def trainings(self, scale: Scale) -> Mapping[str, Training]:

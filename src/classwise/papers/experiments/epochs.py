@@ -41,7 +41,6 @@ HIGH = 95
 class GapsOverEpochs(Experiment):
     """kdd21 Figure 1: class-wise robustness over the epochs of adversarial training, on each data set."""
 
-    item = "kdd21/F1"
     scales: ClassVar[Mapping[Name, Scale]] = SCALES
 
     def trainings(self, scale: Scale) -> Mapping[str, Training]:
@@ -128,7 +127,6 @@ def _growth(one: DataSetAudits) -> Test:
 class ClassTrend(Experiment):
     """benz20 plan: accuracy and robustness of each class over training; does the weakest class change?"""
 
-    item = "benz20/P1.11"
     scales: ClassVar[Mapping[Name, Scale]] = PLANS
 
     def trainings(self, scale: Scale) -> Mapping[str, Training]:

@@ -60,8 +60,6 @@ class _Methods(Experiment):
 class MainTable(_Methods):
     """cfa23 Table 1: average and worst class of eleven methods, and of TRADES without its division by 1 + beta."""
 
-    item = "cfa23/T1"
-
     def run(self, context: Context) -> Findings:
         """Tabulate clean and attacked accuracy at the best and last epoch of each method; test claims C11 to C15."""
         methods = at_scale(self.methods, context.scale)
@@ -150,7 +148,6 @@ def frl_tests(evaluated: Evaluated) -> tuple[list[Test], dict[str, str]]:
 class ClassesOfAverages(_Methods):
     """cfa23 Figure 6: class-wise robustness of CFA and of EMA; the paper does not name their base method."""
 
-    item = "cfa23/F6"
     methods: ClassVar[Mapping[str, Method]] = {
         name: METHODS[name] for base in ("AT", "TRADES") for name in (f"{base} + EMA", f"{base} + CFA")
     }
@@ -217,7 +214,6 @@ class ClassesOfAverages(_Methods):
 class FairnessOfFRL(_Methods):
     """cfa23 section 5.2: FRL compared with TRADES + EMA and TRADES + CFA, best and last epoch."""
 
-    item = "cfa23/E2"
     methods: ClassVar[Mapping[str, Method]] = {
         name: method for name, method in METHODS.items() if name.startswith(("TRADES", "FRL"))
     }
@@ -236,7 +232,6 @@ class TinyImageNet(_Methods):
     There is no reduced scale: 200 classes need more images and epochs than two cores can process.
     """
 
-    item = "cfa23/T4"
     methods: ClassVar[Mapping[str, Method]] = {
         name: method for name, method in METHODS.items() if name != UNSCALED and not name.startswith("FRL")
     }

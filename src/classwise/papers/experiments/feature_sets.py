@@ -130,7 +130,6 @@ class _FeatureSet(Experiment):
 class NonRobust(_FeatureSet):
     """benz20 plan: non-robust features; attacked images with the label that a standard network predicts for them."""
 
-    item = "benz20/P2.5"
     makers: ClassVar[Mapping[Name, Maker]] = {
         "smoke": NonRobustFeatures(steps=3),
         "reduced": NonRobustFeatures(epsilon=1.0, steps=40),
@@ -151,7 +150,6 @@ class NonRobust(_FeatureSet):
 class Robust(_FeatureSet):
     """benz20 plan, control: images with the features of an adversarially trained network on the originals."""
 
-    item = "benz20/P2.6"
     untrained = ("smoke",)
     makers: ClassVar[Mapping[Name, Maker]] = {
         "smoke": RobustFeatures(steps=3),

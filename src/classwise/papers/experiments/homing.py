@@ -78,8 +78,6 @@ class _Homing(Experiment):
 class HomingMatrix(_Homing):
     """kdd21 Figure 4b: homing counts."""
 
-    item = "kdd21/F4b"
-
     def run(self, context: Context) -> Findings:
         """Compute both matrices, and test claim C19 over all pairs."""
         matrices = homing_matrices(context)
@@ -139,16 +137,8 @@ class HomingMatrix(_Homing):
         )
 
 
-class MisclassifiedMatrix(HomingMatrix):
-    """kdd21 Figure 4a: counts of misclassified images, diagonal hidden."""
-
-    item = "kdd21/F4a"
-
-
 class GroupRelations(_Homing):
     """kdd21 section 6.1: groups of classes derived from the misclassified and the homing matrix."""
-
-    item = "kdd21/E8"
 
     def run(self, context: Context) -> Findings:
         """Compare the strongest ties of both matrices with the superclasses; test claim C20 over the named pairs."""

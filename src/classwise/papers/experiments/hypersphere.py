@@ -41,7 +41,6 @@ TEMPERATURES: Mapping[Name, Sequence[float]] = {
 class Hypersphere(Experiment):
     """iclr21 Table 5: accuracy of adversarial training, HE, HE-LIS and HE-CMP, clean and under PGD-20."""
 
-    item = "iclr21/T5"
     scales: ClassVar[Mapping[Name, Scale]] = SPHERE_SCALES
 
     def trainings(self, scale: Scale) -> Mapping[str, Training]:
@@ -107,7 +106,6 @@ def _gains(accuracy: FloatArray) -> FloatArray:
 class LargeTemperatures(Experiment):
     """iclr21 Table 6: totals of the models of Table 5 under Temperature-PGD, 1/T from 1 to 300."""
 
-    item = "iclr21/T6"
     scales: ClassVar[Mapping[Name, Scale]] = SPHERE_SCALES
 
     def trainings(self, scale: Scale) -> Mapping[str, Training]:

@@ -35,7 +35,6 @@ BATCH = 256
 class SimilarityAndRobustness(Experiment):
     """benz20 plan: correlation of the greatest logit cosine of each class with its accuracy."""
 
-    item = "benz20/P2.4"
     scales: ClassVar[Mapping[Name, Scale]] = PRELIMINARY
 
     def trainings(self, scale: Scale) -> Mapping[str, Training]:

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
 from classwise.analysis.epochs import measured
 from classwise.auditing.result import Audit
+from classwise.core.config import configurable
 from classwise.papers.claims import Test
 from classwise.papers.context import Context, Training
 from classwise.papers.experiment import Experiment, Findings
@@ -213,24 +213,44 @@ def _below(label: int) -> Statistic:
     return lambda a: average(a) - a[..., label]
 
 
-class _Technique(Experiment):
-    """Several settings of one technique compared with plain adversarial training."""
+TECHNIQUES: Mapping[str, Callable[[Scale, str], Grid]] = {
+    "class weights": class_weights,
+    "effective numbers": effective_numbers,
+    "LDAM margins": ldam_margins,
+    "resampled classes": resampled_classes,
+    "cosine penalties": cosine_penalties,
+    "towards weakest": towards_weakest,
+}
+
+
+@configurable
+class Technique(Experiment):
+    """benz20 plan: several settings of one technique compared with plain adversarial training.
+
+    Attributes:
+        technique: name of the technique, a key of `TECHNIQUES`.
+        for_weakest: whether its settings name the weakest class of plain training, which is known only after it.
+    """
 
     scales: ClassVar[Mapping[Name, Scale]] = PLANS
-    for_weakest: ClassVar[bool] = False
+    technique: Literal[
+        "class weights",
+        "effective numbers",
+        "LDAM margins",
+        "resampled classes",
+        "cosine penalties",
+        "towards weakest",
+    ]
+    for_weakest: bool = False
 
     def trainings(self, scale: Scale) -> Mapping[str, Training]:
         """Plain training and each setting; empty if settings name the weakest class of the plain training."""
-        grid = {} if self.for_weakest else {PLAIN: ("at", {}), **self.grid(scale, "")}
+        grid = {} if self.for_weakest else {PLAIN: ("at", {}), **TECHNIQUES[self.technique](scale, "")}
         return {name: Training(recipe=recipe, overrides=overrides) for name, (recipe, overrides) in grid.items()}
-
-    @abstractmethod
-    def grid(self, scale: Scale, weak: str) -> Grid:
-        """Settings at a scale; ``weak`` is the label of the weakest class as text."""
 
     def run(self, context: Context) -> Findings:
         """Tabulate average, worst class and MCD of each setting; measure the open question C7, and test claims."""
-        comparison = compare(context, self.grid)
+        comparison = compare(context, TECHNIQUES[self.technique])
         return Findings(
             tables=(comparison.table(), comparison.classes()),
             tests=self.claims(comparison),
@@ -243,66 +263,8 @@ class _Technique(Experiment):
         return ()
 
 
-class ClassWeighted(_Technique):
-    """benz20 plan: larger loss weights on the vulnerable classes."""
-
-    item = "benz20/P3.1"
-    for_weakest = True
-
-    def grid(self, scale: Scale, weak: str) -> Grid:
-        """Settings: weights by error, and on the weakest class."""
-        return class_weights(scale, weak)
-
-
-class EffectiveNumbers(_Technique):
-    """benz20 plan: class-balanced weights (Cui et al., CVPR 2019) with counts of robust images."""
-
-    item = "benz20/P3.4"
-
-    def grid(self, scale: Scale, weak: str) -> Grid:
-        """Settings: several bases."""
-        return effective_numbers(scale, weak)
-
-
-class LargeMargins(_Technique):
-    """benz20 plan: LDAM (Cao et al., NeurIPS 2019) with counts of robust images."""
-
-    item = "benz20/P3.5"
-
-    def grid(self, scale: Scale, weak: str) -> Grid:
-        """Settings: several largest margins."""
-        return ldam_margins(scale, weak)
-
-
-class Resampling(_Technique):
-    """benz20 plan: weak classes sampled more often, strong ones less often; no synthetic images."""
-
-    item = "benz20/P3.6"
-
-    def grid(self, scale: Scale, weak: str) -> Grid:
-        """Settings: several strengths."""
-        return resampled_classes(scale, weak)
-
-
-class CosinePenalty(_Technique):
-    """benz20 plan: a regulariser that lowers the cosine similarity between classes."""
-
-    item = "benz20/P3.7"
-
-    def grid(self, scale: Scale, weak: str) -> Grid:
-        """Settings: several weights of the penalty."""
-        return cosine_penalties(scale, weak)
-
-
-class TowardsWeakest(_Technique):
+class TowardsWeakest(Technique):
     """benz20 plan: training attacks targeted at the vulnerable class."""
-
-    item = "benz20/P3.8"
-    for_weakest = True
-
-    def grid(self, scale: Scale, weak: str) -> Grid:
-        """Settings: the weakest class as the target."""
-        return towards_weakest(scale, weak)
 
     def claims(self, comparison: Compared) -> Sequence[Test]:
         """Test benz20 C8: the target class becomes more robust."""
@@ -314,13 +276,11 @@ class TowardsWeakest(_Technique):
 class EqualClasses(Experiment):
     """benz20 plan, scenario 1: all classes are equally important; worst class against average."""
 
-    item = "benz20/P3.2"
     scales: ClassVar[Mapping[Name, Scale]] = PLANS
 
     def run(self, context: Context) -> Findings:
         """Compare all techniques; the one selected on validation images is tested on the test images."""
-        grids = (class_weights, effective_numbers, ldam_margins, resampled_classes, cosine_penalties, towards_weakest)
-        comparison = compare(context, *grids)
+        comparison = compare(context, *TECHNIQUES.values())
         chosen = max(
             comparison.techniques, key=lambda name: float(np.nanmin(in_validation(comparison.trained[name].run)))
         )
@@ -359,7 +319,6 @@ class EqualClasses(Experiment):
 class OneClass(Experiment):
     """benz20 plan, scenario 2: one class is critical, and the others should lose little."""
 
-    item = "benz20/P3.3"
     scales: ClassVar[Mapping[Name, Scale]] = PLANS
 
     def run(self, context: Context) -> Findings:

@@ -44,7 +44,6 @@ REDUCED = replace(
 class PretrainedModels(Experiment):
     """benz20 plan: public models of ImageNet, standard and adversarially trained, without training."""
 
-    item = "benz20/P1.2"
     takes_models = True
     scales: ClassVar[Mapping[Name, Scale]] = {
         "smoke": replace(SMOKE, about=f"{SMOKE.about}; without --model, a standard and a robust model are trained"),
@@ -58,7 +57,7 @@ class PretrainedModels(Experiment):
 
     def run(self, context: Context) -> Findings:
         """Tabulate accuracy and robustness of each model; test claim C1 on each model, and C2 on two models."""
-        outcomes = _outcomes(context)
+        outcomes = _outcomes(context, self.trainings(context.scale))
         rows = [
             Row(f"{name}, {attack}", _cells(table, attack)) for name, table in outcomes.items() for attack in ATTACKS
         ]
@@ -78,10 +77,10 @@ class PretrainedModels(Experiment):
         )
 
 
-def _outcomes(context: Context) -> dict[str, Outcomes]:
+def _outcomes(context: Context, trainings: Mapping[str, Training]) -> dict[str, Outcomes]:
     """Outcomes by model: of the named models on the named images, or of two trained ones at smoke scale."""
     if not context.inputs:
-        models = context.train_all(PretrainedModels().trainings(context.scale))
+        models = context.train_all(trainings)
         return {name: under_pgd(context, trained).outcomes for name, trained in models.items()}
     scale = context.scale
     images = context.inputs.load_images(scale.test)

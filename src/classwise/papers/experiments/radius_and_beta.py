@@ -91,8 +91,6 @@ def evaluate_radii(context: Context) -> dict[float, SavedEpochs]:
 class RadiusSweep(_Radii):
     """cfa23 Figure 2a: overall robustness over the epochs, a line for each training radius."""
 
-    item = "cfa23/F2a"
-
     def run(self, context: Context) -> Findings:
         """Test claim C5: a training radius above the evaluation radius helps the last epoch, not the best."""
         sweep = evaluate_radii(context)
@@ -153,8 +151,6 @@ class RadiusSweep(_Radii):
 class RadiusSweepByClass(_Radii):
     """cfa23 Figures 2b and 2c: robustness of each class over the training radius, averaged over windows of epochs."""
 
-    item = "cfa23/F2bc"
-
     def run(self, context: Context) -> Findings:
         """Test claims C6 and C7: after the drop hard classes lose beyond the test radius, at the end all gain."""
         sweep = evaluate_radii(context)
@@ -208,7 +204,6 @@ class BetaSweep(Experiment):
     The loss is divided by 1 + beta, as in the public code, so that all betas have the same learning rate.
     """
 
-    item = "cfa23/F3"
     scales: ClassVar[Mapping[Name, Scale]] = DEFAULT_SCALES
 
     def trainings(self, scale: Scale) -> Mapping[str, Training]:

@@ -65,7 +65,6 @@ COVERS = ("smaller drop than the others", "nearly insensitive")
 class Temperature(Experiment):
     """kdd21 Table 3: the best temperature of the grid for each defence, compared with PGD."""
 
-    item = "kdd21/T3"
     scales: ClassVar[Mapping[Name, Scale]] = TEMPERATURE_SCALES
 
     def trainings(self, scale: Scale) -> Mapping[str, Training]:
@@ -158,7 +157,6 @@ def _change_row(defence: str, halves: Sequence[Selected], tests: Sequence[Test])
 class ChosenTemperatures(Experiment):
     """iclr21 Table 3: change from PGD to Temperature-PGD at the paper's 1/T for each defence."""
 
-    item = "iclr21/T3"
     scales: ClassVar[Mapping[Name, Scale]] = TEMPERATURE_SCALES
 
     def trainings(self, scale: Scale) -> Mapping[str, Training]:
@@ -252,7 +250,6 @@ class _Temperatures(Experiment):
 class TemperatureAblation(_Temperatures):
     """iclr21 Table 4: changes of robustness over 1/T for four defences."""
 
-    item = "iclr21/T4"
     temperatures = (2, 3, 4, 7, 10)
 
     def trainings(self, scale: Scale) -> Mapping[str, Training]:
@@ -299,7 +296,6 @@ class TemperatureAblation(_Temperatures):
 class TemperatureGrid(_Temperatures):
     """kdd21 section 5: the grid of 1/T and its best value for each defence."""
 
-    item = "kdd21/E6"
     temperatures = TEMPERATURES
 
     def trainings(self, scale: Scale) -> Mapping[str, Training]:
@@ -318,7 +314,6 @@ class TemperatureGrid(_Temperatures):
 class SmoothLabels(_Temperatures):
     """iclr21 section 4, suggested only: is label smoothing vulnerable to Temperature-PGD?"""
 
-    item = "iclr21/E5"
     temperatures = (2, 5, 10, 50)
     step = SETUP_STEP
     scales: ClassVar[Mapping[Name, Scale]] = SPHERE_SCALES

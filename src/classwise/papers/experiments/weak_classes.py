@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 from classwise.analysis.consistency import Consistency, ranked_alike
+from classwise.core.config import configurable
 from classwise.core.precision import EXACT
 from classwise.papers.claims import CORRELATION, Test
 from classwise.papers.context import Context, Training
@@ -91,11 +92,23 @@ def lr_schedules(scale: Scale) -> Grid:
     return {"stepwise": ("at", {}), "cyclic": ("at", {"lr_schedule": {"name": "cyclic"}, **rate})}
 
 
+GRIDS: Mapping[str, Callable[[Scale], Grid]] = {
+    "optimisers": optimisers,
+    "weight decays": weight_decays,
+    "learning rates": lr_schedules,
+}
+
+
+@configurable
 class WeakClasses(Experiment):
-    """Adversarial training in several settings: do the rankings of the classes agree?"""
+    """Adversarial training in several settings: do the rankings of the classes agree?
+
+    Attributes:
+        varied: parts of claim C4 that the grid covers.
+    """
 
     scales: ClassVar[Mapping[Name, Scale]] = PLANS
-    varied: ClassVar[Sequence[str]] = ()
+    varied: tuple[str, ...]
 
     @abstractmethod
     def grid(self, scale: Scale) -> Grid:
@@ -174,53 +187,27 @@ def _ranked(context: Context, grid: Grid, attack: str) -> _Ranked:
     return _Ranked(agreement, {(name,): audit.counts(attack) for name, audit in audits.items()})
 
 
-class Optimisers(WeakClasses):
-    """benz20 plan: SGD against Adam."""
-
-    item = "benz20/P1.8"
-    varied = ("optimisers",)
-
-    def grid(self, scale: Scale) -> Grid:
-        """Settings: two optimisers."""
-        return optimisers(scale)
-
-
-class WeightDecays(WeakClasses):
-    """benz20 plan: several weight decays."""
-
-    item = "benz20/P1.10"
-    varied = ("weight decays",)
-
-    def grid(self, scale: Scale) -> Grid:
-        """Settings: several weight decays."""
-        return weight_decays(scale)
-
-
-class LearningRateSchedules(WeakClasses):
-    """benz20 plan: a stepwise against a cyclic learning rate."""
-
-    item = "benz20/P1.9"
-    varied = ("learning rates",)
-
-    def grid(self, scale: Scale) -> Grid:
-        """Settings: two learning-rate schedules."""
-        return lr_schedules(scale)
-
-
+@configurable
 class Optimisation(WeakClasses):
-    """benz20 plan: weak classes across all variations of the optimisation."""
+    """benz20 plan: several settings of the optimisation.
 
-    item = "benz20/P2.2"
-    varied = ("optimisers", "learning rates", "weight decays")
+    Attributes:
+        varied: names of the grids, of `GRIDS`, whose settings are trained; the unmodified model once.
+        with_standard: whether the same settings of standard training are compared, too; never at smoke scale.
+    """
+
+    varied: tuple[Literal["optimisers", "weight decays", "learning rates"], ...]
+    with_standard: bool = False
 
     def grid(self, scale: Scale) -> Grid:
-        """Settings of the three grids, with the unmodified model once."""
-        unmodified, *others = {**optimisers(scale), **weight_decays(scale), **lr_schedules(scale)}.items()
+        """Settings of the grids, with the unmodified model once."""
+        settings = {name: one for key, grid in GRIDS.items() if key in self.varied for name, one in grid(scale).items()}
+        unmodified, *others = settings.items()
         return dict([unmodified, *(one for one in others if one[1] != unmodified[1])])
 
     def standard(self, scale: Scale) -> Grid:
         """The same settings of standard training; none at smoke scale."""
-        if scale.name == "smoke":
+        if not self.with_standard or scale.name == "smoke":
             return {}
         shared = {"seed": 1}  # as in the other experiments
         return {
@@ -229,10 +216,15 @@ class Optimisation(WeakClasses):
         }
 
 
-class _Networks(WeakClasses):
-    """Several networks and the reference network of the scale: do their class rankings agree?"""
+@configurable
+class Networks(WeakClasses):
+    """benz20 plan: several networks and the reference network of the scale.
 
-    networks: ClassVar[Sequence[str]]
+    Attributes:
+        networks: names of the networks, keys of `WIDTHS`.
+    """
+
+    networks: tuple[str, ...]
     scales: ClassVar[Mapping[Name, Scale]] = SCALES
 
     def covers(self, scale: Scale) -> Sequence[str]:
@@ -255,51 +247,3 @@ class _Networks(WeakClasses):
         own = {name: (recipe, {"model.name": name, "model.width": width(name)}) for name in chosen}
         shared = {"seed": 1} if recipe == "standard" else {}  # as in the other experiments
         return {f"{reference} (reference)": (recipe, shared), **own}
-
-
-class LeNets(_Networks):
-    """benz20 plan: LeNet."""
-
-    item = "benz20/P1.3"
-    varied = ("LeNet",)
-    networks = ("lenet",)
-
-
-class VGGs(_Networks):
-    """benz20 plan: VGG-16 and VGG-19."""
-
-    item = "benz20/P1.4"
-    varied = ("VGG",)
-    networks = ("vgg16", "vgg19")
-
-
-class ResNets(_Networks):
-    """benz20 plan: ResNet-18 and ResNet-50."""
-
-    item = "benz20/P1.5"
-    varied = ("ResNet",)
-    networks = ("resnet18", "resnet50")
-
-
-class DenseNets(_Networks):
-    """benz20 plan: DenseNet-121 and DenseNet-169."""
-
-    item = "benz20/P1.6"
-    varied = ("DenseNet",)
-    networks = ("densenet121", "densenet169")
-
-
-class Inceptions(_Networks):
-    """benz20 plan: GoogLeNet and Inception-v3, adapted to small images."""
-
-    item = "benz20/P1.7"
-    varied = ("Inception",)
-    networks = ("googlenet", "inception-v3")
-
-
-class AllNetworks(_Networks):
-    """benz20 plan: weak classes across all of these networks."""
-
-    item = "benz20/P2.1"
-    varied = ("LeNet", "VGG", "ResNet", "DenseNet", "Inception")
-    networks = tuple(WIDTHS)

@@ -39,7 +39,6 @@ NONE = 0.5
 class NormsAndRobustness(Experiment):
     """iclr21 Figure 4: robust classes have rows of large norm in adversarial training, not in standard training."""
 
-    item = "iclr21/F4"
     scales: ClassVar[Mapping[Name, Scale]] = SCALES
 
     def trainings(self, scale: Scale) -> Mapping[str, Training]:
@@ -104,22 +103,9 @@ def _norm_tests(data: str, links: Mapping[str, NormLink]) -> list[Test]:
     ]
 
 
-class NormsOfRobustModels(NormsAndRobustness):
-    """iclr21 section 3.2: correlation of norm and robustness in adversarial training."""
-
-    item = "iclr21/E1"
-
-
-class NormsOfStandardModels(NormsAndRobustness):
-    """iclr21 section 3.2: correlation of norm and clean accuracy in standard training."""
-
-    item = "iclr21/E2"
-
-
 class EqualNorms(Experiment):
     """iclr21 section 5: rows of equal norm, by rescaling those of a trained model (no penalty, no training)."""
 
-    item = "iclr21/E7"
     scales: ClassVar[Mapping[Name, Scale]] = CLASSWISE
 
     def trainings(self, scale: Scale) -> Mapping[str, Training]:

@@ -76,7 +76,6 @@ def painted_images(context: Context) -> PaintedImages:
 class WhiteBackground(Experiment):
     """kdd21 Table 4: predictions on class-3 images: original, white background, and white with beta lowered."""
 
-    item = "kdd21/T4"
     scales: ClassVar[Mapping[Name, Scale]] = SCALES
 
     def trainings(self, scale: Scale) -> Mapping[str, Training]:
@@ -132,7 +131,6 @@ class WhiteBackground(Experiment):
 class SingleImages(Experiment):
     """kdd21 Figure 6: the most robust image, and one that becomes robust on a white background."""
 
-    item = "kdd21/F6"
     scales: ClassVar[Mapping[Name, Scale]] = SCALES
     robust: ClassVar[int] = 2261
     repaired: ClassVar[int] = 3634

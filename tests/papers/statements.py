@@ -15,13 +15,13 @@ import yaml
 from scipy import stats
 
 from classwise.papers.claims import Basis, Test, evaluate, not_tested
+from classwise.papers.interval_estimators import IntervalEstimator, exactly
 from classwise.papers.result import Figure, Result
 from classwise.papers.scales import Name
 from classwise.papers.tables import Key, class_table, estimate_cell, summary_table
 from classwise.reporting.svg import Drawing
 from classwise.reporting.tables import Row, Table
 from classwise.stats.counts import ClassCounts
-from classwise.stats.interval_estimators import IntervalEstimator, exactly
 from classwise.stats.intervals import Estimate
 
 from .raw_evidence import RawEvidence, RawMeasurement

@@ -13,9 +13,9 @@ from classwise.papers import runner
 from classwise.papers.claims import Answer, Basis, Test, Verdict, evaluate
 from classwise.papers.context import Context
 from classwise.papers.evidence import CONFIRMING, Evidence, verdict_text
+from classwise.papers.interval_estimators import exactly, interval
 from classwise.papers.scales import FASHION, NAMES, REDUCED, SMOKE, Name
 from classwise.papers.store import Store, Trained
-from classwise.stats.interval_estimators import exactly, interval
 from classwise.stats.intervals import Estimate
 from classwise.stats.seeds import difference_over_seeds
 from classwise.training.folder import Run

@@ -15,6 +15,7 @@ from classwise.analysis.fluctuation import Fluctuation as FluctuationOfRuns
 from classwise.analysis.fluctuation import fluctuation
 from classwise.core.config import Spec
 from classwise.papers import catalogue
+from classwise.papers.bootstrap import Resampled
 from classwise.papers.claims import Test
 from classwise.papers.context import Context, Training
 from classwise.papers.experiment import Experiment, Findings
@@ -36,15 +37,14 @@ from classwise.papers.experiments.saved_epochs import (
     epochs_within,
     with_checkpoints,
 )
+from classwise.papers.interval_estimators import exactly, plus
 from classwise.papers.scales import DEFAULT_SCALES, MANY_TRAININGS, Name, Scale
 from classwise.papers.tables import estimate_cell
 from classwise.reporting.figures.lines import Series, line_chart
 from classwise.reporting.palette import SERIES
 from classwise.reporting.tables import Cell, Row, Table
 from classwise.stats import metric_intervals
-from classwise.stats.bootstrap import Resampled
 from classwise.stats.counts import BoolArray, ClassCounts, FloatArray, IntArray
-from classwise.stats.interval_estimators import exactly, plus
 from classwise.stats.intervals import Estimate
 from classwise.training.folder import Run, epoch_weights
 from classwise.training.selection import Rule, overall, overall_plus_worst

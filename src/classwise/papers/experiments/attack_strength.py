@@ -21,10 +21,10 @@ from classwise.papers.context import Context, Training
 from classwise.papers.experiment import Experiment, Findings
 from classwise.papers.experiments.defences import attacked_trainings, audit_defences
 from classwise.papers.experiments.protocol import DEFENCES, SCALES, defences, pgd
+from classwise.papers.interval_estimators import interval
 from classwise.papers.scales import Name, Scale
 from classwise.papers.tables import estimate_cell
 from classwise.reporting.tables import Cell, Row, Table
-from classwise.stats.interval_estimators import interval
 from classwise.stats.intervals import Estimate
 
 VULNERABLE, ROBUST = (2, 3, 4, 5), (0, 1, 6, 7, 8, 9)

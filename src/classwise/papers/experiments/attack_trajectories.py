@@ -12,6 +12,7 @@ import pandas as pd
 
 from classwise.analysis.steps import Steps, steps_of
 from classwise.core.precision import EXACT
+from classwise.papers.bootstrap import Resampled
 from classwise.papers.claims import Test
 from classwise.papers.context import Context, Training
 from classwise.papers.experiment import Experiment, Findings
@@ -24,14 +25,13 @@ from classwise.papers.experiments.protocol import (
     defences,
     temperature_grid,
 )
+from classwise.papers.interval_estimators import alike, interval
 from classwise.papers.official import choose_image
 from classwise.papers.scales import Name, Scale
 from classwise.papers.tables import estimate_cell
 from classwise.reporting.formatting import NONE
 from classwise.reporting.tables import Cell, Row, Table
-from classwise.stats.bootstrap import Resampled
 from classwise.stats.counts import BoolArray, FloatArray
-from classwise.stats.interval_estimators import alike, interval
 
 PLAIN = "PGD"
 """Name of the attack with 1/T = 1."""

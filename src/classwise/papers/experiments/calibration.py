@@ -11,6 +11,7 @@ import numpy as np
 from classwise.auditing.result import Audit
 from classwise.core.config import Spec
 from classwise.core.threat import Threat
+from classwise.papers.bootstrap import Resampled
 from classwise.papers.claims import Test
 from classwise.papers.context import Context, Training
 from classwise.papers.experiment import Experiment, Findings
@@ -33,14 +34,13 @@ from classwise.papers.experiments.fair_methods import (
     printed_row,
     with_gate_note,
 )
+from classwise.papers.interval_estimators import IntervalEstimator, exactly, plus
 from classwise.papers.scales import CIFAR, MANY_TRAININGS, Name, Scale, other_data
 from classwise.reporting import formatting
 from classwise.reporting.figures.lines import Series, class_lines, line_chart
 from classwise.reporting.svg import Drawing
 from classwise.reporting.tables import Cell, Row, Table
-from classwise.stats.bootstrap import Resampled
 from classwise.stats.counts import FloatArray
-from classwise.stats.interval_estimators import IntervalEstimator, exactly, plus
 from classwise.training.folder import Run
 
 BOTH = "TRADES + CCM + CCR"

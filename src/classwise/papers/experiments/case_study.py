@@ -21,19 +21,19 @@ from classwise.data.masks import (
     has_opencv,
     mask_quality,
 )
+from classwise.papers.bootstrap import Resampled
 from classwise.papers.claims import Test
 from classwise.papers.context import Context, Training
 from classwise.papers.experiment import Experiment, Findings
 from classwise.papers.experiments.estimates import mean
 from classwise.papers.experiments.protocol import SCALES, defences, tpgd
+from classwise.papers.interval_estimators import difference, interval
 from classwise.papers.scales import CIFAR, Name, Scale, other_data
 from classwise.papers.tables import Key, class_table, estimate_cell
 from classwise.reporting.figures.lines import OVERALL, class_lines, line_chart
 from classwise.reporting.formatting import NONE, percent
 from classwise.reporting.tables import Cell, Row, Table
-from classwise.stats.bootstrap import Resampled
 from classwise.stats.counts import ClassCounts, FloatArray
-from classwise.stats.interval_estimators import difference, interval
 from classwise.stats.intervals import Estimate
 from classwise.stats.ranks import spearman
 

@@ -16,6 +16,7 @@ from classwise.papers.context import Context, Training
 from classwise.papers.experiment import Experiment, Findings
 from classwise.papers.experiments.data_set_audits import DRAWN, SCALES, audit_each, data_tables, declare, no_verdict
 from classwise.papers.experiments.protocol import AT, STANDARD, under_pgd
+from classwise.papers.interval_estimators import IntervalEstimator, interval, more_varied, plus, wider, widest
 from classwise.papers.scales import CLASSWISE, PRELIMINARY, Name, Scale
 from classwise.papers.store import Trained
 from classwise.papers.tables import Key, class_table, elsewhere, estimate_cell
@@ -25,7 +26,6 @@ from classwise.reporting.tables import Cell, Row, Table
 from classwise.stats import metric_intervals
 from classwise.stats.counts import ClassCounts, FloatArray
 from classwise.stats.gap_intervals import discrepancy_difference
-from classwise.stats.interval_estimators import IntervalEstimator, interval, more_varied, plus, wider, widest
 from classwise.stats.intervals import Estimate, class_intervals
 
 FILLED_BINS = 4

@@ -10,6 +10,7 @@ import numpy as np
 from classwise.papers.claims import Test
 from classwise.papers.context import Context
 from classwise.papers.experiment import Experiment, Findings
+from classwise.papers.interval_estimators import exactly
 from classwise.papers.scales import NAMES, Name, Scale
 from classwise.papers.theory import softmax, theorems
 from classwise.papers.theory.figures import accuracy_curves, scatter
@@ -17,7 +18,6 @@ from classwise.papers.theory.toy import EASY, HARD, ToyModel
 from classwise.reporting.figures.columns import Panel, column_panels
 from classwise.reporting.figures.lines import Series, line_chart
 from classwise.reporting.tables import Cell, Row, Table
-from classwise.stats.interval_estimators import exactly
 
 THEOREMS = {"cfa23/C1": "cfa23/Th1", "cfa23/C2": "cfa23/Th2", "cfa23/C3": "cfa23/Th3", "cfa23/C4": "cfa23/Th4"}
 SCALES: Mapping[Name, Scale] = {

@@ -13,19 +13,19 @@ from torch import Tensor
 from classwise.analysis.confusion import confused
 from classwise.data.derived import GROUPS, coloured_background
 from classwise.data.images import Images
+from classwise.papers.bootstrap import Resampled
 from classwise.papers.claims import Test
 from classwise.papers.context import Context, Training
 from classwise.papers.experiment import Experiment, Findings
 from classwise.papers.experiments.protocol import AT, PGD, STANDARD, under_pgd
+from classwise.papers.interval_estimators import difference, interval
 from classwise.papers.scales import MNIST, REDUCED, SMOKE, TIAN, Name, Scale, on_data_set
 from classwise.papers.tables import Key, class_table, estimate_cell
 from classwise.reporting import formatting
 from classwise.reporting.figures.gallery import GalleryRow, gallery
 from classwise.reporting.tables import Cell, Row, Table
 from classwise.stats import metric_intervals
-from classwise.stats.bootstrap import Resampled
 from classwise.stats.counts import ClassCounts, FloatArray
-from classwise.stats.interval_estimators import difference, interval
 from classwise.stats.intervals import Estimate
 
 _SMALL = {

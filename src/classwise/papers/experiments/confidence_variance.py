@@ -13,6 +13,7 @@ from classwise.analysis.sensitivity import sensitivity
 from classwise.analysis.smoothness import Smoothness, smoothness
 from classwise.attacks.gradient.ascent import TEMPERATURES
 from classwise.auditing.outcomes import Outcomes
+from classwise.papers.bootstrap import Resampled
 from classwise.papers.claims import CORRELATION, Test
 from classwise.papers.context import Context, Training
 from classwise.papers.experiment import Experiment, Findings
@@ -28,11 +29,10 @@ from classwise.papers.experiments.protocol import (
     temperature_grid,
     under_pgd,
 )
+from classwise.papers.interval_estimators import alike, difference, interval, minus, negative, plus
 from classwise.papers.scales import CIFAR, Name, Scale, other_data
 from classwise.papers.tables import elsewhere, estimate_cell
 from classwise.reporting.tables import Cell, Row, Table
-from classwise.stats.bootstrap import Resampled
-from classwise.stats.interval_estimators import alike, difference, interval, minus, negative, plus
 
 TRANSPORTATION, ANIMALS = (0, 1, 8, 9), (2, 3, 4, 5, 6, 7)
 """The superclasses of CIFAR-10 (kdd21 Table 2)."""

@@ -21,11 +21,11 @@ from classwise.papers.experiments.data_set_audits import (
     declare,
     no_verdict,
 )
+from classwise.papers.interval_estimators import ALPHA, IntervalEstimator, interval
 from classwise.papers.scales import Name, Scale
 from classwise.papers.tables import estimate_cell
 from classwise.reporting.tables import Row, Table
 from classwise.stats.counts import FloatArray, IntArray, ratio
-from classwise.stats.interval_estimators import ALPHA, IntervalEstimator, interval
 from classwise.stats.intervals import Estimate
 from classwise.stats.resampling import RESAMPLES, percentiles, resampled_rows
 

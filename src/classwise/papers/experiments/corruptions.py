@@ -14,6 +14,7 @@ import torch
 from classwise.attacks.engine import Engine
 from classwise.data import CORRUPTIONS, corrupt
 from classwise.data.images import Images
+from classwise.papers.bootstrap import Resampled
 from classwise.papers.claims import CORRELATION
 from classwise.papers.context import Context, Training
 from classwise.papers.experiment import Experiment, Findings
@@ -24,7 +25,6 @@ from classwise.papers.store import Trained
 from classwise.papers.tables import Key, class_table, estimate_cell
 from classwise.reporting.figures.lines import class_lines, line_chart
 from classwise.reporting.tables import Cell, Row, Table
-from classwise.stats.bootstrap import Resampled
 from classwise.stats.counts import BoolArray, ClassCounts, FloatArray
 from classwise.stats.intervals import Estimate
 from classwise.stats.ranks import ranks

@@ -19,12 +19,12 @@ from classwise.papers.experiments.data_set_audits import (
     data_tables,
     declare,
 )
+from classwise.papers.interval_estimators import widest
 from classwise.papers.scales import CIFAR, MNIST, RESNET18, SMOKE, Name, Scale
 from classwise.papers.tables import estimate_cell
 from classwise.reporting.svg import Drawing
 from classwise.reporting.tables import Cell, Row, Table
 from classwise.stats import metric_intervals
-from classwise.stats.interval_estimators import widest
 
 DATA: Sequence[str] = (MNIST, "svhn", CIFAR, "cifar100", "tiny-imagenet")
 """The data sets of the plan."""

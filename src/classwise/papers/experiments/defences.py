@@ -13,6 +13,7 @@ from classwise.analysis.consistency import Consistency, consistency, ranked_alik
 from classwise.auditing.outcomes import CLEAN, Outcomes
 from classwise.auditing.result import Audit
 from classwise.papers import catalogue
+from classwise.papers.bootstrap import Resampled
 from classwise.papers.claims import CORRELATION, Test
 from classwise.papers.context import Context, Training
 from classwise.papers.experiment import Experiment, Findings
@@ -28,13 +29,12 @@ from classwise.papers.experiments.protocol import (
     unlabelled_note,
     with_rst,
 )
+from classwise.papers.interval_estimators import exactly, interval, lowered, wider
 from classwise.papers.scales import CIFAR, Name, Scale, other_data
 from classwise.papers.tables import Key, by_name, class_table, estimate_cell, names_of, summary_table
 from classwise.reporting import formatting
 from classwise.reporting.tables import Cell, Row, Table
-from classwise.stats.bootstrap import Resampled
 from classwise.stats.counts import ClassCounts, FloatArray
-from classwise.stats.interval_estimators import exactly, interval, lowered, wider
 from classwise.stats.intervals import Estimate
 from classwise.stats.worst_class import possibly_best, possibly_worst
 

@@ -10,10 +10,10 @@ from classwise.papers.claims import Test
 from classwise.papers.context import Context, Training
 from classwise.papers.experiment import Experiment, Findings
 from classwise.papers.experiments.protocol import AT, under_pgd
+from classwise.papers.interval_estimators import difference, interval
 from classwise.papers.scales import CLASSWISE, Name, Scale
 from classwise.papers.tables import estimate_cell
 from classwise.reporting.tables import Cell, Row, Table
-from classwise.stats.interval_estimators import difference, interval
 from classwise.stats.intervals import Estimate
 
 

@@ -22,13 +22,13 @@ from classwise.papers.experiments.data_set_audits import (
     no_verdict,
 )
 from classwise.papers.experiments.protocol import AT
+from classwise.papers.interval_estimators import IntervalEstimator, wider, widest
 from classwise.papers.measurements import Measurement
 from classwise.papers.scales import MNIST, PLANS, Name, Scale
 from classwise.papers.tables import class_table, estimate_cell
 from classwise.reporting.tables import Cell, Row, Table
 from classwise.stats import metric_intervals
 from classwise.stats.counts import ClassCounts
-from classwise.stats.interval_estimators import IntervalEstimator, wider, widest
 from classwise.stats.intervals import Estimate
 
 LARGE, VISIBLE = 10, 1

@@ -11,6 +11,7 @@ import numpy as np
 
 from classwise.core.config import Spec
 from classwise.papers import catalogue
+from classwise.papers.bootstrap import Resampled
 from classwise.papers.claims import Test
 from classwise.papers.context import Context, Training
 from classwise.papers.experiment import Experiment, Findings
@@ -37,7 +38,6 @@ from classwise.papers.tables import Key, class_table
 from classwise.reporting.figures.bars import class_bars
 from classwise.reporting.tables import Cell, Row, Table
 from classwise.stats import metric_intervals
-from classwise.stats.bootstrap import Resampled
 from classwise.stats.counts import ClassCounts, FloatArray
 
 NO_FAT = "this scale does not include FAT"

@@ -16,11 +16,11 @@ from classwise.papers.claims import Test
 from classwise.papers.context import Context, Training
 from classwise.papers.experiment import Experiment, Findings
 from classwise.papers.experiments.protocol import AT, SETUP_STEP, pgd
+from classwise.papers.interval_estimators import interval
 from classwise.papers.scales import CIFAR, CLASSWISE, REDUCED, Name, Scale, other_data
 from classwise.papers.tables import estimate_cell
 from classwise.reporting.formatting import NONE
 from classwise.reporting.tables import Cell, Row, Table
-from classwise.stats.interval_estimators import interval
 from classwise.stats.intervals import Estimate, wilson
 
 SHOWN = 10

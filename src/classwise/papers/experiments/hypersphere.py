@@ -8,6 +8,7 @@ from typing import ClassVar
 import numpy as np
 
 from classwise.papers import catalogue
+from classwise.papers.bootstrap import Resampled, beyond_others
 from classwise.papers.claims import Test
 from classwise.papers.context import Context, Training
 from classwise.papers.experiment import Experiment, Findings
@@ -20,6 +21,7 @@ from classwise.papers.experiments.protocol import (
     settings_table,
     under_pgd,
 )
+from classwise.papers.interval_estimators import greatest, plus
 from classwise.papers.scales import CIFAR, Name, Scale, other_data
 from classwise.papers.tables import Key, class_table
 from classwise.reporting import formatting
@@ -27,9 +29,7 @@ from classwise.reporting.figures.lines import Series, line_chart
 from classwise.reporting.palette import SERIES
 from classwise.reporting.tables import Cell, Row, Table
 from classwise.stats import metric_intervals
-from classwise.stats.bootstrap import Resampled, beyond_others
 from classwise.stats.counts import ClassCounts, FloatArray
-from classwise.stats.interval_estimators import greatest, plus
 
 TEMPERATURES: Mapping[Name, Sequence[float]] = {
     "smoke": (1, 10, 50),

@@ -18,13 +18,13 @@ from classwise.papers.claims import CORRELATION, Test
 from classwise.papers.context import Context, Training
 from classwise.papers.experiment import Experiment, Findings
 from classwise.papers.experiments.protocol import AT, STANDARD, under_pgd
+from classwise.papers.interval_estimators import interval
 from classwise.papers.scales import PRELIMINARY, Name, Scale
 from classwise.papers.tables import estimate_cell
 from classwise.reporting import formatting
 from classwise.reporting.figures.points import scatter
 from classwise.reporting.tables import Cell, Row, Table
 from classwise.stats.counts import FloatArray
-from classwise.stats.interval_estimators import interval
 from classwise.stats.intervals import Estimate
 
 ATTACKS: Mapping[str, str] = {"adversarial": "PGD", "standard": "clean"}

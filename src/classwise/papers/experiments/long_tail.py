@@ -12,10 +12,12 @@ import numpy as np
 from classwise.analysis.epochs import measured
 from classwise.auditing.result import Audit
 from classwise.core.config import configurable
+from classwise.papers.bootstrap import Resampled, Statistic
 from classwise.papers.claims import Test
 from classwise.papers.context import Context, Training
 from classwise.papers.experiment import Experiment, Findings
 from classwise.papers.experiments.protocol import under_pgd
+from classwise.papers.interval_estimators import IntervalEstimator, negative, wider
 from classwise.papers.measurements import IMAGES, Measurement
 from classwise.papers.scales import PLANS, Name, Scale
 from classwise.papers.store import Trained
@@ -23,9 +25,7 @@ from classwise.papers.tables import Key, class_table, elsewhere, estimate_cell
 from classwise.reporting.figures.points import scatter
 from classwise.reporting.tables import Cell, Row, Table
 from classwise.stats import metric_intervals
-from classwise.stats.bootstrap import Resampled, Statistic
 from classwise.stats.counts import ClassCounts, FloatArray
-from classwise.stats.interval_estimators import IntervalEstimator, negative, wider
 from classwise.stats.pareto import pareto_front
 from classwise.training.folder import Run
 

@@ -18,13 +18,13 @@ from classwise.papers.experiment import Experiment, Findings
 from classwise.papers.experiments.class_wise import class_dots, discrepancy_tests
 from classwise.papers.experiments.data_set_audits import DRAWN, LEAST_IMAGES
 from classwise.papers.experiments.protocol import AT, PGD, STANDARD, under_pgd
+from classwise.papers.interval_estimators import widest
 from classwise.papers.scales import SMOKE, Name, Scale
 from classwise.papers.tables import estimate_cell
 from classwise.reporting.svg import Drawing
 from classwise.reporting.tables import Cell, Row, Table
 from classwise.stats import metric_intervals
 from classwise.stats.counts import ClassCounts
-from classwise.stats.interval_estimators import widest
 
 WEAKEST = 5
 """Number of weakest classes listed for each model."""

@@ -8,6 +8,7 @@ from typing import ClassVar
 import numpy as np
 
 from classwise.core.threat import Threat
+from classwise.papers.bootstrap import Resampled
 from classwise.papers.claims import Test
 from classwise.papers.context import Context, Training
 from classwise.papers.experiment import Experiment, Findings
@@ -22,13 +23,12 @@ from classwise.papers.experiments.saved_epochs import (
     epochs_within,
     with_checkpoints,
 )
+from classwise.papers.interval_estimators import plus
 from classwise.papers.scales import CIFAR, DEFAULT_SCALES, Name, Scale, other_data
 from classwise.papers.tables import estimate_cell
 from classwise.reporting.figures.lines import Series, class_lines, line_chart
 from classwise.reporting.tables import Row, Table
-from classwise.stats.bootstrap import Resampled
 from classwise.stats.counts import FloatArray
-from classwise.stats.interval_estimators import plus
 
 RADII: Mapping[Name, Sequence[float]] = {
     "smoke": (1.0, 2.0),

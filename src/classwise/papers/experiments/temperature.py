@@ -12,6 +12,7 @@ from classwise.analysis.ablation import OVERALL, ablation
 from classwise.attacks.gradient.ascent import TEMPERATURES
 from classwise.auditing.outcomes import Outcomes
 from classwise.papers import catalogue
+from classwise.papers.bootstrap import beyond_others
 from classwise.papers.claims import Test
 from classwise.papers.context import Context, Training
 from classwise.papers.experiment import Experiment, Findings
@@ -40,13 +41,12 @@ from classwise.papers.experiments.protocol import (
     unlabelled_note,
     with_rst,
 )
+from classwise.papers.interval_estimators import averaged, negative, plus
 from classwise.papers.scales import CIFAR, Name, Scale, other_data
 from classwise.papers.store import Trained
 from classwise.papers.tables import Key, class_table, estimate_cell, summary_table
 from classwise.reporting.tables import Cell, Row, Table
-from classwise.stats.bootstrap import beyond_others
 from classwise.stats.counts import ClassCounts, FloatArray
-from classwise.stats.interval_estimators import averaged, negative, plus
 from classwise.stats.intervals import Estimate
 
 CHOSEN_TEMPERATURES: Mapping[str, float] = {"Madry": 2, "TRADES": 5, "MART": 5, "RST": 5}

@@ -14,11 +14,11 @@ from classwise.papers.claims import CORRELATION, Test
 from classwise.papers.context import Context, Training
 from classwise.papers.experiment import Experiment, Findings
 from classwise.papers.experiments.protocol import under_pgd
+from classwise.papers.interval_estimators import interval, lowered
 from classwise.papers.scales import FASHION, FULL, PLANS, SMOKE, Name, Scale
 from classwise.papers.tables import Key, class_table, estimate_cell
 from classwise.reporting.tables import Cell, Row, Table
 from classwise.stats.counts import ClassCounts
-from classwise.stats.interval_estimators import interval, lowered
 
 Grid = Mapping[str, tuple[str, Mapping[str, Any]]]
 """Name of a setting to a recipe and its overrides."""

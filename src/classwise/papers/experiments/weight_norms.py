@@ -20,13 +20,13 @@ from classwise.papers.experiments.data_set_audits import (
 )
 from classwise.papers.experiments.estimates import average, paired_models, worst
 from classwise.papers.experiments.protocol import AT, under_pgd
+from classwise.papers.interval_estimators import interval, raised, wider
 from classwise.papers.scales import CLASSWISE, Name, Scale
 from classwise.papers.tables import estimate_cell
 from classwise.reporting import formatting
 from classwise.reporting.figures.bars import class_bars
 from classwise.reporting.tables import Cell, Row, Table
 from classwise.stats import metric_intervals
-from classwise.stats.interval_estimators import interval, raised, wider
 from classwise.stats.intervals import Estimate
 from classwise.training.posthoc.equal_norms import equalise_norms
 

@@ -15,6 +15,7 @@ from classwise.auditing.outcomes import CLEAN, Outcomes
 from classwise.data.derived import random_regions, white_background
 from classwise.data.images import Images
 from classwise.papers import catalogue
+from classwise.papers.bootstrap import Resampled
 from classwise.papers.claims import Test
 from classwise.papers.context import Context, Training
 from classwise.papers.experiment import Experiment, Findings
@@ -37,7 +38,6 @@ from classwise.papers.store import Trained
 from classwise.papers.tables import estimate_cell
 from classwise.reporting.figures.gallery import GalleryRow, gallery
 from classwise.reporting.tables import Cell, Row, Table
-from classwise.stats.bootstrap import Resampled
 from classwise.stats.counts import BoolArray, FloatArray, IntArray
 
 ORIGINAL, WHITE, ELSEWHERE, ADJUSTED = "original", "white background", "white elsewhere", "white, beta lowered"

@@ -46,10 +46,10 @@ class _Declared(Experiment):
 
     item: str = "kdd21/T1"
     scales: ClassVar[Mapping[Any, Scale]] = {}
-    declared: Mapping[str, Training]
+    own: Mapping[str, Training]
 
     def trainings(self, scale: Scale) -> Mapping[str, Training]:
-        return self.declared
+        return self.own
 
     def run(self, context: Context) -> Findings:
         raise NotImplementedError
@@ -66,7 +66,7 @@ def _stated(more: Mapping[str, Any] | None = None, recipe: str = "at", scale: Sc
 
 
 def _lines(stated: ItemSettings, trainings: Mapping[str, Training], scale: Scale = TIAN) -> list[str]:
-    return deviation_lines(compare_with(stated, _Declared(declared=trainings), scale))
+    return deviation_lines(compare_with(stated, _Declared(own=trainings), scale))
 
 
 @pytest.mark.parametrize("name", runnable())
@@ -301,9 +301,7 @@ def test_values_of_a_sweep_that_are_not_trained() -> None:
 def test_rows_and_data_sets_that_are_not_trained() -> None:
     tables = [_stated(), _stated({"data set": "mnist"})]
     stated = ItemSettings(trainings={"AT": tables, "MART": [_stated()], "control": ()})
-    experiment = _Declared(
-        item="kdd21/T1", declared={"AT": Training(recipe="at"), "control": Training(recipe="trades")}
-    )
+    experiment = _Declared(own={"AT": Training(recipe="at"), "control": Training(recipe="trades")})
     found = compare_with(stated, experiment, TIAN)
     assert deviation_lines(found) == [
         "further data sets: mnist (paper), none (here)",
@@ -321,7 +319,7 @@ def test_a_data_set_that_the_paper_does_not_use() -> None:
     assert "data set: cifar10 (paper), fashion-mnist (here)" in lines
     assert not any(line.startswith("epochs") for line in lines)
     assert "further data sets: cifar10, svhn (paper), none (here)" in lines
-    found = compare_with(stated, _Declared(declared={"AT": svhn, "AT, more": fashion}), FULL)
+    found = compare_with(stated, _Declared(own={"AT": svhn, "AT, more": fashion}), FULL)
     assert found.ours == ["AT, more"]
     lines = deviation_lines(found)
     assert "epochs: 1 (paper), 200 (here)" in lines
@@ -338,7 +336,7 @@ def test_trainings_with_other_seeds_are_counted() -> None:
 
 def test_repetitions_multiply_the_trainings() -> None:
     stated = ItemSettings(trainings={"*": [_stated({"trainings": 5})]})
-    experiment = _Declared(declared={"AT": Training(recipe="at")})
+    experiment = _Declared(own={"AT": Training(recipe="at")})
     assert compare_with(stated, experiment, TIAN, 5).deviations == []
     assert deviation_lines(compare_with(stated, experiment, TIAN, 3)) == ["trainings: 5 (paper), 3 (here)"]
 
@@ -387,7 +385,7 @@ def test_texts() -> None:
 
 def test_unstated_settings_do_not_deviate() -> None:
     stated = ItemSettings(trainings={"AT": [_stated({"epochs": ()})]})
-    found = compare_with(stated, _Declared(declared={"AT": Training(recipe="at")}), TIAN)
+    found = compare_with(stated, _Declared(own={"AT": Training(recipe="at")}), TIAN)
     assert not found.deviations
     assert "epochs" in found.not_stated
     assert "learning rate" not in found.not_stated

@@ -9,7 +9,7 @@ from typing import ClassVar
 
 from classwise.core.config import Spec, configurable
 from classwise.papers.claims import Test
-from classwise.papers.context import Context, Training
+from classwise.papers.context import Context, Trainings
 from classwise.papers.measurements import Measurement
 from classwise.papers.scales import Name, Scale
 from classwise.reporting.svg import Drawing
@@ -51,20 +51,22 @@ class Experiment(ABC):
     """The available scales by name."""
     attacks: ClassVar[Mapping[Name, Mapping[str, Spec]]] = {}
     """The attacks of the evaluation by scale; empty for PGD with the settings of the paper (`Context.pgd`)."""
+    declared: ClassVar[Trainings] = {}
+    """The trainings of every scale, by the name of the model; empty for an experiment without trainings."""
     takes_models: ClassVar[bool] = False
     """Whether the user names the models and images of the experiment (`UserInputs`)."""
 
-    def trainings(self, scale: Scale) -> Mapping[str, Training]:
+    def trainings(self, scale: Scale) -> Trainings:
         """Declare the trainings of the experiment at a scale, by the name of the model.
 
         `run` requests exactly these, so the settings of an item can be compared with those of its paper without
-        training anything. Empty for an experiment without trainings.
+        training anything. By default those of `declared`, at every scale.
 
         Args:
             scale: data, network and budget.
         """
         del scale
-        return {}
+        return self.declared
 
     @abstractmethod
     def run(self, context: Context) -> Findings:

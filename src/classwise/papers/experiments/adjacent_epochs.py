@@ -17,7 +17,7 @@ from classwise.core.config import Spec
 from classwise.papers import catalogue
 from classwise.papers.bootstrap import Resampled
 from classwise.papers.claims import Test
-from classwise.papers.context import Context, Training
+from classwise.papers.context import Context, Training, Trainings
 from classwise.papers.experiment import Experiment, Findings
 from classwise.papers.experiments.estimates import paired_models, worst
 from classwise.papers.experiments.fair_methods import (
@@ -63,7 +63,7 @@ class Fluctuation(Experiment):
 
     scales: ClassVar[Mapping[Name, Scale]] = MANY_TRAININGS
 
-    def trainings(self, scale: Scale) -> Mapping[str, Training]:
+    def trainings(self, scale: Scale) -> Trainings:
         """AT with FAWA, which also gives the plain model; with a short budget also with a relative gate."""
         declared = {"AT + FAWA": Training(recipe="cfa-at", overrides={"schedules": [], **PAPER_GATE})}
         if scale.budget is not None:
@@ -239,7 +239,7 @@ class UnfairChoice(Experiment):
     scales: ClassVar[Mapping[Name, Scale]] = DEFAULT_SCALES
     attacks: ClassVar[Mapping[Name, Mapping[str, Spec]]] = PGD_ATTACKS
 
-    def trainings(self, scale: Scale) -> Mapping[str, Training]:
+    def trainings(self, scale: Scale) -> Trainings:
         """AT, whose second half is saved epoch by epoch."""
         training = Training(recipe="at")
         return {"AT": with_checkpoints(training, epochs_within(scale, training, (0.5, 1.0)))}

@@ -17,7 +17,7 @@ from classwise.core.config import Spec, configurable
 from classwise.core.errors import ClasswiseError
 from classwise.papers import catalogue
 from classwise.papers.claims import Test
-from classwise.papers.context import Context, Training
+from classwise.papers.context import Context, Trainings
 from classwise.papers.experiment import Experiment, Findings
 from classwise.papers.experiments.defences import attacked_trainings, audit_defences
 from classwise.papers.experiments.protocol import DEFENCES, SCALES, defences, pgd
@@ -97,7 +97,7 @@ class DropOfDefences(Drops):
 
     scales: ClassVar[Mapping[Name, Scale]] = SCALES
 
-    def trainings(self, scale: Scale) -> Mapping[str, Training]:
+    def trainings(self, scale: Scale) -> Trainings:
         """The models of Table 1."""
         return attacked_trainings(scale)
 
@@ -123,7 +123,7 @@ class HiddenGradients(Drops):
         for name, scale in SCALES.items()
     }
 
-    def trainings(self, scale: Scale) -> Mapping[str, Training]:
+    def trainings(self, scale: Scale) -> Trainings:
         """TRADES and MART."""
         return {name: defences(scale)[name] for name in ("TRADES", "MART")}
 

@@ -14,7 +14,7 @@ from classwise.analysis.steps import Steps, steps_of
 from classwise.core.precision import EXACT
 from classwise.papers.bootstrap import Resampled
 from classwise.papers.claims import Test
-from classwise.papers.context import Context, Training
+from classwise.papers.context import Context, Trainings
 from classwise.papers.experiment import Experiment, Findings
 from classwise.papers.experiments.estimates import mean, proportion
 from classwise.papers.experiments.protocol import (
@@ -62,7 +62,7 @@ class _AlongAttack(Experiment):
     number: ClassVar[int]
     situation: ClassVar[str]
 
-    def trainings(self, scale: Scale) -> Mapping[str, Training]:
+    def trainings(self, scale: Scale) -> Trainings:
         """The defences of the lines, from the tables of defences."""
         return {line.defence: defences(scale)[line.defence] for line in self.lines}
 
@@ -152,7 +152,7 @@ class HypersphereAndTemperature(_Tempered):
     number = 46
     situation = "robust against PGD, misclassified at 1/T = 10"
 
-    def trainings(self, scale: Scale) -> Mapping[str, Training]:
+    def trainings(self, scale: Scale) -> Trainings:
         """The ResNet-18 of appendix G at full scale; otherwise the model of the tables of defences."""
         return {"HE": (HYPERSPHERE if scale.name == "full" else DEFENCES)["HE"]}
 

@@ -13,7 +13,7 @@ from classwise.core.config import Spec
 from classwise.core.threat import Threat
 from classwise.papers.bootstrap import Resampled
 from classwise.papers.claims import Test
-from classwise.papers.context import Context, Training
+from classwise.papers.context import Context, Training, Trainings
 from classwise.papers.experiment import Experiment, Findings
 from classwise.papers.experiments.estimates import average, paired_models, worst
 from classwise.papers.experiments.fair_methods import (
@@ -115,7 +115,7 @@ def _gains(evaluated: Evaluated, pairs: Sequence[tuple[str, str]]) -> list[Inter
 class CalibrationOnly(_Ablation):
     """cfa23 Table 2: CCM and CCR without weight averaging; TRADES also without its division by 1 + beta."""
 
-    def trainings(self, scale: Scale) -> Mapping[str, Training]:
+    def trainings(self, scale: Scale) -> Trainings:
         """The base methods, and their calibrated variants."""
         everything = {
             "AT": TRAININGS["AT"],
@@ -154,7 +154,7 @@ class CalibrationOnly(_Ablation):
 class AveragingOnly(_Ablation):
     """cfa23 Table 3: EMA against FAWA, without CCM and CCR; with a short budget also FAWA with a relative gate."""
 
-    def trainings(self, scale: Scale) -> Mapping[str, Training]:
+    def trainings(self, scale: Scale) -> Trainings:
         """The base methods with EMA, and with FAWA."""
         declared: dict[str, Training] = {}
         for base in BASES[scale.name]:
@@ -213,7 +213,7 @@ class _Sweep(Experiment):
     def overrides(self, value: float) -> Mapping[str, Any]:
         """Recipe overrides for a value of the hyper-parameter."""
 
-    def trainings(self, scale: Scale) -> Mapping[str, Training]:
+    def trainings(self, scale: Scale) -> Trainings:
         """The base method, and one training for each value."""
         plain = {name: one for name, one in TRAININGS.items() if name.partition(",")[0] == self.plain}
         values = {

@@ -23,7 +23,7 @@ from classwise.data.masks import (
 )
 from classwise.papers.bootstrap import Resampled
 from classwise.papers.claims import Test
-from classwise.papers.context import Context, Training
+from classwise.papers.context import Context, Training, Trainings
 from classwise.papers.experiment import Experiment, Findings
 from classwise.papers.experiments.estimates import mean
 from classwise.papers.experiments.protocol import SCALES, defences, tpgd
@@ -134,7 +134,7 @@ class BetaOfOneClass(Experiment):
 
     scales: ClassVar[Mapping[Name, Scale]] = SCALES
 
-    def trainings(self, scale: Scale) -> Mapping[str, Training]:
+    def trainings(self, scale: Scale) -> Trainings:
         """TRADES with each beta."""
         return trades_with_beta(scale, BETA, *LOWERED[scale.name])
 
@@ -196,7 +196,7 @@ class SortedByConfidence(Experiment):
 
     scales: ClassVar[Mapping[Name, Scale]] = SCALES
 
-    def trainings(self, scale: Scale) -> Mapping[str, Training]:
+    def trainings(self, scale: Scale) -> Trainings:
         """TRADES with one beta."""
         return trades_with_beta(scale, BETA)
 

@@ -12,7 +12,7 @@ from classwise.analysis.spread import spread_of
 from classwise.auditing.result import Audit
 from classwise.core.threat import Threat
 from classwise.papers.claims import Test
-from classwise.papers.context import Context, Training
+from classwise.papers.context import Context, Trainings
 from classwise.papers.experiment import Experiment, Findings
 from classwise.papers.experiments.data_set_audits import DRAWN, SCALES, audit_each, data_tables, declare, no_verdict
 from classwise.papers.experiments.protocol import AT, STANDARD, under_pgd
@@ -42,7 +42,7 @@ class StandardAgainstAdversarial(Experiment):
     claim: ClassVar[str] = "iclr21/C14"
     scales: ClassVar[Mapping[Name, Scale]] = SCALES
 
-    def trainings(self, scale: Scale) -> Mapping[str, Training]:
+    def trainings(self, scale: Scale) -> Trainings:
         """A standard and an adversarially trained model of each data set."""
         return declare(scale)
 
@@ -124,11 +124,7 @@ class AdversarialModel(Experiment):
     """benz20 Figure 2: accuracy and robustness of the adversarially trained and the standard model."""
 
     scales: ClassVar[Mapping[Name, Scale]] = CLASSWISE
-
-    def trainings(self, scale: Scale) -> Mapping[str, Training]:
-        """A standard and an adversarially trained model."""
-        del scale
-        return {"standard": STANDARD, "adversarial": AT}
+    declared: ClassVar[Trainings] = {"standard": STANDARD, "adversarial": AT}
 
     def run(self, context: Context) -> Findings:
         """Compare both models; test claim C2: a larger discrepancy in accuracy and in robustness."""
@@ -174,7 +170,7 @@ class RobustnessHistogram(Experiment):
     claim: ClassVar[str] = "iclr21/C16"
     scales: ClassVar[Mapping[Name, Scale]] = SCALES
 
-    def trainings(self, scale: Scale) -> Mapping[str, Training]:
+    def trainings(self, scale: Scale) -> Trainings:
         """An adversarially trained model of each data set."""
         return declare(scale, ("adversarial",))
 
@@ -241,11 +237,7 @@ class StandardModel(Experiment):
     """benz20 Figure 1: a standard model, clean and under PGD of several radii; raw and minus the mean."""
 
     scales: ClassVar[Mapping[Name, Scale]] = PRELIMINARY
-
-    def trainings(self, scale: Scale) -> Mapping[str, Training]:
-        """A standard and an adversarially trained model."""
-        del scale
-        return {"standard": STANDARD, "adversarial": AT}
+    declared: ClassVar[Trainings] = {"standard": STANDARD, "adversarial": AT}
 
     def run(self, context: Context) -> Findings:
         """Audit the model at each radius; test claims C1, and C3 at one radius."""

@@ -15,7 +15,7 @@ from classwise.data.derived import GROUPS, coloured_background
 from classwise.data.images import Images
 from classwise.papers.bootstrap import Resampled
 from classwise.papers.claims import Test
-from classwise.papers.context import Context, Training
+from classwise.papers.context import Context, Trainings
 from classwise.papers.experiment import Experiment, Findings
 from classwise.papers.experiments.protocol import AT, PGD, STANDARD, under_pgd
 from classwise.papers.interval_estimators import difference, interval
@@ -62,11 +62,7 @@ class ColouredBackgrounds(Experiment):
     """kdd21 Figure 5: does the confusion follow groups of classes that share only their background?"""
 
     scales: ClassVar[Mapping[Name, Scale]] = SCALES
-
-    def trainings(self, scale: Scale) -> Mapping[str, Training]:
-        """Adversarial training on the coloured digits."""
-        del scale
-        return {"coloured": replace(AT, images="coloured backgrounds")}
+    declared: ClassVar[Trainings] = {"coloured": replace(AT, images="coloured backgrounds")}
 
     def run(self, context: Context) -> Findings:
         """Train adversarially on the coloured digits; test claims C22 and C23."""
@@ -169,11 +165,7 @@ class BackgroundsAndStandardTraining(Experiment):
     """kdd21 section 6.2: standard training on coloured backgrounds, clean accuracy."""
 
     scales: ClassVar[Mapping[Name, Scale]] = SCALES
-
-    def trainings(self, scale: Scale) -> Mapping[str, Training]:
-        """Standard training on grey and on coloured digits."""
-        del scale
-        return {"grey": STANDARD, "coloured": replace(STANDARD, images="coloured backgrounds")}
+    declared: ClassVar[Trainings] = {"grey": STANDARD, "coloured": replace(STANDARD, images="coloured backgrounds")}
 
     def run(self, context: Context) -> Findings:
         """Train on grey and on coloured digits; test claim C23 for standard training."""

@@ -9,7 +9,7 @@ import numpy as np
 
 from classwise.analysis.confusion import Confused, confused
 from classwise.papers.claims import CORRELATION, Test
-from classwise.papers.context import Context, Training
+from classwise.papers.context import Context, Trainings
 from classwise.papers.experiment import Experiment, Findings
 from classwise.papers.experiments.data_set_audits import (
     ADVERSARIAL,
@@ -45,7 +45,7 @@ class ConfusionUnderAttack(Experiment):
 
     scales: ClassVar[Mapping[Name, Scale]] = SCALES
 
-    def trainings(self, scale: Scale) -> Mapping[str, Training]:
+    def trainings(self, scale: Scale) -> Trainings:
         """An adversarially trained model of each data set."""
         return declare(scale, (ADVERSARIAL,))
 

@@ -16,7 +16,7 @@ from classwise.data import CORRUPTIONS, corrupt
 from classwise.data.images import Images
 from classwise.papers.bootstrap import Resampled
 from classwise.papers.claims import CORRELATION
-from classwise.papers.context import Context, Training
+from classwise.papers.context import Context, Training, Trainings
 from classwise.papers.experiment import Experiment, Findings
 from classwise.papers.experiments.protocol import AT, STANDARD, under_pgd
 from classwise.papers.measurements import Measurement
@@ -84,11 +84,7 @@ class ClassesUnderCorruptions(Experiment):
     """benz20 plan: class accuracy under corruptions, of a standard and an adversarially trained model."""
 
     scales: ClassVar[Mapping[Name, Scale]] = PRELIMINARY
-
-    def trainings(self, scale: Scale) -> Mapping[str, Training]:
-        """A standard and an adversarially trained model."""
-        del scale
-        return MODELS
+    declared: ClassVar[Trainings] = MODELS
 
     def run(self, context: Context) -> Findings:
         """Draw class accuracies over the severity, averaged over corruptions, and tabulate each corruption.
@@ -121,11 +117,7 @@ class CorruptionsAndAttacks(Experiment):
     """benz20 plan: are the classes weak under corruptions also weak under attack?"""
 
     scales: ClassVar[Mapping[Name, Scale]] = PRELIMINARY
-
-    def trainings(self, scale: Scale) -> Mapping[str, Training]:
-        """A standard and an adversarially trained model."""
-        del scale
-        return MODELS
+    declared: ClassVar[Trainings] = MODELS
 
     def run(self, context: Context) -> Findings:
         """Correlate the ranks of class accuracies under corruptions and under PGD, for the open question C10."""

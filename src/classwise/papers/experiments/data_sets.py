@@ -9,7 +9,7 @@ from typing import ClassVar
 from classwise.analysis.gap import gap
 from classwise.analysis.spread import spread
 from classwise.papers.claims import Test
-from classwise.papers.context import Context, Training
+from classwise.papers.context import Context, Trainings
 from classwise.papers.experiment import Experiment, Findings
 from classwise.papers.experiments.data_set_audits import (
     DRAWN,
@@ -40,7 +40,7 @@ class DataSets(Experiment):
         ),
     }
 
-    def trainings(self, scale: Scale) -> Mapping[str, Training]:
+    def trainings(self, scale: Scale) -> Trainings:
         """A standard and an adversarially trained model of each data set."""
         return declare(scale, data_sets=_data(scale), network=_network(scale))
 

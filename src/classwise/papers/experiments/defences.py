@@ -15,7 +15,7 @@ from classwise.auditing.result import Audit
 from classwise.papers import catalogue
 from classwise.papers.bootstrap import Resampled
 from classwise.papers.claims import CORRELATION, Test
-from classwise.papers.context import Context, Training
+from classwise.papers.context import Context, Training, Trainings
 from classwise.papers.experiment import Experiment, Findings
 from classwise.papers.experiments.protocol import (
     CAR,
@@ -110,7 +110,7 @@ class DefencesByAttacks(Experiment):
 
     scales: ClassVar[Mapping[Name, Scale]] = SCALES
 
-    def trainings(self, scale: Scale) -> Mapping[str, Training]:
+    def trainings(self, scale: Scale) -> Trainings:
         """The four defences and the substitute."""
         return attacked_trainings(scale)
 
@@ -202,7 +202,7 @@ class DefencesWithRST(Experiment):
 
     scales: ClassVar[Mapping[Name, Scale]] = SCALES
 
-    def trainings(self, scale: Scale) -> Mapping[str, Training]:
+    def trainings(self, scale: Scale) -> Trainings:
         """The four defences; the substitute is also the teacher of RST."""
         return with_rst(scale)
 
@@ -262,7 +262,7 @@ class RankConsistency(Experiment):
 
     scales: ClassVar[Mapping[Name, Scale]] = SCALES
 
-    def trainings(self, scale: Scale) -> Mapping[str, Training]:
+    def trainings(self, scale: Scale) -> Trainings:
         """The models of T1."""
         return attacked_trainings(scale)
 

@@ -8,7 +8,7 @@ from typing import ClassVar
 from classwise.analysis.epochs import images_of, measured
 from classwise.analysis.trend import trend
 from classwise.papers.claims import Test
-from classwise.papers.context import Context, Training
+from classwise.papers.context import Context, Trainings
 from classwise.papers.experiment import Experiment, Findings
 from classwise.papers.experiments.adjacent_epochs import counts_at
 from classwise.papers.experiments.data_set_audits import (
@@ -43,7 +43,7 @@ class GapsOverEpochs(Experiment):
 
     scales: ClassVar[Mapping[Name, Scale]] = SCALES
 
-    def trainings(self, scale: Scale) -> Mapping[str, Training]:
+    def trainings(self, scale: Scale) -> Trainings:
         """An adversarially trained model of each data set."""
         return declare(scale, (ADVERSARIAL,))
 
@@ -128,11 +128,7 @@ class ClassTrend(Experiment):
     """benz20 plan: accuracy and robustness of each class over training; does the weakest class change?"""
 
     scales: ClassVar[Mapping[Name, Scale]] = PLANS
-
-    def trainings(self, scale: Scale) -> Mapping[str, Training]:
-        """One adversarially trained model."""
-        del scale
-        return {"AT": AT}
+    declared: ClassVar[Trainings] = {"AT": AT}
 
     def run(self, context: Context) -> Findings:
         """Draw both measures over the epochs of adversarial training, and count changes of the weakest class."""

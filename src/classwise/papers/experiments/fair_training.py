@@ -13,7 +13,7 @@ from classwise.core.config import Spec
 from classwise.papers import catalogue
 from classwise.papers.bootstrap import Resampled
 from classwise.papers.claims import Test
-from classwise.papers.context import Context, Training
+from classwise.papers.context import Context, Trainings
 from classwise.papers.experiment import Experiment, Findings
 from classwise.papers.experiments.estimates import average, paired_models, worst
 from classwise.papers.experiments.fair_methods import (
@@ -52,7 +52,7 @@ class _Methods(Experiment):
     attacks: ClassVar[Mapping[Name, Mapping[str, Spec]]] = ATTACKS
     methods: ClassVar[Mapping[str, Method]] = METHODS
 
-    def trainings(self, scale: Scale) -> Mapping[str, Training]:
+    def trainings(self, scale: Scale) -> Trainings:
         """The trainings of the rows."""
         return trainings_of(at_scale(self.methods, scale))
 

@@ -13,7 +13,7 @@ import pandas as pd
 from classwise.analysis.homing import Homing, homing
 from classwise.analysis.pairs import Pairs, pairs
 from classwise.papers.claims import Test
-from classwise.papers.context import Context, Training
+from classwise.papers.context import Context, Trainings
 from classwise.papers.experiment import Experiment, Findings
 from classwise.papers.experiments.protocol import AT, SETUP_STEP, pgd
 from classwise.papers.interval_estimators import interval
@@ -68,11 +68,7 @@ class _Homing(Experiment):
     """An experiment with the base model of the homing matrix, which also trains a model without each class."""
 
     scales: ClassVar[Mapping[Name, Scale]] = SCALES
-
-    def trainings(self, scale: Scale) -> Mapping[str, Training]:
-        """The base model; the others have its recipe."""
-        del scale
-        return {"AT": AT}
+    declared: ClassVar[Trainings] = {"AT": AT}
 
 
 class HomingMatrix(_Homing):

@@ -10,7 +10,7 @@ import numpy as np
 from classwise.papers import catalogue
 from classwise.papers.bootstrap import Resampled, beyond_others
 from classwise.papers.claims import Test
-from classwise.papers.context import Context, Training
+from classwise.papers.context import Context, Trainings
 from classwise.papers.experiment import Experiment, Findings
 from classwise.papers.experiments.protocol import (
     HARDEST,
@@ -42,11 +42,7 @@ class Hypersphere(Experiment):
     """iclr21 Table 5: accuracy of adversarial training, HE, HE-LIS and HE-CMP, clean and under PGD-20."""
 
     scales: ClassVar[Mapping[Name, Scale]] = SPHERE_SCALES
-
-    def trainings(self, scale: Scale) -> Mapping[str, Training]:
-        """The four models of appendix G."""
-        del scale
-        return HYPERSPHERE
+    declared: ClassVar[Trainings] = HYPERSPHERE
 
     def run(self, context: Context) -> Findings:
         """Tabulate the accuracies; test claim C18: a growing scale raises the robust accuracy under PGD."""
@@ -107,11 +103,7 @@ class LargeTemperatures(Experiment):
     """iclr21 Table 6: totals of the models of Table 5 under Temperature-PGD, 1/T from 1 to 300."""
 
     scales: ClassVar[Mapping[Name, Scale]] = SPHERE_SCALES
-
-    def trainings(self, scale: Scale) -> Mapping[str, Training]:
-        """The four models of appendix G."""
-        del scale
-        return HYPERSPHERE
+    declared: ClassVar[Trainings] = HYPERSPHERE
 
     def run(self, context: Context) -> Findings:
         """Test claims C17 and C19: the gain of HE and its schedules under PGD vanishes at a large 1/T."""

@@ -242,7 +242,7 @@ class Technique(Experiment):
     ]
     for_weakest: bool = False
 
-    def trainings(self, scale: Scale) -> Mapping[str, Training]:
+    def trainings(self, scale: Scale) -> Trainings:
         """Plain training and each setting; empty if settings name the weakest class of the plain training."""
         return {} if self.for_weakest else {PLAIN: AT, **TECHNIQUES[self.technique](scale, "")}
 

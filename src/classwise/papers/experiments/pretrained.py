@@ -13,7 +13,7 @@ from classwise.analysis.spread import spread
 from classwise.auditing.outcomes import Outcomes
 from classwise.data.splits import stratified_subset
 from classwise.papers.claims import Test
-from classwise.papers.context import Context, Training
+from classwise.papers.context import Context, Training, Trainings
 from classwise.papers.experiment import Experiment, Findings
 from classwise.papers.experiments.class_wise import class_dots, discrepancy_tests
 from classwise.papers.experiments.data_set_audits import DRAWN, LEAST_IMAGES
@@ -51,7 +51,7 @@ class PretrainedModels(Experiment):
         "full": IMAGENET,
     }
 
-    def trainings(self, scale: Scale) -> Mapping[str, Training]:
+    def trainings(self, scale: Scale) -> Trainings:
         """None; at smoke scale, two models instead of named ones."""
         return {"standard": STANDARD, "adversarial": AT} if scale.name == "smoke" else {}
 

@@ -10,7 +10,7 @@ import numpy as np
 from classwise.core.threat import Threat
 from classwise.papers.bootstrap import Resampled
 from classwise.papers.claims import Test
-from classwise.papers.context import Context, Training
+from classwise.papers.context import Context, Training, Trainings
 from classwise.papers.experiment import Experiment, Findings
 from classwise.papers.experiments.saved_epochs import (
     ATTACK,
@@ -74,7 +74,7 @@ class _Radii(Experiment):
 
     scales: ClassVar[Mapping[Name, Scale]] = DEFAULT_SCALES
 
-    def trainings(self, scale: Scale) -> Mapping[str, Training]:
+    def trainings(self, scale: Scale) -> Trainings:
         """One training for each radius."""
         return radius_trainings(scale)
 
@@ -206,7 +206,7 @@ class BetaSweep(Experiment):
 
     scales: ClassVar[Mapping[Name, Scale]] = DEFAULT_SCALES
 
-    def trainings(self, scale: Scale) -> Mapping[str, Training]:
+    def trainings(self, scale: Scale) -> Trainings:
         """One training for each beta."""
         declared = {}
         for beta in BETAS[scale.name]:

@@ -14,7 +14,7 @@ from classwise.auditing.outcomes import Outcomes
 from classwise.papers import catalogue
 from classwise.papers.bootstrap import beyond_others
 from classwise.papers.claims import Test
-from classwise.papers.context import Context, Training
+from classwise.papers.context import Context, Training, Trainings
 from classwise.papers.experiment import Experiment, Findings
 from classwise.papers.experiments.estimates import (
     Selected,
@@ -67,7 +67,7 @@ class Temperature(Experiment):
 
     scales: ClassVar[Mapping[Name, Scale]] = TEMPERATURE_SCALES
 
-    def trainings(self, scale: Scale) -> Mapping[str, Training]:
+    def trainings(self, scale: Scale) -> Trainings:
         """The four defences."""
         return defences(scale)
 
@@ -159,7 +159,7 @@ class ChosenTemperatures(Experiment):
 
     scales: ClassVar[Mapping[Name, Scale]] = TEMPERATURE_SCALES
 
-    def trainings(self, scale: Scale) -> Mapping[str, Training]:
+    def trainings(self, scale: Scale) -> Trainings:
         """The four defences, and the teacher of RST."""
         return with_rst(scale)
 
@@ -252,7 +252,7 @@ class TemperatureAblation(_Temperatures):
 
     temperatures = (2, 3, 4, 7, 10)
 
-    def trainings(self, scale: Scale) -> Mapping[str, Training]:
+    def trainings(self, scale: Scale) -> Trainings:
         """The four defences, Madry's model first, and the teacher of RST."""
         return with_rst(scale)
 
@@ -298,7 +298,7 @@ class TemperatureGrid(_Temperatures):
 
     temperatures = TEMPERATURES
 
-    def trainings(self, scale: Scale) -> Mapping[str, Training]:
+    def trainings(self, scale: Scale) -> Trainings:
         """The defences of kdd21/T3."""
         return defences(scale)
 
@@ -318,7 +318,7 @@ class SmoothLabels(_Temperatures):
     step = SETUP_STEP
     scales: ClassVar[Mapping[Name, Scale]] = SPHERE_SCALES
 
-    def trainings(self, scale: Scale) -> Mapping[str, Training]:
+    def trainings(self, scale: Scale) -> Trainings:
         """Adversarial training without and with label smoothing."""
         del scale
         smooth = {"name": "at", "criterion": {"name": "label-smoothing", "smoothing": SMOOTHING}}

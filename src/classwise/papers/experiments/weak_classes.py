@@ -112,7 +112,7 @@ class WeakClasses(Experiment):
         del scale
         return self.varied
 
-    def trainings(self, scale: Scale) -> Mapping[str, Training]:
+    def trainings(self, scale: Scale) -> Trainings:
         """A training for each setting of the two grids."""
         clean = {f"{name}, standard training": training for name, training in self.standard(scale).items()}
         return {**self.grid(scale), **clean}

@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from classwise.analysis.norm_link import NormLink, norm_link, row_norms
 from classwise.papers.claims import CORRELATION, Test
-from classwise.papers.context import Context, Training
+from classwise.papers.context import Context, Trainings
 from classwise.papers.experiment import Experiment, Findings
 from classwise.papers.experiments.data_set_audits import (
     SCALES,
@@ -41,7 +41,7 @@ class NormsAndRobustness(Experiment):
 
     scales: ClassVar[Mapping[Name, Scale]] = SCALES
 
-    def trainings(self, scale: Scale) -> Mapping[str, Training]:
+    def trainings(self, scale: Scale) -> Trainings:
         """A standard and an adversarially trained model of each data set."""
         return declare(scale)
 
@@ -107,11 +107,7 @@ class EqualNorms(Experiment):
     """iclr21 section 5: rows of equal norm, by rescaling those of a trained model (no penalty, no training)."""
 
     scales: ClassVar[Mapping[Name, Scale]] = CLASSWISE
-
-    def trainings(self, scale: Scale) -> Mapping[str, Training]:
-        """One adversarially trained model."""
-        del scale
-        return {"AT": AT}
+    declared: ClassVar[Trainings] = {"AT": AT}
 
     def run(self, context: Context) -> Findings:
         """Audit adversarial training before and after rescaling; test claim C22."""

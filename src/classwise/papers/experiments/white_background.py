@@ -17,7 +17,7 @@ from classwise.data.images import Images
 from classwise.papers import catalogue
 from classwise.papers.bootstrap import Resampled
 from classwise.papers.claims import Test
-from classwise.papers.context import Context, Training
+from classwise.papers.context import Context, Trainings
 from classwise.papers.experiment import Experiment, Findings
 from classwise.papers.experiments.case_study import (
     ATTACK,
@@ -78,7 +78,7 @@ class WhiteBackground(Experiment):
 
     scales: ClassVar[Mapping[Name, Scale]] = SCALES
 
-    def trainings(self, scale: Scale) -> Mapping[str, Training]:
+    def trainings(self, scale: Scale) -> Trainings:
         """TRADES with beta 6 and with the lowered beta."""
         return trades_with_beta(scale, BETA, LOWEST)
 
@@ -135,7 +135,7 @@ class SingleImages(Experiment):
     robust: ClassVar[int] = 2261
     repaired: ClassVar[int] = 3634
 
-    def trainings(self, scale: Scale) -> Mapping[str, Training]:
+    def trainings(self, scale: Scale) -> Trainings:
         """TRADES with beta 6."""
         return trades_with_beta(scale, BETA)
 

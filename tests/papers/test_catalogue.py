@@ -1,8 +1,7 @@
-"""The 150 items, the printed numbers and the notes."""
+"""The items, the printed numbers and the notes."""
 
 from __future__ import annotations
 
-import collections
 import functools
 from pathlib import Path
 from typing import Any
@@ -26,12 +25,12 @@ ITEMS = catalogue.items()
 CLAIM = ("id", "claim", "quantity", "paper")
 
 
-def test_every_item_is_listed() -> None:
-    assert len(ITEMS) == 150
-    papers = collections.Counter(item.paper for item in ITEMS.values())
-    assert list(papers) == list(catalogue.PAPERS)
-    assert papers == {"kdd21": 54, "iclr21": 30, "benz20": 30, "cfa23": 36}
-    assert {item.paper for item in ITEMS.values() if not item.id.startswith(f"{item.paper}/")} == set()
+def test_ids_are_unique_and_name_their_paper() -> None:
+    assert list(dict.fromkeys(item.paper for item in ITEMS.values())) == list(catalogue.PAPERS)
+    for paper in map(catalogue.paper, catalogue.PAPERS):
+        names = [*(item.id for item in paper.items), *(claim.id for claim in paper.claims)]
+        assert len(names) == len(set(names))
+        assert all(name.startswith(f"{paper.id}/") for name in names)
 
 
 @pytest.mark.parametrize("item", ITEMS.values(), ids=lambda item: item.id)
@@ -48,10 +47,8 @@ def test_each_item_has_a_status_and_a_command(item: catalogue.Item) -> None:
         assert not item.absent
 
 
-def test_every_experiment_is_an_item() -> None:
-    assert set(runnable()) <= set(ITEMS)
-    for name in runnable():
-        assert experiment(name).item == name
+def test_every_experiment_is_created_for_its_item() -> None:
+    assert all(experiment(name).item == name for name in runnable())
 
 
 def test_parts_of_the_library_are_covered() -> None:
@@ -84,7 +81,7 @@ def test_references() -> None:
 
 
 def test_every_note_has_items_and_a_text() -> None:
-    assert len(catalogue.notes()) == 75
+    assert len({note.id for note in catalogue.notes()}) == len(catalogue.notes())
     for note in catalogue.notes():
         assert note.items
         assert set(note.items) <= set(ITEMS)
@@ -144,8 +141,8 @@ def test_an_entry_adds_an_item(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (("  title: ", "  titel: "), "paper benz20: items.30.title"),
-        (("kind: plan", "kind: plane"), "paper benz20: items.30.kind = 'plane': Input should be 'data set'"),
+        (("  title: ", "  titel: a plan\n  title: "), ".titel = 'a plan': Unexpected keyword argument"),
+        (("kind: plan", "kind: plane"), ".kind = 'plane': Input should be 'data set'"),
         (("weak_classes:Opt", "weak_classes:opt"), "unknown experiment in module"),
         (("varied:", "vary:"), "field 'vary'; did you mean 'varied'"),
         (("[optimisers, ", "[optimizers, "), "varied.0 = 'optimizers': Input should be 'optimisers'"),

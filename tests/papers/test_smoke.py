@@ -26,13 +26,11 @@ from classwise.reporting.tables import Cell
 
 from .conftest import Smoke
 
-MAX_MODELS = 46
-
 
 def test_experiments_share_models(smoke: Smoke) -> None:
     assert set(smoke.results) == set(runnable())
     everything = list(smoke.store.path.rglob("recipe.yaml"))  # runs without one class are inside their base run
-    assert 0 < len(smoke.store.runs) <= len(everything) <= MAX_MODELS
+    assert 0 < len(smoke.store.runs) <= len(everything)
     requested = sum(len(result.runs) for result in smoke.results.values())
     assert requested > len(smoke.store.runs)
     known = {path.parent.name for path in smoke.store.runs}
@@ -105,7 +103,6 @@ def test_every_claim_is_tested_by_some_item(smoke: Smoke) -> None:
     tested = {one.claim for result in smoke.results.values() for one in result.verdicts}
     tested |= {one.question for result in smoke.results.values() for one in result.measurements}
     claims = [one.id for paper in catalogue.PAPERS for one in catalogue.paper(paper).claims]
-    assert len(claims) == 85
     assert [claim for claim in claims if not tested & set(catalogue.same_claims(claim))] == []
     assert tested <= set(claims)
 

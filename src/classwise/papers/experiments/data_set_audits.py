@@ -165,7 +165,7 @@ def sampled_classes(data: str) -> Sequence[int] | None:
     """
     if data not in _LISTS:
         return None
-    labels = catalogue.facts("iclr21")["sampled_classes"][_LISTS[data]]["classes"]
+    labels = catalogue.paper("iclr21").sampled_classes[_LISTS[data]]["classes"]
     order = CounterRNG(0, "unreadable class of iclr21 Figure 7").permutation(100).tolist()
     spare = next(label for label in (800 + place for place in order) if label not in labels)
     return [spare if label is None else int(label) for label in labels]

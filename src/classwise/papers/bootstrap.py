@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from classwise.core.errors import ClasswiseError
+from classwise.papers.interval_estimators import IntervalEstimator, interval
 from classwise.stats.counts import ClassCounts, FloatArray, PairedCounts, class_labels, outcomes
-from classwise.stats.interval_estimators import IntervalEstimator, interval
 from classwise.stats.intervals import Estimate, two_sided_z
 from classwise.stats.paired import difference_of_minima
 from classwise.stats.resampling import resampled_accuracies

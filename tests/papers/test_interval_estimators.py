@@ -5,10 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from classwise.papers.bootstrap import Resampled
 from classwise.papers.experiments.class_wise import filled_bins
-from classwise.stats.bootstrap import Resampled
-from classwise.stats.counts import ClassCounts, FloatArray
-from classwise.stats.interval_estimators import (
+from classwise.papers.interval_estimators import (
     IntervalEstimator,
     alike,
     exactly,
@@ -21,6 +20,7 @@ from classwise.stats.interval_estimators import (
     wider,
     widest,
 )
+from classwise.stats.counts import ClassCounts, FloatArray
 from classwise.stats.intervals import Estimate
 
 EDGES = np.linspace(0, 1, 11)

@@ -6,6 +6,7 @@ import dataclasses
 import functools
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
@@ -24,6 +25,10 @@ from classwise.models.modes import evaluating, frozen, wrong_gradients_refused
 
 Loss = Callable[[Tensor], Tensor]
 """Maps logits (N, C) to one loss per row, (N,)."""
+
+
+_excluded: WeakKeyDictionary[nn.Module, Tensor] = WeakKeyDictionary()
+"""Whether some logits of a model were -inf in any pass; on its device, so that a pass does not wait for it."""
 
 
 class NoGradientError(ClasswiseError):
@@ -96,7 +101,6 @@ class Passes:
         self._exact = dataclasses.replace(precision, dtype="float32").forward(model)
         self._fusion = Fusion(model)
         self._classes: int | None = None
-        self._excluded: Tensor | None = None  # on the device, so that a pass does not wait for it
 
     def logits(self, x: Tensor) -> Tensor:
         """Float32 logits, in passes of exactly the batch size; the last one is padded with copies. Never in TF32."""
@@ -107,7 +111,8 @@ class Passes:
                 passes.append(self._float32(padded)[: len(block)])
         logits = torch.cat(passes)
         self._classes, excluded = logits.shape[1], logits.isneginf().any()
-        self._excluded = excluded if self._excluded is None else self._excluded | excluded
+        known = _excluded.get(self.model)
+        _excluded[self.model] = excluded if known is None or known.device != excluded.device else known | excluded
         return logits
 
     def decide(self, x: Tensor, y: Tensor) -> Decision:
@@ -129,10 +134,10 @@ class Passes:
         return self._classes or self.logits(x[:1]).shape[1]
 
     def _excludes(self, x: Tensor) -> bool:
-        """Whether logits of the passes so far were -inf; evaluates the first image of ``x`` if none has been made."""
-        if self._excluded is None:
+        """Whether logits of the model's passes were -inf; evaluates the first image of ``x`` if none has been made."""
+        if self.model not in _excluded:
             self.logits(recordable(x[:1]).to(self.device))
-        return bool(self._excluded)
+        return bool(_excluded[self.model])
 
     @contextmanager
     def for_gradients(self, images: Tensor, *, precise: bool) -> Iterator[CountedForward]:

@@ -211,6 +211,7 @@ def test_rendezvous_waits_for_a_late_process() -> None:
     late = threading.Timer(0.2, lambda: store.set("here/1", ""))
     late.start()
     Pretended(store, 0)._rendezvous(30)
+    assert store.check(["here/1"])
     late.join()
 
 

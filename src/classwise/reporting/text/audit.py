@@ -12,8 +12,7 @@ from classwise.reporting.audit_summary import AuditSummary, heading
 from classwise.reporting.audit_tables import CUMULATIVE_NOTE
 from classwise.reporting.incomplete import BOUNDS_NOTE, attack_bounds_table, class_bounds_table
 from classwise.reporting.repeats import repeats_note, repeats_table
-from classwise.reporting.tables import Table
-from classwise.reporting.text.layout import TextTable, in_unit, interval, percent
+from classwise.reporting.text.layout import TextTable, in_unit, interval, percent, spanned_rows
 from classwise.stats.metric import arranged
 
 ABSENT = 10
@@ -68,23 +67,15 @@ def _probabilities(result: Audit) -> Iterator[str | TextTable]:
     """The probability of a correct pass per class, of an audit with several passes for each decision."""
     table = repeats_table(result)
     yield ""
-    yield TextTable(table.heads, _spanned_rows(table, "[{}]"), table.caption)
+    yield TextTable(table.heads, spanned_rows(table, "[{}]"), table.caption)
     yield repeats_note(result)
-
-
-def _spanned_rows(table: Table, form: str) -> list[tuple[object, ...]]:
-    """The rows of a table, each cell followed by its interval or bounds in brackets."""
-    return [
-        (row.name, *(f"{cell.text} {form.format(cell.span)}" if cell.span else cell.text for cell in row.cells))
-        for row in table.rows
-    ]
 
 
 def _bounds(result: Audit) -> Iterator[str | TextTable]:
     """The bounds of an incomplete audit."""
     name = result.outcomes.meta.model or result.name
     for table in (class_bounds_table(result), attack_bounds_table(result)):
-        rows = _spanned_rows(table, "({})")
+        rows = spanned_rows(table, "({})")
         yield TextTable(table.heads, rows, f"{name}, incomplete, under {result.outcomes.meta.threat}: {table.caption}")
         yield ""
     yield f"{BOUNDS_NOTE} The worst class is reported once every image is judged."
@@ -94,7 +85,7 @@ def _bounds(result: Audit) -> Iterator[str | TextTable]:
 def _estimates(result: Audit, sampled: TwoPhase) -> Iterator[str | TextTable]:
     """AutoAttack's accuracies as estimated from a sample."""
     meta, table = result.outcomes.meta, two_phase.estimates_table(result, sampled)
-    rows = _spanned_rows(table, "[{}]")
+    rows = spanned_rows(table, "[{}]")
     yield TextTable(table.heads, rows, f"{meta.model or result.name}, under {meta.threat}: {table.caption}")
     yield ""
     yield two_phase.headline(sampled)

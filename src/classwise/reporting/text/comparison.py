@@ -8,7 +8,7 @@ from typing import Any
 
 from classwise.auditing.compare import Comparison, Crossing, Pair, narrowing, narrowing_notes, population
 from classwise.reporting import formatting
-from classwise.reporting.text.layout import TextTable, in_unit, interval, percent
+from classwise.reporting.text.layout import TextTable, in_unit, interval, percent, spanned_rows
 from classwise.reporting.untested import bounds_reason, bounds_table, crossing_reason, crossing_table
 from classwise.stats.metric import Metric, arranged
 
@@ -49,11 +49,7 @@ def _about(comparison: Comparison) -> str:
 
 def _untested(comparison: Comparison | Crossing) -> Iterator[str | TextTable]:
     table = crossing_table(comparison) if isinstance(comparison, Crossing) else bounds_table(comparison)
-    cells = [
-        (row.name, *(f"{cell.text} [{cell.span}]" if cell.span else cell.text for cell in row.cells))
-        for row in table.rows
-    ]
-    yield TextTable(table.heads, cells, f"{table.caption}, {comparison.conditions}")
+    yield TextTable(table.heads, spanned_rows(table), f"{table.caption}, {comparison.conditions}")
     yield ""
     yield table.note
     yield crossing_reason(comparison) if isinstance(comparison, Crossing) else bounds_reason(comparison)

@@ -23,16 +23,13 @@ from classwise.core.errors import ClasswiseError
 
 ROOT = Path(__file__).parents[1]
 FURTHER = {
-    "attacks.base": "Attack.perturb Attack.bind",
     "auditing.corruptions": "audit_corruptions",
     "auditing.cost": "estimate",
-    "auditing.seeds": "audit_seeds",
     "core.threat": "Threat.parse Threat.with_epsilon",
     "data.derived": "only_classes without_class",
     "data.images": "Images.take Images.batches Images.to",
     "data.loading": "open_data",
     "models.normalization": "Normalized.__init__",
-    "reporting.exports": "export export_comparison",
     "reporting.robustbench": "write_robustbench",
     "stats.intervals": "wilson alpha_of lowest_interval class_intervals",
     "stats.paired": "difference_of_minima",
@@ -40,12 +37,9 @@ FURTHER = {
     "stats.seeds": "worst_over_seeds",
     "sweeps.collect": "collect",
     "sweeps.cost": "estimate_sweep",
-    "sweeps.run": "resume_sweep run_sweep",
+    "sweeps.run": "resume_sweep",
     "sweeps.status": "sweep_status",
     "testing": "assert_robust",
-    "training.class_wise_loss": "ClassWiseLoss.__init__",
-    "training.posthoc.logit_adjustment": "adjust_logits",
-    "training.posthoc.weight_interpolation": "interpolate_weights",
     "training.recipe": "Recipe.read",
 }
 """Further functions of the documents, and methods that are decorated one by one, by module."""
@@ -261,7 +255,7 @@ def test_names_and_numbers_of_arguments() -> None:
         (lambda: cw.board([], 5), r"^board\(\): too many positional arguments$"),  # type: ignore[call-arg]
         (lambda: cw.load_model("x", weight="y"), r"unknown model|weight"),
         (lambda: cw.board([], confidences=0.9), r"^unknown argument of board\(\): .* did you mean 'confidence'"),  # type: ignore[call-arg]
-        (lambda: cw.audit("x", "digits", sed=1), r"^unknown option of audit\(\): .* did you mean 'seed'"),  # type: ignore[call-arg]
+        (lambda: cw.audit("x", "digits", sed=1), r"^unknown argument of audit\(\): .* did you mean 'seed'"),  # type: ignore[call-arg]
     ):
         with pytest.raises(ClasswiseError, match=message):
             call()

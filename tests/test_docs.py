@@ -6,6 +6,7 @@ import contextlib
 import io
 import re
 import sys
+from fractions import Fraction
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from tools.result_pages import PAGES, RESULTS
 import classwise
 from classwise.attacks import ATTACKS
 from classwise.attacks.base import Attack
-from classwise.auditing.guards import GUARDS
+from classwise.auditing.guards.table import GUARDS
 from classwise.cli.demo import SMALL
 from classwise.core.config import make
 from classwise.core.errors import ClasswiseError
@@ -93,7 +94,10 @@ def test_python_compiles_and_names_exist(document: Path) -> None:
 
 def test_the_examples_of_extending(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     document = ROOT / "docs" / "how-to" / "extend.md"
-    attack, external = code_blocks(document, "python")
+    attack, external, measure, _ = code_blocks(document, "python")
+    space: dict[str, Any] = {}
+    exec(compile(measure, document.name, "exec"), space)
+    assert space["top_error"](np.array([[3, 1], [2, 4]])) == Fraction(1, 5)
     (tmp_path / "mine.py").write_text(attack)
     (tmp_path / "theirs.py").write_text(external.replace("import torchattacks", ""))  # imported when it is called
     monkeypatch.chdir(tmp_path)

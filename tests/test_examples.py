@@ -98,7 +98,7 @@ def test_the_example_of_an_attack_runs(name: str, monkeypatch: pytest.MonkeyPatc
     sys.modules.pop("mine", None)
     assert type(attack) is ATTACKS.load(name)
     images, threat = torch.linspace(0, 1, 4 * 64).view(4, 1, 8, 8), Threat(attack.norms[0], 0.3)
-    adversarial = attack.perturb(model, images, torch.tensor([0, 1, 2, 3]), threat)
+    adversarial = cw.attack(model, images, torch.tensor([0, 1, 2, 3]), attack, threat=threat)
     assert adversarial.shape == images.shape
     distance = threat.distance(adversarial, images)
     assert bool(distance.isnan().all()) == (threat.norm == "spatial")

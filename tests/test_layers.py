@@ -116,7 +116,7 @@ def test_packages_import_nothing_heavy(module: str) -> None:
 
 
 def test_a_wrong_import_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Imports at the top, in a function, and for types only."""
+    """Imports at the top, in a function, for types only, and by a name in a string."""
     monkeypatch.setattr("tools.imports.SOURCE", tmp_path)
     folder = tmp_path / "classwise" / "stats"
     folder.mkdir(parents=True)
@@ -125,10 +125,12 @@ def test_a_wrong_import_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         "import classwise.reporting.page\n"
         "if TYPE_CHECKING:\n    from classwise.models import MODELS\n"
         "def f():\n    from classwise.attacks import ATTACKS\n    from classwise.core import errors\n"
+        "    return importlib.import_module('classwise.training.train').train\n"
     )
     found = list(to_the_right("classwise.stats.wrong"))
     assert [(one.line, layer_of(one.target), one.lazy, one.for_types) for one in found] == [
         (2, "reporting", False, False),
         (4, "models", False, True),
         (6, "attacks", True, False),
+        (8, "training", True, False),
     ]

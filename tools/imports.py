@@ -42,7 +42,7 @@ def source_of(module: str) -> Path:
 
 
 def imports_of(module: str) -> Iterator[Import]:
-    """All imports of a module of the package, including lazy imports inside functions."""
+    """All imports of a module of the package, including lazy imports and ``import_module`` of a literal name."""
 
     def visit(node: ast.AST, lazy: bool, for_types: bool) -> Iterator[Import]:
         for child in ast.iter_child_nodes(node):
@@ -60,6 +60,8 @@ def imports_of(module: str) -> Iterator[Import]:
                         yield Import(module, target, child.lineno, lazy, for_types)
             elif isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
                 yield from visit(child, True, for_types)
+            elif isinstance(child, ast.Call) and (name := named_in_call(child)):
+                yield Import(module, name, child.lineno, lazy, for_types)
             elif isinstance(child, ast.If) and ast.unparse(child.test).endswith("TYPE_CHECKING"):
                 for statement in child.body:
                     yield from visit(ast.Module([statement], []), lazy, True)
@@ -69,6 +71,14 @@ def imports_of(module: str) -> Iterator[Import]:
                 yield from visit(child, lazy, for_types)
 
     yield from visit(ast.parse(source_of(module).read_text(encoding="utf-8")), False, False)
+
+
+def named_in_call(node: ast.Call) -> str:
+    """The module that ``import_module("name")`` imports; empty for another call, or a name that is computed."""
+    match node:
+        case ast.Call(func=ast.Name(id=called) | ast.Attribute(attr=called), args=[ast.Constant(value=str(name)), *_]):
+            return name if called in ("import_module", "__import__") else ""
+    return ""
 
 
 def imported_from(package: str, name: str) -> str:

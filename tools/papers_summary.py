@@ -38,8 +38,8 @@ def papers() -> str:
 
 
 def _paper(name: str, found: Mapping[str, Result]) -> str:
-    everything = [one["id"] for one in catalogue.facts(name)["claims"]]
-    claims = [claim for claim in everything if not catalogue.is_question(claim)]
+    everything = [claim.id for claim in catalogue.paper(name).claims]
+    claims = [claim.id for claim in catalogue.paper(name).claims if not claim.question]
     verdicts = [(item, one) for item, result in found.items() for one in result.verdicts]
     summaries = [claim_verdict(claim, verdicts) for claim in claims]
     tests: dict[str, list[tuple[Verdict, Evidence, list[str]]]] = {answer: [] for answer in ANSWERS}

@@ -19,7 +19,7 @@ from typing import Any
 
 import typer
 
-from classwise.auditing import outcome_files
+from classwise.auditing.outcomes import files as outcome_files
 from classwise.cli import docstrings, main
 from classwise.cli.app import app
 from classwise.core.bibliography import PAPERS, line_of
@@ -28,6 +28,7 @@ from classwise.core.description import summary
 from classwise.core.errors import ClasswiseError
 from classwise.core.registry import Registry
 from classwise.core.threat import Threat
+from classwise.stats.metric import all_metrics
 from classwise.training import AVERAGERS, CRITERIA, LR_SCHEDULES, OBJECTIVES, OPTIMISERS, REDUCTIONS, SCHEDULES, UPDATES
 from classwise.training.citations import sources
 from classwise.training.lr_schedules import MultiStep
@@ -293,6 +294,15 @@ def _code(text: str) -> str:
     return text.replace("``", "`")
 
 
+def metrics() -> str:
+    """Every metric: its definition, what it is computed from, its unit and its direction."""
+    rows = [
+        (f"`{name}`", each.about, each.reads, each.unit, "higher" if each.higher_is_better else "lower")
+        for name, each in all_metrics().items()
+    ]
+    return table(("metric", "definition", "computed from", "unit", "better"), rows)
+
+
 PAGES: Mapping[str, Callable[[], str]] = {
     "attacks": attacks,
     "suites": suites,
@@ -314,6 +324,7 @@ PAGES: Mapping[str, Callable[[], str]] = {
     "reduction-table": lambda: summaries(REDUCTIONS, "from the images' losses to one number"),
     "schedule-table": schedule_table,
     "update-table": update_table,
+    "metrics": metrics,
     "commands": commands,
     "columns": columns,
     "papers": papers,

@@ -21,11 +21,12 @@ from benchmarks.comparison.methods import (
     root_folder,
 )
 from benchmarks.tables import table
-from classwise.auditing.compare import Comparison, compare
-from classwise.auditing.result import Audit
+from classwise.auditing.compare.compare import compare
+from classwise.auditing.compare.comparison import Comparison
+from classwise.auditing.run.result import Audit
 from classwise.core.csv_files import write_csv
 from classwise.stats import metrics
-from classwise.stats.bounds import WORST_SHARE
+from classwise.stats.metric_intervals import FIFTH
 
 RESULTS = Path(__file__).parents[2] / "docs" / "results"
 SHOWN = {"pgd": "PGD-20 and margin PGD", "apgd": "APGD-CE and APGD-T", "autoattack": "AutoAttack"}
@@ -176,7 +177,7 @@ def resampled(audits: Sequence[Audit], samples: int = 1000) -> dict[str, tuple[f
         count = generator.multinomial(size, np.full(size, 1 / size), size=samples)
         accuracy[:, :, place] = count @ members.T / size
     measures: dict[str, tuple[float, Callable[[Any], float]]] = {
-        "worst20": (100, lambda values: metrics.worst_share(values, WORST_SHARE)),
+        "worst20": (100, lambda values: metrics.worst_share(values, FIFTH)),
         "cv": (1e4, metrics.class_variance),
         "mcd": (100, metrics.max_class_discrepancy),
     }

@@ -8,18 +8,21 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from classwise.core import display
 from classwise.core.version import __version__
 
 if TYPE_CHECKING:
     from classwise.attacks import ATTACKS as ATTACKS
     from classwise.attacks.base import Attack as Attack
-    from classwise.auditing.audit import Audit as Audit
-    from classwise.auditing.audit import audit as audit
-    from classwise.auditing.compare import compare as compare
-    from classwise.auditing.comparison import Comparison as Comparison
+    from classwise.auditing.compare.compare import compare as compare
+    from classwise.auditing.compare.comparison import Comparison as Comparison
     from classwise.auditing.curve.result import Curve as Curve
     from classwise.auditing.curve.search import robustness_curve as robustness_curve
-    from classwise.auditing.outcomes import Outcomes as Outcomes
+    from classwise.auditing.outcomes.table import Outcomes as Outcomes
+    from classwise.auditing.run.attack import attack as attack
+    from classwise.auditing.run.audit import Audit as Audit
+    from classwise.auditing.run.audit import audit as audit
+    from classwise.auditing.run.seeds import audit_seeds as audit_seeds
     from classwise.auditing.worst_class.result import WorstClass as WorstClass
     from classwise.auditing.worst_class.search import find_worst_class as find_worst_class
     from classwise.core.errors import ClasswiseError as ClasswiseError
@@ -33,37 +36,49 @@ if TYPE_CHECKING:
     from classwise.reporting import report as report
     from classwise.reporting.board.board import board as board
     from classwise.reporting.board.result import Board as Board
+    from classwise.reporting.exports import export as export
     from classwise.stats import metrics as metrics
+    from classwise.sweeps.run import sweep as sweep
+    from classwise.training.class_wise_loss import ClassWiseLoss as ClassWiseLoss
     from classwise.training.folder import Run as Run
+    from classwise.training.posthoc.logit_adjustment import adjust_logits as adjust_logits
+    from classwise.training.posthoc.weight_interpolation import interpolate_weights as interpolate_weights
     from classwise.training.recipe import Recipe as Recipe
     from classwise.training.train import train as train
 
 _PUBLIC = {
     "ATTACKS": "classwise.attacks",
     "Attack": "classwise.attacks.base",
-    "Audit": "classwise.auditing.audit",
+    "Audit": "classwise.auditing.run.audit",
     "Board": "classwise.reporting.board.result",
-    "Comparison": "classwise.auditing.comparison",
+    "ClassWiseLoss": "classwise.training.class_wise_loss",
+    "Comparison": "classwise.auditing.compare.comparison",
     "Precision": "classwise.core.precision",
     "Curve": "classwise.auditing.curve.result",
     "Images": "classwise.data.images",
     "Normalized": "classwise.models.normalization",
-    "Outcomes": "classwise.auditing.outcomes",
+    "Outcomes": "classwise.auditing.outcomes.table",
     "Recipe": "classwise.training.recipe",
     "Run": "classwise.training.folder",
     "Threat": "classwise.core.threat",
     "ClasswiseError": "classwise.core.errors",
     "WorstClass": "classwise.auditing.worst_class.result",
-    "audit": "classwise.auditing.audit",
+    "adjust_logits": "classwise.training.posthoc.logit_adjustment",
+    "attack": "classwise.auditing.run.attack",
+    "audit": "classwise.auditing.run.audit",
+    "audit_seeds": "classwise.auditing.run.seeds",
     "board": "classwise.reporting.board.board",
-    "compare": "classwise.auditing.compare",
+    "compare": "classwise.auditing.compare.compare",
+    "export": "classwise.reporting.exports",
     "find_worst_class": "classwise.auditing.worst_class.search",
+    "interpolate_weights": "classwise.training.posthoc.weight_interpolation",
     "load_data": "classwise.data.loading",
     "load_model": "classwise.models.loading.loader",
     "metrics": "classwise.stats.metrics",
     "report": "classwise.reporting.pages.report",
     "robustness_curve": "classwise.auditing.curve.search",
     "stream_data": "classwise.data.loading",
+    "sweep": "classwise.sweeps.run",
     "train": "classwise.training.train",
 }
 """Public names and the modules that define them; ``metrics`` is a module."""
@@ -83,3 +98,18 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return sorted([*globals(), *_PUBLIC])
+
+
+def _text(result: Any) -> str:
+    from classwise.reporting.text.result import text
+
+    return text(result)
+
+
+def _html(result: Any) -> str:
+    from classwise.reporting.notebook import html
+
+    return html(result)
+
+
+display.renderers.update(text=_text, html=_html)

@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
+import classwise as cw
 from classwise.analysis import homing as module
 from classwise.analysis.homing import Homing, homing
 from classwise.attacks import ATTACKS
@@ -73,7 +74,7 @@ def attacked(run: Run, images: Images) -> list[int]:
     """The predictions on the attacked images, without the audit and its queue."""
     attack: Attack = make(ATTACKS, ATTACK)
     model, batch = run.model(), images.batch(slice(None))
-    x = attack.perturb(model, batch.x, batch.y, Threat.parse(THREAT), index=batch.index, early_stop=False)
+    x = cw.attack(model, batch.x, batch.y, attack, threat=Threat.parse(THREAT), index=batch.index, early_stop=False)
     with torch.no_grad():
         return [int(logits.argmax()) for logits in model(x)]
 
@@ -143,9 +144,11 @@ def test_it_costs_c_trainings_and_two_audits_and_resumes(
         trained.append(kwargs["out"])
         return train(*args, **kwargs)
 
-    def counting_attack(self: Engine, attack: Attack, x: Tensor, y: Tensor, threat: Threat, *, index: Tensor) -> Tensor:
+    def counting_attack(
+        self: Engine, attacks: list[Attack], x: Tensor, y: Tensor, threat: Threat, *, index: Tensor
+    ) -> Tensor:
         attacked.append(len(x))
-        return real_attack(self, attack, x, y, threat, index=index)
+        return real_attack(self, attacks, x, y, threat, index=index)
 
     monkeypatch.setattr(module, "train", counting_train)
     monkeypatch.setattr(Engine, "perturb", counting_attack)

@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
+import classwise as cw
 from classwise.attacks import losses
 from classwise.attacks.base import Attack
 from classwise.attacks.engine import AttackInputs, Engine, Job, State
@@ -49,7 +50,7 @@ def test_two_class_linear_model_reaches_the_exact_optimum(
         model.weight.div_(8)
     x = 0.4 + 0.2 * images(16, side=8)
     y = model(x).argmax(1)
-    result = attack.perturb(model, x, y, Threat(norm, epsilon), early_stop=False)
+    result = cw.attack(model, x, y, attack, threat=Threat(norm, epsilon), early_stop=False)
     normal = (model.weight[0] - model.weight[1]).detach().double()
     slope = torch.where(y[:, None] == 0, normal, -normal)
     fall = ((x - result).flatten(1).double() * slope).sum(1)
@@ -66,7 +67,7 @@ def test_a_rows_own_target_is_reached(attack: Attack, norm: Norm, epsilon: float
     with torch.no_grad():
         model.bias.fill_(-100.0)
         model.bias[[1, 3]] = torch.tensor([3.0, 0.0])
-    result = attack.perturb(model, x, y, Threat(norm, epsilon), target=target, early_stop=False)
+    result = cw.attack(model, x, y, attack, threat=Threat(norm, epsilon), targets=target, early_stop=False)
     reach = epsilon * (model.weight[1] - model.weight[3]).detach().norm(p=DUAL[norm])
     fall = margin(model(x), y) - margin(model(result), y)
     assert torch.allclose(fall / reach, torch.ones(8), rtol=0, atol=0.02 if norm == "L1" else 1e-4)
@@ -188,7 +189,7 @@ def test_the_l1_perturbation_gets_sparse() -> None:
     model, x = Linear(2, side=16), 0.4 + 0.2 * images(4, side=16)
     with torch.no_grad():
         model.weight.div_(16)
-    result = APGD().perturb(model, x, model(x).argmax(1), "L1:0.2", early_stop=False)
+    result = cw.attack(model, x, model(x).argmax(1), APGD(), threat="L1:0.2", early_stop=False)
     assert int(((result - x).abs() > 1e-4).flatten(1).sum(1).max()) == 1
 
 
@@ -200,12 +201,14 @@ def test_l1_keeps_the_contract(attack: Attack) -> None:
     y, index = model.eval()(x).argmax(1), torch.arange(50, 82)
     radii = torch.linspace(0, 1, 32)
     threat = Threat("L1", radii)
-    result = attack.perturb(model, x, y, threat, index=index)
+    result = cw.attack(model, x, y, attack, threat=threat, index=index)
     assert bool((threat.distance(result, x) <= radii + 1e-6).all())
     assert 0 <= float(result.min()) <= float(result.max()) <= 1
     assert torch.equal(result[0], x[0])
     order = torch.randperm(32, generator=torch.Generator().manual_seed(1))
-    permuted = attack.perturb(model, x[order], y[order], threat.with_epsilon(radii[order]), index=index[order])
+    permuted = cw.attack(
+        model, x[order], y[order], attack, threat=threat.with_epsilon(radii[order]), index=index[order]
+    )
     assert torch.equal(permuted, result[order])
 
 
@@ -239,8 +242,8 @@ def test_passes_and_iterations_of_a_robust_image() -> None:
     assert not bool(done.success.any())
     assert done.backwards.tolist() == [202] * 4
     assert bool((done.iterations <= 100).all())
-    sampled = APGD(steps=5, eot_iter=4).perturb(model, x, y, "Linf:1e-4", early_stop=False)
-    assert torch.allclose(sampled, APGD(steps=5).perturb(model, x, y, "Linf:1e-4", early_stop=False))
+    sampled = cw.attack(model, x, y, APGD(steps=5, eot_iter=4), threat="Linf:1e-4", early_stop=False)
+    assert torch.allclose(sampled, cw.attack(model, x, y, APGD(steps=5), threat="Linf:1e-4", early_stop=False))
 
 
 @pytest.mark.parametrize(
@@ -300,7 +303,7 @@ def test_a_fallback_warns_once(attack: Attack, classes: int, warning: str) -> No
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         for _ in range(2):
-            attack.perturb(model, x, model(x).argmax(1), "Linf:0.01")
+            cw.attack(model, x, model(x).argmax(1), attack, threat="Linf:0.01")
     assert len(caught) == (1 if warning else 0)
     assert all(warning in str(each.message) for each in caught)
 
@@ -321,7 +324,7 @@ def test_the_reference_breaks_as_many(kind: str, norm: Norm, epsilon: float, spr
         attack = theirs.APGDAttack(model, loss=kind, **options)
     is_robust = [
         float((model(result).argmax(1) == y).sum())
-        for result in (mine.perturb(model, x, y, Threat(norm, epsilon)), attack.perturb(x, y))
+        for result in (cw.attack(model, x, y, mine, threat=Threat(norm, epsilon)), attack.perturb(x, y))
     ]
     assert 10 < is_robust[1] < 90
     assert abs(is_robust[0] - is_robust[1]) <= spread

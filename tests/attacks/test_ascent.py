@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+import classwise as cw
 from classwise.attacks.base import Attack
 from classwise.attacks.engine import AttackInputs, Engine, Job
 from classwise.attacks.gradient.ascent import FGSM, PGD, Ascent, TemperaturePGD
@@ -34,7 +35,7 @@ def test_two_class_linear_model_reaches_the_exact_optimum(attack: Attack, norm: 
     x = 0.4 + 0.2 * images(16, side=3)
     y = model(x).argmax(1)
     epsilon = 0.05
-    result = attack.perturb(model, x, y, Threat(norm, epsilon), early_stop=False)
+    result = cw.attack(model, x, y, attack, threat=Threat(norm, epsilon), early_stop=False)
     normal = (model.weight[0] - model.weight[1]).detach()
     dual = normal.abs().sum() if norm == "Linf" else normal.norm()
     expected = margin(model(x), y) - epsilon * dual
@@ -52,7 +53,9 @@ def test_a_targeted_margin_attack_reaches_each_targets_optimum(norm: Norm, targe
         model.bias.fill_(-100.0)
         model.bias[[target, (target + 1) % 4]] = torch.tensor([0.0, 3.0])
     attack = PGD(steps=40, objective="margin")
-    result = attack.perturb(model, x, y, Threat(norm, 0.05), target=torch.full((8,), target), early_stop=False)
+    result = cw.attack(
+        model, x, y, attack, threat=Threat(norm, 0.05), targets=torch.full((8,), target), early_stop=False
+    )
     normal = (model.weight[y[0]] - model.weight[target]).detach()
     dual = normal.abs().sum() if norm == "Linf" else normal.norm()
     reached = margin(model(result), y)
@@ -67,7 +70,7 @@ def test_an_attack_succeeds_exactly_where_the_ball_crosses_the_boundary() -> Non
     can_break = margin(model(x), y) < reach - 1e-4
     cannot = margin(model(x), y) > reach + 1e-4
     assert 20 < int(can_break.sum()) < 180
-    result = PGD(steps=20).perturb(model, x, y, "Linf:0.2")
+    result = cw.attack(model, x, y, PGD(steps=20), threat="Linf:0.2")
     success = model(result).argmax(1) != y
     assert bool(success[can_break].all())
     assert not bool(success[cannot].any())
@@ -78,8 +81,12 @@ def test_absolute_and_relative_steps() -> None:
     y = model(x).argmax(1)
     radii = torch.tensor([0.01, 0.02, 0.04, 0.08])
     threat = Threat("Linf", radii)
-    relative = PGD(steps=1, step_size="0.5eps", random_init="none").perturb(model, x, y, threat, early_stop=False)
-    absolute = PGD(steps=1, step_size=0.005, random_init="none").perturb(model, x, y, threat, early_stop=False)
+    relative = cw.attack(
+        model, x, y, PGD(steps=1, step_size="0.5eps", random_init="none"), threat=threat, early_stop=False
+    )
+    absolute = cw.attack(
+        model, x, y, PGD(steps=1, step_size=0.005, random_init="none"), threat=threat, early_stop=False
+    )
     assert torch.allclose((relative - x).abs().amax((1, 2, 3)), radii / 2, atol=1e-6)
     assert torch.allclose((absolute - x).abs().amax((1, 2, 3)), torch.full((4,), 0.005), atol=1e-6)
 
@@ -151,7 +158,7 @@ def test_restarts_never_raise_accuracy_and_differ_from_each_other() -> None:
     robust = []
     for restarts in (1, 2, 8):
         attack = PGD(steps=1, step_size="0.1eps", restarts=restarts)
-        result = attack.perturb(model, x, y, "Linf:0.1")
+        result = cw.attack(model, x, y, attack, threat="Linf:0.1")
         robust.append(model(result).argmax(1) == y)
     assert not bool((robust[1] & ~robust[0]).any())
     assert not bool((robust[2] & ~robust[1]).any())
@@ -159,12 +166,5 @@ def test_restarts_never_raise_accuracy_and_differ_from_each_other() -> None:
 
 
 def test_an_attack_without_a_model_says_what_it_needs() -> None:
-    with pytest.raises(ClasswiseError, match=r"attack\.bind"):
+    with pytest.raises(ClasswiseError, match=r"classwise\.attack\(model"):
         PGD()(torch.rand(1, 1, 2, 2), torch.zeros(1, dtype=torch.int64))
-
-
-def test_a_bound_attack_is_called_as_other_libraries_are() -> None:
-    model, x = Small(), images()
-    y = model.eval()(x).argmax(1)
-    bound = PGD(steps=3).bind(model, "Linf:0.1", seed=4)
-    assert torch.equal(bound(x, y), PGD(steps=3).perturb(model, x, y, "Linf:0.1", seed=4))

@@ -11,6 +11,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+import classwise as cw
 from classwise.attacks import ATTACKS
 from classwise.attacks.base import Attack
 from classwise.attacks.blackbox.transfer import Transfer
@@ -98,7 +99,7 @@ def correct(model: Small, x: Tensor) -> Tensor:
 @pytest.mark.slow
 def test_a_batch_stays_in_the_ball_and_the_box_and_is_finite(attack: Attack, threat: Threat) -> None:
     model, x = Small(), images()
-    result = attack.perturb(model, x, correct(model, x), threat)
+    result = cw.attack(model, x, correct(model, x), attack, threat=threat)
     assert result.shape == x.shape
     assert bool(result.isfinite().all())
     assert 0 <= float(result.min()) <= float(result.max()) <= 1
@@ -116,7 +117,7 @@ def test_the_model_and_the_inputs_are_left_as_they_were(attack: Attack, threat: 
     model.linear.weight.grad = torch.ones_like(model.linear.weight)
     before = copy.deepcopy(model.state_dict())
     x_before, y_before, random = x.clone(), y.clone(), torch.get_rng_state()
-    attack.perturb(model, x, y, threat)
+    cw.attack(model, x, y, attack, threat=threat)
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
     assert [module.training for module in (model, model.convolution, model.norm, model.dropout)] == [1, 1, 0, 1]
     assert not model.linear.bias.requires_grad
@@ -132,7 +133,9 @@ def test_the_mode_comes_back_after_an_exception(attack: Attack) -> None:
     model = Small()
     model.train()
     with pytest.raises(RuntimeError):
-        attack.perturb(model, torch.rand(4, 5, 4, 4), torch.zeros(4, dtype=torch.int64), f"{attack.norms[0]}:0.1")
+        cw.attack(
+            model, torch.rand(4, 5, 4, 4), torch.zeros(4, dtype=torch.int64), attack, threat=f"{attack.norms[0]}:0.1"
+        )
     assert model.training
     assert model.norm.training
 
@@ -140,14 +143,14 @@ def test_the_mode_comes_back_after_an_exception(attack: Attack) -> None:
 @pytest.mark.slow
 def test_radius_zero_returns_the_images(attack: Attack, threat: Threat) -> None:
     model, x = Small(), images()
-    assert torch.equal(attack.perturb(model, x, correct(model, x), threat.with_epsilon(0.0)), x)
+    assert torch.equal(cw.attack(model, x, correct(model, x), attack, threat=threat.with_epsilon(0.0)), x)
 
 
 @pytest.mark.slow
 def test_the_same_seed_gives_the_same_images(attack: Attack, threat: Threat) -> None:
     model, x = Small(), images()
     y = correct(model, x)
-    first, again = (attack.perturb(model, x, y, threat, seed=3) for _ in range(2))
+    first, again = (cw.attack(model, x, y, attack, threat=threat, seed=3) for _ in range(2))
     assert torch.equal(first, again)
 
 
@@ -157,8 +160,8 @@ def test_a_permutation_of_the_batch_permutes_the_result(attack: Attack, threat: 
     model, x = Small(), images(32)
     y, index = correct(model, x), torch.arange(100, 132)
     order = torch.randperm(32, generator=torch.Generator().manual_seed(1))
-    plain = attack.perturb(model, x, y, threat, index=index)
-    permuted = attack.perturb(model, x[order], y[order], threat, index=index[order])
+    plain = cw.attack(model, x, y, attack, threat=threat, index=index)
+    permuted = cw.attack(model, x[order], y[order], attack, threat=threat, index=index[order])
     assert torch.equal(permuted, plain[order])
 
 
@@ -167,9 +170,9 @@ def test_mixed_radii_are_respected_row_by_row(attack: Attack, threat: Threat) ->
     model, x = Small(), images(32)
     y = correct(model, x)
     radii = torch.linspace(0, float(threat.epsilon), 32)
-    mixed = attack.perturb(model, x, y, threat.with_epsilon(radii))
+    mixed = cw.attack(model, x, y, attack, threat=threat.with_epsilon(radii))
     assert bool((threat.distance(mixed, x) <= radii + 1e-6).all())
-    single = attack.perturb(model, x, y, threat)
+    single = cw.attack(model, x, y, attack, threat=threat)
     assert torch.equal(mixed[-1], single[-1])
     assert torch.equal(mixed[0], x[0])
 
@@ -177,7 +180,7 @@ def test_mixed_radii_are_respected_row_by_row(attack: Attack, threat: Threat) ->
 def test_a_norm_that_an_attack_lacks_is_refused(attack: Attack) -> None:
     for norm in set(get_args(Norm)) - set(attack.norms):
         with pytest.raises(ClasswiseError, match=f"does not support {norm}; it supports {attack.norms[0]}"):
-            attack.perturb(Small(), images(), torch.zeros(12, dtype=torch.int64), Threat(norm, 0.1))
+            cw.attack(Small(), images(), torch.zeros(12, dtype=torch.int64), attack, threat=Threat(norm, 0.1))
 
 
 @pytest.mark.slow
@@ -186,7 +189,7 @@ def test_any_number_of_classes(name: str, classes: int) -> None:
     model, x = Small(classes), images()
     y = correct(model, x)
     attack = named(name, classes)
-    result = attack.perturb(model, x, y, f"{attack.norms[0]}:0.3")
+    result = cw.attack(model, x, y, attack, threat=f"{attack.norms[0]}:0.3")
     assert float((model.eval()(result).argmax(1) == y).float().mean()) < 1
 
 
@@ -197,7 +200,7 @@ def test_a_target_is_approached(name: str, threat: Threat) -> None:
     model, x, attack = Small(4), images(), named(name, 4)
     y = correct(model, x)
     target = (y + 1) % 4
-    result = attack.perturb(model, x, y, threat, target=target, early_stop=False)
+    result = cw.attack(model, x, y, attack, threat=threat, targets=target, early_stop=False)
     before, after = (towards(model(images), y, target) for images in (x, result))
     assert float((after > before).float().mean()) > 0.9
 
@@ -210,6 +213,6 @@ def test_a_target_is_approached(name: str, threat: Threat) -> None:
 def test_any_radius_any_seed(seed: int, epsilon: float, norm: Norm, name: str) -> None:
     model, x, threat, attack = Small(), images(seed=seed), Threat(norm, epsilon), named(name)
     assume(norm in attack.norms)
-    result = attack.perturb(model, x, correct(model, x), threat, seed=seed)
+    result = cw.attack(model, x, correct(model, x), attack, threat=threat, seed=seed)
     assert float(threat.distance(result, x).max()) <= epsilon + 1e-6
     assert 0 <= float(result.min()) <= float(result.max()) <= 1

@@ -159,7 +159,7 @@ def test_the_expectation_of_the_loss_finds_images_of_lower_margin(attack: str, t
     margins = {}
     for count in (1, 12):
         engine = Engine(Noisy(net, 3.0), batch_size=64, early_stop=False)
-        found = engine.perturb(make(ATTACKS, f"{attack},eot_iter={count}"), x, y, Threat.parse(threat))
+        found = engine.perturb([make(ATTACKS, f"{attack},eot_iter={count}")], x, y, Threat.parse(threat))
         logits = net(found).detach()
         own = logits.gather(1, y[:, None]).squeeze(1)
         others = logits.scatter(1, y[:, None], -torch.inf).amax(1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -11,11 +12,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+import classwise as cw
 from classwise.attacks import ATTACKS
 from classwise.attacks.engine import Engine, Finished, Job
 from classwise.attacks.external import ExternalAttack
 from classwise.attacks.gradient.ascent import PGD
-from classwise.auditing.audit import audit
+from classwise.auditing.run.audit import audit
 from classwise.core.config import make
 from classwise.core.errors import ClasswiseError
 from classwise.core.threat import Threat
@@ -129,7 +131,8 @@ def test_draws_repeat_with_the_seed_and_leave_the_generators_alone() -> None:
     y = model(x).argmax(1)
     before = torch.get_rng_state(), np.random.get_state()[1].tolist(), random.getstate()  # type: ignore[index]  # noqa: NPY002
     once, again, other = (
-        ExternalAttack(attack=noise).perturb(model, x, y, "Linf:0.2", seed=seed, early_stop=False) for seed in (1, 1, 2)
+        cw.attack(model, x, y, ExternalAttack(attack=noise), threat="Linf:0.2", seed=seed, early_stop=False)
+        for seed in (1, 1, 2)
     )
     after = torch.get_rng_state(), np.random.get_state()[1].tolist(), random.getstate()  # type: ignore[index]  # noqa: NPY002
     assert torch.equal(once, again)
@@ -142,7 +145,7 @@ def test_restarts_draw_anew_and_break_more() -> None:
     model, x = Small(5).eval(), images(64)
     y = model(x).argmax(1)
     once, often = (
-        model(ExternalAttack(attack=noise, restarts=restarts).perturb(model, x, y, "Linf:0.1")).argmax(1) != y
+        model(cw.attack(model, x, y, ExternalAttack(attack=noise, restarts=restarts), threat="Linf:0.1")).argmax(1) != y
         for restarts in (1, 10)
     )
     assert int(once.sum()) < int(often.sum())
@@ -166,7 +169,7 @@ def test_an_image_in_whole_levels_is_read() -> None:
 def test_what_cannot_be_used(given: dict[str, Any], message: str) -> None:
     model, x = Small(3).eval(), images()
     with pytest.raises(ClasswiseError, match=message):
-        ExternalAttack(**given).perturb(model, x, model(x).argmax(1), "Linf:0.1")
+        cw.attack(model, x, model(x).argmax(1), ExternalAttack(**given), threat="Linf:0.1")
 
 
 def test_what_cannot_be_made() -> None:
@@ -190,7 +193,7 @@ def test_targets_are_refused() -> None:
     model, x = Small(3).eval(), images()
     y = model(x).argmax(1)
     with pytest.raises(ClasswiseError, match="targets are not supported"):
-        ExternalAttack(attack=away).perturb(model, x, y, "Linf:0.1", target=(y + 1) % 3)
+        cw.attack(model, x, y, ExternalAttack(attack=away), threat="Linf:0.1", targets=(y + 1) % 3)
 
 
 def test_an_audit_runs_it_from_a_spec_and_says_what_it_was() -> None:
@@ -238,7 +241,7 @@ def test_foolbox(given: bool) -> None:
     radii = torch.tensor([0.02, 0.1]).repeat(16)
     y = model(x).argmax(1)
     ours = ExternalAttack(attack=attack, model=wrapped if given else None)
-    result = ours.perturb(model, x, y, Threat("Linf", radii), early_stop=False)
+    result = cw.attack(model, x, y, ours, threat=Threat("Linf", radii), early_stop=False)
     for radius in (0.02, 0.1):
         of = radii == radius
         _, expected, _ = attack(wrapped, x[of], y[of], epsilons=radius)
@@ -248,9 +251,9 @@ def test_foolbox(given: bool) -> None:
 
 
 def test_ours_is_called_as_theirs_are() -> None:
-    """The other way round: our attack, bound to a model, is what an external engine or ours would call."""
+    """The other way round: our attack of a model is what an external engine or ours would call."""
     model, x = Small(5).eval(), images(32)
-    bound = PGD(steps=4, step_size="0.1eps").bind(model, "Linf:0.1")
+    bound = partial(cw.attack, model, attacks=PGD(steps=4, step_size="0.1eps"), threat="Linf:0.1")
     done = run(ExternalAttack(attack=bound), model, x, Threat("Linf", 0.1))
     assert torch.equal(done.success, model(bound(done.x0, done.y)).argmax(1) != done.y)
     assert bool(done.success.any())

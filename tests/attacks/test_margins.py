@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
+import classwise as cw
 from classwise.attacks.base import Attack
 from classwise.attacks.engine import AttackInputs, Engine, Job
 from classwise.attacks.gradient.ascent import PGD, PGDT
@@ -75,7 +76,7 @@ def test_md_takes_the_margin_apart_and_then_whole(run: int) -> None:
 def test_two_class_linear_model_reaches_the_exact_optimum(attack: Attack, norm: Norm) -> None:
     model, x = Linear(2), 0.4 + 0.2 * images(16, side=3)
     y = model(x).argmax(1)
-    result = attack.perturb(model, x, y, Threat(norm, 0.05), early_stop=False)
+    result = cw.attack(model, x, y, attack, threat=Threat(norm, 0.05), early_stop=False)
     normal = (model.weight[0] - model.weight[1]).detach()
     dual = normal.abs().sum() if norm == "Linf" else normal.norm()
     assert torch.allclose(margin(model(result), y), margin(model(x), y) - 0.05 * dual, atol=2e-5)
@@ -99,7 +100,7 @@ def test_pgd_t_breaks_exactly_what_some_class_can_reach() -> None:
         y = logits.argmax(1)
         reach = 0.06 * (model.weight[y][:, None] - model.weight[None]).abs().sum(2)
         slack = (reach - (logits.gather(1, y[:, None]) - logits)).scatter(1, y[:, None], -torch.inf)
-    result = PGDT(steps=20).perturb(model, x, y, "Linf:0.06")
+    result = cw.attack(model, x, y, PGDT(steps=20), threat="Linf:0.06")
     success = model(result).argmax(1) != y
     nearest = slack.gather(1, logits.scatter(1, y[:, None], -torch.inf).argmax(1, keepdim=True)).squeeze(1)
     assert int(((nearest < 0) & (slack.amax(1) > 1e-3)).sum()) > 5  # where the best clean class alone would not do

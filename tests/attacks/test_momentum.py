@@ -8,6 +8,7 @@ import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812  # the field's own name for it
 
+import classwise as cw
 from classwise.attacks.engine import Engine, Job
 from classwise.attacks.gradient.ascent import PGD
 from classwise.attacks.gradient.momentum import DIFGSM, MIFGSM, resampling
@@ -31,10 +32,10 @@ def test_the_momentum_adds_gradients_of_unit_l1_norm() -> None:
 def test_without_decay_it_is_pgd_from_the_image() -> None:
     model, x = Small(5).eval(), images(24)
     y = model(x).argmax(1)
-    pgd = PGD(step_size="0.1eps", random_init="none").perturb(model, x, y, "Linf:0.1", early_stop=False)
-    assert torch.equal(MIFGSM(decay=0).perturb(model, x, y, "Linf:0.1", early_stop=False), pgd)
-    assert not torch.equal(MIFGSM().perturb(model, x, y, "Linf:0.1", early_stop=False), pgd)
-    plain = DIFGSM(diversity_prob=0).perturb(model, x, y, "Linf:0.1", early_stop=False)
+    pgd = cw.attack(model, x, y, PGD(step_size="0.1eps", random_init="none"), threat="Linf:0.1", early_stop=False)
+    assert torch.equal(cw.attack(model, x, y, MIFGSM(decay=0), threat="Linf:0.1", early_stop=False), pgd)
+    assert not torch.equal(cw.attack(model, x, y, MIFGSM(), threat="Linf:0.1", early_stop=False), pgd)
+    plain = cw.attack(model, x, y, DIFGSM(diversity_prob=0), threat="Linf:0.1", early_stop=False)
     assert float((plain - pgd).abs().max()) < 1e-6
 
 
@@ -42,7 +43,7 @@ def test_without_decay_it_is_pgd_from_the_image() -> None:
 def test_two_class_linear_model_reaches_the_exact_optimum(norm: Norm) -> None:
     model, x = Linear(2), 0.4 + 0.2 * images(16, side=3)
     y = model(x).argmax(1)
-    result = MIFGSM().perturb(model, x, y, Threat(norm, 0.05), early_stop=False)
+    result = cw.attack(model, x, y, MIFGSM(), threat=Threat(norm, 0.05), early_stop=False)
     normal = (model.weight[0] - model.weight[1]).detach()
     dual = normal.abs().sum() if norm == "Linf" else normal.norm()
     assert torch.allclose(margin(model(result), y), margin(model(x), y) - 0.05 * dual, atol=2e-5)
@@ -84,7 +85,9 @@ def test_each_image_and_step_has_its_own_copy() -> None:
     model, x = Small(5).eval(), images(1, side=8).expand(32, -1, -1, -1)
     y = model(x).argmax(1)
     attack = DIFGSM(diversity_prob=1, resize_rate=0.5)
-    apart = attack.perturb(model, x, y, "Linf:0.1", early_stop=False)
-    alike = attack.perturb(model, x, y, "Linf:0.1", early_stop=False, index=torch.zeros(32, dtype=torch.int64))
+    apart = cw.attack(model, x, y, attack, threat="Linf:0.1", early_stop=False)
+    alike = cw.attack(
+        model, x, y, attack, threat="Linf:0.1", early_stop=False, index=torch.zeros(32, dtype=torch.int64)
+    )
     assert len(torch.unique(apart, dim=0)) > 16
     assert len(torch.unique(alike, dim=0)) == 1

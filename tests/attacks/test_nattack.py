@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
+import classwise as cw
 from classwise.attacks.blackbox.nattack import NAttack
 from classwise.attacks.engine import AttackInputs, Engine, Finished, Job
 from classwise.attacks.losses import margin
@@ -153,7 +154,7 @@ def test_it_succeeds_where_an_adversarial_example_exists() -> None:
     y = model(x).argmax(1)
     reach = 0.1 * float((model.weight[0] - model.weight[1]).detach().abs().sum())
     before = margin(model(x), y).detach()
-    result = NAttack(steps=40, samples=40, learning_rate=0.1).perturb(model, x, y, "Linf:0.1")
+    result = cw.attack(model, x, y, NAttack(steps=40, samples=40, learning_rate=0.1), threat="Linf:0.1")
     success = model(result).argmax(1) != y
     assert not bool(success[before > reach + 1e-4].any())
     within = before < 0.8 * reach

@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
+import classwise as cw
 from classwise.attacks.base import Attack
 from classwise.attacks.blackbox import square
 from classwise.attacks.blackbox.square import Square, _bump_pair, _Window
@@ -38,7 +39,7 @@ STEPS, EPSILON, STEP = 8, 0.03, 0.007
 
 def ours(case: tuple[Small, Tensor, Tensor], attack: Attack, threat: str) -> Tensor:
     model, x, y = case
-    return attack.perturb(model, x, y, threat, early_stop=False)
+    return cw.attack(model, x, y, attack, threat=threat, early_stop=False)
 
 
 def test_torchattacks_linf(case: tuple[Small, Tensor, Tensor]) -> None:
@@ -114,9 +115,9 @@ def test_torchattacks_square(norm: str, radius: float, monkeypatch: pytest.Monke
     with torch.random.fork_rng():
         stand = int((model(theirs(x, y)).argmax(1) == y).sum())
     attack = Square(steps=60)
-    everywhere = int((model(attack.perturb(model, x, y, f"{norm}:{radius}")).argmax(1) == y).sum())
+    everywhere = int((model(cw.attack(model, x, y, attack, threat=f"{norm}:{radius}")).argmax(1) == y).sum())
     monkeypatch.setattr(square, "_Window", NeverLast)
-    alike = int((model(attack.perturb(model, x, y, f"{norm}:{radius}")).argmax(1) == y).sum())
+    alike = int((model(cw.attack(model, x, y, attack, threat=f"{norm}:{radius}")).argmax(1) == y).sum())
     assert 40 < stand < 180
     assert abs(alike - stand) <= 8
     assert everywhere < min(stand, alike)

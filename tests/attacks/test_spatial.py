@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+import classwise as cw
 from classwise.attacks import ATTACKS
 from classwise.attacks.engine import AttackInputs
 from classwise.attacks.losses import margin
@@ -97,7 +98,7 @@ def test_the_grid_returns_the_image_of_lowest_margin() -> None:
     model, x = Small().eval(), images()
     y = model(x).argmax(1)
     attack = SpatialGrid(rotations=5, translations=3)
-    result = attack.perturb(model, x, y, "spatial:1", early_stop=False)
+    result = cw.attack(model, x, y, attack, threat="spatial:1", early_stop=False)
     levels = itertools.product((-1, -0.5, 0, 0.5, 1), (-1, 0, 1), (-1, 0, 1))
     margins = torch.stack([margin(model(moved(x, *map(float, place))), y) for place in levels])
     assert torch.allclose(margin(model(result), y), margins.min(0).values, atol=1e-5)
@@ -145,6 +146,6 @@ def test_attacks_on_pixels_do_not_support_spatial_threats(spec: str) -> None:
     assert "spatial" not in attack.norms
     if spec in ("pgd", "square"):
         with pytest.raises(ClasswiseError, match=r"(PGD|Square) does not support spatial; it supports Linf"):
-            make(ATTACKS, spec).bind(Small(), "spatial:1")
+            cw.attack(Small(), images(), torch.zeros(12).long(), spec, threat="spatial:1")
     with pytest.raises(ClasswiseError, match="SpatialGrid does not support Linf; it supports spatial"):
-        make(ATTACKS, "spatial-grid").perturb(Small(), images(), torch.zeros(12).long(), "Linf:0.1")
+        cw.attack(Small(), images(), torch.zeros(12).long(), make(ATTACKS, "spatial-grid"), threat="Linf:0.1")

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+import classwise as cw
 from classwise.attacks.blackbox.square import SCHEDULED, Square, _bump, _bump_pair, _moved
 from classwise.attacks.engine import AttackInputs, Engine, Job, State
 from classwise.attacks.losses import margin
@@ -163,7 +164,7 @@ def test_linf_finds_the_optimum_of_a_linear_model() -> None:
     with torch.no_grad():
         model.bias[1] -= 100 * (2 * y[0] - 1)  # no attack can succeed, so the search runs to its end
         y = model(x).argmax(1)
-    result = Square(steps=500).perturb(model, x, y, "Linf:0.05")
+    result = cw.attack(model, x, y, Square(steps=500), threat="Linf:0.05")
     normal = (model.weight[0] - model.weight[1]).detach()
     assert torch.allclose(margin(model(result), y), margin(model(x), y) - 0.05 * normal.abs().sum(), atol=2e-5)
 
@@ -176,7 +177,7 @@ def test_l2_comes_near_the_optimum_of_a_linear_model_and_never_past_it() -> None
         model.weight[1] = 0
         model.bias[0] = 100
     y = torch.zeros(32, dtype=torch.int64)
-    result = Square(steps=300).perturb(model, x, y, "L2:0.5")
+    result = cw.attack(model, x, y, Square(steps=300), threat="L2:0.5")
     with torch.no_grad():
         gain = (margin(model(x), y) - margin(model(result), y)) / (0.5 * smooth.norm())
     assert float(gain.max()) <= 1 + 1e-4
@@ -257,5 +258,5 @@ def test_rows_at_different_proposals_do_not_feel_each_other(threat: str) -> None
     queued = torch.zeros_like(x)
     for block in Engine(model, batch_size=32).attack(attack, Threat.parse(threat), [Job(index, x, y)]):
         queued[block.row] = block.x
-    parts = [attack.perturb(model, x[part], y[part], threat, index=part) for part in index.view(3, 32)]
+    parts = [cw.attack(model, x[part], y[part], attack, threat=threat, index=part) for part in index.view(3, 32)]
     assert torch.equal(queued, torch.cat(parts))

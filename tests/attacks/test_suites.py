@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 
+import classwise as cw
 from classwise.attacks import ATTACKS
 from classwise.attacks.autoattack import AutoAttack
 from classwise.attacks.base import Attack
@@ -129,3 +131,56 @@ def test_calls_of_the_original_package_that_are_refused(case: tuple[nn.Module, T
         AutoAttack(model, is_tf_model=True)
     with pytest.raises(ClasswiseError, match="state_path is not supported"):
         AutoAttack(model).run_standard_evaluation(x, y, state_path="state.json")  # type: ignore[call-overload]
+
+
+def test_several_attacks_run_in_cascade(case: tuple[nn.Module, Tensor, Tensor]) -> None:
+    """Each image is that of the first attack that succeeds on it, else that of the last one."""
+    model, x, y = case
+    radii = closest(model, x, y).clamp_min(0.01).quantile(torch.tensor([0.3, 0.6]).repeat(20), dim=0)
+    threat, index = Threat("Linf", radii), torch.arange(100, 140)
+    first, both = (
+        cw.attack(model, x, y, attacks, threat=threat, index=index, seed=3) for attacks in ("fgsm", ["fgsm", "pgd"])
+    )
+    robust = model(first).argmax(1) == y
+    assert 0 < int(robust.sum()) < 40
+    last = cw.attack(
+        model, x[robust], y[robust], "pgd", threat=Threat("Linf", radii[robust]), index=index[robust], seed=3
+    )
+    assert torch.equal(both[robust], last)
+    assert torch.equal(both[~robust], first[~robust])
+
+
+def test_a_suite_finds_what_autoattack_finds(case: tuple[nn.Module, Tensor, Tensor]) -> None:
+    model, x, y = case
+    threat = Threat("Linf", 0.1)
+    found = cw.attack(model, x, y, "autoattack", threat=threat, batch_size=32)
+    original = AutoAttack(model, eps=0.1, verbose=False).run_standard_evaluation(x, y)
+    assert torch.equal(model(found).argmax(1) == y, model(original).argmax(1) == y)
+    assert float(threat.distance(found, x).max()) < 0.1 + 1e-6
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+def test_images_are_returned_in_their_type(case: tuple[nn.Module, Tensor, Tensor], dtype: torch.dtype) -> None:
+    model, x, y = case
+    given = x.to(dtype).requires_grad_()
+    found = cw.attack(model, given, y.numpy(), "pgd:steps=2", threat="Linf:0.1")
+    assert (found.dtype, found.requires_grad) == (dtype, False)
+    assert torch.equal(found, cw.attack(model, given.float(), y, "pgd:steps=2", threat="Linf:0.1").to(dtype))
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"x": torch.zeros(40, 2, 3, 3, dtype=torch.uint8)}, "uint8, expected float in .* divide by 255"),
+        ({"x": torch.full((40, 2, 3, 3), 2.0)}, "pixels range from 2 to 2"),
+        ({"y": torch.zeros(3).long()}, r"labels of shape \(3,\), expected \(40,\)"),
+        ({"targets": torch.zeros(40)}, "targets: labels of type torch.float32"),
+        ({"attacks": "pgdd"}, "did you mean 'pgd'"),
+        ({"threat": "L3:1"}, "L3"),
+        ({"batch_size": 8}, "batch_size = 8: must be an integer from 32"),
+    ],
+)
+def test_invalid_batches(case: tuple[nn.Module, Tensor, Tensor], changes: dict[str, Any], words: str) -> None:
+    model, x, y = case
+    with pytest.raises(ClasswiseError, match=words):
+        cw.attack(**{"model": model, "x": x, "y": y, "attacks": "pgd", "threat": "Linf:0.1", **changes})

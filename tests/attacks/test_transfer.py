@@ -8,13 +8,14 @@ from pathlib import Path
 import pytest
 import torch
 
+import classwise as cw
 from classwise.attacks import ATTACKS
 from classwise.attacks.base import Attack
 from classwise.attacks.blackbox.transfer import Transfer
 from classwise.attacks.engine import Engine, Job
 from classwise.attacks.gradient.ascent import PGD, PGDT
 from classwise.attacks.gradient.momentum import MIFGSM
-from classwise.auditing.audit import audit
+from classwise.auditing.run.audit import audit
 from classwise.core.config import describe, make
 from classwise.core.errors import ClasswiseError
 from classwise.core.threat import Threat
@@ -31,8 +32,8 @@ def test_the_image_is_the_one_that_the_surrogate_alone_gives(inner: Attack) -> N
     """Also where the attack compares with clean logits: they are the surrogate's."""
     model, surrogate, x = Linear(3, side=4).eval(), Small(3), images(32)
     y = model(x).argmax(1)
-    result = Transfer(surrogate=surrogate, attack=inner).perturb(model, x, y, "Linf:0.1")
-    assert torch.equal(result, inner.perturb(surrogate, x, y, "Linf:0.1", early_stop=False))
+    result = cw.attack(model, x, y, Transfer(surrogate=surrogate, attack=inner), threat="Linf:0.1")
+    assert torch.equal(result, cw.attack(surrogate, x, y, inner, threat="Linf:0.1", early_stop=False))
 
 
 def test_the_model_judges_and_only_its_own_passes_count() -> None:
@@ -52,8 +53,8 @@ def test_the_model_judges_and_only_its_own_passes_count() -> None:
 def test_on_itself_it_is_the_attack() -> None:
     model, x = Small(3).eval(), images(32)
     y = model(x).argmax(1)
-    fooled = model(Transfer(surrogate=model, attack=PGD()).perturb(model, x, y, "Linf:0.1")).argmax(1) != y
-    assert torch.equal(fooled, model(PGD().perturb(model, x, y, "Linf:0.1", early_stop=False)).argmax(1) != y)
+    fooled = model(cw.attack(model, x, y, Transfer(surrogate=model, attack=PGD()), threat="Linf:0.1")).argmax(1) != y
+    assert torch.equal(fooled, model(cw.attack(model, x, y, PGD(), threat="Linf:0.1", early_stop=False)).argmax(1) != y)
 
 
 def test_the_surrogate_is_left_as_it_was() -> None:
@@ -62,7 +63,7 @@ def test_the_surrogate_is_left_as_it_was() -> None:
     surrogate.norm.eval()
     surrogate.linear.bias.requires_grad_(False)
     before = {name: value.clone() for name, value in surrogate.state_dict().items()}
-    Transfer(surrogate=surrogate).perturb(model, x, model(x).argmax(1), "Linf:0.1")
+    cw.attack(model, x, model(x).argmax(1), Transfer(surrogate=surrogate), threat="Linf:0.1")
     assert [surrogate.training, surrogate.norm.training, surrogate.dropout.training] == [True, False, True]
     assert [p.requires_grad for p in surrogate.linear.parameters()] == [True, False]
     assert all(torch.equal(value, before[name]) for name, value in surrogate.state_dict().items())
@@ -83,8 +84,8 @@ def test_a_spec_names_the_surrogate_and_the_options_of_the_attack_within(tmp_pat
     )
     model, x = load_model("lenet", num_classes=3, in_channels=1), images(8, 1, 28)
     y = model(x).argmax(1)
-    expected = PGD(steps=3, step_size=2 / 255).perturb(surrogate, x, y, "Linf:0.1", early_stop=False)
-    assert torch.equal(attack.perturb(model, x, y, "Linf:0.1"), expected)
+    expected = cw.attack(surrogate, x, y, PGD(steps=3, step_size=2 / 255), threat="Linf:0.1", early_stop=False)
+    assert torch.equal(cw.attack(model, x, y, attack, threat="Linf:0.1"), expected)
 
 
 def test_an_audit_records_which_surrogate_it_was() -> None:
@@ -108,7 +109,7 @@ def test_an_audit_records_which_surrogate_it_was() -> None:
 def test_a_surrogate_that_does_not_fit(surrogate: str | torch.nn.Module, message: str) -> None:
     model, x = Small(3).eval(), images(4)
     with pytest.raises(ClasswiseError, match=message):
-        Transfer(surrogate=surrogate).perturb(model, x, model(x).argmax(1), "Linf:0.1")
+        cw.attack(model, x, model(x).argmax(1), Transfer(surrogate=surrogate), threat="Linf:0.1")
 
 
 @pytest.mark.parametrize(

@@ -14,9 +14,9 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from classwise.attacks.engine import AttackInputs
 from classwise.attacks.gradient.ascent import PGD, Ascent
-from classwise.auditing.audit import audit
-from classwise.auditing.outcomes import Outcomes
-from classwise.auditing.result import Audit
+from classwise.auditing.outcomes.table import Outcomes
+from classwise.auditing.run.audit import audit
+from classwise.auditing.run.result import Audit
 from classwise.core.config import configurable
 from classwise.core.errors import ClasswiseError
 from classwise.core.precision import EXACT
@@ -144,7 +144,7 @@ def test_a_permuted_data_set_gives_the_same_rows(net: toys.Linear) -> None:
 def test_a_stream_gives_the_rows_of_the_images(monkeypatch: pytest.MonkeyPatch) -> None:
     data = toys.images()
     plain = run(data=data)
-    monkeypatch.setattr("classwise.auditing.inputs.PIECE_BYTES", 10_000)  # several pieces
+    monkeypatch.setattr("classwise.auditing.run.inputs.PIECE_BYTES", 10_000)  # several pieces
     names = data.class_names
     loader = DataLoader(TensorDataset(data.x, data.y), batch_size=7)
     for source in (Stream(loader, names), Stream(iter(zip(data.x, data.y, strict=True)), names)):
@@ -395,7 +395,7 @@ def test_an_attack_of_a_users_own_needs_no_registration() -> None:
         ({"batch_size": 8}, "batch_size = 8: must be an integer from 32"),
         ({"cascade": True, "early_stop": False}, "cascade=True requires early_stop=True"),
         ({"max_time": 0.0}, "max_time = 0.0"),
-        ({"batchsize": 32}, r"unknown option of audit\(\): 'batchsize'; did you mean 'batch_size'"),
+        ({"batchsize": 32}, r"unknown argument of audit\(\): 'batchsize'; did you mean 'batch_size'"),
         ({"treat": "Linf:0.1"}, "did you mean 'threat'"),
         ({"data": "digits"}, "is a string; use load_data"),
         ({"model": nn.Sequential(nn.Flatten(), nn.Linear(36, 3)), "save": "features"}, "has no method features"),

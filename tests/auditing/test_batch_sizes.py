@@ -8,12 +8,12 @@ import pytest
 import torch
 from torch import nn
 
-from classwise.auditing import batch_sizes
-from classwise.auditing.audit import audit, estimate
-from classwise.auditing.batch_sizes import Fit, fitting_batch, memory_of, saved_bytes, usual_batch
-from classwise.auditing.preparation import prepare
-from classwise.auditing.result import Audit
-from classwise.auditing.suite import parse_attacks
+from classwise.auditing.run import batch_sizes
+from classwise.auditing.run.audit import audit, estimate
+from classwise.auditing.run.batch_sizes import Fit, fitting_batch, memory_of, saved_bytes, usual_batch
+from classwise.auditing.run.preparation import prepare
+from classwise.auditing.run.result import Audit
+from classwise.auditing.run.suite import parse_attacks
 from classwise.core.errors import ClasswiseError
 from classwise.core.progress import NullProgress
 from classwise.data.images import Images
@@ -123,7 +123,7 @@ def test_a_batch_size_below_the_smallest_reproducible_one_is_noted(monkeypatch: 
     assert made.outcomes.meta.batch_size is not None
     assert made.outcomes.meta.batch_size < 32
     assert "not-repeatable" in {warning.name for warning in made.warnings}
-    with pytest.raises(ClasswiseError, match="batch_size = 16: must be at least 32"):
+    with pytest.raises(ClasswiseError, match="batch_size = 16: must be an integer from 32"):
         audit(network(), images(80, 6), "Linf:0.01", ["fgsm"], batch_size=16)
 
 

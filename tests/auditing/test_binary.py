@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 import classwise as cw
 from classwise.attacks import ATTACKS as ATTACK_REGISTRY
-from classwise.auditing.cost import estimate
+from classwise.auditing.run.cost import estimate
 from classwise.core.config import make
 from classwise.data.stream import Stream
 from classwise.reporting import report
@@ -62,7 +62,7 @@ FORMS: dict[str, tuple[Callable[[Tensor], Tensor], Any]] = {
 def test_every_attack_gives_the_verdicts_of_two_logits(attack: str) -> None:
     made, expected = make(ATTACK_REGISTRY, attack), two_logits()
     predictions = [
-        expected(made.perturb(model, DATA.x[:40], DATA.y[:40], "Linf:0.06")).argmax(1).tolist()
+        expected(cw.attack(model, DATA.x[:40], DATA.y[:40], made, threat="Linf:0.06")).argmax(1).tolist()
         for model in (expected, *(cw.load_model(OneOutput(form), outputs=kind) for form, kind in FORMS.values()))
     ]
     assert predictions[1:] == [predictions[0]] * len(FORMS)

@@ -25,7 +25,7 @@ from classwise.data import load_data
 from classwise.data.images import Images
 from classwise.data.stream import Stream
 from classwise.models import build_model
-from classwise.reporting import export_curve, report
+from classwise.reporting import export, report
 from classwise.reporting.pages.curve import radius_table
 from tests.auditing import toys
 
@@ -203,7 +203,7 @@ def test_the_page_and_the_files(tmp_path: Path) -> None:
     assert f"<em>{found.weakest}</em>" in text
     assert "Linf radius, in 1/255" in text
     assert "<svg" in text
-    written = export_curve(found, tmp_path / "files", ("csv", "md", "svg", "png"))
+    written = export(found, tmp_path / "files", ("csv", "md", "svg", "png"))
     assert {path.name for path in written} == {"curve.csv", "radii.csv", "radii.md", "curve.svg", "curve.png"}
     curves = pd.read_csv(tmp_path / "files" / "curve.csv")
     assert list(curves.columns) == ["class", "radius", "n", "accuracy", "low", "high", "tested"]

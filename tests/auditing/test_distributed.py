@@ -15,9 +15,9 @@ import torch
 from torch.distributed import HashStore  # type: ignore[attr-defined]  # torch exports it without saying so
 from torch.nn import functional
 
-from classwise.auditing.audit import audit
-from classwise.auditing.partition import balanced_order, part_of
-from classwise.auditing.result import Audit
+from classwise.auditing.run.audit import audit
+from classwise.auditing.run.partition import balanced_order, part_of
+from classwise.auditing.run.result import Audit
 from classwise.core import distributed as processes
 from classwise.core.distributed import (
     ProcessFailedError,
@@ -211,6 +211,7 @@ def test_rendezvous_waits_for_a_late_process() -> None:
     late = threading.Timer(0.2, lambda: store.set("here/1", ""))
     late.start()
     Pretended(store, 0)._rendezvous(30)
+    assert store.check(["here/1"])
     late.join()
 
 

@@ -11,14 +11,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from classwise.auditing.comparison import Comparison
-from classwise.auditing.outcomes import Outcomes
-from classwise.auditing.result import Audit
-from classwise.auditing.thresholds import COMPARISONS, ChangeThreshold, Condition, Threshold
+from classwise.auditing.compare.comparison import Comparison
+from classwise.auditing.compare.thresholds import COMPARISONS, ChangeThreshold, Condition, Threshold
+from classwise.auditing.outcomes.table import Outcomes
+from classwise.auditing.run.result import Audit
 from classwise.core.errors import ClasswiseError
 from classwise.reporting.builds import checks_of
-from classwise.stats.bounds import MEASURES, BoundedCounts
+from classwise.stats.bounds import BoundedCounts
 from classwise.stats.counts import ClassCounts
+from classwise.stats.metric import MetricInputs, all_metrics
 from classwise.stats.rational import as_rational, rational_text
 
 from ..stats.exact import EXACT, accuracies
@@ -128,10 +129,10 @@ def test_bounds_at_equality(rows: Rows, data: st.DataObject) -> None:
     ends = zip(whole.correct.tolist(), whole.count.tolist(), strict=True)
     judged = [data.draw(st.integers(correct, count)) for correct, count in ends]
     bounded, clean = BoundedCounts(whole.count, np.array(judged), whole.correct), BoundedCounts.of(whole)
-    for name, measure in MEASURES.items():
-        if not measure.rational:
+    for name, metric in all_metrics().items():
+        if not metric.rational or metric.bounds is None:
             continue
-        low, high = (as_rational(end) for end in measure.compute(bounded, clean, 0.05))
+        low, high = (as_rational(end) for end in metric.possible(MetricInputs(bounded, clean)))
         for comparison, holds in AT_EQUALITY.items():
             at_low, at_high = (Threshold(name, "pgd", comparison, limit) for limit in (low, high))
             if comparison in ("<", ">="):
@@ -206,7 +207,7 @@ def test_interval_ends_have_a_tolerance() -> None:
     result = audit([(7, 0, 13), (12, 0, 8)])
     for measure in ("overall.low", "overall.high", "worst.low", "worst.high", "worst.split"):
         name, _, end = measure.partition(".")
-        value = MEASURES[measure](result.bounds("pgd"), None, 0.05).low
+        value = all_metrics()[name].ends[end](result.bounds("pgd"), 0.05).low
         for comparison, holds in AT_EQUALITY.items():
             for near in (value, value * (1 + 1e-15), value * (1 - 1e-15)):
                 condition = Threshold.parse(f"{name}(pgd).{end} {comparison} {near!r}")

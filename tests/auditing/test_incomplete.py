@@ -8,6 +8,7 @@ import json
 import math
 import operator
 from collections.abc import Iterator
+from fractions import Fraction
 from pathlib import Path
 
 import numpy as np
@@ -18,15 +19,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from classwise.analysis.base import last_iterates
-from classwise.auditing import outcome_files
-from classwise.auditing.audit import audit
-from classwise.auditing.audit_folder import ABOUT
-from classwise.auditing.outcomes import Outcomes
-from classwise.auditing.result import Audit
-from classwise.auditing.thresholds import Threshold, met
+from classwise.auditing.compare.thresholds import Threshold, met
+from classwise.auditing.outcomes import files as outcome_files
+from classwise.auditing.outcomes.table import Outcomes
+from classwise.auditing.run.audit import audit
+from classwise.auditing.run.audit_folder import ABOUT
+from classwise.auditing.run.result import Audit
 from classwise.core.errors import ClasswiseError, IncompleteError
 from classwise.reporting import report
-from classwise.stats.bounds import MEASURES
+from classwise.stats.metric import all_metrics
 from classwise.stats.rational import as_rational, difference
 
 from .toys import images as toy_images
@@ -72,6 +73,13 @@ def cut(draw: st.DrawFn) -> tuple[Outcomes, list[Outcomes]]:
     return without(table(correct, **meta), {(ATTACKS[row], image) for row, image in chosen}), completions
 
 
+def value(measure: str, complete: Audit, name: str) -> Fraction | float:
+    """A measure of a complete audit."""
+    metric, _, end = measure.partition(".")
+    inputs, found = complete.inputs(name), all_metrics()[metric]
+    return found.ends[end](inputs.counts, 0.05).low if end else found.possible(inputs).low
+
+
 @pytest.mark.slow
 @settings(max_examples=6, deadline=None)
 @given(cut(), st.data())
@@ -81,9 +89,8 @@ def test_bounds_and_decisions_agree_with_every_completion(
     incomplete, completions = Audit(drawn[0]), drawn[1]
     cascade = incomplete.outcomes.meta.cascade
     for name in incomplete.names:
-        counts, clean = ([each.bounds(label) for each in completions] for label in (name, "clean"))
-        for measure in MEASURES:
-            values = [MEASURES[measure].compute(*pair, 0.05).low for pair in zip(counts, clean, strict=True)]
+        for measure in Threshold.measures():
+            values = [value(measure, Audit(each), name) for each in completions]
             limit = chosen.draw(st.sampled_from(values))
             if measure == "worst.split" or math.isnan(limit):
                 continue
@@ -170,7 +177,7 @@ class Counted:
 
 @pytest.mark.slow
 def test_a_stream_is_complete_when_it_was_read_to_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from classwise.auditing import inputs, runner
+    from classwise.auditing.run import inputs, runner
 
     monkeypatch.setattr(inputs, "PIECE_BYTES", 1)
     late = iter([False] * 5)

@@ -9,15 +9,16 @@ from typing import Any
 import pytest
 import torch
 
+import classwise as cw
 from classwise.attacks.blackbox.transfer import Transfer
 from classwise.attacks.engine import NoGradientError
 from classwise.attacks.gradient.ascent import PGD
 from classwise.attacks.minimal.fab import FAB
-from classwise.auditing.audit import audit, estimate
+from classwise.auditing.compare.thresholds import Threshold
 from classwise.auditing.curve.search import robustness_curve
-from classwise.auditing.outcomes import CLEAN
-from classwise.auditing.result import Audit
-from classwise.auditing.thresholds import Threshold
+from classwise.auditing.outcomes.table import CLEAN
+from classwise.auditing.run.audit import audit, estimate
+from classwise.auditing.run.result import Audit
 from classwise.auditing.worst_class.search import find_worst_class
 from classwise.cli import main
 from classwise.core.errors import ClasswiseError, IncompleteError
@@ -135,7 +136,7 @@ def test_the_worst_class_and_the_curve_use_applicable_attacks(model: Any) -> Non
 def test_a_direct_call_is_refused_in_one_line(attack: Any) -> None:
     batch = images().batch(slice(0, 4))
     with pytest.raises(NoGradientError, match="do not depend on its input in autograd") as refused:
-        attack.perturb(Fronted(back=torch.detach), batch.x, batch.y, THREAT)
+        cw.attack(Fronted(back=torch.detach), batch.x, batch.y, attack, threat=THREAT)
     assert "\n" not in str(refused.value)
 
 
@@ -189,7 +190,7 @@ def test_inside_inference_mode_the_outcomes_are_the_same(name: str) -> None:
         ]
         assert torch.is_inference_mode_enabled()
         batch = data.batch(slice(0, 8))
-        direct = PGD(steps=3).perturb(made_inside, batch.x, batch.y, THREAT)
+        direct = cw.attack(made_inside, batch.x, batch.y, PGD(steps=3), threat=THREAT)
     assert made_inside.head.weight is weight
     assert weight.is_inference()
     assert weight.requires_grad
@@ -197,4 +198,4 @@ def test_inside_inference_mode_the_outcomes_are_the_same(name: str) -> None:
         assert result.outcomes.frame.equals(plain.outcomes.frame)
         assert result.warnings == plain.warnings
     batch = images().batch(slice(0, 8))
-    assert torch.equal(direct, PGD(steps=3).perturb(toys.model(scale=2.0), batch.x, batch.y, THREAT))
+    assert torch.equal(direct, cw.attack(toys.model(scale=2.0), batch.x, batch.y, PGD(steps=3), threat=THREAT))

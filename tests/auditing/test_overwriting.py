@@ -10,11 +10,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812  # the field's own name for it
 
+import classwise as cw
 from classwise.attacks import ATTACKS
 from classwise.attacks.autoattack import AutoAttack
 from classwise.attacks.gradient.ascent import PGD
-from classwise.auditing.audit import audit
-from classwise.auditing.result import Audit
+from classwise.auditing.run.audit import audit
+from classwise.auditing.run.result import Audit
 from classwise.core.config import make
 from classwise.core.precision import EXACT, FAST, Precision
 from tests.attacks.test_contract import SHORT
@@ -69,7 +70,9 @@ def test_every_attack_leaves_the_images_of_its_caller(name: str) -> None:
     batch = toys.images(32).batch(slice(0, 32))
     threat = f"{attack.norms[0]}:0.05"
     before = batch.x.clone()
-    writing, plain = (attack.perturb(Changing(change), batch.x, batch.y, threat) for change in CHANGES["sub_"])
+    writing, plain = (
+        cw.attack(Changing(change), batch.x, batch.y, attack, threat=threat) for change in CHANGES["sub_"]
+    )
     assert torch.equal(batch.x, before)
     assert torch.equal(writing, plain)
 

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import json
+import pickle
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
+from sklearn.metrics import accuracy_score, f1_score, recall_score
 
-from classwise.auditing.audit_folder import ABOUT
-from classwise.auditing.outcomes import Outcomes
-from classwise.auditing.result import Audit, AuditWarning
-from classwise.core.errors import ClasswiseError
+from classwise.auditing.outcomes.table import Outcomes
+from classwise.auditing.run.audit_folder import ABOUT
+from classwise.auditing.run.result import Audit, AuditWarning
+from classwise.core.errors import ClasswiseError, IncompleteError
 from classwise.core.storage import CHECKSUMS
 from classwise.stats.intervals import lowest_interval
 
@@ -134,3 +137,47 @@ def test_a_newer_or_damaged_audit_is_refused(audit: Audit, tmp_path: Path) -> No
     (tmp_path / "a" / ABOUT).write_text("{")
     with pytest.raises(ClasswiseError, match="is damaged"):
         Audit.load(tmp_path / "a")
+
+
+def test_any_function_of_labels_and_predictions_is_a_metric_by_class_and_group() -> None:
+    labels, predicted = np.array([0, 0, 0, 1, 1, 2, 2, 2]), np.array([0, 0, 1, 1, 2, 2, 0, 1])
+    made = Outcomes.from_predictions(labels, labels, {"pgd": predicted}, ["cat", "dog", "owl", "yak"])
+    audit = Audit(made.add_groups("half", [0, 1] * 4, ["even", "odd"]))
+    recall = audit.metric(lambda true, found: recall_score(true, found, average="micro"), "pgd")
+    assert recall.overall == pytest.approx(4 / 8)
+    assert recall.by_group.to_dict() == pytest.approx({"cat": 2 / 3, "dog": 1 / 2, "owl": 1 / 3})
+    assert recall.by_group.index.name == "class"
+    assert (recall.group_min(), recall.group_max()) == pytest.approx((1 / 3, 2 / 3))
+    assert (recall.difference(), recall.ratio()) == pytest.approx((1 / 3, 1 / 2))
+    assert (recall.difference("to_overall"), recall.ratio("to_overall")) == pytest.approx((1 / 6, 2 / 3))
+    halves = audit.metric(accuracy_score, "pgd", group="half")
+    assert halves.by_group.to_dict() == {"even": 0.25, "odd": 0.75}
+    assert audit.metric(f1_score_macro, "clean").by_group.tolist() == [1, 1, 1]
+    assert audit.metric(accuracy_score).overall == audit.by_attack.loc["all", "overall"]
+
+
+def test_an_audit_whose_metrics_were_computed_can_be_pickled(audit: Audit) -> None:
+    table = audit.by_attack
+    again = pickle.loads(pickle.dumps(audit))
+    pd.testing.assert_frame_equal(again.by_attack, table)
+    assert again.inputs("pgd").confusion().sum() == len(LABELS)
+
+
+def test_a_metric_is_refused_in_one_line() -> None:
+    made = Outcomes.from_predictions([0, 0, 1], [0, 0, 1], {"pgd": [0, 1, 1]})
+    part = Audit(Outcomes(made.frame[:-1], made.meta))
+    for name in ("all", "pgd", "clean"):
+        with pytest.raises(IncompleteError, match="1 of 3 images are not judged") as refused:
+            part.metric(accuracy_score, name)
+        assert "\n" not in str(refused.value)
+    for name, group, message in (("fgsm", None, "unknown attack"), ("pgd", "animal", "unknown grouping")):
+        with pytest.raises(ClasswiseError, match=message):
+            Audit(made).metric(accuracy_score, name, group)
+    with pytest.raises(ClasswiseError, match="metric function returned a ndarray; return a number"):
+        Audit(made).metric(lambda true, found: true == found)
+    with pytest.raises(ClasswiseError, match="difference"):
+        Audit(made).metric(accuracy_score).difference("within")  # type: ignore[arg-type]
+
+
+def f1_score_macro(true: np.ndarray[Any, Any], found: np.ndarray[Any, Any]) -> float:
+    return float(f1_score(true, found, average="macro"))

@@ -13,12 +13,12 @@ from torch import Tensor
 
 import classwise as cw
 from classwise.attacks.external import ExternalAttack
-from classwise.auditing.audit import audit
-from classwise.auditing.comparability import Named, check_alike
+from classwise.auditing.compare.comparability import Named, check_alike
 from classwise.auditing.curve.search import robustness_curve
-from classwise.auditing.merging import shard_folder
-from classwise.auditing.partition import Shard
-from classwise.auditing.result import Audit
+from classwise.auditing.run.audit import audit
+from classwise.auditing.run.merging import shard_folder
+from classwise.auditing.run.partition import Shard
+from classwise.auditing.run.result import Audit
 from classwise.auditing.worst_class.search import find_worst_class
 from classwise.core.errors import ClasswiseError
 from classwise.core.precision import EXACT
@@ -125,7 +125,7 @@ def test_shards_and_resumed_audits_have_the_same_bits(tmp_path: Path) -> None:
     pd.testing.assert_frame_equal(merged.outcomes.frame, whole.outcomes.frame, check_exact=True)
     assert merged.outcomes.meta == whole.outcomes.meta
     for other in (None, "9bit"):
-        with pytest.raises(ClasswiseError, match=r"other settings: grid was \"8bit\", now null|unknown grid '9bit'"):
+        with pytest.raises(ClasswiseError, match=r"other settings: grid was \"8bit\", now null|grid = '9bit': must be"):
             audit(toys.model(2), data, resume=True, out=tmp_path / "whole", **settings | {"grid": other})
     max((tmp_path / "whole" / "outcomes").glob("part-*.parquet")).unlink()
     resumed = audit(toys.model(2), data, resume=True, out=tmp_path / "whole", **settings)
@@ -155,7 +155,7 @@ def test_reports_state_the_grid_and_other_evaluations_refuse_it(tmp_path: Path) 
         robustbench(found, {"dataset": "cifar10"})
     evaluations: list[Any] = [robustness_curve, find_worst_class]
     for evaluation in evaluations:
-        with pytest.raises(ClasswiseError, match=r"unknown option of \w+\(\): 'grid'"):
+        with pytest.raises(ClasswiseError, match=r"unknown argument of \w+\(\): 'grid'"):
             evaluation(toys.model(2), stored_images(), grid="8bit")
 
 

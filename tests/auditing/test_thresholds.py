@@ -8,11 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from classwise.auditing.outcomes import Outcomes
-from classwise.auditing.result import Audit
-from classwise.auditing.thresholds import Threshold, met
+from classwise.auditing.compare.thresholds import Threshold, met
+from classwise.auditing.outcomes.table import Outcomes
+from classwise.auditing.run.result import Audit
 from classwise.core.errors import ClasswiseError
-from classwise.stats.bounds import MEASURES
 
 AUDIT = Audit(
     Outcomes.from_predictions(
@@ -120,7 +119,7 @@ def test_what_is_not_defined_does_not_pass_a_build() -> None:
 
 
 @given(
-    st.sampled_from(sorted(MEASURES)),
+    st.sampled_from(sorted(Threshold.measures())),
     st.sampled_from(["all", "tpgd[5]", "tpgd-best"]),
     st.sampled_from(["<", "<=", ">", ">="]),
     st.integers(0, 64),

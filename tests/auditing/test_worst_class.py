@@ -10,8 +10,8 @@ import torch
 from torch import nn
 
 import classwise as cw
-from classwise.auditing import inputs
-from classwise.auditing.audit import Audit
+from classwise.auditing.run import inputs
+from classwise.auditing.run.audit import Audit
 from classwise.auditing.worst_class import rounds
 from classwise.auditing.worst_class.result import WorstClass
 from classwise.core.errors import ClasswiseError
@@ -187,7 +187,7 @@ def test_the_model_is_unchanged(data: Images) -> None:
     [
         ({"confidence": 0.0}, "confidence = 0.0"),
         ({"tolerance": -1.0}, "tolerance = -1.0"),
-        ({"early_stop": True}, "unknown option of find_worst_class"),
+        ({"early_stop": True}, "unknown argument of find_worst_class"),
         ({"max_time": 0}, "max_time = 0"),
         ({"batch_size": 8}, "batch_size = 8"),
         ({"attacks": "pdg"}, "did you mean"),

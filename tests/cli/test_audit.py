@@ -13,11 +13,11 @@ from torch import nn
 
 import classwise as cw
 from classwise.attacks import suites
-from classwise.auditing.result import Audit
+from classwise.auditing.compare.thresholds import Threshold
+from classwise.auditing.run.result import Audit
 from classwise.cli import console
 from classwise.data import loading
 from classwise.models import build_model, save_weights
-from classwise.stats.bounds import MEASURES
 
 from ..data.test_encoded import folder
 from .conftest import QUICK, Classwise
@@ -122,7 +122,7 @@ def test_a_condition_fails_the_build(classwise: Classwise, run: Path, tmp_path: 
 
 def test_the_help_names_all_that_a_condition_can_speak_of(classwise: Classwise) -> None:
     words = classwise("audit", "--help").out.replace(",", " ").replace(";", " ").split()
-    assert set(MEASURES) <= set(words)
+    assert set(Threshold.measures()) <= set(words)
 
 
 @pytest.mark.slow

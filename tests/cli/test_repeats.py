@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from classwise.auditing.result import Audit
+from classwise.auditing.run.result import Audit
 
 from .conftest import Classwise
 
@@ -32,10 +32,10 @@ def test_the_options_are_recorded_and_shown(classwise: Classwise, tmp_path: Path
 @pytest.mark.parametrize(
     ("option", "message"),
     [
-        ("--repeats=0", "repeats = 0: must be an integer from 1 to 1000"),
-        ("--repeats=1001", "repeats = 1001: must be an integer from 1 to 1000"),
-        ("--repeat-rule=most", "unknown repeat_rule 'most'; did you mean 'majority'?"),
-        ("--grid=8", "unknown grid '8'"),
+        ("--repeats=0", "repeats = 0: must be an integer from 1 to 1,000"),
+        ("--repeats=1001", "repeats = 1001: must be an integer from 1 to 1,000"),
+        ("--repeat-rule=most", "repeat_rule = 'most': must be 'majority' or 'all'"),
+        ("--grid=8", "grid = '8': must be '8bit', or None"),
     ],
 )
 def test_other_values_are_one_line(option: str, message: str, classwise: Classwise, tmp_path: Path) -> None:

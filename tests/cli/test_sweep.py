@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 import torch
 
-from classwise.cli import sweep as command
 from classwise.sweeps import cells
 from classwise.sweeps.executors.choice import executor_of
 from classwise.sweeps.executors.local import Local
@@ -55,13 +54,12 @@ def test_a_sweep_its_status_and_its_resumption(classwise: Classwise, plan: Path)
 def test_resume_runs_where_the_sweep_ran(classwise: Classwise, plan: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     used: list[Any] = []
 
-    def run(sweep: Any, executor: Any, json: bool) -> None:
+    def run(folder: Any, executor: Any, progress: Any) -> None:
         used.append(executor)
 
-    monkeypatch.setattr(command, "_run", run)
-    assert classwise("sweep", plan, "--workers=3", "--out=x").status == 0
-    assert classwise("sweep", "resume", "x").status == 0
-    assert classwise("sweep", "resume", "x", "--workers=2").status == 0
+    monkeypatch.setattr("classwise.sweeps.run._run", run)
+    for words in ((plan, "--workers=3", "--out=x"), ("resume", "x"), ("resume", "x", "--workers=2")):
+        assert "2 queued of the cells in x" in classwise("sweep", *words).err
     assert used == [Local(workers=3), Local(workers=3), Local(workers=2)]
 
 

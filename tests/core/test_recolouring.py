@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
+import classwise as cw
 from classwise.attacks.gradient.apgd import APGD
 from classwise.attacks.gradient.ascent import PGD
 from classwise.attacks.losses import margin
@@ -83,7 +84,7 @@ def test_the_optimum_of_a_linear_model(attack: PGD | APGD) -> None:
     y, threat = torch.zeros(32, dtype=torch.int64), Threat("recolour", 0.05)
     weights = torch.func.grad(lambda x: margin(model(x), y).sum())(x0)
     best = x0 - 0.05 * recolouring.summed(weights, x0).sign()
-    found = attack.perturb(model, x0, y, threat, early_stop=False)
+    found = cw.attack(model, x0, y, attack, threat=threat, early_stop=False)
     assert is_recolouring(found, x0)
     reached, optimum = margin(model(found), y), margin(model(best), y)
     start = margin(model(x0), y)
@@ -94,7 +95,7 @@ def test_a_recolouring_is_in_the_ball_of_linf_and_weaker() -> None:
     model, x0 = Small().eval().requires_grad_(requires_grad=False), (images(32) * 4).round() / 4
     y = model(x0).argmax(1)
     recoloured, pixelwise = (
-        PGD(steps=10).perturb(model, x0, y, f"{norm}:0.1", early_stop=False) for norm in ("recolour", "Linf")
+        cw.attack(model, x0, y, PGD(steps=10), threat=f"{norm}:0.1", early_stop=False) for norm in ("recolour", "Linf")
     )
     assert float(Threat("Linf", 0.1).distance(recoloured, x0).max()) <= 0.1 + 1e-6
     assert is_recolouring(recoloured, x0)

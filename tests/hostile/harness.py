@@ -97,6 +97,7 @@ def generate(seed: int = SEED) -> dict[str, list[Case]]:
 
 def prepare(folder: Path) -> Shared:
     """Train, audit and save what the cases share."""
+    import matplotlib.font_manager  # noqa: F401  # writes its cache now, not into the home of a case
     import numpy as np
     import torch
 

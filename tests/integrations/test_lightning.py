@@ -53,7 +53,7 @@ def test_lightning_gives_the_bits_of_a_plain_loop(
 
         def validation_step(self, batch: list[Tensor], _: int) -> None:
             self.modes.append((torch.is_grad_enabled(), torch.is_inference_mode_enabled()))
-            robust = PGD(steps=1).perturb(self.model, batch[0], batch[1], "Linf:0.1")
+            robust = cw.attack(self.model, batch[0], batch[1], PGD(steps=1), threat="Linf:0.1")
             assert not torch.equal(robust, batch[0])
 
         def on_validation_epoch_end(self) -> None:

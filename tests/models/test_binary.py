@@ -110,7 +110,7 @@ def test_without_an_audit_the_first_batch_decides(
     with caplog.at_level(logging.WARNING):
         model(x)
         model(x + 5)
-        PGD(steps=1).perturb(model, x.clamp(0, 1), torch.tensor([0, 1]), "Linf:0.1")
+        cw.attack(model, x.clamp(0, 1), torch.tensor([0, 1]), PGD(steps=1), threat="Linf:0.1")
     assert model.kind == kind
     assert [record.getMessage().partition("give ")[2] for record in caplog.records] == [
         f"outputs='{kind}' (--outputs {kind}) to state it"

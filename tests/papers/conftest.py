@@ -10,7 +10,7 @@ from typing import NamedTuple
 import pytest
 from filelock import BaseFileLock, FileLock, Timeout
 
-from classwise.papers.catalogue import EXPERIMENTS
+from classwise.papers.catalogue import runnable
 from classwise.papers.result import Result
 from classwise.papers.runner import run
 from classwise.papers.store import Store
@@ -37,7 +37,7 @@ def smoke(tmp_path_factory: pytest.TempPathFactory) -> Smoke:
     """
     base, worker = tmp_path_factory.getbasetemp(), os.environ.get("PYTEST_XDIST_WORKER", "")
     store = Store((base.parent if worker else base) / "papers-store")
-    order = list(EXPERIMENTS)
+    order = runnable()
     for name in reversed(order) if worker[-1:] in {*"13579"} else order:
         with contextlib.suppress(Timeout), _single(store, name, blocking=False):
             _result(store, name)

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from classwise.papers.catalogue import EXPERIMENTS
+from classwise.papers.catalogue import runnable
 from classwise.papers.settings_tables import comparisons, deviation_lines
 
 from ..reporting.test_statements import Texts
@@ -155,7 +155,7 @@ def counts(place: Place, found: re.Match[str]) -> None:
     rows, own_results = rows_of(place.paper.name), place.paper.own_results
     items = {one.item for one in own_results}
     assert int(found[1]) == len(rows)
-    assert int(found[2]) == sum(row["id"] in EXPERIMENTS for row in rows)
+    assert int(found[2]) == sum(row["id"] in runnable() for row in rows)
     assert int(found[1]) == sum(int(found[group]) for group in (2, 3, 4))
     assert int(found[5]) == len(items)
     assert found[6] == ("has" if len(items) == 1 else "have")
@@ -182,13 +182,13 @@ def heading(place: Place, found: re.Match[str]) -> None:
 def about(place: Place, found: re.Match[str]) -> None:
     row = place.about
     assert found[1] == row["kind"]
-    text = f"{row['section']}; {row['parameters']}" if row["parameters"] else row["section"]
-    assert found[2] == plain(f"{text}. Expected: {row['finding']}." if row["finding"] else f"{text}.")
+    text = "; ".join(row[key] for key in ("section", "parameters") if key in row)
+    assert found[2] == plain(f"{text}. Expected: {row['finding']}." if "finding" in row else f"{text}.")
 
 
 @statement("p", r"Not run yet: (.+)")
 def not_run(place: Place, found: re.Match[str]) -> None:
-    assert place.item in EXPERIMENTS
+    assert place.item in runnable()
     assert not place.paper.of(place.item)
     assert found[1] == f"classwise papers run {place.item}"
 
@@ -196,12 +196,12 @@ def not_run(place: Place, found: re.Match[str]) -> None:
 @statement("p", r"Covered by (.+?)(?:: (classwise .+))?\.")
 def covered(place: Place, found: re.Match[str]) -> None:
     row = place.about
-    assert place.item not in EXPERIMENTS
+    assert place.item not in runnable()
     assert found[1] == ", ".join(row.get("covered_by") or row["same_as"])
     looks = {"attack": "attacks", "suite": "attacks", "data": "data", "recipe": "recipes show"}
     if row.get("same_as"):
         assert found[2] == f"classwise papers run {' '.join(row['same_as'])}"
-        assert all(other in EXPERIMENTS for other in row["same_as"])
+        assert all(other in runnable() for other in row["same_as"])
         return
     commands = [f"classwise papers show {place.item}"]
     for reference in row["covered_by"]:
@@ -213,7 +213,7 @@ def covered(place: Place, found: re.Match[str]) -> None:
 
 @statement("p", r"(?:Requires |Not in this version: )(.+)\.")
 def missing(place: Place, found: re.Match[str]) -> None:
-    assert place.item not in EXPERIMENTS
+    assert place.item not in runnable()
     assert found[1]
 
 
@@ -381,9 +381,10 @@ def note(place: Place, found: re.Match[str]) -> None:
 def printed_of(item: str) -> dict[str, Any]:
     """Facts of a printed table or figure; for a panel, those of the whole figure."""
     known = facts(item.partition("/")[0])
-    found = {one["id"]: one for key in ("tables", "figures") for one in known[key]}
-    whole_item = item if item in found else re.sub(r"[a-z]+(-[a-z])?$", "", item)
-    return {"rows": [], **found.get(whole_item, {})}
+    found = {one["id"]: one for one in known.get("printed", ())}
+    found |= {row["id"]: row["printed"] for row in known["items"] if "printed" in row}
+    entry = found.get(item, {})
+    return {"rows": [], **(found[entry] if isinstance(entry, str) else entry)}
 
 
 def agrees(row: dict[str, Any]) -> bool:

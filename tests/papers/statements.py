@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import re
 from collections.abc import Iterable, Sequence
@@ -14,18 +15,19 @@ import yaml
 from scipy import stats
 
 from classwise.papers.claims import Basis, Test, evaluate, not_tested
+from classwise.papers.interval_estimators import IntervalEstimator, exactly
 from classwise.papers.result import Figure, Result
 from classwise.papers.scales import Name
 from classwise.papers.tables import Key, class_table, estimate_cell, summary_table
 from classwise.reporting.svg import Drawing
 from classwise.reporting.tables import Row, Table
 from classwise.stats.counts import ClassCounts
-from classwise.stats.interval_estimators import IntervalEstimator, exactly
 from classwise.stats.intervals import Estimate
 
 from .raw_evidence import RawEvidence, RawMeasurement
 
 SOURCE = Path(__file__).parents[2] / "src" / "classwise" / "papers"
+PAPERS = ("kdd21", "iclr21", "benz20", "cfa23")
 SIZES: tuple[Name, ...] = ("full", "reduced", "smoke")
 """Scales, largest first, as on a page."""
 ALPHA = 0.05
@@ -33,47 +35,39 @@ VERSION = "9.8.7"
 CAPTIONS = ("Attacked, in percent", "Per <class> & more", "Changes, in points")
 
 
+@functools.cache
 def facts(paper: str) -> Any:
-    return _read(f"facts/{paper}.yaml")
-
-
-def _read(name: str, known: dict[str, Any] | None = None) -> Any:
-    found = _FILES if known is None else known
-    if name not in found:
-        text = (SOURCE / name).read_text(encoding="utf-8")
-        found[name] = yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))  # safe loaders
-    return found[name]
-
-
-_FILES: dict[str, Any] = {}
+    text = (SOURCE / f"{paper}.yaml").read_text(encoding="utf-8")
+    return yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))  # safe loaders
 
 
 def rows_of(paper: str) -> list[dict[str, Any]]:
     """The items of a paper, in order."""
-    return [row for row in _read("items.yaml")["items"] if row["paper"] == paper]
+    return list(facts(paper)["items"])
 
 
 def notes_of(item: str) -> list[dict[str, Any]]:
-    return [note for note in _read("notes.yaml")["notes"] if item in note["items"]]
+    known = [note for paper in PAPERS for note in facts(paper).get("notes", ()) if item in note["items"]]
+    return sorted(known, key=lambda note: [(len(part), part) for part in note["id"].split(".")])
 
 
-def words_of(claim: str) -> dict[str, str]:
+def words_of(claim: str) -> dict[str, Any]:
     (found,) = (one for one in facts(claim.partition("/")[0])["claims"] if one["id"] == claim)
     return dict(found)
 
 
 def parts_of(claim: str) -> list[tuple[str, str]]:
     """Parts required for a verdict on a claim: its own, and those of the equivalent claims."""
-    table = _read("items.yaml")
-    own = [(claim, part) for part in table["claim_parts"].get(claim, ())]
-    for other in table["same_claims"].get(claim, ()):
+    words = words_of(claim)
+    own = [(claim, part) for part in words.get("parts", ())]
+    for other in words.get("same_as", ()):
         name, _, only = other.partition(": ")
         own += [(name, only)] if only else parts_of(name)
     return own or [(claim, "")]
 
 
 def is_question(claim: str) -> bool:
-    return claim in _read("items.yaml")["open_questions"]
+    return "question" in words_of(claim)
 
 
 @dataclass(frozen=True)
@@ -243,7 +237,7 @@ class Shown:
         return {"supported": "good", "contradicted": "weak", "inconclusive": ""}[self.answer]
 
 
-_ITEM_ORDER = [row["id"] for name in ("kdd21", "iclr21", "benz20", "cfa23") for row in rows_of(name)]
+_ITEM_ORDER = [row["id"] for name in PAPERS for row in rows_of(name)]
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ import math
 import numpy as np
 from hypothesis import strategies as st
 
-from classwise.papers.catalogue import EXPERIMENTS
+from classwise.papers.catalogue import runnable
 from classwise.papers.scales import Name
 
 from .raw_evidence import RawEvidence, RawMeasurement
@@ -114,9 +114,9 @@ _SECONDS = st.sampled_from((0.04, 0.05, 0.25, 8.0, 61.3, 1234.56, 100000.0))
 def papers(draw: st.DrawFn) -> Paper:
     """Results of some items of a paper, and of at most one item of another, at one or two scales each."""
     name = draw(st.sampled_from(("kdd21", "iclr21", "benz20", "cfa23")))
-    runnable = [item for item in EXPERIMENTS if item.startswith(f"{name}/")]
-    others = [item for item in EXPERIMENTS if not item.startswith(f"{name}/")]
-    chosen = draw(st.lists(st.sampled_from(runnable), max_size=4, unique=True))
+    own = [item for item in runnable() if item.startswith(f"{name}/")]
+    others = [item for item in runnable() if not item.startswith(f"{name}/")]
+    chosen = draw(st.lists(st.sampled_from(own), max_size=4, unique=True))
     if REPEATED[name][0] not in chosen and draw(st.booleans()):
         chosen.append(REPEATED[name][0])
     chosen += draw(st.lists(st.sampled_from(others), max_size=1))

@@ -1,8 +1,8 @@
-"""The 150 items, the printed numbers and the notes."""
+"""The items, the printed numbers and the notes."""
 
 from __future__ import annotations
 
-import collections
+import functools
 from pathlib import Path
 from typing import Any
 
@@ -12,21 +12,25 @@ import yaml
 from classwise.core.config import make
 from classwise.core.errors import ClasswiseError
 from classwise.papers import catalogue
-from classwise.papers.catalogue import EXPERIMENTS
+from classwise.papers.catalogue import experiment, runnable
 from classwise.papers.experiments.protocol import HYPERSPHERE
+from classwise.papers.page import paper_page
+from classwise.papers.runner import run
+from classwise.papers.store import Store
 from classwise.training import OBJECTIVES
 from classwise.training.recipe import Recipe
 
 SHARED = Path(__file__).parents[2] / ".." / "shared" / "papers"
 ITEMS = catalogue.items()
+CLAIM = ("id", "claim", "quantity", "paper")
 
 
-def test_every_item_is_listed() -> None:
-    assert len(ITEMS) == 150
-    papers = collections.Counter(item.paper for item in ITEMS.values())
-    assert list(papers) == list(catalogue.PAPERS)
-    assert papers == {"kdd21": 54, "iclr21": 30, "benz20": 30, "cfa23": 36}
-    assert {item.paper for item in ITEMS.values() if not item.id.startswith(f"{item.paper}/")} == set()
+def test_ids_are_unique_and_name_their_paper() -> None:
+    assert list(dict.fromkeys(item.paper for item in ITEMS.values())) == list(catalogue.PAPERS)
+    for paper in map(catalogue.paper, catalogue.PAPERS):
+        names = [*(item.id for item in paper.items), *(claim.id for claim in paper.claims)]
+        assert len(names) == len(set(names))
+        assert all(name.startswith(f"{paper.id}/") for name in names)
 
 
 @pytest.mark.parametrize("item", ITEMS.values(), ids=lambda item: item.id)
@@ -43,10 +47,8 @@ def test_each_item_has_a_status_and_a_command(item: catalogue.Item) -> None:
         assert not item.absent
 
 
-def test_every_experiment_is_an_item() -> None:
-    assert set(EXPERIMENTS) <= set(ITEMS)
-    for name in EXPERIMENTS:
-        assert EXPERIMENTS.load(name).item == name
+def test_every_experiment_is_created_for_its_item() -> None:
+    assert all(experiment(name).item == name for name in runnable())
 
 
 def test_parts_of_the_library_are_covered() -> None:
@@ -79,7 +81,7 @@ def test_references() -> None:
 
 
 def test_every_note_has_items_and_a_text() -> None:
-    assert len(catalogue.notes()) == 75
+    assert len({note.id for note in catalogue.notes()}) == len(catalogue.notes())
     for note in catalogue.notes():
         assert note.items
         assert set(note.items) <= set(ITEMS)
@@ -91,7 +93,7 @@ def test_unknown_names() -> None:
     with pytest.raises(ClasswiseError, match="unknown item 'kdd21/T11'; did you mean 'kdd21/T1'"):
         catalogue.find("kdd21/T11")
     with pytest.raises(ClasswiseError, match="unknown paper 'kdd22'; did you mean 'kdd21'"):
-        catalogue.facts("kdd22")
+        catalogue.paper("kdd22")
     with pytest.raises(ClasswiseError, match="unknown claim 'cfa23/C99'"):
         catalogue.claim("cfa23/C99")
 
@@ -102,12 +104,66 @@ def test_panels_find_their_figure() -> None:
     assert catalogue.printed("kdd21/E3") == {}
 
 
+ENTRY = """
+- id: benz20/P1.12
+  kind: plan
+  section: '3.1'
+  title: optimisers and weight decays together
+  experiment: {name: weak_classes:Optimisation, varied: [optimisers, weight decays]}
+  no_settings: a combination that the paper does not have
+claims:
+"""
+
+
+def _with_entry(folder: Path, entry: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Read the papers from a folder in which benz20 has another item."""
+    for name in catalogue.PAPERS:
+        text = (catalogue.FOLDER / f"{name}.yaml").read_text(encoding="utf-8")
+        changed = text.replace("\nclaims:\n", entry) if name == "benz20" else text
+        (folder / f"{name}.yaml").write_text(changed, encoding="utf-8")
+    monkeypatch.setattr(catalogue, "FOLDER", folder)
+    for name in ("paper", "items"):
+        monkeypatch.setattr(catalogue, name, functools.cache(getattr(catalogue, name).__wrapped__))
+
+
+def test_an_entry_adds_an_item(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An experiment with other parameters needs nothing else to be listed, to run, and to be shown."""
+    _with_entry(tmp_path, ENTRY, monkeypatch)
+    assert "benz20/P1.12" in runnable()
+    store = Store(tmp_path / "store")
+    result = run("benz20/P1.12", "smoke", store)
+    assert result.verdicts[0].covers == ("optimisers", "weight decays")
+    assert "Adam" in {row.name for table in result.tables for row in table.rows}
+    page = paper_page("benz20", store, tmp_path / "page.html").read_text(encoding="utf-8")
+    assert "optimisers and weight decays together" in page
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (("  title: ", "  titel: a plan\n  title: "), ".titel = 'a plan': Unexpected keyword argument"),
+        (("kind: plan", "kind: plane"), ".kind = 'plane': Input should be 'data set'"),
+        (("weak_classes:Opt", "weak_classes:opt"), "unknown experiment in module"),
+        (("varied:", "vary:"), "field 'vary'; did you mean 'varied'"),
+        (("[optimisers, ", "[optimizers, "), "varied.0 = 'optimizers': Input should be 'optimisers'"),
+        (("weak_classes:Optimisation", "classwise.papers.store:Store"), "is the class Store; give a subclass of"),
+    ],
+)
+def test_a_wrong_entry(change: tuple[str, str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _with_entry(tmp_path, ENTRY.replace(*change), monkeypatch)
+    with pytest.raises(ClasswiseError) as error:
+        experiment.__wrapped__("benz20/P1.12")
+    assert message in str(error.value)
+
+
 @pytest.mark.parametrize("paper", catalogue.PAPERS)
 def test_facts_equal_the_checked_ones(paper: str) -> None:
     path = SHARED / f"{paper}.yaml"
     if not path.exists():
         pytest.skip(f"the checked numbers are not available: {path.resolve()}")
     checked: dict[str, Any] = yaml.safe_load(path.read_text(encoding="utf-8"))
-    facts = catalogue.facts(paper)
-    for key in ("tables", "figures", "claims"):
-        assert facts[key] == (checked[key] or []), key
+    facts = catalogue.paper(paper)
+    printed = {one["id"]: one for one in facts.printed}
+    printed |= {item.id: {"id": item.id, **item.printed} for item in facts.items if isinstance(item.printed, dict)}
+    assert printed == {one["id"]: one for key in ("tables", "figures") for one in checked[key] or []}
+    assert [{key: getattr(one, key) for key in CLAIM} for one in facts.claims] == checked["claims"]

@@ -25,10 +25,10 @@ from classwise.papers.claims import (
     not_tested,
 )
 from classwise.papers.evidence import Evidence
+from classwise.papers.interval_estimators import exactly, interval
 from classwise.papers.result import Result
 from classwise.papers.verdict_tables import claim_text, claim_verdict, claims_table, estimate_text, verdict_table
 from classwise.reporting.tables import Cell
-from classwise.stats.interval_estimators import exactly, interval
 from classwise.stats.intervals import Estimate, two_sided_z
 from classwise.stats.paired import holm
 
@@ -223,7 +223,7 @@ def test_no_negative_zeros_are_printed() -> None:
     assert estimate_text(one) == ("+0.00 points", "+0.00 to +2.00 (95\N{NO-BREAK SPACE}%)")
 
 
-CLAIMS = [one["id"] for paper in catalogue.PAPERS for one in catalogue.facts(paper)["claims"]]
+CLAIMS = [one.id for paper in catalogue.PAPERS for one in catalogue.paper(paper).claims]
 
 
 LEVELS = {"kdd21/T1": Evidence(scale="full", trainings=1)}
@@ -281,10 +281,10 @@ def test_half_of_a_claim_is_partly_tested() -> None:
 
 
 def test_default_parts_are_parts_of_their_claims() -> None:
-    with_default = [claim for claim in CLAIMS if catalogue.default_part(claim)]
+    with_default = [claim for claim in CLAIMS if catalogue.claim(claim).default_part]
     assert "kdd21/C17" in with_default
     for claim in with_default:
-        assert (claim, catalogue.default_part(claim)) in catalogue.claim_parts(claim)
+        assert (claim, catalogue.claim(claim).default_part) in catalogue.claim_parts(claim)
 
 
 def test_an_equivalent_part_of_a_claim() -> None:

@@ -1,4 +1,4 @@
-"""Numbers of the committed pages, recomputed from the JSON results independently of the page code."""
+"""Numbers of the pages of the committed results, recomputed from the JSON results independently of the page code."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import functools
 import json
 import math
 import re
+import tempfile
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,8 +16,11 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from classwise.papers.page import paper_page
+from classwise.papers.store import Store
+
 from .page_tables import SUMMARY, cell, check_measured, check_ours
-from .page_texts import NONE, Page, Section, number, plain
+from .page_texts import NONE, Page, Section, number, plain, printed_of
 from .raw_evidence import RawEvidence, RawMeasurement
 from .statements import (
     ALPHA,
@@ -77,7 +81,9 @@ def text_of(item: str, one: dict[str, Any], answer: str, *, short: bool = False)
 
 @functools.cache
 def page_of(name: str) -> tuple[Page, dict[str, Section]]:
-    page = Page((COMMITTED / f"{name}.html").read_text(encoding="utf-8"))
+    with tempfile.TemporaryDirectory() as folder:
+        file = paper_page(name, Store(COMMITTED), Path(folder) / "page.html")
+        page = Page(file.read_text(encoding="utf-8"))
     return page, {section.name: section for section in page.sections}
 
 
@@ -348,7 +354,7 @@ def check_summary(item: str, heads: list[str], row: list[str], classes: list[str
         except AssertionError as failure:
             failures.append(failure)
     assert len(failures) < len(sizes), (item, row[0], failures)
-    known = [one for table in facts(item.partition("/")[0])["tables"] if table["id"] == item for one in table["rows"]]
+    known = printed_of(item)["rows"]
     for one in known:
         name = ", ".join(str(one[key]) for key in ("defence", "attack") if key in one)
         if name == row[0] and "per_class" in one:

@@ -11,11 +11,11 @@ import pytest
 
 from classwise.papers import runner
 from classwise.papers.claims import Answer, Basis, Test, Verdict, evaluate
-from classwise.papers.context import Context
+from classwise.papers.context import Context, Training, recipe_at
 from classwise.papers.evidence import CONFIRMING, Evidence, verdict_text
+from classwise.papers.interval_estimators import exactly, interval
 from classwise.papers.scales import FASHION, NAMES, REDUCED, SMOKE, Name
 from classwise.papers.store import Store, Trained
-from classwise.stats.interval_estimators import exactly, interval
 from classwise.stats.intervals import Estimate
 from classwise.stats.seeds import difference_over_seeds
 from classwise.training.folder import Run
@@ -132,7 +132,7 @@ def test_settings_name_what_differs_from_the_usual() -> None:
 
 def requested(context: Context, overrides: dict[str, object], count: int = 5000) -> None:
     """Record a training as `Context.train` does, without training."""
-    recipe: Recipe = context.recipe("at", overrides)
+    recipe: Recipe = recipe_at(context.scale, Training(recipe="at", overrides=overrides))
     key = f"key {len(context.requested)}"
     context.requested[key], context.train_images_of[key] = recipe, (context.scale.data, count)
 

@@ -6,9 +6,10 @@ import pytest
 
 from classwise.core.errors import ClasswiseError
 from classwise.data import DATA
+from classwise.papers.catalogue import experiment
 from classwise.papers.context import Training, recipe_at
 from classwise.papers.forecast import TRAIN_IMAGES, Forecaster, passes_per_second
-from classwise.papers.runner import experiment, scale_of
+from classwise.papers.runner import scale_of
 from classwise.papers.scales import SMOKE
 from classwise.training.recipe import Recipe
 

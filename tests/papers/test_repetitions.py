@@ -13,13 +13,13 @@ from classwise.papers.claims import Test, evaluate
 from classwise.papers.context import Training, recipe_at
 from classwise.papers.evidence import Evidence, verdict_text
 from classwise.papers.experiment import Findings
+from classwise.papers.interval_estimators import exactly, interval, over_trainings
 from classwise.papers.measurements import Measurement
 from classwise.papers.repetitions import TRAININGS, combine
 from classwise.papers.runner import run
 from classwise.papers.scales import REDUCED, SMOKE, on_data_set
 from classwise.papers.store import Store
 from classwise.reporting.tables import Row, Table
-from classwise.stats.interval_estimators import exactly, interval, over_trainings
 from classwise.stats.intervals import Estimate
 
 VALUES = (2.0, 3.0, 4.0)

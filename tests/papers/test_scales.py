@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from classwise.auditing.result import Audit
+from classwise.auditing.run.result import Audit
 from classwise.core.precision import FAST
 from classwise.papers import scales
-from classwise.papers.catalogue import EXPERIMENTS
+from classwise.papers.catalogue import experiment, runnable
 from classwise.papers.context import recipe_at
 from classwise.papers.experiments.adjacent_epochs import UnfairChoice
 from classwise.papers.forecast import Forecaster
@@ -31,8 +31,8 @@ def multiplies(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_every_scale_has_the_dtype_that_is_faster_on_the_device(multiplies: bool) -> None:
-    for name in EXPERIMENTS:
-        for scale in EXPERIMENTS.load(name).scales.values():
+    for name in runnable():
+        for scale in experiment(name).scales.values():
             there = scale.on_device("cpu")
             assert (there is scale) is multiplies
             dtypes = {there.precision.dtype, there.overrides.get("precision.dtype", "float32")}
@@ -42,10 +42,10 @@ def test_every_scale_has_the_dtype_that_is_faster_on_the_device(multiplies: bool
 
 @pytest.mark.parametrize("name", ["cfa23/E1", "kdd21/T1", "benz20/F2"])
 def test_recipes_differ_in_the_dtype_alone(name: str) -> None:
-    for scale in EXPERIMENTS.load(name).scales.values():
+    for scale in experiment(name).scales.values():
         there = scale.with_float32()
-        trainings = EXPERIMENTS.load(name)().trainings(scale)
-        assert EXPERIMENTS.load(name)().trainings(there) == trainings
+        trainings = experiment(name).trainings(scale)
+        assert experiment(name).trainings(there) == trainings
         for training in trainings.values():
             recipe = recipe_at(scale, training)
             precision = dataclasses.replace(recipe.precision, dtype="float32")
@@ -71,10 +71,10 @@ def test_a_run_records_the_dtype_of_the_device(
     fast = dataclasses.replace(SMOKE, about="digits in bfloat16", overrides=overrides, precision=FAST)
     monkeypatch.setattr(UnfairChoice, "scales", {"smoke": fast})
     store = Store(tmp_path / "store")
-    run(UnfairChoice.item, "smoke", store)
+    run("cfa23/E1", "smoke", store)
     (recipe,) = store.runs
     dtype = "bfloat16" if multiplies else "float32"
     assert Run.open(recipe.parent).recipe.precision.dtype == dtype
     audits = [Audit.load(file.parent) for file in recipe.parent.glob("audits/*/audit.json")]
     assert {audit.outcomes.meta.precision["dtype"] for audit in audits} == {dtype}
-    assert dtype in Result.load(store.result_file(UnfairChoice.item, "smoke")).setting
+    assert dtype in Result.load(store.result_file("cfa23/E1", "smoke")).setting

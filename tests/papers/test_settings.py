@@ -8,8 +8,9 @@ from typing import Any, ClassVar
 
 import pytest
 
+from classwise.core.config import configurable
 from classwise.papers import catalogue
-from classwise.papers.catalogue import EXPERIMENTS
+from classwise.papers.catalogue import experiment, runnable
 from classwise.papers.context import Context, Training, recipe_at
 from classwise.papers.deviations import Comparison, compare, compare_with
 from classwise.papers.experiment import Experiment, Findings
@@ -39,17 +40,16 @@ NOT_COMPARED = {
 """Fields of a recipe that are no settings of a paper."""
 
 
+@configurable
 class _Declared(Experiment):
     """An experiment that only declares its trainings."""
 
-    item = "kdd21/T1"
+    item: str = "kdd21/T1"
     scales: ClassVar[Mapping[Any, Scale]] = {}
-
-    def __init__(self, trainings: Mapping[str, Training]) -> None:
-        self.declared = trainings
+    own: Mapping[str, Training]
 
     def trainings(self, scale: Scale) -> Mapping[str, Training]:
-        return self.declared
+        return self.own
 
     def run(self, context: Context) -> Findings:
         raise NotImplementedError
@@ -66,27 +66,27 @@ def _stated(more: Mapping[str, Any] | None = None, recipe: str = "at", scale: Sc
 
 
 def _lines(stated: ItemSettings, trainings: Mapping[str, Training], scale: Scale = TIAN) -> list[str]:
-    return deviation_lines(compare_with(stated, _Declared(trainings), scale))
+    return deviation_lines(compare_with(stated, _Declared(own=trainings), scale))
 
 
-@pytest.mark.parametrize("name", list(EXPERIMENTS))
+@pytest.mark.parametrize("name", runnable())
 def test_each_item_has_settings_or_a_reason(name: str) -> None:
     stated = item_settings(name)
     assert stated is not None, name
     assert bool(stated.trainings) != bool(stated.reason)
-    experiment = EXPERIMENTS.load(name)()
-    for scale in experiment.scales.values():
-        for row, training in experiment.trainings(scale).items():
+    own = experiment(name)
+    for scale in own.scales.values():
+        for row, training in own.trainings(scale).items():
             assert stated.reason or stated.key_of(row, training.recipe) is not None, (scale.name, row)
 
 
 @pytest.mark.parametrize("paper", catalogue.PAPERS)
 def test_settings_name_items_and_are_complete(paper: str) -> None:
-    section = catalogue.facts(paper)["settings"]
-    named = {*section["items"], *section.get("reasons", {})}
-    assert named >= {name for name in EXPERIMENTS if name.startswith(f"{paper}/")}
-    assert named <= set(catalogue.items())
-    for name in section["items"]:
+    items = catalogue.paper(paper).items
+    assert {item.id for item in items if item.settings or item.no_settings} == {
+        item.id for item in items if item.id in runnable()
+    }
+    for name in (item.id for item in items if item.settings):
         stated = item_settings(name)
         assert stated is not None
         for table in (table for tables in stated.trainings.values() for table in tables):
@@ -301,7 +301,7 @@ def test_values_of_a_sweep_that_are_not_trained() -> None:
 def test_rows_and_data_sets_that_are_not_trained() -> None:
     tables = [_stated(), _stated({"data set": "mnist"})]
     stated = ItemSettings(trainings={"AT": tables, "MART": [_stated()], "control": ()})
-    experiment = _Declared({"AT": Training(recipe="at"), "control": Training(recipe="trades")})
+    experiment = _Declared(own={"AT": Training(recipe="at"), "control": Training(recipe="trades")})
     found = compare_with(stated, experiment, TIAN)
     assert deviation_lines(found) == [
         "further data sets: mnist (paper), none (here)",
@@ -319,7 +319,7 @@ def test_a_data_set_that_the_paper_does_not_use() -> None:
     assert "data set: cifar10 (paper), fashion-mnist (here)" in lines
     assert not any(line.startswith("epochs") for line in lines)
     assert "further data sets: cifar10, svhn (paper), none (here)" in lines
-    found = compare_with(stated, _Declared({"AT": svhn, "AT, more": fashion}), FULL)
+    found = compare_with(stated, _Declared(own={"AT": svhn, "AT, more": fashion}), FULL)
     assert found.ours == ["AT, more"]
     lines = deviation_lines(found)
     assert "epochs: 1 (paper), 200 (here)" in lines
@@ -336,7 +336,7 @@ def test_trainings_with_other_seeds_are_counted() -> None:
 
 def test_repetitions_multiply_the_trainings() -> None:
     stated = ItemSettings(trainings={"*": [_stated({"trainings": 5})]})
-    experiment = _Declared({"AT": Training(recipe="at")})
+    experiment = _Declared(own={"AT": Training(recipe="at")})
     assert compare_with(stated, experiment, TIAN, 5).deviations == []
     assert deviation_lines(compare_with(stated, experiment, TIAN, 3)) == ["trainings: 5 (paper), 3 (here)"]
 
@@ -385,7 +385,7 @@ def test_texts() -> None:
 
 def test_unstated_settings_do_not_deviate() -> None:
     stated = ItemSettings(trainings={"AT": [_stated({"epochs": ()})]})
-    found = compare_with(stated, _Declared({"AT": Training(recipe="at")}), TIAN)
+    found = compare_with(stated, _Declared(own={"AT": Training(recipe="at")}), TIAN)
     assert not found.deviations
     assert "epochs" in found.not_stated
     assert "learning rate" not in found.not_stated

@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 
 from classwise.cli.paper_results import show_result
 from classwise.cli.papers import STORE, _list
-from classwise.papers.catalogue import EXPERIMENTS
+from classwise.papers.catalogue import experiment, runnable
 from classwise.papers.page import paper_page
 from classwise.papers.store import Store
 
@@ -212,7 +212,7 @@ def test_the_list_contains_every_item_with_its_status(name: str, run: bool, tmp_
     rows, finished = rows_of(name), set[str]()
     if run:
         store = Store(tmp_path / "store")
-        finished = {next(row["id"] for row in rows if row["id"] in EXPERIMENTS)}
+        finished = {next(row["id"] for row in rows if row["id"] in runnable())}
         for item in finished:
             store.result_file(item, "reduced").parent.mkdir(parents=True)
             store.result_file(item, "reduced").write_text("{}", encoding="utf-8")
@@ -227,12 +227,12 @@ def test_the_list_contains_every_item_with_its_status(name: str, run: bool, tmp_
         title = row["title"]
         assert (item, kind) == (row["id"], row["kind"])
         assert what == title or (len(title) > 44 and len(what) <= 44 and title.startswith(what.rstrip("…")))
-        assert (status == "runnable") == (item in EXPERIMENTS)
+        assert (status == "runnable") == (item in runnable())
         assert (status == "missing") == command.startswith(("not in this version", "requires "))
         assert status != "runnable" or command == f"classwise papers run {item}"
-        known = list(EXPERIMENTS.load(item).scales) if item in EXPERIMENTS else []
+        known = list(experiment(item).scales) if item in runnable() else []
         assert scales == ", ".join((["reduced"] if item in finished else []) if run else known)
-        assert bool(deviations) == (item in EXPERIMENTS)
+        assert bool(deviations) == (item in runnable())
         counts = "|".join(rf"{scale} \d+" for scale in ("full", "reduced"))
         assert re.fullmatch(rf"|no settings|(({counts})(, |$))*", deviations), deviations
 

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 from tools.papers_summary import BLOCK, README, papers
 
-from .page_texts import Page, plain
+from .page_texts import plain
 from .raw_evidence import RawEvidence
 from .statements import facts, is_question
-from .test_committed_numbers import PAPERS, level_of, results
+from .test_committed_numbers import PAPERS, level_of, page_of, results
 
 INTERVAL = re.compile(r"([+-][\d.]+) to ([+-][\d.]+) \(([\d.]+) %\)")
 ANSWERS = ("supported", "contradicted", "inconclusive")
@@ -75,7 +75,7 @@ def test_every_test_has_one_interval_and_one_answer_in_all_files(name: str) -> N
 @pytest.mark.parametrize("name", PAPERS)
 def test_the_page_has_the_intervals_of_the_files(name: str) -> None:
     """In the table of each item, and in that of all claims."""
-    page = Page((README.parent / f"papers/{name}.html").read_text(encoding="utf-8"))
+    page, _ = page_of(name)
     for section in page.sections:
         if section.name == "claims":
             known = {shown(one) for paper in PAPERS for _, one in verdicts_on(paper)}

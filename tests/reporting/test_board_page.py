@@ -14,7 +14,7 @@ import pytest
 
 import classwise as cw
 from classwise.core.errors import ClasswiseError
-from classwise.reporting.pages.board import COLUMNS, MAX_ROWS
+from classwise.reporting.pages.board import MAX_ROWS, columns
 
 from .test_board import audit_of, published, with_meta
 from .test_pages import Page
@@ -83,7 +83,7 @@ def test_tables_sorted_by_rank(tmp_path: Path) -> None:
     text = cw.report(board_of(tmp_path), tmp_path / "board.html").read_text(encoding="utf-8")
     page = Tables(text)
     assert [len(rows) for rows in page.rows] == [3, 1, 1]
-    assert page.heads[0] == [column.head for column in COLUMNS]
+    assert page.heads[0] == [column.head for column in columns()]
     assert page.captions[0] == "3 models, 400 images, 2 classes; accuracy in percent"
     assert [row[:2] for row in page.rows[0]] == [["dafa", "1|1–2"], ["<b>cfa</b>", "1|1–2"], ["at", "3"]]
     first = dict(zip(page.heads[0], page.rows[0][0], strict=True))
@@ -96,7 +96,7 @@ def test_tables_sorted_by_rank(tmp_path: Path) -> None:
     assert "have no worst class and no rank" in text
     assert "paired; joint confidence 95\u00a0%" in text
     sorted_by = [[each.get("aria-sort") for each in heads] for heads in page.attributes]
-    assert sorted_by[0] == [None, "ascending", *[None] * (len(COLUMNS) - 2)]
+    assert sorted_by[0] == [None, "ascending", *[None] * (len(columns()) - 2)]
 
 
 def test_the_page_is_one_well_formed_file_without_outside_addresses(tmp_path: Path) -> None:
@@ -193,7 +193,7 @@ def test_sorting_and_filtering_in_a_browser(tmp_path: Path) -> None:
     found = json.loads(html.unescape(body[1]))
     by_rank = ["dafa", "<b>cfa</b>", "at"]
     assert found["start"] == by_rank
-    assert found["heads"] == len(COLUMNS)
+    assert found["heads"] == len(columns())
     assert found["overall"] == [by_rank, ["Overall descending"]]
     assert found["reversed"] == [by_rank[::-1], ["Overall ascending"]]
     assert found["extra"] == ["at", "dafa", "<b>cfa</b>"]  # no, yes, not known

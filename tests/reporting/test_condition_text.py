@@ -10,13 +10,12 @@ import pytest
 import typer
 
 import classwise as cw
-from classwise.auditing.outcomes import Outcomes
-from classwise.auditing.result import Audit
-from classwise.auditing.thresholds import ChangeThreshold, Threshold
+from classwise.auditing.compare.thresholds import ChangeThreshold, Threshold
+from classwise.auditing.outcomes.table import Outcomes
+from classwise.auditing.run.result import Audit
 from classwise.cli.audit import _conclude
 from classwise.reporting.builds import checks_of, write_junit, write_sarif
 from classwise.reporting.condition_text import change_text, result_text
-from classwise.stats.bounds import MEASURES
 from classwise.testing.robustness import _message
 
 
@@ -27,7 +26,7 @@ def audit(robust: tuple[int, ...] = (30, 10, 20), name: str = "mine") -> Audit:
     return Audit(Outcomes.from_predictions(labels, labels, {"pgd": attacked}, ["cat", "dog", "owl"]), name=name)
 
 
-@pytest.mark.parametrize("measure", [*MEASURES, "dog"])
+@pytest.mark.parametrize("measure", [*Threshold.measures(), "dog"])
 def test_every_measure_has_its_value_its_images_and_its_interval(measure: str) -> None:
     name, _, end = measure.partition(".")
     condition = Threshold.parse(f"{name}(pgd){'.' if end else ''}{end} <= 100%")

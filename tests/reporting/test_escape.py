@@ -17,14 +17,14 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
-from classwise.auditing.compare import compare
+from classwise.auditing.compare.compare import compare
 from classwise.auditing.curve.result import Curve
-from classwise.auditing.meta import Meta
-from classwise.auditing.outcomes import Outcomes
-from classwise.auditing.result import Audit
+from classwise.auditing.outcomes.meta import Meta
+from classwise.auditing.outcomes.table import Outcomes
+from classwise.auditing.run.result import Audit
 from classwise.core.csv_files import original_text
 from classwise.core.errors import ClasswiseError
-from classwise.reporting import export, export_comparison, export_curve, report
+from classwise.reporting import export, report
 from classwise.reporting.escape import (
     checked_svg,
     markdown_text,
@@ -174,7 +174,7 @@ def test_names_of_methods_and_curves_are_read_back(names: list[str]) -> None:
     with tempfile.TemporaryDirectory() as folder:
         target = Path(folder)
         comparison = compare({name: audit_of(names, name) for name in names[:2]})
-        export_comparison(comparison, target, ("csv", "md"))
+        export(comparison, target, ("csv", "md"))
         report(comparison, target / "a.html")
         assert [original_text(row[0]) for row in read_csv(target / "methods.csv")[1:]] == names[:2]
         assert {original_text(row[0]) for row in read_csv(target / "classes.csv")[1:]} == set(names)
@@ -183,7 +183,7 @@ def test_names_of_methods_and_curves_are_read_back(names: list[str]) -> None:
         frame = pd.DataFrame({"index": range(6), "label": [0, 0, 1, 1, 2, 2], "low": 0.0, "high": [0.1, 0.2] * 3})
         frame = frame.assign(first_success="pgd", probes=1, forwards=1, backwards=1)
         curve = Curve(frame, Meta(class_names=tuple(names), attacks={"clean": None}, norm="Linf"), 0.25, 3)
-        export_curve(curve, target / "curve", ("csv", "md", "svg"))
+        export(curve, target / "curve", ("csv", "md", "svg"))
         report(curve, target / "b.html")
         assert {original_text(row[0]) for row in read_csv(target / "curve" / "radii.csv")[1:-1]} == set(names)
         assert Cells((target / "b.html").read_text(encoding="utf-8")).tags <= TAGS

@@ -5,9 +5,9 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from classwise.auditing.compare import compare
+from classwise.auditing.compare.compare import compare
 from classwise.core.errors import ClasswiseError
-from classwise.reporting import export, export_comparison
+from classwise.reporting import export
 from classwise.reporting.exports import file_name
 
 from .conftest import SUPERCLASSES, MakeAudit
@@ -46,7 +46,7 @@ def test_an_unknown_format_is_refused_before_writing(make_audit: MakeAudit, tmp_
 
 def test_export_of_a_comparison(make_audit: MakeAudit, tmp_path: Path) -> None:
     one, two = make_audit(accuracy=(0.6, 0.6, 0.3, 0.1)), make_audit(accuracy=(0.6, 0.6, 0.3, 0.3))
-    written = export_comparison(compare({"old": one, "new": two}), tmp_path, ("csv", "md", "svg"))
+    written = export(compare({"old": one, "new": two}), tmp_path, ("csv", "md", "svg"))
     assert sorted(written) == sorted(tmp_path.iterdir())
     difference = pd.read_csv(tmp_path / "difference-new.csv").set_index("class")
     assert difference.loc["cat", "difference"] == pytest.approx(0.2)
@@ -54,7 +54,7 @@ def test_export_of_a_comparison(make_audit: MakeAudit, tmp_path: Path) -> None:
     assert methods.loc["new", "worst"] == pytest.approx(0.3)
     assert pd.read_csv(tmp_path / "classes.csv").columns.tolist()[:3] == ["class", "n", "old_mean"]
     assert not (tmp_path / "accuracies.svg").exists(), "two methods are no frontier"
-    export_comparison(compare({"old": one, "new": two, "other": one}), tmp_path, ("svg",))
+    export(compare({"old": one, "new": two, "other": one}), tmp_path, ("svg",))
     assert ">other<" in (tmp_path / "accuracies.svg").read_text(encoding="utf-8")
 
 

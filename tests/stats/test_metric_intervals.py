@@ -13,19 +13,13 @@ from hypothesis import strategies as st
 from classwise.stats import metric_intervals
 from classwise.stats.counts import ClassCounts
 from classwise.stats.intervals import class_intervals, wilson
+from classwise.stats.metric import all_metrics
 
 COUNTS = st.lists(st.tuples(st.integers(1, 300), st.floats(0, 1)), min_size=1, max_size=5).map(
     lambda rows: ClassCounts(np.array([n for n, _ in rows]), np.array([round(n * share) for n, share in rows]))
 )
-METRICS = [
-    metric_intervals.overall,
-    metric_intervals.macro,
-    metric_intervals.worst,
-    metric_intervals.worst_fifth,
-    metric_intervals.discrepancy,
-    metric_intervals.variance,
-    metric_intervals.overall_and_worst,
-]
+METRICS = [each.interval for each in all_metrics().values() if each.reads == "counts" and each.interval is not None]
+"""The intervals of the registered metrics, from the counts under an attack."""
 
 
 @settings(deadline=None, max_examples=20)

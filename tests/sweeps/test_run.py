@@ -22,7 +22,7 @@ from classwise.sweeps.cells import SweepFolder
 from classwise.sweeps.collect import collect
 from classwise.sweeps.executors.local import Local
 from classwise.sweeps.jobs import JOB
-from classwise.sweeps.run import prepare_sweep, resume_sweep, run_sweep
+from classwise.sweeps.run import prepare_sweep, resume_sweep, sweep
 from classwise.sweeps.status import sweep_status
 from classwise.sweeps.tasks import run_task
 from tests.launching import program_call
@@ -182,7 +182,7 @@ def test_a_failed_cell_does_not_stop_the_others(tmp_path: Path, monkeypatch: pyt
         lambda cell, run, device: (program_call(f"exit('classwise: no luck' if {cell.seed} == 0 else 0)"),),
     )
     out = tmp_path / "sweep"
-    first, second = run_sweep(PLAN, out=out, executor=InThisProcess())
+    first, second = sweep(PLAN, out=out, executor=InThisProcess())
     assert (first.state, first.error, second.state) == ("failed", "no luck", "finished")
     first, second = resume_sweep(out, executor=InThisProcess())
     assert (first.attempts, second.attempts) == (2, 1)

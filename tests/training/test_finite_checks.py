@@ -94,7 +94,7 @@ def test_continue_logs_an_event(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 
 def test_an_unknown_policy(tmp_path: Path) -> None:
-    with pytest.raises(ClasswiseError, match="unknown on_nan 'stopp'; did you mean 'stop'"):
+    with pytest.raises(ClasswiseError, match="on_nan = 'stopp': must be 'stop' or 'continue'"):
         trained(tmp_path / "run", on_nan="stopp")
     assert not (tmp_path / "run").exists()
 

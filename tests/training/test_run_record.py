@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import signal
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from classwise.auditing.audit import audit
+from classwise.auditing.run.audit import audit
 from classwise.core.command_line import recorded
 from classwise.core.progress import NullProgress
 from classwise.data import load_data
@@ -49,6 +50,14 @@ class Stopping(NullProgress):
             signal.raise_signal(signal.SIGINT)
 
 
+@pytest.fixture
+def interruptible() -> Iterator[None]:
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job ignores it
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("interruptible")
 def test_an_interrupted_run_lists_its_earlier_commands_and_its_start(tmp_path: Path) -> None:
     start = train("at", out=tmp_path / "start", **START)
     weights = start.weights_file("last")

@@ -4,16 +4,68 @@ from __future__ import annotations
 
 import dataclasses
 from abc import ABC, abstractmethod
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from torch import Tensor, nn
+from torch import Tensor
 
-from classwise.attacks.engine import AttackInputs, BoundAttack, State, perturb
-from classwise.core.arguments import checked
 from classwise.core.description import Described
 from classwise.core.errors import ClasswiseError
 from classwise.core.precision import Forward
+from classwise.core.rng import CounterRNG
 from classwise.core.threat import NORM_BALLS, Norm, Threat, ThreatLike
+
+State = dict[str, Tensor]
+"""Columns of an attack in progress, each (N, ...).
+
+Every state has ``x`` (the iterate), ``iteration`` (steps taken) and ``done``; after a step also ``seen`` (the point at
+which the step evaluated the logits) and ``margin`` (z_y - max other, at ``seen``). An attack may add columns.
+"""
+
+
+_RESTART = 1 << 32
+
+
+@dataclass(frozen=True)
+class AttackInputs:
+    """Inputs of an attack, one row per image.
+
+    Args:
+        x: clean images in [0, 1], (N, C, H, W).
+        y: labels, int64 (N,).
+        index: index of each image in the random numbers, int64 (N,).
+        threat: the norm ball; its radius is a number or a tensor (N,).
+        rng: random numbers of the attack; use the methods `uniform` and `normal`.
+        target: target class, int64 (N,); -1 for an untargeted row. None: all rows are untargeted.
+        step_size: step size of each image, (N,), which overrides that of the attack.
+        reference: logits on the clean images, (N, classes), for losses and targets that depend on them.
+        restart: number of earlier starts of each row, int64 (N,).
+    """
+
+    x: Tensor
+    y: Tensor
+    index: Tensor
+    threat: Threat
+    rng: CounterRNG
+    target: Tensor | None = None
+    step_size: Tensor | None = None
+    reference: Tensor | None = None
+    restart: Tensor | None = None
+
+    def _counter(self, counter: int | Tensor) -> int | Tensor:
+        return counter if self.restart is None else self.restart * _RESTART + counter
+
+    def uniform(self, shape: tuple[int, ...], counter: int | Tensor = 0) -> Tensor:
+        """Uniform random numbers in [0, 1) (N, ...) for each row, different for every restart and counter."""
+        return self.rng.uniform(self.index, shape, self._counter(counter))
+
+    def normal(self, shape: tuple[int, ...], counter: int | Tensor = 0) -> Tensor:
+        """Standard normal random numbers (N, ...) for each row, different for every restart and counter."""
+        return self.rng.normal(self.index, shape, self._counter(counter))
+
+    def inside(self, counter: int | Tensor = 0) -> Tensor:
+        """A uniformly random point in the ball of each row, shaped like ``x``."""
+        return self.threat.uniform(self.x, self.index, self.rng, self._counter(counter))
 
 
 class Attack(Described, ABC):
@@ -28,7 +80,7 @@ class Attack(Described, ABC):
         >>> model = cw.load_model("small-cnn", num_classes=10, in_channels=3, width=0.25)
         >>> images, labels = torch.rand(4, 3, 32, 32), torch.arange(4)
         >>> attack = cw.ATTACKS.load("pgd")(steps=10)
-        >>> adversarial = attack.perturb(model, images, labels, "Linf:8/255")
+        >>> adversarial = cw.attack(model, images, labels, attack, threat="Linf:8/255")
         >>> adversarial.shape
         torch.Size([4, 3, 32, 32])
         >>> bool((adversarial - images).abs().max() < 8.001 / 255)
@@ -93,50 +145,6 @@ class Attack(Described, ABC):
             state = self.step(model, inputs, state)
         return state["x"]
 
-    @checked
-    def perturb(
-        self,
-        model: nn.Module,
-        x: Tensor,
-        y: Tensor,
-        threat: ThreatLike,
-        *,
-        seed: int = 0,
-        index: Tensor | None = None,
-        target: Tensor | None = None,
-        early_stop: bool = True,
-    ) -> Tensor:
-        """Attack a batch and return adversarial images, shaped like ``x``.
-
-        Args:
-            model: any classifier; it runs in evaluation mode, and its modes are restored afterwards.
-            x: images in [0, 1], (N, C, H, W).
-            y: labels, int64 (N,).
-            threat: the threat, such as ``"Linf:8/255"``; its radius is a number or a tensor (N,).
-            seed: seed of the attack's random numbers.
-            index: index of each image in the random numbers, int64 (N,); by default its position in the batch.
-            target: target class of each image, int64 (N,); -1 for an untargeted attack.
-            early_stop: return the first misclassified iterate, else the iterate of lowest margin. False: return the
-                last iterate.
-
-        Returns:
-            Images in [0, 1] and within the ball, (N, C, H, W).
-
-        Raises:
-            ClasswiseError: if the attack does not support the threat.
-        """
-        threat = self.supported(threat)
-        return perturb(self, model, x, y, threat, seed=seed, index=index, target=target, early_stop=early_stop)
-
-    @checked
-    def bind(self, model: nn.Module, threat: ThreatLike, *, seed: int = 0, early_stop: bool = True) -> BoundAttack:
-        """Bind a model and a threat; the result is called as ``attack(images, labels)``.
-
-        Raises:
-            ClasswiseError: if the attack does not support the threat.
-        """
-        return BoundAttack(self, model, self.supported(threat), seed, early_stop)
-
     def supported(self, threat: ThreatLike) -> Threat:
         """Parse a threat and check that the attack supports it.
 
@@ -150,9 +158,10 @@ class Attack(Described, ABC):
         return parsed
 
     def __call__(self, images: Tensor, labels: Tensor) -> Tensor:  # noqa: ARG002  # the usual signature
-        """Raise an error: an unbound attack has no model and no radius."""
+        """Raise an error: an attack has no model and no radius."""
         raise ClasswiseError(
-            f"{type(self).__name__} is not bound to a model and a threat; call attack.bind(model, 'Linf:8/255')"
+            f"{type(self).__name__} has no model and no threat; call "
+            "classwise.attack(model, images, labels, attack, threat='Linf:8/255')"
         )
 
 

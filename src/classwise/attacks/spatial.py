@@ -106,7 +106,7 @@ class SpatialGrid(AveragedAttack):
             "x": choose(lower, seen, state["x"]),
             "lowest": torch.where(lower, value, state["lowest"]),
             "seen": seen,
-            "margin": losses.margin(logits, inputs.y),
+            "margin": value if inputs.target is None else losses.margin(logits, inputs.y),
             "iteration": iteration + 1,
             "done": iteration + 1 >= self.length,
         }

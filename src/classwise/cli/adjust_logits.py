@@ -52,16 +52,14 @@ def adjust_logits(
         classwise adjust-logits runs/at
         classwise audit runs/at/checkpoints/adjusted.safetensors --data cifar10
     """  # noqa: D301  # \b keeps the lines of the example apart
-    from classwise.training.folder import Run
     from classwise.training.posthoc.logit_adjustment import adjust_logits
 
-    opened = Run.open(run)
-    chosen, target = opened.chosen_weights(which), new_file(out, "--out")
+    target = new_file(out, "--out")
     refuse_json(json, target)
     with console.progress() as listener:
         found = adjust_logits(
-            opened,
-            which=chosen,
+            run,
+            which=which,
             attack=attack,
             out=target,
             device=device,

@@ -11,11 +11,12 @@ import typer
 from classwise.cli.help import OUTPUT
 from classwise.cli.options import new_file
 from classwise.core.errors import ClasswiseError, unknown
+from classwise.stats import OWN_METRICS
 
 if TYPE_CHECKING:
-    from classwise.auditing.result import Audit
-    from classwise.auditing.suite import Suite
-    from classwise.auditing.thresholds import Threshold
+    from classwise.auditing.compare.thresholds import Threshold
+    from classwise.auditing.run.result import Audit
+    from classwise.auditing.run.suite import Suite
 
 
 @dataclass(frozen=True)
@@ -34,8 +35,8 @@ class BuildOptions:
             metavar="CONDITION",
             help="Exit with 1 if the condition is true (for several seeds: for any), such as 'worst(all) < 0.2' or "
             "'mcd(pgd) > 20%', or for one class 'truck(all) < 0.1'; with 3 if it depends on images not evaluated. "
-            "May be repeated. Measures: overall, macro, worst, worst20, cv, mcd, nrr, hmw, overall.low, overall.high, "
-            "worst.low, worst.high and worst.split, the last five written as worst(all).low.",
+            f"May be repeated. Measures: {', '.join(OWN_METRICS)}, metrics of installed packages, and overall.low, "
+            "overall.high, worst.low, worst.high and worst.split, the last five written as worst(all).low.",
         ),
     ] = None
     junit: Annotated[
@@ -58,8 +59,8 @@ class BuildOptions:
         Raises:
             ClasswiseError: if one is malformed, or names an attack that is not in the suite.
         """
-        from classwise.auditing.outcomes import ALL, BEST, CLEAN, UNION
-        from classwise.auditing.thresholds import Threshold
+        from classwise.auditing.compare.thresholds import Threshold
+        from classwise.auditing.outcomes.table import ALL, BEST, CLEAN, UNION
 
         families = [f"{family}-{kind}" for family in suite.families for kind in (BEST, UNION)]
         known = [CLEAN, *suite.attacks, *families, ALL]

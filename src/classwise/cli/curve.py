@@ -131,9 +131,9 @@ def _run_shards(
 
 def _write(found: Curve, folder: Path, page: Path, *, json: bool) -> None:
     """Write the tables, the figure and the page, and print the radii of each class."""
-    from classwise.reporting import export_curve, report
+    from classwise.reporting import export, report
 
-    export_curve(found, folder)
+    export(found, folder, ("csv", "md", "png", "svg"))
     with printing_beside(page):
         report(found, page)
         if json:

@@ -70,16 +70,14 @@ def interpolate_weights(
             --set model.weights=runs/at
         classwise interpolate-weights runs/finetune
     """  # noqa: D301  # \b keeps the lines of the example apart
-    from classwise.training.folder import Run
     from classwise.training.posthoc.weight_interpolation import interpolate_weights
 
-    opened = Run.open(run)
-    chosen, target = opened.chosen_weights(which), new_file(out, "--out")
+    target = new_file(out, "--out")
     refuse_json(json, target)
     with console.progress() as listener:
         found = interpolate_weights(
-            opened,
-            which=chosen,
+            run,
+            which=which,
             start=start,
             shares=_shares(shares),
             attack=attack,

@@ -53,7 +53,7 @@ def _claim_lines(results: Sequence[Result]) -> list[str]:
     lines = []
     for claim in dict.fromkeys(one.claim for _, one in verdicts if one.covers):
         text = claim_text(claim_verdict(claim, verdicts), evidence)
-        lines.append(f"{claim} as a whole: {text}: {catalogue.claim(claim)['claim']}")
+        lines.append(f"{claim} as a whole: {text}: {catalogue.claim(claim).claim}")
     return lines
 
 
@@ -102,7 +102,7 @@ def _verdict_lines(verdict: Verdict, evidence: Evidence) -> list[str]:
     from classwise.papers.verdict_tables import answer_text, estimate_text
 
     value, span = estimate_text(verdict)
-    about = "" if verdict.covers else f": {claim(verdict.claim)['claim']}"
+    about = "" if verdict.covers else f": {claim(verdict.claim).claim}"
     lines = [f"{verdict.claim}{',' if verdict.covers else ''} {answer_text(verdict, evidence)}{about}"]
     if verdict.estimand:
         lines.append(f"  {verdict.estimand}: {value} {span}".rstrip())
@@ -110,14 +110,15 @@ def _verdict_lines(verdict: Verdict, evidence: Evidence) -> list[str]:
 
 
 def _measurement_lines(measurement: Measurement) -> list[str]:
-    from classwise.papers.catalogue import claim, is_question
+    from classwise.papers.catalogue import claim
     from classwise.papers.verdict_tables import OPEN, measurement_text
 
-    kind = OPEN if is_question(measurement.question) else "measurement"
+    question = claim(measurement.question)
+    kind = OPEN if question.question else "measurement"
     value, span = measurement_text(measurement)
     interval = f" ({span}; 95 % interval for {measurement.population})" if span else ""
     return [
-        f"{measurement.question} {kind}: {claim(measurement.question)['claim']}",
+        f"{measurement.question} {kind}: {question.claim}",
         f"  {measurement.quantity}: {value}{interval}",
     ]
 

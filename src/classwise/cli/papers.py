@@ -160,7 +160,7 @@ def _list(papers: list[str], store: Path, json: bool) -> None:
     if store != STORE and not store.exists():
         raise ClasswiseError(f"no store at {store}; papers run ID --store {store} makes one")
     kept = Store(store) if store.exists() else None
-    chosen = [catalogue.paper(name) for name in papers] or list(catalogue.PAPERS)
+    chosen = [catalogue.paper(name).id for name in papers] or list(catalogue.PAPERS)
     items = [item for item in catalogue.items().values() if item.paper in chosen]
     if json:
         console.show_json([_facts(item) | {"run_at": _run_at(item, kept)} for item in items])
@@ -175,9 +175,9 @@ def _list(papers: list[str], store: Path, json: bool) -> None:
 
 
 def _scales(item: Item) -> list[str]:
-    from classwise.papers.catalogue import EXPERIMENTS
+    from classwise.papers.catalogue import experiment
 
-    return [str(scale) for scale in EXPERIMENTS.load(item.id).scales] if item.id in EXPERIMENTS else []
+    return [str(scale) for scale in experiment(item.id).scales] if item.experiment else []
 
 
 def _run_at(item: Item, store: Store | None) -> list[str]:
@@ -191,13 +191,12 @@ def _short(text: str, letters: int = 44) -> str:
 
 def _facts(item: Item) -> dict[str, Any]:
     """An item as JSON."""
-    from classwise.papers.catalogue import EXPERIMENTS
     from classwise.papers.settings_tables import comparisons
 
-    facts = dataclasses.asdict(item)
-    del facts["absent"]
+    fields = ("id", "paper", "kind", "section", "title", "parameters", "finding", "covered_by", "same_as")
+    facts = {name: getattr(item, name) for name in fields}
     status = {"status": item.status, "command": item.command, "missing": item.missing, "scales": _scales(item)}
-    compared = comparisons(item.id) if item.id in EXPERIMENTS else {}
+    compared = comparisons(item.id) if item.experiment else {}
     settings = {scale: one.facts() for scale, one in compared.items()}
     return {**facts, **status, "settings": settings}
 
@@ -252,10 +251,9 @@ def _show_settings(item: Item) -> None:
 
 def _explain(item: Item) -> None:
     from classwise.papers import catalogue
-    from classwise.papers.catalogue import EXPERIMENTS
 
     typer.echo(f"{item.id}: {item.title}")
-    source = catalogue.facts(item.paper)["bibliography"]
+    source = catalogue.paper(item.paper).bibliography
     lines = {
         "kind": item.kind,
         "paper": f"{source['title']}, {source['venue']}, section {item.section}",
@@ -267,8 +265,8 @@ def _explain(item: Item) -> None:
         "missing": item.missing,
         "command": item.command,
     }
-    if item.id in EXPERIMENTS:
-        for scale in EXPERIMENTS.load(item.id).scales.values():
+    if item.experiment:
+        for scale in catalogue.experiment(item.id).scales.values():
             lines[f"scale {scale.name}"] = scale.about
     for name, text in lines.items():
         if text:
@@ -315,7 +313,7 @@ def _page(papers: list[str], store: Path, out: Path | None) -> None:
     from classwise.papers.page import paper_page
     from classwise.papers.store import Store
 
-    chosen = [catalogue.paper(name) for name in papers] or list(catalogue.PAPERS)
+    chosen = [catalogue.paper(name).id for name in papers] or list(catalogue.PAPERS)
     if not store.exists():
         raise ClasswiseError(f"no store at {store}; papers run ID --store {store} makes one")
     kept, folder = Store(store), out or store / "pages"

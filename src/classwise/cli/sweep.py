@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -20,8 +21,7 @@ from classwise.core.errors import ClasswiseError, IncompleteError, unknown
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from classwise.sweeps.cells import SweepFolder
-    from classwise.sweeps.executors.base import Executor
+    from classwise.core.progress import Progress
     from classwise.sweeps.status import CellStatus
 
 CLUSTER = ("--on", "--workers", "--ray-address", "--slurm")
@@ -109,7 +109,7 @@ def _start(
     plan: str, cluster: ClusterOptions, out: Path, gpus_per_cell: int | None, device: str, estimate: bool, json: bool
 ) -> None:
     """Check everything, write the folder, and run the cells."""
-    from classwise.sweeps.run import prepare_sweep
+    from classwise.sweeps.run import sweep
 
     if device not in ("cpu", "cuda"):
         raise ClasswiseError(f"--device {device}: the executor selects the GPUs of a cell; use --device cuda or cpu")
@@ -119,46 +119,45 @@ def _start(
     if estimate:
         _estimate(plan, cluster.workers or 1, check_device(device), json)
         return
-    executor = cluster.executor(gpus)
     if cluster.on in (None, "local"):
         check_device(device)
-    executor.check()
-    settings = {"executor": cluster.given, "gpus": gpus}
-    sweep = prepare_sweep(plan, new_folder(out), device=device, processes=max(gpus, 1), **settings)
-    _run(sweep, executor, json)
+    folder = new_folder(out)
+    executor = {"gpus": gpus, **cluster.given}
+    with _resumable(folder) as listener:
+        cells = sweep(plan, out=folder, executor=executor, device=device, processes=max(gpus, 1), progress=listener)
+    _report(folder, cells, json)
 
 
 def _resume(folder: Path, cluster: ClusterOptions, json: bool) -> None:
     """Run the unfinished cells where they ran before, unless options say otherwise."""
-    from classwise.sweeps.cells import SweepFolder
-    from classwise.sweeps.executors.choice import executor_of
+    from classwise.sweeps.run import resume_sweep
 
-    sweep = SweepFolder.open(folder)
-    settings = sweep.settings()
-    before = settings.get("executor", {})
-    same = cluster.on is None or cluster.on == before.get("on", "local")
-    executor = executor_of(**((before if same else {}) | cluster.given), gpus=settings.get("gpus", 0))
-    _run(sweep, executor, json)
+    with _resumable(folder) as listener:
+        cells = resume_sweep(folder, executor=cluster.given, progress=listener)
+    _report(folder, cells, json)
 
 
-def _run(sweep: SweepFolder, executor: Executor, json: bool) -> None:
-    """Run the cells, and print their status.
+@contextlib.contextmanager
+def _resumable(folder: Path) -> Iterator[Progress]:
+    """Context of running cells: shows the progress, and says how to continue after an interruption."""
+    with console.resumable(f"continue with classwise sweep resume {folder}"), console.progress() as listener:
+        yield listener
+
+
+def _report(folder: Path, cells: Sequence[CellStatus], json: bool) -> None:
+    """Print the status of the cells.
 
     Raises:
         IncompleteError: if a cell is not finished.
     """
-    from classwise.sweeps.run import resume_sweep
     from classwise.sweeps.status import counts_text, unfinished
 
-    how = f"classwise sweep resume {sweep.path}"
-    with console.resumable(f"continue with {how}"), console.progress() as listener:
-        cells = resume_sweep(sweep.path, executor=executor, progress=listener)
     _show(cells, json)
-    left = unfinished(cells)
-    if left:
-        raise IncompleteError(f"{counts_text(cells)} of the cells in {sweep.path}; continue with {how}")
+    if unfinished(cells):
+        how = f"continue with classwise sweep resume {folder}"
+        raise IncompleteError(f"{counts_text(cells)} of the cells in {folder}; {how}")
     if not json:
-        console.echo(f"next: classwise sweep collect {sweep.path}")
+        console.echo(f"next: classwise sweep collect {folder}")
 
 
 def _estimate(plan: str, workers: int, device: str, json: bool) -> None:

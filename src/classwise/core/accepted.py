@@ -39,24 +39,24 @@ class Accepted:
 
 def accepted(hint: Any) -> Accepted:
     """What an annotation accepts: its values, and their description."""
-    origin, parts = get_origin(hint), get_args(hint)
+    outer, parts = get_origin(hint), get_args(hint)
     if isinstance(hint, TypeVar):
         return _union(hint.__constraints__) if hint.__constraints__ else accepted(hint.__bound__ or Any)
     if hint is Any or hint is object:
         return Accepted(Any, "anything")
     if hint is None or hint is types.NoneType:
         return Accepted(None, "None")
-    if origin is Annotated and BY_CONTENT in hint.__metadata__:
+    if outer is Annotated and BY_CONTENT in hint.__metadata__:
         return Accepted(Any, "anything")
-    if origin is Annotated:
+    if outer is Annotated:
         return _annotated(accepted(parts[0]), hint.__metadata__)
-    if origin is Union or origin is types.UnionType:
+    if outer is Union or outer is types.UnionType:
         return _union(parts)
-    if origin is Literal:
+    if outer is Literal:
         return Accepted(hint, _listed([repr(part) for part in parts]))
     if hint in _SCALARS:
         return Accepted(Annotated[hint, pydantic.BeforeValidator(_scalar)], _SCALARS[hint])
-    kind = origin or hint
+    kind = outer or hint
     if kind is Callable:
         return _satisfying(callable, "a function")
     if not isinstance(kind, type):
@@ -148,7 +148,7 @@ def _listed(words: Sequence[str], last: str = "or") -> str:
 
 
 def _satisfying(condition: Callable[[Any], bool], text: str) -> Accepted:
-    """Values that satisfy a condition; they are passed on as they are."""
+    """Values that satisfy a condition, unchanged."""
 
     def check(value: Any) -> Any:
         if not condition(value):

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-import importlib
+from collections.abc import Callable
+from typing import Any
+
+renderers: dict[str, Callable[[Any], str]] = {}
+"""Functions that render a result as ``"text"`` and ``"html"``; the package registers those of its reports."""
 
 
 class TextDisplay:
@@ -10,8 +14,7 @@ class TextDisplay:
 
     def __str__(self) -> str:
         """The text, from the layer of reports, which is loaded on first use."""
-        text: str = importlib.import_module("classwise.reporting.text.result").text(self)
-        return text
+        return renderers["text"](self)
 
 
 class RichDisplay(TextDisplay):
@@ -19,5 +22,4 @@ class RichDisplay(TextDisplay):
 
     def _repr_html_(self) -> str:
         """The HTML, from the layer of reports, which is loaded on first use."""
-        html: str = importlib.import_module("classwise.reporting.notebook").html(self)
-        return html
+        return renderers["html"](self)

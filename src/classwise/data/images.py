@@ -145,7 +145,7 @@ class Images:
             object.__setattr__(self, key, value)
 
     @staticmethod
-    def _column(ids: Tensor, names: Iterable[str], count: int, where: str) -> Column:
+    def _column(ids: Values, names: Iterable[str], count: int, where: str) -> Column:
         """A validated column of ``count`` images."""
         checked = checked_names(names, f"{where}, names")
         limits.check_classes(len(checked), count, where)
@@ -209,7 +209,7 @@ class Images:
         return self._with(name=checked_text(name, "name of the data"))
 
     @checked
-    def with_pixels(self, x: Tensor, name: str) -> Images:
+    def with_pixels(self, x: Values, name: str) -> Images:
         """Replace the pixels; labels, `index` and columns do not change.
 
         Args:
@@ -225,7 +225,7 @@ class Images:
         return self._with(x=pixels, name=name)
 
     @checked
-    def with_labels(self, y: Tensor) -> Images:
+    def with_labels(self, y: Values) -> Images:
         """Replace the labels; the classes do not change.
 
         Raises:
@@ -236,7 +236,7 @@ class Images:
         return self._with(y=labels.to(self.device))
 
     @checked
-    def with_column(self, key: str, ids: Tensor, names: Names) -> Images:
+    def with_column(self, key: str, ids: Values, names: Names) -> Images:
         """Add a `Column`.
 
         Raises:

@@ -1,18 +1,19 @@
-"""Catalogue of the papers: items, printed numbers, claims, and notes on inconsistencies."""
+"""Catalogue of the papers: items, printed numbers, claims, and notes on inconsistencies; one ``PAPER.yaml`` each."""
 
 from __future__ import annotations
 
+import dataclasses
 import difflib
 import importlib
 import importlib.util
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 from typing import TYPE_CHECKING, Any, Literal
 
 import yaml
 
+from classwise.core.config import build, configurable, make
 from classwise.core.errors import ClasswiseError, unknown
 from classwise.core.registry import Registry
 
@@ -26,108 +27,16 @@ Kind = Literal[
     "data set", "network", "method", "attack", "quantity", "table", "figure", "experiment", "theorem", "plan"
 ]
 
-EXPERIMENTS: Registry[Experiment] = Registry(
-    "experiment",
-    {
-        "kdd21/F1": "classwise.papers.experiments.epochs:GapsOverEpochs",
-        "kdd21/F2": "classwise.papers.experiments.confusion:ConfusionUnderAttack",
-        "kdd21/F3a": "classwise.papers.experiments.confidence_variance:ConfidencesOfDefences",
-        "kdd21/F3b-d": "classwise.papers.experiments.attack_trajectories:MartAndTemperature",
-        "kdd21/F4a": "classwise.papers.experiments.homing:MisclassifiedMatrix",
-        "kdd21/F4b": "classwise.papers.experiments.homing:HomingMatrix",
-        "kdd21/F4c": "classwise.papers.experiments.case_study:BetaOfOneClass",
-        "kdd21/F5a": "classwise.papers.experiments.coloured_background:DigitsFigure",
-        "kdd21/F5bc": "classwise.papers.experiments.coloured_background:ColouredBackgrounds",
-        "kdd21/F6": "classwise.papers.experiments.white_background:SingleImages",
-        "kdd21/T1": "classwise.papers.experiments.defences:DefencesByAttacks",
-        "kdd21/T3": "classwise.papers.experiments.temperature:Temperature",
-        "kdd21/T4": "classwise.papers.experiments.white_background:WhiteBackground",
-        "kdd21/E3": "classwise.papers.experiments.defences:RankConsistency",
-        "kdd21/E4": "classwise.papers.experiments.attack_strength:WhiteBoxDrop",
-        "kdd21/E5": "classwise.papers.experiments.attack_strength:BlackBoxDrop",
-        "kdd21/E1": "classwise.papers.experiments.class_wise:LargerGaps",
-        "kdd21/E2": "classwise.papers.experiments.confusion:Symmetry",
-        "kdd21/E6": "classwise.papers.experiments.temperature:TemperatureGrid",
-        "kdd21/E7": "classwise.papers.experiments.confidence_variance:SmoothVulnerableSensitive",
-        "kdd21/E8": "classwise.papers.experiments.homing:GroupRelations",
-        "kdd21/E9": "classwise.papers.experiments.case_study:SortedByConfidence",
-        "kdd21/E10": "classwise.papers.experiments.coloured_background:BackgroundsAndStandardTraining",
-        "iclr21/T2": "classwise.papers.experiments.defences:DefencesWithRST",
-        "iclr21/T3": "classwise.papers.experiments.temperature:ChosenTemperatures",
-        "iclr21/T4": "classwise.papers.experiments.temperature:TemperatureAblation",
-        "iclr21/T5": "classwise.papers.experiments.hypersphere:Hypersphere",
-        "iclr21/T6": "classwise.papers.experiments.hypersphere:LargeTemperatures",
-        "iclr21/F4": "classwise.papers.experiments.weight_norms:NormsAndRobustness",
-        "iclr21/F5a": "classwise.papers.experiments.confidence_variance:ConfidencesOfVariants",
-        "iclr21/F5b-d": "classwise.papers.experiments.attack_trajectories:MadryAndMart",
-        "iclr21/F5e": "classwise.papers.experiments.confidence_variance:ConfidencesOnTheSphere",
-        "iclr21/F5f-h": "classwise.papers.experiments.attack_trajectories:HypersphereAndTemperature",
-        "iclr21/F6": "classwise.papers.experiments.class_wise:RobustnessHistogram",
-        "iclr21/F7": "classwise.papers.experiments.class_wise:StandardAgainstAdversarial",
-        "iclr21/E1": "classwise.papers.experiments.weight_norms:NormsOfRobustModels",
-        "iclr21/E2": "classwise.papers.experiments.weight_norms:NormsOfStandardModels",
-        "iclr21/E3": "classwise.papers.experiments.class_wise:ClassOrder",
-        "benz20/F1": "classwise.papers.experiments.class_wise:StandardModel",
-        "iclr21/F8": "classwise.papers.experiments.embedding:FeaturesOnAPlane",
-        "iclr21/F9": "classwise.papers.experiments.closed_form:Sketch",
-        "iclr21/E4": "classwise.papers.experiments.closed_form:GradientOfWeights",
-        "iclr21/E5": "classwise.papers.experiments.temperature:SmoothLabels",
-        "iclr21/E6": "classwise.papers.experiments.attack_strength:HiddenGradients",
-        "iclr21/E7": "classwise.papers.experiments.weight_norms:EqualNorms",
-        "benz20/F2": "classwise.papers.experiments.class_wise:AdversarialModel",
-        "benz20/P1.1": "classwise.papers.experiments.data_sets:DataSets",
-        "benz20/P1.2": "classwise.papers.experiments.pretrained:PretrainedModels",
-        "benz20/P1.3": "classwise.papers.experiments.weak_classes:LeNets",
-        "benz20/P1.4": "classwise.papers.experiments.weak_classes:VGGs",
-        "benz20/P1.5": "classwise.papers.experiments.weak_classes:ResNets",
-        "benz20/P1.6": "classwise.papers.experiments.weak_classes:DenseNets",
-        "benz20/P1.7": "classwise.papers.experiments.weak_classes:Inceptions",
-        "benz20/P1.8": "classwise.papers.experiments.weak_classes:Optimisers",
-        "benz20/P1.9": "classwise.papers.experiments.weak_classes:LearningRateSchedules",
-        "benz20/P1.10": "classwise.papers.experiments.weak_classes:WeightDecays",
-        "benz20/P1.11": "classwise.papers.experiments.epochs:ClassTrend",
-        "benz20/P2.1": "classwise.papers.experiments.weak_classes:AllNetworks",
-        "benz20/P2.2": "classwise.papers.experiments.weak_classes:Optimisation",
-        "benz20/P2.3": "classwise.papers.experiments.confusion:ConfusedLabels",
-        "benz20/P2.4": "classwise.papers.experiments.logit_similarity:SimilarityAndRobustness",
-        "benz20/P2.5": "classwise.papers.experiments.feature_sets:NonRobust",
-        "benz20/P2.6": "classwise.papers.experiments.feature_sets:Robust",
-        "benz20/P3.1": "classwise.papers.experiments.long_tail:ClassWeighted",
-        "benz20/P3.2": "classwise.papers.experiments.long_tail:EqualClasses",
-        "benz20/P3.3": "classwise.papers.experiments.long_tail:OneClass",
-        "benz20/P3.4": "classwise.papers.experiments.long_tail:EffectiveNumbers",
-        "benz20/P3.5": "classwise.papers.experiments.long_tail:LargeMargins",
-        "benz20/P3.6": "classwise.papers.experiments.long_tail:Resampling",
-        "benz20/P3.7": "classwise.papers.experiments.long_tail:CosinePenalty",
-        "benz20/P3.8": "classwise.papers.experiments.long_tail:TowardsWeakest",
-        "benz20/P4.1": "classwise.papers.experiments.corruptions:ClassesUnderCorruptions",
-        "benz20/P4.2": "classwise.papers.experiments.corruptions:CorruptionsAndAttacks",
-        "cfa23/F1": "classwise.papers.experiments.closed_form:Toy",
-        "cfa23/F2a": "classwise.papers.experiments.radius_and_beta:RadiusSweep",
-        "cfa23/F2bc": "classwise.papers.experiments.radius_and_beta:RadiusSweepByClass",
-        "cfa23/F3": "classwise.papers.experiments.radius_and_beta:BetaSweep",
-        "cfa23/F4": "classwise.papers.experiments.adjacent_epochs:Fluctuation",
-        "cfa23/F5": "classwise.papers.experiments.calibration:MarginBase",
-        "cfa23/F6": "classwise.papers.experiments.fair_training:ClassesOfAverages",
-        "cfa23/F7": "classwise.papers.experiments.calibration:RegularisationBase",
-        "cfa23/T1": "classwise.papers.experiments.fair_training:MainTable",
-        "cfa23/T2": "classwise.papers.experiments.calibration:CalibrationOnly",
-        "cfa23/T3": "classwise.papers.experiments.calibration:AveragingOnly",
-        "cfa23/T4": "classwise.papers.experiments.fair_training:TinyImageNet",
-        "cfa23/E1": "classwise.papers.experiments.adjacent_epochs:UnfairChoice",
-        "cfa23/E2": "classwise.papers.experiments.fair_training:FairnessOfFRL",
-    },
-)
-"""Runnable experiments (tables, figures, experiments and plans) by item id."""
+_EXPERIMENTS: Registry[Experiment] = Registry("experiment", {}, base="classwise.papers.experiment:Experiment")
+"""Builder of experiments, which the items name by their paths."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@configurable
 class Item:
-    """An item of the inventory of the papers.
+    """An item of the inventory of the papers: one entry of the section ``items`` of ``PAPER.yaml``.
 
     Attributes:
         id: item id, such as ``kdd21/T1``.
-        paper: name of the paper, the first part of the id.
         kind: kind of item.
         section: section of the paper.
         title: short description.
@@ -137,10 +46,16 @@ class Item:
             experiments.
         same_as: items of another paper with the same content.
         absent: what a missing item requires; empty otherwise.
+        experiment: the experiment that reproduces the item, as ``module:Class`` in `classwise.papers.experiments` or a
+            path ``package.module:Class``, or as a mapping of this ``name`` and the parameters of the class; empty if
+            the item does not run.
+        settings: the tables of settings of its trainings and of its evaluation (`classwise.papers.settings`), or the id
+            of an item with the same settings.
+        no_settings: why the paper states no settings; empty if it does.
+        printed: the table or figure as printed, misprints included, or the id of an entry of the section ``printed``.
     """
 
     id: str
-    paper: str
     kind: Kind
     section: str
     title: str
@@ -149,18 +64,27 @@ class Item:
     covered_by: tuple[str, ...] = ()
     same_as: tuple[str, ...] = ()
     absent: str = ""
+    experiment: str | dict[str, Any] = ""
+    settings: str | dict[str, Any] = ""
+    no_settings: str = ""
+    printed: str | dict[str, Any] = ""
+
+    @property
+    def paper(self) -> str:
+        """Name of the paper, the first part of the id."""
+        return self.id.partition("/")[0]
 
     @property
     def status(self) -> Status:
         """Whether the item is an experiment (runnable), part of the library (covered), or missing."""
-        if self.id in EXPERIMENTS:
+        if self.experiment:
             return "runnable"
         return "missing" if self.missing else "covered"
 
     @property
     def missing(self) -> str:
         """What a missing item requires; empty for other items."""
-        if self.id in EXPERIMENTS:
+        if self.experiment:
             return ""
         lacking = [reference for reference in self.covered_by if not present(reference)]
         if lacking:
@@ -199,14 +123,14 @@ COMMANDS: Mapping[str, str] = {
 """Command that shows a part, by kind of reference."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@configurable
 class Note:
     """An inconsistency of a paper, or the interpretation of an ambiguity.
 
     Attributes:
-        id: number of the note.
+        id: number of the note, in the numbering of all papers.
         kind: misprint, doubtful, extraction, versions, ambiguity, paper and code, unavailable, derived or measured.
-        items: ids of the affected items.
+        items: ids of the affected items, of any paper.
         text: text of the note.
     """
 
@@ -216,29 +140,93 @@ class Note:
     text: str
 
 
+@configurable
+class Claim:
+    """A claim of a paper.
+
+    Attributes:
+        id: claim id, such as ``kdd21/C8``.
+        claim: the statement.
+        quantity: the quantity that is measured for it.
+        paper: the result of the paper.
+        parts: parts that must be tested before the claim gets a verdict; empty if it has only one. Parts that no test
+            covers state what the tests leave out: other data sets, sizes as printed, words such as "much".
+        default_part: the part that a test covers if it names none.
+        same_as: equivalent claims of other papers, as ``kdd21/C1``, or ``kdd21/C1: part`` for a part of one.
+        question: whether it asks rather than states; items report measurements for it, without verdicts.
+    """
+
+    id: str
+    claim: str
+    quantity: str
+    paper: str
+    parts: tuple[str, ...] = ()
+    default_part: str = ""
+    same_as: tuple[str, ...] = ()
+    question: bool = False
+
+
+@configurable
+class Paper:
+    """A paper: the content of ``PAPER.yaml``.
+
+    Attributes:
+        schema_version: version of the format.
+        id: name of the paper.
+        bibliography: title, authors and venue.
+        items: items in order.
+        claims: claims in order.
+        settings: tables of the settings that the paper states (`classwise.papers.settings`).
+        printed: tables and figures that have several items, or none; the others are those of their items.
+        notes: notes whose first item is of this paper.
+        conventions: conventions of the printed numbers.
+        sampled_classes: classes that the paper samples from large data sets.
+        superclasses: superclasses that the paper states.
+    """
+
+    schema_version: Literal[2]
+    id: str
+    bibliography: dict[str, Any]
+    items: tuple[Item, ...]
+    claims: tuple[Claim, ...]
+    settings: dict[str, dict[str, dict[str, Any]]]
+    printed: tuple[dict[str, Any], ...] = ()
+    notes: tuple[Note, ...] = ()
+    conventions: dict[str, Any] = dataclasses.field(default_factory=dict)
+    sampled_classes: dict[str, Any] = dataclasses.field(default_factory=dict)
+    superclasses: dict[str, Any] = dataclasses.field(default_factory=dict)
+
+
+@cache
+def paper(name: str) -> Paper:
+    """Read a paper.
+
+    Raises:
+        ClasswiseError: if the paper is unknown, or its file has an unknown or an invalid field.
+    """
+    if name not in PAPERS:
+        raise unknown("paper", name, PAPERS)
+    text = (FOLDER / f"{name}.yaml").read_text(encoding="utf-8")
+    return build(Paper, yaml.load(text, Loader=_Loader), f"paper {name}")  # noqa: S506  # a safe loader
+
+
+FOLDER = resources.files("classwise.papers")
+"""Folder of the files of the papers."""
+_Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+"""The fast one if there is one."""
+
+
 @cache
 def items() -> Mapping[str, Item]:
     """All items by id, paper by paper in the order of `PAPERS`."""
-    rows = _read("items.yaml")["items"]
-    all_items = [
-        Item(
-            **{key: row[key] for key in ("id", "paper", "kind", "section", "title", "parameters", "finding")},
-            covered_by=tuple(row.get("covered_by", ())),
-            same_as=tuple(row.get("same_as", ())),
-            absent=row.get("missing", ""),
-        )
-        for row in rows
-    ]
-    return {item.id: item for paper in PAPERS for item in all_items if item.paper == paper}
+    return {item.id: item for name in PAPERS for item in paper(name).items}
 
 
 @cache
 def notes() -> tuple[Note, ...]:
-    """All notes, in order."""
-    return tuple(
-        Note(id=row["id"], kind=row["kind"], items=tuple(row["items"]), text=row["text"])
-        for row in _read("notes.yaml")["notes"]
-    )
+    """All notes, in the order of their numbers."""
+    found = [note for name in PAPERS for note in paper(name).notes]
+    return tuple(sorted(found, key=lambda note: [part.zfill(2) for part in note.id.split(".")]))
 
 
 def find(name: str) -> Item:
@@ -257,64 +245,66 @@ def find(name: str) -> Item:
     return items()[name]
 
 
-def paper(name: str) -> str:
-    """Check the name of a paper and return it.
-
-    Raises:
-        ClasswiseError: if the paper is unknown.
-    """
-    if name not in PAPERS:
-        raise unknown("paper", name, PAPERS)
-    return name
-
-
 @cache
-def facts(name: str) -> Mapping[str, Any]:
-    """Facts of a paper: bibliography, printed tables, descriptions of figures, claims.
+def experiment(name: str) -> Experiment:
+    """Create the experiment of an item.
 
     Raises:
-        ClasswiseError: if the paper is unknown.
+        ClasswiseError: if the id is unknown, or the item is covered or missing (the message names the alternative), or
+            its experiment or a parameter of it is unknown.
     """
-    return _read(f"facts/{paper(name)}.yaml")
+    item = find(name)
+    if item.status == "covered":
+        suggestion = f"see {item.command}" if item.command else f"it is covered by {', '.join(item.covered_by)}"
+        raise ClasswiseError(f"{name} is a {item.kind} and does not run by itself; {suggestion}")
+    if item.status == "missing":
+        raise ClasswiseError(f"{name} cannot run yet; {item.missing}")
+    spec = {"name": item.experiment} if isinstance(item.experiment, str) else item.experiment
+    path = str(spec.get("name", ""))
+    path = path if "." in path else f"classwise.papers.experiments.{path}"
+    return make(_EXPERIMENTS, {**spec, "name": path, "item": name})
+
+
+def runnable() -> tuple[str, ...]:
+    """Ids of the items with an experiment."""
+    return tuple(item.id for item in items().values() if item.experiment)
 
 
 def printed_rows(item: str) -> Sequence[Mapping[str, Any]]:
     """Rows of a printed table, as printed; empty for other items."""
-    return tuple(_printed(item).get("rows", ()))
+    return tuple(printed(item).get("rows", ()))
 
 
 def printed(item: str) -> Mapping[str, Any]:
     """Facts about a table or figure; for a panel such as ``F2bc``, those of the whole figure. Empty for other items."""
-    return {key: value for key, value in _printed(item).items() if key != "id"}
+    entry = find(item).printed
+    if isinstance(entry, str):
+        shared = {one["id"]: one for one in paper(find(item).paper).printed}
+        return {key: value for key, value in shared[entry].items() if key != "id"} if entry else {}
+    return entry
 
 
-def claim(name: str) -> Mapping[str, str]:
-    """Look up a claim of a paper: its statement, the measured quantity, and the result of the paper.
+def claim(name: str) -> Claim:
+    """Look up a claim of a paper.
 
     Raises:
         ClasswiseError: if the claim is unknown.
     """
-    known = {one["id"]: one for one in facts(name.partition("/")[0])["claims"]}
+    known = {one.id: one for one in paper(name.partition("/")[0]).claims}
     if name not in known:
         raise unknown("claim", name, known)
-    statement: Mapping[str, str] = known[name]
-    return statement
+    return known[name]
 
 
 def same_claims(name: str) -> tuple[str, ...]:
     """The claim itself, followed by equivalent claims of other papers."""
-    return (name, *(claim for claim, _ in _equivalent(name)))
+    return (name, *(other for other, _ in _equivalent(name)))
 
 
 def _equivalent(name: str) -> list[tuple[str, str]]:
     """Equivalent claims of other papers, each with the equivalent part of it; empty for the whole claim."""
-    pairs = (entry.partition(": ") for entry in _read("items.yaml")["same_claims"].get(name, ()))
-    return [(claim, part) for claim, _, part in pairs]
-
-
-def is_question(name: str) -> bool:
-    """Whether a claim is an open question, for which items report measurements instead of verdicts."""
-    return name in _read("items.yaml")["open_questions"]
+    pairs = (entry.partition(": ") for entry in claim(name).same_as)
+    return [(other, part) for other, _, part in pairs]
 
 
 def claim_parts(name: str) -> tuple[tuple[str, str], ...]:
@@ -323,15 +313,9 @@ def claim_parts(name: str) -> tuple[tuple[str, str], ...]:
     The part is empty if a claim has only one. A claim with equivalent claims in another paper has their parts and its
     own, if any.
     """
-    named = [(name, part) for part in _read("items.yaml")["claim_parts"].get(name, ())]
+    named = [(name, part) for part in claim(name).parts]
     others = [pair for other, only in _equivalent(name) for pair in ([(other, only)] if only else claim_parts(other))]
     return (*named, *others) or ((name, ""),)
-
-
-def default_part(name: str) -> str:
-    """The part of a claim that a test covers if it names none; empty for most claims."""
-    part: str = _read("items.yaml")["default_parts"].get(name, "")
-    return part
 
 
 def present(reference: str) -> bool:
@@ -345,7 +329,7 @@ def present(reference: str) -> bool:
         return _importable(name)
     if kind in ("facts", "settings"):
         source, _, key = name.partition(":")
-        return key in (facts(source) if kind == "facts" else facts(source)["settings"]["trainings"])
+        return bool(getattr(paper(source), key)) if kind == "facts" else key in paper(source).settings["trainings"]
     if kind == "recipe":
         return (resources.files("classwise") / "recipes" / f"{name}.yaml").is_file()
     if kind == "theorem":
@@ -380,21 +364,3 @@ def _importable(path: str) -> bool:
     except ModuleNotFoundError:
         return False
     return hasattr(importlib.import_module(module), attribute)
-
-
-def _printed(item: str) -> Mapping[str, Any]:
-    entries = {one["id"]: one for key in ("tables", "figures") for one in facts(item.partition("/")[0])[key]}
-    while (item not in entries and item[-1:].isalpha()) or item[-1:] == "-":
-        item = item[:-1]
-    entry: Mapping[str, Any] = entries.get(item, {})
-    return entry
-
-
-@cache
-def _read(name: str) -> Mapping[str, Any]:
-    text = (resources.files("classwise.papers") / name).read_text(encoding="utf-8")
-    content: Mapping[str, Any] = yaml.load(text, Loader=_Loader)  # noqa: S506  # a safe loader, the fast one if there is
-    return content
-
-
-_Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)

@@ -14,7 +14,7 @@ from typing import Literal
 
 import numpy as np
 
-from classwise.stats.interval_estimators import IntervalEstimator
+from classwise.papers.interval_estimators import IntervalEstimator
 from classwise.stats.intervals import Estimate, two_sided_z
 from classwise.stats.paired import holm
 from classwise.stats.rational import difference
@@ -52,7 +52,7 @@ class Test:
 
     Example:
         >>> from classwise.papers.claims import Test, evaluate
-        >>> from classwise.stats.interval_estimators import interval
+        >>> from classwise.papers.interval_estimators import interval
         >>> from classwise.stats.intervals import Estimate
         >>> gain = interval(Estimate(2.4, 1.4, 3.4))
         >>> evaluate([Test(claim="cfa23/C11", estimand="gain of the worst class", estimators=[gain])])[0].answer

@@ -9,8 +9,8 @@ from typing import Any
 
 import torch
 
-from classwise.auditing.artifacts import Kind
-from classwise.auditing.result import Audit
+from classwise.auditing.outcomes.artifacts import Kind
+from classwise.auditing.run.result import Audit
 from classwise.core.config import Spec, parse_spec
 from classwise.core.errors import ClasswiseError, DataNotFoundError
 from classwise.core.precision import EXACT, Precision
@@ -48,6 +48,10 @@ class Training:
     start: str = ""
     teacher: str = ""
     images: str = ""
+
+
+Trainings = Mapping[str, Training]
+"""Trainings by the name of their model."""
 
 
 class Context:
@@ -164,10 +168,6 @@ class Context:
             return self.test_images
         return self.test_images.take(stratified_subset(self.test_images.y, self.scale.few))
 
-    def recipe(self, name: str, overrides: Mapping[str, Any] | None = None) -> Recipe:
-        """Read a recipe of the library at this scale, as `recipe_at` does."""
-        return recipe_at(self.scale, Training(recipe=name, overrides=overrides or {}))
-
     def pgd(self, spec: Mapping[str, Any]) -> dict[str, Any]:
         """Adapt a PGD spec to the data set, or to the number of steps of the scale with a step of 2 epsilon / steps."""
         steps = self.scale.attack_steps
@@ -188,8 +188,7 @@ class Context:
         trained: dict[str, Trained] = {}
         for name, one in declared.items():
             trained[name] = self.train(
-                one.recipe,
-                one.overrides,
+                one,
                 start=trained[one.start] if one.start else None,
                 teacher=trained[one.teacher] if one.teacher else None,
                 unlabelled=self.spare_images if one.teacher else None,
@@ -199,27 +198,25 @@ class Context:
 
     def train(
         self,
-        name: str,
-        overrides: Mapping[str, Any] | None = None,
+        training: Training,
         *,
         start: Trained | None = None,
         teacher: Trained | None = None,
         unlabelled: Images | None = None,
         images: Images | None = None,
     ) -> Trained:
-        """Train a recipe at this scale, or load the run from the store.
+        """Train a model at this scale, or load the run from the store.
 
         Args:
-            name: recipe name.
-            overrides: dotted recipe fields to values.
+            training: recipe and overrides.
             start: run that provides the initial weights.
             teacher: run that labels the unlabelled images.
             unlabelled: unlabelled images of self-training.
             images: training images; None for those of the scale.
         """
         data = self.train_images if images is None else images
-        recipe = self.recipe(name, overrides)
-        training = self.store.train(
+        recipe = recipe_at(self.scale, training)
+        trained = self.store.train(
             recipe,
             data,
             start=start,
@@ -228,10 +225,10 @@ class Context:
             device=self.device,
             progress=self.progress,
         )
-        self.trainings[training.key] = name
-        self.requested[training.key] = recipe
-        self.train_images_of[training.key] = (self.scale.data, len(data))
-        return training
+        self.trainings[trained.key] = training.recipe
+        self.requested[trained.key] = recipe
+        self.train_images_of[trained.key] = (self.scale.data, len(data))
+        return trained
 
     def note_audit(self, images: Images, attacks: Mapping[str, Spec]) -> None:
         """Record the number of images of an audit, and its attacks with the threat of the scale."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
-from classwise.papers.catalogue import EXPERIMENTS
+from classwise.papers.catalogue import experiment
 from classwise.papers.context import Training, recipe_at
 from classwise.papers.experiment import Experiment
 from classwise.papers.run_settings import NONE, evaluation_settings, text, training_settings
@@ -127,7 +127,7 @@ def compare(item: str, scale: str, trainings: int = 1) -> Comparison:
         scale: name of one of its scales.
         trainings: number of repetitions with other seeds.
     """
-    one = EXPERIMENTS.load(item)()
+    one = experiment(item)
     chosen = next(value for name, value in one.scales.items() if name == scale)
     return compare_with(item_settings(item) or ItemSettings(trainings={}), one, chosen, trainings)
 
@@ -173,15 +173,15 @@ def compare_with(stated: ItemSettings, experiment: Experiment, scale: Scale, tra
 
 
 @cache
-def _rows_at(experiment: type[Experiment], scale_name: str) -> tuple[_Row, ...]:
+def _rows_at(experiment: Experiment, scale_name: str) -> tuple[_Row, ...]:
     """Trainings of an experiment at one of its own scales, with their recipes."""
     scale = next(value for name, value in experiment.scales.items() if name == scale_name)
-    return _read_rows(experiment(), scale)
+    return _read_rows(experiment, scale)
 
 
 def _rows(experiment: Experiment, scale: Scale) -> tuple[_Row, ...]:
     own = next((value for name, value in experiment.scales.items() if name == scale.name), None)
-    return _rows_at(type(experiment), scale.name) if own is scale else _read_rows(experiment, scale)
+    return _rows_at(experiment, scale.name) if own is scale else _read_rows(experiment, scale)
 
 
 def _read_rows(experiment: Experiment, scale: Scale) -> tuple[_Row, ...]:

@@ -13,7 +13,7 @@ from markupsafe import Markup, escape
 
 from classwise.core.storage import write_text
 from classwise.papers import catalogue
-from classwise.papers.catalogue import Item, Note
+from classwise.papers.catalogue import Item, Note, Paper
 from classwise.papers.printed import printed_table
 from classwise.papers.result import Result
 from classwise.papers.settings_tables import comparisons, deviation_lines
@@ -57,10 +57,8 @@ def _linked(table: Table, here: Container[str]) -> Table:
     return dataclasses.replace(table, rows=[dataclasses.replace(row, cells=cells(row)) for row in table.rows])
 
 
-def _context(name: str, store: Store | None) -> dict[str, Any]:
-    facts = catalogue.facts(name)
-    about = facts["bibliography"]
-    items = [item for item in catalogue.items().values() if item.paper == name]
+def _context(paper: Paper, store: Store | None) -> dict[str, Any]:
+    name, about, items = paper.id, paper.bibliography, paper.items
     everything = stored_results(store)
     page_results = {item.id: everything[item.id] for item in items}
     counts = {status: sum(item.status == status for item in items) for status in ("runnable", "covered", "missing")}

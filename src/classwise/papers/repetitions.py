@@ -7,9 +7,9 @@ from dataclasses import replace
 
 from classwise.papers.claims import Test
 from classwise.papers.experiment import Findings
+from classwise.papers.interval_estimators import over_trainings
 from classwise.papers.measurements import Measurement
 from classwise.reporting.tables import Table
-from classwise.stats.interval_estimators import over_trainings
 from classwise.stats.intervals import Estimate, student
 
 TRAININGS = "new trainings of the same models and new images of the same classes"

@@ -10,7 +10,7 @@ from typing import TypeVar
 from classwise.core.errors import ClasswiseError, unknown
 from classwise.core.progress import Progress
 from classwise.papers import catalogue
-from classwise.papers.catalogue import EXPERIMENTS
+from classwise.papers.catalogue import experiment
 from classwise.papers.claims import Test, evaluate, not_tested
 from classwise.papers.context import Context, recipe_at
 from classwise.papers.evidence import Evidence
@@ -23,21 +23,6 @@ from classwise.papers.stored_results import save_result
 from classwise.papers.user_inputs import UserInputs
 
 Value = TypeVar("Value", str, int, float)
-
-
-def experiment(name: str) -> Experiment:
-    """Create the experiment of an item.
-
-    Raises:
-        ClasswiseError: if the id is unknown, or the item is covered or missing; the message names the alternative.
-    """
-    item = catalogue.find(name)
-    if item.status == "covered":
-        suggestion = f"see {item.command}" if item.command else f"it is covered by {', '.join(item.covered_by)}"
-        raise ClasswiseError(f"{name} is a {item.kind} and does not run by itself; {suggestion}")
-    if item.status == "missing":
-        raise ClasswiseError(f"{name} cannot run yet; {item.missing}")
-    return EXPERIMENTS.load(name)()
 
 
 def scale_of(name: str, scale: str) -> Scale:
@@ -62,7 +47,7 @@ def check_inputs(name: str, scale: str, inputs: UserInputs) -> None:
     """
     if not experiment(name).takes_models:
         if inputs:
-            takers = ", ".join(item for item in EXPERIMENTS if EXPERIMENTS.load(item).takes_models)
+            takers = ", ".join(item for item in catalogue.runnable() if experiment(item).takes_models)
             raise ClasswiseError(f"{name} takes no --model and no --data; only {takers} does")
         return
     if bool(inputs.models) != bool(inputs.data) or not (inputs or scale == "smoke"):
@@ -135,7 +120,7 @@ def _check_declared(one: Experiment, context: Context, trainings: int) -> None:
 
 def with_parts(tests: Sequence[Test]) -> list[Test]:
     """Name the default part of its claim in each test that names none."""
-    defaults = [catalogue.default_part(test.claim) for test in tests]
+    defaults = [catalogue.claim(test.claim).default_part for test in tests]
     return [
         dataclasses.replace(test, covers=(part,)) if part and not test.covers else test
         for test, part in zip(tests, defaults, strict=True)

@@ -1,14 +1,14 @@
 """Settings that the papers state: of their trainings and of their evaluations, by item and row.
 
-They are the section ``settings`` of ``facts/PAPER.yaml``:
+They are written in ``PAPER.yaml``. Its section ``settings`` has tables of settings by name, ``trainings`` and
+``evaluations``: ``extends`` names a table whose values are inherited, ``not stated`` lists settings that the paper
+leaves open, ``code`` has the values of the authors' public code, and ``sweep`` lists settings whose values are all
+trained. A list is a choice of equivalent values.
 
-- ``trainings`` and ``evaluations`` are tables of settings by name; ``extends`` names a table whose values are
-  inherited, ``not stated`` lists settings that the paper leaves open, ``code`` has the values of the authors' public
-  code, and ``sweep`` lists settings whose values are all trained. A list is a choice of equivalent values.
-- ``items`` maps an item to its tables: ``trainings`` by the name of a row (with wildcards), or by ``recipe NAME``;
-  several tables differ in their data set. ``ours`` marks rows that the paper does not have. ``with`` has
-  settings of the item that replace those of its tables of trainings. A text names an item with the same settings.
-- ``reasons`` maps an item to the reason why the paper states no settings for it.
+The ``settings`` of an item name its tables: ``trainings`` by the name of a row (with wildcards), or by ``recipe NAME``;
+several tables differ in their data set. ``ours`` marks rows that the paper does not have. ``with`` has settings of the
+item that replace those of its tables of trainings. A text names an item with the same settings. ``no_settings`` is the
+reason why the paper states none.
 """
 
 from __future__ import annotations
@@ -129,15 +129,12 @@ def item_settings(item: str) -> ItemSettings | None:
     Raises:
         ClasswiseError: if the facts name an unknown table.
     """
-    paper = item.partition("/")[0]
-    section = catalogue.facts(paper)["settings"]
-    if item in section.get("reasons", {}):
-        return ItemSettings(trainings={}, reason=section["reasons"][item])
-    entry = section["items"].get(item)
-    if entry is None:
-        return None
+    known = catalogue.find(item)
+    paper, entry = known.paper, known.settings
+    if known.no_settings:
+        return ItemSettings(trainings={}, reason=known.no_settings)
     if isinstance(entry, str):
-        return item_settings(entry)
+        return item_settings(entry) if entry else None
     own = _values(entry.get("with", {}))
     trainings = {
         str(key): () if names == OURS else [_replaced(_table(paper, "trainings", name), own) for name in _listed(names)]
@@ -152,7 +149,7 @@ def _table(paper: str, kind: Literal["trainings", "evaluations"], name: str) -> 
     """Read a table with the values that it inherits; a table of another paper is named ``PAPER:NAME``."""
     other, _, own = name.rpartition(":")
     paper = other or paper
-    tables: Mapping[str, Mapping[str, Any]] = catalogue.facts(paper)["settings"][kind]
+    tables = catalogue.paper(paper).settings[kind]
     if own not in tables:
         raise unknown(f"table of settings of {paper}", own, tables)
     plain = tables[own]

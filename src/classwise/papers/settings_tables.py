@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from classwise.papers.catalogue import EXPERIMENTS
+from classwise.papers.catalogue import experiment, find
 from classwise.papers.deviations import EVALUATED, Comparison, Setting, compare
 from classwise.papers.run_settings import text
 from classwise.papers.scales import Name
@@ -18,13 +18,13 @@ SHOWN: tuple[Name, ...] = ("full", "reduced")
 
 def comparisons(item: str, trainings: int = 1) -> dict[Name, Comparison]:
     """Comparisons of a runnable item with its paper, by scale, for a number of repetitions with other seeds."""
-    scales = EXPERIMENTS.load(item).scales
+    scales = experiment(item).scales
     return {scale: compare(item, scale, trainings) for scale in SHOWN if scale in scales}
 
 
 def deviation_counts(item: str) -> str:
     """Number of deviations at each scale, such as ``full 2, reduced 14``; empty for an item that does not run."""
-    if item not in EXPERIMENTS:
+    if not find(item).experiment:
         return ""
     compared = comparisons(item)
     if any(one.reason for one in compared.values()):

@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 
 from classwise.papers.claims import ALPHA, Test
+from classwise.papers.interval_estimators import IntervalEstimator
 from classwise.papers.printed import row_name
 from classwise.reporting import formatting
 from classwise.reporting.tables import Cell, Row, Table
 from classwise.stats import metric_intervals
 from classwise.stats.counts import ClassCounts, FloatArray
-from classwise.stats.interval_estimators import IntervalEstimator
 from classwise.stats.intervals import Estimate, class_intervals
 
 Key = tuple[str, ...]

@@ -27,7 +27,7 @@ def verdict_table(verdicts: Sequence[Verdict], evidence: Evidence) -> Table:
         Row(
             one.claim.partition("/")[2],
             [
-                Cell(catalogue.claim(one.claim)["claim"], one.estimand),
+                Cell(catalogue.claim(one.claim).claim, one.estimand),
                 Cell(answer_text(one, evidence, short=True), one.note),
                 Cell(*estimate_text(one)),
                 Cell("exact" if one.exact else probability(one.adjusted).replace(" ", "\N{NO-BREAK SPACE}")),
@@ -46,7 +46,7 @@ def measurement_table(measurements: Sequence[Measurement]) -> Table:
         Row(
             one.question.partition("/")[2],
             [
-                Cell(catalogue.claim(one.question)["claim"]),
+                Cell(catalogue.claim(one.question).claim),
                 Cell(one.quantity, f"interval for {one.population}" if measurement_text(one)[1] else ""),
                 Cell(*measurement_text(one)),
             ],
@@ -73,16 +73,16 @@ def claims_table(name: str, results_by_item: Mapping[str, Sequence[Result]]) -> 
         for one in result.measurements:
             measured.setdefault(one.question, []).append((item, one))
     rows = []
-    for claim in catalogue.facts(name)["claims"]:
-        stated, number = [Cell(claim["claim"]), Cell(claim["paper"])], claim["id"].partition("/")[2]
-        if catalogue.is_question(claim["id"]):
-            pairs = measured.get(claim["id"], ())
+    for claim in catalogue.paper(name).claims:
+        stated, number = [Cell(claim.claim), Cell(claim.paper)], claim.id.partition("/")[2]
+        if claim.question:
+            pairs = measured.get(claim.id, ())
             items = [item for item, _ in pairs]
             scales = ", ".join(dict.fromkeys(evidence[item].scale for item in items))
             ours = _ours_cell(_Ours("", one.quantity, *measurement_text(one)) for _, one in pairs)
             rows.append(Row(number, [*stated, ours, Cell(scales or NONE), question_cell(items)]))
             continue
-        summary = claim_verdict(claim["id"], verdicts)
+        summary = claim_verdict(claim.id, verdicts)
         answers = set() if summary.partial else {conclusive(one, evidence[item]) for item, one in summary.verdicts}
         tests = [(item, one) for item, one in summary.verdicts if one.estimand]
         ours = _ours_cell(_Ours(", ".join(one.covers), one.estimand, *estimate_text(one)) for _, one in tests)

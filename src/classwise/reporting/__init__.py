@@ -6,15 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from classwise.reporting.exports import export as export
-    from classwise.reporting.exports import export_comparison as export_comparison
-    from classwise.reporting.pages.curve import export_curve as export_curve
     from classwise.reporting.pages.report import report as report
     from classwise.reporting.robustbench import write_robustbench as write_robustbench
 
 _PUBLIC = {
     "export": "classwise.reporting.exports",
-    "export_comparison": "classwise.reporting.exports",
-    "export_curve": "classwise.reporting.pages.curve",
     "report": "classwise.reporting.pages.report",
     "write_robustbench": "classwise.reporting.robustbench",
 }

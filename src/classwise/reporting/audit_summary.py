@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
 from scipy import sparse
 
-from classwise.auditing.meta import Meta
-from classwise.auditing.outcomes import ALL, BEST, CLEAN, MOST_DENSE, UNION
-from classwise.auditing.result import Audit
+from classwise.auditing.outcomes.meta import Meta
+from classwise.auditing.outcomes.table import ALL, BEST, CLEAN, MOST_DENSE, UNION
+from classwise.auditing.run.result import Audit
 from classwise.reporting.figures.bars import class_bars
 from classwise.reporting.figures.heatmap import Confusion, Kind, heatmap
 from classwise.reporting.figures.strip import class_strip
 from classwise.reporting.svg import Drawing
 from classwise.stats.counts import ClassCounts, IntArray
+from classwise.stats.metric import MetricInputs
 from classwise.stats.metrics import overall_micro
 from classwise.stats.worst_class import Minimum, minimum, possibly_worst
 
@@ -36,6 +37,12 @@ def heading(meta: Meta, name: str) -> str:
     return f"{name} ({CUMULATIVE})" if is_cumulative(meta, name) else name
 
 
+def inputs_of(audit: Audit, name: str) -> MetricInputs:
+    """What the metrics in the tables of pages are computed from; on clean images without clean counts beside them."""
+    inputs = audit.inputs(name)
+    return replace(inputs, clean=None) if name == CLEAN else inputs
+
+
 @dataclass(frozen=True)
 class AuditSummary:
     """Per-class statistics of an audit.
@@ -49,6 +56,7 @@ class AuditSummary:
         confusions: confusion matrices (truth x prediction); under ``all`` an image is counted by its first incorrect
             prediction.
         alpha: significance level; intervals have coverage 1 - alpha.
+        inputs: what metrics are computed from, under each of ``counts``; see `inputs_of`.
     """
 
     meta: Meta
@@ -57,6 +65,7 @@ class AuditSummary:
     kind: str = "class"
     confusions: Mapping[str, Confusion] = field(default_factory=dict)
     alpha: float = 0.05
+    inputs: Mapping[str, MetricInputs] = field(default_factory=dict)
 
     @staticmethod
     def of(audit: Audit) -> AuditSummary:
@@ -88,6 +97,7 @@ class AuditSummary:
                 for name, matrix in matrices.items()
             },
             alpha=audit.alpha,
+            inputs={name: inputs_of(audit, name) for name in audit.names},
         )
 
     @property

@@ -2,29 +2,52 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterable
+
 import numpy as np
 import pandas as pd
 
-from classwise.auditing.outcomes import ALL, CLEAN
+from classwise.auditing.outcomes.table import ALL
 from classwise.reporting import formatting
 from classwise.reporting.audit_summary import CUMULATIVE, AuditSummary
 from classwise.reporting.tables import Cell, Row, Table
 from classwise.stats import metric_intervals
 from classwise.stats.intervals import Estimate, class_intervals
+from classwise.stats.metric import Metric, all_metrics, arranged
 from classwise.stats.worst_class import possibly_worst
 
-METRICS_NOTE = (
-    "Worst 20\u00a0%: mean over the 20\u00a0% of classes with the lowest accuracy. MCD: maximum class discrepancy, "
-    "highest minus lowest class accuracy, in percentage points. CV: class-wise variance of the accuracy, in percent "
-    "squared. NRR: harmonic mean of clean and robust accuracy. HMW: harmonic mean of overall and worst-class accuracy."
-)
-"""Definitions of the metrics in the tables of pages."""
-MEANS_NOTE = "Overall: mean over images. Class mean: mean over classes."
+PAGE_ORDER = ("overall", "macro", "worst", "worst20", "mcd", "cv")
+"""The first metrics in the tables of pages."""
 CUMULATIVE_NOTE = (
     "The attacks are a cascade, so their counts are cumulative: an image counts as correct under an attack if it "
     "survives this attack and all earlier ones."
 )
 """Note of every table and figure that shows the attacks of a cascade."""
+
+
+def metrics_note() -> str:
+    """Definitions of the metrics in the tables of pages, but for the means and the worst class."""
+    return definitions(arranged("worst20", "mcd", "cv", without=("overall", "macro", "worst")))
+
+
+def means_note() -> str:
+    """Definitions of the overall accuracy and the class mean."""
+    return definitions([all_metrics()[name] for name in ("overall", "macro")])
+
+
+def definitions(metrics: Iterable[Metric]) -> str:
+    """Title and definition of each metric, a sentence each."""
+    sentences = (f"{each.title[:1].upper()}{each.title[1:]}: {each.about}." for each in metrics)
+    return " ".join(sentences).replace(" %", "\u00a0%")
+
+
+def metric_cell(metric: Metric, estimate: Estimate) -> Cell:
+    """A metric with its interval below it, in its unit; a dash where it is unknown."""
+    if math.isnan(estimate.value):
+        return Cell(formatting.NONE)
+    ends = formatting.span_in_unit(estimate.low, estimate.high, metric.unit)
+    return Cell(formatting.in_unit(estimate.value, metric.unit), "" if ends == formatting.NONE else ends)
 
 
 def class_table(summary: AuditSummary) -> Table:
@@ -59,29 +82,20 @@ def own_intervals_note(summary: AuditSummary) -> str:
 
 def attack_table(summary: AuditSummary) -> Table:
     """Metrics per attack with intervals: overall and worst-class accuracy, and disparity between classes."""
-    heads = ["attack", "overall", "class mean", "worst class", "worst", "worst 20 %", "MCD", "CV", "NRR", "HMW"]
-    rows, alpha = [], summary.alpha
-    for name, counts in summary.counts.items():
-        label = metric_intervals.worst_label(counts)
-        nrr = Cell(formatting.NONE)
-        if name != CLEAN and CLEAN in summary.counts:
-            nrr = _share_cell(metric_intervals.clean_and_robust(summary.counts[CLEAN], counts, alpha))
-        cells = [
-            _share_cell(metric_intervals.overall(counts, alpha)),
-            _share_cell(metric_intervals.macro(counts, alpha)),
-            Cell(summary.names[label], f"n {formatting.count(int(counts.count[label]))}"),
-            _share_cell(metric_intervals.worst(counts, alpha)),
-            _share_cell(metric_intervals.worst_fifth(counts, alpha)),
-            _share_cell(metric_intervals.discrepancy(counts, alpha)),
-            _squared_cell(metric_intervals.variance(counts, alpha)),
-            nrr,
-            _share_cell(metric_intervals.overall_and_worst(counts, alpha)),
-        ]
+    alpha, shown, rows = summary.alpha, arranged(*PAGE_ORDER), []
+    heads = ["attack", *(metric.title for metric in shown)]
+    place = heads.index("worst class")
+    heads.insert(place + 1, "worst")
+    for name, inputs in summary.inputs.items():
+        label = metric_intervals.worst_label(inputs.counts.low)
+        cells = [metric_cell(metric, metric.estimate(inputs, alpha)) for metric in shown]
+        images = formatting.count(int(inputs.counts.count[label]))
+        cells.insert(place - 1, Cell(summary.names[label], f"n {images}"))
         rows.append(Row(summary.heading(name), cells, weak=name == ALL))
     images = formatting.counted(int(summary.under_all.count.sum()), "image")
     note = (
-        f"On {images}. {MEANS_NOTE} Worst: accuracy of the worst {summary.singular}, with the "
-        f"{formatting.lowest_interval_name(alpha, summary.kind)}. {METRICS_NOTE} The intervals of MCD and CV are "
+        f"On {images}. {means_note()} Worst: accuracy of the worst {summary.singular}, with the "
+        f"{formatting.lowest_interval_name(alpha, summary.kind)}. {metrics_note()} The intervals of MCD and CV are "
         "derived from simultaneous intervals of all classes. Of those of worst, worst 20\u00a0% and HMW, only the "
         "upper ends are corrected for all classes."
     )
@@ -111,31 +125,15 @@ def attack_frame(summary: AuditSummary) -> pd.DataFrame:
 
 
 def _attack_row(summary: AuditSummary, name: str) -> dict[str, object]:
-    counts, alpha = summary.counts[name], summary.alpha
-    metrics = {
-        "overall": metric_intervals.overall(counts, alpha),
-        "macro": metric_intervals.macro(counts, alpha),
-        "worst": metric_intervals.worst(counts, alpha),
-        "worst_20": metric_intervals.worst_fifth(counts, alpha),
-        "mcd": metric_intervals.discrepancy(counts, alpha),
-        "cv": metric_intervals.variance(counts, alpha),
-        "hmw": metric_intervals.overall_and_worst(counts, alpha),
-    }
-    if name != CLEAN and CLEAN in summary.counts:
-        metrics["nrr"] = metric_intervals.clean_and_robust(summary.counts[CLEAN], counts, alpha)
+    counts, inputs = summary.counts[name], summary.inputs[name]
     row: dict[str, object] = {"attack": name}
     if summary.meta.cascade:
         row[CUMULATIVE] = summary.cumulative(name)
     row |= {"n": int(counts.count.sum())}
     row["worst_class"] = summary.names[metric_intervals.worst_label(counts)]
-    for metric, (value, low, high) in metrics.items():
-        row |= {metric: value, f"{metric}_low": low, f"{metric}_high": high}
+    for metric in arranged(*PAGE_ORDER, "hmw"):
+        value, low, high = metric.estimate(inputs, summary.alpha)
+        column = "worst_20" if metric.name == "worst20" else metric.name
+        if not math.isnan(value):
+            row |= {column: value, f"{column}_low": low, f"{column}_high": high}
     return row
-
-
-def _share_cell(estimate: Estimate) -> Cell:
-    return Cell(formatting.bare_percent(estimate.value), formatting.span(estimate.low, estimate.high))
-
-
-def _squared_cell(estimate: Estimate) -> Cell:
-    return Cell(formatting.squared_percent(estimate.value), formatting.squared_span(estimate.low, estimate.high))

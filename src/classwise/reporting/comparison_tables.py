@@ -4,25 +4,25 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from classwise.auditing.compare import Comparison, Pair
-from classwise.auditing.outcomes import CLEAN
-from classwise.auditing.result import Audit
+from classwise.auditing.compare.comparison import Comparison
+from classwise.auditing.compare.pairs import Pair
+from classwise.auditing.outcomes.table import CLEAN
 from classwise.reporting import formatting
-from classwise.reporting.audit_tables import METRICS_NOTE
+from classwise.reporting.audit_tables import metric_cell, metrics_note
 from classwise.reporting.figures.dots import ROW_WIDTH, WIDTH, Value, dot_rows
 from classwise.reporting.figures.points import trade_off, unexceeded
 from classwise.reporting.palette import SERIES
 from classwise.reporting.svg import Drawing
 from classwise.reporting.tables import Cell, Row, Table
 from classwise.stats import metric_intervals
-from classwise.stats.counts import ClassCounts
 from classwise.stats.intervals import Estimate
+from classwise.stats.metric import Metric, all_metrics, arranged
 
 MAX_METHODS = len(SERIES)
 """Maximum number of methods with a colour of their own."""
@@ -81,20 +81,9 @@ def difference_dots(comparison: Comparison, pair: Pair, *, width: float = WIDTH)
 
 def measure_table(comparison: Comparison) -> Table:
     """Metrics per method: the values of `Comparison.table`, with intervals or standard deviations over seeds."""
-    heads = [
-        "method",
-        "seeds",
-        "n",
-        "clean",
-        "overall",
-        "worst class",
-        "worst",
-        "worst 20 %",
-        "MCD",
-        "CV",
-        "NRR",
-        "HMW",
-    ]
+    others = arranged("worst20", "mcd", "cv", without=("overall", "worst", "macro"))
+    titles = (metric.title for metric in others)
+    heads = ["method", "seeds", "n", "clean", "overall", "worst class", "worst", *titles]
     methods, best = methods_of(comparison), best_of(comparison)
     teachers = any(comparison.teachers.values())
     heads[1:1] = ["teacher"] * teachers
@@ -103,12 +92,14 @@ def measure_table(comparison: Comparison) -> Table:
         row = methods[name]
         cells = [Cell(row["teacher"] or "none")] if teachers else []
         cells += [Cell(str(row["seeds"])), Cell(formatting.count(row["n"]))]
-        cells += [_over_seeds(name, comparison, "clean"), _with_interval(row, "overall")]
+        cells += [_clean_cell(comparison, name), _with_interval(row, "overall")]
         cells += [Cell(str(row["worst_class"])), _with_interval(row, "worst")]
-        cells += [_over_seeds(name, comparison, measure) for measure in ("worst20", "mcd", "cv", "nrr", "hmw")]
+        for metric in others:
+            estimates = [metric.estimate(inputs, comparison.alpha) for inputs in comparison.inputs[name]]
+            cells.append(_over_seeds(metric, estimates))
         rows.append(Row(name, cells, good=name in best and len(methods) > 1))
     note = (
-        f"Beside worst: {formatting.lowest_interval_name(comparison.alpha, comparison.group)}. {METRICS_NOTE} "
+        f"Beside worst: {formatting.lowest_interval_name(comparison.alpha, comparison.group)}. {metrics_note()} "
         "With several seeds: mean ± standard deviation over seeds; the worst class is the class with "
         "the lowest mean (the first one if several are equal)."
     )
@@ -188,44 +179,24 @@ def _spread(deviation: float) -> str:
     return "" if math.isnan(deviation) else f" ± {formatting.points(deviation)}"
 
 
-def _over_seeds(name: str, comparison: Comparison, measure: str) -> Cell:
-    """A measure with its interval for one seed, or its mean and standard deviation for several."""
-    runs = zip(comparison.counts[name], comparison.audits[name], strict=True)
-    estimates = [_estimate(counts, audit, comparison, measure) for counts, audit in runs]
-    if any(math.isnan(estimate.value) for estimate in estimates):
+def _clean_cell(comparison: Comparison, name: str) -> Cell:
+    """The overall accuracy without an attack, over the seeds."""
+    audits = comparison.audits[name]
+    if any(CLEAN not in audit.names for audit in audits):
         return Cell(formatting.NONE)
-    text, span = (
-        (formatting.squared_percent, formatting.squared_span)
-        if measure == "cv"
-        else (formatting.bare_percent, formatting.span)
-    )
+    counts = [audit.outcomes.counts(CLEAN) for audit in audits]
+    return _over_seeds(all_metrics()["overall"], [metric_intervals.overall(each, comparison.alpha) for each in counts])
+
+
+def _over_seeds(metric: Metric, estimates: list[Estimate]) -> Cell:
+    """A metric with its interval for one seed, or its mean and standard deviation for several."""
     if len(estimates) == 1:
-        return Cell(text(estimates[0].value), span(estimates[0].low, estimates[0].high))
+        return metric_cell(metric, estimates[0])
     values = [estimate.value for estimate in estimates]
-    return Cell(text(statistics.mean(values)), f"± {text(statistics.stdev(values))}")
-
-
-def _estimate(counts: ClassCounts, audit: Audit, comparison: Comparison, measure: str) -> Estimate:
-    alpha = comparison.alpha
-    if measure in _ATTACK_MEASURES:
-        return _ATTACK_MEASURES[measure](counts, alpha)
-    if CLEAN not in audit.names or (measure == "nrr" and not comparison.attacked):
-        return Estimate(math.nan, math.nan, math.nan)
-    clean = audit.outcomes.counts(CLEAN, comparison.group)
-    return (
-        metric_intervals.overall(clean, alpha)
-        if measure == "clean"
-        else metric_intervals.clean_and_robust(clean, counts, alpha)
-    )
-
-
-_ATTACK_MEASURES: Mapping[str, Callable[[ClassCounts, float], Estimate]] = {
-    "worst20": metric_intervals.worst_fifth,
-    "mcd": metric_intervals.discrepancy,
-    "cv": metric_intervals.variance,
-    "hmw": metric_intervals.overall_and_worst,
-}
-"""Measures of the counts under the attack; ``clean`` and ``nrr`` also need the clean counts."""
+    if any(map(math.isnan, values)) or not metric.mean_over_seeds:
+        return Cell(formatting.NONE)
+    mean, deviation = (formatting.in_unit(of(values), metric.unit) for of in (statistics.mean, statistics.stdev))
+    return Cell(mean, f"± {deviation}")
 
 
 def _kind(comparison: Comparison) -> str:

@@ -3,26 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
 
-from classwise.auditing.comparison import Comparison
-from classwise.auditing.outcomes import CLEAN
-from classwise.auditing.result import Audit
-from classwise.auditing.thresholds import ChangeThreshold, Threshold
+from classwise.auditing.compare.comparison import Comparison
+from classwise.auditing.compare.thresholds import UNITS, ChangeThreshold, Threshold
+from classwise.auditing.run.result import Audit
 from classwise.reporting import formatting
-from classwise.stats import metric_intervals
-from classwise.stats.counts import ClassCounts
-from classwise.stats.intervals import Estimate, class_intervals
+from classwise.stats import Unit, metric_intervals
+from classwise.stats.intervals import class_intervals
 
-_ESTIMATES: Mapping[str, Callable[[ClassCounts, float], Estimate]] = {
-    "overall": metric_intervals.overall,
-    "macro": metric_intervals.macro,
-    "worst": metric_intervals.worst,
-    "worst20": metric_intervals.worst_fifth,
-    "cv": metric_intervals.variance,
-    "mcd": metric_intervals.discrepancy,
-    "hmw": metric_intervals.overall_and_worst,
-}
 _REQUIRED = {"<": "at least", "<=": "more than", ">": "at most", ">=": "less than"}
 """What a build requires for each comparison, which fails it."""
 
@@ -35,7 +23,7 @@ def result_text(audit: Audit, threshold: Threshold) -> str:
 
     Example:
         >>> import classwise as cw
-        >>> from classwise.auditing.thresholds import Threshold
+        >>> from classwise.auditing.compare.thresholds import Threshold
         >>> labels = [0] * 50 + [1] * 50
         >>> outcomes = cw.Outcomes.from_predictions(labels, attacks={"pgd": [0] * 80 + [1] * 20})
         >>> result_text(cw.Audit(outcomes), Threshold.parse("overall(pgd) < 80%"))
@@ -86,17 +74,15 @@ def _basis(audit: Audit, threshold: Threshold) -> str:
         label = audit.group_names.index(threshold.group)
         images = int(counts.count[label])
         low, high = (float(end[label]) for end in class_intervals(counts, audit.alpha))
-    elif measure == "nrr":
-        _, low, high = metric_intervals.clean_and_robust(audit.counts(CLEAN), counts, audit.alpha)
-    else:
-        _, low, high = _ESTIMATES[measure](counts, audit.alpha)
-    if measure == "worst":
+    elif threshold.metric is not None:
+        _, low, high = threshold.metric.estimate(audit.inputs(threshold.attack), audit.alpha)
+    if threshold.group is None and measure == "worst":
         label = metric_intervals.worst_label(counts)
         images, of = int(counts.count[label]), f" of {audit.group_names[label]}"
         name = formatting.lowest_interval_name(audit.alpha, audit.group)
-    squared = measure == "cv"
-    span = f"{formatting.squared_span(low, high)} percent squared" if squared else f"{formatting.span(low, high)} %"
-    return f"{formatting.counted(images, 'image')}{of}; {name} {span}"
+    unit: Unit = "fraction" if threshold.metric is None else threshold.metric.unit
+    interval = "" if math.isnan(low) else f"; {name} {formatting.span_in_unit(low, high, unit)}{UNITS[unit][1]}"
+    return f"{formatting.counted(images, 'image')}{of}{interval}"
 
 
 def _level(alpha: float) -> str:

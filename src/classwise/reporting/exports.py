@@ -7,17 +7,19 @@ import os
 import re
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
 from scipy import sparse
 
-from classwise.auditing.compare import Comparison
-from classwise.auditing.outcomes import ALL
-from classwise.auditing.result import Audit
+from classwise.auditing.compare.comparison import Comparison
+from classwise.auditing.curve.result import Curve
+from classwise.auditing.outcomes.table import ALL
+from classwise.auditing.run.result import Audit
 from classwise.core.arguments import checked
 from classwise.core.csv_files import write_csv
-from classwise.core.errors import unknown
+from classwise.core.errors import ClasswiseError, unknown
 from classwise.core.storage import write_text
 from classwise.reporting.audit_summary import AuditSummary
 from classwise.reporting.audit_tables import attack_frame, attack_table, class_frame, class_table
@@ -32,7 +34,9 @@ from classwise.reporting.comparison_tables import (
 )
 from classwise.reporting.comparison_tables import class_table as comparison_class_table
 from classwise.reporting.figures.heatmap import Confusion
+from classwise.reporting.figures.radii import radius_curves
 from classwise.reporting.incomplete import attack_bounds_table, bounds_drawing, class_bounds_table
+from classwise.reporting.pages.curve import radius_table
 from classwise.reporting.repeats import repeats_table
 from classwise.reporting.svg import Drawing
 from classwise.reporting.tables import Table
@@ -50,28 +54,31 @@ FORMATS = (*TABLES, *FIGURES)
 
 @checked
 def export(
-    audit: Audit,
+    result: Audit | Comparison | Curve,
     folder: str | os.PathLike[str],
     formats: Collection[str] = ("csv", "md", "png", "pdf"),
-    run: Run | None = None,
     *,
+    run: Run | None = None,
     raw_csv: bool = False,
 ) -> list[Path]:
-    """Write the tables and figures of an audit into a folder; existing files of the same names are replaced.
+    """Write the tables and figures of a result into a folder; existing files of the same names are replaced.
 
     CSV files contain fractions with the limits of their intervals, Markdown and LaTeX (booktabs) files percentages.
-    Tables: ``classes``, ``attacks``, ``confusion-<attack>``, ``epochs``; ``probabilities`` of an audit with repeats.
-    Figures: ``strip``, ``classes``,
-    ``confusion-<attack>``, ``errors-<attack>``, and the training curves (``epochs-<panel>``).
 
-    For an incomplete audit, the tables ``classes`` and ``attacks`` and the figure ``classes`` contain bounds, and
-    nothing else is written, but for the table and the figure ``estimates`` of an audit with ``settle``.
+    - Audit. Tables: ``classes``, ``attacks``, ``confusion-<attack>``, ``epochs``; ``probabilities`` with repeats.
+      Figures: ``strip``, ``classes``, ``confusion-<attack>``, ``errors-<attack>``, and the training curves
+      (``epochs-<panel>``). Of an incomplete audit, the tables ``classes`` and ``attacks`` and the figure ``classes``
+      contain bounds, and nothing else is written, but for the table and the figure ``estimates`` with ``settle``.
+    - Comparison. Tables and figures: ``methods``, ``classes``, and ``difference-<method>`` relative to the first
+      method. Of three or more methods also the figure ``accuracies``: worst-class against overall accuracy.
+    - Curve. ``curve.csv`` contains the accuracy of each class at each radius with its interval, the table ``radii`` the
+      mean and median radius of each class. The figure is ``curve``.
 
     Args:
-        audit: the audit to export.
+        result: an audit, a comparison or a robustness curve.
         folder: output folder; created if it does not exist.
         formats: any of ``csv``, ``md``, ``tex``, ``png``, ``pdf``, ``svg``.
-        run: the training run of the model; by default the run whose folder contains the audit.
+        run: the training run of an audited model; by default the run whose folder contains the audit.
         raw_csv: write text in CSV files unchanged. By default an apostrophe is put before text that a spreadsheet would
             evaluate as a formula (`classwise.core.csv_files.spreadsheet_text`).
 
@@ -79,10 +86,38 @@ def export(
         The written files, in the order of writing.
 
     Raises:
-        ClasswiseError: for an unknown format, or if a file cannot be written.
+        ClasswiseError: for an unknown format, if a file cannot be written, or if ``run`` is passed with a result that
+            is not an audit.
+
+    Example:
+        >>> import tempfile
+        >>> import classwise as cw
+        >>> outcomes = cw.Outcomes.from_predictions([0, 1], clean=[0, 1], attacks={"pgd": [0, 0]})
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     [file.name for file in cw.export(cw.Audit(outcomes), folder, ["md"])]
+        ['classes.md', 'attacks.md']
     """
-    if not audit.complete:
-        return _export_bounds(audit, folder, formats, raw_csv=raw_csv)
+    if run is not None and not isinstance(result, Audit):
+        raise ClasswiseError(f"run: accepted only with a result of type Audit, got {type(result).__name__}")
+    if isinstance(result, Comparison):
+        contents = _of_comparison(result)
+    elif isinstance(result, Curve):
+        frames = {"curve": result.table(), "radii": result.summary.reset_index()}
+        contents = _Contents(frames, {"radii": radius_table(result)}, {"curve": radius_curves(result)})
+    else:
+        contents = _of_audit(result, run) if result.complete else _of_bounds(result)
+    return write_files(folder, formats, *contents, raw_csv=raw_csv)
+
+
+class _Contents(NamedTuple):
+    """Data frames, formatted tables and figures, by file stem."""
+
+    frames: Mapping[str, pd.DataFrame]
+    tables: Mapping[str, Table]
+    drawings: Mapping[str, Drawing]
+
+
+def _of_audit(audit: Audit, run: Run | None) -> _Contents:
     summary, curves = AuditSummary.of(audit), curves_of_audit(audit, run)
     frames = {"classes": class_frame(summary), "attacks": attack_frame(summary)}
     drawings = {"strip": summary.strip(), "classes": summary.bars(list(summary.counts))}
@@ -98,13 +133,11 @@ def export(
     tables = {"classes": class_table(summary), "attacks": attack_table(summary)}
     if audit.outcomes.meta.repeats > 1:
         frames["probabilities"], tables["probabilities"] = audit.probabilities().reset_index(), repeats_table(audit)
-    return write_files(folder, formats, frames, tables, drawings, raw_csv=raw_csv)
+    return _Contents(frames, tables, drawings)
 
 
-def _export_bounds(
-    audit: Audit, folder: str | os.PathLike[str], formats: Collection[str], *, raw_csv: bool
-) -> list[Path]:
-    """Write the bounds of an incomplete audit."""
+def _of_bounds(audit: Audit) -> _Contents:
+    """The bounds of an incomplete audit."""
     frames = {"classes": audit.by_class.reset_index(), "attacks": audit.by_attack.reset_index()}
     tables = {"classes": class_bounds_table(audit), "attacks": attack_bounds_table(audit)}
     drawings = {"classes": bounds_drawing(audit)}
@@ -112,34 +145,10 @@ def _export_bounds(
         frames["estimates"] = sampled.by_class.reset_index()
         tables["estimates"] = estimates_table(audit, sampled)
         drawings["estimates"] = estimates_drawing(audit, sampled)
-    return write_files(folder, formats, frames, tables, drawings, raw_csv=raw_csv)
+    return _Contents(frames, tables, drawings)
 
 
-@checked
-def export_comparison(
-    comparison: Comparison,
-    folder: str | os.PathLike[str],
-    formats: Collection[str] = ("csv", "md", "png", "pdf"),
-    *,
-    raw_csv: bool = False,
-) -> list[Path]:
-    """Write the tables and figures of a comparison into a folder; existing files of the same names are replaced.
-
-    Tables and figures: ``methods``, ``classes``, and ``difference-<method>`` relative to the first method. Of three or
-    more methods also the figure ``accuracies``: worst-class against overall accuracy.
-
-    Args:
-        comparison: the comparison to export.
-        folder: output folder; created if it does not exist.
-        formats: any of ``csv``, ``md``, ``tex``, ``png``, ``pdf``, ``svg``.
-        raw_csv: as in `export`.
-
-    Returns:
-        The written files, in the order of writing.
-
-    Raises:
-        ClasswiseError: for an unknown format, or if a file cannot be written.
-    """
+def _of_comparison(comparison: Comparison) -> _Contents:
     classes = comparison.classes.copy()
     classes.columns = pd.Index(["_".join(filter(None, names)) for names in classes.columns])
     frames = {"methods": comparison.table.reset_index(), "classes": classes.reset_index()}
@@ -152,7 +161,7 @@ def export_comparison(
         frames[stem] = pair.classes.reset_index()
         tables[stem] = pair_table(comparison, pair)
         drawings[stem] = difference_dots(comparison, pair)
-    return write_files(folder, formats, frames, tables, drawings, raw_csv=raw_csv)
+    return _Contents(frames, tables, drawings)
 
 
 def write_files(

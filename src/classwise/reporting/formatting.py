@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from classwise.stats import Unit
+
 NONE = "–"
 """Text of a missing number."""
 NO_INTERVAL = "no interval"
@@ -45,6 +47,20 @@ def squared_percent(variance: float) -> str:
 def span(low: float, high: float) -> str:
     """Format an interval of fractions in percent without the percent sign: ``12.1–16.5``."""
     return NONE if math.isnan(low) or math.isnan(high) else f"{100 * low:.1f}\u2013{100 * high:.1f}"
+
+
+def in_unit(value: float, unit: Unit) -> str:
+    """Format a metric: a fraction in percent, a squared one in percent squared, a number with three digits."""
+    if unit == "number":
+        return NONE if math.isnan(value) else f"{value:.3g}"
+    return bare_percent(value) if unit == "fraction" else squared_percent(value)
+
+
+def span_in_unit(low: float, high: float, unit: Unit) -> str:
+    """Format an interval of a metric."""
+    if unit == "number":
+        return NONE if math.isnan(low) or math.isnan(high) else f"{low:.3g}\u2013{high:.3g}"
+    return span(low, high) if unit == "fraction" else squared_span(low, high)
 
 
 def signed_span(low: float, high: float) -> str:

@@ -3,43 +3,35 @@
 from __future__ import annotations
 
 import math
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
 
-from classwise.auditing.outcomes import ALL, CLEAN
-from classwise.auditing.result import Audit
+from classwise.auditing.outcomes.table import ALL
+from classwise.auditing.run.result import Audit
 from classwise.reporting import formatting
-from classwise.reporting.audit_summary import MAX_BARS, heading
-from classwise.reporting.audit_tables import MEANS_NOTE, METRICS_NOTE
+from classwise.reporting.audit_summary import MAX_BARS, heading, inputs_of
+from classwise.reporting.audit_tables import PAGE_ORDER, means_note, metrics_note
 from classwise.reporting.figures.ranges import range_bars
 from classwise.reporting.provenance import settings_of
 from classwise.reporting.svg import Drawing
 from classwise.reporting.tables import Cell, Row, Table
 from classwise.reporting.templating import markup
-from classwise.stats.bounds import MEASURES, BoundedCounts
+from classwise.stats import Unit
+from classwise.stats.bounds import BoundedCounts, Bounds, overall
+from classwise.stats.metric import arranged
 
 BOUNDS_NOTE = (
     "Images that are not judged count as misclassified in the lower bound and as correct in the upper bound. "
     "Bounds are not confidence intervals."
 )
-METRIC_HEADS = {
-    "overall": "overall",
-    "macro": "class mean",
-    "worst": "worst class",
-    "worst20": "worst 20 %",
-    "mcd": "MCD",
-    "cv": "CV",
-    "nrr": "NRR",
-    "hmw": "HMW",
-}
-"""Metrics of the table per attack, with their column heads."""
 
 
 def incomplete_context(audit: Audit) -> dict[str, Any]:
     """Template context of the page of an incomplete audit."""
     meta, counts = audit.outcomes.meta, audit.bounds(ALL)
-    low, high = MEASURES["overall"](counts, None, audit.alpha)
+    low, high = map(float, overall(counts))
     title = f"Incomplete audit: {audit.outcomes.unfinished} images are not judged under every attack"
     where = " ".join(filter(None, (meta.data, meta.split)))
     kind = audit.group or "class"
@@ -85,7 +77,7 @@ def class_bounds_table(audit: Audit) -> Table:
         cells = [Cell(formatting.count(by_attack[ALL].count[label]))]
         for name, counts in by_attack.items():
             low, high = (float(values[label]) for values in limits[name])
-            cells.append(Cell(_range(low, high), f"{formatting.count(counts.judged[label])} judged"))
+            cells.append(Cell(_range(Bounds(low, high)), f"{formatting.count(counts.judged[label])} judged"))
         rows.append(Row(audit.group_names[label], cells))
     kind = audit.group or "class"
     note = ""
@@ -101,17 +93,14 @@ def class_bounds_table(audit: Audit) -> Table:
 
 def attack_bounds_table(audit: Audit) -> Table:
     """Bounds of every metric per attack, with the numbers of images that are and are not judged."""
-    clean = audit.bounds(CLEAN) if CLEAN in audit.names else None
-    rows = []
+    shown, rows = arranged(*PAGE_ORDER), []
     for name in audit.names:
-        counts = audit.bounds(name)
-        cells = [Cell(_number(counts.judged.sum())), Cell(_number(counts.unjudged))]
-        for measure in METRIC_HEADS:
-            bounds = MEASURES[measure](counts, None if name == CLEAN else clean, audit.alpha)
-            cells.append(Cell(_squared_range(*bounds) if measure == "cv" else _range(*bounds)))
+        inputs = inputs_of(audit, name)
+        cells = [Cell(_number(inputs.counts.judged.sum())), Cell(_number(inputs.counts.unjudged))]
+        cells += [Cell(_range(metric.possible(inputs), metric.unit)) for metric in shown]
         rows.append(Row(heading(audit.outcomes.meta, name), cells))
-    heads = ["attack", "judged", "not judged", *METRIC_HEADS.values()]
-    return Table("Bounds per attack, percent", heads, rows, f"{BOUNDS_NOTE} {MEANS_NOTE} {METRICS_NOTE}")
+    heads = ["attack", "judged", "not judged", *(metric.title for metric in shown)]
+    return Table("Bounds per attack, percent", heads, rows, f"{BOUNDS_NOTE} {means_note()} {metrics_note()}")
 
 
 def _shown(counts: BoundedCounts) -> list[int]:
@@ -119,13 +108,10 @@ def _shown(counts: BoundedCounts) -> list[int]:
     return [int(label) for label in np.flatnonzero((counts.count > 0) | (counts.unplaced > 0))]
 
 
-def _range(low: float, high: float) -> str:
-    """Format bounds in percent; one number if they are equal."""
-    return formatting.bare_percent(low) if low == high else formatting.span(low, high)
-
-
-def _squared_range(low: float, high: float) -> str:
-    return formatting.squared_percent(low) if low == high else formatting.squared_span(low, high)
+def _range(bounds: Bounds[Fraction] | Bounds[float], unit: Unit = "fraction") -> str:
+    """Format bounds in their unit; one number if they are equal."""
+    low, high = map(float, bounds)
+    return formatting.in_unit(low, unit) if low == high else formatting.span_in_unit(low, high, unit)
 
 
 def _number(images: float) -> str:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import bisect
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
@@ -20,11 +19,9 @@ import numpy as np
 from classwise.core.errors import ClasswiseError
 from classwise.stats.counts import ClassCounts, FloatArray, IntArray
 from classwise.stats.intervals import lowest_interval, wilson
+from classwise.stats.metric_intervals import FIFTH
 from classwise.stats.metrics import classes_of_share, harmonic_mean
 from classwise.stats.worst_class import minimum
-
-WORST_SHARE = 0.2
-"""The share of the classes that ``worst20`` averages."""
 
 Number = TypeVar("Number", Fraction, float)
 
@@ -167,7 +164,7 @@ def worst(counts: BoundedCounts) -> Bounds[Fraction]:
 def worst20(counts: BoundedCounts) -> Bounds[Fraction]:
     """Bounds of the mean of the lowest fifth of the class accuracies."""
     low, high, whole, _ = counts.scaled
-    lowest = classes_of_share(len(low), WORST_SHARE)
+    lowest = classes_of_share(len(low), FIFTH)
     least, most = (Fraction(sum(sorted(ends)[:lowest]), whole * lowest) for ends in (low, high))
     return Bounds(least, most)
 
@@ -241,97 +238,40 @@ def accuracy_of(counts: BoundedCounts, label: int) -> Bounds[Fraction] | Bounds[
     return Bounds(Fraction(int(counts.correct[label]), size), Fraction(int(counts.high.correct[label]) + more, size))
 
 
+def clean_and_robust(clean: BoundedCounts, counts: BoundedCounts) -> Bounds[Fraction]:
+    """Bounds of the harmonic mean of clean and robust overall accuracy."""
+    return _harmonic(overall(clean), overall(counts))
+
+
+def overall_and_worst(counts: BoundedCounts) -> Bounds[Fraction]:
+    """Bounds of the harmonic mean of overall and worst-class accuracy."""
+    return _harmonic(overall(counts), worst(counts))
+
+
 def _harmonic(first: Bounds[Fraction], second: Bounds[Fraction]) -> Bounds[Fraction]:
     return Bounds(harmonic_mean(first.low, second.low), harmonic_mean(first.high, second.high))
 
 
-@dataclass(frozen=True)
-class Measure:
-    """A metric of the counts under an attack, with its bounds if they are incomplete.
-
-    Attributes:
-        compute: maps the counts under the attack, those on clean images (None if not evaluated), and alpha to bounds.
-        rational: whether the bounds are fractions of integers, computed exactly.
-    """
-
-    compute: Callable[[BoundedCounts, BoundedCounts | None, float], Bounds[Fraction] | Bounds[float]]
-    rational: bool
-
-    def __call__(self, counts: BoundedCounts, clean: BoundedCounts | None, alpha: float) -> Bounds[float]:
-        """The bounds as floats."""
-        low, high = self.compute(counts, clean, alpha)
-        return Bounds(float(low), float(high))
-
-
-def _rational(bounds: Callable[[BoundedCounts], Bounds[Fraction]]) -> Measure:
-    """A rational measure of the counts under the attack."""
-
-    def compute(counts: BoundedCounts, clean: BoundedCounts | None, alpha: float) -> Bounds[Fraction]:
-        del clean, alpha
-        return bounds(counts)
-
-    return Measure(compute, rational=True)
-
-
-def _nrr(counts: BoundedCounts, clean: BoundedCounts | None, alpha: float) -> Bounds[Fraction] | Bounds[float]:
-    del alpha
-    return UNKNOWN if clean is None else _harmonic(overall(clean), overall(counts))
-
-
-def _hmw(counts: BoundedCounts) -> Bounds[Fraction]:
-    return _harmonic(overall(counts), worst(counts))
-
-
-def _overall_end(end: int) -> Measure:
+def overall_end(counts: BoundedCounts, alpha: float, *, end: int) -> Bounds[float]:
     """Bounds of the lower (0) or upper (1) end of the interval of the overall accuracy."""
-
-    def compute(counts: BoundedCounts, clean: BoundedCounts | None, alpha: float) -> Bounds[float]:
-        del clean
-        if math.isinf(counts.unplaced):
-            return Bounds(0.0, 1.0)
-        correct = int(counts.correct.sum())
-        ends = [wilson(successes, counts.total, alpha)[end] for successes in (correct, correct + counts.unjudged)]
-        return Bounds(float(ends[0]), float(ends[1]))
-
-    return Measure(compute, rational=False)
+    if math.isinf(counts.unplaced):
+        return Bounds(0.0, 1.0)
+    correct = int(counts.correct.sum())
+    ends = [wilson(successes, counts.total, alpha)[end] for successes in (correct, correct + counts.unjudged)]
+    return Bounds(float(ends[0]), float(ends[1]))
 
 
-def _worst_end(end: int) -> Measure:
+def worst_end(counts: BoundedCounts, alpha: float, *, end: int) -> Bounds[float]:
     """Bounds of the lower (0) or upper (1) end of the interval of the lowest class accuracy (`lowest_interval`).
 
     The end increases with every correct prediction, so both bounds are attained.
     """
-
-    def compute(counts: BoundedCounts, clean: BoundedCounts | None, alpha: float) -> Bounds[float]:
-        del clean
-        if counts.unplaced:
-            return Bounds(0.0, 1.0)
-        return Bounds(lowest_interval(counts.low, alpha)[end], lowest_interval(counts.high, alpha)[end])
-
-    return Measure(compute, rational=False)
+    if counts.unplaced:
+        return Bounds(0.0, 1.0)
+    return Bounds(lowest_interval(counts.low, alpha)[end], lowest_interval(counts.high, alpha)[end])
 
 
-def _split(counts: BoundedCounts, clean: BoundedCounts | None, alpha: float) -> Bounds[float]:
+def split(counts: BoundedCounts, alpha: float) -> Bounds[float]:
     """The split estimate; it depends on random halves, so no bound is known unless every image is evaluated."""
-    del clean
     value = minimum(counts.low, alpha).split if counts.complete else math.nan
     return Bounds(value, value)
-
-
-MEASURES: dict[str, Measure] = {
-    "overall": _rational(overall),
-    "macro": _rational(macro),
-    "worst": _rational(worst),
-    "worst20": _rational(worst20),
-    "cv": _rational(variance),
-    "mcd": _rational(discrepancy),
-    "nrr": Measure(_nrr, rational=True),
-    "hmw": _rational(_hmw),
-    "overall.low": _overall_end(0),
-    "overall.high": _overall_end(1),
-    "worst.low": _worst_end(0),
-    "worst.high": _worst_end(1),
-    "worst.split": Measure(_split, rational=False),
-}
-"""The metrics with bounds: those of a summary (fractions; ``cv`` in fractions squared) and the ends of their intervals.
-The interval of ``worst`` is that of the minimum over the classes."""

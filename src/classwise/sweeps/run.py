@@ -1,4 +1,4 @@
-"""`run_sweep` and `resume_sweep`: expand a plan into the cells of a folder, and run those that are not finished."""
+"""`sweep` and `resume_sweep`: expand a plan into the cells of a folder, and run those that are not finished."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from classwise.core.progress import Progress
 from classwise.core.progress_display import listening
 from classwise.sweeps.cells import SweepFolder
 from classwise.sweeps.executors.base import Executor
-from classwise.sweeps.executors.local import Local
+from classwise.sweeps.executors.choice import executor_of
 from classwise.sweeps.plan import Plan
 from classwise.sweeps.status import CellStatus, cell_status, counts_text, sweep_status
 
 
 @checked
-def run_sweep(
+def sweep(
     plan: str | Path | Mapping[str, Any] | Plan,
     *,
     out: str | Path,
-    executor: Executor | None = None,
+    executor: Executor | Mapping[str, Any] | None = None,
     device: str = "cpu",
     processes: Count = 1,
     progress: Progress | bool | None = None,
@@ -37,7 +37,9 @@ def run_sweep(
     Args:
         plan: a plan, its YAML file, or a mapping.
         out: the folder of the sweep; each cell has an ordinary run folder in ``runs``.
-        executor: where the cells run; None: one after the other on this machine.
+        executor: where the cells run: an executor, or options of `classwise.sweeps.executors.choice.executor_of`, such
+            as ``{"on": "slurm", "workers": 8, "gpus": 1}``, which `resume_sweep` reads again. None: one after the
+            other on this machine.
         device: the device of every cell, ``"cpu"`` or ``"cuda"``.
         processes: processes of each cell, started by ``torchrun`` if there are several.
         progress: True shows the progress in cells; or a listener.
@@ -46,19 +48,24 @@ def run_sweep(
         The status of each cell.
 
     Raises:
-        ClasswiseError: before anything starts, if the plan, a recipe or an audit is invalid, or the folder contains
-            other cells of the same names or is in use.
+        ClasswiseError: before anything starts, if the plan, a recipe, an audit or the executor is invalid, or the
+            folder contains other cells of the same names or is in use.
 
     Example:
         >>> import tempfile
+        >>> import classwise as cw
         >>> tiny = {"model.name": "small-cnn", "model.width": 0.1, "data.subset": 60, "data.validation": 0.2}
         >>> plan = {"recipes": ["at"], "data": ["digits"], "set": tiny | {"epochs": 1}, "audits": {}}
         >>> with tempfile.TemporaryDirectory() as folder:
-        ...     [(cell.name, cell.state) for cell in run_sweep(plan, out=folder)]
+        ...     [(cell.name, cell.state) for cell in cw.sweep(plan, out=folder)]
         [('at-digits-seed0', 'finished')]
     """
-    folder = prepare_sweep(plan, out, device=device, processes=processes).path
-    return resume_sweep(folder, executor=executor, progress=progress)
+    options = {} if isinstance(executor, Executor) else dict(executor or {})
+    chosen = executor if isinstance(executor, Executor) else executor_of(**options)
+    chosen.check()
+    settings = {"gpus": options.pop("gpus", 0), "executor": options}
+    folder = prepare_sweep(plan, out, device=device, processes=processes, **settings).path
+    return resume_sweep(folder, executor=chosen, progress=progress)
 
 
 @checked
@@ -80,7 +87,7 @@ def prepare_sweep(
         **settings: further settings to write beside these.
 
     Raises:
-        ClasswiseError: see `run_sweep`.
+        ClasswiseError: see `sweep`.
     """
     from classwise.sweeps.plan import Plan
 
@@ -94,13 +101,17 @@ def prepare_sweep(
 
 @checked
 def resume_sweep(
-    folder: str | Path, *, executor: Executor | None = None, progress: Progress | bool | None = None
+    folder: str | Path,
+    *,
+    executor: Executor | Mapping[str, Any] | None = None,
+    progress: Progress | bool | None = None,
 ) -> list[CellStatus]:
     """Run the cells of a sweep that are neither finished nor running.
 
     Args:
         folder: the folder of the sweep.
-        executor: where the cells run; None: one after the other on this machine.
+        executor: where the cells run, as of `sweep`; options replace the saved ones of the same executor. None: as
+            before.
         progress: True shows the progress in cells; or a listener.
 
     Returns:
@@ -109,29 +120,37 @@ def resume_sweep(
     Raises:
         ClasswiseError: if the folder contains no sweep, or another process runs it.
     """
-    sweep = SweepFolder.open(folder)
-    with owned(sweep.path), listening(progress) as listener:
+    opened = SweepFolder.open(folder)
+    chosen = executor if isinstance(executor, Executor) else _executor(opened.settings(), dict(executor or {}))
+    with owned(opened.path), listening(progress) as listener:
         try:
-            _run(sweep, executor or Local(), listener)
+            _run(opened, chosen, listener)
         except interruption.STOPS as stop:
-            stop.add_note(f"{counts_text(sweep_status(sweep.path))} of the cells in {sweep.path}")
+            stop.add_note(f"{counts_text(sweep_status(opened.path))} of the cells in {opened.path}")
             raise
-    return sweep_status(sweep.path)
+    return sweep_status(opened.path)
 
 
-def _run(sweep: SweepFolder, executor: Executor, progress: Progress) -> None:
-    cells, settings = sweep.cells(), sweep.settings()
+def _executor(settings: Mapping[str, Any], given: Mapping[str, Any]) -> Executor:
+    """The executor of the saved settings of a sweep, with the options that are given now."""
+    saved = settings.get("executor", {})
+    is_same = given.get("on") in (None, saved.get("on", "local"))
+    return executor_of(**{"gpus": settings.get("gpus", 0), **(saved if is_same else {}), **given})
+
+
+def _run(folder: SweepFolder, executor: Executor, progress: Progress) -> None:
+    cells, settings = folder.cells(), folder.settings()
     waiting = {}
     for cell in cells:
-        if cell_status(sweep, cell).state not in ("finished", "running"):
-            sweep.write_task(cell, settings)  # with the present path of the folder
-            waiting[sweep.task(cell).absolute()] = cell
+        if cell_status(folder, cell).state not in ("finished", "running"):
+            folder.write_task(cell, settings)  # with the present path of the folder
+            waiting[folder.task(cell).absolute()] = cell
     progress.start("cells", len(cells))
     progress.advance(len(cells) - len(waiting))
     if not waiting:
         return
     with closing(executor.run(list(waiting))) as ended:  # type: ignore[type-var]  # a generator
         for finished in ended:
-            status = cell_status(sweep, waiting[finished.folder])
+            status = cell_status(folder, waiting[finished.folder])
             progress.log(f"{status.name}: {status.state}{f' ({status.error})' if status.error else ''}")
             progress.advance(1)

@@ -53,10 +53,9 @@ class ClassWiseLoss(nn.Module):
 
     Example:
         >>> import torch
-        >>> from classwise.training.class_wise_loss import ClassWiseLoss
         >>> import classwise as cw
         >>> model = cw.load_model("small-cnn", num_classes=3, in_channels=1, width=0.25)
-        >>> loss = ClassWiseLoss("at", [2, 2, 2], steps_per_epoch=1, threat="Linf:0.1")
+        >>> loss = cw.ClassWiseLoss("at", [2, 2, 2], steps_per_epoch=1, threat="Linf:0.1")
         >>> value = loss(model, torch.rand(6, 1, 8, 8), torch.tensor([0, 0, 1, 1, 2, 2]))
         >>> value.backward()
         >>> sorted(loss.end_epoch(model))

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from classwise.data import Images, load_data
-from classwise.papers.context import Context
+from classwise.papers.context import Context, Training
 from classwise.papers.experiments.attack_trajectories import HypersphereAndTemperature, MadryAndMart, shown
 from classwise.papers.experiments.estimates import mean, proportion
 from classwise.papers.experiments.protocol import PGD
@@ -44,8 +44,8 @@ def test_image_indices_of_a_paper_require_the_official_order() -> None:
 
 
 def test_patterns() -> None:
-    assert HypersphereAndTemperature().arises(RIGHT).tolist() == [False, True, False, False, True]
-    assert MadryAndMart().arises(RIGHT).tolist() == [True, False, False, False, False]
+    assert HypersphereAndTemperature(item="iclr21/F5f-h").arises(RIGHT).tolist() == [False, True, False, False, True]
+    assert MadryAndMart(item="iclr21/F5b-d").arises(RIGHT).tolist() == [True, False, False, False, False]
 
 
 def test_shares_and_means() -> None:
@@ -70,7 +70,7 @@ def test_the_trace_of_an_image_agrees_with_the_full_audit(tmp_path: Path) -> Non
     """The numbers are equal although only one image is attacked; the audit without a trace is a separate one."""
     context = Context(SMOKE, Store(tmp_path / "store"))
     images = load_data("digits", split="train", subset=120)
-    trained = context.train("at", {"epochs": 2}, images=images)
+    trained = context.train(Training(recipe="at", overrides={"epochs": 2}), images=images)
     attack = {"PGD": context.pgd(PGD)}
     everything = context.audit(trained, attack).outcomes.rows("PGD").set_index("index")
     number = int(everything.index[7])

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from classwise.analysis.homing import Homing
-from classwise.auditing.outcomes import Outcomes
+from classwise.auditing.outcomes.table import Outcomes
 from classwise.data.images import Images
 from classwise.data.masks import GrabCut
 from classwise.papers import catalogue
@@ -171,7 +171,7 @@ def test_both_matrices_cover_all_images_of_a_class() -> None:
 
 
 def test_the_class_of_the_case_study_is_the_cat() -> None:
-    names = catalogue.facts("kdd21")["conventions"]["cifar10_classes"]
+    names = catalogue.paper("kdd21").conventions["cifar10_classes"]
     assert (names[VICTIM], names[TAKER]) == ("cat", "dog")
 
 
@@ -182,7 +182,7 @@ def test_changes_of_accuracy_in_both_directions() -> None:
 
 def test_the_figure_has_each_class_once_on_its_background(tmp_path: Path) -> None:
     context = Context(coloured_background.DigitsFigure.scales["smoke"], Store(tmp_path / "store"))
-    found = coloured_background.DigitsFigure().run(context)
+    found = coloured_background.DigitsFigure(item="kdd21/F5a").run(context)
     ((drawing, _),) = found.figures
     pictures = [mark.pixels for mark in drawing.marks if isinstance(mark, Image)]
     assert len(pictures) == 10

@@ -9,16 +9,18 @@ import numpy as np
 import pytest
 
 from classwise.analysis.homing import Homing
-from classwise.auditing.outcomes import Outcomes
+from classwise.auditing.outcomes.table import Outcomes
+from classwise.papers.catalogue import experiment
 from classwise.papers.experiments import confusion, homing
-from classwise.papers.experiments.attack_strength import WhiteBoxDrop
+from classwise.papers.experiments.attack_strength import DropOfDefences
 from classwise.papers.experiments.data_set_audits import DataSetAudits
 from classwise.papers.experiments.estimates import mean, proportion
 from classwise.papers.experiments.fair_methods import Evaluated
 from classwise.papers.tables import estimate_cell
 from classwise.training.folder import Run
 
-from ..statements import ALPHA, facts, shows, wilson_of, z_of
+from ..page_texts import printed_of
+from ..statements import ALPHA, shows, wilson_of, z_of
 
 NAMES = ("ant", "bee", "cow", "dog")
 KINGDOM = (0, 1, 0, 1)
@@ -41,7 +43,7 @@ def test_the_structure_of_a_confusion_matrix(seed: int, monkeypatch: pytest.Monk
     one = DataSetAudits("cifar10", CONTEXT, {}, audits, superclasses=False)
     monkeypatch.setattr(confusion, "audit_each", lambda context, kinds: ([one], {}))
     monkeypatch.setattr(confusion, "data_tables", lambda audited, absent: [])
-    symmetry, groups = confusion.Symmetry().run(CONTEXT).tables
+    symmetry, groups = confusion.ConfusionUnderAttack(item="kdd21/E2").run(CONTEXT).tables
     rows: dict[str, str] = {}
     for table in (symmetry, groups):
         (row,) = table.rows
@@ -74,7 +76,7 @@ def test_homing_pairs(errors: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     both = np.maximum(home + again - matrix, random.integers(0, np.minimum(home, again) + 1))
     found = Homing(NAMES, matrix, home, (None,) * 4, control=again, beyond=home - both)
     monkeypatch.setattr(homing, "homing_matrices", lambda context: found)
-    result = homing.HomingMatrix().run(CONTEXT)
+    result = homing.HomingMatrix(item="kdd21/F4b").run(CONTEXT)
     *rows, last = result.tables[0].rows
     for row in rows:
         pair = tuple(NAMES.index(name) for name in row.name.split(" misclassified as "))
@@ -103,14 +105,16 @@ def check(cells: Any, home: int, control: int, errors: int) -> None:
 
 
 def test_printed_drops_equal_the_printed_rows() -> None:
-    (table,) = (one for one in facts("kdd21")["tables"] if one["id"] == "kdd21/T1")
+    table = printed_of("kdd21/T1")
     lost: dict[str, dict[int, float]] = {}
     for row in table["rows"]:
         if row["attack"] in {"FGSM", "PGD"}:
             drops = lost.setdefault(row["defence"], {})
             for label, value in enumerate(row["per_class"]):
                 drops[label] = drops.get(label, 0) + (value if row["attack"] == "FGSM" else -value)
-    for name, value in WhiteBoxDrop().printed().items():
+    drops_of_item = experiment("kdd21/E4")
+    assert isinstance(drops_of_item, DropOfDefences)
+    for name, value in drops_of_item.printed().items():
         weak, others = (
             [lost[name][label] for label in (2, 3, 4, 5)],
             [lost[name][label] for label in (0, 1, 6, 7, 8, 9)],

@@ -13,12 +13,13 @@ import torch
 
 from classwise.analysis.feature_sets import NonRobustFeatures
 from classwise.models import fingerprint, load_model
-from classwise.papers.context import Context
+from classwise.papers import catalogue
+from classwise.papers.context import Context, Trainings, recipe_at
 from classwise.papers.experiments import class_wise, feature_sets, long_tail, weak_classes
 from classwise.papers.experiments.logit_similarity import clean_logits
+from classwise.papers.experiments.protocol import AT, STANDARD
 from classwise.papers.result import Result
 from classwise.papers.scales import MANY_TRAININGS, Scale
-from classwise.papers.store import Store
 from classwise.training.folder import Run
 
 from ..conftest import Smoke
@@ -54,15 +55,12 @@ def recounted(smoke: Smoke, result: Result, recipe: str) -> pd.Series[float]:
 
 @pytest.mark.parametrize("scale", MANY_TRAININGS.values(), ids=lambda scale: scale.name)
 @pytest.mark.parametrize("grid", GRIDS)
-def test_grids_are_recipes(
-    scale: Scale, grid: Callable[[Scale, str], long_tail.Grid], tmp_path_factory: pytest.TempPathFactory
-) -> None:
+def test_grids_are_recipes(scale: Scale, grid: Callable[[Scale, str], Trainings]) -> None:
     """Every setting at every scale is a valid recipe; all differ from each other and from plain training."""
-    context = Context(scale, Store(tmp_path_factory.mktemp("grids") / "store"))
-    found = [context.recipe(recipe, overrides) for recipe, overrides in grid(scale, "7").values()]
+    found = [recipe_at(scale, training) for training in grid(scale, "7").values()]
     digests = {one.digest() for one in found}
     assert len(digests) == len(found)
-    assert context.recipe("at").digest() not in digests
+    assert recipe_at(scale, AT).digest() not in digests
     for one in found:
         for schedule in one.schedules:
             assert isinstance(schedule, dict)
@@ -71,18 +69,18 @@ def test_grids_are_recipes(
 
 
 @pytest.mark.parametrize("scale", weak_classes.SCALES.values(), ids=lambda scale: scale.name)
-def test_networks_are_recipes(scale: Scale, tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_networks_are_recipes(scale: Scale) -> None:
     """Each network is trained once with and once without attacks; at smoke scale one network replaces all."""
-    context = Context(scale, Store(tmp_path_factory.mktemp("networks") / "store"))
-    experiment = weak_classes.AllNetworks()
-    found = [context.recipe(recipe, overrides) for recipe, overrides in experiment.grid(scale).values()]
-    plain = [context.recipe(recipe, overrides) for recipe, overrides in experiment.standard(scale).values()]
+    experiment = catalogue.experiment("benz20/P2.1")
+    assert isinstance(experiment, weak_classes.Networks)
+    found = [recipe_at(scale, training) for training in experiment.grid(scale).values()]
+    plain = [recipe_at(scale, training) for training in experiment.standard(scale).values()]
     names = {one.model.name for one in found}
-    expected = 2 if scale.name == "smoke" else 1 + len(weak_classes.WIDTHS)
+    expected = 2 if scale.name == "smoke" else 1 + len(experiment.networks)
     assert len(found) == len({one.digest() for one in found}) == expected
-    assert names >= ({weak_classes.SMOKE_NETWORK} if scale.name == "smoke" else set(weak_classes.WIDTHS))
+    assert names >= ({weak_classes.SMOKE_NETWORK} if scale.name == "smoke" else set(experiment.networks))
     assert [one.model.name for one in plain] == ([] if scale.name == "smoke" else [one.model.name for one in found])
-    assert found[0].digest() == context.recipe("at").digest()
+    assert found[0].digest() == recipe_at(scale, AT).digest()
 
 
 def test_changes_are_relative_to_the_plain_model(smoke: Smoke) -> None:
@@ -109,12 +107,8 @@ def test_the_critical_class_is_selected_on_the_validation_split(smoke: Smoke) ->
 
 
 @pytest.mark.parametrize("scale", MANY_TRAININGS.values(), ids=lambda scale: scale.name)
-def test_learning_rates_are_stepwise_and_cyclic(scale: Scale, tmp_path: Path) -> None:
-    context = Context(scale, Store(tmp_path / "store"))
-    recipes = {
-        name: context.recipe(recipe, overrides)
-        for name, (recipe, overrides) in weak_classes.lr_schedules(scale).items()
-    }
+def test_learning_rates_are_stepwise_and_cyclic(scale: Scale) -> None:
+    recipes = {name: recipe_at(scale, training) for name, training in weak_classes.lr_schedules(scale).items()}
     stepwise, cyclic = (recipes[name].parts.lr_schedule for name in ("stepwise", "cyclic"))
     assert [stepwise.factor(share) for share in (0.0, 0.4, 0.6, 0.8)] == pytest.approx([1, 1, 0.1, 0.01])
     assert cyclic.factor(0.0) == cyclic.factor(1.0) == 0
@@ -125,9 +119,11 @@ def test_learning_rates_are_stepwise_and_cyclic(scale: Scale, tmp_path: Path) ->
 
 
 def test_optimisation_contains_the_unmodified_model_once() -> None:
+    experiment = catalogue.experiment("benz20/P2.2")
+    assert isinstance(experiment, weak_classes.Optimisation)
     for scale in MANY_TRAININGS.values():
-        grid = weak_classes.Optimisation().grid(scale)
-        settings = [(recipe, tuple(sorted(map(str, overrides.items())))) for recipe, overrides in grid.values()]
+        grid = experiment.grid(scale)
+        settings = [(one.recipe, tuple(sorted(map(str, one.overrides.items())))) for one in grid.values()]
         assert len(settings) == len(set(settings))
         assert ("at", ()) in settings
 
@@ -151,7 +147,7 @@ def test_clean_logits_equal_the_audit(smoke: Smoke) -> None:
     images = context.test_images
     logits = clean_logits(Run.open(smoke.store.path / "runs" / key).model(), images)
     right = logits.argmax(axis=1) == images.y.numpy()
-    trained = context.train("at")
+    trained = context.train(AT)
     found = context.audit(trained, {"PGD": context.pgd({"name": "pgd", "steps": 20, "step_size": "0.1eps"})})
     assert right.sum() == found.counts("clean").correct.sum()
 
@@ -159,7 +155,7 @@ def test_clean_logits_equal_the_audit(smoke: Smoke) -> None:
 def test_a_feature_set_is_cached(smoke: Smoke, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The file returns the same pixels and target labels; another setting has another file."""
     context = Context(MANY_TRAININGS["smoke"], smoke.store)
-    trained = context.train("standard", {"seed": 1})
+    trained = context.train(STANDARD)
     images = context.train_images.take(slice(20))
     maker = NonRobustFeatures(steps=2)
     direct = maker(trained.run.model(), images)

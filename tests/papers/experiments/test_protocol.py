@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from classwise.core.precision import EXACT, FAST, Precision
-from classwise.papers.catalogue import EXPERIMENTS
+from classwise.papers.catalogue import experiment
 from classwise.papers.context import Context, Training, recipe_at
 from classwise.papers.deviations import compare
 from classwise.papers.experiments.protocol import (
@@ -43,13 +43,13 @@ RESNET_18 = ("kdd21/F4a", "kdd21/F4b", "kdd21/E8", *(f"iclr21/{name}" for name i
 
 
 def declared(item: str, scale: Scale) -> Mapping[str, Training]:
-    return EXPERIMENTS.load(item)().trainings(scale)
+    return experiment(item).trainings(scale)
 
 
 @pytest.mark.parametrize("item", ITEMS)
 def test_every_training_is_declared_and_parses(item: str) -> None:
     for name in NAMES:
-        scale = EXPERIMENTS.load(item).scales[name]
+        scale = experiment(item).scales[name]
         trainings = declared(item, scale)
         assert trainings
         assert all(isinstance(recipe_at(scale, one), Recipe) for one in trainings.values())
@@ -57,7 +57,7 @@ def test_every_training_is_declared_and_parses(item: str) -> None:
 
 @pytest.mark.parametrize("item", ITEMS)
 def test_the_network_and_the_radius_of_the_paper(item: str) -> None:
-    scale = EXPERIMENTS.load(item).scales["full"]
+    scale = experiment(item).scales["full"]
     recipes = {name: recipe_at(scale, one) for name, one in declared(item, scale).items()}
     networks = {name: recipe.model.name for name, recipe in recipes.items()}
     wanted = "resnet18" if item in RESNET_18 else "wrn-34-10"

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from classwise.data.images import Images
-from classwise.papers.catalogue import EXPERIMENTS
+from classwise.papers.catalogue import experiment
 from classwise.papers.context import Context, Training, recipe_at
 from classwise.papers.experiments.adjacent_epochs import WINDOW
 from classwise.papers.experiments.radius_and_beta import AFTER_DROP, AT_END, LATE, every_epoch
@@ -32,8 +32,7 @@ def test_the_epochs_of_the_radius_figure() -> None:
     """The training saves every epoch for the curve."""
     expected = tuple(range(1, 201))
     assert every_epoch(FULL, AT) == expected
-    experiment = EXPERIMENTS.load("cfa23/F2bc")()
-    for training in experiment.trainings(FULL).values():
+    for training in experiment("cfa23/F2bc").trainings(FULL).values():
         assert recipe_at(FULL, training).checkpoint_epochs == expected
 
 

@@ -101,8 +101,7 @@ class NAttack(AveragedAttack):
         with torch.no_grad():
             mean = state["mean"] + self.learning_rate * self._gradient(model, inputs, state)
             x = _where(wrong, inputs.x, _image(inputs, mean))
-            logits, _ = expected(model, x, lambda logits: losses.margin(logits, inputs.y), self.eot_iter)
-            margin = losses.margin(logits, inputs.y)
+            _, margin = expected(model, x, lambda logits: losses.margin(logits, inputs.y), self.eot_iter)
         iteration = state["iteration"] + 1
         tested = (iteration % TEST_EVERY == 0) | (iteration >= self.steps)
         return {
@@ -111,7 +110,7 @@ class NAttack(AveragedAttack):
             "margin": torch.where(wrong, clean, torch.where(tested, margin, torch.inf)),
             "mean": mean,
             "iteration": iteration,
-            "queries": state["queries"] + self.eot_iter * (self.samples + tested.long()) * ~wrong,
+            "queries": state["queries"] + (self.samples * self.eot_iter + tested * self.eot_iter) * ~wrong,
             "done": wrong | (iteration >= self.steps),
         }
 

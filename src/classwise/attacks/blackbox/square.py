@@ -99,7 +99,7 @@ class Square(AveragedAttack):
             "x": _where(lower, seen, best),
             "lowest": torch.where(lower, value, state["lowest"]),
             "seen": seen,
-            "margin": losses.margin(logits, inputs.y),
+            "margin": value if inputs.target is None else losses.margin(logits, inputs.y),
             "iteration": iteration + 1,
             "queries": state["queries"] + self.eot_iter,
             "done": iteration >= self.steps,

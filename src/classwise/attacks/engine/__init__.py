@@ -4,8 +4,9 @@ Modules: `passes` (model passes), `decisions` (whether an image is correct), `ro
 `queue` (full device batches) and `engine` (the `Engine` class).
 """
 
+from classwise.attacks.base import AttackInputs, State
 from classwise.attacks.engine.decisions import Decision
-from classwise.attacks.engine.engine import BoundAttack, Engine, perturb
+from classwise.attacks.engine.engine import Engine
 from classwise.attacks.engine.passes import (
     CountedForward,
     NoGradientError,
@@ -16,12 +17,11 @@ from classwise.attacks.engine.passes import (
     value_and_gradient,
 )
 from classwise.attacks.engine.queue import SMALLEST_BATCH
-from classwise.attacks.engine.rows import AttackInputs, Finished, Job, State, rows
+from classwise.attacks.engine.rows import Finished, Job, rows
 
 __all__ = [
     "SMALLEST_BATCH",
     "AttackInputs",
-    "BoundAttack",
     "CountedForward",
     "Decision",
     "Engine",
@@ -32,7 +32,6 @@ __all__ = [
     "State",
     "expected",
     "image_gradient",
-    "perturb",
     "recordable",
     "rows",
     "value_and_gradient",

@@ -9,24 +9,21 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
+from classwise.attacks.base import Attack
 from classwise.attacks.engine.decisions import Decision
 from classwise.attacks.engine.graphed import GraphUse
 from classwise.attacks.engine.passes import CountedForward, Passes
 from classwise.attacks.engine.queue import BatchSizes, Queue
 from classwise.attacks.engine.rows import Finished, Job
-from classwise.attacks.engine.steps import AttackSteps
 from classwise.core.errors import ClasswiseError
 from classwise.core.precision import EXACT, Precision
 from classwise.core.repeats import ONCE, Repeats
-from classwise.core.tensors import as_tensor
-from classwise.core.threat import Threat, ThreatLike
+from classwise.core.threat import Threat
 from classwise.core.threat_text import Grid
-from classwise.models.logits import as_logits
 from classwise.models.modes import evaluating, frozen
 
 
@@ -89,7 +86,7 @@ class Engine:
 
     def perturb(
         self,
-        attack: AttackSteps,
+        attacks: Iterable[Attack],
         x: Tensor,
         y: Tensor,
         threat: Threat,
@@ -97,18 +94,27 @@ class Engine:
         index: Tensor | None = None,
         target: Tensor | None = None,
     ) -> Tensor:
-        """Attack one batch; return the resulting images in the order of the batch."""
+        """Attack one batch by attacks in cascade, each on the images that survive the previous ones.
+
+        Returns:
+            Images in the order of the batch: adversarial where one was found, else as the last attack returned it.
+        """
         with torch.inference_mode(mode=False):
-            columns = {} if target is None else {"target": target}
-            if isinstance(threat.epsilon, Tensor):
-                columns["epsilon"] = threat.epsilon
+            radius = threat.epsilon if isinstance(threat.epsilon, Tensor) else None
+            columns = {name: column for name, column in (("target", target), ("epsilon", radius)) if column is not None}
             index = torch.arange(len(x)) if index is None else index
-            result = x.clone()
-            for done in self.attack(attack, threat, [Job(index, x, y, columns)]):
-                result[done.row.to(x.device)] = done.x.to(x.device)
+            result, rows = x.clone(), torch.arange(len(x))
+            for attack in attacks:
+                survivors = [rows[:0]]
+                job = Job(index[rows], x[rows], y[rows], {name: column[rows] for name, column in columns.items()})
+                for done in self.attack(attack, threat, [job]):
+                    attacked = rows[done.row.cpu()]
+                    result[attacked.to(x.device)] = done.x.to(x.device)
+                    survivors.append(attacked[~done.success.cpu()])
+                rows = torch.cat(survivors).sort().values
             return result
 
-    def attack(self, attack: AttackSteps, threat: Threat, jobs: Iterable[Job]) -> Iterator[Finished]:
+    def attack(self, attack: Attack, threat: Threat, jobs: Iterable[Job]) -> Iterator[Finished]:
         """Attack a stream of images.
 
         Args:
@@ -140,12 +146,12 @@ class Engine:
             )
             yield from queue.run(itertools.chain([first], jobs))
 
-    def not_graphed(self, attack: AttackSteps) -> str:
+    def not_graphed(self, attack: Attack) -> str:
         """Why the steps of an attack were not CUDA graphs; empty if they were, or no capture was tried."""
         return self._graphs.refused(attack)
 
     @contextmanager
-    def forward_for(self, attack: AttackSteps, images: Tensor) -> Iterator[CountedForward]:
+    def forward_for(self, attack: Attack, images: Tensor) -> Iterator[CountedForward]:
         """Context of the attack's forward pass, in its arithmetic, with the model in evaluation mode and frozen.
 
         Args:
@@ -154,37 +160,3 @@ class Engine:
         """
         with self.passes.for_gradients(images, precise=attack.precise) as forward, forward.arithmetic():
             yield forward
-
-
-def perturb(
-    attack: AttackSteps,
-    model: nn.Module,
-    x: Tensor,
-    y: Tensor,
-    threat: ThreatLike,
-    *,
-    seed: int = 0,
-    index: Tensor | None = None,
-    target: Tensor | None = None,
-    early_stop: bool = True,
-) -> Tensor:
-    """Attack one batch of images in float32; `classwise.attacks.base.Attack.perturb` describes the arguments."""
-    x, y = as_tensor(x, "images"), as_tensor(y, "labels")
-    index, target = (None if each is None else as_tensor(each, "index or target") for each in (index, target))
-    engine = Engine(as_logits(model), precision=EXACT, batch_size=max(len(x), 1), early_stop=early_stop, seed=seed)
-    return engine.perturb(attack, x, y, Threat.parse(threat).validated(), index=index, target=target)
-
-
-@dataclass(frozen=True)
-class BoundAttack:
-    """An attack with its model and threat, called as ``attack(images, labels)`` like the attacks of other libraries."""
-
-    attack: AttackSteps
-    model: nn.Module
-    threat: Threat
-    seed: int = 0
-    early_stop: bool = True
-
-    def __call__(self, images: Tensor, labels: Tensor) -> Tensor:
-        """Adversarial images, shaped like ``images``."""
-        return perturb(self.attack, self.model, images, labels, self.threat, seed=self.seed, early_stop=self.early_stop)

@@ -6,6 +6,7 @@ import dataclasses
 import functools
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
@@ -26,6 +27,10 @@ Loss = Callable[[Tensor], Tensor]
 """Maps logits (N, C) to one loss per row, (N,)."""
 
 
+_excluded: WeakKeyDictionary[nn.Module, Tensor] = WeakKeyDictionary()
+"""Whether some logits of a model were -inf in any pass; on its device, so that a pass does not wait for it."""
+
+
 class NoGradientError(ClasswiseError):
     """The model's logits have no gradient with respect to its input."""
 
@@ -43,6 +48,7 @@ class CountedForward:
         forward: the forward pass.
         module: the underlying model.
         arithmetic: makes the context for the passes and their gradients, such as `true_float32` for exact ones.
+        excludes: whether some logits are -inf, which are then `raised`.
     """
 
     def __init__(
@@ -50,8 +56,11 @@ class CountedForward:
         forward: Forward,
         module: nn.Module,
         arithmetic: Callable[[], AbstractContextManager[None]] = nullcontext,
+        *,
+        excludes: bool = False,
     ) -> None:
         self._forward = forward
+        self._excludes = excludes
         self.module = module
         self.arithmetic = arithmetic
         self.forwards = 0
@@ -60,7 +69,9 @@ class CountedForward:
     def __call__(self, x: Tensor) -> Tensor:
         """Float32 logits (N, classes), finite for classes that are excluded by -inf (`raised`)."""
         self.forwards += len(x)
-        logits = raised(self._forward(x))
+        logits = self._forward(x)
+        if self._excludes:
+            logits = raised(logits)
         if logits.requires_grad:
             logits.register_hook(self._count_backward)  # type: ignore[no-untyped-call]  # torch does not annotate it
         return logits
@@ -98,8 +109,11 @@ class Passes:
             for block in torch.split(x, self.batch_size):
                 padded = block[torch.arange(self.batch_size, device=x.device) % len(block)]
                 passes.append(self._float32(padded)[: len(block)])
-        self._classes = passes[0].shape[1]
-        return torch.cat(passes)
+        logits = torch.cat(passes)
+        self._classes, excluded = logits.shape[1], logits.isneginf().any()
+        known = _excluded.get(self.model)
+        _excluded[self.model] = excluded if known is None or known.device != excluded.device else known | excluded
+        return logits
 
     def decide(self, x: Tensor, y: Tensor) -> Decision:
         """Decide in float32 whether images are classified correctly, over `repeats` passes."""
@@ -119,6 +133,12 @@ class Passes:
         """The number of logits; evaluates the first image of ``x`` if no pass has been made yet."""
         return self._classes or self.logits(x[:1]).shape[1]
 
+    def _excludes(self, x: Tensor) -> bool:
+        """Whether logits of the model's passes were -inf; evaluates the first image of ``x`` if none has been made."""
+        if self.model not in _excluded:
+            self.logits(recordable(x[:1]).to(self.device))
+        return bool(_excluded[self.model])
+
     @contextmanager
     def for_gradients(self, images: Tensor, *, precise: bool) -> Iterator[CountedForward]:
         """Context of a forward pass for gradients, in evaluation mode and frozen, on a fused copy (`Fusion`).
@@ -135,12 +155,15 @@ class Passes:
         arithmetic = functools.partial(true_float32, self.device) if exact else nullcontext
         with evaluating(self.model), frozen(self.model):
             if precision.compile or (precision.dtype == "float32" and not precision.channels_last):
-                yield CountedForward(self._exact if precise else self._forward, self.model, arithmetic)
+                forward = self._exact if precise else self._forward
+                yield CountedForward(forward, self.model, arithmetic, excludes=self._excludes(images))
                 return
             if precise:
                 precision = dataclasses.replace(precision, dtype="float32")
-            with self._fusion.forward(precision, recordable(images[:VERIFIED_IMAGES]).to(self.device)) as forward:
-                yield CountedForward(forward, self.model, arithmetic)
+            verified = recordable(images[:VERIFIED_IMAGES]).to(self.device)
+            excludes = self._excludes(images)
+            with self._fusion.forward(precision, verified) as fused:
+                yield CountedForward(fused, self.model, arithmetic, excludes=excludes)
 
     @property
     def compiled(self) -> bool:
@@ -212,6 +235,8 @@ def expected(model: Forward, x: Tensor, loss: Loss, passes: int) -> tuple[Tensor
     with torch.no_grad():
         logits = model(x)
         value = loss(logits)
+        if passes == 1:
+            return logits, value
         for _ in range(passes - 1):
             more = model(x)
             logits, value = logits + more, value + loss(more)

@@ -10,20 +10,20 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from enum import IntEnum
 
 import torch
 from torch import Tensor
 
+from classwise.attacks.base import Attack, AttackInputs, State
 from classwise.attacks.engine.graphed import GraphedSteps, GraphUse
 from classwise.attacks.engine.passes import CountedForward, Passes, recordable
 from classwise.attacks.engine.polling import EndedSlots
 from classwise.attacks.engine.rows import (
-    AttackInputs,
     Buffer,
     Columns,
     Finished,
     Job,
-    State,
     choose,
     join,
     prefixed,
@@ -32,7 +32,6 @@ from classwise.attacks.engine.rows import (
     take,
     unprefixed,
 )
-from classwise.attacks.engine.steps import AttackSteps
 from classwise.attacks.losses import margin as logit_margin
 from classwise.core.grid import rounded
 from classwise.core.rng import CounterRNG
@@ -56,17 +55,44 @@ _LONG = 8
 class BatchSizes:
     """Smaller batch sizes that gave the same bits as a larger one in a step of an attack."""
 
-    attack: AttackSteps  # a reference, so that its id is not reused
+    attack: Attack  # a reference, so that its id is not reused
     admissible: set[tuple[int, ...]] = field(default_factory=set)  # batch size and image shape
     refused: bool = False  # whether a smaller batch gave other bits, or is not to be tested
 
 
-_HIT, _LAST, _LOWEST, _FINAL = range(4)
-"""Which image of a row to verify: the candidate, the last iterate, the iterate of lowest margin, the returned image."""
+class Stage(IntEnum):
+    """The image of a row that is verified in float32, in the column ``stage``.
 
-_FATES = _RESUMES, _TRIES_LAST, _TRIES_LOWEST, _RESTARTS, _ENDS, _FINISHES = range(6)
-"""What becomes of a verified row: it resumes its start, its last iterate or that of lowest margin is verified next, it
-begins another start, the image to return is decided again in new passes, or it is finished."""
+    The verification decides the `Fate` of the row, whose image is then robust (correctly classified) or not:
+
+    ====== ============================ =============== ====================================================
+    stage  verified image               not robust      robust
+    ====== ============================ =============== ====================================================
+    HIT    the candidate                FINISH          RESUME, or TRY_LAST if the start is done
+    LAST   the last iterate             FINISH          TRY_LOWEST with early stop and a lower margin, or FINISH
+    LOWEST the iterate of lowest margin FINISH          FINISH
+    FINAL  the image to return          FINISH          FINISH
+    ====== ============================ =============== ====================================================
+
+    Except in FINAL, a FINISH becomes RESTART while starts remain, of robust rows, and without early stop of all rows if
+    the attack minimises the distance. With several passes for each decision, the other FINISH become DECIDE_AGAIN.
+    """
+
+    HIT = 0
+    LAST = 1
+    LOWEST = 2
+    FINAL = 3
+
+
+class Fate(IntEnum):
+    """What becomes of a verified row."""
+
+    RESUME = 0  # to the slots, in the same start
+    TRY_LAST = 1  # to the candidates, in the stage LAST
+    TRY_LOWEST = 2  # to the candidates, in the stage LOWEST
+    RESTART = 3  # to the slots, in another start
+    DECIDE_AGAIN = 4  # to the candidates, in the stage FINAL: other passes decide the image to return
+    FINISH = 5
 
 
 class Queue:
@@ -94,7 +120,7 @@ class Queue:
         self,
         passes: Passes,
         forward: CountedForward,
-        attack: AttackSteps,
+        attack: Attack,
         threat: Threat,
         *,
         seed: int,
@@ -296,7 +322,7 @@ class Queue:
         candidate, taken = self._candidate(rows)
         candidate = self._inside(candidate, rows)
         decision = self._passes.decide(candidate, rows["y"])
-        success, final = ~decision.correct, rows["stage"] == _FINAL
+        success, final = ~decision.correct, rows["stage"] == Stage.FINAL
         value = logit_margin(raised(decision.logits), rows["y"])
         better = final | success | (~rows["success"] & ~(rows["best_margin"] <= value))
         rows |= {
@@ -309,50 +335,50 @@ class Queue:
             "best_iteration": torch.where(better, taken, rows["best_iteration"]),
             "success": torch.where(final, success, rows["success"] | success),
         }
+        next_stages = {Fate.TRY_LAST: Stage.LAST, Fate.TRY_LOWEST: Stage.LOWEST, Fate.DECIDE_AGAIN: Stage.FINAL}
         for fate, block in self._by_fate(rows, success, value).items():
-            if fate == _FINISHES:
+            if fate == Fate.FINISH:
                 yield self._finished(block)
-            elif fate == _RESUMES:
+            elif fate == Fate.RESUME:
                 never = torch.zeros_like(block["success"])
                 self._returned.add(block | {"hit": never, "ended": never})
-            elif fate == _RESTARTS:
+            elif fate == Fate.RESTART:
                 self._returned.add(self._started(block | {"restart": block["restart"] + 1}))
             else:
-                next_stage = {_TRIES_LAST: _LAST, _TRIES_LOWEST: _LOWEST, _ENDS: _FINAL}[fate]
-                self._candidates.add(block | {"stage": torch.full_like(block["stage"], next_stage)})
+                self._candidates.add(block | {"stage": torch.full_like(block["stage"], next_stages[fate])})
 
-    def _by_fate(self, rows: Columns, success: Tensor, value: Tensor) -> dict[int, Columns]:
-        """The verified rows by what becomes of them, in the order of `_FATES`.
+    def _by_fate(self, rows: Columns, success: Tensor, value: Tensor) -> dict[Fate, Columns]:
+        """The verified rows by what becomes of them, in the order of `Fate`.
 
         Args:
             rows: the rows.
             success: whether the verified image is misclassified, (N,).
             value: the logit margin of the verified image, (N,).
         """
-        robust, is_hit = ~success, rows["stage"] == _HIT
-        fate = torch.where(is_hit, torch.where(rows["state.done"], _TRIES_LAST, _RESUMES), _FINISHES)
+        robust, is_hit = ~success, rows["stage"] == Stage.HIT
+        fate = torch.where(is_hit, torch.where(rows["state.done"], Fate.TRY_LAST, Fate.RESUME), Fate.FINISH)
         if self._early_stop:
-            lower = (rows["stage"] == _LAST) & (rows["low_margin"] < value)
-            fate = torch.where(lower, _TRIES_LOWEST, fate)
-        fate = torch.where(robust, fate, _FINISHES)
+            lower = (rows["stage"] == Stage.LAST) & (rows["low_margin"] < value)
+            fate = torch.where(lower, Fate.TRY_LOWEST, fate)
+        fate = torch.where(robust, fate, Fate.FINISH)
         # An attack that minimises the distance may find a nearer point in another start.
         may_restart = (
-            fate == _FINISHES if self._attack.minimises and not self._early_stop else robust & (fate == _FINISHES)
+            fate == Fate.FINISH if self._attack.minimises and not self._early_stop else robust & (fate == Fate.FINISH)
         )
         remains = rows["restart"] + 1 < self._attack.starts_for(rows["best_logits"].shape[1])
-        final = rows["stage"] == _FINAL
-        fate = torch.where(may_restart & remains & ~final, _RESTARTS, fate)
+        final = rows["stage"] == Stage.FINAL
+        fate = torch.where(may_restart & remains & ~final, Fate.RESTART, fate)
         if self._passes.repeats.count > 1:
-            fate = torch.where((fate == _FINISHES) & ~final, _ENDS, fate)
+            fate = torch.where((fate == Fate.FINISH) & ~final, Fate.DECIDE_AGAIN, fate)
         # One copy to the CPU and one of the order to the device serve all fates.
         fates = to_cpu({"fate": fate.to(torch.int8)})["fate"]
-        counts = torch.bincount(fates, minlength=len(_FATES)).tolist()
+        counts = torch.bincount(fates, minlength=len(Fate)).tolist()
         ordered = rows if max(counts) == len(fates) else take(rows, fates.argsort(stable=True))
-        blocks: dict[int, Columns] = {}
+        blocks: dict[Fate, Columns] = {}
         first = 0
         for number, count in enumerate(counts):
             if count:
-                blocks[number] = {name: column[first : first + count] for name, column in ordered.items()}
+                blocks[Fate(number)] = {name: column[first : first + count] for name, column in ordered.items()}
             first += count
         return blocks
 
@@ -360,11 +386,11 @@ class Queue:
         """The image of each row to verify, and the number of steps up to it."""
         image, taken = rows["state.x"], rows["state.iteration"]
         if self._early_stop:
-            for stage, name in ((_HIT, "hit"), (_LOWEST, "low")):
+            for stage, name in ((Stage.HIT, "hit"), (Stage.LOWEST, "low")):
                 chosen = rows["stage"] == stage
                 image = choose(chosen, rows[f"{name}_x"], image)
                 taken = torch.where(chosen, rows[f"{name}_iteration"], taken)
-        final = rows["stage"] == _FINAL
+        final = rows["stage"] == Stage.FINAL
         return choose(final, rows["best_x"], image), torch.where(final, rows["best_iteration"], taken)
 
     def _inside(self, candidate: Tensor, rows: Columns) -> Tensor:
@@ -397,4 +423,4 @@ class Queue:
 
 def _candidates(rows: Columns) -> Columns:
     """Rows that have left their slots, marked with the image to verify: the candidate, else the last iterate."""
-    return rows | {"stage": torch.where(rows["hit"], _HIT, _LAST)}
+    return rows | {"stage": torch.where(rows["hit"], Stage.HIT, Stage.LAST)}

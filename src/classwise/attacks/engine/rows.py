@@ -1,4 +1,4 @@
-"""Rows of images under attack: jobs, inputs and state of an attack, finished rows, and operations on columns."""
+"""Rows of images under attack: jobs, finished rows, and operations on columns."""
 
 from __future__ import annotations
 
@@ -10,63 +10,11 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from classwise.core.rng import CounterRNG
-from classwise.core.threat import Threat
+from classwise.attacks.base import AttackInputs, State
 from classwise.core.transfers import to_device
-
-State = dict[str, Tensor]
-"""Columns of an attack in progress, each (N, ...).
-
-Every state has ``x`` (the iterate), ``iteration`` (steps taken) and ``done``; after a step also ``seen`` (the point at
-which the step evaluated the logits) and ``margin`` (z_y - max other, at ``seen``). An attack may add columns.
-"""
 
 Columns = dict[str, Tensor]
 """Columns by name, each (N, ...); row i of all of them is one image."""
-
-_RESTART = 1 << 32
-
-
-@dataclass(frozen=True)
-class AttackInputs:
-    """Inputs of an attack, one row per image.
-
-    Args:
-        x: clean images in [0, 1], (N, C, H, W).
-        y: labels, int64 (N,).
-        index: index of each image in the random numbers, int64 (N,).
-        threat: the norm ball; its radius is a number or a tensor (N,).
-        rng: random numbers of the attack; use the methods `uniform` and `normal`.
-        target: target class, int64 (N,); -1 for an untargeted row. None: all rows are untargeted.
-        step_size: step size of each image, (N,), which overrides that of the attack.
-        reference: logits on the clean images, (N, classes), for losses and targets that depend on them.
-        restart: number of earlier starts of each row, int64 (N,).
-    """
-
-    x: Tensor
-    y: Tensor
-    index: Tensor
-    threat: Threat
-    rng: CounterRNG
-    target: Tensor | None = None
-    step_size: Tensor | None = None
-    reference: Tensor | None = None
-    restart: Tensor | None = None
-
-    def _counter(self, counter: int | Tensor) -> int | Tensor:
-        return counter if self.restart is None else self.restart * _RESTART + counter
-
-    def uniform(self, shape: tuple[int, ...], counter: int | Tensor = 0) -> Tensor:
-        """Uniform random numbers in [0, 1) (N, ...) for each row, different for every restart and counter."""
-        return self.rng.uniform(self.index, shape, self._counter(counter))
-
-    def normal(self, shape: tuple[int, ...], counter: int | Tensor = 0) -> Tensor:
-        """Standard normal random numbers (N, ...) for each row, different for every restart and counter."""
-        return self.rng.normal(self.index, shape, self._counter(counter))
-
-    def inside(self, counter: int | Tensor = 0) -> Tensor:
-        """A uniformly random point in the ball of each row, shaped like ``x``."""
-        return self.threat.uniform(self.x, self.index, self.rng, self._counter(counter))
 
 
 def rows(inputs: AttackInputs, indices: Tensor) -> AttackInputs:

@@ -16,23 +16,24 @@ import pandas as pd
 import torch
 from pydantic import Field
 
-from classwise.auditing.applicable import require_applicable
 from classwise.auditing.curve.bisection import Bisection
 from classwise.auditing.curve.folder import SEARCH, SavedBrackets, claimed, merge
 from classwise.auditing.curve.result import COLUMNS, Curve
-from classwise.auditing.folders import check_place
-from classwise.auditing.inputs import Model, usual_radius
-from classwise.auditing.merging import SHARDS, require_shards
-from classwise.auditing.meta import Meta
-from classwise.auditing.partition import shards_of
-from classwise.auditing.plan import Plan, ShardedOptions, chosen_arithmetic
-from classwise.auditing.preparation import Prepared, prepare
-from classwise.auditing.run_record import RunRecord, environment_of
-from classwise.auditing.suite import Attacks, parse_attacks
+from classwise.auditing.outcomes.meta import Meta
+from classwise.auditing.run.folders import check_place
+from classwise.auditing.run.inputs import Model, usual_radius
+from classwise.auditing.run.merging import SHARDS, require_shards
+from classwise.auditing.run.partition import check_shards
+from classwise.auditing.run.plan import Plan, ShardedOptions, ShardLike, Shards, chosen_arithmetic
+from classwise.auditing.run.preparation import Prepared, prepare
+from classwise.auditing.run.record import RunRecord, environment_of
+from classwise.auditing.run.suite import Attacks, parse_attacks, require_applicable
 from classwise.core import interruption, limits
-from classwise.core.arguments import check, checked
+from classwise.core.arguments import BatchSize, check, checked
+from classwise.core.config import Seed
 from classwise.core.distributed import ProcessGroup, process_group
 from classwise.core.errors import ClasswiseError
+from classwise.core.precision import Dtype, Precision
 from classwise.core.progress import Progress
 from classwise.core.progress_display import listening
 from classwise.core.threat import Norm, Threat
@@ -61,7 +62,11 @@ def robustness_curve(
     device: str | torch.device | None = None,
     progress: Progress | bool | None = None,
     distributed: bool = True,
-    **options: Unpack[ShardedOptions],
+    precision: Precision | Dtype | None = None,
+    batch_size: BatchSize | None = None,
+    seed: Seed = 0,
+    shard: ShardLike | None = None,
+    shards: Shards | None = None,
 ) -> Curve:
     """Find for every image the smallest radius at which one of the attacks succeeds.
 
@@ -77,8 +82,11 @@ def robustness_curve(
         device: where to run; None: where the model is.
         progress: True shows a progress bar; or a listener.
         distributed: share the images among the processes of `torch.distributed`, as in `audit`.
-        **options: ``precision`` of the gradients, ``batch_size`` and ``seed`` of the attacks, ``shard`` and ``shards``,
-            as of `audit`.
+        precision: of the gradients, as in `audit`.
+        batch_size: images on the device at once, as in `audit`.
+        seed: seed of the attacks' random numbers.
+        shard: search one shard of the images, such as ``"7/40"``, as in `audit`.
+        shards: merge this number of finished shards in ``out``.
 
     Returns:
         The curve: a row for each image with its bracket, the radii between which its robust radius lies.
@@ -94,10 +102,11 @@ def robustness_curve(
         0.05
     """
     started = time.monotonic()
-    shards = shards_of(options, out)
+    options = ShardedOptions(precision=precision, batch_size=batch_size, seed=seed, shard=shard, shards=shards)
+    check_shards(options, out)
     folder = _folder(out, merges=shards is not None)
     with process_group(distributed=distributed) as processes, contextlib.ExitStack() as stack:
-        stack.enter_context(chosen_arithmetic(options))
+        stack.enter_context(chosen_arithmetic(precision))
         listener = stack.enter_context(listening(progress, active=processes.is_main))
         ready = _prepared(model, data, norm, attacks, highest, device, options)
         _report_limits(ready, listener)
@@ -153,7 +162,7 @@ def claim_for_shards(
         rounds: how often the range is halved.
         resume: whether the folder may contain this curve already.
         device: where to make a few passes of the model.
-        **options: see `ShardedOptions`; ``shards`` among them.
+        **options: as of `robustness_curve`; ``shards`` among them.
 
     Returns:
         The plan, whose batch size and precision all shards must have.
@@ -162,9 +171,9 @@ def claim_for_shards(
         ClasswiseError: as `robustness_curve`.
     """
     folder = _folder(out)
-    shards_of(options, out)
+    check_shards(options, out)
     check(robustness_curve, {"highest": highest, "rounds": rounds, **options})
-    with chosen_arithmetic(options), contextlib.ExitStack() as stack:
+    with chosen_arithmetic(options.get("precision")), contextlib.ExitStack() as stack:
         ready = _prepared(model, data, norm, attacks, highest, device, options)
         if folder is not None:
             claimed(folder, ready.settings | {"rounds": rounds}, stack, resume=resume, merged=True)

@@ -6,26 +6,27 @@ import contextlib
 import math
 import time
 from pathlib import Path
-from typing import Annotated, Any, Unpack
+from typing import Annotated, Any
 
 import numpy as np
 import pandas as pd
 import torch
 from pydantic import Field
 
-from classwise.auditing.applicable import require_applicable
-from classwise.auditing.folders import check_place
-from classwise.auditing.inputs import Model
-from classwise.auditing.meta import Meta
-from classwise.auditing.plan import AttackOptions, chosen_arithmetic
-from classwise.auditing.preparation import prepare
-from classwise.auditing.suite import Attacks, norm_of, parse_attacks
+from classwise.auditing.outcomes.meta import Meta
+from classwise.auditing.run.folders import check_place
+from classwise.auditing.run.inputs import Model
+from classwise.auditing.run.plan import AuditOptions, chosen_arithmetic
+from classwise.auditing.run.preparation import prepare
+from classwise.auditing.run.suite import Attacks, norm_of, parse_attacks, require_applicable
 from classwise.auditing.worst_class.folder import SEARCH, SavedSearch, claimed
 from classwise.auditing.worst_class.ledger import SurvivorCounts
 from classwise.auditing.worst_class.result import WorstClass
 from classwise.auditing.worst_class.rounds import Rounds
 from classwise.core import interruption
-from classwise.core.arguments import Level, Seconds, checked
+from classwise.core.arguments import BatchSize, Level, Seconds, checked
+from classwise.core.config import Seed
+from classwise.core.precision import Dtype, Precision
 from classwise.core.progress import Progress
 from classwise.core.progress_display import listening
 from classwise.core.threat import ThreatLike
@@ -58,7 +59,9 @@ def find_worst_class(
     resume: bool = False,
     device: str | torch.device | None = None,
     progress: Progress | bool | None = None,
-    **options: Unpack[AttackOptions],
+    precision: Precision | Dtype | None = None,
+    batch_size: BatchSize | None = None,
+    seed: Seed = 0,
 ) -> WorstClass:
     """Find the worst class by racing (best-arm identification), without running every attack on every image.
 
@@ -68,7 +71,7 @@ def find_worst_class(
     with ``cascade=True``, whose outcomes it samples.
 
     Args:
-        model: as `classwise.auditing.audit.audit` takes it.
+        model: as `classwise.auditing.run.audit.audit` takes it.
         data: as `audit` takes them; of a stream, the survivors of the first attack are held in memory.
         threat: the ball; None: the usual one of a data set that is known by name.
         attacks: the suite: first the attack for all images, then the escalating one, then the rest. None: `SUITE`, or
@@ -80,8 +83,9 @@ def find_worst_class(
         resume: continue the search in ``out``, or load it if it has finished; it must have the same settings.
         device: where to run; None: where the model is.
         progress: True shows a progress bar; or a listener.
-        **options: ``precision`` of the gradients, ``batch_size``, and ``seed`` of the attacks and of the order in
-            which survivors are sampled, as of `audit`.
+        precision: of the gradients, as in `audit`.
+        batch_size: images on the device at once, as in `audit`.
+        seed: seed of the attacks' random numbers, and of the order in which survivors are sampled.
 
     Returns:
         The worst class with its interval, and the classes that may be it.
@@ -103,8 +107,9 @@ def find_worst_class(
     norm = norm_of(threat)
     suite = parse_attacks(SUITES_BY_NORM.get(norm, SUITE) if attacks is None else attacks, norm)
     with contextlib.ExitStack() as stack:
-        stack.enter_context(chosen_arithmetic(options))
-        ready = prepare(model, data, suite, threat, device=device, early_stop=True, cascade=True, **options)
+        stack.enter_context(chosen_arithmetic(precision))
+        options = AuditOptions(precision=precision, batch_size=batch_size, seed=seed, early_stop=True, cascade=True)
+        ready = prepare(model, data, suite, threat, device=device, **options)
         require_applicable(ready.plan.suite, suite, ready.no_gradient)
         identity = ready.settings | chosen
         saved = SavedSearch(None) if out is None else claimed(Path(out), identity, stack, resume=resume)

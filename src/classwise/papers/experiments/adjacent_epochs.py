@@ -15,8 +15,9 @@ from classwise.analysis.fluctuation import Fluctuation as FluctuationOfRuns
 from classwise.analysis.fluctuation import fluctuation
 from classwise.core.config import Spec
 from classwise.papers import catalogue
+from classwise.papers.bootstrap import Resampled
 from classwise.papers.claims import Test
-from classwise.papers.context import Context, Training
+from classwise.papers.context import Context, Training, Trainings
 from classwise.papers.experiment import Experiment, Findings
 from classwise.papers.experiments.estimates import paired_models, worst
 from classwise.papers.experiments.fair_methods import (
@@ -36,15 +37,14 @@ from classwise.papers.experiments.saved_epochs import (
     epochs_within,
     with_checkpoints,
 )
+from classwise.papers.interval_estimators import exactly, plus
 from classwise.papers.scales import DEFAULT_SCALES, MANY_TRAININGS, Name, Scale
 from classwise.papers.tables import estimate_cell
 from classwise.reporting.figures.lines import Series, line_chart
 from classwise.reporting.palette import SERIES
 from classwise.reporting.tables import Cell, Row, Table
 from classwise.stats import metric_intervals
-from classwise.stats.bootstrap import Resampled
 from classwise.stats.counts import BoolArray, ClassCounts, FloatArray, IntArray
-from classwise.stats.interval_estimators import exactly, plus
 from classwise.stats.intervals import Estimate
 from classwise.training.folder import Run, epoch_weights
 from classwise.training.selection import Rule, overall, overall_plus_worst
@@ -61,10 +61,9 @@ RULES: Mapping[str, tuple[Rule, str]] = {
 class Fluctuation(Experiment):
     """cfa23 Figure 4: change of the worst class from epoch to epoch on the test set, with and without FAWA."""
 
-    item = "cfa23/F4"
     scales: ClassVar[Mapping[Name, Scale]] = MANY_TRAININGS
 
-    def trainings(self, scale: Scale) -> Mapping[str, Training]:
+    def trainings(self, scale: Scale) -> Trainings:
         """AT with FAWA, which also gives the plain model; with a short budget also with a relative gate."""
         declared = {"AT + FAWA": Training(recipe="cfa-at", overrides={"schedules": [], **PAPER_GATE})}
         if scale.budget is not None:
@@ -237,11 +236,10 @@ def counts_at(epoch: int, robust: pd.DataFrame, images: pd.Series[int]) -> Class
 class UnfairChoice(Experiment):
     """cfa23 section 3.3: selection of the epoch by overall robustness, or by its sum with the worst class."""
 
-    item = "cfa23/E1"
     scales: ClassVar[Mapping[Name, Scale]] = DEFAULT_SCALES
     attacks: ClassVar[Mapping[Name, Mapping[str, Spec]]] = PGD_ATTACKS
 
-    def trainings(self, scale: Scale) -> Mapping[str, Training]:
+    def trainings(self, scale: Scale) -> Trainings:
         """AT, whose second half is saved epoch by epoch."""
         training = Training(recipe="at")
         return {"AT": with_checkpoints(training, epochs_within(scale, training, (0.5, 1.0)))}

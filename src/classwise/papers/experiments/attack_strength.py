@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import ClassVar
 
@@ -12,19 +12,19 @@ import numpy as np
 
 from classwise.analysis.drop import drop
 from classwise.attacks.suites import SUITES
-from classwise.auditing.outcomes import ALL, Outcomes
-from classwise.core.config import Spec
+from classwise.auditing.outcomes.table import Outcomes
+from classwise.core.config import Spec, configurable
 from classwise.core.errors import ClasswiseError
 from classwise.papers import catalogue
 from classwise.papers.claims import Test
-from classwise.papers.context import Context, Training
+from classwise.papers.context import Context, Trainings
 from classwise.papers.experiment import Experiment, Findings
 from classwise.papers.experiments.defences import attacked_trainings, audit_defences
 from classwise.papers.experiments.protocol import DEFENCES, SCALES, defences, pgd
+from classwise.papers.interval_estimators import interval
 from classwise.papers.scales import Name, Scale
 from classwise.papers.tables import estimate_cell
 from classwise.reporting.tables import Cell, Row, Table
-from classwise.stats.interval_estimators import interval
 from classwise.stats.intervals import Estimate
 
 VULNERABLE, ROBUST = (2, 3, 4, 5), (0, 1, 6, 7, 8, 9)
@@ -37,13 +37,21 @@ SUITE: Mapping[Name, Mapping[str, Spec]] = {
 """AutoAttack at full scale; at reduced scale the suite ``fast``, which has no black-box attack."""
 
 
+@configurable
 class Drops(Experiment):
-    """Drop from a weaker to a stronger attack: vulnerable classes minus the others."""
+    """Drop from a weaker to a stronger attack: vulnerable classes minus the others.
 
-    claim: ClassVar[str]
-    weak: ClassVar[str]
-    strong: ClassVar[str]
-    covers: ClassVar[Sequence[str]] = ()
+    Attributes:
+        claim: the claim that is tested.
+        weak: name of the weaker attack.
+        strong: name of the stronger attack.
+        covers: the parts of the claim that are tested.
+    """
+
+    claim: str
+    weak: str
+    strong: str
+    covers: tuple[str, ...] = ()
 
     @abstractmethod
     def tables(self, context: Context) -> Mapping[str, Outcomes]:
@@ -84,12 +92,12 @@ class Drops(Experiment):
         return Findings(tables=(shown,), figures=figures, tests=tests, not_tested=not_tested)
 
 
-class _DropOfDefences(Drops):
+class DropOfDefences(Drops):
     """The four defences of kdd21 Table 1."""
 
     scales: ClassVar[Mapping[Name, Scale]] = SCALES
 
-    def trainings(self, scale: Scale) -> Mapping[str, Training]:
+    def trainings(self, scale: Scale) -> Trainings:
         """The models of Table 1."""
         return attacked_trainings(scale)
 
@@ -107,38 +115,15 @@ class _DropOfDefences(Drops):
         return {name: float(one[list(VULNERABLE)].mean() - one[list(ROBUST)].mean()) for name, one in drops.items()}
 
 
-class WhiteBoxDrop(_DropOfDefences):
-    """kdd21 claim C10: drop from FGSM to PGD."""
-
-    item = "kdd21/E4"
-    claim = "kdd21/C10"
-    covers = ("vulnerable classes",)
-    weak = "FGSM"
-    strong = "PGD"
-
-
-class BlackBoxDrop(_DropOfDefences):
-    """kdd21 claim C11: drop from the transfer attack to the query attack."""
-
-    item = "kdd21/E5"
-    claim = "kdd21/C11"
-    weak = "transfer"
-    strong = "N_attack"
-
-
 class HiddenGradients(Drops):
     """iclr21 Appendix F: is the gap between PGD and a stronger attack larger in vulnerable classes?"""
 
-    item = "iclr21/E6"
-    claim = "iclr21/C21"
-    weak = "PGD"
-    strong = ALL
     scales: ClassVar[Mapping[Name, Scale]] = {
         name: replace(scale, about=f"{scale.about}; PGD against {', '.join(SUITE[name])}")
         for name, scale in SCALES.items()
     }
 
-    def trainings(self, scale: Scale) -> Mapping[str, Training]:
+    def trainings(self, scale: Scale) -> Trainings:
         """TRADES and MART."""
         return {name: defences(scale)[name] for name in ("TRADES", "MART")}
 

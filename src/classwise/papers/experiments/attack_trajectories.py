@@ -12,8 +12,9 @@ import pandas as pd
 
 from classwise.analysis.steps import Steps, steps_of
 from classwise.core.precision import EXACT
+from classwise.papers.bootstrap import Resampled
 from classwise.papers.claims import Test
-from classwise.papers.context import Context, Training
+from classwise.papers.context import Context, Trainings
 from classwise.papers.experiment import Experiment, Findings
 from classwise.papers.experiments.estimates import mean, proportion
 from classwise.papers.experiments.protocol import (
@@ -24,14 +25,13 @@ from classwise.papers.experiments.protocol import (
     defences,
     temperature_grid,
 )
+from classwise.papers.interval_estimators import alike, interval
 from classwise.papers.official import choose_image
 from classwise.papers.scales import Name, Scale
 from classwise.papers.tables import estimate_cell
 from classwise.reporting.formatting import NONE
 from classwise.reporting.tables import Cell, Row, Table
-from classwise.stats.bootstrap import Resampled
 from classwise.stats.counts import BoolArray, FloatArray
-from classwise.stats.interval_estimators import alike, interval
 
 PLAIN = "PGD"
 """Name of the attack with 1/T = 1."""
@@ -62,7 +62,7 @@ class _AlongAttack(Experiment):
     number: ClassVar[int]
     situation: ClassVar[str]
 
-    def trainings(self, scale: Scale) -> Mapping[str, Training]:
+    def trainings(self, scale: Scale) -> Trainings:
         """The defences of the lines, from the tables of defences."""
         return {line.defence: defences(scale)[line.defence] for line in self.lines}
 
@@ -127,7 +127,6 @@ class _Tempered(_AlongAttack):
 class MartAndTemperature(_Tempered):
     """kdd21 Figures 3b-d: MART, PGD against Temperature-PGD with 1/T = 5."""
 
-    item = "kdd21/F3b-d"
     lines = (TrajectoryLine("MART"), TrajectoryLine("MART", 5))
     number = 127
     situation = "robust against PGD, misclassified at 1/T = 5"
@@ -148,13 +147,12 @@ class MartAndTemperature(_Tempered):
 class HypersphereAndTemperature(_Tempered):
     """iclr21 Figures 5f-h: hypersphere embedding, 1/T = 1 and 10 in the attack."""
 
-    item = "iclr21/F5f-h"
     scales: ClassVar[Mapping[Name, Scale]] = {**TEMPERATURE_SCALES, "full": SPHERE_SCALES["full"]}
     lines = (TrajectoryLine("HE"), TrajectoryLine("HE", 10))
     number = 46
     situation = "robust against PGD, misclassified at 1/T = 10"
 
-    def trainings(self, scale: Scale) -> Mapping[str, Training]:
+    def trainings(self, scale: Scale) -> Trainings:
         """The ResNet-18 of appendix G at full scale; otherwise the model of the tables of defences."""
         return {"HE": (HYPERSPHERE if scale.name == "full" else DEFENCES)["HE"]}
 
@@ -173,7 +171,6 @@ class HypersphereAndTemperature(_Tempered):
 class MadryAndMart(_AlongAttack):
     """iclr21 Figures 5b-d: outputs of Madry's model and of MART under PGD."""
 
-    item = "iclr21/F5b-d"
     lines = (TrajectoryLine("Madry"), TrajectoryLine("MART"))
     number = 127
     situation = "robust for both models"

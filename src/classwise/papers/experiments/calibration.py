@@ -8,11 +8,12 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from classwise.auditing.result import Audit
+from classwise.auditing.run.result import Audit
 from classwise.core.config import Spec
 from classwise.core.threat import Threat
+from classwise.papers.bootstrap import Resampled
 from classwise.papers.claims import Test
-from classwise.papers.context import Context, Training
+from classwise.papers.context import Context, Training, Trainings
 from classwise.papers.experiment import Experiment, Findings
 from classwise.papers.experiments.estimates import average, paired_models, worst
 from classwise.papers.experiments.fair_methods import (
@@ -33,14 +34,13 @@ from classwise.papers.experiments.fair_methods import (
     printed_row,
     with_gate_note,
 )
+from classwise.papers.interval_estimators import IntervalEstimator, exactly, plus
 from classwise.papers.scales import CIFAR, MANY_TRAININGS, Name, Scale, other_data
 from classwise.reporting import formatting
 from classwise.reporting.figures.lines import Series, class_lines, line_chart
 from classwise.reporting.svg import Drawing
 from classwise.reporting.tables import Cell, Row, Table
-from classwise.stats.bootstrap import Resampled
 from classwise.stats.counts import FloatArray
-from classwise.stats.interval_estimators import IntervalEstimator, exactly, plus
 from classwise.training.folder import Run
 
 BOTH = "TRADES + CCM + CCR"
@@ -115,9 +115,7 @@ def _gains(evaluated: Evaluated, pairs: Sequence[tuple[str, str]]) -> list[Inter
 class CalibrationOnly(_Ablation):
     """cfa23 Table 2: CCM and CCR without weight averaging; TRADES also without its division by 1 + beta."""
 
-    item = "cfa23/T2"
-
-    def trainings(self, scale: Scale) -> Mapping[str, Training]:
+    def trainings(self, scale: Scale) -> Trainings:
         """The base methods, and their calibrated variants."""
         everything = {
             "AT": TRAININGS["AT"],
@@ -156,9 +154,7 @@ class CalibrationOnly(_Ablation):
 class AveragingOnly(_Ablation):
     """cfa23 Table 3: EMA against FAWA, without CCM and CCR; with a short budget also FAWA with a relative gate."""
 
-    item = "cfa23/T3"
-
-    def trainings(self, scale: Scale) -> Mapping[str, Training]:
+    def trainings(self, scale: Scale) -> Trainings:
         """The base methods with EMA, and with FAWA."""
         declared: dict[str, Training] = {}
         for base in BASES[scale.name]:
@@ -217,7 +213,7 @@ class _Sweep(Experiment):
     def overrides(self, value: float) -> Mapping[str, Any]:
         """Recipe overrides for a value of the hyper-parameter."""
 
-    def trainings(self, scale: Scale) -> Mapping[str, Training]:
+    def trainings(self, scale: Scale) -> Trainings:
         """The base method, and one training for each value."""
         plain = {name: one for name, one in TRAININGS.items() if name.partition(",")[0] == self.plain}
         values = {
@@ -289,7 +285,6 @@ class _Sweep(Experiment):
 class MarginBase(_Sweep):
     """cfa23 Figure 5: AT + CCM over lambda_1, and the radius of each class over the epochs."""
 
-    item = "cfa23/F5"
     plain = "AT"
     recipe = "at"
     claim = "cfa23/C17"
@@ -347,7 +342,6 @@ class MarginBase(_Sweep):
 class RegularisationBase(_Sweep):
     """cfa23 Figure 7: TRADES + CCM + CCR over lambda_2, and the beta of each class over the epochs."""
 
-    item = "cfa23/F7"
     plain = "TRADES"
     recipe = "trades"
     claim = "cfa23/C23"

@@ -11,7 +11,7 @@ import pandas as pd
 from torch import Tensor
 
 from classwise.analysis.extremes import extremes
-from classwise.auditing.outcomes import Outcomes
+from classwise.auditing.outcomes.table import Outcomes
 from classwise.data.images import Images
 from classwise.data.masks import (
     GrabCut,
@@ -21,19 +21,19 @@ from classwise.data.masks import (
     has_opencv,
     mask_quality,
 )
+from classwise.papers.bootstrap import Resampled
 from classwise.papers.claims import Test
-from classwise.papers.context import Context, Training
+from classwise.papers.context import Context, Training, Trainings
 from classwise.papers.experiment import Experiment, Findings
 from classwise.papers.experiments.estimates import mean
 from classwise.papers.experiments.protocol import SCALES, defences, tpgd
+from classwise.papers.interval_estimators import difference, interval
 from classwise.papers.scales import CIFAR, Name, Scale, other_data
 from classwise.papers.tables import Key, class_table, estimate_cell
 from classwise.reporting.figures.lines import OVERALL, class_lines, line_chart
 from classwise.reporting.formatting import NONE, percent
 from classwise.reporting.tables import Cell, Row, Table
-from classwise.stats.bootstrap import Resampled
 from classwise.stats.counts import ClassCounts, FloatArray
-from classwise.stats.interval_estimators import difference, interval
 from classwise.stats.intervals import Estimate
 from classwise.stats.ranks import spearman
 
@@ -132,10 +132,9 @@ def object_masks(images: Images) -> ObjectMasks:
 class BetaOfOneClass(Experiment):
     """kdd21 Figure 4c: class robustness over the beta of class 5, '66666X6666'."""
 
-    item = "kdd21/F4c"
     scales: ClassVar[Mapping[Name, Scale]] = SCALES
 
-    def trainings(self, scale: Scale) -> Mapping[str, Training]:
+    def trainings(self, scale: Scale) -> Trainings:
         """TRADES with each beta."""
         return trades_with_beta(scale, BETA, *LOWERED[scale.name])
 
@@ -195,10 +194,9 @@ def _resampled(first: Outcomes, second: Outcomes) -> Resampled:
 class SortedByConfidence(Experiment):
     """kdd21 section 6.2: images of class 3 sorted by their adversarial confidence in class 3."""
 
-    item = "kdd21/E9"
     scales: ClassVar[Mapping[Name, Scale]] = SCALES
 
-    def trainings(self, scale: Scale) -> Mapping[str, Training]:
+    def trainings(self, scale: Scale) -> Trainings:
         """TRADES with one beta."""
         return trades_with_beta(scale, BETA)
 

@@ -9,13 +9,14 @@ from typing import ClassVar
 
 from classwise.analysis.gap import Gap, gap, gap_of
 from classwise.analysis.spread import spread_of
-from classwise.auditing.result import Audit
+from classwise.auditing.run.result import Audit
 from classwise.core.threat import Threat
 from classwise.papers.claims import Test
-from classwise.papers.context import Context, Training
+from classwise.papers.context import Context, Trainings
 from classwise.papers.experiment import Experiment, Findings
 from classwise.papers.experiments.data_set_audits import DRAWN, SCALES, audit_each, data_tables, declare, no_verdict
 from classwise.papers.experiments.protocol import AT, STANDARD, under_pgd
+from classwise.papers.interval_estimators import IntervalEstimator, interval, more_varied, plus, wider, widest
 from classwise.papers.scales import CLASSWISE, PRELIMINARY, Name, Scale
 from classwise.papers.store import Trained
 from classwise.papers.tables import Key, class_table, elsewhere, estimate_cell
@@ -25,7 +26,6 @@ from classwise.reporting.tables import Cell, Row, Table
 from classwise.stats import metric_intervals
 from classwise.stats.counts import ClassCounts, FloatArray
 from classwise.stats.gap_intervals import discrepancy_difference
-from classwise.stats.interval_estimators import IntervalEstimator, interval, more_varied, plus, wider, widest
 from classwise.stats.intervals import Estimate, class_intervals
 
 FILLED_BINS = 4
@@ -39,11 +39,10 @@ HALF = 0.5
 class StandardAgainstAdversarial(Experiment):
     """iclr21 Figure 7: standard accuracy and adversarial robustness of each class, on each data set."""
 
-    item = "iclr21/F7"
     claim: ClassVar[str] = "iclr21/C14"
     scales: ClassVar[Mapping[Name, Scale]] = SCALES
 
-    def trainings(self, scale: Scale) -> Mapping[str, Training]:
+    def trainings(self, scale: Scale) -> Trainings:
         """A standard and an adversarially trained model of each data set."""
         return declare(scale)
 
@@ -109,16 +108,9 @@ def gap_table(rows: Sequence[Row]) -> Table:
     return Table("Standard and adversarial training", heads, rows, note)
 
 
-class ClassOrder(StandardAgainstAdversarial):
-    """iclr21 Appendix C: the order of the classes."""
-
-    item = "iclr21/E3"
-
-
 class LargerGaps(StandardAgainstAdversarial):
     """kdd21 section 4.3: CV and MCD of adversarial training compared with standard training."""
 
-    item = "kdd21/E1"
     claim = "kdd21/C4"
 
     def claims(self, robust: Gap) -> Sequence[Test]:
@@ -131,13 +123,8 @@ class LargerGaps(StandardAgainstAdversarial):
 class AdversarialModel(Experiment):
     """benz20 Figure 2: accuracy and robustness of the adversarially trained and the standard model."""
 
-    item = "benz20/F2"
     scales: ClassVar[Mapping[Name, Scale]] = CLASSWISE
-
-    def trainings(self, scale: Scale) -> Mapping[str, Training]:
-        """A standard and an adversarially trained model."""
-        del scale
-        return {"standard": STANDARD, "adversarial": AT}
+    declared: ClassVar[Trainings] = {"standard": STANDARD, "adversarial": AT}
 
     def run(self, context: Context) -> Findings:
         """Compare both models; test claim C2: a larger discrepancy in accuracy and in robustness."""
@@ -180,11 +167,10 @@ def _more_than(one: Gap, factor: float) -> list[IntervalEstimator]:
 class RobustnessHistogram(Experiment):
     """iclr21 Figure 6: histogram of class robustness in ten intervals, on the data sets with many classes."""
 
-    item = "iclr21/F6"
     claim: ClassVar[str] = "iclr21/C16"
     scales: ClassVar[Mapping[Name, Scale]] = SCALES
 
-    def trainings(self, scale: Scale) -> Mapping[str, Training]:
+    def trainings(self, scale: Scale) -> Trainings:
         """An adversarially trained model of each data set."""
         return declare(scale, ("adversarial",))
 
@@ -250,13 +236,8 @@ def at_radius(context: Context, trained: Trained, share: float) -> Audit:
 class StandardModel(Experiment):
     """benz20 Figure 1: a standard model, clean and under PGD of several radii; raw and minus the mean."""
 
-    item = "benz20/F1"
     scales: ClassVar[Mapping[Name, Scale]] = PRELIMINARY
-
-    def trainings(self, scale: Scale) -> Mapping[str, Training]:
-        """A standard and an adversarially trained model."""
-        del scale
-        return {"standard": STANDARD, "adversarial": AT}
+    declared: ClassVar[Trainings] = {"standard": STANDARD, "adversarial": AT}
 
     def run(self, context: Context) -> Findings:
         """Audit the model at each radius; test claims C1, and C3 at one radius."""

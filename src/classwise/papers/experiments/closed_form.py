@@ -10,6 +10,7 @@ import numpy as np
 from classwise.papers.claims import Test
 from classwise.papers.context import Context
 from classwise.papers.experiment import Experiment, Findings
+from classwise.papers.interval_estimators import exactly
 from classwise.papers.scales import NAMES, Name, Scale
 from classwise.papers.theory import softmax, theorems
 from classwise.papers.theory.figures import accuracy_curves, scatter
@@ -17,7 +18,6 @@ from classwise.papers.theory.toy import EASY, HARD, ToyModel
 from classwise.reporting.figures.columns import Panel, column_panels
 from classwise.reporting.figures.lines import Series, line_chart
 from classwise.reporting.tables import Cell, Row, Table
-from classwise.stats.interval_estimators import exactly
 
 THEOREMS = {"cfa23/C1": "cfa23/Th1", "cfa23/C2": "cfa23/Th2", "cfa23/C3": "cfa23/Th3", "cfa23/C4": "cfa23/Th4"}
 SCALES: Mapping[Name, Scale] = {
@@ -38,7 +38,6 @@ def _scale(name: Name, about: str) -> Scale:
 class Toy(Experiment):
     """cfa23 Figure 1, and a check of the theorems on a grid of models."""
 
-    item = "cfa23/F1"
     scales: ClassVar[Mapping[Name, Scale]] = {
         "smoke": _scale("smoke", "every ninth model of the grid, 100 points per class"),
         "reduced": _scale("reduced", "the grid of 360 models, 100 points per class"),
@@ -98,7 +97,6 @@ class Toy(Experiment):
 class Sketch(Experiment):
     """iclr21 Figure 9: probabilities and gradients of an adversarial example at three temperatures."""
 
-    item = "iclr21/F9"
     scales: ClassVar[Mapping[Name, Scale]] = SCALES
 
     def run(self, context: Context) -> Findings:
@@ -143,7 +141,6 @@ class Sketch(Experiment):
 class GradientOfWeights(Experiment):
     """iclr21 Appendix G, Eq. 4: the gradient with respect to w_i against P_i, and the limits of P."""
 
-    item = "iclr21/E4"
     scales: ClassVar[Mapping[Name, Scale]] = SCALES
 
     def run(self, context: Context) -> Findings:

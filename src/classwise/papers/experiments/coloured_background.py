@@ -13,19 +13,19 @@ from torch import Tensor
 from classwise.analysis.confusion import confused
 from classwise.data.derived import GROUPS, coloured_background
 from classwise.data.images import Images
+from classwise.papers.bootstrap import Resampled
 from classwise.papers.claims import Test
-from classwise.papers.context import Context, Training
+from classwise.papers.context import Context, Trainings
 from classwise.papers.experiment import Experiment, Findings
 from classwise.papers.experiments.protocol import AT, PGD, STANDARD, under_pgd
+from classwise.papers.interval_estimators import difference, interval
 from classwise.papers.scales import MNIST, REDUCED, SMOKE, TIAN, Name, Scale, on_data_set
 from classwise.papers.tables import Key, class_table, estimate_cell
 from classwise.reporting import formatting
 from classwise.reporting.figures.gallery import GalleryRow, gallery
 from classwise.reporting.tables import Cell, Row, Table
 from classwise.stats import metric_intervals
-from classwise.stats.bootstrap import Resampled
 from classwise.stats.counts import ClassCounts, FloatArray
-from classwise.stats.interval_estimators import difference, interval
 from classwise.stats.intervals import Estimate
 
 _SMALL = {
@@ -61,13 +61,8 @@ SCALES: Mapping[Name, Scale] = {
 class ColouredBackgrounds(Experiment):
     """kdd21 Figure 5: does the confusion follow groups of classes that share only their background?"""
 
-    item = "kdd21/F5bc"
     scales: ClassVar[Mapping[Name, Scale]] = SCALES
-
-    def trainings(self, scale: Scale) -> Mapping[str, Training]:
-        """Adversarial training on the coloured digits."""
-        del scale
-        return {"coloured": replace(AT, images="coloured backgrounds")}
+    declared: ClassVar[Trainings] = {"coloured": replace(AT, images="coloured backgrounds")}
 
     def run(self, context: Context) -> Findings:
         """Train adversarially on the coloured digits; test claims C22 and C23."""
@@ -142,7 +137,6 @@ def _coloured(images: Images) -> Images:
 class DigitsFigure(Experiment):
     """kdd21 Figure 5a: one image of each class on the background of its group."""
 
-    item = "kdd21/F5a"
     scales: ClassVar[Mapping[Name, Scale]] = SCALES
 
     def run(self, context: Context) -> Findings:
@@ -170,13 +164,8 @@ class DigitsFigure(Experiment):
 class BackgroundsAndStandardTraining(Experiment):
     """kdd21 section 6.2: standard training on coloured backgrounds, clean accuracy."""
 
-    item = "kdd21/E10"
     scales: ClassVar[Mapping[Name, Scale]] = SCALES
-
-    def trainings(self, scale: Scale) -> Mapping[str, Training]:
-        """Standard training on grey and on coloured digits."""
-        del scale
-        return {"grey": STANDARD, "coloured": replace(STANDARD, images="coloured backgrounds")}
+    declared: ClassVar[Trainings] = {"grey": STANDARD, "coloured": replace(STANDARD, images="coloured backgrounds")}
 
     def run(self, context: Context) -> Findings:
         """Train on grey and on coloured digits; test claim C23 for standard training."""

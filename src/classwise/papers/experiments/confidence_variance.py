@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from abc import abstractmethod
 from collections.abc import Mapping
 from typing import ClassVar
 
@@ -12,9 +11,11 @@ import numpy as np
 from classwise.analysis.sensitivity import sensitivity
 from classwise.analysis.smoothness import Smoothness, smoothness
 from classwise.attacks.gradient.ascent import TEMPERATURES
-from classwise.auditing.outcomes import Outcomes
+from classwise.auditing.outcomes.table import Outcomes
+from classwise.core.config import configurable
+from classwise.papers.bootstrap import Resampled
 from classwise.papers.claims import CORRELATION, Test
-from classwise.papers.context import Context, Training
+from classwise.papers.context import Context, Trainings
 from classwise.papers.experiment import Experiment, Findings
 from classwise.papers.experiments.estimates import largest_drop, strongest
 from classwise.papers.experiments.protocol import (
@@ -28,11 +29,10 @@ from classwise.papers.experiments.protocol import (
     temperature_grid,
     under_pgd,
 )
+from classwise.papers.interval_estimators import alike, difference, interval, minus, negative, plus
 from classwise.papers.scales import CIFAR, Name, Scale, other_data
 from classwise.papers.tables import elsewhere, estimate_cell
 from classwise.reporting.tables import Cell, Row, Table
-from classwise.stats.bootstrap import Resampled
-from classwise.stats.interval_estimators import alike, difference, interval, minus, negative, plus
 
 TRANSPORTATION, ANIMALS = (0, 1, 8, 9), (2, 3, 4, 5, 6, 7)
 """The superclasses of CIFAR-10 (kdd21 Table 2)."""
@@ -46,15 +46,22 @@ PLAIN, STEEP, SMOOTH = "PGD", "Madry", "HE"
 """The plain attack; the defences whose confidences the paper finds steepest and smoothest."""
 
 
-class _Confidences(Experiment):
-    """CVC of each class on images attacked by PGD; the papers do not specify the images."""
+@configurable
+class Confidences(Experiment):
+    """CVC of each class on images attacked by PGD; the papers do not specify the images.
+
+    Attributes:
+        defences: names of the defences.
+    """
+
+    defences: tuple[str, ...] = ("Madry", "TRADES", "MART", "HE")
 
     scales: ClassVar[Mapping[Name, Scale]] = SCALES
     step: ClassVar[float] = TABLE_STEP
 
-    def trainings(self, scale: Scale) -> Mapping[str, Training]:
-        """The models of the figure; the four defences by default."""
-        return defences(scale)
+    def trainings(self, scale: Scale) -> Trainings:
+        """The models of the figure."""
+        return {name: defences(scale)[name] for name in self.defences}
 
     def run(self, context: Context) -> Findings:
         """Draw a bar for each class and model, and test the claims of the figure."""
@@ -72,11 +79,12 @@ class _Confidences(Experiment):
         caption = "Smooth confidences have a low CVC; the lowest class of each model is highlighted."
         return Findings(tables=(table,), figures=((variances.figure(), caption),), tests=tests, not_tested=not_tested)
 
-    @abstractmethod
     def claims(
         self, variances: Smoothness, tables: Mapping[str, Outcomes], scale: Scale
     ) -> tuple[list[Test], dict[str, str]]:
-        """Tests of the claims, and the claims that this scale cannot test with the reasons."""
+        """Test C13 of iclr21: of two models, the more robust one under PGD is smoother."""
+        del scale
+        return [_stronger_is_smoother(variances, tables)], {}
 
 
 def _below(claim: str, estimand: str, variances: Smoothness, low: str, others: list[str]) -> Test:
@@ -98,10 +106,8 @@ def _stronger_is_smoother(variances: Smoothness, tables: Mapping[str, Outcomes])
     )
 
 
-class ConfidencesOfDefences(_Confidences):
+class ConfidencesOfDefences(Confidences):
     """kdd21 Figure 3a: CVC of four defences."""
-
-    item = "kdd21/F3a"
 
     def claims(
         self, variances: Smoothness, tables: Mapping[str, Outcomes], scale: Scale
@@ -134,50 +140,24 @@ class ConfidencesOfDefences(_Confidences):
         ], {}
 
 
-class ConfidencesOfVariants(_Confidences):
-    """iclr21 Figure 5a: CVC of adversarial training and two variants."""
-
-    item = "iclr21/F5a"
-
-    def trainings(self, scale: Scale) -> Mapping[str, Training]:
-        """Three of the four defences."""
-        return {name: defences(scale)[name] for name in ("Madry", "TRADES", "MART")}
-
-    def claims(
-        self, variances: Smoothness, tables: Mapping[str, Outcomes], scale: Scale
-    ) -> tuple[list[Test], dict[str, str]]:
-        """Test C13: of two models, the more robust one under PGD is smoother."""
-        del scale
-        return [_stronger_is_smoother(variances, tables)], {}
-
-
-class ConfidencesOnTheSphere(_Confidences):
+class ConfidencesOnTheSphere(Confidences):
     """iclr21 Figure 5e: CVC of hypersphere embedding, its two schedules, and adversarial training."""
 
-    item = "iclr21/F5e"
-    scales = SPHERE_SCALES
-    step = SETUP_STEP
+    scales: ClassVar[Mapping[Name, Scale]] = SPHERE_SCALES
+    step: ClassVar[float] = SETUP_STEP
 
-    def trainings(self, scale: Scale) -> Mapping[str, Training]:
+    def trainings(self, scale: Scale) -> Trainings:
         """The four models of appendix G."""
         del scale
         return HYPERSPHERE
-
-    def claims(
-        self, variances: Smoothness, tables: Mapping[str, Outcomes], scale: Scale
-    ) -> tuple[list[Test], dict[str, str]]:
-        """Test C13 over all four models."""
-        del scale
-        return [_stronger_is_smoother(variances, tables)], {}
 
 
 class SmoothVulnerableSensitive(Experiment):
     """kdd21 section 5: are smooth classes the vulnerable ones, and the ones sensitive to the temperature?"""
 
-    item = "kdd21/E7"
     scales: ClassVar[Mapping[Name, Scale]] = TEMPERATURE_SCALES
 
-    def trainings(self, scale: Scale) -> Mapping[str, Training]:
+    def trainings(self, scale: Scale) -> Trainings:
         """The four defences."""
         return defences(scale)
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from classwise.analysis.confusion import Confused, confused
 from classwise.papers.claims import CORRELATION, Test
-from classwise.papers.context import Context, Training
+from classwise.papers.context import Context, Trainings
 from classwise.papers.experiment import Experiment, Findings
 from classwise.papers.experiments.data_set_audits import (
     ADVERSARIAL,
@@ -21,11 +21,11 @@ from classwise.papers.experiments.data_set_audits import (
     declare,
     no_verdict,
 )
+from classwise.papers.interval_estimators import ALPHA, IntervalEstimator, interval
 from classwise.papers.scales import Name, Scale
 from classwise.papers.tables import estimate_cell
 from classwise.reporting.tables import Row, Table
 from classwise.stats.counts import FloatArray, IntArray, ratio
-from classwise.stats.interval_estimators import ALPHA, IntervalEstimator, interval
 from classwise.stats.intervals import Estimate
 from classwise.stats.resampling import RESAMPLES, percentiles, resampled_rows
 
@@ -43,10 +43,9 @@ MUTUAL = "mutual inside superclasses"
 class ConfusionUnderAttack(Experiment):
     """kdd21 Figure 2: confusion matrix of adversarial training under PGD, on each data set."""
 
-    item = "kdd21/F2"
     scales: ClassVar[Mapping[Name, Scale]] = SCALES
 
-    def trainings(self, scale: Scale) -> Mapping[str, Training]:
+    def trainings(self, scale: Scale) -> Trainings:
         """An adversarially trained model of each data set."""
         return declare(scale, (ADVERSARIAL,))
 
@@ -180,16 +179,8 @@ def symmetry_inside(matrix: IntArray, superclasses: Sequence[int]) -> Estimate:
     return percentiles(float(observed[0]), correlation(resampled_rows(matrix)), ALPHA)
 
 
-class Symmetry(ConfusionUnderAttack):
-    """kdd21 section 4.2 in numbers: symmetry, and rates inside and across superclasses."""
-
-    item = "kdd21/E2"
-
-
 class ConfusedLabels(ConfusionUnderAttack):
     """benz20 section 3.2: semantically similar classes are mutually confused."""
-
-    item = "benz20/P2.3"
 
     def claims(
         self, audited: Sequence[DataSetAudits], matrices: Mapping[str, Confused], classes: Mapping[str, Confused]

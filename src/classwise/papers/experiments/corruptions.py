@@ -14,8 +14,9 @@ import torch
 from classwise.attacks.engine import Engine
 from classwise.data import CORRUPTIONS, corrupt
 from classwise.data.images import Images
+from classwise.papers.bootstrap import Resampled
 from classwise.papers.claims import CORRELATION
-from classwise.papers.context import Context, Training
+from classwise.papers.context import Context, Training, Trainings
 from classwise.papers.experiment import Experiment, Findings
 from classwise.papers.experiments.protocol import AT, STANDARD, under_pgd
 from classwise.papers.measurements import Measurement
@@ -24,7 +25,6 @@ from classwise.papers.store import Trained
 from classwise.papers.tables import Key, class_table, estimate_cell
 from classwise.reporting.figures.lines import class_lines, line_chart
 from classwise.reporting.tables import Cell, Row, Table
-from classwise.stats.bootstrap import Resampled
 from classwise.stats.counts import BoolArray, ClassCounts, FloatArray
 from classwise.stats.intervals import Estimate
 from classwise.stats.ranks import ranks
@@ -83,13 +83,8 @@ def evaluate_corruptions(context: Context, trained: Trained) -> Corrupted:
 class ClassesUnderCorruptions(Experiment):
     """benz20 plan: class accuracy under corruptions, of a standard and an adversarially trained model."""
 
-    item = "benz20/P4.1"
     scales: ClassVar[Mapping[Name, Scale]] = PRELIMINARY
-
-    def trainings(self, scale: Scale) -> Mapping[str, Training]:
-        """A standard and an adversarially trained model."""
-        del scale
-        return MODELS
+    declared: ClassVar[Trainings] = MODELS
 
     def run(self, context: Context) -> Findings:
         """Draw class accuracies over the severity, averaged over corruptions, and tabulate each corruption.
@@ -121,13 +116,8 @@ class ClassesUnderCorruptions(Experiment):
 class CorruptionsAndAttacks(Experiment):
     """benz20 plan: are the classes weak under corruptions also weak under attack?"""
 
-    item = "benz20/P4.2"
     scales: ClassVar[Mapping[Name, Scale]] = PRELIMINARY
-
-    def trainings(self, scale: Scale) -> Mapping[str, Training]:
-        """A standard and an adversarially trained model."""
-        del scale
-        return MODELS
+    declared: ClassVar[Trainings] = MODELS
 
     def run(self, context: Context) -> Findings:
         """Correlate the ranks of class accuracies under corruptions and under PGD, for the open question C10."""

@@ -9,8 +9,8 @@ from functools import cached_property
 
 import numpy as np
 
-from classwise.auditing.outcomes import Outcomes
-from classwise.auditing.result import Audit
+from classwise.auditing.outcomes.table import Outcomes
+from classwise.auditing.run.result import Audit
 from classwise.core.rng import CounterRNG
 from classwise.papers import catalogue
 from classwise.papers.context import Context, Training
@@ -165,7 +165,7 @@ def sampled_classes(data: str) -> Sequence[int] | None:
     """
     if data not in _LISTS:
         return None
-    labels = catalogue.facts("iclr21")["sampled_classes"][_LISTS[data]]["classes"]
+    labels = catalogue.paper("iclr21").sampled_classes[_LISTS[data]]["classes"]
     order = CounterRNG(0, "unreadable class of iclr21 Figure 7").permutation(100).tolist()
     spare = next(label for label in (800 + place for place in order) if label not in labels)
     return [spare if label is None else int(label) for label in labels]

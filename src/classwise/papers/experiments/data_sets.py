@@ -9,7 +9,7 @@ from typing import ClassVar
 from classwise.analysis.gap import gap
 from classwise.analysis.spread import spread
 from classwise.papers.claims import Test
-from classwise.papers.context import Context, Training
+from classwise.papers.context import Context, Trainings
 from classwise.papers.experiment import Experiment, Findings
 from classwise.papers.experiments.data_set_audits import (
     DRAWN,
@@ -19,12 +19,12 @@ from classwise.papers.experiments.data_set_audits import (
     data_tables,
     declare,
 )
+from classwise.papers.interval_estimators import widest
 from classwise.papers.scales import CIFAR, MNIST, RESNET18, SMOKE, Name, Scale
 from classwise.papers.tables import estimate_cell
 from classwise.reporting.svg import Drawing
 from classwise.reporting.tables import Cell, Row, Table
 from classwise.stats import metric_intervals
-from classwise.stats.interval_estimators import widest
 
 DATA: Sequence[str] = (MNIST, "svhn", CIFAR, "cifar100", "tiny-imagenet")
 """The data sets of the plan."""
@@ -33,7 +33,6 @@ DATA: Sequence[str] = (MNIST, "svhn", CIFAR, "cifar100", "tiny-imagenet")
 class DataSets(Experiment):
     """benz20 plan: a standard and an adversarially trained model on each of five data sets."""
 
-    item = "benz20/P1.1"
     scales: ClassVar[Mapping[Name, Scale]] = {
         **SCALES,
         "full": replace(
@@ -41,7 +40,7 @@ class DataSets(Experiment):
         ),
     }
 
-    def trainings(self, scale: Scale) -> Mapping[str, Training]:
+    def trainings(self, scale: Scale) -> Trainings:
         """A standard and an adversarially trained model of each data set."""
         return declare(scale, data_sets=_data(scale), network=_network(scale))
 

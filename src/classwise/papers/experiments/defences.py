@@ -10,11 +10,12 @@ import numpy as np
 import pandas as pd
 
 from classwise.analysis.consistency import Consistency, consistency, ranked_alike
-from classwise.auditing.outcomes import CLEAN, Outcomes
-from classwise.auditing.result import Audit
+from classwise.auditing.outcomes.table import CLEAN, Outcomes
+from classwise.auditing.run.result import Audit
 from classwise.papers import catalogue
+from classwise.papers.bootstrap import Resampled
 from classwise.papers.claims import CORRELATION, Test
-from classwise.papers.context import Context, Training
+from classwise.papers.context import Context, Training, Trainings
 from classwise.papers.experiment import Experiment, Findings
 from classwise.papers.experiments.protocol import (
     CAR,
@@ -28,13 +29,12 @@ from classwise.papers.experiments.protocol import (
     unlabelled_note,
     with_rst,
 )
+from classwise.papers.interval_estimators import exactly, interval, lowered, wider
 from classwise.papers.scales import CIFAR, Name, Scale, other_data
 from classwise.papers.tables import Key, by_name, class_table, estimate_cell, names_of, summary_table
 from classwise.reporting import formatting
 from classwise.reporting.tables import Cell, Row, Table
-from classwise.stats.bootstrap import Resampled
 from classwise.stats.counts import ClassCounts, FloatArray
-from classwise.stats.interval_estimators import exactly, interval, lowered, wider
 from classwise.stats.intervals import Estimate
 from classwise.stats.worst_class import possibly_best, possibly_worst
 
@@ -108,10 +108,9 @@ def audit_defences(context: Context, trainings: Mapping[str, Training]) -> dict[
 class DefencesByAttacks(Experiment):
     """kdd21 Table 1: class accuracies, total, CV and MCD of four defences under five attacks."""
 
-    item = "kdd21/T1"
     scales: ClassVar[Mapping[Name, Scale]] = SCALES
 
-    def trainings(self, scale: Scale) -> Mapping[str, Training]:
+    def trainings(self, scale: Scale) -> Trainings:
         """The four defences and the substitute."""
         return attacked_trainings(scale)
 
@@ -201,10 +200,9 @@ def extremes(claim: str, ours: Mapping[Key, ClassCounts]) -> Test:
 class DefencesWithRST(Experiment):
     """iclr21 Table 2: class accuracies of Madry's model, TRADES, MART and RST under five attacks."""
 
-    item = "iclr21/T2"
     scales: ClassVar[Mapping[Name, Scale]] = SCALES
 
-    def trainings(self, scale: Scale) -> Mapping[str, Training]:
+    def trainings(self, scale: Scale) -> Trainings:
         """The four defences; the substitute is also the teacher of RST."""
         return with_rst(scale)
 
@@ -262,10 +260,9 @@ def _dropped(claim: str, audits: Mapping[str, Attacked], weak: str, strong: str)
 class RankConsistency(Experiment):
     """kdd21 claim C9: the order of the classes is the same under every attack and defence."""
 
-    item = "kdd21/E3"
     scales: ClassVar[Mapping[Name, Scale]] = SCALES
 
-    def trainings(self, scale: Scale) -> Mapping[str, Training]:
+    def trainings(self, scale: Scale) -> Trainings:
         """The models of T1."""
         return attacked_trainings(scale)
 

@@ -7,13 +7,13 @@ from typing import ClassVar, NamedTuple
 
 from classwise.analysis.embedding import embedding
 from classwise.papers.claims import Test
-from classwise.papers.context import Context, Training
+from classwise.papers.context import Context, Trainings
 from classwise.papers.experiment import Experiment, Findings
 from classwise.papers.experiments.protocol import AT, under_pgd
+from classwise.papers.interval_estimators import difference, interval
 from classwise.papers.scales import CLASSWISE, Name, Scale
 from classwise.papers.tables import estimate_cell
 from classwise.reporting.tables import Cell, Row, Table
-from classwise.stats.interval_estimators import difference, interval
 from classwise.stats.intervals import Estimate
 
 
@@ -34,13 +34,8 @@ class Purity(NamedTuple):
 class FeaturesOnAPlane(Experiment):
     """iclr21 Figure 8: t-SNE of penultimate features of an adversarially trained model, clean and attacked."""
 
-    item = "iclr21/F8"
     scales: ClassVar[Mapping[Name, Scale]] = CLASSWISE
-
-    def trainings(self, scale: Scale) -> Mapping[str, Training]:
-        """One adversarially trained model."""
-        del scale
-        return {"AT": AT}
+    declared: ClassVar[Trainings] = {"AT": AT}
 
     def run(self, context: Context) -> Findings:
         """Compute the embedding and the purity of neighbourhoods; test claim C15."""

@@ -8,7 +8,7 @@ from typing import ClassVar
 from classwise.analysis.epochs import images_of, measured
 from classwise.analysis.trend import trend
 from classwise.papers.claims import Test
-from classwise.papers.context import Context, Training
+from classwise.papers.context import Context, Trainings
 from classwise.papers.experiment import Experiment, Findings
 from classwise.papers.experiments.adjacent_epochs import counts_at
 from classwise.papers.experiments.data_set_audits import (
@@ -22,13 +22,13 @@ from classwise.papers.experiments.data_set_audits import (
     no_verdict,
 )
 from classwise.papers.experiments.protocol import AT
+from classwise.papers.interval_estimators import IntervalEstimator, wider, widest
 from classwise.papers.measurements import Measurement
 from classwise.papers.scales import MNIST, PLANS, Name, Scale
 from classwise.papers.tables import class_table, estimate_cell
 from classwise.reporting.tables import Cell, Row, Table
 from classwise.stats import metric_intervals
 from classwise.stats.counts import ClassCounts
-from classwise.stats.interval_estimators import IntervalEstimator, wider, widest
 from classwise.stats.intervals import Estimate
 
 LARGE, VISIBLE = 10, 1
@@ -41,10 +41,9 @@ HIGH = 95
 class GapsOverEpochs(Experiment):
     """kdd21 Figure 1: class-wise robustness over the epochs of adversarial training, on each data set."""
 
-    item = "kdd21/F1"
     scales: ClassVar[Mapping[Name, Scale]] = SCALES
 
-    def trainings(self, scale: Scale) -> Mapping[str, Training]:
+    def trainings(self, scale: Scale) -> Trainings:
         """An adversarially trained model of each data set."""
         return declare(scale, (ADVERSARIAL,))
 
@@ -128,13 +127,8 @@ def _growth(one: DataSetAudits) -> Test:
 class ClassTrend(Experiment):
     """benz20 plan: accuracy and robustness of each class over training; does the weakest class change?"""
 
-    item = "benz20/P1.11"
     scales: ClassVar[Mapping[Name, Scale]] = PLANS
-
-    def trainings(self, scale: Scale) -> Mapping[str, Training]:
-        """One adversarially trained model."""
-        del scale
-        return {"AT": AT}
+    declared: ClassVar[Trainings] = {"AT": AT}
 
     def run(self, context: Context) -> Findings:
         """Draw both measures over the epochs of adversarial training, and count changes of the weakest class."""

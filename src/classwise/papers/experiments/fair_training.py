@@ -11,8 +11,9 @@ import numpy as np
 
 from classwise.core.config import Spec
 from classwise.papers import catalogue
+from classwise.papers.bootstrap import Resampled
 from classwise.papers.claims import Test
-from classwise.papers.context import Context, Training
+from classwise.papers.context import Context, Trainings
 from classwise.papers.experiment import Experiment, Findings
 from classwise.papers.experiments.estimates import average, paired_models, worst
 from classwise.papers.experiments.fair_methods import (
@@ -37,7 +38,6 @@ from classwise.papers.tables import Key, class_table
 from classwise.reporting.figures.bars import class_bars
 from classwise.reporting.tables import Cell, Row, Table
 from classwise.stats import metric_intervals
-from classwise.stats.bootstrap import Resampled
 from classwise.stats.counts import ClassCounts, FloatArray
 
 NO_FAT = "this scale does not include FAT"
@@ -52,15 +52,13 @@ class _Methods(Experiment):
     attacks: ClassVar[Mapping[Name, Mapping[str, Spec]]] = ATTACKS
     methods: ClassVar[Mapping[str, Method]] = METHODS
 
-    def trainings(self, scale: Scale) -> Mapping[str, Training]:
+    def trainings(self, scale: Scale) -> Trainings:
         """The trainings of the rows."""
         return trainings_of(at_scale(self.methods, scale))
 
 
 class MainTable(_Methods):
     """cfa23 Table 1: average and worst class of eleven methods, and of TRADES without its division by 1 + beta."""
-
-    item = "cfa23/T1"
 
     def run(self, context: Context) -> Findings:
         """Tabulate clean and attacked accuracy at the best and last epoch of each method; test claims C11 to C15."""
@@ -150,7 +148,6 @@ def frl_tests(evaluated: Evaluated) -> tuple[list[Test], dict[str, str]]:
 class ClassesOfAverages(_Methods):
     """cfa23 Figure 6: class-wise robustness of CFA and of EMA; the paper does not name their base method."""
 
-    item = "cfa23/F6"
     methods: ClassVar[Mapping[str, Method]] = {
         name: METHODS[name] for base in ("AT", "TRADES") for name in (f"{base} + EMA", f"{base} + CFA")
     }
@@ -217,7 +214,6 @@ class ClassesOfAverages(_Methods):
 class FairnessOfFRL(_Methods):
     """cfa23 section 5.2: FRL compared with TRADES + EMA and TRADES + CFA, best and last epoch."""
 
-    item = "cfa23/E2"
     methods: ClassVar[Mapping[str, Method]] = {
         name: method for name, method in METHODS.items() if name.startswith(("TRADES", "FRL"))
     }
@@ -236,7 +232,6 @@ class TinyImageNet(_Methods):
     There is no reduced scale: 200 classes need more images and epochs than two cores can process.
     """
 
-    item = "cfa23/T4"
     methods: ClassVar[Mapping[str, Method]] = {
         name: method for name, method in METHODS.items() if name != UNSCALED and not name.startswith("FRL")
     }

@@ -16,7 +16,7 @@ from classwise.analysis.consistency import ranked_alike
 from classwise.analysis.feature_sets import NonRobustFeatures, RobustFeatures
 from classwise.core.storage import replacing
 from classwise.data.images import Images
-from classwise.papers.context import Context, Training
+from classwise.papers.context import Context, Training, Trainings
 from classwise.papers.experiment import Experiment, Findings
 from classwise.papers.experiments.class_wise import class_dots
 from classwise.papers.experiments.protocol import AT, STANDARD, under_pgd
@@ -69,7 +69,7 @@ class _FeatureSet(Experiment):
     def source(self, scale: Scale) -> Training:
         """The training of the source network, with which the set is constructed."""
 
-    def trainings(self, scale: Scale) -> Mapping[str, Training]:
+    def trainings(self, scale: Scale) -> Trainings:
         """Standard training on the original images and on the set, and the source network."""
         learner = {} if scale.name in self.untrained else {OWN: replace(STANDARD, images="the constructed set")}
         return {ORIGINAL: STANDARD, MAKER: self.source(scale), **learner}
@@ -130,7 +130,6 @@ class _FeatureSet(Experiment):
 class NonRobust(_FeatureSet):
     """benz20 plan: non-robust features; attacked images with the label that a standard network predicts for them."""
 
-    item = "benz20/P2.5"
     makers: ClassVar[Mapping[Name, Maker]] = {
         "smoke": NonRobustFeatures(steps=3),
         "reduced": NonRobustFeatures(epsilon=1.0, steps=40),
@@ -151,7 +150,6 @@ class NonRobust(_FeatureSet):
 class Robust(_FeatureSet):
     """benz20 plan, control: images with the features of an adversarially trained network on the originals."""
 
-    item = "benz20/P2.6"
     untrained = ("smoke",)
     makers: ClassVar[Mapping[Name, Maker]] = {
         "smoke": RobustFeatures(steps=3),

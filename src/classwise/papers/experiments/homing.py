@@ -13,14 +13,14 @@ import pandas as pd
 from classwise.analysis.homing import Homing, homing
 from classwise.analysis.pairs import Pairs, pairs
 from classwise.papers.claims import Test
-from classwise.papers.context import Context, Training
+from classwise.papers.context import Context, Trainings
 from classwise.papers.experiment import Experiment, Findings
 from classwise.papers.experiments.protocol import AT, SETUP_STEP, pgd
+from classwise.papers.interval_estimators import interval
 from classwise.papers.scales import CIFAR, CLASSWISE, REDUCED, Name, Scale, other_data
 from classwise.papers.tables import estimate_cell
 from classwise.reporting.formatting import NONE
 from classwise.reporting.tables import Cell, Row, Table
-from classwise.stats.interval_estimators import interval
 from classwise.stats.intervals import Estimate, wilson
 
 SHOWN = 10
@@ -68,17 +68,11 @@ class _Homing(Experiment):
     """An experiment with the base model of the homing matrix, which also trains a model without each class."""
 
     scales: ClassVar[Mapping[Name, Scale]] = SCALES
-
-    def trainings(self, scale: Scale) -> Mapping[str, Training]:
-        """The base model; the others have its recipe."""
-        del scale
-        return {"AT": AT}
+    declared: ClassVar[Trainings] = {"AT": AT}
 
 
 class HomingMatrix(_Homing):
     """kdd21 Figure 4b: homing counts."""
-
-    item = "kdd21/F4b"
 
     def run(self, context: Context) -> Findings:
         """Compute both matrices, and test claim C19 over all pairs."""
@@ -139,16 +133,8 @@ class HomingMatrix(_Homing):
         )
 
 
-class MisclassifiedMatrix(HomingMatrix):
-    """kdd21 Figure 4a: counts of misclassified images, diagonal hidden."""
-
-    item = "kdd21/F4a"
-
-
 class GroupRelations(_Homing):
     """kdd21 section 6.1: groups of classes derived from the misclassified and the homing matrix."""
-
-    item = "kdd21/E8"
 
     def run(self, context: Context) -> Findings:
         """Compare the strongest ties of both matrices with the superclasses; test claim C20 over the named pairs."""

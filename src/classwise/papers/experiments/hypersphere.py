@@ -8,8 +8,9 @@ from typing import ClassVar
 import numpy as np
 
 from classwise.papers import catalogue
+from classwise.papers.bootstrap import Resampled, beyond_others
 from classwise.papers.claims import Test
-from classwise.papers.context import Context, Training
+from classwise.papers.context import Context, Trainings
 from classwise.papers.experiment import Experiment, Findings
 from classwise.papers.experiments.protocol import (
     HARDEST,
@@ -20,6 +21,7 @@ from classwise.papers.experiments.protocol import (
     settings_table,
     under_pgd,
 )
+from classwise.papers.interval_estimators import greatest, plus
 from classwise.papers.scales import CIFAR, Name, Scale, other_data
 from classwise.papers.tables import Key, class_table
 from classwise.reporting import formatting
@@ -27,9 +29,7 @@ from classwise.reporting.figures.lines import Series, line_chart
 from classwise.reporting.palette import SERIES
 from classwise.reporting.tables import Cell, Row, Table
 from classwise.stats import metric_intervals
-from classwise.stats.bootstrap import Resampled, beyond_others
 from classwise.stats.counts import ClassCounts, FloatArray
-from classwise.stats.interval_estimators import greatest, plus
 
 TEMPERATURES: Mapping[Name, Sequence[float]] = {
     "smoke": (1, 10, 50),
@@ -41,13 +41,8 @@ TEMPERATURES: Mapping[Name, Sequence[float]] = {
 class Hypersphere(Experiment):
     """iclr21 Table 5: accuracy of adversarial training, HE, HE-LIS and HE-CMP, clean and under PGD-20."""
 
-    item = "iclr21/T5"
     scales: ClassVar[Mapping[Name, Scale]] = SPHERE_SCALES
-
-    def trainings(self, scale: Scale) -> Mapping[str, Training]:
-        """The four models of appendix G."""
-        del scale
-        return HYPERSPHERE
+    declared: ClassVar[Trainings] = HYPERSPHERE
 
     def run(self, context: Context) -> Findings:
         """Tabulate the accuracies; test claim C18: a growing scale raises the robust accuracy under PGD."""
@@ -107,13 +102,8 @@ def _gains(accuracy: FloatArray) -> FloatArray:
 class LargeTemperatures(Experiment):
     """iclr21 Table 6: totals of the models of Table 5 under Temperature-PGD, 1/T from 1 to 300."""
 
-    item = "iclr21/T6"
     scales: ClassVar[Mapping[Name, Scale]] = SPHERE_SCALES
-
-    def trainings(self, scale: Scale) -> Mapping[str, Training]:
-        """The four models of appendix G."""
-        del scale
-        return HYPERSPHERE
+    declared: ClassVar[Trainings] = HYPERSPHERE
 
     def run(self, context: Context) -> Findings:
         """Test claims C17 and C19: the gain of HE and its schedules under PGD vanishes at a large 1/T."""

@@ -10,21 +10,21 @@ import torch
 from torch import nn
 
 from classwise.analysis.similarity import Similarity, similarity_of
-from classwise.auditing.result import Audit
+from classwise.auditing.run.result import Audit
 from classwise.core.precision import EXACT
 from classwise.data.images import Images
 from classwise.models.modes import evaluating
 from classwise.papers.claims import CORRELATION, Test
-from classwise.papers.context import Context, Training
+from classwise.papers.context import Context, Trainings
 from classwise.papers.experiment import Experiment, Findings
 from classwise.papers.experiments.protocol import AT, STANDARD, under_pgd
+from classwise.papers.interval_estimators import interval
 from classwise.papers.scales import PRELIMINARY, Name, Scale
 from classwise.papers.tables import estimate_cell
 from classwise.reporting import formatting
 from classwise.reporting.figures.points import scatter
 from classwise.reporting.tables import Cell, Row, Table
 from classwise.stats.counts import FloatArray
-from classwise.stats.interval_estimators import interval
 from classwise.stats.intervals import Estimate
 
 ATTACKS: Mapping[str, str] = {"adversarial": "PGD", "standard": "clean"}
@@ -35,13 +35,8 @@ BATCH = 256
 class SimilarityAndRobustness(Experiment):
     """benz20 plan: correlation of the greatest logit cosine of each class with its accuracy."""
 
-    item = "benz20/P2.4"
     scales: ClassVar[Mapping[Name, Scale]] = PRELIMINARY
-
-    def trainings(self, scale: Scale) -> Mapping[str, Training]:
-        """An adversarially trained and a standard model."""
-        del scale
-        return {"adversarial": AT, "standard": STANDARD}
+    declared: ClassVar[Trainings] = {"adversarial": AT, "standard": STANDARD}
 
     def run(self, context: Context) -> Findings:
         """Evaluate the adversarial model under PGD and the standard one on clean images; test claim C6."""

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
 from classwise.analysis.epochs import measured
-from classwise.auditing.result import Audit
+from classwise.auditing.run.result import Audit
+from classwise.core.config import configurable
+from classwise.papers.bootstrap import Resampled, Statistic
 from classwise.papers.claims import Test
-from classwise.papers.context import Context, Training
+from classwise.papers.context import Context, Training, Trainings
 from classwise.papers.experiment import Experiment, Findings
-from classwise.papers.experiments.protocol import under_pgd
+from classwise.papers.experiments.protocol import AT, under_pgd
+from classwise.papers.interval_estimators import IntervalEstimator, negative, wider
 from classwise.papers.measurements import IMAGES, Measurement
 from classwise.papers.scales import PLANS, Name, Scale
 from classwise.papers.store import Trained
@@ -23,66 +25,65 @@ from classwise.papers.tables import Key, class_table, elsewhere, estimate_cell
 from classwise.reporting.figures.points import scatter
 from classwise.reporting.tables import Cell, Row, Table
 from classwise.stats import metric_intervals
-from classwise.stats.bootstrap import Resampled, Statistic
 from classwise.stats.counts import ClassCounts, FloatArray
-from classwise.stats.interval_estimators import IntervalEstimator, negative, wider
 from classwise.stats.pareto import pareto_front
 from classwise.training.folder import Run
 
 PLAIN = "AT"
 NOTE = "one training of each setting: intervals cover the sampling of images, not the variation between trainings"
-Grid = Mapping[str, tuple[str, Mapping[str, Any]]]
-"""Name of a setting to a recipe and its overrides."""
 
 
-def class_weights(scale: Scale, weak: str) -> Grid:
+def class_weights(scale: Scale, weak: str) -> Trainings:
     """Losses weighted by the robust error of each class, or of the weakest class alone."""
-    by_error = {"smoke": (), "reduced": (1, 2), "full": (1, 2, 4)}[scale.name]
-    grid = {f"by error, k = {k}": ("robust-error", {"schedules.0.strength": k}) for k in by_error}
-    return {**grid, **critical_weights(scale, weak)}
+    strengths = {"smoke": (), "reduced": (1, 2), "full": (1, 2, 4)}[scale.name]
+    weighted = _each("robust-error", "schedules.0.strength", {f"by error, k = {k}": k for k in strengths})
+    return {**weighted, **critical_weights(scale, weak)}
 
 
-def critical_weights(scale: Scale, weak: str) -> Grid:
+def critical_weights(scale: Scale, weak: str) -> Trainings:
     """Losses of the weakest class weighted by k."""
     weights = {"smoke": (4,), "reduced": (2, 4), "full": (2, 4, 8)}[scale.name]
-    return {
-        f"weakest x {k}": ("critical-class", {"schedules": [{"name": "critical-class", "critical": weak, "weight": k}]})
-        for k in weights
-    }
+    schedules = {f"weakest x {k}": [{"name": "critical-class", "critical": weak, "weight": k}] for k in weights}
+    return _each("critical-class", "schedules", schedules)
 
 
-def effective_numbers(scale: Scale, weak: str) -> Grid:
+def effective_numbers(scale: Scale, weak: str) -> Trainings:
     """Weights by the effective number of robust images, for several bases."""
     del weak
     bases = {"smoke": (0.9999,), "reduced": (0.999, 0.9999), "full": (0.9, 0.99, 0.999, 0.9999)}[scale.name]
-    return {f"effective {base:g}": ("effective-number", {"schedules.0.base": base}) for base in bases}
+    return _each("effective-number", "schedules.0.base", {f"effective {base:g}": base for base in bases})
 
 
-def ldam_margins(scale: Scale, weak: str) -> Grid:
+def ldam_margins(scale: Scale, weak: str) -> Trainings:
     """LDAM for several largest margins."""
     del weak
     margins = {"smoke": (0.5,), "reduced": (0.5, 2.0), "full": (0.5, 1.0, 2.0)}[scale.name]
-    return {f"LDAM {margin:g}": ("ldam", {"schedules.0.max_margin": margin}) for margin in margins}
+    return _each("ldam", "schedules.0.max_margin", {f"LDAM {margin:g}": margin for margin in margins})
 
 
-def resampled_classes(scale: Scale, weak: str) -> Grid:
+def resampled_classes(scale: Scale, weak: str) -> Trainings:
     """Classes with large robust error sampled more often, the others less often."""
     del weak
     strengths = {"smoke": (1,), "reduced": (1, 2), "full": (1, 2, 4)}[scale.name]
-    return {f"drawn, k = {k}": ("robust-error-sampling", {"schedules.0.strength": k}) for k in strengths}
+    return _each("robust-error-sampling", "schedules.0.strength", {f"drawn, k = {k}": k for k in strengths})
 
 
-def cosine_penalties(scale: Scale, weak: str) -> Grid:
+def cosine_penalties(scale: Scale, weak: str) -> Trainings:
     """Penalty on the cosines between class-mean logits, for several weights."""
     del weak
     strengths = {"smoke": (1,), "reduced": (0.1, 1), "full": (0.01, 0.1, 1)}[scale.name]
-    return {f"cosine {k:g}": ("logit-similarity", {"reduction.strength": k}) for k in strengths}
+    return _each("logit-similarity", "reduction.strength", {f"cosine {k:g}": k for k in strengths})
 
 
-def towards_weakest(scale: Scale, weak: str) -> Grid:
+def towards_weakest(scale: Scale, weak: str) -> Trainings:
     """Training attacks targeted at the weakest class."""
     del scale
-    return {"towards weakest": ("towards-class", {"schedules": [{"name": "towards-class", "target": weak}]})}
+    return _each("towards-class", "schedules", {"towards weakest": [{"name": "towards-class", "target": weak}]})
+
+
+def _each(recipe: str, field: str, values: Mapping[str, Any]) -> Trainings:
+    """A training of a recipe for each value of a field, by name."""
+    return {name: Training(recipe=recipe, overrides={field: value}) for name, value in values.items()}
 
 
 def in_validation(run: Run) -> FloatArray:
@@ -189,14 +190,12 @@ def average(accuracy: FloatArray) -> FloatArray:
     return np.asarray(accuracy.mean(axis=-1))
 
 
-def compare(context: Context, *grids: Callable[[Scale, str], Grid]) -> Compared:
+def compare(context: Context, *grids: Callable[[Scale, str], Trainings]) -> Compared:
     """Train the plain model, then the settings of the grids for its weakest class, and audit all of them."""
-    plain = context.train("at")
-    weak = weakest(plain.run)
-    trained = {PLAIN: plain}
+    trained = context.train_all({PLAIN: AT})
+    weak = weakest(trained[PLAIN].run)
     for grid in grids:
-        for name, (recipe, overrides) in grid(context.scale, str(weak)).items():
-            trained[name] = context.train(recipe, overrides)
+        trained |= context.train_all(grid(context.scale, str(weak)))
     audits = {name: under_pgd(context, one) for name, one in trained.items()}
     return Compared(trained, audits, weak, context.test_images.class_names)
 
@@ -213,24 +212,43 @@ def _below(label: int) -> Statistic:
     return lambda a: average(a) - a[..., label]
 
 
-class _Technique(Experiment):
-    """Several settings of one technique compared with plain adversarial training."""
+TECHNIQUES: Mapping[str, Callable[[Scale, str], Trainings]] = {
+    "class weights": class_weights,
+    "effective numbers": effective_numbers,
+    "LDAM margins": ldam_margins,
+    "resampled classes": resampled_classes,
+    "cosine penalties": cosine_penalties,
+    "towards weakest": towards_weakest,
+}
+
+
+@configurable
+class Technique(Experiment):
+    """benz20 plan: several settings of one technique compared with plain adversarial training.
+
+    Attributes:
+        technique: name of the technique, a key of `TECHNIQUES`.
+        for_weakest: whether its settings name the weakest class of plain training, which is known only after it.
+    """
 
     scales: ClassVar[Mapping[Name, Scale]] = PLANS
-    for_weakest: ClassVar[bool] = False
+    technique: Literal[
+        "class weights",
+        "effective numbers",
+        "LDAM margins",
+        "resampled classes",
+        "cosine penalties",
+        "towards weakest",
+    ]
+    for_weakest: bool = False
 
-    def trainings(self, scale: Scale) -> Mapping[str, Training]:
+    def trainings(self, scale: Scale) -> Trainings:
         """Plain training and each setting; empty if settings name the weakest class of the plain training."""
-        grid = {} if self.for_weakest else {PLAIN: ("at", {}), **self.grid(scale, "")}
-        return {name: Training(recipe=recipe, overrides=overrides) for name, (recipe, overrides) in grid.items()}
-
-    @abstractmethod
-    def grid(self, scale: Scale, weak: str) -> Grid:
-        """Settings at a scale; ``weak`` is the label of the weakest class as text."""
+        return {} if self.for_weakest else {PLAIN: AT, **TECHNIQUES[self.technique](scale, "")}
 
     def run(self, context: Context) -> Findings:
         """Tabulate average, worst class and MCD of each setting; measure the open question C7, and test claims."""
-        comparison = compare(context, self.grid)
+        comparison = compare(context, TECHNIQUES[self.technique])
         return Findings(
             tables=(comparison.table(), comparison.classes()),
             tests=self.claims(comparison),
@@ -243,66 +261,8 @@ class _Technique(Experiment):
         return ()
 
 
-class ClassWeighted(_Technique):
-    """benz20 plan: larger loss weights on the vulnerable classes."""
-
-    item = "benz20/P3.1"
-    for_weakest = True
-
-    def grid(self, scale: Scale, weak: str) -> Grid:
-        """Settings: weights by error, and on the weakest class."""
-        return class_weights(scale, weak)
-
-
-class EffectiveNumbers(_Technique):
-    """benz20 plan: class-balanced weights (Cui et al., CVPR 2019) with counts of robust images."""
-
-    item = "benz20/P3.4"
-
-    def grid(self, scale: Scale, weak: str) -> Grid:
-        """Settings: several bases."""
-        return effective_numbers(scale, weak)
-
-
-class LargeMargins(_Technique):
-    """benz20 plan: LDAM (Cao et al., NeurIPS 2019) with counts of robust images."""
-
-    item = "benz20/P3.5"
-
-    def grid(self, scale: Scale, weak: str) -> Grid:
-        """Settings: several largest margins."""
-        return ldam_margins(scale, weak)
-
-
-class Resampling(_Technique):
-    """benz20 plan: weak classes sampled more often, strong ones less often; no synthetic images."""
-
-    item = "benz20/P3.6"
-
-    def grid(self, scale: Scale, weak: str) -> Grid:
-        """Settings: several strengths."""
-        return resampled_classes(scale, weak)
-
-
-class CosinePenalty(_Technique):
-    """benz20 plan: a regulariser that lowers the cosine similarity between classes."""
-
-    item = "benz20/P3.7"
-
-    def grid(self, scale: Scale, weak: str) -> Grid:
-        """Settings: several weights of the penalty."""
-        return cosine_penalties(scale, weak)
-
-
-class TowardsWeakest(_Technique):
+class TowardsWeakest(Technique):
     """benz20 plan: training attacks targeted at the vulnerable class."""
-
-    item = "benz20/P3.8"
-    for_weakest = True
-
-    def grid(self, scale: Scale, weak: str) -> Grid:
-        """Settings: the weakest class as the target."""
-        return towards_weakest(scale, weak)
 
     def claims(self, comparison: Compared) -> Sequence[Test]:
         """Test benz20 C8: the target class becomes more robust."""
@@ -314,13 +274,11 @@ class TowardsWeakest(_Technique):
 class EqualClasses(Experiment):
     """benz20 plan, scenario 1: all classes are equally important; worst class against average."""
 
-    item = "benz20/P3.2"
     scales: ClassVar[Mapping[Name, Scale]] = PLANS
 
     def run(self, context: Context) -> Findings:
         """Compare all techniques; the one selected on validation images is tested on the test images."""
-        grids = (class_weights, effective_numbers, ldam_margins, resampled_classes, cosine_penalties, towards_weakest)
-        comparison = compare(context, *grids)
+        comparison = compare(context, *TECHNIQUES.values())
         chosen = max(
             comparison.techniques, key=lambda name: float(np.nanmin(in_validation(comparison.trained[name].run)))
         )
@@ -359,7 +317,6 @@ class EqualClasses(Experiment):
 class OneClass(Experiment):
     """benz20 plan, scenario 2: one class is critical, and the others should lose little."""
 
-    item = "benz20/P3.3"
     scales: ClassVar[Mapping[Name, Scale]] = PLANS
 
     def run(self, context: Context) -> Findings:

@@ -10,21 +10,21 @@ import numpy as np
 
 from classwise.analysis.gap import gap
 from classwise.analysis.spread import spread
-from classwise.auditing.outcomes import Outcomes
+from classwise.auditing.outcomes.table import Outcomes
 from classwise.data.splits import stratified_subset
 from classwise.papers.claims import Test
-from classwise.papers.context import Context, Training
+from classwise.papers.context import Context, Training, Trainings
 from classwise.papers.experiment import Experiment, Findings
 from classwise.papers.experiments.class_wise import class_dots, discrepancy_tests
 from classwise.papers.experiments.data_set_audits import DRAWN, LEAST_IMAGES
 from classwise.papers.experiments.protocol import AT, PGD, STANDARD, under_pgd
+from classwise.papers.interval_estimators import widest
 from classwise.papers.scales import SMOKE, Name, Scale
 from classwise.papers.tables import estimate_cell
 from classwise.reporting.svg import Drawing
 from classwise.reporting.tables import Cell, Row, Table
 from classwise.stats import metric_intervals
 from classwise.stats.counts import ClassCounts
-from classwise.stats.interval_estimators import widest
 
 WEAKEST = 5
 """Number of weakest classes listed for each model."""
@@ -44,7 +44,6 @@ REDUCED = replace(
 class PretrainedModels(Experiment):
     """benz20 plan: public models of ImageNet, standard and adversarially trained, without training."""
 
-    item = "benz20/P1.2"
     takes_models = True
     scales: ClassVar[Mapping[Name, Scale]] = {
         "smoke": replace(SMOKE, about=f"{SMOKE.about}; without --model, a standard and a robust model are trained"),
@@ -52,13 +51,13 @@ class PretrainedModels(Experiment):
         "full": IMAGENET,
     }
 
-    def trainings(self, scale: Scale) -> Mapping[str, Training]:
+    def trainings(self, scale: Scale) -> Trainings:
         """None; at smoke scale, two models instead of named ones."""
         return {"standard": STANDARD, "adversarial": AT} if scale.name == "smoke" else {}
 
     def run(self, context: Context) -> Findings:
         """Tabulate accuracy and robustness of each model; test claim C1 on each model, and C2 on two models."""
-        outcomes = _outcomes(context)
+        outcomes = _outcomes(context, self.trainings(context.scale))
         rows = [
             Row(f"{name}, {attack}", _cells(table, attack)) for name, table in outcomes.items() for attack in ATTACKS
         ]
@@ -78,10 +77,10 @@ class PretrainedModels(Experiment):
         )
 
 
-def _outcomes(context: Context) -> dict[str, Outcomes]:
+def _outcomes(context: Context, trainings: Mapping[str, Training]) -> dict[str, Outcomes]:
     """Outcomes by model: of the named models on the named images, or of two trained ones at smoke scale."""
     if not context.inputs:
-        models = context.train_all(PretrainedModels().trainings(context.scale))
+        models = context.train_all(trainings)
         return {name: under_pgd(context, trained).outcomes for name, trained in models.items()}
     scale = context.scale
     images = context.inputs.load_images(scale.test)

@@ -8,8 +8,9 @@ from typing import ClassVar
 import numpy as np
 
 from classwise.core.threat import Threat
+from classwise.papers.bootstrap import Resampled
 from classwise.papers.claims import Test
-from classwise.papers.context import Context, Training
+from classwise.papers.context import Context, Training, Trainings
 from classwise.papers.experiment import Experiment, Findings
 from classwise.papers.experiments.saved_epochs import (
     ATTACK,
@@ -22,13 +23,12 @@ from classwise.papers.experiments.saved_epochs import (
     epochs_within,
     with_checkpoints,
 )
+from classwise.papers.interval_estimators import plus
 from classwise.papers.scales import CIFAR, DEFAULT_SCALES, Name, Scale, other_data
 from classwise.papers.tables import estimate_cell
 from classwise.reporting.figures.lines import Series, class_lines, line_chart
 from classwise.reporting.tables import Row, Table
-from classwise.stats.bootstrap import Resampled
 from classwise.stats.counts import FloatArray
-from classwise.stats.interval_estimators import plus
 
 RADII: Mapping[Name, Sequence[float]] = {
     "smoke": (1.0, 2.0),
@@ -74,7 +74,7 @@ class _Radii(Experiment):
 
     scales: ClassVar[Mapping[Name, Scale]] = DEFAULT_SCALES
 
-    def trainings(self, scale: Scale) -> Mapping[str, Training]:
+    def trainings(self, scale: Scale) -> Trainings:
         """One training for each radius."""
         return radius_trainings(scale)
 
@@ -90,8 +90,6 @@ def evaluate_radii(context: Context) -> dict[float, SavedEpochs]:
 
 class RadiusSweep(_Radii):
     """cfa23 Figure 2a: overall robustness over the epochs, a line for each training radius."""
-
-    item = "cfa23/F2a"
 
     def run(self, context: Context) -> Findings:
         """Test claim C5: a training radius above the evaluation radius helps the last epoch, not the best."""
@@ -153,8 +151,6 @@ class RadiusSweep(_Radii):
 class RadiusSweepByClass(_Radii):
     """cfa23 Figures 2b and 2c: robustness of each class over the training radius, averaged over windows of epochs."""
 
-    item = "cfa23/F2bc"
-
     def run(self, context: Context) -> Findings:
         """Test claims C6 and C7: after the drop hard classes lose beyond the test radius, at the end all gain."""
         sweep = evaluate_radii(context)
@@ -208,10 +204,9 @@ class BetaSweep(Experiment):
     The loss is divided by 1 + beta, as in the public code, so that all betas have the same learning rate.
     """
 
-    item = "cfa23/F3"
     scales: ClassVar[Mapping[Name, Scale]] = DEFAULT_SCALES
 
-    def trainings(self, scale: Scale) -> Mapping[str, Training]:
+    def trainings(self, scale: Scale) -> Trainings:
         """One training for each beta."""
         declared = {}
         for beta in BETAS[scale.name]:

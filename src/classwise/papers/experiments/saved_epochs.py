@@ -9,15 +9,15 @@ import numpy as np
 import pandas as pd
 
 from classwise.analysis.epochs import inside
-from classwise.auditing.outcomes import Outcomes
+from classwise.auditing.outcomes.table import Outcomes
+from classwise.papers.bootstrap import Resampled
 from classwise.papers.context import Context, Training, recipe_at
 from classwise.papers.experiments.fair_methods import PGD_10
+from classwise.papers.interval_estimators import IntervalEstimator
 from classwise.papers.scales import Scale
 from classwise.papers.store import Trained
 from classwise.reporting.figures.lines import OVERALL
-from classwise.stats.bootstrap import Resampled
 from classwise.stats.counts import BoolArray, FloatArray, IntArray
-from classwise.stats.interval_estimators import IntervalEstimator
 from classwise.stats.intervals import Estimate
 from classwise.training.folder import Which, epoch_weights
 

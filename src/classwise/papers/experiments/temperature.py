@@ -10,10 +10,11 @@ import numpy as np
 
 from classwise.analysis.ablation import OVERALL, ablation
 from classwise.attacks.gradient.ascent import TEMPERATURES
-from classwise.auditing.outcomes import Outcomes
+from classwise.auditing.outcomes.table import Outcomes
 from classwise.papers import catalogue
+from classwise.papers.bootstrap import beyond_others
 from classwise.papers.claims import Test
-from classwise.papers.context import Context, Training
+from classwise.papers.context import Context, Training, Trainings
 from classwise.papers.experiment import Experiment, Findings
 from classwise.papers.experiments.estimates import (
     Selected,
@@ -40,13 +41,12 @@ from classwise.papers.experiments.protocol import (
     unlabelled_note,
     with_rst,
 )
+from classwise.papers.interval_estimators import averaged, negative, plus
 from classwise.papers.scales import CIFAR, Name, Scale, other_data
 from classwise.papers.store import Trained
 from classwise.papers.tables import Key, class_table, estimate_cell, summary_table
 from classwise.reporting.tables import Cell, Row, Table
-from classwise.stats.bootstrap import beyond_others
 from classwise.stats.counts import ClassCounts, FloatArray
-from classwise.stats.interval_estimators import averaged, negative, plus
 from classwise.stats.intervals import Estimate
 
 CHOSEN_TEMPERATURES: Mapping[str, float] = {"Madry": 2, "TRADES": 5, "MART": 5, "RST": 5}
@@ -65,10 +65,9 @@ COVERS = ("smaller drop than the others", "nearly insensitive")
 class Temperature(Experiment):
     """kdd21 Table 3: the best temperature of the grid for each defence, compared with PGD."""
 
-    item = "kdd21/T3"
     scales: ClassVar[Mapping[Name, Scale]] = TEMPERATURE_SCALES
 
-    def trainings(self, scale: Scale) -> Mapping[str, Training]:
+    def trainings(self, scale: Scale) -> Trainings:
         """The four defences."""
         return defences(scale)
 
@@ -158,10 +157,9 @@ def _change_row(defence: str, halves: Sequence[Selected], tests: Sequence[Test])
 class ChosenTemperatures(Experiment):
     """iclr21 Table 3: change from PGD to Temperature-PGD at the paper's 1/T for each defence."""
 
-    item = "iclr21/T3"
     scales: ClassVar[Mapping[Name, Scale]] = TEMPERATURE_SCALES
 
-    def trainings(self, scale: Scale) -> Mapping[str, Training]:
+    def trainings(self, scale: Scale) -> Trainings:
         """The four defences, and the teacher of RST."""
         return with_rst(scale)
 
@@ -252,10 +250,9 @@ class _Temperatures(Experiment):
 class TemperatureAblation(_Temperatures):
     """iclr21 Table 4: changes of robustness over 1/T for four defences."""
 
-    item = "iclr21/T4"
     temperatures = (2, 3, 4, 7, 10)
 
-    def trainings(self, scale: Scale) -> Mapping[str, Training]:
+    def trainings(self, scale: Scale) -> Trainings:
         """The four defences, Madry's model first, and the teacher of RST."""
         return with_rst(scale)
 
@@ -299,10 +296,9 @@ class TemperatureAblation(_Temperatures):
 class TemperatureGrid(_Temperatures):
     """kdd21 section 5: the grid of 1/T and its best value for each defence."""
 
-    item = "kdd21/E6"
     temperatures = TEMPERATURES
 
-    def trainings(self, scale: Scale) -> Mapping[str, Training]:
+    def trainings(self, scale: Scale) -> Trainings:
         """The defences of kdd21/T3."""
         return defences(scale)
 
@@ -318,12 +314,11 @@ class TemperatureGrid(_Temperatures):
 class SmoothLabels(_Temperatures):
     """iclr21 section 4, suggested only: is label smoothing vulnerable to Temperature-PGD?"""
 
-    item = "iclr21/E5"
     temperatures = (2, 5, 10, 50)
     step = SETUP_STEP
     scales: ClassVar[Mapping[Name, Scale]] = SPHERE_SCALES
 
-    def trainings(self, scale: Scale) -> Mapping[str, Training]:
+    def trainings(self, scale: Scale) -> Trainings:
         """Adversarial training without and with label smoothing."""
         del scale
         smooth = {"name": "at", "criterion": {"name": "label-smoothing", "smoothing": SMOOTHING}}

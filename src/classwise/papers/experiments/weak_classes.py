@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 from classwise.analysis.consistency import Consistency, ranked_alike
+from classwise.core.config import configurable
 from classwise.core.precision import EXACT
 from classwise.papers.claims import CORRELATION, Test
-from classwise.papers.context import Context, Training
+from classwise.papers.context import Context, Training, Trainings
 from classwise.papers.experiment import Experiment, Findings
-from classwise.papers.experiments.protocol import under_pgd
+from classwise.papers.experiments.protocol import AT, STANDARD, under_pgd
+from classwise.papers.interval_estimators import interval, lowered
 from classwise.papers.scales import FASHION, FULL, PLANS, SMOKE, Name, Scale
 from classwise.papers.tables import Key, class_table, estimate_cell
 from classwise.reporting.tables import Cell, Row, Table
 from classwise.stats.counts import ClassCounts
-from classwise.stats.interval_estimators import interval, lowered
 
-Grid = Mapping[str, tuple[str, Mapping[str, Any]]]
-"""Name of a setting to a recipe and its overrides."""
 ADAM_LR = 1e-3
 ADAM: Mapping[str, Any] = {"optimizer": {"name": "adam", "lr": ADAM_LR, "weight_decay": 5e-4}}
 """The optimiser of the recipe ``at-adam``, for standard training."""
@@ -31,18 +30,8 @@ DECAYS: Mapping[Name, Sequence[float]] = {
     "reduced": (0, 5e-4, 1e-3),
     "full": (0, 1e-4, 2e-4, 5e-4, 1e-3),
 }
-WIDTHS: Mapping[str, float] = {
-    "lenet": 1,
-    "vgg16": 0.125,
-    "vgg19": 0.125,
-    "resnet18": 0.125,
-    "resnet50": 0.125,
-    "densenet121": 0.125,
-    "densenet169": 0.125,
-    "googlenet": 0.125,
-    "inception-v3": 0.125,
-}
-"""Networks of the plan, and their width factors at reduced scale."""
+WIDTH, FULL_WIDTH = 0.125, ("lenet",)
+"""Width factor of the networks at reduced scale, and the networks that keep their width."""
 SMOKE_NETWORK = "lenet"
 """Network used for all of them at smoke scale: deep networks reduce an 8x8 image to one or two pixels."""
 SCALES: Mapping[Name, Scale] = {
@@ -69,39 +58,51 @@ SCALES: Mapping[Name, Scale] = {
 }
 
 
-def optimisers(scale: Scale) -> Grid:
+def optimisers(scale: Scale) -> Trainings:
     """SGD and Adam; the learning rate of the scale applies to SGD only."""
     del scale
-    return {"SGD": ("at", {}), "Adam": ("at-adam", {"optimizer.lr": ADAM_LR})}
+    return {"SGD": AT, "Adam": Training(recipe="at-adam", overrides={"optimizer.lr": ADAM_LR})}
 
 
-def weight_decays(scale: Scale) -> Grid:
+def weight_decays(scale: Scale) -> Trainings:
     """Several weight decays; the recipe's own is the unmodified model."""
     return {
-        f"weight decay {decay:g}": ("at", {} if decay == 5e-4 else {"optimizer.weight_decay": decay})
+        f"weight decay {decay:g}": AT if decay == 5e-4 else replace(AT, overrides={"optimizer.weight_decay": decay})
         for decay in DECAYS[scale.name]
     }
 
 
-def lr_schedules(scale: Scale) -> Grid:
+def lr_schedules(scale: Scale) -> Trainings:
     """A stepwise and a cyclic (one triangle) learning rate; one of the two is the recipe's own."""
     if scale.budget == "short":
-        return {"cyclic": ("at", {}), "stepwise": ("at", {"lr_schedule": {"name": "step"}})}
+        return {"cyclic": AT, "stepwise": replace(AT, overrides={"lr_schedule": {"name": "step"}})}
     rate = {} if "optimizer.lr" in scale.overrides else {"optimizer.lr": CYCLIC_LR}
-    return {"stepwise": ("at", {}), "cyclic": ("at", {"lr_schedule": {"name": "cyclic"}, **rate})}
+    return {"stepwise": AT, "cyclic": replace(AT, overrides={"lr_schedule": {"name": "cyclic"}, **rate})}
 
 
+GRIDS: Mapping[str, Callable[[Scale], Trainings]] = {
+    "optimisers": optimisers,
+    "weight decays": weight_decays,
+    "learning rates": lr_schedules,
+}
+
+
+@configurable
 class WeakClasses(Experiment):
-    """Adversarial training in several settings: do the rankings of the classes agree?"""
+    """Adversarial training in several settings: do the rankings of the classes agree?
+
+    Attributes:
+        varied: parts of claim C4 that the grid covers.
+    """
 
     scales: ClassVar[Mapping[Name, Scale]] = PLANS
-    varied: ClassVar[Sequence[str]] = ()
+    varied: tuple[str, ...]
 
     @abstractmethod
-    def grid(self, scale: Scale) -> Grid:
+    def grid(self, scale: Scale) -> Trainings:
         """Settings of adversarial training at a scale."""
 
-    def standard(self, scale: Scale) -> Grid:
+    def standard(self, scale: Scale) -> Trainings:
         """Settings of standard training at a scale, whose classes are ranked by clean accuracy; none by default."""
         del scale
         return {}
@@ -111,10 +112,10 @@ class WeakClasses(Experiment):
         del scale
         return self.varied
 
-    def trainings(self, scale: Scale) -> Mapping[str, Training]:
+    def trainings(self, scale: Scale) -> Trainings:
         """A training for each setting of the two grids."""
-        robust, clean = _declared(self.grid(scale)), _declared(self.standard(scale))
-        return {**robust, **{f"{name}, standard training": one for name, one in clean.items()}}
+        clean = {f"{name}, standard training": training for name, training in self.standard(scale).items()}
+        return {**self.grid(scale), **clean}
 
     def run(self, context: Context) -> Findings:
         """Attack each model by PGD; test the part of claim C4 that the grid covers."""
@@ -163,143 +164,70 @@ class _Ranked:
     counts: Mapping[Key, ClassCounts]
 
 
-def _declared(grid: Grid) -> dict[str, Training]:
-    return {name: Training(recipe=recipe, overrides=overrides) for name, (recipe, overrides) in grid.items()}
-
-
-def _ranked(context: Context, grid: Grid, attack: str) -> _Ranked:
+def _ranked(context: Context, grid: Trainings, attack: str) -> _Ranked:
     """Train and audit the models of a grid, and measure the agreement of their class rankings."""
-    audits = {name: under_pgd(context, one) for name, one in context.train_all(_declared(grid)).items()}
+    audits = {name: under_pgd(context, one) for name, one in context.train_all(grid).items()}
     agreement = ranked_alike({name: audit.outcomes for name, audit in audits.items()}, {attack: attack})
     return _Ranked(agreement, {(name,): audit.counts(attack) for name, audit in audits.items()})
 
 
-class Optimisers(WeakClasses):
-    """benz20 plan: SGD against Adam."""
-
-    item = "benz20/P1.8"
-    varied = ("optimisers",)
-
-    def grid(self, scale: Scale) -> Grid:
-        """Settings: two optimisers."""
-        return optimisers(scale)
-
-
-class WeightDecays(WeakClasses):
-    """benz20 plan: several weight decays."""
-
-    item = "benz20/P1.10"
-    varied = ("weight decays",)
-
-    def grid(self, scale: Scale) -> Grid:
-        """Settings: several weight decays."""
-        return weight_decays(scale)
-
-
-class LearningRateSchedules(WeakClasses):
-    """benz20 plan: a stepwise against a cyclic learning rate."""
-
-    item = "benz20/P1.9"
-    varied = ("learning rates",)
-
-    def grid(self, scale: Scale) -> Grid:
-        """Settings: two learning-rate schedules."""
-        return lr_schedules(scale)
-
-
+@configurable
 class Optimisation(WeakClasses):
-    """benz20 plan: weak classes across all variations of the optimisation."""
+    """benz20 plan: several settings of the optimisation.
 
-    item = "benz20/P2.2"
-    varied = ("optimisers", "learning rates", "weight decays")
+    Attributes:
+        varied: names of the grids, of `GRIDS`, whose settings are trained; the unmodified model once.
+        with_standard: whether the same settings of standard training are compared, too; never at smoke scale.
+    """
 
-    def grid(self, scale: Scale) -> Grid:
-        """Settings of the three grids, with the unmodified model once."""
-        unmodified, *others = {**optimisers(scale), **weight_decays(scale), **lr_schedules(scale)}.items()
+    varied: tuple[Literal["optimisers", "weight decays", "learning rates"], ...]
+    with_standard: bool = False
+
+    def grid(self, scale: Scale) -> Trainings:
+        """Settings of the grids, with the unmodified model once."""
+        settings = {name: one for key, grid in GRIDS.items() if key in self.varied for name, one in grid(scale).items()}
+        unmodified, *others = settings.items()
         return dict([unmodified, *(one for one in others if one[1] != unmodified[1])])
 
-    def standard(self, scale: Scale) -> Grid:
+    def standard(self, scale: Scale) -> Trainings:
         """The same settings of standard training; none at smoke scale."""
-        if scale.name == "smoke":
+        if not self.with_standard or scale.name == "smoke":
             return {}
-        shared = {"seed": 1}  # as in the other experiments
+        of_recipe = {"at-adam": ADAM}
         return {
-            name: ("standard", {**shared, **fields, **(ADAM if recipe == "at-adam" else {})})
-            for name, (recipe, fields) in self.grid(scale).items()
+            name: replace(STANDARD, overrides={**STANDARD.overrides, **one.overrides, **of_recipe.get(one.recipe, {})})
+            for name, one in self.grid(scale).items()
         }
 
 
-class _Networks(WeakClasses):
-    """Several networks and the reference network of the scale: do their class rankings agree?"""
+@configurable
+class Networks(WeakClasses):
+    """benz20 plan: several networks and the reference network of the scale.
 
-    networks: ClassVar[Sequence[str]]
+    Attributes:
+        networks: names of the networks.
+    """
+
+    networks: tuple[str, ...]
     scales: ClassVar[Mapping[Name, Scale]] = SCALES
 
     def covers(self, scale: Scale) -> Sequence[str]:
         """Names of the networks, or of their substitute at smoke scale."""
         return (SMOKE_NETWORK,) if scale.name == "smoke" else self.varied
 
-    def grid(self, scale: Scale) -> Grid:
+    def grid(self, scale: Scale) -> Trainings:
         """Adversarial training of each network."""
-        return self._each(scale, "at")
+        return self._each(scale, AT)
 
-    def standard(self, scale: Scale) -> Grid:
+    def standard(self, scale: Scale) -> Trainings:
         """Standard training of each network; none at smoke scale."""
-        return {} if scale.name == "smoke" else self._each(scale, "standard")
+        return {} if scale.name == "smoke" else self._each(scale, STANDARD)
 
-    def _each(self, scale: Scale, recipe: str) -> Grid:
-        """Settings of a recipe for each network; the reference is unmodified, so that its run is shared."""
+    def _each(self, scale: Scale, plain: Training) -> Trainings:
+        """Training of each network; that of the reference is unmodified, so that its run is shared."""
         reference = str(scale.overrides.get("model.name", "preactresnet18"))
         chosen = (SMOKE_NETWORK,) if scale.name == "smoke" else self.networks
-        width = (lambda name: WIDTHS[name]) if scale.name == "reduced" else (lambda _: 1)
-        own = {name: (recipe, {"model.name": name, "model.width": width(name)}) for name in chosen}
-        shared = {"seed": 1} if recipe == "standard" else {}  # as in the other experiments
-        return {f"{reference} (reference)": (recipe, shared), **own}
-
-
-class LeNets(_Networks):
-    """benz20 plan: LeNet."""
-
-    item = "benz20/P1.3"
-    varied = ("LeNet",)
-    networks = ("lenet",)
-
-
-class VGGs(_Networks):
-    """benz20 plan: VGG-16 and VGG-19."""
-
-    item = "benz20/P1.4"
-    varied = ("VGG",)
-    networks = ("vgg16", "vgg19")
-
-
-class ResNets(_Networks):
-    """benz20 plan: ResNet-18 and ResNet-50."""
-
-    item = "benz20/P1.5"
-    varied = ("ResNet",)
-    networks = ("resnet18", "resnet50")
-
-
-class DenseNets(_Networks):
-    """benz20 plan: DenseNet-121 and DenseNet-169."""
-
-    item = "benz20/P1.6"
-    varied = ("DenseNet",)
-    networks = ("densenet121", "densenet169")
-
-
-class Inceptions(_Networks):
-    """benz20 plan: GoogLeNet and Inception-v3, adapted to small images."""
-
-    item = "benz20/P1.7"
-    varied = ("Inception",)
-    networks = ("googlenet", "inception-v3")
-
-
-class AllNetworks(_Networks):
-    """benz20 plan: weak classes across all of these networks."""
-
-    item = "benz20/P2.1"
-    varied = ("LeNet", "VGG", "ResNet", "DenseNet", "Inception")
-    networks = tuple(WIDTHS)
+        width = WIDTH if scale.name == "reduced" else 1
+        own = {name: {"model.name": name, "model.width": 1 if name in FULL_WIDTH else width} for name in chosen}
+        others = {name: Training(recipe=plain.recipe, overrides=overrides) for name, overrides in own.items()}
+        return {f"{reference} (reference)": plain, **others}

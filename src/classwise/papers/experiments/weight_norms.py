@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from classwise.analysis.norm_link import NormLink, norm_link, row_norms
 from classwise.papers.claims import CORRELATION, Test
-from classwise.papers.context import Context, Training
+from classwise.papers.context import Context, Trainings
 from classwise.papers.experiment import Experiment, Findings
 from classwise.papers.experiments.data_set_audits import (
     SCALES,
@@ -20,13 +20,13 @@ from classwise.papers.experiments.data_set_audits import (
 )
 from classwise.papers.experiments.estimates import average, paired_models, worst
 from classwise.papers.experiments.protocol import AT, under_pgd
+from classwise.papers.interval_estimators import interval, raised, wider
 from classwise.papers.scales import CLASSWISE, Name, Scale
 from classwise.papers.tables import estimate_cell
 from classwise.reporting import formatting
 from classwise.reporting.figures.bars import class_bars
 from classwise.reporting.tables import Cell, Row, Table
 from classwise.stats import metric_intervals
-from classwise.stats.interval_estimators import interval, raised, wider
 from classwise.stats.intervals import Estimate
 from classwise.training.posthoc.equal_norms import equalise_norms
 
@@ -39,10 +39,9 @@ NONE = 0.5
 class NormsAndRobustness(Experiment):
     """iclr21 Figure 4: robust classes have rows of large norm in adversarial training, not in standard training."""
 
-    item = "iclr21/F4"
     scales: ClassVar[Mapping[Name, Scale]] = SCALES
 
-    def trainings(self, scale: Scale) -> Mapping[str, Training]:
+    def trainings(self, scale: Scale) -> Trainings:
         """A standard and an adversarially trained model of each data set."""
         return declare(scale)
 
@@ -104,28 +103,11 @@ def _norm_tests(data: str, links: Mapping[str, NormLink]) -> list[Test]:
     ]
 
 
-class NormsOfRobustModels(NormsAndRobustness):
-    """iclr21 section 3.2: correlation of norm and robustness in adversarial training."""
-
-    item = "iclr21/E1"
-
-
-class NormsOfStandardModels(NormsAndRobustness):
-    """iclr21 section 3.2: correlation of norm and clean accuracy in standard training."""
-
-    item = "iclr21/E2"
-
-
 class EqualNorms(Experiment):
     """iclr21 section 5: rows of equal norm, by rescaling those of a trained model (no penalty, no training)."""
 
-    item = "iclr21/E7"
     scales: ClassVar[Mapping[Name, Scale]] = CLASSWISE
-
-    def trainings(self, scale: Scale) -> Mapping[str, Training]:
-        """One adversarially trained model."""
-        del scale
-        return {"AT": AT}
+    declared: ClassVar[Trainings] = {"AT": AT}
 
     def run(self, context: Context) -> Findings:
         """Audit adversarial training before and after rescaling; test claim C22."""

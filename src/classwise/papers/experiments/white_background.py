@@ -11,12 +11,13 @@ import pandas as pd
 import torch
 
 from classwise.analysis.extremes import extremes
-from classwise.auditing.outcomes import CLEAN, Outcomes
+from classwise.auditing.outcomes.table import CLEAN, Outcomes
 from classwise.data.derived import random_regions, white_background
 from classwise.data.images import Images
 from classwise.papers import catalogue
+from classwise.papers.bootstrap import Resampled
 from classwise.papers.claims import Test
-from classwise.papers.context import Context, Training
+from classwise.papers.context import Context, Trainings
 from classwise.papers.experiment import Experiment, Findings
 from classwise.papers.experiments.case_study import (
     ATTACK,
@@ -37,7 +38,6 @@ from classwise.papers.store import Trained
 from classwise.papers.tables import estimate_cell
 from classwise.reporting.figures.gallery import GalleryRow, gallery
 from classwise.reporting.tables import Cell, Row, Table
-from classwise.stats.bootstrap import Resampled
 from classwise.stats.counts import BoolArray, FloatArray, IntArray
 
 ORIGINAL, WHITE, ELSEWHERE, ADJUSTED = "original", "white background", "white elsewhere", "white, beta lowered"
@@ -76,10 +76,9 @@ def painted_images(context: Context) -> PaintedImages:
 class WhiteBackground(Experiment):
     """kdd21 Table 4: predictions on class-3 images: original, white background, and white with beta lowered."""
 
-    item = "kdd21/T4"
     scales: ClassVar[Mapping[Name, Scale]] = SCALES
 
-    def trainings(self, scale: Scale) -> Mapping[str, Training]:
+    def trainings(self, scale: Scale) -> Trainings:
         """TRADES with beta 6 and with the lowered beta."""
         return trades_with_beta(scale, BETA, LOWEST)
 
@@ -132,12 +131,11 @@ class WhiteBackground(Experiment):
 class SingleImages(Experiment):
     """kdd21 Figure 6: the most robust image, and one that becomes robust on a white background."""
 
-    item = "kdd21/F6"
     scales: ClassVar[Mapping[Name, Scale]] = SCALES
     robust: ClassVar[int] = 2261
     repaired: ClassVar[int] = 3634
 
-    def trainings(self, scale: Scale) -> Mapping[str, Training]:
+    def trainings(self, scale: Scale) -> Trainings:
         """TRADES with beta 6."""
         return trades_with_beta(scale, BETA)
 

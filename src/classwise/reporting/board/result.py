@@ -21,7 +21,7 @@ from classwise.core.storage import write_text
 from classwise.core.version import __version__
 from classwise.reporting.board.published import Published
 from classwise.reporting.board.sources import SCHEMA_VERSION
-from classwise.reporting.board.tables import MEASURES, BoardTable
+from classwise.reporting.board.tables import BoardTable, measures
 
 
 @checked
@@ -133,15 +133,16 @@ def _rows(table: BoardTable) -> list[dict[str, Any]]:
             "better": table.better_than(place),
             "worst_class": row["worst_class"],
             "may_be_worst": table.may_be_worst(place),
-            **{name: _estimate(row, name) for name in MEASURES},
+            **{name: _estimate(row, name) for name in measures()},
         }
         rows.append({"entry": dataclasses.asdict(table.entries[place]), "results": results})
     return rows
 
 
-def _estimate(row: Mapping[Any, Any], name: str) -> dict[str, float] | None:
-    """A measure with its interval; None where it is unknown."""
-    value = float(row[name])
-    if math.isnan(value):
-        return None
-    return {"value": value, "low": float(row[f"{name}_low"]), "high": float(row[f"{name}_high"])}
+def _estimate(row: Mapping[Any, Any], name: str) -> dict[str, float | None] | None:
+    """A measure with its interval; None where it is unknown, also as an end of the interval."""
+    value, low, high = (float(row[f"{name}{end}"]) for end in ("", "_low", "_high"))
+    finite = {
+        key: each if math.isfinite(each) else None for key, each in (("value", value), ("low", low), ("high", high))
+    }
+    return None if finite["value"] is None else finite

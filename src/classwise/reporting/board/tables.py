@@ -10,25 +10,26 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from classwise.auditing.outcomes import CLEAN
+from classwise.auditing.outcomes.table import ALL, CLEAN
+from classwise.auditing.run.result import Audit
 from classwise.reporting.board.entries import Conditions, Entry
 from classwise.stats import metric_intervals
-from classwise.stats.counts import BoolArray, ClassCounts, IntArray
-from classwise.stats.intervals import Estimate
+from classwise.stats.bounds import BoundedCounts
+from classwise.stats.counts import BoolArray, IntArray
+from classwise.stats.metric import NO_ESTIMATE, Metric, MetricInputs, arranged
 from classwise.stats.metrics import worst_class
 from classwise.stats.model_ranks import Ranks, Verdicts, worst_class_ranks
 from classwise.stats.worst_class import possibly_worst
 
-MEASURES = ("worst", "overall", "worst20", "mcd", "cv", "clean")
-"""The measures with an interval."""
-_OF_COUNTS = {
-    "worst": metric_intervals.worst,
-    "overall": metric_intervals.overall,
-    "worst20": metric_intervals.worst_fifth,
-    "mcd": metric_intervals.discrepancy,
-    "cv": metric_intervals.variance,
-}
-_UNKNOWN = Estimate(float("nan"), float("nan"), float("nan"))
+
+def board_metrics() -> list[Metric]:
+    """The metrics of a leaderboard."""
+    return arranged("worst", "overall", "worst20", "mcd", "cv", without=("macro", "nrr", "hmw"))
+
+
+def measures() -> list[str]:
+    """The columns with an interval: `board_metrics`, and ``clean``, the overall accuracy without an attack."""
+    return [*(metric.name for metric in board_metrics()), "clean"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,16 +39,21 @@ class BoardTable:
     Attributes:
         conditions: what all rows share.
         entries: the models, in the order of reading.
-        correct: for each model (N,) which images are correct under all attacks; None for a model read from a JSON file.
+        audits: the audit of each model; None for a model read from a JSON file.
         labels: (N,) the classes of these images; None if there are none.
         alpha: 1 minus the coverage of the intervals, and of the ranks of this table jointly.
     """
 
     conditions: Conditions
     entries: tuple[Entry, ...]
-    correct: tuple[BoolArray | None, ...]
+    audits: tuple[Audit | None, ...]
     labels: IntArray | None = None
     alpha: float = 0.05
+
+    @cached_property
+    def correct(self) -> tuple[BoolArray | None, ...]:
+        """For each model (N,) which images are correct under all attacks; None without its audit."""
+        return tuple(None if audit is None else audit.outcomes.correct(ALL) for audit in self.audits)
 
     @cached_property
     def ranks(self) -> Ranks:
@@ -78,7 +84,7 @@ class BoardTable:
         """A row for each model in the order of the ranks; accuracies are fractions.
 
         Columns: ``rank`` and ``rank_high``, the confidence set of the rank; ``model``; ``n``; ``worst_class`` (name);
-        each of `MEASURES` with ``_low`` and ``_high``, NaN if unknown; ``may_be_worst``, names joined by ``", "``;
+        each of `measures` with ``_low`` and ``_high``, NaN if unknown; ``may_be_worst``, names joined by ``", "``;
         ``warnings``, names of guards joined likewise; ``guards``, their mode; ``extra_data``; ``teacher``;
         ``network``; ``model_sha256``; ``version``.
         """
@@ -93,14 +99,14 @@ class BoardTable:
 
     def _row(self, place: int) -> dict[str, Any]:
         entry, names = self.entries[place], self.conditions.classes
-        counts, clean = entry.counts(self.conditions), entry.clean_counts(self.conditions)
+        counts = entry.counts(self.conditions)
         return {
             "rank": int(self.ranks.low[place]),
             "rank_high": int(self.ranks.high[place]),
             "model": entry.name,
             "n": self.conditions.images,
             "worst_class": names[worst_class(counts.accuracy).label],
-            **_estimates(counts, clean, self.alpha),
+            **self._estimates(place),
             "may_be_worst": ", ".join(self.may_be_worst(place)),
             "warnings": ", ".join(warning.name for warning in entry.warnings),
             "guards": entry.guards,
@@ -109,6 +115,21 @@ class BoardTable:
             "network": entry.network,
             "model_sha256": entry.model_sha256,
             "version": entry.version,
+        }
+
+    def _estimates(self, place: int) -> Mapping[str, float]:
+        """The metrics with their intervals, from the audit if there is one, else from the counts of the entry."""
+        entry, audit = self.entries[place], self.audits[place]
+        counts, clean = entry.counts(self.conditions), entry.clean_counts(self.conditions)
+        inputs = MetricInputs(BoundedCounts.of(counts), None if clean is None else BoundedCounts.of(clean))
+        if audit is not None:
+            inputs = audit.outcomes.inputs(ALL, inputs.counts)
+        estimates = {metric.name: metric.estimate(inputs, self.alpha) for metric in board_metrics()}
+        estimates["clean"] = NO_ESTIMATE if clean is None else metric_intervals.overall(clean, self.alpha)
+        return {
+            f"{name}{end}": float(value)
+            for name in measures()
+            for end, value in zip(("", "_low", "_high"), estimates[name], strict=True)
         }
 
     def may_be_worst(self, place: int) -> list[str]:
@@ -125,13 +146,3 @@ class BoardTable:
         """The labels of the attacks, such as ``pgd, apgd-ce``; ``clean`` without attacks."""
         labels = [attack.label for attack in self.conditions.attacks if attack.label != CLEAN]
         return ", ".join(labels) or CLEAN
-
-
-def _estimates(counts: ClassCounts, clean: ClassCounts | None, alpha: float) -> Mapping[str, float]:
-    estimates = {name: measure(counts, alpha) for name, measure in _OF_COUNTS.items()}
-    estimates["clean"] = _UNKNOWN if clean is None else metric_intervals.overall(clean, alpha)
-    return {
-        f"{name}{end}": float(value)
-        for name in MEASURES
-        for end, value in zip(("", "_low", "_high"), estimates[name], strict=True)
-    }

@@ -5,17 +5,19 @@ from __future__ import annotations
 import math
 from typing import Any, NamedTuple
 
-from classwise.auditing.outcomes import CLEAN
+from classwise.auditing.outcomes.table import CLEAN
 from classwise.core.repeats import Repeats
 from classwise.reporting import formatting
 from classwise.reporting.board.published import Published
 from classwise.reporting.board.result import Board
-from classwise.reporting.board.tables import BoardTable
+from classwise.reporting.board.tables import BoardTable, board_metrics
 from classwise.reporting.figures.dots import WIDTH, Value, dot_rows
 from classwise.reporting.figures.layout import NARROW
 from classwise.reporting.provenance import EARLY_STOP, GRID, spec_text
 from classwise.reporting.svg import Drawing
 from classwise.reporting.templating import markup, render
+from classwise.stats import Unit
+from classwise.stats.metric import Metric
 
 MAX_ROWS = 200
 """Most rows of a page, over all its tables, so that it stays below 500 KB; ``board.csv`` has all."""
@@ -43,10 +45,6 @@ COLUMNS = (
         "lowest class accuracy, with the interval of the lowest class accuracy, whichever class it is",
     ),
     Column("May be worst", "ascending", "the classes that may be the worst, that of lowest accuracy first"),
-    Column("Overall", "descending", "accuracy over all images"),
-    Column("Worst 20\u00a0%", "descending", "mean over the 20 % of classes of lowest accuracy"),
-    Column("MCD", "ascending", "highest minus lowest class accuracy, in percentage points"),
-    Column("CV", "ascending", "variance of the class accuracies, in percent squared"),
     Column("Clean", "descending", "accuracy over all images without an attack"),
     Column("Warnings", "ascending", "guards that warned about the evaluation"),
     Column("Extra data", "ascending", "whether images beside the data set's own were used for training"),
@@ -68,6 +66,18 @@ PUBLISHED = (
     Column("File", "ascending"),
     Column("Note", "ascending"),
 )
+
+
+def columns() -> list[Column]:
+    """The columns of a table: `COLUMNS`, with the metrics after the classes that may be the worst."""
+    place = 1 + [column.head for column in COLUMNS].index("May be worst")
+    shown = [_metric_column(metric) for metric in board_metrics()[1:]]
+    return [*COLUMNS[:place], *shown, *COLUMNS[place:]]
+
+
+def _metric_column(metric: Metric) -> Column:
+    head = f"{metric.title[:1].upper()}{metric.title[1:]}".replace(" %", "\u00a0%")
+    return Column(head, "descending" if metric.higher_is_better else "ascending", metric.about)
 
 
 class BoardCell(NamedTuple):
@@ -114,7 +124,7 @@ def _table(table: BoardTable, number: int, most: int) -> dict[str, Any]:
         "id": f"table-{number}",
         "title": f"{data}, {threat}: {table.attacks}",
         "caption": f"{formatting.counted(len(rows), 'model')}, {images}, {classes}; accuracy in percent",
-        "columns": COLUMNS,
+        "columns": columns(),
         "rows": [
             {"name": str(row["model"]), "cells": _cells(table, place, row)}
             for place, row in zip(table.order, rows[:most], strict=False)
@@ -126,24 +136,17 @@ def _table(table: BoardTable, number: int, most: int) -> dict[str, Any]:
 
 
 def _cells(table: BoardTable, place: int, row: dict[Any, Any]) -> list[BoardCell]:
-    """The cells of `COLUMNS` after the name."""
+    """The cells of `columns` after the name."""
     entry, better = table.entries[place], table.better_than(place)
     possible = [row["worst_class"], *(name for name in table.may_be_worst(place) if name != row["worst_class"])]
     low, high = row["rank"], row["rank_high"]
     title = f"significantly better: {formatting.listed(better)}" if better else "no model is significantly better"
     return [
         BoardCell(str(low), f"{low}–{high}" if high > low else "", f"{low}", title),
-        _share(row, "worst"),
+        _metric_cell(row, "worst"),
         BoardCell(formatting.listed(possible, 4), sort=possible[0], title=formatting.listed(possible, 40)),
-        _share(row, "overall"),
-        _share(row, "worst20"),
-        _share(row, "mcd"),
-        BoardCell(
-            formatting.squared_percent(row["cv"]),
-            formatting.squared_span(row["cv_low"], row["cv_high"]),
-            f"{row['cv']:.6g}",
-        ),
-        _share(row, "clean"),
+        *(_metric_cell(row, metric.name, metric.unit) for metric in board_metrics()[1:]),
+        _metric_cell(row, "clean"),
         _warnings(entry.guards, [warning.name for warning in entry.warnings], entry.guards_not_run),
         _known(entry.extra_data),
         BoardCell(entry.teacher or formatting.NONE, sort=entry.teacher),
@@ -153,10 +156,12 @@ def _cells(table: BoardTable, place: int, row: dict[Any, Any]) -> list[BoardCell
     ]
 
 
-def _share(row: dict[Any, Any], name: str) -> BoardCell:
+def _metric_cell(row: dict[Any, Any], name: str, unit: Unit = "fraction") -> BoardCell:
     value = float(row[name])
-    span = formatting.span(row[f"{name}_low"], row[f"{name}_high"])
-    return BoardCell(formatting.NONE) if math.isnan(value) else BoardCell(_percent(value), span, f"{value:.6g}")
+    if math.isnan(value):
+        return BoardCell(formatting.NONE)
+    span = formatting.span_in_unit(row[f"{name}_low"], row[f"{name}_high"], unit)
+    return BoardCell(formatting.in_unit(value, unit), "" if span == formatting.NONE else span, f"{value:.6g}")
 
 
 def _percent(value: float | None) -> str:

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Collection, Iterator
-from pathlib import Path
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from classwise.auditing.curve.result import Curve
-from classwise.core.arguments import checked
 from classwise.reporting import formatting
-from classwise.reporting.exports import write_files
 from classwise.reporting.figures.radii import radius_curves, radius_unit
 from classwise.reporting.provenance import attack_settings, environment_settings, flat
 from classwise.reporting.sentences import Headline
@@ -28,36 +24,6 @@ MAX_ROWS = 200
 def curve_page(curve: Curve) -> str:
     """Render the page of a robustness curve."""
     return render("curve.html", _context(curve))
-
-
-@checked
-def export_curve(
-    curve: Curve,
-    folder: str | os.PathLike[str],
-    formats: Collection[str] = ("csv", "md", "png", "svg"),
-    *,
-    raw_csv: bool = False,
-) -> list[Path]:
-    """Write the tables and the figure of a robustness curve into a folder; existing files are replaced.
-
-    ``curve.csv`` contains the accuracy of each class at each radius with its interval, ``radii`` (in CSV,
-    Markdown or LaTeX) the mean and median radius of each class. The figure is ``curve``.
-
-    Args:
-        curve: the curve to export.
-        folder: output folder; created if it does not exist.
-        formats: any of ``csv``, ``md``, ``tex``, ``png``, ``pdf``, ``svg``.
-        raw_csv: as in `export`.
-
-    Returns:
-        The written files, in the order of writing.
-
-    Raises:
-        ClasswiseError: for an unknown format, or if a file cannot be written.
-    """
-    frames = {"curve": curve.table(), "radii": curve.summary.reset_index()}
-    tables, drawings = {"radii": radius_table(curve)}, {"curve": radius_curves(curve)}
-    return write_files(folder, formats, frames, tables, drawings, raw_csv=raw_csv)
 
 
 def radius_table(curve: Curve) -> Table:

@@ -3,22 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
-from classwise.auditing.outcomes import ALL, CLEAN
-from classwise.auditing.result import Audit
-from classwise.auditing.two_phase import TwoPhase
+from classwise.auditing.outcomes.table import ALL, CLEAN
+from classwise.auditing.outcomes.two_phase import TwoPhase
+from classwise.auditing.run.result import Audit
 from classwise.reporting import formatting, sentences, two_phase
 from classwise.reporting.audit_summary import AuditSummary, heading
 from classwise.reporting.audit_tables import CUMULATIVE_NOTE
 from classwise.reporting.incomplete import BOUNDS_NOTE, attack_bounds_table, class_bounds_table
 from classwise.reporting.repeats import repeats_note, repeats_table
-from classwise.reporting.tables import Table
-from classwise.reporting.text.layout import TextTable, interval, percent, percent_squared
-
-SUMMARY = ("attack", "n", "overall", "{level}", "worst", "worst class", "worst 20 %", "CV", "MCD", "NRR", "HMW")
-OPTIONAL = ("HMW", "NRR", "MCD", "CV", "worst 20 %", "n")
-"""The columns of the summary that a narrow terminal leaves out."""
+from classwise.reporting.text.layout import TextTable, in_unit, interval, percent, spanned_rows
+from classwise.stats.metric import arranged
 
 ABSENT = 10
 """Maximal number of classes without images whose names are printed."""
@@ -57,8 +52,7 @@ def audit_parts(result: Audit) -> Iterator[str | TextTable]:
         shown = absent if len(absent) <= ABSENT else [*absent[:ABSENT], f"{len(absent) - ABSENT} more"]
         yield f"0 images: {formatting.listed(shown)}"
     yield ""
-    summary = [_summary_row(heading(meta, str(name)), row) for name, row in result.by_attack.iterrows()]
-    yield TextTable([head.format(level=level) for head in SUMMARY], summary, optional=(*OPTIONAL, level))
+    yield _summary(result)
     if meta.cascade:
         yield CUMULATIVE_NOTE
     yield ""
@@ -73,23 +67,15 @@ def _probabilities(result: Audit) -> Iterator[str | TextTable]:
     """The probability of a correct pass per class, of an audit with several passes for each decision."""
     table = repeats_table(result)
     yield ""
-    yield TextTable(table.heads, _spanned_rows(table, "[{}]"), table.caption)
+    yield TextTable(table.heads, spanned_rows(table, "[{}]"), table.caption)
     yield repeats_note(result)
-
-
-def _spanned_rows(table: Table, form: str) -> list[tuple[object, ...]]:
-    """The rows of a table, each cell followed by its interval or bounds in brackets."""
-    return [
-        (row.name, *(f"{cell.text} {form.format(cell.span)}" if cell.span else cell.text for cell in row.cells))
-        for row in table.rows
-    ]
 
 
 def _bounds(result: Audit) -> Iterator[str | TextTable]:
     """The bounds of an incomplete audit."""
     name = result.outcomes.meta.model or result.name
     for table in (class_bounds_table(result), attack_bounds_table(result)):
-        rows = _spanned_rows(table, "({})")
+        rows = spanned_rows(table, "({})")
         yield TextTable(table.heads, rows, f"{name}, incomplete, under {result.outcomes.meta.threat}: {table.caption}")
         yield ""
     yield f"{BOUNDS_NOTE} The worst class is reported once every image is judged."
@@ -99,7 +85,7 @@ def _bounds(result: Audit) -> Iterator[str | TextTable]:
 def _estimates(result: Audit, sampled: TwoPhase) -> Iterator[str | TextTable]:
     """AutoAttack's accuracies as estimated from a sample."""
     meta, table = result.outcomes.meta, two_phase.estimates_table(result, sampled)
-    rows = _spanned_rows(table, "[{}]")
+    rows = spanned_rows(table, "[{}]")
     yield TextTable(table.heads, rows, f"{meta.model or result.name}, under {meta.threat}: {table.caption}")
     yield ""
     yield two_phase.headline(sampled)
@@ -117,21 +103,24 @@ def _warnings(result: Audit) -> Iterator[str]:
         yield result.guards.sentence
 
 
-def _summary_row(name: object, row: Any) -> tuple[object, ...]:
-    shown = percent
-    return (
-        name,
-        int(row["n"]),
-        shown(row["overall"]),
-        interval(row["low"], row["high"]),
-        shown(row["worst"]),
-        row["worst_class"],
-        shown(row["worst20"]),
-        percent_squared(row["cv"]),
-        shown(row["mcd"]),
-        shown(row["nrr"]),
-        shown(row["hmw"]),
-    )
+def _summary(result: Audit) -> TextTable:
+    """The metrics of each attack; a narrow terminal leaves out those after the worst class, the last ones first."""
+    level, others = formatting.level(result.alpha), arranged(without=("overall", "macro", "worst"))
+    rows = [
+        (
+            heading(result.outcomes.meta, str(name)),
+            int(row["n"]),
+            percent(row["overall"]),
+            interval(row["low"], row["high"]),
+            percent(row["worst"]),
+            row["worst_class"],
+            *(in_unit(row[metric.name], metric.unit) for metric in others),
+        )
+        for name, row in result.by_attack.iterrows()
+    ]
+    titles = [metric.title for metric in others]
+    heads = ["attack", "n", "overall", level, "worst", "worst class", *titles]
+    return TextTable(heads, rows, optional=(*reversed(titles), "n", level))
 
 
 def worst_line(result: Audit) -> str:

@@ -6,22 +6,8 @@ from collections.abc import Iterator
 
 from classwise.reporting import formatting
 from classwise.reporting.board.result import Board
-from classwise.reporting.board.tables import BoardTable
-from classwise.reporting.text.layout import TextTable, interval, percent, percent_squared
-
-COLUMNS = (
-    "rank",
-    "model",
-    "worst",
-    "{level}",
-    "worst class",
-    "overall",
-    "worst 20 %",
-    "MCD",
-    "CV",
-    "clean",
-    "warnings",
-)
+from classwise.reporting.board.tables import BoardTable, board_metrics
+from classwise.reporting.text.layout import TextTable, in_unit, interval, percent
 
 
 def board_parts(board: Board) -> Iterator[str | TextTable]:
@@ -36,7 +22,7 @@ def board_parts(board: Board) -> Iterator[str | TextTable]:
 
 def _table(table: BoardTable) -> Iterator[str | TextTable]:
     """A table with its conditions, a row per model."""
-    about, level = table.conditions, formatting.level(table.alpha)
+    about, level, others = table.conditions, formatting.level(table.alpha), board_metrics()[1:]
     rows = [
         (
             row["rank"],
@@ -44,8 +30,7 @@ def _table(table: BoardTable) -> Iterator[str | TextTable]:
             percent(row["worst"]),
             interval(row["worst_low"], row["worst_high"]),
             row["worst_class"],
-            *(percent(row[name]) for name in ("overall", "worst20", "mcd")),
-            percent_squared(row["cv"]),
+            *(in_unit(row[metric.name], metric.unit) for metric in others),
             percent(row["clean"]),
             row["warnings"],
         )
@@ -55,5 +40,6 @@ def _table(table: BoardTable) -> Iterator[str | TextTable]:
     threat = f" under {about.threat or 'a threat that is not stated'}" if about.attacked else ""
     images = formatting.counted(about.images, "image")
     title = f"{data}, {images}: accuracy in percent{threat}, attacks {table.attacks}"
-    yield TextTable([head.format(level=level) for head in COLUMNS], rows, title)
+    titles = (metric.title for metric in others)
+    yield TextTable(["rank", "model", "worst", level, "worst class", *titles, "clean", "warnings"], rows, title)
     yield ""

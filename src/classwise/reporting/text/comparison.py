@@ -6,27 +6,13 @@ import math
 from collections.abc import Iterator
 from typing import Any
 
-from classwise.auditing.compare import Comparison, Crossing, Pair, narrowing, narrowing_notes, population
+from classwise.auditing.compare.across import Crossing
+from classwise.auditing.compare.comparison import Comparison
+from classwise.auditing.compare.pairs import Pair, narrowing, narrowing_notes, population
 from classwise.reporting import formatting
-from classwise.reporting.text.layout import TextTable, interval, percent, percent_squared
+from classwise.reporting.text.layout import TextTable, in_unit, interval, percent, spanned_rows
 from classwise.reporting.untested import bounds_reason, bounds_table, crossing_reason, crossing_table
-
-COLUMNS = (
-    "method",
-    "seeds",
-    "n",
-    "clean",
-    "overall",
-    "95 %",
-    "worst",
-    "95 %",
-    "worst class",
-    "worst 20 %",
-    "CV",
-    "MCD",
-)
-OPTIONAL = ("MCD", "CV", "worst 20 %", "seeds", "n", "clean")
-"""The columns that a narrow terminal leaves out."""
+from classwise.stats.metric import Metric, arranged
 
 
 def comparison_parts(comparison: Comparison | Crossing) -> Iterator[str | TextTable]:
@@ -35,15 +21,14 @@ def comparison_parts(comparison: Comparison | Crossing) -> Iterator[str | TextTa
         yield from _untested(comparison)
         return
     rows = [method_row(name, row) for name, row in comparison.table.iterrows()]
-    level = f"{100 * (1 - comparison.alpha):g} %"
-    columns = [level if head == "95 %" else head for head in COLUMNS]
+    columns = heads(comparison.alpha)
     if any(comparison.teachers.values()):
         columns.insert(1, "teacher")
         rows = [
             (name, teacher or "none", *cells)
             for (name, *cells), teacher in zip(rows, comparison.teachers.values(), strict=True)
         ]
-    yield TextTable(columns, rows, f"accuracy in percent {comparison.conditions}", optional=OPTIONAL)
+    yield TextTable(columns, rows, f"accuracy in percent {comparison.conditions}", optional=optional_heads())
     yield _about(comparison)
     yield population(comparison.seeds)
     for note in (*comparison.notes, *narrowing_notes(comparison.table)):
@@ -66,11 +51,7 @@ def _about(comparison: Comparison) -> str:
 
 def _untested(comparison: Comparison | Crossing) -> Iterator[str | TextTable]:
     table = crossing_table(comparison) if isinstance(comparison, Crossing) else bounds_table(comparison)
-    cells = [
-        (row.name, *(f"{cell.text} [{cell.span}]" if cell.span else cell.text for cell in row.cells))
-        for row in table.rows
-    ]
-    yield TextTable(table.heads, cells, f"{table.caption}, {comparison.conditions}")
+    yield TextTable(table.heads, spanned_rows(table), f"{table.caption}, {comparison.conditions}")
     yield ""
     yield table.note
     yield crossing_reason(comparison) if isinstance(comparison, Crossing) else bounds_reason(comparison)
@@ -78,8 +59,19 @@ def _untested(comparison: Comparison | Crossing) -> Iterator[str | TextTable]:
         yield f"note: {note}"
 
 
+def heads(alpha: float) -> list[str]:
+    """The heads of a table with a row for each method."""
+    level, titles = f"{100 * (1 - alpha):g} %", [metric.title for metric in _others()]
+    return ["method", "seeds", "n", "clean", "overall", level, "worst", level, "worst class", *titles]
+
+
+def optional_heads() -> tuple[str, ...]:
+    """The columns that a narrow terminal leaves out, the first one first."""
+    return (*(metric.title for metric in reversed(_others())), "seeds", "n", "clean")
+
+
 def method_row(name: object, row: Any) -> tuple[object, ...]:
-    """The cells of `COLUMNS` for a row of `Comparison.table`."""
+    """The cells below `heads` for a row of `Comparison.table`."""
     shown = percent
     return (
         name,
@@ -91,10 +83,13 @@ def method_row(name: object, row: Any) -> tuple[object, ...]:
         shown(row["worst"]),
         interval(row["worst_low"], row["worst_high"]),
         row["worst_class"],
-        shown(row["worst20"]),
-        percent_squared(row["cv"]),
-        shown(row["mcd"]),
+        *(in_unit(row[metric.name], metric.unit) for metric in _others()),
     )
+
+
+def _others() -> list[Metric]:
+    """The metrics after the worst class."""
+    return arranged("worst20", without=("overall", "worst", "macro", "nrr", "hmw"))
 
 
 def _pair_lines(pair: Pair, comparison: Comparison) -> list[str]:

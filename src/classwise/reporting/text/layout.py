@@ -7,6 +7,8 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from classwise.core.errors import printable
+from classwise.reporting.tables import Table
+from classwise.stats import Unit
 
 
 class TextTable(NamedTuple):
@@ -69,6 +71,21 @@ def interval(low: float, high: float) -> str:
     return f"[{percent(low)}, {percent(high)}]"
 
 
+def in_unit(value: float, unit: Unit) -> str:
+    """A metric in its unit; NaN is a dash."""
+    if unit == "number":
+        return "–" if math.isnan(value) else f"{value:.3g}"
+    return percent(value) if unit == "fraction" else percent_squared(value)
+
+
 def percent_squared(share: float) -> str:
     """A variance of fractions in percent squared, as the papers print it."""
     return "–" if math.isnan(share) else f"{10_000 * share:.1f}"
+
+
+def spanned_rows(table: Table, form: str = "[{}]") -> list[tuple[object, ...]]:
+    """The rows of a table, each cell followed by its interval or bounds in brackets."""
+    return [
+        (row.name, *(f"{cell.text} {form.format(cell.span)}" if cell.span else cell.text for cell in row.cells))
+        for row in table.rows
+    ]

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
+from classwise.core.arguments import checked
 from classwise.core.errors import ClasswiseError
 from classwise.sweeps.executors import EXECUTORS
 
@@ -20,6 +21,7 @@ OPTIONS = {
 """Options of the command line that not every executor takes, by the fields of executors."""
 
 
+@checked
 def executor_of(
     on: str = "local",
     workers: int | None = None,

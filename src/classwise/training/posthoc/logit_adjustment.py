@@ -85,6 +85,16 @@ def adjust_logits(
         ClasswiseError: if the run has no validation split, a start model was trained on it, the images differ from
             those of the run, the last layer of the model is unknown or has no bias, the device does not exist, or the
             file is in the run folder and another process uses the folder.
+
+    Example:
+        >>> import tempfile
+        >>> import classwise as cw
+        >>> small = {"data.subset": 60, "data.validation": 0.2, "model.name": "small-cnn", "model.width": 0.1}
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     run = cw.train("at", data="digits", out=f"{folder}/at", overrides=small, epochs=1)
+        ...     found = cw.adjust_logits(run, attack="pgd:steps=2", rates=[0.3])
+        >>> found.path.name, len(found.constants)
+        ('adjusted.safetensors', 10)
     """
     run = run if isinstance(run, Run) else Run.open(run)
     check_device(device)

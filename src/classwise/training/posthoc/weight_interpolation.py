@@ -82,17 +82,27 @@ def interpolate_weights(
         ClasswiseError: if the initial model is unknown, the run has no validation split, a start model was trained on
             it, the images differ from those of the run, the device does not exist, or the file is in the run folder and
             another process uses the folder.
+
+    Example:
+        >>> import tempfile
+        >>> import classwise as cw
+        >>> small = {"data.subset": 60, "data.validation": 0.2, "model.name": "small-cnn", "model.width": 0.1}
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     run = cw.train("at", data="digits", out=f"{folder}/at", overrides=small, epochs=2)
+        ...     first = run.weights_file("last")
+        ...     found = cw.interpolate_weights(run, start=first, shares=[0.5], attack="pgd:steps=2")
+        >>> found.path.name, found.share
+        ('interpolated.safetensors', 0.5)
     """
     run = run if isinstance(run, Run) else Run.open(run)
     check_device(device)
     shares = list(shares)
     if not shares or not all(0 <= share <= 1 for share in shares):
         raise ClasswiseError(f"shares = {shares} must be numbers from 0 to 1, such as 0.3,0.5,0.7")
-    member = make(ATTACKS, attack)
+    member, which = make(ATTACKS, attack), run.chosen_weights(which)
     before = start if start is not None else run.recipe.model.weights
     if before is None:
         raise ClasswiseError(f"{run.path} started from random weights; set start to the initial model")
-    which = run.chosen_weights(which)
     path = Path(out) if out is not None else run.weights_file("interpolated")
     check_writable(path)
     with writing_into(run, path):

@@ -17,6 +17,7 @@ from torch.nn import functional as F  # noqa: N812
 
 from classwise.core.errors import ClasswiseError
 from classwise.core.extras import reason
+from classwise.core.rng import CounterRNG
 from classwise.models.resizing import CenterCrop, RelativeCrop, Resize, ReverseChannels, Step
 
 Values = Mapping[str, Any]
@@ -94,7 +95,7 @@ def check(processor: Callable[..., Any], found: Preprocessing, values: Values) -
         ClasswiseError: if the processor fails or computes something else.
     """
     channels = len(found.mean) if len(found.mean) > 1 else 3
-    noise = torch.rand(1, channels, 5, 7, generator=torch.Generator().manual_seed(0))
+    noise = CounterRNG(0, "processor").uniform(torch.arange(1), (channels, 5, 7))
     image = F.interpolate(noise, size=(40, 56), mode="bilinear").mul(255).byte()
     try:
         output = processor([image[0].numpy()], return_tensors="np", input_data_format="channels_first")

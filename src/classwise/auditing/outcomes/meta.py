@@ -1,0 +1,235 @@
+"""Metadata of a table of outcomes: everything that decided its rows."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import field
+from typing import Annotated, Any
+
+import numpy as np
+import pydantic
+
+from classwise.core.config import build, configurable
+from classwise.core.errors import ClasswiseError, unknown
+from classwise.core.names import checked_name, checked_names, checked_text
+from classwise.core.repeats import RepeatCount, RepeatRule, Repeats
+from classwise.core.schema import check_schema_version
+from classwise.core.threat_text import Grid, check_stated
+from classwise.stats.counts import IntArray, class_labels, whole_numbers
+
+SCHEMA_VERSION = 2
+"""Version of the columns of the table and of this metadata."""
+CLEAN, ALL = "clean", "all"
+"""The pass without an attack; and all attacks together, the clean pass included."""
+BEST, UNION = "best", "union"
+"""Suffixes of a family of attacks: its strongest member, and all of its members together."""
+TABLE_COLUMNS = ("n", "low", "high", "class", "superclass", "possibly_worst")
+"""The columns of tables of classes beside those of the attacks."""
+CLASSES_NOTE, OUTPUTS_NOTE = "classes without images: ", "outputs are read as "
+"""Beginnings of notes on how the data and the model were read."""
+_ENDINGS = ("low", "high", "judged", "lower_bound", "upper_bound", "cumulative", "cumulative_low", "cumulative_high")
+"""What tables of classes append to the name of an attack in their columns."""
+
+
+def check_attack_labels(labels: Iterable[str], families: Iterable[str] = ()) -> None:
+    """Check the labels of attacks, without the clean pass.
+
+    Args:
+        labels: the labels.
+        families: names of families of attacks.
+
+    Raises:
+        ClasswiseError: for labels that are not distinct names, or that tables use for something else: ``clean``,
+            ``all``, the best and the union of a family, and the columns of tables of classes.
+    """
+    checked = checked_names([*labels], "attack labels")
+    derived = {f"{checked_name(family, 'family of attacks')}-{kind}" for family in families for kind in (BEST, UNION)}
+    columns = {f"{name}_{ending}" for name in (CLEAN, ALL, *derived, *checked) for ending in _ENDINGS}
+    reserved = {CLEAN, ALL, *TABLE_COLUMNS} | derived | columns
+    for label in checked:
+        if label.strip() in reserved:
+            raise ClasswiseError(f"attack label {label!r} is reserved; choose another label")
+
+
+def _distinct(what: str) -> pydantic.BeforeValidator:
+    return pydantic.BeforeValidator(lambda names: checked_names(names, what))
+
+
+def _text(what: str) -> pydantic.BeforeValidator:
+    return pydantic.BeforeValidator(lambda text: checked_text(text, what))
+
+
+def _superclasses(values: Any) -> object:
+    return None if values is None else whole_numbers(values, "superclasses").tolist()
+
+
+@configurable
+class Meta:
+    """Settings of the audit, and facts about its model and data.
+
+    Attributes:
+        class_names: one for each class.
+        attacks: the attacks in the order of the audit, each with its complete spec; None if it is unknown (``clean``,
+            or predictions made elsewhere).
+        not_applicable: attacks that need gradients which the model does not have; they have no rows and no verdicts.
+        families: labels of the attacks of a family, by the family's name.
+        groups: names of the groups, by the column of the grouping.
+        superclasses: the superclass of each class, or None.
+        superclass_names: one for each superclass.
+        data: name of the data set.
+        split: its split.
+        data_hash: SHA-256 of pixels and labels.
+        images: number of images of the data; 0: that of the table; None: unknown, for a stream that was not read to
+            its end.
+        sizes: number of images of each class (key ``"class"``) and of each group (key: the grouping); a missing key
+            means unknown.
+        model: name of the model.
+        model_hash: SHA-256 of its parameters and buffers.
+        threat: such as ``"Linf:8/255"``.
+        norm: norm of the column ``distance``.
+        early_stop: True: a row describes the first verified adversarial example, or else the iterate of lowest margin.
+            False: it describes the last iterate. None: unknown, or mixed.
+        cascade: whether each attack ran on the survivors of the previous attacks only.
+        settle: requested distance of the ends of the intervals from the estimates, if AutoAttack's last attacks ran on
+            a sample only; None: every attack was to run on every image.
+        seed: seed of the attacks' random numbers; None: unknown, or several.
+        precision: precision of the gradients (`classwise.core.precision.Precision`); success is decided in float32.
+        batch_size: images on the device at once; None: unknown, or several.
+        repeats: number of passes that decided whether an image is correct.
+        repeat_rule: how many of them must be correct, ``"majority"`` or ``"all"``.
+        grid: ``"8bit"`` if adversarial images were rounded to multiples of 1/255 before success was decided.
+        notes: how the model and the data were read (`CLASSES_NOTE`, `OUTPUTS_NOTE`), and events that void bit-identical
+            repetition (`Meta.irreproducible`), such as a batch size halved for lack of memory.
+
+    Raises:
+        ClasswiseError: for an unknown field, a value of another type, names that are not distinct, an attack label that
+            tables use for something else, a threat with an invalid radius, or superclasses that do not fit the classes.
+    """
+
+    class_names: Annotated[tuple[str, ...], _distinct("class names")]
+    attacks: Mapping[str, Mapping[str, Any] | None]
+    not_applicable: tuple[str, ...] = ()
+    families: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    groups: Mapping[str, Annotated[tuple[str, ...], _distinct("group names")]] = field(default_factory=dict)
+    superclasses: Annotated[tuple[int, ...] | None, pydantic.BeforeValidator(_superclasses)] = None
+    superclass_names: Annotated[tuple[str, ...], _distinct("superclass names")] = ()
+    data: Annotated[str, _text("name of the data")] = ""
+    split: Annotated[str, _text("name of the split")] = ""
+    data_hash: str = ""
+    images: int | None = 0
+    sizes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    model: Annotated[str, _text("name of the model")] = ""
+    model_hash: str = ""
+    threat: Annotated[str, _text("threat")] | None = None
+    norm: str | None = None
+    early_stop: pydantic.StrictBool | None = None
+    cascade: pydantic.StrictBool = False
+    settle: float | None = None
+    seed: int | None = None
+    precision: Mapping[str, Any] = field(default_factory=dict)
+    batch_size: int | None = None
+    repeats: RepeatCount = 1
+    repeat_rule: RepeatRule = "majority"
+    grid: Grid | None = None
+    notes: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        check_attack_labels([label for label in self.attacks if label != CLEAN], self.families)
+        checked_names([*self.groups], "groupings")
+        for key, value in self.precision.items():
+            if not isinstance(key, str) or not isinstance(value, bool | int | float | str):
+                raise ClasswiseError(f"precision: {key!r}: {value!r} must be a name and a number, text or truth value")
+            if isinstance(value, float) and not math.isfinite(value):
+                raise ClasswiseError(f"precision: {key!r}: {value!r} must be finite")
+        for label in (*self.not_applicable, *(label for members in self.families.values() for label in members)):
+            if label not in self.attacks:
+                raise unknown("attack in the metadata:", label, self.attacks)
+        if self.threat is not None:
+            check_stated(self.threat)
+        if self.superclasses is not None:
+            if len(self.superclasses) != len(self.class_names):
+                counts = f"{len(self.superclasses)} superclasses for {len(self.class_names)} classes"
+                raise ClasswiseError(f"{counts}; give one for each class")
+            class_labels(self.superclasses, len(self.superclass_names), "superclasses")
+
+    @property
+    def decided_by(self) -> Repeats:
+        """The passes that decided whether an image is correct."""
+        return Repeats(self.repeats, self.repeat_rule)
+
+    @property
+    def irreproducible(self) -> tuple[str, ...]:
+        """The notes on events that void bit-identical repetition."""
+        return tuple(note for note in self.notes if not note.startswith((CLASSES_NOTE, OUTPUTS_NOTE)))
+
+    @property
+    def num_classes(self) -> int:
+        """Number of classes C."""
+        return len(self.class_names)
+
+    @property
+    def robustness_evaluated(self) -> bool:
+        """Whether an attack besides ``clean`` is applicable to the model."""
+        return any(label != CLEAN for label in self.applicable)
+
+    @property
+    def applicable(self) -> tuple[str, ...]:
+        """The attacks that are applicable to the model, ``clean`` included, in the order of the audit."""
+        return tuple(label for label in self.attacks if label not in self.not_applicable)
+
+    @property
+    def applicable_families(self) -> dict[str, tuple[str, ...]]:
+        """The families with at least two applicable attacks, and the labels of these."""
+        applicable = {
+            name: tuple(label for label in members if label in self.applicable)
+            for name, members in self.families.items()
+        }
+        return {name: members for name, members in applicable.items() if len(members) > 1}
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of all verdicts, see `Outcomes.names`."""
+        listed: list[str] = []
+        for label in self.applicable:
+            listed.append(label)
+            for family, members in self.applicable_families.items():
+                if label == members[-1]:
+                    kinds = (UNION,) if self.cascade else (BEST, UNION)
+                    listed += [f"{family}-{kind}" for kind in kinds]
+        return (*listed, ALL)
+
+    def group_sizes(self, group: str | None = None) -> IntArray | None:
+        """Number of images of each class (None), superclass or group of the data; None if it is unknown."""
+        if group != "superclass":
+            sizes = self.sizes.get(group or "class")
+            return None if sizes is None else np.asarray(sizes, dtype=np.int64)
+        classes = self.group_sizes("class")
+        if classes is None or self.superclasses is None or len(classes) != len(self.superclasses):
+            return None
+        sums = np.bincount(self.superclasses, weights=classes, minlength=len(self.superclass_names))
+        return np.rint(sums).astype(np.int64)
+
+    def to_json(self) -> str:
+        """The metadata and the schema version as one line of JSON."""
+        return json.dumps({"schema_version": SCHEMA_VERSION, **dataclasses.asdict(self)})
+
+    @staticmethod
+    def from_json(text: str | bytes, where: str) -> Meta:
+        """Parse the output of `to_json`; error messages begin with ``where``.
+
+        Raises:
+            ClasswiseError: if the text is invalid, or has another schema version.
+        """
+        try:
+            values: dict[str, Any] = json.loads(text)
+            version = int(values.pop("schema_version"))
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise ClasswiseError(f"{where}: not a file of outcomes written by classwise") from error
+        check_schema_version(version, SCHEMA_VERSION, str(where))
+        try:
+            return build(Meta, values, "metadata")
+        except ClasswiseError as error:
+            raise ClasswiseError(f"{where}: {error}") from error

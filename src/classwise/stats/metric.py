@@ -1,0 +1,386 @@
+"""Metrics of an audit: each is one decorated function that says what it reads, and how it is shown and bounded.
+
+Tables, pages, exports, conditions, comparisons and leaderboards have a column for each metric of `METRICS`. An
+installed package adds a metric through the entry-point group ``classwise.metrics``.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass, field
+from fractions import Fraction
+from typing import Any, Literal, get_args
+
+import numpy as np
+
+from classwise.core.arguments import checked
+from classwise.core.description import summary
+from classwise.core.errors import ClasswiseError, IncompleteError, unknown
+from classwise.core.registry import Registry, described
+from classwise.stats import OWN_METRICS, Unit, bounds, metric_intervals, metrics
+from classwise.stats.bounds import UNKNOWN, BoundedCounts, Bounds
+from classwise.stats.confusion import confusion
+from classwise.stats.counts import ClassCounts, IntArray
+from classwise.stats.intervals import Estimate
+from classwise.stats.resampling import percentiles
+
+Reads = Literal["counts", "clean and counts", "confusion", "outcomes"]
+"""What a metric is computed from."""
+RESAMPLES = 1000
+"""Number of bootstrap resamples of a metric without an interval; their seed is 0."""
+RESERVED = ("n", "judged", "low", "high", "clean", "attack", "method", "seeds", "teacher", "worst_class", "model")
+"""Names of other columns."""
+METRICS: Registry[Any] = Registry(
+    "metric", {name: f"{__name__}:{name}" for name in OWN_METRICS}, group="classwise.metrics"
+)
+"""Metrics by name; installed packages add theirs."""
+NO_ESTIMATE = Estimate(math.nan, math.nan, math.nan)
+
+
+@dataclass(frozen=True, eq=False)
+class MetricInputs:
+    """What the metrics under one attack are computed from.
+
+    Attributes:
+        counts: counts of the C classes (or groups) under the attack.
+        clean: counts without an attack; None if they are unknown.
+        confusion: returns the confusion matrix under the attack; None if it is unknown.
+        outcomes: returns a data frame with a row for each image: ``index``, ``label``, ``group`` (the label, or the
+            group of a grouping), ``prediction`` (-1: none), ``correct``, and ``clean`` (correct without an attack).
+            None if it is unknown.
+    """
+
+    counts: BoundedCounts
+    clean: BoundedCounts | None = None
+    confusion: Callable[[], Any] | None = None
+    outcomes: Callable[[], Any] | None = None
+    _estimates: dict[tuple[str, float], Estimate] = field(default_factory=dict, init=False, repr=False)
+
+    @property
+    def complete(self) -> bool:
+        """Whether every image is evaluated, under the attack and without it."""
+        return self.counts.complete and (self.clean is None or self.clean.complete)
+
+    def lacks(self, reads: Reads) -> bool:
+        """Whether a metric can have no value, even if every image were evaluated."""
+        needed = {"clean and counts": self.clean, "confusion": self.confusion, "outcomes": self.outcomes}
+        return reads != "counts" and needed[reads] is None
+
+    def arguments(self, reads: Reads) -> tuple[Any, ...] | None:
+        """The arguments of a metric; None if they are unknown, or some images are not evaluated."""
+        if not self.counts.complete:
+            return None
+        if reads == "counts":
+            return (self.counts.low,)
+        if reads == "clean and counts":
+            return None if self.clean is None or not self.clean.complete else (self.clean.low, self.counts.low)
+        source = self.confusion if reads == "confusion" else self.outcomes
+        try:
+            return None if source is None else (source(),)
+        except IncompleteError:
+            return None
+
+
+@dataclass(frozen=True, eq=False)
+class Metric:
+    """A metric of the outcomes under one attack; see `metric`, which makes it of a function.
+
+    Attributes:
+        name: its name in conditions, data frames and files.
+        function: maps what the metric reads to its value.
+        title: head of its column.
+        about: its definition, without a full stop.
+        reads: ``counts``: `ClassCounts` under the attack; ``clean and counts``: those without an attack, and those
+            under it; ``confusion``: the (C, C) matrix of counts, truth by prediction; ``outcomes``: the data frame of
+            `MetricInputs`.
+        unit: ``fraction`` (printed in percent), ``fraction squared`` (percent squared) or ``number``.
+        higher_is_better: the direction.
+        rational: whether exact values are fractions of integers: those of ``bounds``, or of ``function`` without them.
+        interval: maps the arguments of ``function`` and alpha to an `Estimate`; None: a percentile bootstrap over
+            images within classes, with `RESAMPLES` resamples and the seed 0.
+        bounds: maps `BoundedCounts` (in the order of ``reads``) to `Bounds` that are valid for every completion; None:
+            conditions on an incomplete audit are undecided.
+        ends: bounds of the ends of the interval, by the part of a condition, from `BoundedCounts` and alpha.
+        mean_over_seeds: whether a comparison averages it over training seeds; otherwise several seeds have no value.
+    """
+
+    name: str
+    function: Callable[..., Any]
+    title: str
+    about: str
+    reads: Reads = "counts"
+    unit: Unit = "fraction"
+    higher_is_better: bool = True
+    rational: bool = False
+    interval: Callable[..., Estimate] | None = None
+    bounds: Callable[..., Bounds[Fraction] | Bounds[float]] | None = None
+    ends: Mapping[str, Callable[[BoundedCounts, float], Bounds[float]]] = field(default_factory=dict)
+    mean_over_seeds: bool = True
+
+    def __post_init__(self) -> None:
+        where = f"metric {self.name!r}"
+        if not self.name.isidentifier() or self.name in RESERVED:
+            raise ClasswiseError(f"{where}: the name must be letters, digits and _, and not {', '.join(RESERVED)}")
+        for what, chosen, known in (("reads", self.reads, Reads), ("unit", self.unit, Unit)):
+            if chosen not in get_args(known):
+                raise unknown(f"{what} of {where}:", chosen, get_args(known))
+        if self.bounds is not None and self.reads not in ("counts", "clean and counts"):
+            raise ClasswiseError(f"{where}: bounds are computed from counts, but it reads {self.reads}")
+
+    def __call__(self, *arguments: Any) -> Any:
+        """The value of the function."""
+        return self.function(*arguments)
+
+    def value(self, inputs: MetricInputs) -> float:
+        """The value; NaN if what the metric reads is unknown, or some images are not evaluated."""
+        arguments = inputs.arguments(self.reads)
+        return math.nan if arguments is None else float(self._value(arguments))
+
+    def estimate(self, inputs: MetricInputs, alpha: float = 0.05) -> Estimate:
+        """The value with its interval; NaN as in `value`."""
+        _calls_user_code = True
+        arguments = inputs.arguments(self.reads)
+        if arguments is None:
+            return NO_ESTIMATE
+        if self.interval is not None:
+            return self.interval(*arguments, alpha)
+        known = inputs._estimates  # a bootstrap is not repeated for each table
+        if (self.name, alpha) not in known:
+            value = float(self._value(arguments))
+            samples = [float(self._value(sample)) for sample in self._resamples(inputs, arguments)]
+            _, low, high = percentiles(value, samples, alpha)
+            known[self.name, alpha] = Estimate(value, min(low, value), max(high, value))
+        return known[self.name, alpha]
+
+    def possible(self, inputs: MetricInputs) -> Bounds[Fraction] | Bounds[float]:
+        """Bounds of the value over all outcomes of the images that are not evaluated; equal for complete inputs.
+
+        They are fractions if the metric is rational, and NaN where none are known.
+        """
+        _calls_user_code = True
+        if self.bounds is None:
+            arguments = inputs.arguments(self.reads)
+            if arguments is None:
+                return UNKNOWN
+            value: Any = self._value(arguments)
+            return Bounds(value, value)
+        if self.reads == "counts":
+            return self.bounds(inputs.counts)
+        return UNKNOWN if inputs.clean is None else self.bounds(inputs.clean, inputs.counts)
+
+    def _value(self, arguments: tuple[Any, ...]) -> Fraction | float:
+        """The value of the function.
+
+        Raises:
+            ClasswiseError: if it is no number, or no fraction although the metric is rational.
+        """
+        _calls_user_code = True
+        value = self.function(*arguments)
+        if self.rational and self.bounds is None and not isinstance(value, Fraction):
+            raise ClasswiseError(
+                f"metric {self.name!r} is rational, but returned {described(value)}; return a Fraction"
+            )
+        try:
+            return value if isinstance(value, Fraction) else float(value)
+        except (TypeError, ValueError) as error:
+            raise ClasswiseError(f"metric {self.name!r} returned {described(value)}; return a number") from error
+
+    def _resamples(self, inputs: MetricInputs, arguments: tuple[Any, ...]) -> Iterator[tuple[Any, ...]]:
+        """The arguments for images that are drawn with replacement within each class; none if images are unknown."""
+        classes = len(inputs.counts.count)
+        if self.reads == "counts":
+            generator, (counts,) = np.random.default_rng(0), arguments
+            for _ in range(RESAMPLES):
+                correct = generator.binomial(counts.count, np.nan_to_num(counts.accuracy))
+                yield (ClassCounts(counts.count, correct),)
+        elif self.reads == "confusion":
+            (matrix,) = arguments
+            labels, predictions = (np.repeat(axis, matrix[np.nonzero(matrix)]) for axis in np.nonzero(matrix))
+            for drawn in _drawn(labels):
+                yield (confusion(labels[drawn], predictions[drawn], len(matrix)),)
+        elif inputs.outcomes is not None:
+            frame = inputs.outcomes()
+            for sample in map(frame.take, _drawn(frame["group"].to_numpy())):
+                if self.reads == "outcomes":
+                    yield (sample,)
+                else:
+                    verdicts = sample["clean"], sample["correct"]
+                    yield tuple(ClassCounts.from_labels(sample["group"], verdict, classes) for verdict in verdicts)
+
+
+def _drawn(groups: IntArray) -> Iterator[IntArray]:
+    """Places of images that are drawn with replacement within each group (N,), `RESAMPLES` times."""
+    generator, size = np.random.default_rng(0), np.bincount(groups)
+    order, first, images = np.argsort(groups, kind="stable"), np.repeat(np.cumsum(size) - size, size), size.repeat(size)
+    for _ in range(RESAMPLES):
+        yield order[first + (generator.random(len(groups)) * images).astype(np.int64)]
+
+
+@checked
+def metric(**about: Any) -> Callable[[Callable[..., Any]], Metric]:
+    """Make a metric of a function: its name, and the first line of its docstring as the definition.
+
+    Args:
+        **about: the fields of `Metric` other than ``function``; ``title`` is the name by default.
+
+    Raises:
+        ClasswiseError: for an unknown field, unit or input, or an invalid name.
+
+    Example:
+        >>> import numpy as np
+        >>> from classwise.stats.bounds import BoundedCounts
+        >>> from classwise.stats.counts import ClassCounts
+        >>> from classwise.stats.metric import MetricInputs, metric
+        >>> @metric(title="median")
+        ... def median(counts):
+        ...     "Median of the class accuracies."
+        ...     return np.nanmedian(counts.accuracy)
+        >>> counts = ClassCounts(np.array([10, 10, 10]), np.array([9, 5, 2]))
+        >>> median.value(MetricInputs(BoundedCounts.of(counts)))
+        0.5
+    """
+    fields = [each.name for each in dataclasses.fields(Metric) if each.name != "function"]
+    for name in about:
+        if name not in fields:
+            raise unknown("field of a metric", name, fields)
+
+    def made(function: Callable[..., Any]) -> Metric:
+        name = about.get("name", function.__name__)
+        first_line = summary(function).removesuffix(".") if function.__doc__ else name
+        return Metric(**{"name": name, "function": function, "title": name, "about": first_line, **about})
+
+    return made
+
+
+@metric(
+    title="overall",
+    about="mean over images",
+    rational=True,
+    interval=metric_intervals.overall,
+    bounds=bounds.overall,
+    ends={"low": functools.partial(bounds.overall_end, end=0), "high": functools.partial(bounds.overall_end, end=1)},
+)
+def overall(counts: ClassCounts) -> float:
+    """The accuracy over all images."""
+    return metrics.overall_micro(counts)
+
+
+@metric(
+    title="class mean",
+    about="mean over classes",
+    rational=True,
+    interval=metric_intervals.macro,
+    bounds=bounds.macro,
+)
+def macro(counts: ClassCounts) -> float:
+    """The mean of the class accuracies."""
+    return metrics.overall_macro(counts.accuracy)
+
+
+@metric(
+    title="worst class",
+    about="lowest class accuracy",
+    rational=True,
+    interval=metric_intervals.worst,
+    bounds=bounds.worst,
+    ends={
+        "low": functools.partial(bounds.worst_end, end=0),
+        "high": functools.partial(bounds.worst_end, end=1),
+        "split": bounds.split,
+    },
+)
+def worst(counts: ClassCounts) -> float:
+    """The lowest class accuracy."""
+    return metrics.worst_class(counts.accuracy).accuracy
+
+
+@metric(
+    title="worst 20 %",
+    about="mean over the 20 % of classes with the lowest accuracy",
+    rational=True,
+    interval=metric_intervals.worst_fifth,
+    bounds=bounds.worst20,
+)
+def worst20(counts: ClassCounts) -> float:
+    """The mean of the lowest fifth of the class accuracies."""
+    return metrics.worst_share(counts.accuracy, metric_intervals.FIFTH)
+
+
+@metric(
+    title="CV",
+    about="class-wise variance of the accuracy, in percent squared",
+    unit="fraction squared",
+    higher_is_better=False,
+    rational=True,
+    interval=metric_intervals.variance,
+    bounds=bounds.variance,
+)
+def cv(counts: ClassCounts) -> float:
+    """The population variance of the class accuracies."""
+    return metrics.class_variance(counts.accuracy)
+
+
+@metric(
+    title="MCD",
+    about="maximum class discrepancy, highest minus lowest class accuracy, in percentage points",
+    higher_is_better=False,
+    rational=True,
+    interval=metric_intervals.discrepancy,
+    bounds=bounds.discrepancy,
+)
+def mcd(counts: ClassCounts) -> float:
+    """The highest class accuracy minus the lowest."""
+    return metrics.max_class_discrepancy(counts.accuracy)
+
+
+@metric(
+    title="NRR",
+    about="harmonic mean of clean and robust accuracy",
+    reads="clean and counts",
+    rational=True,
+    interval=metric_intervals.clean_and_robust,
+    bounds=bounds.clean_and_robust,
+)
+def nrr(clean: ClassCounts, counts: ClassCounts) -> float:
+    """The harmonic mean of clean and robust accuracy."""
+    return metrics.nrr(metrics.overall_micro(clean), metrics.overall_micro(counts))
+
+
+@metric(
+    title="HMW",
+    about="harmonic mean of overall and worst-class accuracy",
+    rational=True,
+    interval=metric_intervals.overall_and_worst,
+    bounds=bounds.overall_and_worst,
+)
+def hmw(counts: ClassCounts) -> float:
+    """The harmonic mean of overall and worst-class accuracy."""
+    return metrics.hmw(metrics.overall_micro(counts), metrics.worst_class(counts.accuracy).accuracy)
+
+
+@functools.cache
+def all_metrics() -> Mapping[str, Metric]:
+    """Every metric of `METRICS` by its name there, those of installed packages last.
+
+    Raises:
+        ClasswiseError: if an installed package gives something else, or a name that is not valid.
+    """
+    found = {}
+    for name in METRICS:
+        part: Any = METRICS.load(name)
+        if not isinstance(part, Metric):
+            raise ClasswiseError(
+                f"metric {METRICS[name]!r} is {described(part)}; give a function with the decorator "
+                "classwise.stats.metric.metric"
+            )
+        found[name] = dataclasses.replace(part, name=name)
+    return found
+
+
+def arranged(*first: str, without: Collection[str] = ()) -> list[Metric]:
+    """The metrics of a table: the named ones in this order, then all others but for ``without``."""
+    known = all_metrics()
+    return [known[name] for name in (*first, *(name for name in known if name not in (*first, *without)))]

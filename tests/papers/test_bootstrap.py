@@ -1,0 +1,64 @@
+"""Bootstrap intervals against closed forms."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from classwise.core.errors import ClasswiseError
+from classwise.papers.bootstrap import Resampled
+from classwise.stats.counts import FloatArray
+
+LABELS = np.repeat(np.arange(4), 100)
+RANDOM = np.random.default_rng(0)
+CORRECT = RANDOM.random((2, 400)) < np.array([0.8, 0.5, 0.6, 0.3])[LABELS]
+
+
+def mean(accuracy: FloatArray) -> FloatArray:
+    return np.asarray(accuracy[..., 0, :].mean(axis=-1))
+
+
+def gain(accuracy: FloatArray) -> FloatArray:
+    return np.asarray((accuracy[..., 0, :] - accuracy[..., 1, :]).mean(axis=-1))
+
+
+def test_accuracies() -> None:
+    images = Resampled(CORRECT, LABELS, 4)
+    assert images.accuracy == pytest.approx(np.stack([row.reshape(4, 100).mean(axis=1) for row in CORRECT]))
+    assert images.resampled.mean(axis=0) == pytest.approx(images.accuracy, abs=0.01)
+
+
+@pytest.mark.parametrize("level", [0.05, 0.005])
+def test_the_mean_has_its_textbook_interval(level: float) -> None:
+    images = Resampled(CORRECT, LABELS, 4, resamples=4000)
+    a = images.accuracy[0]
+    error = math.sqrt(float((a * (1 - a) / 100).sum())) / 4
+    z = {0.05: 1.960, 0.005: 2.807}[level]
+    found = images.estimate(mean, level)
+    assert found.value == pytest.approx(a.mean())
+    assert found.high - found.value == pytest.approx(z * error, rel=0.1)
+
+
+def test_rows_are_paired() -> None:
+    """Two rows that differ in 10 of 400 images: only the discordant images contribute to the error."""
+    second = CORRECT[0].copy()
+    second[:10] = ~second[:10]
+    images = Resampled(np.stack([CORRECT[0], second]), LABELS, 4, resamples=4000)
+    d = CORRECT[0].astype(float) - second
+    error = math.sqrt(sum(d[c == LABELS].var() / 100 for c in range(4))) / 4
+    found = images.estimate(gain)
+    assert found.high - found.value == pytest.approx(1.96 * error, rel=0.15)
+
+
+def test_without_variance_the_interval_allows_for_one_image() -> None:
+    images = Resampled(np.ones((2, 400), bool), LABELS, 4)
+    assert images.estimate(gain) == pytest.approx((0, -0.0025, 0.0025))  # one of 100 images, in one of 4 classes
+
+
+def test_bad_input() -> None:
+    with pytest.raises(ClasswiseError, match="class 4 has no image"):
+        Resampled(CORRECT, LABELS, 5)
+    with pytest.raises(ClasswiseError, match="rows, images"):
+        Resampled(CORRECT[0], LABELS, 4)

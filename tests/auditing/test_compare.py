@@ -51,7 +51,7 @@ def test_the_table_has_a_row_per_method() -> None:
         for measure in ("overall", "macro", "worst", "worst20", "cv", "mcd", "nrr", "hmw", "worst_class"):
             assert found.table[measure][name] == audit.by_attack[measure]["all"]
         assert found.table["worst_low"][name] == audit.worst_class("all").low
-        assert found.table["overall_high"][name] == audit.by_attack["high"]["all"]
+        assert found.table["overall_high"][name] == audit.by_attack["overall_high"]["all"]
     assert found.table["overall_sd"].isna().all()
 
 
@@ -329,7 +329,7 @@ def test_across_threats_there_are_no_tests(tmp_path: Path) -> None:
         expected = at[radius].by_attack.loc["all"]
         row: Any = found.table.loc[("a", level)]
         assert (row["overall"], row["worst"]) == (expected["overall"], expected["worst"])
-        assert (row["overall_low"], row["overall_high"]) == (expected["low"], expected["high"])
+        assert (row["overall_low"], row["overall_high"]) == (expected["overall_low"], expected["overall_high"])
     # Without names the audits of one model are a line.
     assert compare([*at.values(), other], across="threat").names == ("audit", "audit-2")
 

@@ -52,7 +52,7 @@ def test_a_run_says_everything_itself(classwise: Classwise, run: Path) -> None:
     for line, (name, row) in zip(table[2:], audit.by_class.iterrows(), strict=False):
         assert line.split()[:2] == [str(name), str(int(row["n"]))]
         assert f"{100 * row['all']:.1f}" in line
-        assert f"[{100 * row['low']:.1f}, {100 * row['high']:.1f}]" in line
+        assert f"[{100 * row['all_low']:.1f}, {100 * row['all_high']:.1f}]" in line
     worst = audit.worst_class()
     assert f"worst class: {worst.name}, {100 * worst.accuracy:.1f} %" in said.out
 

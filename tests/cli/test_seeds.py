@@ -49,7 +49,7 @@ def test_every_seed_is_audited_into_its_own_run(classwise: Classwise, runs: Path
     assert [line.split("  ")[0] for line in lines[2:5]] == ["seed 0", "seed 3", "mean of 2 seeds"]
     for line, audit in zip(lines[2:4], audits, strict=True):
         row = audit.by_attack.loc["all"]
-        assert f"{100 * row['overall']:.1f}  [{100 * row['low']:.1f}, {100 * row['high']:.1f}]" in line
+        assert f"{100 * row['overall']:.1f}  [{100 * row['overall_low']:.1f}, {100 * row['overall_high']:.1f}]" in line
     correct = np.stack([audit.outcomes.correct("all") for audit in audits])
     means = mean_over_seeds(correct, np.zeros(60, int), 1)
     ends = f"[{100 * means.low[0]:.1f}, {100 * means.high[0]:.1f}]"

@@ -58,7 +58,7 @@ def test_class_by_class(make: MakeAudit, tmp_path: Path) -> None:
     assert block["worst_class"]["class"] == "cat"
     assert block["worst_class"]["accuracy"] == block["classes"]["cat"]["autoattack"] == 0.1
     assert block["classes"]["cat"]["n"] == 100
-    assert block["classes"]["cat"]["low"] == pytest.approx(audit.by_class.loc["cat", "low"])
+    assert block["classes"]["cat"]["low"] == pytest.approx(audit.by_class.loc["cat", "all_low"])
     assert block["hashes"]["model_sha256"] == "ab" * 32
     assert block["guards"] == [{"name": "noise", "sentence": "It is noisy.", "value": None}]
     assert block["guards_not_run"] == []

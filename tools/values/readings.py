@@ -37,7 +37,6 @@ def audit(result: cw.Audit) -> dict[str, object]:
     """Outcomes, tables, intervals, worst classes, warnings of guards, traces and estimates of an audit."""
     table = result.by_class
     if result.complete:
-        table = table.rename(columns={"low": "all_low", "high": "all_high"})
         table = table[["n", *result.names, "all_low", "all_high"]]
     under = {
         name: {
@@ -51,7 +50,7 @@ def audit(result: cw.Audit) -> dict[str, object]:
     guards = {name: getattr(result.guards, name, None) for name in ("mode", "images", "passes", "budget", "not_run")}
     return attacked(result) | {
         "complete": [result.complete, result.finished],
-        "by_attack": result.by_attack,
+        "by_attack": result.by_attack.rename(columns={"overall_low": "low", "overall_high": "high"}),
         "by_class": table,
         "under": under,
         "warnings": {warning.name: warning.value for warning in result.warnings},

@@ -227,7 +227,7 @@ def _block(audit: Audit, missing: list[str], notes: list[str]) -> dict[str, Any]
         "interval": f"{100 * (1 - audit.alpha):g} %, for new images of the same class, the model fixed",
         "images": len(audit.outcomes),
         "split": meta.split,
-        "overall": {key: summary[key] for key in ("overall", "low", "high")},
+        "overall": {"overall": summary["overall"], "low": summary["overall_low"], "high": summary["overall_high"]},
         "worst_class": {
             "class": worst.name,
             "n": worst.count,
@@ -243,8 +243,8 @@ def _block(audit: Audit, missing: list[str], notes: list[str]) -> dict[str, Any]
                 "n": int(row["n"]),
                 "clean": row[CLEAN],
                 "autoattack": row[ALL],
-                "low": row["low"],
-                "high": row["high"],
+                "low": row["all_low"],
+                "high": row["all_high"],
             }
             for name, row in table.iterrows()
         },

@@ -51,8 +51,8 @@ class CorruptionAudits:
         rows = []
         for (corruption, severity), each in self.audits.items():
             counts, interval = each.counts(attack), each.intervals(attack)
-            whole: dict[Any, Any] = each.by_attack.loc[attack].to_dict()
-            rows.append((corruption, severity, OVERALL, whole["n"], whole["overall"], whole["low"], whole["high"]))
+            whole = each.by_attack.loc[attack, ["n", "overall", "overall_low", "overall_high"]]
+            rows.append((corruption, severity, OVERALL, *whole))
             classes = zip(each.group_names, counts.count, counts.accuracy, interval.low, interval.high, strict=True)
             rows += [(corruption, severity, name, int(n), *values) for name, n, *values in classes if n]
         return pd.DataFrame(rows, columns=["corruption", "severity", "class", "n", "accuracy", "low", "high"])

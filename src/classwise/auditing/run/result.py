@@ -222,8 +222,8 @@ class Audit(RichDisplay, RepeatEstimates):
     def by_class(self) -> pd.DataFrame:
         """A row for each class (or group) that has images.
 
-        Columns: ``n`` (images), the accuracy under each of `names` (fractions), and ``low`` and ``high``, the 95 %
-        interval under ``all``.
+        Columns: ``n`` (images), and for each of `names` the accuracy ``<name>`` with the ends of its interval,
+        ``<name>_low`` and ``<name>_high`` (fractions).
 
         An incomplete audit has no estimates. Its columns are ``n``, and for each of `names` ``<name>_judged`` (images),
         ``<name>_lower_bound`` (if all images not judged are misclassified) and ``<name>_upper_bound`` (if all of them
@@ -231,11 +231,11 @@ class Audit(RichDisplay, RepeatEstimates):
         """
         if not self.complete:
             return self._bounds_by_class()
-        low, high = self.intervals(ALL)
-        columns = {name: counts.accuracy for name, counts in self._counts.items()}
-        index = pd.Index(self.group_names, name=self.group or "class")
-        count = np.max([counts.count for counts in self._counts.values()], axis=0)
-        frame = pd.DataFrame({"n": count, **columns, "low": low, "high": high}, index=index)
+        columns: dict[str, Any] = {"n": np.max([counts.count for counts in self._counts.values()], axis=0)}
+        for name, counts in self._counts.items():
+            low, high = self.intervals(name)
+            columns |= {name: counts.accuracy, f"{name}_low": low, f"{name}_high": high}
+        frame = pd.DataFrame(columns, index=pd.Index(self.group_names, name=self.group or "class"))
         return frame[frame["n"] > 0]
 
     def _bounds_by_class(self) -> pd.DataFrame:
@@ -251,10 +251,11 @@ class Audit(RichDisplay, RepeatEstimates):
     def by_attack(self) -> pd.DataFrame:
         """A row for each of `names`.
 
-        Columns: ``n`` (images); ``overall``, the accuracy over images, with ``low`` and ``high`` (Wilson); ``macro``,
-        the mean over classes; ``worst_class`` (name) and ``worst`` (its accuracy), with ``worst_low`` and
-        ``worst_high``, the interval of the lowest class accuracy, whichever class it is; and each other metric of
-        `classwise.stats.metric.METRICS` (NaN where what it reads is unknown, as ``nrr`` without clean accuracy).
+        Columns: ``n`` (images); ``overall``, the accuracy over images, with ``overall_low`` and ``overall_high``
+        (Wilson); ``macro``, the mean over classes; ``worst_class`` (name) and ``worst`` (its accuracy), with
+        ``worst_low`` and ``worst_high``, the interval of the lowest class accuracy, whichever class it is; and each
+        other metric of `classwise.stats.metric.METRICS` (NaN where what it reads is unknown, as ``nrr`` without clean
+        accuracy).
 
         An incomplete audit has no estimates, worst class or intervals. Its columns are ``n``, ``judged`` (images), and
         for each metric ``<metric>_lower_bound`` and ``<metric>_upper_bound`` (NaN for a metric without bounds).
@@ -292,8 +293,8 @@ class Audit(RichDisplay, RepeatEstimates):
         return {
             "n": int(counts.count.sum()),
             "overall": overall.value,
-            "low": overall.low,
-            "high": overall.high,
+            "overall_low": overall.low,
+            "overall_high": overall.high,
             "macro": known["macro"].value(inputs),
             "worst_class": self.group_names[metrics.worst_class(counts.accuracy).label],
             "worst": worst.value,

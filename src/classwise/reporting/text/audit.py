@@ -39,7 +39,7 @@ def audit_parts(result: Audit) -> Iterator[str | TextTable]:
             group,
             int(row["n"]),
             *(percent(row[name]) for name in names),
-            interval(row["low"], row["high"]),
+            interval(row["all_low"], row["all_high"]),
         )
         for group, row in table.iterrows()
     ]
@@ -111,7 +111,7 @@ def _summary(result: Audit) -> TextTable:
             heading(result.outcomes.meta, str(name)),
             int(row["n"]),
             percent(row["overall"]),
-            interval(row["low"], row["high"]),
+            interval(row["overall_low"], row["overall_high"]),
             percent(row["worst"]),
             row["worst_class"],
             *(in_unit(row[metric.name], metric.unit) for metric in others),

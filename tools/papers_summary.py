@@ -13,14 +13,11 @@ from pathlib import Path
 from tools.reference import table
 
 from classwise.papers import catalogue
-from classwise.papers.claims import Verdict
-from classwise.papers.evidence import Evidence, verdict_text
-from classwise.papers.measurements import IMAGES
-from classwise.papers.repetitions import TRAININGS
-from classwise.papers.result import Result
+from classwise.papers.claims import IMAGES, Verdict
+from classwise.papers.result import Evidence, Result, stored_results, verdict_text
+from classwise.papers.runner import TRAININGS
 from classwise.papers.store import Store
-from classwise.papers.stored_results import stored_results
-from classwise.papers.verdict_tables import claim_verdict, estimate_text
+from classwise.papers.tables import claim_verdict, estimate_text
 from classwise.reporting.escape import markdown_text
 
 RESULTS = Path(__file__).parents[1] / "docs/results"

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from classwise.papers.catalogue import runnable
-from classwise.papers.settings_tables import comparisons, deviation_lines
+from classwise.papers.settings import comparisons, deviation_lines
 
 from ..reporting.test_statements import Texts
 from .statements import (

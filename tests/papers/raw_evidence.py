@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from classwise.papers.evidence import Evidence
-from classwise.papers.measurements import Measurement
+from classwise.papers.claims import Measurement
+from classwise.papers.result import Evidence
 from classwise.papers.scales import Name
 
 

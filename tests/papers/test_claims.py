@@ -24,10 +24,9 @@ from classwise.papers.claims import (
     evaluate,
     not_tested,
 )
-from classwise.papers.evidence import Evidence
 from classwise.papers.interval_estimators import exactly, interval
-from classwise.papers.result import Result
-from classwise.papers.verdict_tables import claim_text, claim_verdict, claims_table, estimate_text, verdict_table
+from classwise.papers.result import Evidence, Result
+from classwise.papers.tables import claim_text, claim_verdict, claims_table, estimate_text, verdict_table
 from classwise.reporting.tables import Cell
 from classwise.stats.intervals import Estimate, two_sided_z
 from classwise.stats.paired import holm

@@ -11,9 +11,9 @@ import pytest
 
 from classwise.papers import runner
 from classwise.papers.claims import Answer, Basis, Test, Verdict, evaluate
-from classwise.papers.context import Context, Training, recipe_at
-from classwise.papers.evidence import CONFIRMING, Evidence, verdict_text
+from classwise.papers.experiment import Context, Training, recipe_at
 from classwise.papers.interval_estimators import exactly, interval
+from classwise.papers.result import CONFIRMING, Evidence, verdict_text
 from classwise.papers.scales import FASHION, NAMES, REDUCED, SMOKE, Name
 from classwise.papers.store import Store, Trained
 from classwise.stats.intervals import Estimate

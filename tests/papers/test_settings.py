@@ -11,13 +11,27 @@ import pytest
 from classwise.core.config import configurable
 from classwise.papers import catalogue
 from classwise.papers.catalogue import experiment, runnable
-from classwise.papers.context import Context, Training, recipe_at
-from classwise.papers.deviations import Comparison, compare, compare_with
-from classwise.papers.experiment import Experiment, Findings
-from classwise.papers.run_settings import epoch_ranges, evaluation_settings, number_text, text, training_settings
+from classwise.papers.experiment import Context, Experiment, Findings, Training, recipe_at
 from classwise.papers.scales import FASHION, FULL, SMOKE, TIAN, Scale
-from classwise.papers.settings import ATTACK, TRAINING, ItemSettings, PaperSettings, item_settings, read
-from classwise.papers.settings_tables import comparisons, deviation_lines, settings_table
+from classwise.papers.settings import (
+    ATTACK,
+    TRAINING,
+    Comparison,
+    ItemSettings,
+    PaperSettings,
+    compare,
+    compare_with,
+    comparisons,
+    deviation_lines,
+    epoch_ranges,
+    evaluation_settings,
+    item_settings,
+    number_text,
+    read,
+    settings_table,
+    text,
+    training_settings,
+)
 from classwise.training.recipe import Recipe
 
 NOT_COMPARED = {

@@ -15,13 +15,12 @@ from classwise.core.errors import ClasswiseError
 from classwise.papers import catalogue
 from classwise.papers.catalogue import experiment, runnable
 from classwise.papers.claims import Answer, Verdict
-from classwise.papers.evidence import Evidence
 from classwise.papers.page import paper_page
-from classwise.papers.result import Result
+from classwise.papers.result import Evidence, Result
 from classwise.papers.runner import run, scale_of
 from classwise.papers.scales import NAMES
 from classwise.papers.store import Store
-from classwise.papers.verdict_tables import claims_table
+from classwise.papers.tables import claims_table
 from classwise.reporting.tables import Cell
 
 from .conftest import Smoke

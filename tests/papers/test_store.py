@@ -13,11 +13,10 @@ from classwise.core.progress import NullProgress
 from classwise.core.storage import replacing
 from classwise.data import load_data
 from classwise.papers import store as module
-from classwise.papers.context import Context
-from classwise.papers.evidence import Evidence
-from classwise.papers.experiments.homing import homing_matrices
+from classwise.papers.experiment import Context
+from classwise.papers.experiments.case_study import homing_matrices
 from classwise.papers.page import work_text
-from classwise.papers.result import Result
+from classwise.papers.result import Evidence, Result
 from classwise.papers.runner import run
 from classwise.papers.scales import SMOKE
 from classwise.papers.store import Store
@@ -134,7 +133,7 @@ def test_homing_is_locked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
         found.append(lock)
         return lock
 
-    monkeypatch.setattr("classwise.papers.experiments.homing.homing", homing)
+    monkeypatch.setattr("classwise.papers.experiments.case_study.homing", homing)
     homing_matrices(context)
     FileLock(found[0]).acquire(blocking=False).lock.release()
 

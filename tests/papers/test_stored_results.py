@@ -14,11 +14,9 @@ from hypothesis import strategies as st
 
 from classwise.core.errors import ClasswiseError
 from classwise.papers.claims import Test, Verdict, evaluate
-from classwise.papers.evidence import Evidence
 from classwise.papers.interval_estimators import interval
-from classwise.papers.result import Result
+from classwise.papers.result import Evidence, Result, save_result, stored_results
 from classwise.papers.store import Store
-from classwise.papers.stored_results import save_result, stored_results
 from classwise.stats.intervals import Estimate
 
 from .statements import Paper

@@ -11,11 +11,11 @@ import pytest
 from classwise.analysis.homing import Homing
 from classwise.auditing.outcomes import Outcomes
 from classwise.papers.catalogue import experiment
-from classwise.papers.experiments import confusion, homing
-from classwise.papers.experiments.attack_strength import DropOfDefences
+from classwise.papers.experiments import case_study, class_wise
 from classwise.papers.experiments.data_set_audits import DataSetAudits
-from classwise.papers.experiments.estimates import mean, proportion
-from classwise.papers.experiments.fair_methods import Evaluated
+from classwise.papers.experiments.defences import DropOfDefences
+from classwise.papers.experiments.fair_training import Evaluated
+from classwise.papers.experiments.protocol import mean, proportion
 from classwise.papers.tables import estimate_cell
 from classwise.training.folder import Run
 
@@ -41,9 +41,9 @@ def test_the_structure_of_a_confusion_matrix(seed: int, monkeypatch: pytest.Monk
     found = Outcomes.from_predictions(labels, labels, {"PGD": predicted}, NAMES, **about)
     audits: Any = {"adversarial": SimpleNamespace(outcomes=found)}
     one = DataSetAudits("cifar10", CONTEXT, {}, audits, superclasses=False)
-    monkeypatch.setattr(confusion, "audit_each", lambda context, kinds: ([one], {}))
-    monkeypatch.setattr(confusion, "data_tables", lambda audited, absent: [])
-    symmetry, groups = confusion.ConfusionUnderAttack(item="kdd21/E2").run(CONTEXT).tables
+    monkeypatch.setattr(class_wise, "audit_each", lambda context, kinds: ([one], {}))
+    monkeypatch.setattr(class_wise, "data_tables", lambda audited, absent: [])
+    symmetry, groups = class_wise.ConfusionUnderAttack(item="kdd21/E2").run(CONTEXT).tables
     rows: dict[str, str] = {}
     for table in (symmetry, groups):
         (row,) = table.rows
@@ -75,8 +75,8 @@ def test_homing_pairs(errors: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     again *= 1 - np.eye(4, dtype=int)
     both = np.maximum(home + again - matrix, random.integers(0, np.minimum(home, again) + 1))
     found = Homing(NAMES, matrix, home, (None,) * 4, control=again, beyond=home - both)
-    monkeypatch.setattr(homing, "homing_matrices", lambda context: found)
-    result = homing.HomingMatrix(item="kdd21/F4b").run(CONTEXT)
+    monkeypatch.setattr(case_study, "homing_matrices", lambda context: found)
+    result = case_study.HomingMatrix(item="kdd21/F4b").run(CONTEXT)
     *rows, last = result.tables[0].rows
     for row in rows:
         pair = tuple(NAMES.index(name) for name in row.name.split(" misclassified as "))

@@ -10,8 +10,7 @@ import pytest
 
 from classwise.core.precision import EXACT, FAST, Precision
 from classwise.papers.catalogue import experiment
-from classwise.papers.context import Context, Training, recipe_at
-from classwise.papers.deviations import compare
+from classwise.papers.experiment import Context, Training, recipe_at
 from classwise.papers.experiments.protocol import (
     DEFENCES,
     HYPERSPHERE,
@@ -30,6 +29,7 @@ from classwise.papers.experiments.protocol import (
     with_rst,
 )
 from classwise.papers.scales import CLASSWISE, FASHION, NAMES, REDUCED, Scale, on_data_set
+from classwise.papers.settings import compare
 from classwise.papers.store import Store, Trained
 from classwise.training.folder import Run
 from classwise.training.recipe import Recipe

@@ -10,7 +10,7 @@ import torch
 
 from classwise.data import Images
 from classwise.papers import store as stores
-from classwise.papers.context import Context, Training
+from classwise.papers.experiment import Context, Training
 from classwise.papers.scales import FULL, SMOKE
 from classwise.papers.store import Store, Trained
 from classwise.training.folder import Run

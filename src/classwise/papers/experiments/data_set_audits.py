@@ -13,7 +13,7 @@ from classwise.auditing.outcomes import Outcomes
 from classwise.auditing.result import Audit
 from classwise.core.rng import CounterRNG
 from classwise.papers import catalogue
-from classwise.papers.context import Context, Training
+from classwise.papers.experiment import Context, Training
 from classwise.papers.experiments.protocol import AT, STANDARD, under_pgd
 from classwise.papers.scales import OWN_DATA, PAPER_DATA, REDUCED, SMOKE, TIAN, Name, Scale
 from classwise.papers.store import Trained

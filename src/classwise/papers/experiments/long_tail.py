@@ -12,13 +12,10 @@ import numpy as np
 from classwise.analysis.epochs import measured
 from classwise.auditing.result import Audit
 from classwise.core.config import configurable
-from classwise.papers.bootstrap import Resampled, Statistic
-from classwise.papers.claims import Test
-from classwise.papers.context import Context, Training, Trainings
-from classwise.papers.experiment import Experiment, Findings
+from classwise.papers.claims import IMAGES, Measurement, Test
+from classwise.papers.experiment import Context, Experiment, Findings, Training, Trainings
 from classwise.papers.experiments.protocol import AT, under_pgd
-from classwise.papers.interval_estimators import IntervalEstimator, negative, wider
-from classwise.papers.measurements import IMAGES, Measurement
+from classwise.papers.interval_estimators import IntervalEstimator, Resampled, Statistic, negative, wider
 from classwise.papers.scales import PLANS, Name, Scale
 from classwise.papers.store import Trained
 from classwise.papers.tables import Key, class_table, elsewhere, estimate_cell

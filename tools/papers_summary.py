@@ -31,7 +31,7 @@ ANSWERS = ("supported", "contradicted", "inconclusive")
 def papers() -> str:
     """Every paper: a table of the conclusive verdicts, and the inconclusive, untested and open claims."""
     found = {item: results[0] for item, results in stored_results(Store(RESULTS / "papers")).items() if results}
-    return "\n\n".join(_paper(name, found) for name in catalogue.PAPERS)
+    return "\n\n".join(_paper(name, found) for name in catalogue.OWN)
 
 
 def _paper(name: str, found: Mapping[str, Result]) -> str:

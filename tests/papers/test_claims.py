@@ -222,7 +222,7 @@ def test_no_negative_zeros_are_printed() -> None:
     assert estimate_text(one) == ("+0.00 points", "+0.00 to +2.00 (95\N{NO-BREAK SPACE}%)")
 
 
-CLAIMS = [one.id for paper in catalogue.PAPERS for one in catalogue.paper(paper).claims]
+CLAIMS = [one.id for paper in catalogue.papers() for one in catalogue.paper(paper).claims]
 
 
 LEVELS = {"kdd21/T1": Evidence(scale="full", trainings=1)}

@@ -19,7 +19,7 @@ COMMITTED = Path(__file__).parents[2] / "docs/results/papers"
 RESULTS = sorted((COMMITTED / "results").glob("*/*/*.json"))
 
 
-@pytest.mark.parametrize("name", catalogue.PAPERS)
+@pytest.mark.parametrize("name", catalogue.papers())
 def test_no_page_says_more_than_its_evidence(name: str, tmp_path: Path) -> None:
     """Results at reduced scale neither hold nor fail: claims are supported, not observed or inconclusive."""
     page = paper_page(name, Store(COMMITTED), tmp_path / "page.html").read_text(encoding="utf-8")

@@ -94,7 +94,7 @@ def test_each_item_has_settings_or_a_reason(name: str) -> None:
             assert stated.reason or stated.key_of(row, training.recipe) is not None, (scale.name, row)
 
 
-@pytest.mark.parametrize("paper", catalogue.PAPERS)
+@pytest.mark.parametrize("paper", catalogue.papers())
 def test_settings_name_items_and_are_complete(paper: str) -> None:
     items = catalogue.paper(paper).items
     assert {item.id for item in items if item.settings or item.no_settings} == {

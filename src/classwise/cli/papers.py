@@ -101,7 +101,7 @@ def papers(
     estimate: Estimate = False,
     json: Json = False,
 ) -> None:
-    """List, show and rerun items of the four papers.
+    """List, show and rerun items of the papers.
 
     Items share trained models; repeat the command to resume an interrupted run.
 
@@ -160,7 +160,7 @@ def _list(papers: list[str], store: Path, json: bool) -> None:
     if store != STORE and not store.exists():
         raise ClasswiseError(f"no store at {store}; papers run ID --store {store} makes one")
     kept = Store(store) if store.exists() else None
-    chosen = [catalogue.paper(name).id for name in papers] or list(catalogue.PAPERS)
+    chosen = [catalogue.paper(name).id for name in papers] or list(catalogue.papers())
     items = [item for item in catalogue.items().values() if item.paper in chosen]
     if json:
         console.show_json([_facts(item) | {"run_at": _run_at(item, kept)} for item in items])
@@ -313,7 +313,7 @@ def _page(papers: list[str], store: Path, out: Path | None) -> None:
     from classwise.papers.page import paper_page
     from classwise.papers.store import Store
 
-    chosen = [catalogue.paper(name).id for name in papers] or list(catalogue.PAPERS)
+    chosen = [catalogue.paper(name).id for name in papers] or list(catalogue.papers())
     if not store.exists():
         raise ClasswiseError(f"no store at {store}; papers run ID --store {store} makes one")
     kept, folder = Store(store), out or store / "pages"

@@ -1,4 +1,4 @@
-"""Inventory of four papers, and experiments that reproduce their tables, figures and claims.
+"""Inventory of papers, and experiments that reproduce their tables, figures and claims.
 
 The words, from the file of a paper to its page:
 

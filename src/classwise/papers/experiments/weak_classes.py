@@ -115,11 +115,13 @@ class WeakClasses(Experiment):
     """Adversarial training in several settings: do the rankings of the classes agree?
 
     Attributes:
-        varied: parts of claim C4 that the grid covers.
+        varied: parts of the claim that the grid covers.
+        claim: the claim that is tested.
     """
 
     scales: ClassVar[Mapping[Name, Scale]] = PLANS
     varied: tuple[str, ...]
+    claim: str = "benz20/C4"
 
     @abstractmethod
     def grid(self, scale: Scale) -> Trainings:
@@ -131,7 +133,7 @@ class WeakClasses(Experiment):
         return {}
 
     def covers(self, scale: Scale) -> Sequence[str]:
-        """Parts of claim C4 that the grid of a scale covers."""
+        """Parts of the claim that the grid of a scale covers."""
         del scale
         return self.varied
 
@@ -141,14 +143,14 @@ class WeakClasses(Experiment):
         return {**self.grid(scale), **clean}
 
     def run(self, context: Context) -> Findings:
-        """Attack each model by PGD; test the part of claim C4 that the grid covers."""
+        """Attack each model by PGD; test the part of the claim that the grid covers."""
         robust = _ranked(context, self.grid(context.scale), "PGD")
         columns, sides = [robust.agreement], [robust]
         if standard := self.standard(context.scale):
             sides.append(_ranked(context, standard, "clean"))
             columns.append(sides[1].agreement)
         test = Test(
-            claim="benz20/C4",
+            claim=self.claim,
             estimand="lowest of Spearman's correlations of class robustness over the grid",
             estimators=[lowered(interval(robust.agreement.lowest), CORRELATION[1])],
             unit="",

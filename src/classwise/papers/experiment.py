@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, ClassVar
@@ -21,7 +21,7 @@ from classwise.data.images import Images
 from classwise.data.loading import load_data
 from classwise.data.splits import stratified_subset
 from classwise.papers.claims import Measurement, Test
-from classwise.papers.scales import Name, Scale, on_data_set
+from classwise.papers.scales import DEFAULT_SCALES, Name, Scale, on_data_set
 from classwise.papers.store import Store, Trained
 from classwise.papers.user_inputs import UserInputs
 from classwise.reporting.svg import Drawing
@@ -345,34 +345,48 @@ class Findings:
 class Experiment(ABC):
     """Abstract base class of an experiment: it trains and audits models, analyses them, and tests claims of a paper.
 
-    A subclass with parameters declares them as fields under `classwise.core.config.configurable`; the entry of an
-    item in ``PAPER.yaml`` gives their values.
+    A subclass states its scales, trainings and attacks as keywords of its class statement. A subclass with parameters
+    declares them as fields under `classwise.core.config.configurable`; the entry of an item in ``PAPER.yaml`` gives
+    their values.
 
     Attributes:
         item: id of the item that the experiment reproduces, such as ``kdd21/T1``.
     """
 
     item: str
-    scales: ClassVar[Mapping[Name, Scale]]
+    scales: ClassVar[Mapping[Name, Scale]] = DEFAULT_SCALES
     """The available scales by name."""
     attacks: ClassVar[Mapping[Name, Mapping[str, Spec]]] = {}
     """The attacks of the evaluation by scale; empty for PGD with the settings of the paper (`Context.pgd`)."""
-    declared: ClassVar[Trainings] = {}
-    """The trainings of every scale, by the name of the model; empty for an experiment without trainings."""
     takes_models: ClassVar[bool] = False
     """Whether the user names the models and images of the experiment (`UserInputs`)."""
+
+    def __init_subclass__(
+        cls,
+        *,
+        scales: Mapping[Name, Scale] | None = None,
+        trainings: Trainings | Callable[[Scale], Trainings] | None = None,
+        attacks: Mapping[Name, Mapping[str, Spec]] | None = None,
+    ) -> None:
+        super().__init_subclass__()
+        given: dict[str, object] = {"scales": scales, "attacks": attacks}
+        if trainings is not None:
+            given["trainings"] = lambda _, scale: trainings(scale) if callable(trainings) else trainings
+        for name, value in given.items():
+            if value is not None:
+                setattr(cls, name, value)
 
     def trainings(self, scale: Scale) -> Trainings:
         """Declare the trainings of the experiment at a scale, by the name of the model.
 
         `run` requests exactly these, so the settings of an item can be compared with those of its paper without
-        training anything. By default those of `declared`, at every scale.
+        training anything. The keyword of the class statement is a mapping, or a function of the scale.
 
         Args:
             scale: data, network and budget.
         """
         del scale
-        return self.declared
+        return {}
 
     @abstractmethod
     def run(self, context: Context) -> Findings:

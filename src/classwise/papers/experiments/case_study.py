@@ -29,7 +29,7 @@ from classwise.data.masks import (
 )
 from classwise.papers import catalogue
 from classwise.papers.claims import Test
-from classwise.papers.experiment import Context, Experiment, Findings, Training, Trainings
+from classwise.papers.experiment import Context, Experiment, Findings, Training
 from classwise.papers.experiments.protocol import (
     AT,
     PGD,
@@ -113,8 +113,8 @@ class ObjectMasks:
         quality = self.qualities[self.method]
         note = (
             f"Masks: {self.method} (manual in the paper); they cover {percent(quality.area)} of the pixels on average, "
+            f"{percent(quality.empty)} are nearly empty, {percent(quality.full)} cover the whole allowed area."
         )
-        note += f"{percent(quality.empty)} are nearly empty, {percent(quality.full)} cover the whole allowed area."
         if quality.overlap is None or quality.agreement is None:
             return f"{note} OpenCV, whose GrabCut is used if available, is not installed."
         (other,) = (name for name in self.qualities if name != self.method)
@@ -150,14 +150,10 @@ def object_masks(images: Images) -> ObjectMasks:
     return ObjectMasks(others, OPENCV, qualities)
 
 
-class BetaOfOneClass(Experiment):
+class BetaOfOneClass(
+    Experiment, scales=SCALES, trainings=lambda scale: trades_with_beta(scale, BETA, *LOWERED[scale.name])
+):
     """kdd21 Figure 4c: class robustness over the beta of class 5, '66666X6666'."""
-
-    scales: ClassVar[Mapping[Name, Scale]] = SCALES
-
-    def trainings(self, scale: Scale) -> Trainings:
-        """TRADES with each beta."""
-        return trades_with_beta(scale, BETA, *LOWERED[scale.name])
 
     def run(self, context: Context) -> Findings:
         """Train for each beta; test claim C21 between the extreme values."""
@@ -212,14 +208,8 @@ def _resampled(first: Outcomes, second: Outcomes) -> Resampled:
     return Resampled(rows, first.labels, first.num_classes)
 
 
-class SortedByConfidence(Experiment):
+class SortedByConfidence(Experiment, scales=SCALES, trainings=lambda scale: trades_with_beta(scale, BETA)):
     """kdd21 section 6.2: images of class 3 sorted by their adversarial confidence in class 3."""
-
-    scales: ClassVar[Mapping[Name, Scale]] = SCALES
-
-    def trainings(self, scale: Scale) -> Trainings:
-        """TRADES with one beta."""
-        return trades_with_beta(scale, BETA)
 
     def run(self, context: Context) -> Findings:
         """Attack TRADES by Temperature-PGD; test claim C24 by the brightness of masked backgrounds."""
@@ -306,14 +296,8 @@ def painted_images(context: Context) -> PaintedImages:
     return PaintedImages(images, white_background(images, found.masks), elsewhere, found)
 
 
-class WhiteBackground(Experiment):
+class WhiteBackground(Experiment, scales=SCALES, trainings=lambda scale: trades_with_beta(scale, BETA, LOWEST)):
     """kdd21 Table 4: predictions on class-3 images: original, white background, and white with beta lowered."""
-
-    scales: ClassVar[Mapping[Name, Scale]] = SCALES
-
-    def trainings(self, scale: Scale) -> Trainings:
-        """TRADES with beta 6 and with the lowered beta."""
-        return trades_with_beta(scale, BETA, LOWEST)
 
     def run(self, context: Context) -> Findings:
         """Tabulate six lines as printed and a control; test claims C26, C27 and C28."""
@@ -334,8 +318,10 @@ class WhiteBackground(Experiment):
         for claim in ("kdd21/C26", "kdd21/C27", "kdd21/C28") if context.scale.data != CIFAR else ():
             not_tested |= other_data(claim, context.scale)
         names = data.images.class_names
-        note = f"{len(data.images)} images of {names[VICTIM]}; the paper has 1,000. 'White elsewhere' is a control: as "
-        note += f"many pixels are white, in other places. {data.found.note}"
+        note = (
+            f"{len(data.images)} images of {names[VICTIM]}; the paper has 1,000. 'White elsewhere' is a control: as "
+            f"many pixels are white, in other places. {data.found.note}"
+        )
         share_rows = [
             Row(name, [estimate_cell(proportion(predicted[name, kind] == VICTIM)) for kind in KINDS])
             for name in outcomes
@@ -361,16 +347,11 @@ class WhiteBackground(Experiment):
         )
 
 
-class SingleImages(Experiment):
+class SingleImages(Experiment, scales=SCALES, trainings=lambda scale: trades_with_beta(scale, BETA)):
     """kdd21 Figure 6: the most robust image, and one that becomes robust on a white background."""
 
-    scales: ClassVar[Mapping[Name, Scale]] = SCALES
     robust: ClassVar[int] = 2261
     repaired: ClassVar[int] = 3634
-
-    def trainings(self, scale: Scale) -> Trainings:
-        """TRADES with beta 6."""
-        return trades_with_beta(scale, BETA)
 
     def run(self, context: Context) -> Findings:
         """Tabulate the two most likely classes of both images before and after painting; test claim C25 as a share."""
@@ -402,8 +383,10 @@ class SingleImages(Experiment):
         not_tested = other_data("kdd21/C25", context.scale)
         tests = []
         if context.scale.data == CIFAR and misclassified.any():
-            estimand = "share of non-robust images that a white background makes robust (clean prediction correct), "
-            estimand += "minus the share for as much white elsewhere"
+            estimand = (
+                "share of non-robust images that a white background makes robust (clean prediction correct), "
+                "minus the share for as much white elsewhere"
+            )
             either = np.stack([became_robust, repaired(before, control)])[:, misclassified]
             victims = Resampled(either, np.zeros(either.shape[1], dtype=np.int64), 1)
             parts = [victims.part(lambda a: a[..., 0, 0] - a[..., 1, 0], 100)]
@@ -535,11 +518,8 @@ def homing_matrices(context: Context) -> Homing:
         )
 
 
-class _Homing(Experiment):
+class _Homing(Experiment, scales=HOMING_SCALES, trainings={"AT": AT}):
     """An experiment with the base model of the homing matrix, which also trains a model without each class."""
-
-    scales: ClassVar[Mapping[Name, Scale]] = HOMING_SCALES
-    declared: ClassVar[Trainings] = {"AT": AT}
 
 
 class HomingMatrix(_Homing):
@@ -569,8 +549,6 @@ class HomingMatrix(_Homing):
         heads = ("pair", "misclassified", "homing", "robust with another seed", "homing, percent", "beyond, points")
         note = (
             "The control is trained with all classes and another seed, and attacked on the same images. Beyond: share "
-        )
-        note += (
             "of homing images minus that of the control, paired. Small print: 95 % confidence intervals for new images."
         )
         return Findings(
@@ -613,8 +591,10 @@ class GroupRelations(_Homing):
         tests, not_tested = [], other_data("kdd21/C20", context.scale)
         if context.scale.data == CIFAR:
             leads = [one.lead(*pair) for one in both.values() for a, b in NAMED_PAIRS for pair in ((a, b), (b, a))]
-            estimand = "the named class's share of all images minus that of the next, each class of 3-5, 1-9, 0-8; "
-            estimand += "misclassified, and homing"
+            estimand = (
+                "the named class's share of all images minus that of the next, each class of 3-5, 1-9, 0-8; "
+                "misclassified, and homing"
+            )
             tests, not_tested = (
                 [Test(claim="kdd21/C20", estimand=estimand, estimators=[interval(one, 100) for one in leads])],
                 {},
@@ -685,11 +665,10 @@ COLOURED_SCALES: Mapping[Name, Scale] = {
 """Radii at which the digits remain distinguishable."""
 
 
-class ColouredBackgrounds(Experiment):
+class ColouredBackgrounds(
+    Experiment, scales=COLOURED_SCALES, trainings={"coloured": replace(AT, images="coloured backgrounds")}
+):
     """kdd21 Figure 5: does the confusion follow groups of classes that share only their background?"""
-
-    scales: ClassVar[Mapping[Name, Scale]] = COLOURED_SCALES
-    declared: ClassVar[Trainings] = {"coloured": replace(AT, images="coloured backgrounds")}
 
     def run(self, context: Context) -> Findings:
         """Train adversarially on the coloured digits; test claims C22 and C23."""
@@ -705,8 +684,8 @@ class ColouredBackgrounds(Experiment):
         note = (
             "Small print: 95 % confidence intervals for new images. Last column: mean rate of a wrong class with "
             "the same "
+            "background minus that of one with the other background."
         )
-        note += "background minus that of one with the other background."
         tests = [
             Test(
                 claim="kdd21/C22",
@@ -761,10 +740,8 @@ def _coloured(images: Images) -> Images:
     )
 
 
-class DigitsFigure(Experiment):
+class DigitsFigure(Experiment, scales=COLOURED_SCALES):
     """kdd21 Figure 5a: one image of each class on the background of its group."""
-
-    scales: ClassVar[Mapping[Name, Scale]] = COLOURED_SCALES
 
     def run(self, context: Context) -> Findings:
         """Draw the first test image of each class; no model is trained."""
@@ -788,11 +765,12 @@ class DigitsFigure(Experiment):
         )
 
 
-class BackgroundsAndStandardTraining(Experiment):
+class BackgroundsAndStandardTraining(
+    Experiment,
+    scales=COLOURED_SCALES,
+    trainings={"grey": STANDARD, "coloured": replace(STANDARD, images="coloured backgrounds")},
+):
     """kdd21 section 6.2: standard training on coloured backgrounds, clean accuracy."""
-
-    scales: ClassVar[Mapping[Name, Scale]] = COLOURED_SCALES
-    declared: ClassVar[Trainings] = {"grey": STANDARD, "coloured": replace(STANDARD, images="coloured backgrounds")}
 
     def run(self, context: Context) -> Findings:
         """Train on grey and on coloured digits; test claim C23 for standard training."""

@@ -21,7 +21,7 @@ from classwise.auditing.result import Audit
 from classwise.core.threat import Threat
 from classwise.data.splits import stratified_subset
 from classwise.papers.claims import CORRELATION, Measurement, Test
-from classwise.papers.experiment import Context, Experiment, Findings, Training, Trainings
+from classwise.papers.experiment import Context, Experiment, Findings, Training
 from classwise.papers.experiments.data_set_audits import (
     ADVERSARIAL,
     DRAWN,
@@ -70,15 +70,10 @@ HALF = 0.5
 """Average accuracy at which classes are compared."""
 
 
-class StandardAgainstAdversarial(Experiment):
+class StandardAgainstAdversarial(Experiment, scales=SCALES, trainings=declare):
     """iclr21 Figure 7: standard accuracy and adversarial robustness of each class, on each data set."""
 
     claim: ClassVar[str] = "iclr21/C14"
-    scales: ClassVar[Mapping[Name, Scale]] = SCALES
-
-    def trainings(self, scale: Scale) -> Trainings:
-        """A standard and an adversarially trained model of each data set."""
-        return declare(scale)
 
     def run(self, context: Context) -> Findings:
         """Compare gap, variance and order of the classes of both models, and test the claim on each data set."""
@@ -154,11 +149,8 @@ class LargerGaps(StandardAgainstAdversarial):
         return [Test(claim=self.claim, estimand=estimand, estimators=_more_than(robust, 2), note=note)]
 
 
-class AdversarialModel(Experiment):
+class AdversarialModel(Experiment, scales=CLASSWISE, trainings={"standard": STANDARD, "adversarial": AT}):
     """benz20 Figure 2: accuracy and robustness of the adversarially trained and the standard model."""
-
-    scales: ClassVar[Mapping[Name, Scale]] = CLASSWISE
-    declared: ClassVar[Trainings] = {"standard": STANDARD, "adversarial": AT}
 
     def run(self, context: Context) -> Findings:
         """Compare both models; test claim C2: a larger discrepancy in accuracy and in robustness."""
@@ -198,15 +190,10 @@ def _more_than(one: Gap, factor: float) -> list[IntervalEstimator]:
     return [more_varied(robust, standard, factor), wider(robust, standard, factor)]
 
 
-class RobustnessHistogram(Experiment):
+class RobustnessHistogram(Experiment, scales=SCALES, trainings=lambda scale: declare(scale, ("adversarial",))):
     """iclr21 Figure 6: histogram of class robustness in ten intervals, on the data sets with many classes."""
 
     claim: ClassVar[str] = "iclr21/C16"
-    scales: ClassVar[Mapping[Name, Scale]] = SCALES
-
-    def trainings(self, scale: Scale) -> Trainings:
-        """An adversarially trained model of each data set."""
-        return declare(scale, ("adversarial",))
 
     def run(self, context: Context) -> Findings:
         """Count the classes per interval on each data set; test claim C16 on CIFAR-100 and ImageNet."""
@@ -267,11 +254,8 @@ def at_radius(context: Context, trained: Trained, share: float) -> Audit:
     return under_pgd(own, trained)
 
 
-class StandardModel(Experiment):
+class StandardModel(Experiment, scales=PRELIMINARY, trainings={"standard": STANDARD, "adversarial": AT}):
     """benz20 Figure 1: a standard model, clean and under PGD of several radii; raw and minus the mean."""
-
-    scales: ClassVar[Mapping[Name, Scale]] = PRELIMINARY
-    declared: ClassVar[Trainings] = {"standard": STANDARD, "adversarial": AT}
 
     def run(self, context: Context) -> Findings:
         """Audit the model at each radius; test claims C1, and C3 at one radius."""
@@ -314,8 +298,10 @@ class StandardModel(Experiment):
             )
             for name, one in counts.items()
         ]
-        note = f"C3 is tested at {shown[1]}, where the average is nearest 50 percent. "
-        note += "Small print: 95 % confidence intervals for new images."
+        note = (
+            f"C3 is tested at {shown[1]}, where the average is nearest 50 percent. "
+            "Small print: 95 % confidence intervals for new images."
+        )
         classes: dict[Key, ClassCounts] = {(name,): one for name, one in counts.items()}
         return Findings(
             tables=(
@@ -368,7 +354,7 @@ DATA: Sequence[str] = (MNIST, "svhn", CIFAR, "cifar100", "tiny-imagenet")
 """The data sets of the plan."""
 
 
-class DataSets(Experiment):
+class DataSets(Experiment, trainings=lambda scale: declare(scale, data_sets=_data(scale), network=_network(scale))):
     """benz20 plan: a standard and an adversarially trained model on each of five data sets."""
 
     scales: ClassVar[Mapping[Name, Scale]] = {
@@ -377,10 +363,6 @@ class DataSets(Experiment):
             RESNET18, about="ResNet-18 on five data sets, each with its radius; unavailable ones are skipped"
         ),
     }
-
-    def trainings(self, scale: Scale) -> Trainings:
-        """A standard and an adversarially trained model of each data set."""
-        return declare(scale, data_sets=_data(scale), network=_network(scale))
 
     def run(self, context: Context) -> Findings:
         """Tabulate averages and gaps of both models on each available data set; test claims C1 and C4."""
@@ -457,7 +439,9 @@ REDUCED = replace(
 )
 
 
-class PretrainedModels(Experiment):
+class PretrainedModels(
+    Experiment, trainings=lambda scale: {"standard": STANDARD, "adversarial": AT} if scale.name == "smoke" else {}
+):
     """benz20 plan: public models of ImageNet, standard and adversarially trained, without training."""
 
     takes_models = True
@@ -466,10 +450,6 @@ class PretrainedModels(Experiment):
         "reduced": REDUCED,
         "full": IMAGENET,
     }
-
-    def trainings(self, scale: Scale) -> Trainings:
-        """None; at smoke scale, two models instead of named ones."""
-        return {"standard": STANDARD, "adversarial": AT} if scale.name == "smoke" else {}
 
     def run(self, context: Context) -> Findings:
         """Tabulate accuracy and robustness of each model; test claim C1 on each model, and C2 on two models."""
@@ -573,14 +553,8 @@ MUTUAL = "mutual inside superclasses"
 """The other part of claim C5 of benz20, on each data set."""
 
 
-class ConfusionUnderAttack(Experiment):
+class ConfusionUnderAttack(Experiment, scales=SCALES, trainings=lambda scale: declare(scale, (ADVERSARIAL,))):
     """kdd21 Figure 2: confusion matrix of adversarial training under PGD, on each data set."""
-
-    scales: ClassVar[Mapping[Name, Scale]] = SCALES
-
-    def trainings(self, scale: Scale) -> Trainings:
-        """An adversarially trained model of each data set."""
-        return declare(scale, (ADVERSARIAL,))
 
     def run(self, context: Context) -> Findings:
         """Measure the symmetry, and the errors inside superclasses relative to chance; test the claims."""
@@ -761,14 +735,8 @@ HIGH = 95
 """Lower bound of the total on MNIST in the paper, in percent."""
 
 
-class GapsOverEpochs(Experiment):
+class GapsOverEpochs(Experiment, scales=SCALES, trainings=lambda scale: declare(scale, (ADVERSARIAL,))):
     """kdd21 Figure 1: class-wise robustness over the epochs of adversarial training, on each data set."""
-
-    scales: ClassVar[Mapping[Name, Scale]] = SCALES
-
-    def trainings(self, scale: Scale) -> Trainings:
-        """An adversarially trained model of each data set."""
-        return declare(scale, (ADVERSARIAL,))
 
     def run(self, context: Context) -> Findings:
         """Draw the validation accuracy over the epochs; test claims C1 to C3 on each data set."""
@@ -847,11 +815,8 @@ def _growth(one: DataSetAudits) -> Test:
     return Test(claim="kdd21/C3", estimand=estimand, estimators=[wider(last, first)])
 
 
-class ClassTrend(Experiment):
+class ClassTrend(Experiment, scales=PLANS, trainings={"AT": AT}):
     """benz20 plan: accuracy and robustness of each class over training; does the weakest class change?"""
-
-    scales: ClassVar[Mapping[Name, Scale]] = PLANS
-    declared: ClassVar[Trainings] = {"AT": AT}
 
     def run(self, context: Context) -> Findings:
         """Draw both measures over the epochs of adversarial training, and count changes of the weakest class."""
@@ -880,14 +845,8 @@ NONE = 0.5
 """Absolute rank correlation below which there is no correlation."""
 
 
-class NormsAndRobustness(Experiment):
+class NormsAndRobustness(Experiment, scales=SCALES, trainings=declare):
     """iclr21 Figure 4: robust classes have rows of large norm in adversarial training, not in standard training."""
-
-    scales: ClassVar[Mapping[Name, Scale]] = SCALES
-
-    def trainings(self, scale: Scale) -> Trainings:
-        """A standard and an adversarially trained model of each data set."""
-        return declare(scale)
 
     def run(self, context: Context) -> Findings:
         """Evaluate the adversarial models under PGD and the standard ones on clean images; test claims C5 and C6."""
@@ -904,8 +863,10 @@ class NormsAndRobustness(Experiment):
                 figures.append((link.figure(), f"{one.data}: the {kind} model, {EVALUATED_UNDER[kind]}."))
             tests += own
         heads = ("model", "Pearson", "Spearman", "Kendall", "p of Spearman")
-        note = "Over all classes; the figures of data sets with many classes show the 12 of the paper. "
-        note += "Small print: 95 % confidence intervals for new images. p by permutation of the classes."
+        note = (
+            "Over all classes; the figures of data sets with many classes show the 12 of the paper. "
+            "Small print: 95 % confidence intervals for new images. p by permutation of the classes."
+        )
         table = Table("Correlation of class accuracy with the norm of the class's row", heads, rows, note)
         not_tested = {**no_verdict("iclr21/C5", audited), **no_verdict("iclr21/C6", audited)}
         return Findings(
@@ -947,11 +908,8 @@ def _norm_tests(data: str, links: Mapping[str, NormLink]) -> list[Test]:
     ]
 
 
-class EqualNorms(Experiment):
+class EqualNorms(Experiment, scales=CLASSWISE, trainings={"AT": AT}):
     """iclr21 section 5: rows of equal norm, by rescaling those of a trained model (no penalty, no training)."""
-
-    scales: ClassVar[Mapping[Name, Scale]] = CLASSWISE
-    declared: ClassVar[Trainings] = {"AT": AT}
 
     def run(self, context: Context) -> Findings:
         """Audit adversarial training before and after rescaling; test claim C22."""
@@ -1015,11 +973,8 @@ class Purity(NamedTuple):
         return Estimate(*((end - self.chance) / (1 - self.chance) for end in self[:3]))
 
 
-class FeaturesOnAPlane(Experiment):
+class FeaturesOnAPlane(Experiment, scales=CLASSWISE, trainings={"AT": AT}):
     """iclr21 Figure 8: t-SNE of penultimate features of an adversarially trained model, clean and attacked."""
-
-    scales: ClassVar[Mapping[Name, Scale]] = CLASSWISE
-    declared: ClassVar[Trainings] = {"AT": AT}
 
     def run(self, context: Context) -> Findings:
         """Compute the embedding and the purity of neighbourhoods; test claim C15."""

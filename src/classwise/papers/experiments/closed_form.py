@@ -148,10 +148,8 @@ class Toy(Experiment):
         )
 
 
-class Sketch(Experiment):
+class Sketch(Experiment, scales=SCALES):
     """iclr21 Figure 9: probabilities and gradients of an adversarial example at three temperatures."""
-
-    scales: ClassVar[Mapping[Name, Scale]] = SCALES
 
     def run(self, context: Context) -> Findings:
         """Draw six panels; the gradient norms are those of Eq. 4 for a feature vector of norm 1."""
@@ -192,10 +190,8 @@ class Sketch(Experiment):
         )
 
 
-class GradientOfWeights(Experiment):
+class GradientOfWeights(Experiment, scales=SCALES):
     """iclr21 Appendix G, Eq. 4: the gradient with respect to w_i against P_i, and the limits of P."""
-
-    scales: ClassVar[Mapping[Name, Scale]] = SCALES
 
     def run(self, context: Context) -> Findings:
         """Compare the closed form with central differences, and check the limits, on a grid."""

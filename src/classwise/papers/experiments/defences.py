@@ -20,7 +20,7 @@ from classwise.core.config import Spec, configurable
 from classwise.core.errors import ClasswiseError
 from classwise.papers import catalogue
 from classwise.papers.claims import CORRELATION, Test
-from classwise.papers.experiment import Context, Experiment, Findings, Training, Trainings
+from classwise.papers.experiment import Context, Experiment, Findings, Training
 from classwise.papers.experiments.protocol import (
     CAR,
     CAT,
@@ -110,14 +110,8 @@ def audit_defences(context: Context, trainings: Mapping[str, Training]) -> dict[
     return audits
 
 
-class DefencesByAttacks(Experiment):
+class DefencesByAttacks(Experiment, scales=SCALES, trainings=attacked_trainings):
     """kdd21 Table 1: class accuracies, total, CV and MCD of four defences under five attacks."""
-
-    scales: ClassVar[Mapping[Name, Scale]] = SCALES
-
-    def trainings(self, scale: Scale) -> Trainings:
-        """The four defences and the substitute."""
-        return attacked_trainings(scale)
 
     def run(self, context: Context) -> Findings:
         """Audit each defence twice, tabulate the accuracies, and test claims C8 and C10."""
@@ -202,14 +196,8 @@ def extremes(claim: str, ours: Mapping[Key, ClassCounts]) -> Test:
     )
 
 
-class DefencesWithRST(Experiment):
+class DefencesWithRST(Experiment, scales=SCALES, trainings=with_rst):
     """iclr21 Table 2: class accuracies of Madry's model, TRADES, MART and RST under five attacks."""
-
-    scales: ClassVar[Mapping[Name, Scale]] = SCALES
-
-    def trainings(self, scale: Scale) -> Trainings:
-        """The four defences; the substitute is also the teacher of RST."""
-        return with_rst(scale)
 
     def run(self, context: Context) -> Findings:
         """Audit each defence twice, tabulate the accuracies, and test claims C7, C8 and C9."""
@@ -262,14 +250,8 @@ def _dropped(claim: str, audits: Mapping[str, Attacked], weak: str, strong: str)
     return Test(claim=claim, estimand=estimand, estimators=parts)
 
 
-class RankConsistency(Experiment):
+class RankConsistency(Experiment, scales=SCALES, trainings=attacked_trainings):
     """kdd21 claim C9: the order of the classes is the same under every attack and defence."""
-
-    scales: ClassVar[Mapping[Name, Scale]] = SCALES
-
-    def trainings(self, scale: Scale) -> Trainings:
-        """The models of T1."""
-        return attacked_trainings(scale)
 
     def run(self, context: Context) -> Findings:
         """Compute Spearman's correlation of all pairs of rows of T1 and Kendall's W, measured and printed."""
@@ -380,14 +362,8 @@ class Drops(Experiment):
         return Findings(tables=(shown,), figures=figures, tests=tests, not_tested=not_tested)
 
 
-class DropOfDefences(Drops):
+class DropOfDefences(Drops, scales=SCALES, trainings=attacked_trainings):
     """The four defences of kdd21 Table 1."""
-
-    scales: ClassVar[Mapping[Name, Scale]] = SCALES
-
-    def trainings(self, scale: Scale) -> Trainings:
-        """The models of Table 1."""
-        return attacked_trainings(scale)
 
     def tables(self, context: Context) -> Mapping[str, Outcomes]:
         """Outcomes of both attacks from the audits of Table 1."""
@@ -403,17 +379,13 @@ class DropOfDefences(Drops):
         return {name: float(one[list(VULNERABLE)].mean() - one[list(ROBUST)].mean()) for name, one in drops.items()}
 
 
-class HiddenGradients(Drops):
+class HiddenGradients(Drops, trainings=lambda scale: {name: defences(scale)[name] for name in ("TRADES", "MART")}):
     """iclr21 Appendix F: is the gap between PGD and a stronger attack larger in vulnerable classes?"""
 
     scales: ClassVar[Mapping[Name, Scale]] = {
         name: replace(scale, about=f"{scale.about}; PGD against {', '.join(SUITE[name])}")
         for name, scale in SCALES.items()
     }
-
-    def trainings(self, scale: Scale) -> Trainings:
-        """TRADES and MART."""
-        return {name: defences(scale)[name] for name in ("TRADES", "MART")}
 
     def tables(self, context: Context) -> Mapping[str, Outcomes]:
         """Outcomes of PGD and of a suite on the same images, without a cascade."""

@@ -261,11 +261,9 @@ LIFTED, LOWERED = (2, 3, 4, 6), (7, 8)
 """Classes of CIFAR-10 that are better, and slightly worse, with CFA in the paper."""
 
 
-class _Methods(Experiment):
+class _Methods(Experiment, attacks=ATTACKS):
     """Rows of the main table of cfa23."""
 
-    scales: ClassVar[Mapping[Name, Scale]] = DEFAULT_SCALES
-    attacks: ClassVar[Mapping[Name, Mapping[str, Spec]]] = ATTACKS
     methods: ClassVar[Mapping[str, Method]] = METHODS
 
     def trainings(self, scale: Scale) -> Trainings:
@@ -528,11 +526,8 @@ def ccr(lambda2: float) -> dict[str, Any]:
     return {"name": "ccr", "lambda2": lambda2}
 
 
-class _Ablation(Experiment):
+class _Ablation(Experiment, scales=MANY_TRAININGS, attacks=ATTACKS):
     """Average and worst class of several methods at their best epoch, attacked."""
-
-    scales: ClassVar[Mapping[Name, Scale]] = MANY_TRAININGS
-    attacks: ClassVar[Mapping[Name, Mapping[str, Spec]]] = ATTACKS
 
     @abstractmethod
     def methods(self, scale: Scale) -> Mapping[str, Method]:
@@ -651,7 +646,7 @@ def class_quantity(run: Run, quantity: str) -> tuple[Drawing, Mapping[str, float
     return line_chart(f"{quantity.capitalize()} of each class", lines, "epoch (from 0)", share=False), last
 
 
-class _Sweep(Experiment):
+class _Sweep(Experiment, scales=MANY_TRAININGS, attacks=ATTACKS):
     """A method over one of its hyper-parameters, compared with its base method."""
 
     plain: ClassVar[str]
@@ -660,8 +655,6 @@ class _Sweep(Experiment):
     quantity: ClassVar[str]
     metrics: ClassVar[Sequence[Any]]
     full_range: ClassVar[str]
-    scales: ClassVar[Mapping[Name, Scale]] = MANY_TRAININGS
-    attacks: ClassVar[Mapping[Name, Mapping[str, Spec]]] = ATTACKS
 
     def covers(self, values: Sequence[float]) -> Sequence[str]:
         """Parts of the claim that the tested values cover: the whole range of the paper, or single values."""

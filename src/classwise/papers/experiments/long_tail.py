@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -16,7 +16,7 @@ from classwise.papers.claims import IMAGES, Measurement, Test
 from classwise.papers.experiment import Context, Experiment, Findings, Training, Trainings
 from classwise.papers.experiments.protocol import AT, under_pgd
 from classwise.papers.interval_estimators import IntervalEstimator, Resampled, Statistic, negative, wider
-from classwise.papers.scales import PLANS, Name, Scale
+from classwise.papers.scales import PLANS, Scale
 from classwise.papers.store import Trained
 from classwise.papers.tables import Key, class_table, elsewhere, estimate_cell
 from classwise.reporting.figures.points import scatter
@@ -220,7 +220,7 @@ TECHNIQUES: Mapping[str, Callable[[Scale, str], Trainings]] = {
 
 
 @configurable
-class Technique(Experiment):
+class Technique(Experiment, scales=PLANS):
     """benz20 plan: several settings of one technique compared with plain adversarial training.
 
     Attributes:
@@ -228,7 +228,6 @@ class Technique(Experiment):
         for_weakest: whether its settings name the weakest class of plain training, which is known only after it.
     """
 
-    scales: ClassVar[Mapping[Name, Scale]] = PLANS
     technique: Literal[
         "class weights",
         "effective numbers",
@@ -268,10 +267,8 @@ class TowardsWeakest(Technique):
         return [Test(claim="benz20/C8", estimand=estimand, estimators=parts, note=NOTE)]
 
 
-class EqualClasses(Experiment):
+class EqualClasses(Experiment, scales=PLANS):
     """benz20 plan, scenario 1: all classes are equally important; worst class against average."""
-
-    scales: ClassVar[Mapping[Name, Scale]] = PLANS
 
     def run(self, context: Context) -> Findings:
         """Compare all techniques; the one selected on validation images is tested on the test images."""
@@ -311,10 +308,8 @@ class EqualClasses(Experiment):
         )
 
 
-class OneClass(Experiment):
+class OneClass(Experiment, scales=PLANS):
     """benz20 plan, scenario 2: one class is critical, and the others should lose little."""
-
-    scales: ClassVar[Mapping[Name, Scale]] = PLANS
 
     def run(self, context: Context) -> Findings:
         """Compare techniques for the critical class, which is the weakest class of plain training."""
@@ -333,8 +328,10 @@ class OneClass(Experiment):
             ]
             rows.append(Row(training, [*cells, Cell("yes" if optimal else "no")]))
         heads = ("training", name, "the others", f"{name}, change", "the others, change", "Pareto-optimal")
-        note = f"Changes are relative to {PLAIN}, on the same images. "
-        note += "Small print: 95 % confidence intervals for new images."
+        note = (
+            f"Changes are relative to {PLAIN}, on the same images. "
+            "Small print: 95 % confidence intervals for new images."
+        )
         drawing = scatter(
             f"One critical class, {name}, against the others",
             list(comparison.audits),

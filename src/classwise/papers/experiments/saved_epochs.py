@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar
 
 import numpy as np
 import pandas as pd
@@ -15,7 +14,6 @@ from classwise.analysis.epochs import images_of, inside, measured
 from classwise.analysis.fluctuation import Fluctuation as FluctuationOfRuns
 from classwise.analysis.fluctuation import fluctuation
 from classwise.auditing.outcomes import Outcomes
-from classwise.core.config import Spec
 from classwise.core.threat import Threat
 from classwise.papers import catalogue
 from classwise.papers.claims import Test
@@ -33,7 +31,7 @@ from classwise.papers.experiments.fair_training import (
 )
 from classwise.papers.experiments.protocol import paired_models, worst
 from classwise.papers.interval_estimators import IntervalEstimator, Resampled, exactly, plus
-from classwise.papers.scales import CIFAR, DEFAULT_SCALES, MANY_TRAININGS, Name, Scale, other_data
+from classwise.papers.scales import CIFAR, MANY_TRAININGS, Name, Scale, other_data
 from classwise.papers.store import Trained
 from classwise.papers.tables import estimate_cell
 from classwise.reporting.figures.lines import OVERALL, Series, class_lines, line_chart
@@ -192,14 +190,8 @@ def every_epoch(scale: Scale, training: Training) -> Sequence[int]:
     return epochs_within(scale, training, (0.0, 1.0))
 
 
-class _Radii(Experiment):
+class _Radii(Experiment, trainings=radius_trainings):
     """Adversarial training over its radius; all models are evaluated at the radius of the scale."""
-
-    scales: ClassVar[Mapping[Name, Scale]] = DEFAULT_SCALES
-
-    def trainings(self, scale: Scale) -> Trainings:
-        """One training for each radius."""
-        return radius_trainings(scale)
 
 
 def evaluate_radii(context: Context) -> dict[float, SavedEpochs]:
@@ -327,8 +319,6 @@ class BetaSweep(Experiment):
     The loss is divided by 1 + beta, as in the public code, so that all betas have the same learning rate.
     """
 
-    scales: ClassVar[Mapping[Name, Scale]] = DEFAULT_SCALES
-
     def trainings(self, scale: Scale) -> Trainings:
         """One training for each beta."""
         declared = {}
@@ -397,10 +387,8 @@ RULES: Mapping[str, tuple[Rule, str]] = {
 """Selection rules, each with the epoch that the paper selects by it."""
 
 
-class Fluctuation(Experiment):
+class Fluctuation(Experiment, scales=MANY_TRAININGS):
     """cfa23 Figure 4: change of the worst class from epoch to epoch on the test set, with and without FAWA."""
-
-    scales: ClassVar[Mapping[Name, Scale]] = MANY_TRAININGS
 
     def trainings(self, scale: Scale) -> Trainings:
         """AT with FAWA, which also gives the plain model; with a short budget also with a relative gate."""
@@ -572,11 +560,8 @@ def counts_at(epoch: int, robust: pd.DataFrame, images: pd.Series[int]) -> Class
     return ClassCounts(count, right)
 
 
-class UnfairChoice(Experiment):
+class UnfairChoice(Experiment, attacks=PGD_ATTACKS):
     """cfa23 section 3.3: selection of the epoch by overall robustness, or by its sum with the worst class."""
-
-    scales: ClassVar[Mapping[Name, Scale]] = DEFAULT_SCALES
-    attacks: ClassVar[Mapping[Name, Mapping[str, Spec]]] = PGD_ATTACKS
 
     def trainings(self, scale: Scale) -> Trainings:
         """AT, whose second half is saved epoch by epoch."""

@@ -89,14 +89,8 @@ COVERS = ("smaller drop than the others", "nearly insensitive")
 """The parts of claim C11 of iclr21."""
 
 
-class Temperature(Experiment):
+class Temperature(Experiment, scales=TEMPERATURE_SCALES, trainings=defences):
     """kdd21 Table 3: the best temperature of the grid for each defence, compared with PGD."""
-
-    scales: ClassVar[Mapping[Name, Scale]] = TEMPERATURE_SCALES
-
-    def trainings(self, scale: Scale) -> Trainings:
-        """The four defences."""
-        return defences(scale)
 
     def run(self, context: Context) -> Findings:
         """Run PGD and the grid on each defence, in the paper's arithmetic; test claims C12, C13 and C14."""
@@ -181,14 +175,8 @@ def _change_row(defence: str, halves: Sequence[Selected], tests: Sequence[Test])
     return Row(defence, [Cell(" and ".join(dict.fromkeys(one.attack for one in halves))), *cells])
 
 
-class ChosenTemperatures(Experiment):
+class ChosenTemperatures(Experiment, scales=TEMPERATURE_SCALES, trainings=with_rst):
     """iclr21 Table 3: change from PGD to Temperature-PGD at the paper's 1/T for each defence."""
-
-    scales: ClassVar[Mapping[Name, Scale]] = TEMPERATURE_SCALES
-
-    def trainings(self, scale: Scale) -> Trainings:
-        """The four defences, and the teacher of RST."""
-        return with_rst(scale)
 
     def run(self, context: Context) -> Findings:
         """Use the audits of kdd21/T3 where they exist; test claim C10."""
@@ -232,12 +220,11 @@ class ChosenTemperatures(Experiment):
         )
 
 
-class _Temperatures(Experiment):
+class _Temperatures(Experiment, scales=TEMPERATURE_SCALES):
     """Robustness of several models over 1/T."""
 
     temperatures: ClassVar[Sequence[float]]
     step: ClassVar[float] = TABLE_STEP
-    scales: ClassVar[Mapping[Name, Scale]] = TEMPERATURE_SCALES
 
     def models(self, context: Context) -> Mapping[str, Trained]:
         """Train the models; the first is the one that the others are compared with."""
@@ -274,14 +261,10 @@ class _Temperatures(Experiment):
         )
 
 
-class TemperatureAblation(_Temperatures):
+class TemperatureAblation(_Temperatures, trainings=with_rst):
     """iclr21 Table 4: changes of robustness over 1/T for four defences."""
 
     temperatures = (2, 3, 4, 7, 10)
-
-    def trainings(self, scale: Scale) -> Trainings:
-        """The four defences, Madry's model first, and the teacher of RST."""
-        return with_rst(scale)
 
     def models(self, context: Context) -> Mapping[str, Trained]:
         """Train the defences, and leave out the teacher."""
@@ -320,14 +303,10 @@ class TemperatureAblation(_Temperatures):
         ], {}
 
 
-class TemperatureGrid(_Temperatures):
+class TemperatureGrid(_Temperatures, trainings=defences):
     """kdd21 section 5: the grid of 1/T and its best value for each defence."""
 
     temperatures = TEMPERATURES
-
-    def trainings(self, scale: Scale) -> Trainings:
-        """The defences of kdd21/T3."""
-        return defences(scale)
 
     def claims(self, tables: Mapping[str, Outcomes], scale: Scale) -> tuple[list[Test], dict[str, str]]:
         """Test C12: the best temperature lowers the total of every defence."""
@@ -338,12 +317,11 @@ class TemperatureGrid(_Temperatures):
         return [Test(claim="kdd21/C12", estimand=estimand, estimators=parts)], {}
 
 
-class SmoothLabels(_Temperatures):
+class SmoothLabels(_Temperatures, scales=SPHERE_SCALES):
     """iclr21 section 4, suggested only: is label smoothing vulnerable to Temperature-PGD?"""
 
     temperatures = (2, 5, 10, 50)
     step = SETUP_STEP
-    scales: ClassVar[Mapping[Name, Scale]] = SPHERE_SCALES
 
     def trainings(self, scale: Scale) -> Trainings:
         """Adversarial training without and with label smoothing."""
@@ -368,11 +346,8 @@ LARGE: Mapping[Name, Sequence[float]] = {
 }
 
 
-class Hypersphere(Experiment):
+class Hypersphere(Experiment, scales=SPHERE_SCALES, trainings=HYPERSPHERE):
     """iclr21 Table 5: accuracy of adversarial training, HE, HE-LIS and HE-CMP, clean and under PGD-20."""
-
-    scales: ClassVar[Mapping[Name, Scale]] = SPHERE_SCALES
-    declared: ClassVar[Trainings] = HYPERSPHERE
 
     def run(self, context: Context) -> Findings:
         """Tabulate the accuracies; test claim C18: a growing scale raises the robust accuracy under PGD."""
@@ -429,11 +404,8 @@ def _gains(accuracy: FloatArray) -> FloatArray:
     return np.asarray(accuracy[..., 0, :] - accuracy[..., 1, :])
 
 
-class LargeTemperatures(Experiment):
+class LargeTemperatures(Experiment, scales=SPHERE_SCALES, trainings=HYPERSPHERE):
     """iclr21 Table 6: totals of the models of Table 5 under Temperature-PGD, 1/T from 1 to 300."""
-
-    scales: ClassVar[Mapping[Name, Scale]] = SPHERE_SCALES
-    declared: ClassVar[Trainings] = HYPERSPHERE
 
     def run(self, context: Context) -> Findings:
         """Test claims C17 and C19: the gain of HE and its schedules under PGD vanishes at a large 1/T."""
@@ -498,7 +470,7 @@ PLAIN, STEEP, SMOOTH = "PGD", "Madry", "HE"
 
 
 @configurable
-class Confidences(Experiment):
+class Confidences(Experiment, scales=SCALES):
     """CVC of each class on images attacked by PGD; the papers do not specify the images.
 
     Attributes:
@@ -507,7 +479,6 @@ class Confidences(Experiment):
 
     defences: tuple[str, ...] = ("Madry", "TRADES", "MART", "HE")
 
-    scales: ClassVar[Mapping[Name, Scale]] = SCALES
     step: ClassVar[float] = TABLE_STEP
 
     def trainings(self, scale: Scale) -> Trainings:
@@ -591,26 +562,14 @@ class ConfidencesOfDefences(Confidences):
         ], {}
 
 
-class ConfidencesOnTheSphere(Confidences):
+class ConfidencesOnTheSphere(Confidences, scales=SPHERE_SCALES, trainings=HYPERSPHERE):
     """iclr21 Figure 5e: CVC of hypersphere embedding, its two schedules, and adversarial training."""
 
-    scales: ClassVar[Mapping[Name, Scale]] = SPHERE_SCALES
     step: ClassVar[float] = SETUP_STEP
 
-    def trainings(self, scale: Scale) -> Trainings:
-        """The four models of appendix G."""
-        del scale
-        return HYPERSPHERE
 
-
-class SmoothVulnerableSensitive(Experiment):
+class SmoothVulnerableSensitive(Experiment, scales=TEMPERATURE_SCALES, trainings=defences):
     """kdd21 section 5: are smooth classes the vulnerable ones, and the ones sensitive to the temperature?"""
-
-    scales: ClassVar[Mapping[Name, Scale]] = TEMPERATURE_SCALES
-
-    def trainings(self, scale: Scale) -> Trainings:
-        """The four defences."""
-        return defences(scale)
 
     def run(self, context: Context) -> Findings:
         """Compute rank correlations over the classes of each defence; test claims C29 and C15."""
@@ -629,8 +588,10 @@ class SmoothVulnerableSensitive(Experiment):
             "best 1/T",
             "largest drop of the total, points",
         )
-        note = "Spearman's correlation over the classes; CVC on images attacked by PGD. "
-        note += "Small print: 95 % confidence intervals for new images; that of the largest drop covers every 1/T."
+        note = (
+            "Spearman's correlation over the classes; CVC on images attacked by PGD. "
+            "Small print: 95 % confidence intervals for new images; that of the largest drop covers every 1/T."
+        )
         others = [defence for defence in tables if defence != SMOOTH]
         order = [(STEEP, other) for other in others if other != STEEP] + [(other, SMOOTH) for other in others]
         tests = [
@@ -696,10 +657,9 @@ class TrajectoryLine(NamedTuple):
         return f"{self.defence}, 1/T = {self.inverse:g}"
 
 
-class _AlongAttack(Experiment):
+class _AlongAttack(Experiment, scales=TEMPERATURE_SCALES):
     """Two traces of one image, and the frequency of the same pattern among the test images."""
 
-    scales: ClassVar[Mapping[Name, Scale]] = TEMPERATURE_SCALES
     lines: ClassVar[tuple[TrajectoryLine, TrajectoryLine]]
     number: ClassVar[int]
     situation: ClassVar[str]
@@ -786,17 +746,16 @@ class MartAndTemperature(_Tempered):
         ]
 
 
-class HypersphereAndTemperature(_Tempered):
+class HypersphereAndTemperature(
+    _Tempered,
+    scales={**TEMPERATURE_SCALES, "full": SPHERE_SCALES["full"]},
+    trainings=lambda scale: {"HE": (HYPERSPHERE if scale.name == "full" else DEFENCES)["HE"]},
+):
     """iclr21 Figures 5f-h: hypersphere embedding, 1/T = 1 and 10 in the attack."""
 
-    scales: ClassVar[Mapping[Name, Scale]] = {**TEMPERATURE_SCALES, "full": SPHERE_SCALES["full"]}
     lines = (TrajectoryLine("HE"), TrajectoryLine("HE", 10))
     number = 46
     situation = "robust against PGD, misclassified at 1/T = 10"
-
-    def trainings(self, scale: Scale) -> Trainings:
-        """The ResNet-18 of appendix G at full scale; otherwise the model of the tables of defences."""
-        return {"HE": (HYPERSPHERE if scale.name == "full" else DEFENCES)["HE"]}
 
     def claims(self, right: BoolArray, rows: Sequence[pd.DataFrame], context: Context) -> list[Test]:
         """Test C17: more images are misclassified at 1/T = 10 alone than at 1/T = 1 alone."""

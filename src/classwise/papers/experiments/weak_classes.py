@@ -111,7 +111,7 @@ GRIDS: Mapping[str, Callable[[Scale], Trainings]] = {
 
 
 @configurable
-class WeakClasses(Experiment):
+class WeakClasses(Experiment, scales=PLANS):
     """Adversarial training in several settings: do the rankings of the classes agree?
 
     Attributes:
@@ -119,7 +119,6 @@ class WeakClasses(Experiment):
         claim: the claim that is tested.
     """
 
-    scales: ClassVar[Mapping[Name, Scale]] = PLANS
     varied: tuple[str, ...]
     claim: str = "benz20/C4"
 
@@ -226,7 +225,7 @@ class Optimisation(WeakClasses):
 
 
 @configurable
-class Networks(WeakClasses):
+class Networks(WeakClasses, scales=SCALES):
     """benz20 plan: several networks and the reference network of the scale.
 
     Attributes:
@@ -234,7 +233,6 @@ class Networks(WeakClasses):
     """
 
     networks: tuple[str, ...]
-    scales: ClassVar[Mapping[Name, Scale]] = SCALES
 
     def covers(self, scale: Scale) -> Sequence[str]:
         """Names of the networks, or of their substitute at smoke scale."""
@@ -453,11 +451,8 @@ def evaluate_corruptions(context: Context, trained: Trained) -> Corrupted:
     return Corrupted(correct, images.y.numpy(), tuple(images.class_names))
 
 
-class ClassesUnderCorruptions(Experiment):
+class ClassesUnderCorruptions(Experiment, scales=PRELIMINARY, trainings=MODELS):
     """benz20 plan: class accuracy under corruptions, of a standard and an adversarially trained model."""
-
-    scales: ClassVar[Mapping[Name, Scale]] = PRELIMINARY
-    declared: ClassVar[Trainings] = MODELS
 
     def run(self, context: Context) -> Findings:
         """Draw class accuracies over the severity, averaged over corruptions, and tabulate each corruption.
@@ -486,11 +481,8 @@ class ClassesUnderCorruptions(Experiment):
         return Findings(tables=tables, figures=figures, measurements=measurements)
 
 
-class CorruptionsAndAttacks(Experiment):
+class CorruptionsAndAttacks(Experiment, scales=PRELIMINARY, trainings=MODELS):
     """benz20 plan: are the classes weak under corruptions also weak under attack?"""
-
-    scales: ClassVar[Mapping[Name, Scale]] = PRELIMINARY
-    declared: ClassVar[Trainings] = MODELS
 
     def run(self, context: Context) -> Findings:
         """Correlate the ranks of class accuracies under corruptions and under PGD, for the open question C10."""
@@ -510,9 +502,11 @@ class CorruptionsAndAttacks(Experiment):
             for kind in dict.fromkeys(places):
                 selected = [at for at, other in enumerate(places) if other == kind]
                 rows.append(Row(f"{name}, {kind}", [_correlation(stack.estimate(partial(agreement, rows=selected)))]))
-        note = "Over the classes, averaged over severities. Small print: 95 % confidence intervals. PGD is run on the "
-        note += "adversarially trained model."
-        note += " Sampling noise lowers a correlation."
+        note = (
+            "Over the classes, averaged over severities. Small print: 95 % confidence intervals. PGD is run on the "
+            "adversarially trained model."
+            " Sampling noise lowers a correlation."
+        )
         table = Table("Rank correlation with robustness", ("model, corruption", "Spearman"), rows, note)
         return Findings(tables=(table,), measurements=measurements)
 
@@ -547,11 +541,8 @@ def agreement(accuracy: FloatArray, rows: Sequence[int] | None = None) -> FloatA
 BATCH = 256
 
 
-class SimilarityAndRobustness(Experiment):
+class SimilarityAndRobustness(Experiment, scales=PRELIMINARY, trainings={"adversarial": AT, "standard": STANDARD}):
     """benz20 plan: correlation of the greatest logit cosine of each class with its accuracy."""
-
-    scales: ClassVar[Mapping[Name, Scale]] = PRELIMINARY
-    declared: ClassVar[Trainings] = {"adversarial": AT, "standard": STANDARD}
 
     def run(self, context: Context) -> Findings:
         """Evaluate the adversarial model under PGD and the standard one on clean images; test claim C6."""

@@ -10,7 +10,6 @@ The words, from the file of a paper to its page:
 - `~classwise.papers.experiment.Experiment`: the computation that reproduces an item at a scale; the item names it and
   gives its parameters.
 - `~classwise.papers.experiment.Training`: a recipe with overrides, as an experiment declares it before a run.
-- `~classwise.papers.store.Trained`: the run folder of a training in the store.
 - `~classwise.papers.experiment.Context`: what an experiment receives: it trains, audits and loads images at one scale.
 - `~classwise.papers.claims.Test`: a quantity that is above zero if a claim is true, with its interval at any level.
 - `~classwise.papers.claims.Measurement`: an estimate with its interval for a question, without an answer.

@@ -208,7 +208,8 @@ def paper(name: str) -> Paper:
     if name not in paper_files():
         raise unknown("paper", name, papers())
     found = build(Paper, read_yaml(paper_files()[name].read_text(encoding="utf-8"), f"paper {name}"), f"paper {name}")
-    for one in (*found.items, *found.claims):
+    entries: list[Item | Claim] = [*found.items, *found.claims]
+    for one in entries:
         if found.id != name or not one.id.startswith(f"{name}/"):
             wrong, expected = (found.id, name) if found.id != name else (one.id, f"{name}/ID")
             raise ClasswiseError(f"paper {name}: id {wrong!r}; in the file {name}.yaml it must be {expected}")

@@ -22,11 +22,11 @@ from classwise.data.loading import load_data
 from classwise.data.splits import stratified_subset
 from classwise.papers.claims import Measurement, Test
 from classwise.papers.scales import DEFAULT_SCALES, Name, Scale, on_data_set
-from classwise.papers.store import Store, Trained
+from classwise.papers.store import Store
 from classwise.papers.user_inputs import UserInputs
 from classwise.reporting.svg import Drawing
 from classwise.reporting.tables import Table
-from classwise.training.folder import Which
+from classwise.training.folder import Run, Which
 from classwise.training.recipe import Recipe
 
 SEEDS_APART = 100
@@ -180,7 +180,7 @@ class Context:
 
     def train_all(
         self, declared: Mapping[str, Training], *, images: Mapping[str, Images] | None = None
-    ) -> dict[str, Trained]:
+    ) -> dict[str, Run]:
         """Train the declared models of one data set, or load them from the store.
 
         A model that labels or initialises another one comes before it.
@@ -189,7 +189,7 @@ class Context:
             declared: trainings by name, all on the data set of this context.
             images: derived training images by name, for the trainings that declare them.
         """
-        trained: dict[str, Trained] = {}
+        trained: dict[str, Run] = {}
         for name, one in declared.items():
             trained[name] = self.train(
                 one,
@@ -204,11 +204,11 @@ class Context:
         self,
         training: Training,
         *,
-        start: Trained | None = None,
-        teacher: Trained | None = None,
+        start: Run | None = None,
+        teacher: Run | None = None,
         unlabelled: Images | None = None,
         images: Images | None = None,
-    ) -> Trained:
+    ) -> Run:
         """Train a model at this scale, or load the run from the store.
 
         Args:
@@ -229,9 +229,9 @@ class Context:
             device=self.device,
             progress=self.progress,
         )
-        self.trainings[trained.key] = training.recipe
-        self.requested[trained.key] = recipe
-        self.train_images_of[trained.key] = (self.scale.data, len(data))
+        self.trainings[trained.path.name] = training.recipe
+        self.requested[trained.path.name] = recipe
+        self.train_images_of[trained.path.name] = (self.scale.data, len(data))
         return trained
 
     def note_audit(self, images: Images, attacks: Mapping[str, Spec]) -> None:
@@ -241,13 +241,13 @@ class Context:
 
     def audit(
         self,
-        trained: Trained,
+        trained: Run,
         attacks: Mapping[str, Spec],
         *,
         few: bool = False,
         which: Which | None = None,
         early_stop: bool = False,
-        surrogates: Sequence[Trained] = (),
+        surrogates: Sequence[Run] = (),
         images: Images | None = None,
         trace: Sequence[int] = (),
         save: Sequence[Kind] = (),

@@ -215,7 +215,7 @@ def audits(
     audit: Any = SimpleNamespace(outcomes=table)
     own: Any = SimpleNamespace(scale=SimpleNamespace(name=scale, threat="Linf:4/255"), train_images=range(10))
     recipe = SimpleNamespace(model=SimpleNamespace(name="small-cnn", width=0.5))
-    trained: Any = {"adversarial": SimpleNamespace(run=SimpleNamespace(recipe=recipe))}
+    trained: Any = {"adversarial": SimpleNamespace(recipe=recipe)}
     return DataSetAudits(data, own, trained, {"adversarial": audit, "standard": audit}, superclasses)
 
 

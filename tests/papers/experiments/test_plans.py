@@ -158,7 +158,7 @@ def test_a_feature_set_is_cached(smoke: Smoke, tmp_path: Path, monkeypatch: pyte
     trained = context.train(STANDARD)
     images = context.train_images.take(slice(20))
     maker = NonRobustFeatures(steps=2)
-    direct = maker(trained.run.model(), images)
+    direct = maker(trained.model(), images)
     first = weak_classes.cached_set(tmp_path, maker, trained, images, context)
     weak_classes.cached_set(tmp_path, NonRobustFeatures(steps=1), trained, images, context)
     assert len(list(tmp_path.glob("features-*.npz"))) == 2

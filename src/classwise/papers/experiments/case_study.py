@@ -46,7 +46,6 @@ from classwise.papers.experiments.protocol import (
 )
 from classwise.papers.interval_estimators import Resampled, difference, interval
 from classwise.papers.scales import CIFAR, CLASSWISE, MNIST, REDUCED, SMOKE, TIAN, Name, Scale, on_data_set, other_data
-from classwise.papers.store import Trained
 from classwise.papers.tables import Key, class_table, estimate_cell
 from classwise.reporting import formatting
 from classwise.reporting.figures.gallery import GalleryRow, gallery
@@ -57,6 +56,7 @@ from classwise.stats import metric_intervals
 from classwise.stats.counts import BoolArray, ClassCounts, FloatArray, IntArray
 from classwise.stats.intervals import Estimate, wilson
 from classwise.stats.ranks import spearman
+from classwise.training.folder import Run
 
 VICTIM, TAKER = 3, 5
 """Labels of the case study: cat and dog in CIFAR-10 (other classes on other data)."""
@@ -303,7 +303,7 @@ class WhiteBackground(Experiment, scales=SCALES, trainings=lambda scale: trades_
         """Tabulate six lines as printed and a control; test claims C26, C27 and C28."""
         data = painted_images(context)
         plain, lowered = context.train_all(self.trainings(context.scale)).values()
-        models: Mapping[str, tuple[Trained, Images]] = {
+        models: Mapping[str, tuple[Run, Images]] = {
             ORIGINAL: (plain, data.images),
             WHITE: (plain, data.white),
             ADJUSTED: (lowered, data.white),
@@ -504,15 +504,15 @@ def homing_matrices(context: Context) -> Homing:
     attack = {"PGD": pgd(context, SETUP_STEP)}
     context.note_audit(context.test_images, attack)
     name = f"homing-{context.scale.name}"
-    with context.store.timed(f"{name}-{trained.key}", trained.run.path / name, context.progress):
+    with context.store.timed(f"{name}-{trained.path.name}", trained.path / name, context.progress):
         return homing(
-            trained.run,
-            out=trained.run.path / name,
+            trained,
+            out=trained.path / name,
             data=context.train_images,
             test=context.test_images,
             attack=attack,
             precision=context.scale.precision,
-            control=trained.run.recipe.seed + SEEDS_APART,
+            control=trained.recipe.seed + SEEDS_APART,
             device=context.device,
             progress=context.progress,
         )

@@ -48,7 +48,6 @@ from classwise.papers.interval_estimators import (
     widest,
 )
 from classwise.papers.scales import CIFAR, CLASSWISE, MNIST, PLANS, PRELIMINARY, RESNET18, SMOKE, Name, Scale
-from classwise.papers.store import Trained
 from classwise.papers.tables import Key, class_table, elsewhere, estimate_cell
 from classwise.reporting import formatting
 from classwise.reporting.figures.bars import class_bars
@@ -60,6 +59,7 @@ from classwise.stats.counts import ClassCounts, FloatArray, IntArray, ratio
 from classwise.stats.gap_intervals import discrepancy_difference
 from classwise.stats.intervals import Estimate, class_intervals
 from classwise.stats.resampling import RESAMPLES, percentiles, resampled_rows
+from classwise.training.folder import Run
 from classwise.training.posthoc.equal_norms import equalise_norms
 
 FILLED_BINS = 4
@@ -245,7 +245,7 @@ def filled_bins(counts: ClassCounts, edges: FloatArray) -> IntervalEstimator:
     return at
 
 
-def at_radius(context: Context, trained: Trained, share: float) -> Audit:
+def at_radius(context: Context, trained: Run, share: float) -> Audit:
     """Audit a run under PGD at a fraction of the radius of the scale, on the same images."""
     threat = Threat.parse(context.scale.threat)
     assert isinstance(threat.epsilon, float)
@@ -743,7 +743,7 @@ class GapsOverEpochs(Experiment, scales=SCALES, trainings=lambda scale: declare(
         audited, absent = audit_each(context, (ADVERSARIAL,))
         rows, tables, figures = [], list[Table](), []
         for one in audited:
-            history = trend({"AT": one.trained[ADVERSARIAL].run}, labels=None if one.superclasses else one.sampled)
+            history = trend({"AT": one.trained[ADVERSARIAL]}, labels=None if one.superclasses else one.sampled)
             caption = f"{one.data}: validation split; the band spans the lowest to the highest class."
             figures.append((history.figure(), caption))
             counts, names = one.shown()
@@ -807,7 +807,7 @@ def _beyond_high(counts: ClassCounts) -> IntervalEstimator:
 
 def _growth(one: DataSetAudits) -> Test:
     """Test of C3: the gap of the shown classes on the validation split grows from the first epoch to the last."""
-    run = one.trained[ADVERSARIAL].run
+    run = one.trained[ADVERSARIAL]
     robust, images = measured(run, "valid", "robust"), images_of(run, "valid")
     chosen = robust if one.sampled is None else robust[list(one.sampled)]
     first, last = (counts_at(int(epoch), chosen, images) for epoch in (chosen.index[0], chosen.index[-1]))
@@ -820,7 +820,7 @@ class ClassTrend(Experiment, scales=PLANS, trainings={"AT": AT}):
 
     def run(self, context: Context) -> Findings:
         """Draw both measures over the epochs of adversarial training, and count changes of the weakest class."""
-        run = context.train_all(self.trainings(context.scale))["AT"].run
+        run = context.train_all(self.trainings(context.scale))["AT"]
         figures, rows, measurements = [], [], []
         for measure in ("robust", "clean"):
             history = trend({"AT": run}, measure, window=(0.5, 1.0))
@@ -876,7 +876,7 @@ class NormsAndRobustness(Experiment, scales=SCALES, trainings=declare):
 
 def _link(one: DataSetAudits, kind: str) -> NormLink:
     """Correlations over all classes with images; the classes of the result are the sampled ones, if there are any."""
-    link = norm_link(one.outcomes(kind), EVALUATED_UNDER[kind], row_norms(one.trained[kind].run.model()))
+    link = norm_link(one.outcomes(kind), EVALUATED_UNDER[kind], row_norms(one.trained[kind].model()))
     if one.sampled is None:
         return link
     return replace(link, classes=link.classes.loc[list(one.shown(kind, EVALUATED_UNDER[kind])[1])])
@@ -914,14 +914,14 @@ class EqualNorms(Experiment, scales=CLASSWISE, trainings={"AT": AT}):
     def run(self, context: Context) -> Findings:
         """Audit adversarial training before and after rescaling; test claim C22."""
         trained = context.train_all(self.trainings(context.scale))["AT"]
-        equalise_norms(trained.run)
+        equalise_norms(trained)
         audits = {
             "as trained": under_pgd(context, trained),
             "equal norms": under_pgd(context, trained, which="equal-norms"),
         }
         norms = {
-            "as trained": row_norms(trained.run.model()),
-            "equal norms": row_norms(trained.run.model("equal-norms")),
+            "as trained": row_norms(trained.model()),
+            "equal norms": row_norms(trained.model("equal-norms")),
         }
         counts = {name: audit.counts("PGD") for name, audit in audits.items()}
         rows = []

@@ -96,7 +96,7 @@ def audit_defences(context: Context, trainings: Mapping[str, Training]) -> dict[
     """
     models = context.train_all(trainings)
     standard = models.pop("standard")
-    transfer = {"name": "transfer", "surrogate": str(standard.run.path), "attack": pgd(context)}
+    transfer = {"name": "transfer", "surrogate": str(standard.path), "attack": pgd(context)}
     few = {"transfer": transfer, **{name: dict(spec) for name, spec in COSTLY[context.scale.name].items()}}
     audits = {}
     for defence, trained in models.items():

@@ -19,7 +19,6 @@ from classwise.papers.experiment import Context, Experiment, Findings, Training,
 from classwise.papers.experiments.protocol import average, paired_models, worst
 from classwise.papers.interval_estimators import IntervalEstimator, Resampled, exactly, plus
 from classwise.papers.scales import CIFAR, DEFAULT_SCALES, MANY_TRAININGS, Name, Scale, other_data
-from classwise.papers.store import Trained
 from classwise.papers.tables import Key, class_table
 from classwise.reporting import formatting
 from classwise.reporting.figures.bars import class_bars
@@ -169,7 +168,7 @@ def evaluate_methods(
         attacks: attacks at each scale.
     """
     trained = context.train_all(trainings)
-    runs = {name: trained[method.training].run for name, method in methods.items()}
+    runs = {name: trained[method.training] for name, method in methods.items()}
     audits = {
         (name, kind): _audit(context, trained[method.training], method.averaged, kind, attacks[context.scale.name])
         for name, method in methods.items()
@@ -178,9 +177,9 @@ def evaluate_methods(
     return Evaluated(runs, audits)
 
 
-def _audit(context: Context, trained: Trained, averaged: bool, kind: str, attacks: Mapping[str, Spec]) -> Audit:
+def _audit(context: Context, trained: Run, averaged: bool, kind: str, attacks: Mapping[str, Spec]) -> Audit:
     which = CHOSEN[kind][averaged]
-    if which not in trained.run.saved_weights():  # averaging starts after the end of this training
+    if which not in trained.saved_weights():  # averaging starts after the end of this training
         which = CHOSEN[kind][0]
     return context.audit(trained, attacks, which=which, early_stop=True)
 

@@ -17,7 +17,6 @@ from classwise.papers.experiment import Context, Experiment, Findings, Training,
 from classwise.papers.experiments.protocol import AT, under_pgd
 from classwise.papers.interval_estimators import IntervalEstimator, Resampled, Statistic, negative, wider
 from classwise.papers.scales import PLANS, Scale
-from classwise.papers.store import Trained
 from classwise.papers.tables import Key, class_table, elsewhere, estimate_cell
 from classwise.reporting.figures.points import scatter
 from classwise.reporting.tables import Cell, Row, Table
@@ -107,7 +106,7 @@ class Compared:
         names: class names.
     """
 
-    trained: Mapping[str, Trained]
+    trained: Mapping[str, Run]
     audits: Mapping[str, Audit]
     weak: int
     names: Sequence[str]
@@ -190,7 +189,7 @@ def average(accuracy: FloatArray) -> FloatArray:
 def compare(context: Context, *grids: Callable[[Scale, str], Trainings]) -> Compared:
     """Train the plain model, then the settings of the grids for its weakest class, and audit all of them."""
     trained = context.train_all({PLAIN: AT})
-    weak = weakest(trained[PLAIN].run)
+    weak = weakest(trained[PLAIN])
     for grid in grids:
         trained |= context.train_all(grid(context.scale, str(weak)))
     audits = {name: under_pgd(context, one) for name, one in trained.items()}
@@ -273,9 +272,7 @@ class EqualClasses(Experiment, scales=PLANS):
     def run(self, context: Context) -> Findings:
         """Compare all techniques; the one selected on validation images is tested on the test images."""
         comparison = compare(context, *TECHNIQUES.values())
-        chosen = max(
-            comparison.techniques, key=lambda name: float(np.nanmin(in_validation(comparison.trained[name].run)))
-        )
+        chosen = max(comparison.techniques, key=lambda name: float(np.nanmin(in_validation(comparison.trained[name]))))
         accuracy = [audit.counts("PGD").accuracy for audit in comparison.audits.values()]
         drawing = scatter(
             "All classes equal: worst class against average",
@@ -294,9 +291,7 @@ class EqualClasses(Experiment, scales=PLANS):
             Test(
                 claim="benz20/C9",
                 estimand="average minus the class that is weakest on validation images, each training",
-                estimators=[
-                    comparison.part(name, _below(weakest(one.run))) for name, one in comparison.trained.items()
-                ],
+                estimators=[comparison.part(name, _below(weakest(one))) for name, one in comparison.trained.items()],
                 note=NOTE,
             ),
         ]

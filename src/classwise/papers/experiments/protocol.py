@@ -26,14 +26,13 @@ from classwise.papers.interval_estimators import (
     wider,
 )
 from classwise.papers.scales import CIFAR, CLASSWISE, DEFAULT_SCALES, FASHION, FULL, Name, Scale
-from classwise.papers.store import Trained
 from classwise.reporting.formatting import NONE
 from classwise.reporting.tables import Cell, Row, Table
 from classwise.stats.counts import BoolArray, ClassCounts, FloatArray, IntArray
 from classwise.stats.intervals import Estimate, two_sided_z, wilson
 from classwise.stats.resampling import halves
 from classwise.training import SCHEDULES
-from classwise.training.folder import Which
+from classwise.training.folder import Run, Which
 from classwise.training.recipe import Recipe
 
 STANDARD = Training(recipe="standard", overrides={"seed": 1})
@@ -137,7 +136,7 @@ def pgd(context: Context, step: float = TABLE_STEP, steps: int = 20) -> dict[str
 
 def under_pgd(
     context: Context,
-    trained: Trained,
+    trained: Run,
     *,
     step: float = SETUP_STEP,
     which: Which | None = None,
@@ -170,7 +169,7 @@ def temperature_grid(
 
 
 def audit_temperatures(
-    context: Context, models: Mapping[str, Trained], temperatures: Sequence[float], step: float = TABLE_STEP
+    context: Context, models: Mapping[str, Run], temperatures: Sequence[float], step: float = TABLE_STEP
 ) -> dict[str, Outcomes]:
     """Audit models under PGD and under Temperature-PGD at each 1/T, which form a family of attacks."""
     families = {FAMILY: tuple(f"{inverse:g}" for inverse in temperatures)}
@@ -234,7 +233,7 @@ def _listed(value: Any) -> Sequence[Any]:
     return value if isinstance(value, list | tuple) else [value]
 
 
-def train_with_rst(context: Context) -> dict[str, Trained]:
+def train_with_rst(context: Context) -> dict[str, Run]:
     """Train the four defences of iclr21; the teacher of RST is not one of them."""
     return {name: one for name, one in context.train_all(with_rst(context.scale)).items() if name != "standard"}
 

@@ -32,7 +32,6 @@ from classwise.papers.experiments.fair_training import (
 from classwise.papers.experiments.protocol import paired_models, worst
 from classwise.papers.interval_estimators import IntervalEstimator, Resampled, exactly, plus
 from classwise.papers.scales import CIFAR, MANY_TRAININGS, Name, Scale, other_data
-from classwise.papers.store import Trained
 from classwise.papers.tables import estimate_cell
 from classwise.reporting.figures.lines import OVERALL, Series, class_lines, line_chart
 from classwise.reporting.palette import SERIES
@@ -76,7 +75,7 @@ class SavedEpochs:
         return pd.Series({epoch: float(table.correct(attack).mean()) for epoch, table in self.outcomes.items()})
 
 
-def audit_epochs(context: Context, trained: Trained, epochs: Sequence[int], which: Which = "last") -> SavedEpochs:
+def audit_epochs(context: Context, trained: Run, epochs: Sequence[int], which: Which = "last") -> SavedEpochs:
     """Audit saved epochs of the online model (``last``) or of the average (``average``) on the test images."""
     attack = {ATTACK: context.pgd(PGD_10)}
     return SavedEpochs(
@@ -412,7 +411,7 @@ class Fluctuation(Experiment, scales=MANY_TRAININGS):
         classes = len(context.test_images.class_names)
         changes = fluctuation(correct, labels, classes)
         images = {name: Resampled(table, labels, classes) for name, table in correct.items()}
-        admitted = {name: gate(one.run) for name, one in trained.items()}
+        admitted = {name: gate(one) for name, one in trained.items()}
         rows = [
             Row(
                 name,
@@ -431,7 +430,7 @@ class Fluctuation(Experiment, scales=MANY_TRAININGS):
         note += "Small print: 95 % confidence intervals."
         heads = ("model", "change, overall", "change, worst class", "mean, overall", "mean, worst class")
         drawing = line_chart("Worst class of each epoch, in percent", _worst_lines(correct, labels, epochs), "epoch")
-        tests, not_tested = self.claims(context, images, correct, admitted["AT + FAWA"], trained["AT + FAWA"].run)
+        tests, not_tested = self.claims(context, images, correct, admitted["AT + FAWA"], trained["AT + FAWA"])
         return Findings(
             tables=(Table("Adjacent epochs: mean absolute change in points, and mean accuracy", heads, rows, note),),
             figures=((drawing, "Test images under PGD-10."),),
@@ -573,7 +572,7 @@ class UnfairChoice(Experiment, attacks=PGD_ATTACKS):
         declared = self.trainings(context.scale)
         trained = context.train_all(declared)["AT"]
         choices = epochs_within(context.scale, declared["AT"], (0.5, 1.0))
-        robust, images = measured(trained.run, "valid", "robust").loc[list(choices)], images_of(trained.run, "valid")
+        robust, images = measured(trained, "valid", "robust").loc[list(choices)], images_of(trained, "valid")
         epochs = {name: selected_epoch(rule, robust, images) for name, (rule, _) in RULES.items()}
         attacks = self.attacks[context.scale.name]
         audits = {

@@ -65,7 +65,6 @@ from classwise.papers.interval_estimators import (
     plus,
 )
 from classwise.papers.scales import CIFAR, Name, Scale, other_data
-from classwise.papers.store import Trained
 from classwise.papers.tables import Key, class_table, elsewhere, estimate_cell, summary_table
 from classwise.reporting import formatting
 from classwise.reporting.figures.lines import Series, line_chart
@@ -75,6 +74,7 @@ from classwise.reporting.tables import Cell, Row, Table
 from classwise.stats import metric_intervals
 from classwise.stats.counts import BoolArray, ClassCounts, FloatArray
 from classwise.stats.intervals import Estimate
+from classwise.training.folder import Run
 
 CHOSEN_TEMPERATURES: Mapping[str, float] = {"Madry": 2, "TRADES": 5, "MART": 5, "RST": 5}
 """The paper's 1/T for each defence."""
@@ -226,7 +226,7 @@ class _Temperatures(Experiment, scales=TEMPERATURE_SCALES):
     temperatures: ClassVar[Sequence[float]]
     step: ClassVar[float] = TABLE_STEP
 
-    def models(self, context: Context) -> Mapping[str, Trained]:
+    def models(self, context: Context) -> Mapping[str, Run]:
         """Train the models; the first is the one that the others are compared with."""
         return context.train_all(self.trainings(context.scale))
 
@@ -266,7 +266,7 @@ class TemperatureAblation(_Temperatures, trainings=with_rst):
 
     temperatures = (2, 3, 4, 7, 10)
 
-    def models(self, context: Context) -> Mapping[str, Trained]:
+    def models(self, context: Context) -> Mapping[str, Run]:
         """Train the defences, and leave out the teacher."""
         return train_with_rst(context)
 

@@ -32,7 +32,6 @@ from classwise.papers.experiments.class_wise import EVALUATED_UNDER, class_dots
 from classwise.papers.experiments.protocol import AT, STANDARD, under_pgd
 from classwise.papers.interval_estimators import Resampled, interval, lowered
 from classwise.papers.scales import FASHION, FULL, PLANS, PRELIMINARY, RESNET18, SMOKE, Name, Scale
-from classwise.papers.store import Trained
 from classwise.papers.tables import Key, class_table, estimate_cell
 from classwise.reporting import formatting
 from classwise.reporting.figures.lines import class_lines, line_chart
@@ -42,6 +41,7 @@ from classwise.stats import metric_intervals
 from classwise.stats.counts import BoolArray, ClassCounts, FloatArray
 from classwise.stats.intervals import Estimate
 from classwise.stats.ranks import ranks
+from classwise.training.folder import Run
 
 ADAM_LR = 1e-3
 ADAM: Mapping[str, Any] = {"optimizer": {"name": "adam", "lr": ADAM_LR, "weight_decay": 5e-4}}
@@ -262,7 +262,7 @@ _FEWER = replace(FASHION, train=5000, about=FASHION.about.replace("10,000", "5,0
 ORIGINAL, OWN, MAKER = "trained on the original", "trained on the set", "the set's own network"
 
 
-def cached_set(path: Path, maker: Maker, trained: Trained, images: Images, context: Context) -> Images:
+def cached_set(path: Path, maker: Maker, trained: Run, images: Images, context: Context) -> Images:
     """Compute a feature set with the model of a run, or load it from its cache file.
 
     Args:
@@ -275,9 +275,7 @@ def cached_set(path: Path, maker: Maker, trained: Trained, images: Images, conte
     about = f"{type(maker).__name__} {maker} {images.fingerprint()}"
     file = path / f"features-{hashlib.sha256(about.encode()).hexdigest()[:_LETTERS]}.npz"
     if not file.is_file():
-        made = maker(trained.run.model().to(context.device), images.to(context.device), progress=context.progress).to(
-            "cpu"
-        )
+        made = maker(trained.model().to(context.device), images.to(context.device), progress=context.progress).to("cpu")
         with replacing(file) as temporary, open(temporary, "wb") as stream:
             np.savez(stream, x=made.x.numpy(), y=made.y.numpy())
     with np.load(file) as arrays:
@@ -310,7 +308,7 @@ class _FeatureSet(Experiment):
         declared = self.trainings(context.scale)
         trained = context.train_all({name: declared[name] for name in (ORIGINAL, MAKER)})
         source = trained[MAKER]
-        made = cached_set(source.run.path, self.makers[context.scale.name], source, context.train_images, context)
+        made = cached_set(source.path, self.makers[context.scale.name], source, context.train_images, context)
         if own == OWN:
             trained |= context.train_all({OWN: declared[OWN]}, images={OWN: made})
         audits = {name: under_pgd(context, trained[name]) for name in (ORIGINAL, own)}
@@ -432,11 +430,11 @@ class Corrupted:
         return sum(each[1:], start=each[0])
 
 
-def evaluate_corruptions(context: Context, trained: Trained) -> Corrupted:
+def evaluate_corruptions(context: Context, trained: Run) -> Corrupted:
     """Evaluate the model of a run on the test images under every corruption and severity of the scale."""
     images = context.test_images
     context.note_audit(images, {})
-    model = trained.run.model().to(context.device)
+    model = trained.model().to(context.device)
     engine = Engine(model, precision=context.scale.precision)
 
     def right(corrupt_images: Images) -> BoolArray:
@@ -550,7 +548,7 @@ class SimilarityAndRobustness(Experiment, scales=PRELIMINARY, trainings={"advers
         for name, trained in context.train_all(self.trainings(context.scale)).items():
             attack = EVALUATED_UNDER[name]
             audit = under_pgd(context, trained)
-            similarity = _similarity(trained.run.model().to(context.device), context.test_images, audit, attack)
+            similarity = _similarity(trained.model().to(context.device), context.test_images, audit, attack)
             assert similarity.link is not None
             assert similarity.interval is not None
             links[name] = similarity.interval

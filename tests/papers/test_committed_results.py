@@ -86,7 +86,7 @@ def test_verdicts_follow_from_p_values_and_intervals(paper: str) -> None:
     for one in sampled:
         (ranks,) = np.nonzero(order == one["p_value"])
         assert one["adjusted"] == pytest.approx(steps[ranks[-1]])
-        assert any(one["level"] == pytest.approx(ALPHA / (len(order) - min(rank, rejected))) for rank in ranks)
+        assert any(one["level"] == pytest.approx(ALPHA / (len(order) - min(int(rank), rejected))) for rank in ranks)
         answer = "inconclusive"
         if one["low"] is not None:
             assert one["low"] <= one["value"] <= one["high"]

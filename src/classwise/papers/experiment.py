@@ -10,8 +10,8 @@ from typing import Any, ClassVar
 
 import torch
 
-from classwise.auditing.artifacts import Kind
-from classwise.auditing.result import Audit
+from classwise.auditing.outcomes.artifacts import Kind
+from classwise.auditing.run.result import Audit
 from classwise.core.config import Spec, configurable, parse_spec
 from classwise.core.errors import ClasswiseError, DataNotFoundError
 from classwise.core.precision import EXACT, Precision

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from classwise.analysis.homing import Homing
-from classwise.auditing.outcomes import Outcomes
+from classwise.auditing.outcomes.table import Outcomes
 from classwise.papers import catalogue
 from classwise.papers.catalogue import experiment
 from classwise.papers.experiments import case_study, class_wise

@@ -16,7 +16,7 @@ from classwise.analysis.confusion import confused
 from classwise.analysis.extremes import extremes
 from classwise.analysis.homing import Homing, homing
 from classwise.analysis.pairs import Pairs, pairs
-from classwise.auditing.outcomes import CLEAN, Outcomes
+from classwise.auditing.outcomes.table import CLEAN, Outcomes
 from classwise.data.derived import GROUPS, coloured_background, random_regions, white_background
 from classwise.data.images import Images
 from classwise.data.masks import (

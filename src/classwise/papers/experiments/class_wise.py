@@ -16,8 +16,8 @@ from classwise.analysis.gap import Gap, gap, gap_of
 from classwise.analysis.norm_link import NormLink, norm_link, row_norms
 from classwise.analysis.spread import spread, spread_of
 from classwise.analysis.trend import trend
-from classwise.auditing.outcomes import Outcomes
-from classwise.auditing.result import Audit
+from classwise.auditing.outcomes.table import Outcomes
+from classwise.auditing.run.result import Audit
 from classwise.core.threat import Threat
 from classwise.data.splits import stratified_subset
 from classwise.papers.claims import CORRELATION, Measurement, Test

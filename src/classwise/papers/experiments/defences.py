@@ -14,8 +14,8 @@ import pandas as pd
 from classwise.analysis.consistency import Consistency, consistency, ranked_alike
 from classwise.analysis.drop import drop
 from classwise.attacks.suites import SUITES
-from classwise.auditing.outcomes import CLEAN, Outcomes
-from classwise.auditing.result import Audit
+from classwise.auditing.outcomes.table import CLEAN, Outcomes
+from classwise.auditing.run.result import Audit
 from classwise.core.config import Spec, configurable
 from classwise.core.errors import ClasswiseError
 from classwise.papers import catalogue

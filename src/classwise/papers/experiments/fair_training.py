@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from classwise.auditing.result import Audit
+from classwise.auditing.run.result import Audit
 from classwise.core.config import Spec
 from classwise.core.threat import Threat
 from classwise.papers import catalogue

@@ -10,7 +10,7 @@ from typing import Any, Literal
 import numpy as np
 
 from classwise.analysis.epochs import measured
-from classwise.auditing.result import Audit
+from classwise.auditing.run.result import Audit
 from classwise.core.config import configurable
 from classwise.papers.claims import IMAGES, Measurement, Test
 from classwise.papers.experiment import Context, Experiment, Findings, Training, Trainings

@@ -13,7 +13,7 @@ import torch
 from classwise.analysis.epochs import images_of, inside, measured
 from classwise.analysis.fluctuation import Fluctuation as FluctuationOfRuns
 from classwise.analysis.fluctuation import fluctuation
-from classwise.auditing.outcomes import Outcomes
+from classwise.auditing.outcomes.table import Outcomes
 from classwise.core.threat import Threat
 from classwise.papers import catalogue
 from classwise.papers.claims import Test

@@ -16,7 +16,7 @@ from classwise.analysis.sensitivity import sensitivity
 from classwise.analysis.smoothness import Smoothness, smoothness
 from classwise.analysis.steps import Steps, steps_of
 from classwise.attacks.gradient.ascent import TEMPERATURES
-from classwise.auditing.outcomes import Outcomes
+from classwise.auditing.outcomes.table import Outcomes
 from classwise.core.config import configurable
 from classwise.core.precision import EXACT
 from classwise.papers import catalogue

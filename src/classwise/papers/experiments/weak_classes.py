@@ -19,7 +19,7 @@ from classwise.analysis.consistency import Consistency, ranked_alike
 from classwise.analysis.feature_sets import NonRobustFeatures, RobustFeatures
 from classwise.analysis.similarity import Similarity, similarity_of
 from classwise.attacks.engine import Engine
-from classwise.auditing.result import Audit
+from classwise.auditing.run.result import Audit
 from classwise.core.config import configurable
 from classwise.core.precision import EXACT
 from classwise.core.storage import replacing

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import subprocess
@@ -12,6 +13,7 @@ import pytest
 
 from classwise.core.errors import ClasswiseError
 from classwise.core.registry import Registry
+from classwise.papers import catalogue
 from classwise.stats import metric as stats_metric
 
 ROOT = Path(__file__).parents[1]
@@ -87,6 +89,30 @@ description: "Adversarial training with a smaller learning rate."
 source: "Madry et al., ICLR 2018"
 optimizer: {name: sgd, lr: 0.05, momentum: 0.9, weight_decay: 2.0e-4}
 """
+PAPER = """
+schema_version: 2
+id: toy24
+bibliography: {title: Do optimisers agree on the weak classes?, authors: [A. Nobody], venue: a test}
+items:
+- id: toy24/T1
+  kind: table
+  section: '2'
+  title: SGD against Adam
+  finding: the same weak classes
+  experiment: {name: weak_classes:Optimisation, varied: [optimisers], claim: toy24/C1}
+  settings: {trainings: {'*': plain}}
+  printed: {caption: Robust accuracy., rows: [{method: SGD, tot: 50.5, per_class: [1, 100]}, {method: Adam, tot: 49}]}
+- id: toy24/M1
+  kind: method
+  section: '1'
+  title: adversarial training
+  covered_by: [recipe at]
+claims:
+- {id: toy24/C1, claim: The optimisers agree., quantity: rank correlation, paper: agree, parts: [optimisers]}
+settings: {trainings: {plain: {extends: 'benz20:optimisers', source: section 2}}}
+notes:
+- {id: '99', kind: ambiguity, items: [toy24/T1], text: The paper does not state the learning rate of Adam.}
+"""
 ENTRY_POINTS = {
     "classwise.attacks": "toy-attack = toyparts:ToyAttack",
     "classwise.objectives": "toy-objective = toyparts:ToyObjective",
@@ -94,6 +120,7 @@ ENTRY_POINTS = {
     "classwise.models": "toy-model = toyparts:ToyModel",
     "classwise.datasets": "toy-digits = toyparts:ToyDigits",
     "classwise.recipes": "toy = toyrecipes",
+    "classwise.papers": "toy = toypapers",
     "classwise.metrics": "\n".join(
         f"toy_{name} = toyparts:toy_{name}" for name in ("confusion", "ratio", "saved", "drop")
     ),
@@ -169,12 +196,12 @@ print(json.dumps({
 
 
 def install(folder: Path, entry_points: dict[str, str], name: str = "toyparts") -> Path:
-    """Write a package as pip installs it: a module, a folder of recipes, and metadata with the entry points."""
+    """Write a package as pip installs it: a module, folders of recipes and papers, and metadata with entry points."""
     (folder / f"{name}.py").write_text(PARTS)
-    recipes = folder / "toyrecipes"
-    recipes.mkdir()
-    (recipes / "__init__.py").touch()
-    (recipes / "toy-recipe.yaml").write_text(RECIPE)
+    for package, file, text in (("toyrecipes", "toy-recipe", RECIPE), ("toypapers", "toy24", PAPER)):
+        (folder / package).mkdir()
+        (folder / package / "__init__.py").touch()
+        (folder / package / f"{file}.yaml").write_text(text)
     about = folder / f"{name}-1.0.dist-info"
     about.mkdir()
     (about / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
@@ -211,6 +238,66 @@ def test_parts_of_an_installed_package_are_listed_and_explained(tmp_path: Path) 
     assert "toy-recipe" in output["recipes"]
     assert {"toy-objective", "toy-schedule"} <= set(output["parts"])
     assert "PGD under another name." in output["attacks toy-attack"]
+
+
+@pytest.mark.slow
+def test_a_paper_of_an_installed_package_runs(tmp_path: Path) -> None:
+    """One YAML file is listed, shown, run and has a page, in which its claim is tested."""
+    folder = install(tmp_path, ENTRY_POINTS)
+    store = f"--store={tmp_path / 'store'}"
+    actions = {
+        "list": ("toy24", "--json"),
+        "show": ("toy24/T1", "--json"),
+        "run": ("toy24/T1", store, "--json"),
+        "page": ("toy24", store),
+    }
+    outputs = {}
+    for action, words in actions.items():
+        done = python(folder, "-m", "classwise", "papers", action, *words)
+        assert done.returncode == 0, done.stderr
+        outputs[action] = done.stdout
+    assert {item["id"]: item["status"] for item in json.loads(outputs["list"])} == {
+        "toy24/T1": "runnable",
+        "toy24/M1": "covered",
+    }
+    shown = json.loads(outputs["show"])
+    assert [row["tot"] for row in shown["printed"]["rows"]] == [50.5, 49]
+    assert shown["settings"]["full"]["rows"]["SGD"]["optimiser"]["paper"] == ["sgd", "adam"]
+    result = json.loads(outputs["run"])
+    (verdict,) = (result[0] if isinstance(result, list) else result)["verdicts"]
+    assert (verdict["claim"], verdict["covers"]) == ("toy24/C1", ["optimisers"])
+    assert -1 <= verdict["value"] <= 1
+    page = (tmp_path / "store" / "pages" / "toy24.html").read_text(encoding="utf-8")
+    assert "Do optimisers agree on the weak classes?" in page
+    assert "The optimisers agree." in page
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (("id: toy24\n", "id: kdd21\n"), "paper toy24: id 'kdd21'; in the file toy24.yaml it must be toy24"),
+        (("id: toy24/M1", "id: M1"), "paper toy24: id 'M1'; in the file toy24.yaml it must be toy24/ID"),
+        ((", venue: a test", ""), "paper toy24: bibliography.venue is missing"),
+        (("title: SGD against Adam", "title: [SGD"), "paper toy24 is not YAML of plain data"),
+        (("weak_classes:Opt", "toyparts:Toy"), "unknown experiment in module 'toyparts': 'Toyimisation'"),
+    ],
+)
+def test_a_paper_that_cannot_be_used_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: tuple[str, str], message: str
+) -> None:
+    folder = install(tmp_path, ENTRY_POINTS)
+    file = folder / "toypapers" / "toy24.yaml"
+    monkeypatch.setattr(catalogue, "paper_files", lambda: {"toy24": file})
+    for name in ("paper", "items", "experiment"):
+        monkeypatch.setattr(catalogue, name, functools.cache(getattr(catalogue, name).__wrapped__))
+    assert catalogue.experiment("toy24/T1").item == "toy24/T1"
+    for name in ("paper", "items", "experiment"):
+        getattr(catalogue, name).cache_clear()
+    file.write_text(PAPER.replace(*change))
+    monkeypatch.syspath_prepend(folder)
+    with pytest.raises(ClasswiseError) as error:
+        catalogue.experiment("toy24/T1")
+    assert message in str(error.value)
 
 
 @pytest.mark.slow
@@ -301,11 +388,25 @@ def test_the_tests_of_all_parts_test_those_of_an_installed_package(tmp_path: Pat
         "tests/training/test_recipe.py",
         "tests/training/test_budgets.py",
         "tests/training/test_citations.py",
+        "tests/papers/test_catalogue.py",
+        "tests/papers/test_settings.py",
         "tests/test_benchmarks.py",
         "tests/test_cuda.py",
         "tests/test_docs.py",
     )
-    words = ("-m", "pytest", "-q", "-rN", "-p", "no:cacheprovider", "-p", "no:xdist", "-k", "toy- or toy_", *files)
+    words = (
+        "-m",
+        "pytest",
+        "-q",
+        "-rN",
+        "-p",
+        "no:cacheprovider",
+        "-p",
+        "no:xdist",
+        "-k",
+        "toy- or toy_ or toy24",
+        *files,
+    )
     done = python(install(tmp_path, ENTRY_POINTS), *words)
     assert done.returncode == 0, done.stdout + done.stderr
     passed = int(done.stdout.splitlines()[-1].split(" passed")[0].split()[-1])
@@ -347,7 +448,8 @@ def test_two_recipes_of_one_name_are_refused(tmp_path: Path) -> None:
     assert done.stderr.count("\n") == 1
 
 
-def test_a_package_without_recipes_is_refused(tmp_path: Path) -> None:
-    done = python(install(tmp_path, {"classwise.recipes": "toy = nowhere"}), "-m", "classwise", "recipes")
+@pytest.mark.parametrize(("kind", "words"), [("recipe", ("recipes",)), ("paper", ("papers", "list"))])
+def test_a_package_without_yaml_files_is_refused(tmp_path: Path, kind: str, words: tuple[str, ...]) -> None:
+    done = python(install(tmp_path, {f"classwise.{kind}s": "toy = nowhere"}), "-m", "classwise", *words)
     assert done.returncode == 2
-    assert "recipes 'toy': 'nowhere' is no package with YAML files" in done.stderr
+    assert f"{kind}s 'toy': 'nowhere' is no package with YAML files" in done.stderr

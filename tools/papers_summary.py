@@ -13,14 +13,11 @@ from pathlib import Path
 from tools.reference import table
 
 from classwise.papers import catalogue
-from classwise.papers.claims import Verdict
-from classwise.papers.evidence import Evidence, verdict_text
-from classwise.papers.measurements import IMAGES
-from classwise.papers.repetitions import TRAININGS
-from classwise.papers.result import Result
+from classwise.papers.claims import IMAGES, Verdict
+from classwise.papers.result import Evidence, Result, stored_results, verdict_text
+from classwise.papers.runner import TRAININGS
 from classwise.papers.store import Store
-from classwise.papers.stored_results import stored_results
-from classwise.papers.verdict_tables import claim_verdict, estimate_text
+from classwise.papers.tables import claim_verdict, estimate_text
 from classwise.reporting.escape import markdown_text
 
 RESULTS = Path(__file__).parents[1] / "docs/results"
@@ -34,7 +31,7 @@ ANSWERS = ("supported", "contradicted", "inconclusive")
 def papers() -> str:
     """Every paper: a table of the conclusive verdicts, and the inconclusive, untested and open claims."""
     found = {item: results[0] for item, results in stored_results(Store(RESULTS / "papers")).items() if results}
-    return "\n\n".join(_paper(name, found) for name in catalogue.PAPERS)
+    return "\n\n".join(_paper(name, found) for name in catalogue.OWN)
 
 
 def _paper(name: str, found: Mapping[str, Result]) -> str:

@@ -39,7 +39,7 @@ def real_size(page: Path) -> None:
 
 
 PAGES: Mapping[str, Callable[[Path], None]] = {
-    **{f"papers/{name}.html": functools.partial(paper, name) for name in catalogue.PAPERS},
+    **{f"papers/{name}.html": functools.partial(paper, name) for name in catalogue.OWN},
     "board/index.html": board,
     "real-size/compare.html": real_size,
 }

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from classwise.core.errors import ClasswiseError
-from classwise.papers.bootstrap import Resampled
+from classwise.papers.interval_estimators import Resampled
 from classwise.stats.counts import FloatArray
 
 LABELS = np.repeat(np.arange(4), 100)

@@ -26,8 +26,8 @@ CLAIM = ("id", "claim", "quantity", "paper")
 
 
 def test_ids_are_unique_and_name_their_paper() -> None:
-    assert list(dict.fromkeys(item.paper for item in ITEMS.values())) == list(catalogue.PAPERS)
-    for paper in map(catalogue.paper, catalogue.PAPERS):
+    assert list(dict.fromkeys(item.paper for item in ITEMS.values())) == list(catalogue.papers())
+    for paper in map(catalogue.paper, catalogue.papers()):
         names = [*(item.id for item in paper.items), *(claim.id for claim in paper.claims)]
         assert len(names) == len(set(names))
         assert all(name.startswith(f"{paper.id}/") for name in names)
@@ -117,11 +117,12 @@ claims:
 
 def _with_entry(folder: Path, entry: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Read the papers from a folder in which benz20 has another item."""
-    for name in catalogue.PAPERS:
-        text = (catalogue.FOLDER / f"{name}.yaml").read_text(encoding="utf-8")
+    files = catalogue.paper_files()
+    for name, file in files.items():
+        text = file.read_text(encoding="utf-8")
         changed = text.replace("\nclaims:\n", entry) if name == "benz20" else text
         (folder / f"{name}.yaml").write_text(changed, encoding="utf-8")
-    monkeypatch.setattr(catalogue, "FOLDER", folder)
+    monkeypatch.setattr(catalogue, "paper_files", lambda: {name: folder / f"{name}.yaml" for name in files})
     for name in ("paper", "items"):
         monkeypatch.setattr(catalogue, name, functools.cache(getattr(catalogue, name).__wrapped__))
 
@@ -156,7 +157,7 @@ def test_a_wrong_entry(change: tuple[str, str], message: str, tmp_path: Path, mo
     assert message in str(error.value)
 
 
-@pytest.mark.parametrize("paper", catalogue.PAPERS)
+@pytest.mark.parametrize("paper", catalogue.papers())
 def test_facts_equal_the_checked_ones(paper: str) -> None:
     path = SHARED / f"{paper}.yaml"
     if not path.exists():

@@ -24,10 +24,9 @@ from classwise.papers.claims import (
     evaluate,
     not_tested,
 )
-from classwise.papers.evidence import Evidence
 from classwise.papers.interval_estimators import exactly, interval
-from classwise.papers.result import Result
-from classwise.papers.verdict_tables import claim_text, claim_verdict, claims_table, estimate_text, verdict_table
+from classwise.papers.result import Evidence, Result
+from classwise.papers.tables import claim_text, claim_verdict, claims_table, estimate_text, verdict_table
 from classwise.reporting.tables import Cell
 from classwise.stats.intervals import Estimate, two_sided_z
 from classwise.stats.paired import holm
@@ -223,7 +222,7 @@ def test_no_negative_zeros_are_printed() -> None:
     assert estimate_text(one) == ("+0.00 points", "+0.00 to +2.00 (95\N{NO-BREAK SPACE}%)")
 
 
-CLAIMS = [one.id for paper in catalogue.PAPERS for one in catalogue.paper(paper).claims]
+CLAIMS = [one.id for paper in catalogue.papers() for one in catalogue.paper(paper).claims]
 
 
 LEVELS = {"kdd21/T1": Evidence(scale="full", trainings=1)}

@@ -1,33 +1,66 @@
-"""Committed results in docs/results/papers, and the pages made from them."""
+"""Committed results in docs/results/papers: their numbers agree with each other, with their pages and the summary."""
 
 from __future__ import annotations
 
+import functools
 import json
+import math
 import re
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 from markupsafe import escape
+from scipy import stats
+from tools.papers_summary import BLOCK, README
+from tools.papers_summary import papers as summary
 
 from classwise.papers import catalogue
 from classwise.papers.catalogue import experiment
-from classwise.papers.page import paper_page
-from classwise.papers.result import Result
+from classwise.papers.page import paper_page, work_text
+from classwise.papers.result import Result, verdict_text
 from classwise.papers.store import Store
+
+from .test_facts import ALPHA, interval_of, shows, variance_bounds, wilson_of
 
 COMMITTED = Path(__file__).parents[2] / "docs/results/papers"
 RESULTS = sorted((COMMITTED / "results").glob("*/*/*.json"))
+PAPERS = catalogue.OWN
+CLASS_NOTE = "Small print: 95 % confidence intervals for new images of the class with the model fixed."
+OTHER_QUANTITIES = {
+    ("benz20/P1.1", "62.0"),
+    ("benz20/P1.3", "0.99"),
+    ("benz20/P1.3", "1.0"),
+    ("benz20/P3.8", "-16.0"),
+    ("iclr21/E3", "0.0"),
+    ("iclr21/F7", "0.0"),
+    ("iclr21/T4", "-2.3"),
+    ("kdd21/E2", "0.56"),
+    ("kdd21/F2", "0.56"),
+    ("kdd21/F3b-d", "3.2"),
+}
+"""Cells of tables with another quantity that has the number of a tested one by chance, by item."""
 
 
-@pytest.mark.parametrize("name", catalogue.PAPERS)
-def test_no_page_says_more_than_its_evidence(name: str, tmp_path: Path) -> None:
-    """Results at reduced scale neither hold nor fail: claims are supported, not observed or inconclusive."""
-    page = paper_page(name, Store(COMMITTED), tmp_path / "page.html").read_text(encoding="utf-8")
-    own = re.sub(r"<style>.*?</style>", "", page, flags=re.DOTALL)
-    for claim in catalogue.paper(name).claims:
-        own = own.replace(str(escape(claim.paper)), "")  # the words of the paper
-    assert not re.search(r"\b(holds|hold|refuted?|confirmed)\b", own)
-    assert f"{name}/" in page
+@functools.cache
+def results() -> dict[str, dict[str, Any]]:
+    """Item to its result; all results have one scale."""
+    found = [json.loads(file.read_text(encoding="utf-8")) for file in RESULTS]
+    assert len({one["item"] for one in found}) == len(found)
+    return {one["item"]: one for one in found}
+
+
+@functools.cache
+def verdicts_on(paper: str) -> list[tuple[str, dict[str, Any]]]:
+    """The tests of the items of a paper, each with its item."""
+    items = {item: result for item, result in results().items() if item.startswith(f"{paper}/")}
+    return [(item, one) for item, result in items.items() for one in result["verdicts"] if one["estimand"]]
+
+
+@functools.cache
+def page_of(paper: str, folder: Path) -> str:
+    return paper_page(paper, Store(COMMITTED), folder / f"{paper}.html").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("file", RESULTS, ids=lambda file: "-".join(file.parts[-3:-1]))
@@ -41,3 +74,176 @@ def test_results_match_the_current_experiments(file: Path) -> None:
         key: json.loads(file.read_text(encoding="utf-8"))[key] for key in ("evidence", "verdicts", "measurements")
     }
     assert not re.search(r"(?<![\w.])/(home|root|tmp|work|Users)/", file.read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize("paper", PAPERS)
+def test_verdicts_follow_from_p_values_and_intervals(paper: str) -> None:
+    """By Holm's procedure over all tests of a paper, computed by SciPy's and NumPy's functions."""
+    sampled = [one for _, one in verdicts_on(paper) if not one["exact"]]
+    order = np.sort([one["p_value"] for one in sampled])
+    steps = np.minimum(np.maximum.accumulate(order * np.arange(len(order), 0, -1)), 1)
+    rejected = int((steps <= ALPHA).sum())
+    for one in sampled:
+        (ranks,) = np.nonzero(order == one["p_value"])
+        assert one["adjusted"] == pytest.approx(steps[ranks[-1]])
+        assert any(one["level"] == pytest.approx(ALPHA / (len(order) - min(int(rank), rejected))) for rank in ranks)
+        answer = "inconclusive"
+        if one["low"] is not None:
+            assert one["low"] <= one["value"] <= one["high"]
+            limits = one["limits"] or (-math.inf, math.inf)
+            assert limits[0] <= one["low"]
+            assert one["high"] <= limits[1]
+            if one["adjusted"] <= ALPHA:
+                answer = "supported" if one["low"] > 0 else "contradicted" if one["high"] < 0 else answer
+        assert one["answer"] == answer, one["estimand"]
+    for item, one in verdicts_on(paper):
+        known = {part for claim, part in catalogue.claim_parts(one["claim"]) if claim == one["claim"] and part}
+        assert bool(one["covers"]) == bool(known), (item, one["claim"])
+        assert not one["exact"] or one["answer"] == ("supported" if one["value"] > 0 else "contradicted")
+
+
+def test_every_test_has_one_interval_and_one_answer_in_all_files() -> None:
+    """Also a test that several items repeat."""
+    found: dict[tuple[object, ...], set[tuple[object, ...]]] = {}
+    for _, one in (pair for paper in PAPERS for pair in verdicts_on(paper)):
+        key = (one["claim"], one["estimand"], *one["covers"], one["value"])
+        found.setdefault(key, set()).add((one["low"], one["high"], one["level"], one["adjusted"], one["answer"]))
+    assert {key: values for key, values in found.items() if len(values) > 1} == {}
+
+
+@pytest.mark.parametrize("item", sorted(results()))
+def test_no_table_has_another_interval_of_a_tested_estimate(item: str) -> None:
+    """A table names the claim that tests the estimate instead."""
+    values = [one["value"] for one in results()[item]["verdicts"] if one["value"] is not None and not one["exact"]]
+    claims = {one["claim"].partition("/")[2] for _, one in verdicts_on(item.partition("/")[0])}
+    for table in results()[item]["tables"]:
+        for text, small in (cell for row in table["rows"] for cell in row["cells"]):
+            if re.fullmatch(r"[+-]?\d+\.\d+", text) and re.fullmatch(r"[-+.\d]+( to |–)[-+.\d]+", small):
+                digits = len(text.partition(".")[2])
+                same = [value for value in values if abs(float(text) - value) <= 0.5 * 10.0**-digits + 1e-9]
+                assert not same or (item, text) in OTHER_QUANTITIES, (table["caption"], text, small)
+            assert not small.startswith("tested by ") or small.removeprefix("tested by ") in claims
+
+
+@functools.cache
+def counts_of(text: str, small: str) -> tuple[tuple[int, int], ...]:
+    """All pairs (correct, images) up to 1,200 images with this printed accuracy and interval."""
+    images = np.arange(1, 1201)
+    right = np.rint(float(text) / 100 * images)
+    share, z = right / images, stats.norm.isf(ALPHA / 2)
+    centre = (share + z**2 / (2 * images)) / (1 + z**2 / images)
+    reach = z * np.sqrt(share * (1 - share) / images + z**2 / (4 * images**2)) / (1 + z**2 / images)
+    exact = [
+        np.nan_to_num(stats.beta.ppf(ALPHA / 2, right, images - right + 1), nan=0.0),
+        np.nan_to_num(stats.beta.ppf(1 - ALPHA / 2, right + 1, images - right), nan=1.0),
+    ]
+    fits = abs(100 * share - float(text)) <= 0.05 + 1e-9
+    for end, usual, few in zip(small.split("–"), (centre - reach, centre + reach), exact, strict=True):
+        own = np.where(images * share * (1 - share) < 10, few, usual)
+        fits &= abs(100 * own - float(end)) <= 0.05 + 1e-9
+    return tuple(zip(right[fits].astype(int).tolist(), images[fits].tolist(), strict=True))
+
+
+@pytest.mark.parametrize("item", sorted(results()))
+def test_summaries_agree_with_their_classes(item: str) -> None:
+    """Class accuracies are those of some counts; total, CV, MCD and extreme classes follow from the counts."""
+    classes: dict[str, list[tuple[str, str]]] = {}
+    names: list[str] = []
+    tables = results()[item]["tables"]
+    for table in tables:
+        if table["note"] == CLASS_NOTE:
+            names = table["heads"][1:]
+            classes |= {row["name"]: [tuple(cell) for cell in row["cells"]] for row in table["rows"]}
+    assert all(counts_of(*cell) for cells in classes.values() for cell in cells)
+    for table in tables:
+        for row in table["rows"] if "lowest" in table["heads"] else ():
+            counts = [{size: right for right, size in counts_of(*cell)} for cell in classes.get(row["name"], ())]
+            sizes = sorted(set.intersection(*map(set, counts))) if counts else []
+            failures = []
+            for size in sizes:
+                try:
+                    check_row(row["cells"][::2], np.array([known[size] for known in counts]), size, names)
+                except AssertionError as failure:
+                    failures.append(failure)
+            assert len(failures) < len(sizes) or not counts, (row["name"], failures)
+
+
+def check_row(cells: list[tuple[str, str]], right: Any, size: int, names: list[str]) -> None:
+    values, level = right / size, 1 - (1 - ALPHA) ** (1 / len(right))
+    low, high = (np.array(ends) for ends in zip(*(interval_of(one, size, level) for one in right), strict=True))
+    (total, span), (cv, cv_span), (mcd, mcd_span), (lowest, least), (highest, most) = cells
+    shows(total, 100 * values.mean())
+    shows(span, *(100 * end for end in wilson_of(int(right.sum()), size * len(right))))
+    shows(cv, 1e4 * values.var(), digits=0 if 1e4 * values.var() >= 100 else 1)
+    for text, end in zip(cv_span.split("–"), variance_bounds(low, high), strict=True):
+        assert float(text) == pytest.approx(1e4 * end, rel=2e-3, abs=0.5)
+    shows(mcd, 100 * np.ptp(values))
+    shows(mcd_span, 100 * max(low.max() - high.min(), 0), 100 * (high.max() - low.min()))
+    for text, small, end in ((lowest, least, values.min()), (highest, most, values.max())):
+        assert set(text.replace(" and ", ", ").split(", ")) == {names[c] for c in np.flatnonzero(values == end)}
+        shows(small, 100 * end)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("pages")
+
+
+@pytest.mark.parametrize("paper", PAPERS)
+def test_the_page_has_every_number_of_the_results(paper: str, folder: Path) -> None:
+    page = page_of(paper, folder)
+    for item, result in results().items():
+        if item.startswith(f"{paper}/"):
+            cells = [cell for table in result["tables"] for row in table["rows"] for cell in row["cells"]]
+            numbers = [f"{one['value']:+z.2f}" for one in result["verdicts"] if one["value"] is not None]
+            ends = [f"{one['low']:+z.2f} to {one['high']:+z.2f}" for one in result["verdicts"]
+                    if one["low"] is not None and not one["exact"]]  # fmt: skip
+            shown = [*(text for cell in cells for text in cell), *numbers, *ends]
+            assert [
+                text for text in shown if str(escape(text)).replace("&#39;", "'") not in page.replace("&#39;", "'")
+            ] == []
+
+
+@pytest.mark.parametrize("paper", PAPERS)
+def test_no_page_says_more_than_its_evidence(paper: str, folder: Path) -> None:
+    """Results at reduced scale neither hold nor fail: claims are supported, not observed or inconclusive."""
+    own = re.sub(r"<style>.*?</style>", "", page_of(paper, folder), flags=re.DOTALL)
+    for claim in catalogue.paper(paper).claims:
+        own = own.replace(str(escape(claim.paper)), "")  # the words of the paper
+    assert not re.search(r"\b(holds|hold|refuted?|confirmed)\b", own)
+
+
+@pytest.mark.parametrize("paper", PAPERS)
+def test_the_total_time_counts_shared_work_once(paper: str) -> None:
+    found = [Result.load(file) for file in RESULTS if file.parts[-3] == paper]
+    work = {key: seconds for one in found for key, seconds in (one.work or {}).items()}
+    known = [{key: s for key, s in (one.work or {}).items() if s is not None} for one in found]
+    own = math.fsum(one.seconds - math.fsum(each.values()) for one, each in zip(found, known, strict=True))
+    total = own + math.fsum(seconds for seconds in work.values() if seconds is not None)
+    assert f" {total:,.1f} s, " in work_text(found)
+
+
+def test_the_summary_is_that_of_the_verdicts() -> None:
+    """To regenerate it: ``python -m tools.papers_summary``; each test is in it with its value, interval and item."""
+    text = README.read_text(encoding="utf-8")
+    (found,) = BLOCK.findall(text)
+    assert found[1] == summary()
+    lines = [line.replace("\\", "") for separator in (r"\n", r"\n|; ") for line in re.split(separator, found[1])]
+    for item, one in (pair for paper in PAPERS for pair in verdicts_on(paper)):
+        value = f"{one['value']:+z.2f}"
+        ends = "" if one["exact"] or one["low"] is None else f"[{one['low']:+z.2f}, {one['high']:+z.2f}]"
+        number = one["claim"].partition("/")[2]
+        assert any(number in line and value in line and ends in line and item in line for line in lines), (item, value)
+    rest = text.replace("".join(found), "")  # the verdicts are generated only
+    assert not re.search(r"[Ss]upported|[Nn]ot observed|\b(kdd21|iclr21|benz20|cfa23)/[CTFEP]\d", rest)
+
+
+@pytest.mark.parametrize("file", RESULTS, ids=lambda file: "-".join(file.parts[-3:-1]))
+def test_evidence_names_the_attacks(file: Path) -> None:
+    """An item with audits names their attacks and threats; the text of a verdict is that of its evidence."""
+    result = Result.load(file)
+    assert all(re.fullmatch(r"[\w-]+ in Linf:[\d./]+", one) for one in result.evidence.attacks)
+    only_clean = {"benz20/P4.1"}
+    assert bool(result.evidence.attacks) == (bool(result.evidence.test_images) and result.item not in only_clean)
+    texts = [one["text"] for one in results()[result.item]["verdicts"]]
+    assert texts == [verdict_text(one, result.evidence) for one in result.verdicts]

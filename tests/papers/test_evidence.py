@@ -11,11 +11,11 @@ import pytest
 
 from classwise.papers import runner
 from classwise.papers.claims import Answer, Basis, Test, Verdict, evaluate
-from classwise.papers.context import Context, Training, recipe_at
-from classwise.papers.evidence import CONFIRMING, Evidence, verdict_text
+from classwise.papers.experiment import Context, Training, recipe_at
 from classwise.papers.interval_estimators import exactly, interval
+from classwise.papers.result import CONFIRMING, Evidence, verdict_text
 from classwise.papers.scales import FASHION, NAMES, REDUCED, SMOKE, Name
-from classwise.papers.store import Store, Trained
+from classwise.papers.store import Store
 from classwise.stats.intervals import Estimate
 from classwise.stats.seeds import difference_over_seeds
 from classwise.training.folder import Run
@@ -201,7 +201,7 @@ def test_a_verdict_keeps_the_basis_of_its_test() -> None:
 def test_audits_count_their_test_images(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     context = Context(SMOKE, Store(tmp_path / "store"))
     monkeypatch.setattr(context.store, "audit", lambda *_args, **_options: None)
-    trained = Trained(Run(tmp_path), "key")
+    trained = Run(tmp_path)
     context.audit(trained, {})
     context.audit(trained, {}, few=True)
     context.audit(trained, {}, images=context.test_images.take(context.test_images.y == 3))

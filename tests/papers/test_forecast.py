@@ -7,7 +7,7 @@ import pytest
 from classwise.core.errors import ClasswiseError
 from classwise.data import DATA
 from classwise.papers.catalogue import experiment
-from classwise.papers.context import Training, recipe_at
+from classwise.papers.experiment import Training, recipe_at
 from classwise.papers.forecast import TRAIN_IMAGES, Forecaster, passes_per_second
 from classwise.papers.runner import scale_of
 from classwise.papers.scales import SMOKE

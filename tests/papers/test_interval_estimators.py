@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from classwise.papers.bootstrap import Resampled
 from classwise.papers.experiments.class_wise import filled_bins
 from classwise.papers.interval_estimators import (
     IntervalEstimator,
+    Resampled,
     alike,
     exactly,
     greatest,

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from classwise.papers import catalogue
-from classwise.papers.printed import printed_table, recompute, row_name
-from classwise.papers.tables import Key, summary_table
+from classwise.papers.tables import Key, printed_table, recompute, row_name, summary_table
 from classwise.stats.counts import ClassCounts
 from classwise.stats.ranks import spearman_matrix
 

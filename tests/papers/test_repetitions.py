@@ -9,14 +9,11 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from classwise.papers.claims import Test, evaluate
-from classwise.papers.context import Training, recipe_at
-from classwise.papers.evidence import Evidence, verdict_text
-from classwise.papers.experiment import Findings
+from classwise.papers.claims import Measurement, Test, evaluate
+from classwise.papers.experiment import Findings, Training, recipe_at
 from classwise.papers.interval_estimators import exactly, interval, over_trainings
-from classwise.papers.measurements import Measurement
-from classwise.papers.repetitions import TRAININGS, combine
-from classwise.papers.runner import run
+from classwise.papers.result import Evidence, verdict_text
+from classwise.papers.runner import TRAININGS, combine, run
 from classwise.papers.scales import REDUCED, SMOKE, on_data_set
 from classwise.papers.store import Store
 from classwise.reporting.tables import Row, Table

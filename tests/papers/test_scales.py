@@ -12,8 +12,8 @@ from classwise.auditing.run.result import Audit
 from classwise.core.precision import FAST
 from classwise.papers import scales
 from classwise.papers.catalogue import experiment, runnable
-from classwise.papers.context import recipe_at
-from classwise.papers.experiments.adjacent_epochs import UnfairChoice
+from classwise.papers.experiment import recipe_at
+from classwise.papers.experiments.saved_epochs import UnfairChoice
 from classwise.papers.forecast import Forecaster
 from classwise.papers.result import Result
 from classwise.papers.runner import run

@@ -11,13 +11,27 @@ import pytest
 from classwise.core.config import configurable
 from classwise.papers import catalogue
 from classwise.papers.catalogue import experiment, runnable
-from classwise.papers.context import Context, Training, recipe_at
-from classwise.papers.deviations import Comparison, compare, compare_with
-from classwise.papers.experiment import Experiment, Findings
-from classwise.papers.run_settings import epoch_ranges, evaluation_settings, number_text, text, training_settings
+from classwise.papers.experiment import Context, Experiment, Findings, Training, recipe_at
 from classwise.papers.scales import FASHION, FULL, SMOKE, TIAN, Scale
-from classwise.papers.settings import ATTACK, TRAINING, ItemSettings, PaperSettings, item_settings, read
-from classwise.papers.settings_tables import comparisons, deviation_lines, settings_table
+from classwise.papers.settings import (
+    ATTACK,
+    TRAINING,
+    Comparison,
+    ItemSettings,
+    PaperSettings,
+    compare,
+    compare_with,
+    comparisons,
+    deviation_lines,
+    epoch_ranges,
+    evaluation_settings,
+    item_settings,
+    number_text,
+    read,
+    settings_table,
+    text,
+    training_settings,
+)
 from classwise.training.recipe import Recipe
 
 NOT_COMPARED = {
@@ -80,7 +94,7 @@ def test_each_item_has_settings_or_a_reason(name: str) -> None:
             assert stated.reason or stated.key_of(row, training.recipe) is not None, (scale.name, row)
 
 
-@pytest.mark.parametrize("paper", catalogue.PAPERS)
+@pytest.mark.parametrize("paper", catalogue.papers())
 def test_settings_name_items_and_are_complete(paper: str) -> None:
     items = catalogue.paper(paper).items
     assert {item.id for item in items if item.settings or item.no_settings} == {

@@ -15,13 +15,12 @@ from classwise.core.errors import ClasswiseError
 from classwise.papers import catalogue
 from classwise.papers.catalogue import experiment, runnable
 from classwise.papers.claims import Answer, Verdict
-from classwise.papers.evidence import Evidence
 from classwise.papers.page import paper_page
-from classwise.papers.result import Result
+from classwise.papers.result import Evidence, Result
 from classwise.papers.runner import run, scale_of
 from classwise.papers.scales import NAMES
 from classwise.papers.store import Store
-from classwise.papers.verdict_tables import claims_table
+from classwise.papers.tables import claims_table
 from classwise.reporting.tables import Cell
 
 from .conftest import Smoke
@@ -102,7 +101,7 @@ def test_table_1_equals_the_outcomes(smoke: Smoke) -> None:
 def test_every_claim_is_tested_by_some_item(smoke: Smoke) -> None:
     tested = {one.claim for result in smoke.results.values() for one in result.verdicts}
     tested |= {one.question for result in smoke.results.values() for one in result.measurements}
-    claims = [one.id for paper in catalogue.PAPERS for one in catalogue.paper(paper).claims]
+    claims = [one.id for paper in catalogue.papers() for one in catalogue.paper(paper).claims]
     assert [claim for claim in claims if not tested & set(catalogue.same_claims(claim))] == []
     assert tested <= set(claims)
 
@@ -118,7 +117,7 @@ def test_the_theorems_hold(smoke: Smoke) -> None:
     assert len(smoke.results["cfa23/F1"].figures) == 2
 
 
-@pytest.mark.parametrize("paper", catalogue.PAPERS)
+@pytest.mark.parametrize("paper", catalogue.papers())
 def test_pages(smoke: Smoke, paper: str, tmp_path: Path) -> None:
     text = paper_page(paper, smoke.store, tmp_path / "page.html").read_text(encoding="utf-8")
     items = [item for item in catalogue.items().values() if item.paper == paper]

@@ -13,11 +13,10 @@ from classwise.core.progress import NullProgress
 from classwise.core.storage import replacing
 from classwise.data import load_data
 from classwise.papers import store as module
-from classwise.papers.context import Context
-from classwise.papers.evidence import Evidence
-from classwise.papers.experiments.homing import homing_matrices
+from classwise.papers.experiment import Context
+from classwise.papers.experiments.case_study import homing_matrices
 from classwise.papers.page import work_text
-from classwise.papers.result import Result
+from classwise.papers.result import Evidence, Result
 from classwise.papers.runner import run
 from classwise.papers.scales import SMOKE
 from classwise.papers.store import Store
@@ -51,29 +50,28 @@ class Stopping:
         pass
 
 
-def test_trainings_are_keyed_by_content(tmp_path: Path) -> None:
+def test_trainings_are_keyed_by_content(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = Store(tmp_path / "store")
     first = store.train(QUICK, IMAGES)
-    assert first.fresh
     same = Store(tmp_path / "store").train(Recipe.read(QUICK, {"name": "other", "description": "the same"}), IMAGES)
-    assert (same.key, same.fresh) == (first.key, False)
+    assert same.path == first.path
     other_seed = module._hash({"seed": 1}) != module._hash({"seed": 0})
     assert other_seed
     fine = store.train(Recipe.read("frl", {**SMOKE.overrides, "threat": "Linf:0.1", "epochs": 1}), IMAGES, start=first)
-    assert fine.key != first.key
+    assert fine.path.name != first.path.name
     assert len(store.runs) == 2
     moved = (tmp_path / "store").rename(tmp_path / "moved")
     again = Store(moved)
+    monkeypatch.setattr(module, "train", None)  # nothing is trained again
     first = again.train(QUICK, IMAGES)
-    assert not first.fresh
     begun = Recipe.read("frl", {**SMOKE.overrides, "threat": "Linf:0.1", "epochs": 1})
-    assert not again.train(begun, IMAGES, start=first).fresh
+    assert again.train(begun, IMAGES, start=first).path.name == fine.path.name
 
 
 def test_other_data_is_another_run(tmp_path: Path) -> None:
     store = Store(tmp_path)
     quick = Recipe.read(QUICK, {"epochs": 1})
-    assert store.train(quick, IMAGES).key != store.train(quick, IMAGES.take(slice(0, 100))).key
+    assert store.train(quick, IMAGES).path.name != store.train(quick, IMAGES.take(slice(0, 100))).path.name
 
 
 def test_interrupted_training_resumes(tmp_path: Path) -> None:
@@ -83,10 +81,9 @@ def test_interrupted_training_resumes(tmp_path: Path) -> None:
     (begun,) = store.runs
     assert begun.is_file()
     done = store.train(QUICK, IMAGES)
-    assert done.fresh
     whole = Store(tmp_path / "b").train(QUICK, IMAGES)
-    assert (done.key, done.run.path.name) == (whole.key, begun.parent.name)
-    assert done.run.weights_file("last").read_bytes() == whole.run.weights_file("last").read_bytes()
+    assert (done.path.name, done.path.name) == (whole.path.name, begun.parent.name)
+    assert done.weights_file("last").read_bytes() == whole.weights_file("last").read_bytes()
 
 
 class Waiting(NullProgress):
@@ -134,7 +131,7 @@ def test_homing_is_locked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
         found.append(lock)
         return lock
 
-    monkeypatch.setattr("classwise.papers.experiments.homing.homing", homing)
+    monkeypatch.setattr("classwise.papers.experiments.case_study.homing", homing)
     homing_matrices(context)
     FileLock(found[0]).acquire(blocking=False).lock.release()
 
@@ -192,7 +189,7 @@ def test_loaded_work_counts_with_its_original_duration(tmp_path: Path) -> None:
         store.train(quick, IMAGES)
         audit = store.audit(trained, test, {"PGD": "pgd:steps=2"}, "Linf:0.1")
     assert audit.path is not None
-    assert list(first.seconds) == [trained.key, audit.path.name]
+    assert list(first.seconds) == [trained.path.name, audit.path.name]
     assert all(seconds is not None and seconds > 0 for seconds in first.seconds.values())
     assert first.waited >= sum(filter(None, first.seconds.values()))
     with Store(tmp_path).collect_work() as nothing:
@@ -213,7 +210,7 @@ def test_duration_of_stopped_and_killed_attempts(tmp_path: Path) -> None:
     assert stopped["state"] == "stopped"
     with store.collect_work() as work:
         trained = store.train(QUICK, IMAGES)
-    total = work.seconds[trained.key]
+    total = work.seconds[trained.path.name]
     assert total is not None
     assert total > stopped["seconds"] > 0
     file.write_text(
@@ -221,11 +218,11 @@ def test_duration_of_stopped_and_killed_attempts(tmp_path: Path) -> None:
     )  # the state after a killed attempt
     with store.collect_work() as work:
         store.train(QUICK, IMAGES)
-    assert work.seconds == {trained.key: None}
+    assert work.seconds == {trained.path.name: None}
     file.unlink()  # the state of an earlier version
     with store.collect_work() as work:
         store.train(QUICK, IMAGES)
-    assert work.seconds == {trained.key: None}
+    assert work.seconds == {trained.path.name: None}
 
 
 def test_total_time_counts_shared_work_once() -> None:

@@ -1,62 +1,19 @@
-"""The verdicts of a store: corrected over all of its results, and the same in every file whatever was saved first."""
+"""Saved verdicts: a further result of a paper changes those of the others."""
 
 from __future__ import annotations
 
 import json
-import tempfile
 from pathlib import Path
-from random import Random
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, Phase, given, settings
-from hypothesis import strategies as st
 
 from classwise.core.errors import ClasswiseError
-from classwise.papers.claims import Test, Verdict, evaluate
-from classwise.papers.evidence import Evidence
+from classwise.papers.claims import Test, evaluate
 from classwise.papers.interval_estimators import interval
-from classwise.papers.result import Result
+from classwise.papers.result import Evidence, Result, save_result
 from classwise.papers.store import Store
-from classwise.papers.stored_results import save_result, stored_results
 from classwise.stats.intervals import Estimate
-
-from .statements import Paper
-from .strategies import papers
-
-
-def verdicts_of(store: Store) -> dict[str, list[Verdict]]:
-    """The saved verdicts by file."""
-    files = sorted((store.path / "results").rglob("*.json"))
-    return {str(file.relative_to(store.path)): [*Result.load(file).verdicts] for file in files}
-
-
-def numbers(verdicts: dict[str, list[Verdict]]) -> np.ndarray:
-    return np.array([(one.low, one.high, one.level, one.adjusted) for each in verdicts.values() for one in each])
-
-
-@pytest.mark.slow
-@settings(max_examples=5, phases=[Phase.generate], suppress_health_check=list(HealthCheck), deadline=None)
-@given(papers(), st.randoms(use_true_random=False))
-def test_the_order_of_the_runs_does_not_matter(paper: Paper, random: Random) -> None:
-    """Each file has the verdicts that the page computes from all of them."""
-    results = [raw.result() for raw in paper.results]
-    saved = []
-    with tempfile.TemporaryDirectory() as folder:
-        for place, order in enumerate((results, random.sample(results, len(results)))):
-            store = Store(Path(folder) / str(place))
-            for result in order:
-                save_result(result, store)
-            saved.append(verdicts_of(store))
-            for item, known in stored_results(store).items():
-                for result in known:
-                    file = Result.load(store.result_file(item, result.scale))
-                    assert repr([*file.verdicts]) == repr([*result.verdicts])
-    first, second = saved
-    assert list(first) == list(second)
-    answers = [[[one.answer for one in each] for each in verdicts.values()] for verdicts in saved]
-    assert answers[0] == answers[1]
-    np.testing.assert_allclose(numbers(first), numbers(second), rtol=1e-9, atol=1e-9)
 
 
 def result_of(item: str, value: float, *more: float) -> Result:

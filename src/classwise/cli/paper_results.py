@@ -11,10 +11,8 @@ import typer
 from classwise.cli import console
 
 if TYPE_CHECKING:
-    from classwise.papers.claims import Verdict
-    from classwise.papers.evidence import Evidence
-    from classwise.papers.measurements import Measurement
-    from classwise.papers.result import Result
+    from classwise.papers.claims import Measurement, Verdict
+    from classwise.papers.result import Evidence, Result
     from classwise.reporting.tables import Table
 
 NOT_INCLUDED = "validation and audits come on top; trainings that the store already has are not subtracted"
@@ -46,7 +44,7 @@ def show_forecast(names: Sequence[str], scale: str, device: str, trainings: int,
 def _claim_lines(results: Sequence[Result]) -> list[str]:
     """A line for each claim of several parts; its verdict requires that all parts were tested."""
     from classwise.papers import catalogue
-    from classwise.papers.verdict_tables import claim_text, claim_verdict
+    from classwise.papers.tables import claim_text, claim_verdict
 
     verdicts = [(result.item, one) for result in results for one in result.verdicts]
     evidence = {result.item: result.evidence for result in results}
@@ -59,7 +57,7 @@ def _claim_lines(results: Sequence[Result]) -> list[str]:
 
 def results_facts(results: Sequence[Result]) -> list[dict[str, Any]]:
     """Results as JSON; a claim of several parts has an answer only if all parts were tested."""
-    from classwise.papers.verdict_tables import PARTLY, claim_verdict
+    from classwise.papers.tables import PARTLY, claim_verdict
 
     verdicts = [(result.item, one) for result in results for one in result.verdicts]
     found = []
@@ -99,7 +97,7 @@ def show_result(result: Result) -> None:
 
 def _verdict_lines(verdict: Verdict, evidence: Evidence) -> list[str]:
     from classwise.papers.catalogue import claim
-    from classwise.papers.verdict_tables import answer_text, estimate_text
+    from classwise.papers.tables import answer_text, estimate_text
 
     value, span = estimate_text(verdict)
     about = "" if verdict.covers else f": {claim(verdict.claim).claim}"
@@ -111,7 +109,7 @@ def _verdict_lines(verdict: Verdict, evidence: Evidence) -> list[str]:
 
 def _measurement_lines(measurement: Measurement) -> list[str]:
     from classwise.papers.catalogue import claim
-    from classwise.papers.verdict_tables import OPEN, measurement_text
+    from classwise.papers.tables import OPEN, measurement_text
 
     question = claim(measurement.question)
     kind = OPEN if question.question else "measurement"

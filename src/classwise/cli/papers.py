@@ -101,7 +101,7 @@ def papers(
     estimate: Estimate = False,
     json: Json = False,
 ) -> None:
-    """List, show and rerun items of the four papers.
+    """List, show and rerun items of the papers.
 
     Items share trained models; repeat the command to resume an interrupted run.
 
@@ -154,13 +154,13 @@ def _named(names: list[str], what: str) -> list[str]:
 
 def _list(papers: list[str], store: Path, json: bool) -> None:
     from classwise.papers import catalogue
-    from classwise.papers.settings_tables import deviation_counts
+    from classwise.papers.settings import deviation_counts
     from classwise.papers.store import Store
 
     if store != STORE and not store.exists():
         raise ClasswiseError(f"no store at {store}; papers run ID --store {store} makes one")
     kept = Store(store) if store.exists() else None
-    chosen = [catalogue.paper(name).id for name in papers] or list(catalogue.PAPERS)
+    chosen = [catalogue.paper(name).id for name in papers] or list(catalogue.papers())
     items = [item for item in catalogue.items().values() if item.paper in chosen]
     if json:
         console.show_json([_facts(item) | {"run_at": _run_at(item, kept)} for item in items])
@@ -191,7 +191,7 @@ def _short(text: str, letters: int = 44) -> str:
 
 def _facts(item: Item) -> dict[str, Any]:
     """An item as JSON."""
-    from classwise.papers.settings_tables import comparisons
+    from classwise.papers.settings import comparisons
 
     fields = ("id", "paper", "kind", "section", "title", "parameters", "finding", "covered_by", "same_as")
     facts = {name: getattr(item, name) for name in fields}
@@ -203,7 +203,7 @@ def _facts(item: Item) -> dict[str, Any]:
 
 def _show(names: list[str], json: bool) -> None:
     from classwise.papers import catalogue
-    from classwise.papers.printed import printed_table
+    from classwise.papers.tables import printed_table
 
     items = [catalogue.find(name) for name in names]
     if json:
@@ -231,7 +231,7 @@ def _show(names: list[str], json: bool) -> None:
 
 def _show_settings(item: Item) -> None:
     """Print the settings of the paper and of each scale, and their deviations."""
-    from classwise.papers.settings_tables import comparisons, deviation_lines, settings_table
+    from classwise.papers.settings import comparisons, deviation_lines, settings_table
 
     typer.echo("")
     table = settings_table(item.id)
@@ -313,7 +313,7 @@ def _page(papers: list[str], store: Path, out: Path | None) -> None:
     from classwise.papers.page import paper_page
     from classwise.papers.store import Store
 
-    chosen = [catalogue.paper(name).id for name in papers] or list(catalogue.PAPERS)
+    chosen = [catalogue.paper(name).id for name in papers] or list(catalogue.papers())
     if not store.exists():
         raise ClasswiseError(f"no store at {store}; papers run ID --store {store} makes one")
     kept, folder = Store(store), out or store / "pages"

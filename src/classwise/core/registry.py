@@ -9,7 +9,8 @@ import inspect
 import sys
 import types
 from collections.abc import Iterator, Mapping
-from importlib import metadata
+from importlib import metadata, resources
+from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -60,6 +61,38 @@ def load_object(path: str, kind: str = "object") -> Any:
             raise unknown(f"{kind} in {where}:", name, known)
         value, where = getattr(value, name), f"{module_name}:{name}"
     return value
+
+
+def yaml_files(folder: Traversable) -> dict[str, Traversable]:
+    """The YAML files in a folder by their names without the suffix."""
+    return {file.name.removesuffix(".yaml"): file for file in folder.iterdir() if file.name.endswith(".yaml")}
+
+
+def with_installed(kind: str, own: Mapping[str, Traversable], group: str) -> dict[str, Traversable]:
+    """YAML files of this package and of installed packages, by name.
+
+    Args:
+        kind: kind of the files, for error messages.
+        own: files of this package by name.
+        group: entry-point group; the value of an entry point is a package that contains YAML files.
+
+    Raises:
+        ClasswiseError: if an installed package has no such files, or two packages have a file of the same name.
+    """
+    files = dict(own)
+    for entry in sorted(metadata.entry_points(group=group)):
+        try:
+            added = yaml_files(resources.files(entry.value))
+        except (ModuleNotFoundError, OSError, TypeError) as error:
+            raise ClasswiseError(
+                f"{kind}s {entry.name!r}: {entry.value!r} is no package with YAML files; correct its entry point"
+            ) from error
+        if both := sorted(files.keys() & added.keys()):
+            raise ClasswiseError(
+                f"{kind} {both[0]!r} of the package {entry.value!r} has the name of another {kind}; uninstall it"
+            )
+        files |= added
+    return files
 
 
 class Registry(Mapping[str, str], Generic[T]):

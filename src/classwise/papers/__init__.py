@@ -1,24 +1,25 @@
-"""Inventory of four papers, and experiments that reproduce their tables, figures and claims.
+"""Inventory of papers, and experiments that reproduce their tables, figures and claims.
 
 The words, from the file of a paper to its page:
 
-- `~classwise.papers.catalogue.Paper`: the content of ``PAPER.yaml``, the one file of a paper.
+- `~classwise.papers.catalogue.Paper`: the content of ``PAPER.yaml``, the one file of a paper of this package or of an
+  installed one.
 - `~classwise.papers.catalogue.Item`: a table, figure, method or other part of a paper, with its numbers as printed.
 - `~classwise.papers.catalogue.Claim`: a statement of a paper, or a question that it leaves open.
 - `~classwise.papers.catalogue.Note`: an inconsistency of a paper, or how this library reads an ambiguity.
 - `~classwise.papers.scales.Scale`: the data, network and budget of a run: ``smoke``, ``reduced`` or ``full``.
 - `~classwise.papers.experiment.Experiment`: the computation that reproduces an item at a scale; the item names it and
   gives its parameters.
-- `~classwise.papers.context.Training`: a recipe with overrides, as an experiment declares it before a run.
-- `~classwise.papers.store.Trained`: the run folder of a training in the store.
-- `~classwise.papers.context.Context`: what an experiment receives: it trains, audits and loads images at one scale.
+- `~classwise.papers.experiment.Training`: a recipe with overrides, as an experiment declares it before a run;
+  trained, it is a `classwise.Run` in the store.
+- `~classwise.papers.experiment.Context`: what an experiment receives: it trains, audits and loads images at one scale.
 - `~classwise.papers.claims.Test`: a quantity that is above zero if a claim is true, with its interval at any level.
-- `~classwise.papers.measurements.Measurement`: an estimate with its interval for a question, without an answer.
+- `~classwise.papers.claims.Measurement`: an estimate with its interval for a question, without an answer.
 - `~classwise.papers.experiment.Findings`: what an experiment returns: tables, figures, tests and measurements.
 - `~classwise.papers.claims.Verdict`: a test after the joint correction of all claims of the paper: supported,
   contradicted or inconclusive.
-- `~classwise.papers.evidence.Evidence`: how much a result rests on: its trainings, images, epochs and attacks.
+- `~classwise.papers.result.Evidence`: how much a result rests on: its trainings, images, epochs and attacks.
 - `~classwise.papers.result.Result`: the findings of an item at a scale as stored, with verdicts and evidence.
 - `~classwise.papers.settings.PaperSettings`: the settings that the paper states for a training or an evaluation.
-- `~classwise.papers.deviations.Deviation`: a setting of a run that differs from that of the paper.
+- `~classwise.papers.settings.Deviation`: a setting of a run that differs from that of the paper.
 """

@@ -1,4 +1,8 @@
-"""Catalogue of the papers: items, printed numbers, claims, and notes on inconsistencies; one ``PAPER.yaml`` each."""
+"""Catalogue of the papers: items, printed numbers, claims, and notes on inconsistencies; one ``PAPER.yaml`` each.
+
+An installed package adds papers by an entry point of the group ``classwise.papers``, whose value is the package that
+contains their YAML files.
+"""
 
 from __future__ import annotations
 
@@ -9,18 +13,15 @@ import importlib.util
 from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib import resources
+from importlib.resources.abc import Traversable
 from typing import TYPE_CHECKING, Any, Literal
 
-import yaml
-
-from classwise.core.config import build, configurable, make
+from classwise.core.config import build, configurable, make, read_yaml
 from classwise.core.errors import ClasswiseError, unknown
-from classwise.core.registry import Registry
+from classwise.core.registry import Registry, with_installed, yaml_files
 
 if TYPE_CHECKING:
     from classwise.papers.experiment import Experiment
-
-PAPERS = ("kdd21", "iclr21", "benz20", "cfa23")
 
 Status = Literal["runnable", "covered", "missing"]
 Kind = Literal[
@@ -173,7 +174,7 @@ class Paper:
     Attributes:
         schema_version: version of the format.
         id: name of the paper.
-        bibliography: title, authors and venue.
+        bibliography: title, venue, and further facts such as the authors.
         items: items in order.
         claims: claims in order.
         settings: tables of the settings that the paper states (`classwise.papers.settings`).
@@ -189,7 +190,7 @@ class Paper:
     bibliography: dict[str, Any]
     items: tuple[Item, ...]
     claims: tuple[Claim, ...]
-    settings: dict[str, dict[str, dict[str, Any]]]
+    settings: dict[str, dict[str, dict[str, Any]]] = dataclasses.field(default_factory=dict)
     printed: tuple[dict[str, Any], ...] = ()
     notes: tuple[Note, ...] = ()
     conventions: dict[str, Any] = dataclasses.field(default_factory=dict)
@@ -204,28 +205,50 @@ def paper(name: str) -> Paper:
     Raises:
         ClasswiseError: if the paper is unknown, or its file has an unknown or an invalid field.
     """
-    if name not in PAPERS:
-        raise unknown("paper", name, PAPERS)
-    text = (FOLDER / f"{name}.yaml").read_text(encoding="utf-8")
-    return build(Paper, yaml.load(text, Loader=_Loader), f"paper {name}")  # noqa: S506  # a safe loader
+    if name not in paper_files():
+        raise unknown("paper", name, papers())
+    found = build(Paper, read_yaml(paper_files()[name].read_text(encoding="utf-8"), f"paper {name}"), f"paper {name}")
+    entries: list[Item | Claim] = [*found.items, *found.claims]
+    for one in entries:
+        if found.id != name or not one.id.startswith(f"{name}/"):
+            wrong, expected = (found.id, name) if found.id != name else (one.id, f"{name}/ID")
+            raise ClasswiseError(f"paper {name}: id {wrong!r}; in the file {name}.yaml it must be {expected}")
+    for key in ("title", "venue"):
+        if key not in found.bibliography:
+            raise ClasswiseError(f"paper {name}: bibliography.{key} is missing")
+    return found
 
 
-FOLDER = resources.files("classwise.papers")
-"""Folder of the files of the papers."""
-_Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-"""The fast one if there is one."""
+OWN = ("kdd21", "iclr21", "benz20", "cfa23")
+"""The papers of this package, in the order of lists and pages."""
+
+
+@cache
+def paper_files() -> Mapping[str, Traversable]:
+    """The files of the papers by name: those of this package, and of installed packages in alphabetical order."""
+    own = yaml_files(resources.files("classwise.papers"))
+    return with_installed("paper", {name: own[name] for name in OWN}, "classwise.papers")
+
+
+def papers() -> tuple[str, ...]:
+    """Names of the papers of this package, followed by those of installed packages.
+
+    Raises:
+        ClasswiseError: if an installed package has no such files, or two papers have the same name.
+    """
+    return tuple(paper_files())
 
 
 @cache
 def items() -> Mapping[str, Item]:
-    """All items by id, paper by paper in the order of `PAPERS`."""
-    return {item.id: item for name in PAPERS for item in paper(name).items}
+    """All items by id, paper by paper in the order of `papers`."""
+    return {item.id: item for name in papers() for item in paper(name).items}
 
 
 @cache
 def notes() -> tuple[Note, ...]:
     """All notes, in the order of their numbers."""
-    found = [note for name in PAPERS for note in paper(name).notes]
+    found = [note for name in papers() for note in paper(name).notes]
     return tuple(sorted(found, key=lambda note: [part.zfill(2) for part in note.id.split(".")]))
 
 
@@ -261,7 +284,8 @@ def experiment(name: str) -> Experiment:
         raise ClasswiseError(f"{name} cannot run yet; {item.missing}")
     spec = {"name": item.experiment} if isinstance(item.experiment, str) else item.experiment
     path = str(spec.get("name", ""))
-    path = path if "." in path else f"classwise.papers.experiments.{path}"
+    own = resources.files("classwise.papers.experiments") / f"{path.partition(':')[0]}.py"
+    path = f"classwise.papers.experiments.{path}" if own.is_file() else path
     return make(_EXPERIMENTS, {**spec, "name": path, "item": name})
 
 

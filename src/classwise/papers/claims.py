@@ -1,4 +1,4 @@
-"""Verdicts on claims by confidence intervals, corrected for multiple testing.
+"""Verdicts on claims by confidence intervals, corrected for multiple testing, and measurements without a verdict.
 
 A test is conclusive at an error level if its interval excludes zero. Holm's procedure (1979) orders the tests by their
 p-values: the i-th of m gets the level alpha / (m - i + 1), and after the first inconclusive test all others are
@@ -20,7 +20,7 @@ from classwise.stats.paired import holm
 from classwise.stats.rational import difference
 
 Answer = Literal["supported", "contradicted", "inconclusive"]
-"""What the evidence says about a claim; `classwise.papers.evidence` adds the level at which it was obtained."""
+"""What the evidence says about a claim; `classwise.papers.result` adds the level at which it was obtained."""
 Basis = Literal["experiment", "computation", "printed numbers"]
 """What a test uses: trained models, a computation without models such as a closed form, or the paper's own numbers."""
 Limits = tuple[float, float] | None
@@ -121,7 +121,7 @@ class Verdict:
     Attributes:
         claim: claim id.
         answer: ``supported``, ``contradicted`` or ``inconclusive``, by the evidence of this result;
-            `classwise.papers.evidence.verdict_text` qualifies it by the level of the evidence.
+            `classwise.papers.result.verdict_text` qualifies it by the level of the evidence.
         estimand: description of the estimated quantity; empty if the claim was not tested.
         value: estimate, with its interval ``low`` to ``high`` at `level`; NaN if there is no estimate.
         unit: unit of the estimate.
@@ -319,3 +319,65 @@ def _verdict(test: Test, level: float, p_value: float) -> Verdict:
         basis=test.basis,
         trainings=test.trainings,
     )
+
+
+IMAGES = "new images of the same classes, with the trained models fixed"
+"""Population of intervals over test images."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measurement:
+    """A measured quantity that informs an open question or a claim; it has no verdict.
+
+    Attributes:
+        question: id of the question or claim, such as ``benz20/C10``.
+        quantity: description of the quantity.
+        value: estimate, with its 95 % interval ``low`` to ``high``; NaN for an unknown end.
+        unit: unit of the estimate; empty for a number without unit.
+        population: what the interval covers; empty for a count without sampling error.
+    """
+
+    question: str
+    quantity: str
+    value: float
+    low: float = math.nan
+    high: float = math.nan
+    unit: str = ""
+    population: str = IMAGES
+
+    @staticmethod
+    def of(
+        question: str,
+        quantity: str,
+        estimate: Estimate,
+        unit: str = "points",
+        population: str = IMAGES,
+        limits: tuple[float, float] = (-math.inf, math.inf),
+    ) -> Measurement:
+        """Create a measurement from an estimate.
+
+        Args:
+            question: id of the question.
+            quantity: description of the quantity.
+            estimate: value with its 95 % interval, in the unit.
+            unit: unit of the estimate.
+            population: what the interval covers.
+            limits: range of the quantity; the interval is clipped to it.
+
+        Example:
+            >>> from classwise.papers.claims import Measurement
+            >>> from classwise.stats.intervals import Estimate
+            >>> one = Measurement.of("benz20/C10", "rank correlation of the classes", Estimate(0.9, 0.7, 1.0), unit="")
+            >>> one.value, one.population
+            (0.9, 'new images of the same classes, with the trained models fixed')
+        """
+        value, low, high = estimate
+        return Measurement(
+            question=question,
+            quantity=quantity,
+            value=value,
+            low=max(low, limits[0]),
+            high=min(high, limits[1]),
+            unit=unit,
+            population=population,
+        )

@@ -1,19 +1,325 @@
-"""The interface of an experiment: from a context to tables, figures and tests of claims."""
+"""The interface of an experiment: from trained models, audits and images at one scale to findings."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import ClassVar
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any, ClassVar
 
-from classwise.core.config import Spec, configurable
-from classwise.papers.claims import Test
-from classwise.papers.context import Context, Trainings
-from classwise.papers.measurements import Measurement
-from classwise.papers.scales import Name, Scale
+import torch
+
+from classwise.auditing.outcomes.artifacts import Kind
+from classwise.auditing.run.result import Audit
+from classwise.core.config import Spec, configurable, parse_spec
+from classwise.core.errors import ClasswiseError, DataNotFoundError
+from classwise.core.precision import EXACT, Precision
+from classwise.core.progress import NullProgress, Progress
+from classwise.data.derived import only_classes
+from classwise.data.images import Images
+from classwise.data.loading import load_data
+from classwise.data.splits import stratified_subset
+from classwise.papers.claims import Measurement, Test
+from classwise.papers.scales import DEFAULT_SCALES, Name, Scale, on_data_set
+from classwise.papers.store import Store
+from classwise.papers.user_inputs import UserInputs
 from classwise.reporting.svg import Drawing
 from classwise.reporting.tables import Table
+from classwise.training.folder import Run, Which
+from classwise.training.recipe import Recipe
+
+SEEDS_APART = 100
+"""Difference of the seeds of two repetitions; within a repetition, the seeds of an experiment are smaller."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Training:
+    """A training that an experiment declares.
+
+    Args:
+        recipe: recipe name.
+        overrides: dotted recipe fields to values, applied after those of the scale.
+        data: data set; empty for that of the scale.
+        start: name of the declared training that provides the initial weights; empty for random ones.
+        teacher: name of the declared training that labels the unlabelled images; empty without self-training.
+        images: description of derived training images, such as ``without one class``; empty for those of the scale.
+    """
+
+    recipe: str
+    overrides: Mapping[str, Any] = field(default_factory=dict)
+    data: str = ""
+    start: str = ""
+    teacher: str = ""
+    images: str = ""
+
+
+Trainings = Mapping[str, Training]
+"""Trainings by the name of their model."""
+
+
+class Context:
+    """Source of the models, audits and images of an experiment at one scale.
+
+    Args:
+        scale: data, network and budget.
+        store: store of trainings and audits.
+        device: PyTorch device.
+        progress: progress listener.
+        inputs: models and images of the user, for an experiment that takes them.
+    """
+
+    def __init__(
+        self,
+        scale: Scale,
+        store: Store,
+        *,
+        device: str = "cpu",
+        progress: Progress | None = None,
+        inputs: UserInputs | None = None,
+    ) -> None:
+        self.inputs = inputs or UserInputs()
+        self.scale = scale
+        self.store = store
+        self.device = device
+        self.progress: Progress = progress or NullProgress()
+        self.trainings: dict[str, str] = {}
+        """Store key of each requested training to the name of its recipe."""
+        self.requested: dict[str, Recipe] = {}
+        """Store key of each requested training to its recipe."""
+        self.train_images_of: dict[str, tuple[str, int]] = {}
+        """Store key of each requested training to its data set and the number of its images."""
+        self.tested: set[int] = set()
+        """Numbers of test images of the audits."""
+        self.attacks: set[str] = set()
+        """Names of the attacks of the audits, each with its threat."""
+
+    def for_data_sets(self, names: Sequence[str]) -> tuple[dict[str, Context], dict[str, str]]:
+        """Create a context for each available data set; all share the store and the record of trainings.
+
+        Args:
+            names: data set names.
+
+        Returns:
+            Contexts by data set, and for each unavailable data set the reason.
+
+        Raises:
+            ClasswiseError: if no data set is available.
+        """
+        available, absent, errors = dict[str, Context](), dict[str, str](), list[str]()
+        for name in names:
+            own = self._at(on_data_set(self.scale, name))
+            try:
+                _ = own.train_images, own.test_images
+            except ClasswiseError as error:
+                absent[name] = "its files were not found" if isinstance(error, DataNotFoundError) else str(error)
+                errors.append(str(error))
+                self.progress.log(f"skipping {name}: {error}")
+                continue
+            available[name] = own
+        if not available:
+            raise ClasswiseError(f"none of the data sets {', '.join(absent)} is available: {errors[0]}")
+        return available, absent
+
+    def repeated(self, repetition: int) -> Context:
+        """Create a context with other seeds of all trainings; it shares the store and the record of trainings.
+
+        Args:
+            repetition: number of the repetition; 0 for the seeds of the experiment itself.
+        """
+        return self._at(replace(self.scale, repetition=repetition))
+
+    def _at(self, scale: Scale) -> Context:
+        own = Context(scale, self.store, device=self.device, progress=self.progress, inputs=self.inputs)
+        own.trainings, own.requested = self.trainings, self.requested
+        own.train_images_of, own.tested, own.attacks = self.train_images_of, self.tested, self.attacks
+        return own
+
+    @cached_property
+    def train_images(self) -> Images:
+        """Training images of the scale, of the classes that have any."""
+        return self._loaded[0]
+
+    @cached_property
+    def spare_images(self) -> Images | None:
+        """As many further training images, stratified by class; None if the scale uses the whole training set."""
+        if self.scale.train is None:
+            return None
+        whole = load_data(self.scale.data, split="train")
+        if len(whole) == len(self.train_images):
+            return None
+        rest = whole.take(~torch.isin(whole.index, self.train_images.index))
+        return rest.take(stratified_subset(rest.y, min(self.scale.train, len(rest))))
+
+    @cached_property
+    def test_images(self) -> Images:
+        """Test images of the scale, of the classes that have training images."""
+        return self._loaded[1]
+
+    @cached_property
+    def _loaded(self) -> tuple[Images, Images]:
+        """Training and test images. A data set that is available in part has fewer of them, or fewer classes."""
+        train, test = load_data(self.scale.data, split="train"), load_data(self.scale.data, split="test")
+        present = torch.nonzero(train.class_counts()).flatten().tolist()
+        if len(present) < train.num_classes:
+            train, test = (only_classes(images, present) for images in (train, test))
+        return _subset(train, self.scale.train), _subset(test, self.scale.test)
+
+    @cached_property
+    def few_images(self) -> Images:
+        """Stratified subset of the test images for expensive attacks."""
+        if self.scale.few is None or self.scale.few >= len(self.test_images):
+            return self.test_images
+        return self.test_images.take(stratified_subset(self.test_images.y, self.scale.few))
+
+    def pgd(self, spec: Mapping[str, Any]) -> dict[str, Any]:
+        """Adapt a PGD spec to the data set, or to the number of steps of the scale with a step of 2 epsilon / steps."""
+        steps = self.scale.attack_steps
+        own = self.scale.evaluation if steps is None else {"steps": steps, "step_size": f"{2 / steps:g}eps"}
+        return {**spec, **own}
+
+    def train_all(
+        self, declared: Mapping[str, Training], *, images: Mapping[str, Images] | None = None
+    ) -> dict[str, Run]:
+        """Train the declared models of one data set, or load them from the store.
+
+        A model that labels or initialises another one comes before it.
+
+        Args:
+            declared: trainings by name, all on the data set of this context.
+            images: derived training images by name, for the trainings that declare them.
+        """
+        trained: dict[str, Run] = {}
+        for name, one in declared.items():
+            trained[name] = self.train(
+                one,
+                start=trained[one.start] if one.start else None,
+                teacher=trained[one.teacher] if one.teacher else None,
+                unlabelled=self.spare_images if one.teacher else None,
+                images=(images or {}).get(name),
+            )
+        return trained
+
+    def train(
+        self,
+        training: Training,
+        *,
+        start: Run | None = None,
+        teacher: Run | None = None,
+        unlabelled: Images | None = None,
+        images: Images | None = None,
+    ) -> Run:
+        """Train a model at this scale, or load the run from the store.
+
+        Args:
+            training: recipe and overrides.
+            start: run that provides the initial weights.
+            teacher: run that labels the unlabelled images.
+            unlabelled: unlabelled images of self-training.
+            images: training images; None for those of the scale.
+        """
+        data = self.train_images if images is None else images
+        recipe = recipe_at(self.scale, training)
+        trained = self.store.train(
+            recipe,
+            data,
+            start=start,
+            teacher=teacher,
+            unlabelled=unlabelled,
+            device=self.device,
+            progress=self.progress,
+        )
+        self.trainings[trained.path.name] = training.recipe
+        self.requested[trained.path.name] = recipe
+        self.train_images_of[trained.path.name] = (self.scale.data, len(data))
+        return trained
+
+    def note_audit(self, images: Images, attacks: Mapping[str, Spec]) -> None:
+        """Record the number of images of an audit, and its attacks with the threat of the scale."""
+        self.tested.add(len(images))
+        self.attacks |= {f"{_name(spec)} in {self.scale.threat}" for spec in attacks.values()}
+
+    def audit(
+        self,
+        trained: Run,
+        attacks: Mapping[str, Spec],
+        *,
+        few: bool = False,
+        which: Which | None = None,
+        early_stop: bool = False,
+        surrogates: Sequence[Run] = (),
+        images: Images | None = None,
+        trace: Sequence[int] = (),
+        save: Sequence[Kind] = (),
+        precision: Precision | None = None,
+    ) -> Audit:
+        """Audit a run at this scale, or load the audit from the store.
+
+        An audit with an attack in the paper's arithmetic, which is float32, computes the gradients of all of its
+        attacks in float32, so that the attacks are compared on the same network.
+
+        Args:
+            trained: the run.
+            attacks: labels to attack specs.
+            few: whether to use `few_images` instead of `test_images`.
+            which: the saved weights; None for the default of the run.
+            early_stop: whether attacks stop at the first success.
+            surrogates: runs whose paths the attack specs contain.
+            images: test images; None for those of the scale.
+            trace: indices of images whose confidences are recorded at every step.
+            save: tensors to save for every image.
+            precision: precision of the gradients; None for that of the attacks and the scale.
+        """
+        chosen = images if images is not None else self.few_images if few else self.test_images
+        self.note_audit(chosen, attacks)
+        if precision is None:
+            precision = EXACT if any(map(_in_float32, attacks.values())) else self.scale.precision
+        return self.store.audit(
+            trained,
+            chosen,
+            attacks,
+            self.scale.threat,
+            which=which,
+            early_stop=early_stop,
+            precision=precision,
+            surrogates=surrogates,
+            trace=trace,
+            save=save,
+            device=self.device,
+            progress=self.progress,
+        )
+
+
+def _name(spec: Spec) -> str:
+    return parse_spec(spec)[0] if isinstance(spec, str) else str(spec["name"])
+
+
+def _in_float32(spec: Spec) -> bool:
+    """Whether an attack uses the paper's arithmetic."""
+    options = parse_spec(spec)[1] if isinstance(spec, str) else spec
+    return options.get("arithmetic") == "paper"
+
+
+def recipe_at(scale: Scale, training: Training) -> Recipe:
+    """Read the recipe of a training at a scale; epoch numbers of its schedules are rescaled.
+
+    A repetition of the scale adds `SEEDS_APART` to the seed for each repetition before it.
+
+    Args:
+        scale: data, network and budget.
+        training: recipe and overrides; another data set than that of the scale adapts the scale to it.
+    """
+    scale = on_data_set(scale, training.data) if training.data else scale
+    recipe = Recipe.read(training.recipe, budget=scale.budget)
+    merged = {**scale.overrides, **training.overrides}
+    epochs = recipe.epoch_overrides(merged.get("epochs", recipe.epochs))
+    read = Recipe.read(recipe, {"threat": scale.threat, **epochs, **merged})
+    return Recipe.read(read, {"seed": read.seed + SEEDS_APART * scale.repetition})
+
+
+def _subset(images: Images, most: int | None) -> Images:
+    """Stratified subset of ``most`` images; all if there are fewer, or if it is None."""
+    return images if most is None or most >= len(images) else images.take(stratified_subset(images.y, most))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,34 +345,48 @@ class Findings:
 class Experiment(ABC):
     """Abstract base class of an experiment: it trains and audits models, analyses them, and tests claims of a paper.
 
-    A subclass with parameters declares them as fields under `classwise.core.config.configurable`; the entry of an
-    item in ``PAPER.yaml`` gives their values.
+    A subclass states its scales, trainings and attacks as keywords of its class statement. A subclass with parameters
+    declares them as fields under `classwise.core.config.configurable`; the entry of an item in ``PAPER.yaml`` gives
+    their values.
 
     Attributes:
         item: id of the item that the experiment reproduces, such as ``kdd21/T1``.
     """
 
     item: str
-    scales: ClassVar[Mapping[Name, Scale]]
+    scales: ClassVar[Mapping[Name, Scale]] = DEFAULT_SCALES
     """The available scales by name."""
     attacks: ClassVar[Mapping[Name, Mapping[str, Spec]]] = {}
     """The attacks of the evaluation by scale; empty for PGD with the settings of the paper (`Context.pgd`)."""
-    declared: ClassVar[Trainings] = {}
-    """The trainings of every scale, by the name of the model; empty for an experiment without trainings."""
     takes_models: ClassVar[bool] = False
     """Whether the user names the models and images of the experiment (`UserInputs`)."""
+
+    def __init_subclass__(
+        cls,
+        *,
+        scales: Mapping[Name, Scale] | None = None,
+        trainings: Trainings | Callable[[Scale], Trainings] | None = None,
+        attacks: Mapping[Name, Mapping[str, Spec]] | None = None,
+    ) -> None:
+        super().__init_subclass__()
+        given: dict[str, object] = {"scales": scales, "attacks": attacks}
+        if trainings is not None:
+            given["trainings"] = lambda _, scale: trainings(scale) if callable(trainings) else trainings
+        for name, value in given.items():
+            if value is not None:
+                setattr(cls, name, value)
 
     def trainings(self, scale: Scale) -> Trainings:
         """Declare the trainings of the experiment at a scale, by the name of the model.
 
         `run` requests exactly these, so the settings of an item can be compared with those of its paper without
-        training anything. By default those of `declared`, at every scale.
+        training anything. The keyword of the class statement is a mapping, or a function of the scale.
 
         Args:
             scale: data, network and budget.
         """
         del scale
-        return self.declared
+        return {}
 
     @abstractmethod
     def run(self, context: Context) -> Findings:

@@ -14,7 +14,7 @@ from torch.nn import functional
 from classwise.data import DATA
 from classwise.models import build_model
 from classwise.papers.catalogue import experiment
-from classwise.papers.context import Training, recipe_at
+from classwise.papers.experiment import Training, recipe_at
 from classwise.papers.runner import scale_of
 from classwise.papers.scales import on_data_set
 from classwise.training.recipe import Recipe

@@ -14,12 +14,10 @@ from markupsafe import Markup, escape
 from classwise.core.storage import write_text
 from classwise.papers import catalogue
 from classwise.papers.catalogue import Item, Note, Paper
-from classwise.papers.printed import printed_table
-from classwise.papers.result import Result
-from classwise.papers.settings_tables import comparisons, deviation_lines
+from classwise.papers.result import Result, stored_results
+from classwise.papers.settings import comparisons, deviation_lines
 from classwise.papers.store import Store
-from classwise.papers.stored_results import stored_results
-from classwise.papers.verdict_tables import claims_table, measurement_table, verdict_table
+from classwise.papers.tables import claims_table, measurement_table, printed_table, verdict_table
 from classwise.reporting.escape import checked_svg, visible
 from classwise.reporting.tables import Cell, Row, Table
 from classwise.reporting.templating import render

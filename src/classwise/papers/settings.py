@@ -15,14 +15,31 @@ from __future__ import annotations
 
 import dataclasses
 import fnmatch
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+import json
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, Literal
 
-from classwise.core.config import number
+from classwise.attacks import ATTACKS
+from classwise.attacks.base import Attack
+from classwise.core.config import Spec, describe, number, parse_spec, relative_step
 from classwise.core.errors import unknown
+from classwise.core.threat import Threat
+from classwise.data import DATA
 from classwise.papers import catalogue
+from classwise.papers.catalogue import experiment, find
+from classwise.papers.experiment import Experiment, Training, recipe_at
+from classwise.papers.scales import Name, Scale, on_data_set
+from classwise.reporting.formatting import NONE
+from classwise.reporting.tables import Cell, Row, Table
+from classwise.training import AVERAGERS, CRITERIA, LR_SCHEDULES, OBJECTIVES, OPTIMISERS, SCHEDULES, UPDATES
+from classwise.training.averaging import FAWA
+from classwise.training.lr_schedules import MultiStep, OneCycle, PiecewiseLinear
+from classwise.training.recipe import Recipe
+from classwise.training.selection import resolve_selection
 
 Value = float | str
 OURS = "ours"
@@ -183,3 +200,536 @@ def read(value: object) -> Value:
 
 def _listed(value: object) -> Sequence[Any]:
     return value if isinstance(value, list) else [value]
+
+
+NOTHING = "none"
+ALL = "all"
+NOT_STATED = "not stated"
+_THREE_QUARTERS = 0.75
+"""The fraction of the epochs at which the selection ``three-quarters`` takes the weights."""
+_LEVELS, _DIGITS = 255, 6
+"""A value with more digits is written as a multiple of 1/255 if it is one."""
+
+
+def training_settings(recipe: Recipe, scale: Scale) -> dict[str, Value]:
+    """Settings of a training.
+
+    Args:
+        recipe: recipe of the training at the scale.
+        scale: scale adapted to the data set of the training.
+    """
+    parts = recipe.parts
+    optimiser = describe(OPTIMISERS, parts.optimizer)
+    classes = len(DATA.load(scale.data).class_names)
+    here: dict[str, Value] = {
+        DATA_SET: scale.data,
+        "training images": _count(scale.train),
+        "validation share": recipe.data.validation,
+        "augmentation": _name(recipe.data.augment),
+        "network": recipe.model.name,
+        "network width": recipe.model.width,
+        "loss": OBJECTIVES.name_of(type(parts.objective)),
+        "attack": NOTHING,
+        "class schedules": ", ".join(SCHEDULES.name_of(type(one)) for one in parts.schedules) or NOTHING,
+        "reduction": _name(recipe.reduction),
+        "update": UPDATES.name_of(type(parts.update)),
+        "averaging": AVERAGERS.name_of(type(parts.averaging)),
+        "epochs": recipe.epochs,
+        "batch size": recipe.batch_size,
+        "optimiser": _optimiser(optimiser),
+        "learning rate": parts.optimizer.lr,
+        "learning-rate schedule": _schedule(recipe),
+        "selection": _selection(recipe, classes),
+        "precision": recipe.precision.dtype,
+    }
+    here |= {name: optimiser[key] for name, key in _OF_OPTIMISER.items() if key in optimiser}
+    if parts.objective.attacks:
+        here |= _attack_settings(recipe)
+    if recipe.selection not in ("last", "three-quarters"):
+        steps, size = getattr(parts.validation_attack, "steps", 1), _step(parts.validation_attack, recipe)
+        name = ATTACKS.name_of(type(parts.validation_attack))
+        here["validation attack"] = f"{name}, {steps} steps of {number_text(size)}"
+    if recipe.checkpoint_epochs:
+        here[EPOCHS] = epoch_ranges(recipe.checkpoint_epochs)
+    if recipe.data.unlabelled is not None and scale.train is not None:
+        here["unlabelled images"] = scale.train
+    return here | dict(_parameters(recipe, classes))
+
+
+def evaluation_settings(scale: Scale, attacks: Mapping[str, Spec] | None = None) -> dict[str, Value]:
+    """Settings of the evaluation at a scale; those of the attack only if they are declared, or set by the scale.
+
+    Args:
+        scale: scale adapted to the data set.
+        attacks: the declared attacks by label; None for PGD with the settings of the paper.
+    """
+    here: dict[str, Value] = {
+        "test images": _count(scale.test),
+        "images of costly attacks": _count(scale.few),
+        "threat": _threat(scale.threat),
+        "precision": scale.precision.dtype,
+    }
+    named = [parse_spec(spec) if isinstance(spec, str) else (spec["name"], spec) for spec in (attacks or {}).values()]
+    if named:
+        here["attacks"] = ", ".join(name for name, _ in named)
+    own = named[0][1] if len(named) == 1 else scale.evaluation
+    if "steps" in own:
+        here["steps"] = read(own["steps"])
+    if "step_size" in own:
+        here["step size"] = _absolute(own["step_size"], scale.threat)
+    if scale.attack_steps is not None and not named:
+        here["steps"] = scale.attack_steps
+        here["step size"] = 2 / scale.attack_steps * _radius(scale.threat)
+    return here
+
+
+def text(*values: Value | None) -> str:
+    """Text of the equivalent values of a setting; "not stated" without values."""
+    return " or ".join(NOTHING if value is None else number_text(value) for value in values) or NOT_STATED
+
+
+def number_text(value: Value) -> str:
+    """Text of a value; multiples of 1/255 as fractions."""
+    if not isinstance(value, int | float):
+        return str(value)
+    decimal = f"{value:,.10g}"
+    levels = round(value * _LEVELS)
+    return decimal if len(decimal) <= _DIGITS or value != levels / _LEVELS else f"{levels}/{_LEVELS}"
+
+
+_OF_OPTIMISER = {"momentum": "momentum", "weight decay": "weight_decay"}
+
+
+def _count(images: int | None) -> Value:
+    return ALL if images is None else images
+
+
+def _name(part: str | Mapping[str, Any]) -> str:
+    return part.partition(":")[0] if isinstance(part, str) else str(part["name"])
+
+
+def _optimiser(described: Mapping[str, Any]) -> str:
+    return f"{described['name']}, Nesterov" if described.get("nesterov") else str(described["name"])
+
+
+def _threat(spec: str) -> str:
+    threat = Threat.parse(spec)
+    return f"{threat.norm}:{number_text(_radius(spec))}"
+
+
+def _radius(spec: str) -> float:
+    epsilon = Threat.parse(spec).epsilon
+    assert isinstance(epsilon, int | float)
+    return float(epsilon)
+
+
+def _step(attack: Attack, recipe: Recipe) -> float:
+    """Absolute step size of an attack in the radius of a recipe."""
+    assert recipe.threat is not None, "set by the scale"
+    return _absolute(getattr(attack, "step_size", "1eps"), recipe.threat)
+
+
+def _absolute(step_size: float | str, threat: str) -> float:
+    """A step size in the radius of a threat."""
+    factor, relative = relative_step(read(step_size))
+    return factor * _radius(threat) if relative else factor
+
+
+def _attack_settings(recipe: Recipe) -> dict[str, Value]:
+    assert recipe.threat is not None, "set by the scale"
+    attack = recipe.parts.attack
+    described = describe(ATTACKS, attack)
+    return {
+        "threat": _threat(recipe.threat),
+        "attack": described["name"],
+        "attack steps": described.get("steps", 1),
+        "attack step size": _step(attack, recipe),
+        "attack initialisation": described.get("random_init", NOTHING),
+        "attack loss": described.get("objective", "ce"),
+        "attack mode": recipe.attack_mode,
+    }
+
+
+def _schedule(recipe: Recipe) -> str:
+    """Learning-rate schedule in epochs."""
+    schedule, epochs = recipe.parts.lr_schedule, recipe.epochs
+    if isinstance(schedule, MultiStep):
+        milestones = sorted({round(at * epochs) for at in schedule.milestones} - {epochs})
+        return f"x{schedule.gamma:g} at epochs {', '.join(map(str, milestones))}" if milestones else "constant"
+    if isinstance(schedule, OneCycle):
+        return f"one-cycle, peak at epoch {schedule.peak * epochs:.3g}"
+    if isinstance(schedule, PiecewiseLinear):
+        rate = recipe.parts.optimizer.lr
+        points = (f"{rate * factor:.3g} at epoch {at * epochs:.3g}" for at, factor in schedule.points)
+        return f"linear between {', '.join(points)}"
+    described = describe(LR_SCHEDULES, schedule)
+    options = [f"{key} {value}" for key, value in described.items() if key != "name"]
+    return ", ".join([described["name"], *options])
+
+
+def _selection(recipe: Recipe, classes: int) -> str:
+    """The evaluated epoch, or the rule that selects it."""
+    if recipe.selection == "three-quarters":
+        return f"epoch {round(_THREE_QUARTERS * recipe.epochs)}"
+    return "last epoch" if recipe.selection == "last" else resolve_selection(recipe.selection, classes)
+
+
+def epoch_ranges(numbers: Sequence[int]) -> str:
+    """Epochs in increasing order as ranges: ``101-120, 181-200``, ``5-50 in steps of 5``."""
+    runs = list[list[int]]()
+    for epoch in sorted(numbers):
+        if runs and (len(runs[-1]) == 1 or epoch - runs[-1][-1] == runs[-1][1] - runs[-1][0]):
+            runs[-1].append(epoch)
+        else:
+            runs.append([epoch])
+    return ", ".join(_run_text(run) for run in runs)
+
+
+def _run_text(run: Sequence[int]) -> str:
+    """Equally spaced numbers as a range."""
+    step = run[1] - run[0] if len(run) > 1 else 1
+    return f"{run[0]}" if len(run) == 1 else f"{run[0]}-{run[-1]}" + (f" in steps of {step}" if step > 1 else "")
+
+
+def _parameters(recipe: Recipe, classes: int) -> Iterator[tuple[str, Value]]:
+    """Parameters of the loss, the class schedules, the update and the averaging."""
+    parts = recipe.parts
+    objective = describe(OBJECTIVES, parts.objective)
+    objective.pop("criterion", None)
+    criterion = describe(CRITERIA, parts.objective.criterion)
+    yield "criterion", criterion["name"]
+    yield from _flat("loss", objective, recipe.epochs).items()
+    yield from _flat("criterion", criterion, recipe.epochs).items()
+    for schedule in parts.schedules:
+        described = describe(SCHEDULES, schedule)
+        yield from _flat(described["name"], described, recipe.epochs).items()
+    yield from _flat("update", describe(UPDATES, parts.update), recipe.epochs).items()
+    averaging = parts.averaging.for_classes(classes) if isinstance(parts.averaging, FAWA) else parts.averaging
+    yield from _flat("averaging", describe(AVERAGERS, averaging), recipe.epochs).items()
+
+
+def _flat(prefix: str, described: Mapping[str, Any], epochs: int) -> dict[str, Value]:
+    """Options of a part as settings; a fraction of training becomes an epoch, and None is left out."""
+    flat: dict[str, Value] = {}
+    for key, value in described.items():
+        if key == "name" or value is None:
+            continue
+        if key == "start_fraction":
+            flat[f"{prefix} start epoch"] = round(value * epochs)
+        elif isinstance(value, list | tuple):
+            flat[f"{prefix} {key}".replace("_", " ")] = ", ".join(map(str, value)) or NOTHING
+        else:
+            flat[f"{prefix} {key}".replace("_", " ")] = read(value)
+    return flat
+
+
+EVALUATED = "evaluation"
+"""Name of the row of the evaluation; on several data sets, one row for each."""
+_SEEDS = "trainings"
+_TOLERANCE = 1e-6
+_STEPS = re.compile(r"x([\d.]+) at epochs ([\d, ]+)")
+_RANGE = re.compile(r"(\d+)(?:-(\d+))?(?: in steps of (\d+))?")
+_EPOCHS_APART = 1
+"""Difference between milestones that "at the 75th epoch" leaves open."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setting:
+    """A setting of a row: in the paper, in the authors' code, and at a scale.
+
+    Attributes:
+        row: name of the training, or ``evaluation``.
+        name: name of the setting.
+        paper: equivalent values of the paper; empty if it does not state the setting.
+        here: value at the scale; None if the row has no such setting.
+        code: value of the authors' public code; None if unknown or equal to that of the paper.
+    """
+
+    row: str
+    name: str
+    paper: tuple[Value, ...]
+    here: Value | None
+    code: Value | None = None
+
+    @property
+    def deviates(self) -> bool:
+        """Whether the paper states another value."""
+        if self.name == EPOCHS and self.paper and self.here is not None:
+            return not _epochs(self.paper[0]) <= _epochs(self.here)
+        return bool(self.paper) and not any(_same(value, self.here) for value in self.paper)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Deviation:
+    """A deviation from the settings of a paper, with texts of both values."""
+
+    row: str
+    setting: str
+    paper: str
+    here: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Comparison:
+    """The settings of an item at a scale, beside those of its paper.
+
+    Attributes:
+        settings: settings row by row.
+        deviations: those that deviate, followed by rows and values of the paper that are not trained.
+        ours: rows that the paper does not have.
+        reason: why the paper states no settings; empty if it does.
+    """
+
+    settings: Sequence[Setting] = ()
+    deviations: Sequence[Deviation] = ()
+    ours: Sequence[str] = ()
+    reason: str = ""
+
+    @property
+    def not_stated(self) -> tuple[str, ...]:
+        """Names of settings that the paper leaves open in every row."""
+        names = dict.fromkeys(one.name for one in self.settings)
+        stated = {one.name for one in self.settings if one.paper}
+        return tuple(name for name in names if name not in stated)
+
+    def facts(self) -> dict[str, Any]:
+        """The comparison as JSON."""
+        rows: dict[str, dict[str, Any]] = {}
+        for one in self.settings:
+            values = {"paper": list(one.paper), "code": one.code, "here": one.here}
+            rows.setdefault(one.row, {})[one.name] = values
+        deviations = [dataclasses.asdict(one) for one in self.deviations]
+        ours = {"rows_not_in_the_paper": list(self.ours), "reason": self.reason}
+        return {"rows": rows, "deviations": deviations, "not_stated": list(self.not_stated), **ours}
+
+
+@dataclass(frozen=True)
+class _Row:
+    """A training of an item with its recipe."""
+
+    name: str
+    training: Training
+    recipe: Recipe
+    here: Mapping[str, Value] = field(default_factory=dict)
+
+
+def compare(item: str, scale: str, trainings: int = 1) -> Comparison:
+    """Compare the settings of an item at a scale with those of its paper.
+
+    Args:
+        item: id of a runnable item, such as ``kdd21/T1``.
+        scale: name of one of its scales.
+        trainings: number of repetitions with other seeds.
+    """
+    one = experiment(item)
+    chosen = next(value for name, value in one.scales.items() if name == scale)
+    return compare_with(item_settings(item) or ItemSettings(trainings={}), one, chosen, trainings)
+
+
+def compare_with(stated: ItemSettings, experiment: Experiment, scale: Scale, trainings: int = 1) -> Comparison:
+    """Compare the trainings of an experiment at a scale with stated settings.
+
+    Args:
+        stated: settings of the paper.
+        experiment: experiment, which declares its trainings.
+        scale: data, network and budget.
+        trainings: number of repetitions with other seeds.
+    """
+    rows = _rows(experiment, scale)
+    if not stated.trainings and not stated.evaluations:
+        return Comparison(ours=[row.name for row in rows], reason=stated.reason)
+    settings, ours = list[Setting](), list[str]()
+    used = {row.training.data or scale.data for row in rows}
+    for row in rows:
+        data = row.training.data or scale.data
+        table = stated.training(row.name, row.training.recipe, data)
+        if table is None or (data not in stated.data_sets and used & stated.data_sets):
+            ours.append(row.name)
+        else:
+            settings += _beside(row.name, table, {**row.here, _SEEDS: trainings * int(row.here[_SEEDS])})
+    data_sets = [data for data in used or {scale.data} if data in stated.data_sets or not used & stated.data_sets]
+    for data in sorted(data_sets) if stated.evaluations else ():
+        table = on_data(stated.evaluations, data)
+        assert table is not None
+        name = EVALUATED if len(data_sets) == 1 else f"{EVALUATED}, {data}"
+        here = evaluation_settings(on_data_set(scale, data), experiment.attacks.get(scale.name))
+        settings += [
+            Setting(row=name, name=key, paper=table.values.get(key, ()), here=here[key], code=table.code.get(key))
+            for key in EVALUATION
+            if key in here
+        ]
+    deviations = [
+        Deviation(row=one.row, setting=one.name, paper=text(*one.paper), here=text(one.here))
+        for one in settings
+        if one.deviates
+    ]
+    return Comparison(settings=settings, deviations=[*deviations, *_untrained(stated, rows, scale)], ours=ours)
+
+
+@cache
+def _rows_at(experiment: Experiment, scale_name: str) -> tuple[_Row, ...]:
+    """Trainings of an experiment at one of its own scales, with their recipes."""
+    scale = next(value for name, value in experiment.scales.items() if name == scale_name)
+    return _read_rows(experiment, scale)
+
+
+def _rows(experiment: Experiment, scale: Scale) -> tuple[_Row, ...]:
+    own = next((value for name, value in experiment.scales.items() if name == scale.name), None)
+    return _rows_at(experiment, scale.name) if own is scale else _read_rows(experiment, scale)
+
+
+def _read_rows(experiment: Experiment, scale: Scale) -> tuple[_Row, ...]:
+    declared = experiment.trainings(scale)
+    rows = []
+    for name, training in declared.items():
+        own = on_data_set(scale, training.data) if training.data else scale
+        recipe = _recipe(own, dataclasses.replace(training, data=""))
+        here = training_settings(recipe, own)
+        here["initial weights"] = declared[training.start].recipe if training.start else "random"
+        rows.append(_Row(name, training, recipe, here))
+    kinds = [(_plain(row.training), dataclasses.replace(row.recipe, seed=0).digest()) for row in rows]
+    seeds = [{row.recipe.seed for row, other in zip(rows, kinds, strict=True) if other == one} for one in kinds]
+    counts = [{_SEEDS: len(each)} for each in seeds]
+    return tuple(dataclasses.replace(row, here={**row.here, **count}) for row, count in zip(rows, counts, strict=True))
+
+
+def _recipe(scale: Scale, training: Training) -> Recipe:
+    """The recipe of a training; most items share recipes, which take long to build."""
+    key = json.dumps([training.recipe, training.overrides, scale.budget, scale.threat, scale.overrides], default=repr)
+    if key not in _RECIPES:
+        _RECIPES[key] = recipe_at(scale, training)
+    return _RECIPES[key]
+
+
+_RECIPES: dict[str, Recipe] = {}
+
+
+def _plain(training: Training) -> Training:
+    """A training without its recipe."""
+    return dataclasses.replace(training, recipe="", overrides={})
+
+
+def _beside(row: str, table: PaperSettings, here: Mapping[str, Value]) -> list[Setting]:
+    """Settings of a row, those of every training first; parameters of a part only if the recipe has the part."""
+    parts = {name.partition(" ")[0] for name in here if name not in TRAINING}
+    first = [name for name in TRAINING if name in table.values or name in here]
+    found = []
+    for name in dict.fromkeys((*first, *table.values, *here)):
+        stated = name in table.values and (name in (*TRAINING, EPOCHS) or name.partition(" ")[0] in parts)
+        if name in here or stated:
+            values = table.values.get(name, ())
+            found.append(Setting(row=row, name=name, paper=values, here=here.get(name), code=table.code.get(name)))
+    return found
+
+
+def _untrained(stated: ItemSettings, rows: Sequence[_Row], scale: Scale) -> list[Deviation]:
+    """Rows, data sets and values of sweeps of the paper that are not trained."""
+    found = list[Deviation]()
+    used = {row.training.data or scale.data for row in rows}
+    lists = [tables for tables in stated.trainings.values() if len(tables) > 1]
+    named = dict.fromkeys(str(data) for tables in lists for table in tables for data in table.values[DATA_SET])
+    if missing := [data for data in named if data not in used]:
+        found.append(Deviation(row="", setting="further data sets", paper=", ".join(missing), here=NOTHING))
+    for key, tables in stated.trainings.items():
+        own = [row for row in rows if stated.key_of(row.name, row.training.recipe) == key]
+        if not own and tables:
+            found.append(Deviation(row=key, setting="training", paper=tables[0].name, here=NOTHING))
+        found += [_sweep(name, table.values[name], own) for table in tables if own for name in table.sweep]
+    return [one for one in found if one.paper]
+
+
+def _sweep(name: str, values: Sequence[Value], rows: Sequence[_Row]) -> Deviation:
+    """The values of a sweep that are not trained; without a text for the paper if there are none."""
+    trained = [row.here.get(name) for row in rows]
+    missing = [value for value in values if not any(_same(value, other) for other in trained)]
+    return Deviation(row="", setting=f"further values of {name}", paper=", ".join(map(text, missing)), here=NOTHING)
+
+
+def _epochs(ranges: Value) -> set[int]:
+    """The epochs of ranges such as ``101-120, 181-200``."""
+    matches = [_RANGE.fullmatch(part) for part in str(ranges).split(", ")]
+    assert all(matches), ranges
+    ends = [(int(match[1]), int(match[2] or match[1]), int(match[3] or 1)) for match in matches if match]
+    return {epoch for first, last, step in ends for epoch in range(first, last + 1, step)}
+
+
+def _same(paper: Value, here: Value | None) -> bool:
+    """Whether two values are equal up to rounding; milestones also if they are one epoch apart."""
+    if isinstance(paper, int | float) and isinstance(here, int | float):
+        return math.isclose(paper, here, rel_tol=_TOLERANCE, abs_tol=_TOLERANCE**2)
+    if paper == here:
+        return True
+    one, other = (_STEPS.fullmatch(str(value)) for value in (paper, here))
+    if one is None or other is None or float(one[1]) != float(other[1]):
+        return False
+    milestones = [[int(epoch) for epoch in match[2].split(",")] for match in (one, other)]
+    return len(milestones[0]) == len(milestones[1]) and all(
+        abs(a - b) <= _EPOCHS_APART for a, b in zip(*milestones, strict=True)
+    )
+
+
+SHOWN: tuple[Name, ...] = ("full", "reduced")
+"""The scales that are compared with the paper; the numbers of smoke mean nothing."""
+
+
+def comparisons(item: str, trainings: int = 1) -> dict[Name, Comparison]:
+    """Comparisons of a runnable item with its paper, by scale, for a number of repetitions with other seeds."""
+    scales = experiment(item).scales
+    return {scale: compare(item, scale, trainings) for scale in SHOWN if scale in scales}
+
+
+def deviation_counts(item: str) -> str:
+    """Number of deviations at each scale, such as ``full 2, reduced 14``; empty for an item that does not run."""
+    if not find(item).experiment:
+        return ""
+    compared = comparisons(item)
+    if any(one.reason for one in compared.values()):
+        return "no settings"
+    return ", ".join(f"{scale} {len(deviation_lines(one))}" for scale, one in compared.items())
+
+
+def settings_table(item: str) -> Table | None:
+    """Table of the settings of an item; equal settings of several rows share a row. None without stated settings."""
+    compared = comparisons(item)
+    by_scale = {scale: {(one.row, one.name): one for one in each.settings} for scale, each in compared.items()}
+    keys = dict.fromkeys(key for each in by_scale.values() for key in each)
+    if not keys:
+        return None
+    groups: dict[tuple[str, ...], list[str]] = {}
+    for row, name in sorted(keys, key=lambda key: TRAINING.index(key[1]) if key[1] in TRAINING else len(TRAINING)):
+        found = [each.get((row, name)) for each in by_scale.values()]
+        stated = next(one for one in found if one is not None)
+        values = (text(*stated.paper), NONE if stated.code is None else text(stated.code), *map(_here, found))
+        groups.setdefault((name, *values), []).append(row)
+    every = {row for row, _ in keys}
+    rows = [Row(name, [Cell(_where(own, every)), *map(Cell, values)]) for (name, *values), own in groups.items()]
+    heads = ("setting", "rows", "paper", "authors' code", *(f"here, {scale}" for scale in by_scale))
+    return Table(f"{item}: settings", heads, rows)
+
+
+def deviation_lines(compared: Comparison) -> list[str]:
+    """Deviations of a comparison as lines of text; equal ones of several rows share a line."""
+    groups: dict[tuple[str, str, str], list[str]] = {}
+    for one in compared.deviations:
+        groups.setdefault((one.setting, one.paper, one.here), []).append(one.row)
+    every = {one.row for one in compared.settings}
+    lines = []
+    for (setting, paper, here), rows in groups.items():
+        where = _where(rows, every) if any(rows) else ""
+        lines.append(f"{f'{where}: ' if where and where != ALL_ROWS else ''}{setting}: {paper} (paper), {here} (here)")
+    return lines
+
+
+ALL_ROWS = "all"
+
+
+def _here(one: Setting | None) -> str:
+    return NONE if one is None else text(one.here)
+
+
+def _where(rows: Sequence[str], every: set[str]) -> str:
+    """Names of rows; ``all`` for all trainings."""
+    trained = {row for row in every if not row.startswith(EVALUATED)}
+    if not trained or not trained <= set(rows):
+        return "; ".join(rows)
+    return "; ".join([ALL_ROWS, *(row for row in rows if row not in trained)])

@@ -41,21 +41,6 @@ _ABOUT = "store.json"
 _LETTERS = 20
 
 
-@dataclass(frozen=True)
-class Trained:
-    """A finished training of the store.
-
-    Attributes:
-        run: run folder.
-        key: key in the store, a hash.
-        fresh: whether this call trained the model (otherwise it was loaded).
-    """
-
-    run: Run
-    key: str
-    fresh: bool = False
-
-
 @dataclass
 class Work:
     """Durations of the requested trainings and audits, new or loaded.
@@ -102,12 +87,12 @@ class Store:
         recipe: Recipe,
         images: Images,
         *,
-        start: Trained | None = None,
-        teacher: Trained | None = None,
+        start: Run | None = None,
+        teacher: Run | None = None,
         unlabelled: Images | None = None,
         device: str = "cpu",
         progress: Progress | None = None,
-    ) -> Trained:
+    ) -> Run:
         """Train a recipe on images; a finished run is loaded, an interrupted one resumed.
 
         Args:
@@ -126,15 +111,15 @@ class Store:
         assert threat is not None, "set by the scale"
         overrides: dict[str, Any] = {"data.name": images.name, "data.subset": None}
         if start is not None:
-            overrides["model.weights"] = str(start.run.path)
+            overrides["model.weights"] = str(start.path)
         if teacher is not None:
-            overrides["data.unlabelled.teacher"] = str(teacher.run.path)
+            overrides["data.unlabelled.teacher"] = str(teacher.path)
         if unlabelled is not None:
             overrides["data.unlabelled.name"] = unlabelled.name
         classes = int((images.class_counts() > 0).sum())
         plan = Recipe.read(recipe, overrides).completed(Threat.parse(threat), classes)
-        hashed = plan if start is None else _with_start(plan, f"store:{start.key}")
-        hashed = hashed if teacher is None else _with_teacher(hashed, f"store:{teacher.key}")
+        hashed = plan if start is None else _with_start(plan, f"store:{start.path.name}")
+        hashed = hashed if teacher is None else _with_teacher(hashed, f"store:{teacher.path.name}")
         about: dict[str, Any] = {"recipe": hashed.digest(), "data": images.fingerprint(), "seed": plan.seed}
         if unlabelled is not None:
             about["unlabelled"] = unlabelled.fingerprint()
@@ -142,9 +127,9 @@ class Store:
         run, listener = Run(self.path / "runs" / key), progress or NullProgress()
         with self.timed(key, run.path, listener):
             if run.recipe_file.is_file() and Run.open(run.path).complete:
-                return Trained(run, key)
+                return run
             listener.log(f"training {plan.name} ({plan.epochs} epochs) as {key}")
-            finished = train(
+            return train(
                 plan,
                 out=run.path,
                 data=images,
@@ -154,11 +139,10 @@ class Store:
                 progress=progress,
                 distributed=False,
             )
-        return Trained(finished, key, fresh=True)
 
     def audit(
         self,
-        trained: Trained,
+        trained: Run,
         images: Images,
         attacks: Mapping[str, Spec],
         threat: str,
@@ -167,7 +151,7 @@ class Store:
         early_stop: bool = False,
         seed: int = 0,
         precision: Precision = FAST,
-        surrogates: Sequence[Trained] = (),
+        surrogates: Sequence[Run] = (),
         trace: Sequence[int] = (),
         save: Sequence[Kind] = (),
         device: str = "cpu",
@@ -193,19 +177,19 @@ class Store:
         Raises:
             ClasswiseError: as `classwise.audit`.
         """
-        weights_name = trained.run.chosen_weights(which)
+        weights_name = trained.chosen_weights(which)
         text = json.dumps(dict(attacks), sort_keys=True, default=str)
         for place, surrogate in enumerate(surrogates):
-            text = text.replace(str(surrogate.run.path), f"surrogate-{place}-{surrogate.key}")
-        weights = hashlib.sha256(trained.run.weights_file(weights_name).read_bytes()).hexdigest()
+            text = text.replace(str(surrogate.path), f"surrogate-{place}-{surrogate.path.name}")
+        weights = hashlib.sha256(trained.weights_file(weights_name).read_bytes()).hexdigest()
         about = {"weights": weights, "data": images.fingerprint(), "attacks": text, "threat": threat}
         options: dict[str, Sequence[Any]] = {"trace": [*trace], "save": [*save]}
         more = {name: values for name, values in options.items() if values}  # no key without a value
         key = _hash({**about, "early_stop": early_stop, "seed": seed, "precision": str(precision), **more})
         return self._audited(
             key,
-            trained.run.audits / key,
-            trained.run.weights_file(weights_name),
+            trained.audits / key,
+            trained.weights_file(weights_name),
             images,
             attacks,
             threat,

@@ -11,7 +11,7 @@ import dataclasses
 import difflib
 import functools
 from collections.abc import Mapping, Sequence
-from importlib import metadata, resources
+from importlib import resources
 from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from typing import Any
 from classwise.core import limits
 from classwise.core.config import parse_spec, read_yaml
 from classwise.core.errors import ClasswiseError, did_you_mean, unknown
+from classwise.core.registry import with_installed, yaml_files
 
 UNCHANGED = "unchanged"
 """The key in a recipe's ``budgets`` that lists the fields which the budget does not change."""
@@ -35,7 +36,7 @@ def recipe_names() -> list[str]:
 
 def budget_names() -> list[str]:
     """Return the names of the budgets of the package, sorted."""
-    return sorted(_yaml_files(_folder() / "budgets"))
+    return sorted(yaml_files(_folder() / "budgets"))
 
 
 def budgets_of(source: str) -> list[str]:
@@ -239,29 +240,11 @@ def _read(file: Traversable) -> dict[str, Any]:
 @functools.cache
 def _recipes() -> dict[str, Traversable]:
     """The files of recipes by name, of this package and of installed packages."""
-    recipes = _yaml_files(_folder())
-    for entry in sorted(metadata.entry_points(group="classwise.recipes")):
-        try:
-            added = _yaml_files(resources.files(entry.value))
-        except (ModuleNotFoundError, OSError, TypeError) as error:
-            raise ClasswiseError(
-                f"recipes {entry.name!r}: {entry.value!r} is no package with YAML files; correct its entry point"
-            ) from error
-        if both := sorted(recipes.keys() & added.keys()):
-            raise ClasswiseError(
-                f"recipe {both[0]!r} of the package {entry.value!r} has the name of another recipe; uninstall it"
-            )
-        recipes |= added
-    return recipes
+    return with_installed("recipe", yaml_files(_folder()), "classwise.recipes")
 
 
 def _folder() -> Traversable:
     return resources.files("classwise") / "recipes"
-
-
-def _yaml_files(folder: Traversable) -> dict[str, Traversable]:
-    """The YAML files in a folder by their names without the suffix."""
-    return {file.name.removesuffix(".yaml"): file for file in folder.iterdir() if file.name.endswith(".yaml")}
 
 
 def _read_file(path: Path) -> str:

@@ -9,11 +9,9 @@ import pytest
 import torch
 
 from classwise.data import Images, load_data
-from classwise.papers.context import Context, Training
-from classwise.papers.experiments.attack_trajectories import HypersphereAndTemperature, MadryAndMart, shown
-from classwise.papers.experiments.estimates import mean, proportion
-from classwise.papers.experiments.protocol import PGD
-from classwise.papers.official import choose_image, official
+from classwise.papers.experiment import Context, Training
+from classwise.papers.experiments.protocol import PGD, choose_image, mean, official, proportion
+from classwise.papers.experiments.temperature import HypersphereAndTemperature, MadryAndMart, shown
 from classwise.papers.scales import SMOKE
 from classwise.papers.store import Store
 

@@ -15,22 +15,27 @@ from classwise.data.images import Images
 from classwise.data.masks import GrabCut
 from classwise.papers import catalogue
 from classwise.papers.claims import evaluate
-from classwise.papers.context import Context, recipe_at
-from classwise.papers.experiments import case_study, coloured_background
+from classwise.papers.experiment import Context, recipe_at
+from classwise.papers.experiments import case_study
 from classwise.papers.experiments.case_study import (
     ATTACK,
     OPENCV,
     OWN,
+    PRINTED,
     TAKER,
     VICTIM,
     accuracies,
+    claims,
+    class_pairs,
     contrast,
+    count_rows,
     object_masks,
+    predictions,
+    repaired,
     trades_with_beta,
 )
-from classwise.papers.experiments.homing import GROUPS, class_pairs
+from classwise.papers.experiments.case_study import NAMED_PAIRS as GROUPS
 from classwise.papers.experiments.protocol import SCALES
-from classwise.papers.experiments.white_background import PRINTED, claims, count_rows, predictions, repaired
 from classwise.papers.store import Store
 from classwise.reporting.svg import Image
 from classwise.reporting.tables import Cell
@@ -177,12 +182,12 @@ def test_the_class_of_the_case_study_is_the_cat() -> None:
 
 def test_changes_of_accuracy_in_both_directions() -> None:
     accuracy = np.array([[[0.5, 0.7], [0.6, 0.9]], [[0.5, 0.7], [0.4, 0.5]]])
-    assert coloured_background._change(accuracy) == pytest.approx([0.15, -0.15])
+    assert case_study._change(accuracy) == pytest.approx([0.15, -0.15])
 
 
 def test_the_figure_has_each_class_once_on_its_background(tmp_path: Path) -> None:
-    context = Context(coloured_background.DigitsFigure.scales["smoke"], Store(tmp_path / "store"))
-    found = coloured_background.DigitsFigure(item="kdd21/F5a").run(context)
+    context = Context(case_study.DigitsFigure.scales["smoke"], Store(tmp_path / "store"))
+    found = case_study.DigitsFigure(item="kdd21/F5a").run(context)
     ((drawing, _),) = found.figures
     pictures = [mark.pixels for mark in drawing.marks if isinstance(mark, Image)]
     assert len(pictures) == 10

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from classwise.papers.experiments.corruptions import Corrupted, _correlation, agreement
+from classwise.papers.experiments.weak_classes import Corrupted, _correlation, agreement
 from classwise.reporting.tables import Cell
 from classwise.stats.intervals import Estimate
 

@@ -17,10 +17,10 @@ from classwise.auditing.outcomes.table import Outcomes
 from classwise.core.errors import ClasswiseError, DataNotFoundError
 from classwise.data import loading
 from classwise.data.images import Images
-from classwise.papers import context as context_module
+from classwise.papers import experiment as context_module
 from classwise.papers.catalogue import claim_parts
-from classwise.papers.context import Context, recipe_at
-from classwise.papers.experiments import confusion, data_set_audits, data_sets, epochs
+from classwise.papers.experiment import Context, recipe_at
+from classwise.papers.experiments import class_wise, data_set_audits
 from classwise.papers.experiments.data_set_audits import (
     DATA_SETS,
     SCALES,
@@ -146,7 +146,7 @@ def _no_network(known: object, target: Path, looked: str) -> None:
 @pytest.mark.parametrize("item", ITEMS)
 def test_items_run_on_files_of_svhn(item: str, svhn: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each item trains what it declares, states the data sets and the skipped ones, and tests the part of its claim."""
-    monkeypatch.setattr(data_sets, "_data", lambda scale: ("svhn", "stl10"))
+    monkeypatch.setattr(class_wise, "_data", lambda scale: ("svhn", "stl10"))
     result = run(item, "smoke", Store(svhn / "store"))
     tables = {table.caption: table for table in result.tables}
     (row,) = tables["Data sets"].rows
@@ -215,7 +215,7 @@ def audits(
     audit: Any = SimpleNamespace(outcomes=table)
     own: Any = SimpleNamespace(scale=SimpleNamespace(name=scale, threat="Linf:4/255"), train_images=range(10))
     recipe = SimpleNamespace(model=SimpleNamespace(name="small-cnn", width=0.5))
-    trained: Any = {"adversarial": SimpleNamespace(run=SimpleNamespace(recipe=recipe))}
+    trained: Any = {"adversarial": SimpleNamespace(recipe=recipe)}
     return DataSetAudits(data, own, trained, {"adversarial": audit, "standard": audit}, superclasses)
 
 
@@ -271,10 +271,10 @@ def test_gaps_of_cifar100_are_over_the_twelve_classes() -> None:
     counts, names = one.shown()
     assert counts.correct.tolist() == [50, 40, 40, 40, 40, 40, 40, 40, 40, 40, 40, 20]
     assert names[0] == "class 69"
-    tests, not_tested = epochs._gap_tests([one])
+    tests, not_tested = class_wise._gap_tests([one])
     (gap,) = (test for test in tests if test.claim == "kdd21/C1")
     assert gap.covers == ("cifar100",)
-    assert gap.estimators[0](0.05).value == pytest.approx(60 - epochs.LARGE)
+    assert gap.estimators[0](0.05).value == pytest.approx(60 - class_wise.LARGE)
     assert "kdd21/C1" not in not_tested
     assert len(audits(right, 50, superclasses=True).shown()[1]) == 50
     assert len(audits(right[:20], 50).shown()[1]) == 20
@@ -282,7 +282,7 @@ def test_gaps_of_cifar100_are_over_the_twelve_classes() -> None:
 
 @pytest.mark.parametrize(("right", "tested"), [(96, True), (95, False), (60, False)])
 def test_the_gap_of_mnist_needs_a_strong_model(right: int, tested: bool) -> None:
-    tests, not_tested = epochs._gap_tests([audits([right] * 10, 100, data=MNIST)])
+    tests, not_tested = class_wise._gap_tests([audits([right] * 10, 100, data=MNIST)])
     of_mnist = {test.covers: test for test in tests if test.claim == "kdd21/C2"}
     assert ({*of_mnist} == {("more than 95 percent overall",), ("visible gap",)}) == tested
     assert of_mnist["more than 95 percent overall",].estimators[0](0.05).value == pytest.approx(right - 95)
@@ -313,12 +313,12 @@ def test_similar_digits_against_the_mean_rate() -> None:
     rate = matrix / matrix.sum(axis=1, keepdims=True)
     mean = np.mean([rate[i, j] for i in range(10) for j in range(10) if i != j])
     for truth, predicted in ((6, 8), (8, 6)):
-        found = confusion._beyond_mean(matrix, truth, predicted)
+        found = class_wise._beyond_mean(matrix, truth, predicted)
         assert found.value == pytest.approx(rate[truth, predicted] - mean)
         assert found.low < found.value < found.high
     other = matrix.copy()
     other[6, 8], other[8, 6] = 400, 400
-    test = confusion._similar_digits(other)
+    test = class_wise._similar_digits(other)
     assert all(part(0.05).low > 20 for part in test.estimators)
 
 
@@ -332,7 +332,7 @@ def test_symmetry_inside_superclasses() -> None:
     rate = matrix / matrix.sum(axis=1, keepdims=True)
     pairs = [(i, j) for i in range(6) for j in range(i + 1, 6) if groups[i] == groups[j]]
     expected = np.corrcoef([rate[i, j] for i, j in pairs], [rate[j, i] for i, j in pairs])[0, 1]
-    found = confusion.symmetry_inside(matrix, groups)
+    found = class_wise.symmetry_inside(matrix, groups)
     assert found.value == pytest.approx(expected)
     assert found.low <= found.value <= found.high
 
@@ -340,8 +340,8 @@ def test_symmetry_inside_superclasses() -> None:
 def test_errors_across_superclasses_are_compared_with_chance() -> None:
     """kdd21 C6: rates of pairs, and the share of the errors across the superclasses; "rarely" is left open."""
     one = audits([30] * 10, 60, data="cifar10")
-    tests, not_tested = confusion.ConfusionUnderAttack(item="kdd21/F2").claims(
-        [one], {"cifar10": confusion._confused(one)}, {"cifar10": confusion._confused(one)}
+    tests, not_tested = class_wise.ConfusionUnderAttack(item="kdd21/F2").claims(
+        [one], {"cifar10": class_wise._confused(one)}, {"cifar10": class_wise._confused(one)}
     )
     across = next(test for test in tests if test.covers == ("less across superclasses than by chance",))
     assert across.estimators[0](0.05).value == pytest.approx(100 * (0.5 - 1 / 9))  # half of the errors stay inside

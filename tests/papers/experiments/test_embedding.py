@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from classwise.papers.experiments.embedding import Purity
+from classwise.papers.experiments.class_wise import Purity
 
 
 def test_beyond_chance_equals_cohens_kappa() -> None:

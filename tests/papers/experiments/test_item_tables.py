@@ -10,17 +10,17 @@ import pytest
 
 from classwise.analysis.homing import Homing
 from classwise.auditing.outcomes.table import Outcomes
+from classwise.papers import catalogue
 from classwise.papers.catalogue import experiment
-from classwise.papers.experiments import confusion, homing
-from classwise.papers.experiments.attack_strength import DropOfDefences
+from classwise.papers.experiments import case_study, class_wise
 from classwise.papers.experiments.data_set_audits import DataSetAudits
-from classwise.papers.experiments.estimates import mean, proportion
-from classwise.papers.experiments.fair_methods import Evaluated
+from classwise.papers.experiments.defences import DropOfDefences
+from classwise.papers.experiments.fair_training import Evaluated
+from classwise.papers.experiments.protocol import mean, proportion
 from classwise.papers.tables import estimate_cell
 from classwise.training.folder import Run
 
-from ..page_texts import printed_of
-from ..statements import ALPHA, shows, wilson_of, z_of
+from ..test_facts import ALPHA, shows, wilson_of, z_of
 
 NAMES = ("ant", "bee", "cow", "dog")
 KINGDOM = (0, 1, 0, 1)
@@ -41,9 +41,9 @@ def test_the_structure_of_a_confusion_matrix(seed: int, monkeypatch: pytest.Monk
     found = Outcomes.from_predictions(labels, labels, {"PGD": predicted}, NAMES, **about)
     audits: Any = {"adversarial": SimpleNamespace(outcomes=found)}
     one = DataSetAudits("cifar10", CONTEXT, {}, audits, superclasses=False)
-    monkeypatch.setattr(confusion, "audit_each", lambda context, kinds: ([one], {}))
-    monkeypatch.setattr(confusion, "data_tables", lambda audited, absent: [])
-    symmetry, groups = confusion.ConfusionUnderAttack(item="kdd21/E2").run(CONTEXT).tables
+    monkeypatch.setattr(class_wise, "audit_each", lambda context, kinds: ([one], {}))
+    monkeypatch.setattr(class_wise, "data_tables", lambda audited, absent: [])
+    symmetry, groups = class_wise.ConfusionUnderAttack(item="kdd21/E2").run(CONTEXT).tables
     rows: dict[str, str] = {}
     for table in (symmetry, groups):
         (row,) = table.rows
@@ -53,16 +53,18 @@ def test_the_structure_of_a_confusion_matrix(seed: int, monkeypatch: pytest.Monk
     rate = {(one, other): sum((labels == one) & (predicted == other)) / sum(labels == one) for one, other in pairs}
     there, back = np.array([rate[pair] for pair in pairs]), np.array([rate[pair[::-1]] for pair in pairs])
     half = [place for place, (one, other) in enumerate(pairs) if one < other]  # each pair once, by the order of classes
-    shows(rows["correlation of M_ij with M_ji"], float(np.corrcoef(there[half], back[half])[0, 1]), 2)
-    shows(rows["1 - sum |M - M^T| / sum (M + M^T)"], 1 - float(abs(there - back).sum() / (there + back).sum()), 2)
+    shows(rows["correlation of M_ij with M_ji"], float(np.corrcoef(there[half], back[half])[0, 1]), digits=2)
+    shows(
+        rows["1 - sum |M - M^T| / sum (M + M^T)"], 1 - float(abs(there - back).sum() / (there + back).sum()), digits=2
+    )
     errors = [(int(a), int(b)) for a, b in zip(labels, predicted, strict=True) if a != b]
     inside = sum(KINGDOM[a] == KINGDOM[b] for a, b in errors) / len(errors)
-    shows(rows["errors inside, percent"], 100 * inside, 1)
-    shows(rows["beyond chance, points"], 100 * (inside - 1 / 3), 1)
+    shows(rows["errors inside, percent"], 100 * inside)
+    shows(rows["beyond chance, points"], 100 * (inside - 1 / 3))
     same = [rate[pair] for pair in pairs if KINGDOM[pair[0]] == KINGDOM[pair[1]]]
     others = [rate[pair] for pair in pairs if KINGDOM[pair[0]] != KINGDOM[pair[1]]]
     gap = float(np.mean(same) - np.mean(others))
-    shows(rows["mean rate inside minus across"], 100 * gap, 1)
+    shows(rows["mean rate inside minus across"], 100 * gap)
 
 
 @pytest.mark.parametrize("errors", [True, False])
@@ -75,8 +77,8 @@ def test_homing_pairs(errors: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     again *= 1 - np.eye(4, dtype=int)
     both = np.maximum(home + again - matrix, random.integers(0, np.minimum(home, again) + 1))
     found = Homing(NAMES, matrix, home, (None,) * 4, control=again, beyond=home - both)
-    monkeypatch.setattr(homing, "homing_matrices", lambda context: found)
-    result = homing.HomingMatrix(item="kdd21/F4b").run(CONTEXT)
+    monkeypatch.setattr(case_study, "homing_matrices", lambda context: found)
+    result = case_study.HomingMatrix(item="kdd21/F4b").run(CONTEXT)
     *rows, last = result.tables[0].rows
     for row in rows:
         pair = tuple(NAMES.index(name) for name in row.name.split(" misclassified as "))
@@ -98,14 +100,14 @@ def check(cells: Any, home: int, control: int, errors: int) -> None:
     if errors == 0:
         assert [tuple(cell) for cell in cells[3:]] == [("–", "")] * 2
         return
-    shows(cells[3].text, 100 * home / errors, 1)
+    shows(cells[3].text, 100 * home / errors)
     for text, end in zip(cells[3].span.split(" to "), wilson_of(home, errors), strict=True):
-        shows(text, 100 * end, 1)
-    shows(cells[4].text, 100 * (home - control) / errors, 1)
+        shows(text, 100 * end)
+    shows(cells[4].text, 100 * (home - control) / errors)
 
 
 def test_printed_drops_equal_the_printed_rows() -> None:
-    table = printed_of("kdd21/T1")
+    table = catalogue.printed("kdd21/T1")
     lost: dict[str, dict[int, float]] = {}
     for row in table["rows"]:
         if row["attack"] in {"FGSM", "PGD"}:
@@ -126,15 +128,15 @@ def test_printed_drops_equal_the_printed_rows() -> None:
 def test_a_share_and_a_mean_of_images(right: int) -> None:
     where = np.arange(30) < right
     cell = estimate_cell(proportion(where))
-    shows(cell.text, 100 * right / 30, 1)
+    shows(cell.text, 100 * right / 30)
     for text, end in zip(cell.span.split(" to "), wilson_of(right, 30), strict=True):
-        shows(text, 100 * end, 1)
+        shows(text, 100 * end)
     values = np.random.default_rng(right).normal(size=9)
     cell = estimate_cell(mean(values), 1000, 2)
     error = (sum((values - sum(values) / 9) ** 2) / 8 / 9) ** 0.5
-    shows(cell.text, 1000 * sum(values) / 9, 2)
+    shows(cell.text, 1000 * sum(values) / 9, digits=2)
     for text, side in zip(cell.span.split(" to "), (-1, 1), strict=True):
-        shows(text, 1000 * (sum(values) / 9 + side * z_of(ALPHA) * error), 2)
+        shows(text, 1000 * (sum(values) / 9 + side * z_of(ALPHA) * error), digits=2)
     assert tuple(estimate_cell(mean(values[:1]))) == ("–", "")
 
 

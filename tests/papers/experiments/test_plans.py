@@ -14,10 +14,10 @@ import torch
 from classwise.analysis.feature_sets import NonRobustFeatures
 from classwise.models import fingerprint, load_model
 from classwise.papers import catalogue
-from classwise.papers.context import Context, Trainings, recipe_at
-from classwise.papers.experiments import class_wise, feature_sets, long_tail, weak_classes
-from classwise.papers.experiments.logit_similarity import clean_logits
+from classwise.papers.experiment import Context, Trainings, recipe_at
+from classwise.papers.experiments import class_wise, long_tail, weak_classes
 from classwise.papers.experiments.protocol import AT, STANDARD
+from classwise.papers.experiments.weak_classes import clean_logits
 from classwise.papers.result import Result
 from classwise.papers.scales import MANY_TRAININGS, Scale
 from classwise.training.folder import Run
@@ -158,12 +158,12 @@ def test_a_feature_set_is_cached(smoke: Smoke, tmp_path: Path, monkeypatch: pyte
     trained = context.train(STANDARD)
     images = context.train_images.take(slice(20))
     maker = NonRobustFeatures(steps=2)
-    direct = maker(trained.run.model(), images)
-    first = feature_sets.cached_set(tmp_path, maker, trained, images, context)
-    feature_sets.cached_set(tmp_path, NonRobustFeatures(steps=1), trained, images, context)
+    direct = maker(trained.model(), images)
+    first = weak_classes.cached_set(tmp_path, maker, trained, images, context)
+    weak_classes.cached_set(tmp_path, NonRobustFeatures(steps=1), trained, images, context)
     assert len(list(tmp_path.glob("features-*.npz"))) == 2
     monkeypatch.setattr(NonRobustFeatures, "__call__", None)
-    again = feature_sets.cached_set(tmp_path, maker, trained, images, context)
+    again = weak_classes.cached_set(tmp_path, maker, trained, images, context)
     for one in (first, again):
         assert one.fingerprint() == direct.fingerprint()
     assert not torch.equal(first.y, images.y)

@@ -10,8 +10,7 @@ import pytest
 
 from classwise.core.precision import EXACT, FAST, Precision
 from classwise.papers.catalogue import experiment
-from classwise.papers.context import Context, Training, recipe_at
-from classwise.papers.deviations import compare
+from classwise.papers.experiment import Context, Training, recipe_at
 from classwise.papers.experiments.protocol import (
     DEFENCES,
     HYPERSPHERE,
@@ -30,7 +29,8 @@ from classwise.papers.experiments.protocol import (
     with_rst,
 )
 from classwise.papers.scales import CLASSWISE, FASHION, NAMES, REDUCED, Scale, on_data_set
-from classwise.papers.store import Store, Trained
+from classwise.papers.settings import compare
+from classwise.papers.store import Store
 from classwise.training.folder import Run
 from classwise.training.recipe import Recipe
 
@@ -155,9 +155,9 @@ class Audits:
         self.attacks: list[Mapping[str, Any]] = []
         monkeypatch.setattr(Store, "audit", self.audit)
         monkeypatch.setattr(Context, "test_images", range(100))
-        self.trained = Trained(Run(folder), "key")
+        self.trained = Run(folder)
 
-    def audit(self, trained: Trained, images: Any, attacks: Any, threat: str, **more: Any) -> None:
+    def audit(self, trained: Run, images: Any, attacks: Any, threat: str, **more: Any) -> None:
         self.precisions.append(more["precision"])
         self.attacks.append(attacks)
 

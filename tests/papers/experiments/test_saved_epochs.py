@@ -11,10 +11,17 @@ import torch
 
 from classwise.data.images import Images
 from classwise.papers.catalogue import experiment
-from classwise.papers.context import Context, Training, recipe_at
-from classwise.papers.experiments.adjacent_epochs import WINDOW
-from classwise.papers.experiments.radius_and_beta import AFTER_DROP, AT_END, LATE, every_epoch
-from classwise.papers.experiments.saved_epochs import WindowMeans, best_by_other_half, epochs_within
+from classwise.papers.experiment import Context, Training, recipe_at
+from classwise.papers.experiments.saved_epochs import (
+    AFTER_DROP,
+    AT_END,
+    LATE,
+    WINDOW,
+    WindowMeans,
+    best_by_other_half,
+    epochs_within,
+    every_epoch,
+)
 from classwise.papers.scales import FULL
 
 AT = Training(recipe="at")

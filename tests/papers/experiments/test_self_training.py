@@ -10,9 +10,9 @@ import torch
 
 from classwise.data import Images
 from classwise.papers import store as stores
-from classwise.papers.context import Context, Training
+from classwise.papers.experiment import Context, Training
 from classwise.papers.scales import FULL, SMOKE
-from classwise.papers.store import Store, Trained
+from classwise.papers.store import Store
 from classwise.training.folder import Run
 
 from ..conftest import Smoke
@@ -46,8 +46,8 @@ def test_the_key_depends_on_teacher_and_pixels(tmp_path: Path, monkeypatch: pyte
 
     def key(folder: str, teacher: str, unlabelled: Images) -> str:
         context = Context(SMOKE, Store(tmp_path / folder))
-        trained = Trained(Run(tmp_path / folder / "runs" / teacher), teacher)
-        return context.train(Training(recipe="rst"), teacher=trained, unlabelled=unlabelled).key
+        trained = Run(tmp_path / folder / "runs" / teacher)
+        return context.train(Training(recipe="rst"), teacher=trained, unlabelled=unlabelled).path.name
 
     spare = Context(SMOKE, Store(tmp_path / "one")).spare_images
     assert spare is not None

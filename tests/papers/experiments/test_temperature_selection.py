@@ -8,11 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from classwise.papers.bootstrap import Resampled, beyond_others
-from classwise.papers.experiments.estimates import mean_of_halves, select_on_halves, strongest
-from classwise.papers.experiments.protocol import HARDEST
+from classwise.papers.experiments.protocol import HARDEST, mean_of_halves, select_on_halves, strongest
 from classwise.papers.experiments.temperature import _drop
-from classwise.papers.interval_estimators import IntervalEstimator, averaged, interval
+from classwise.papers.interval_estimators import IntervalEstimator, Resampled, averaged, beyond_others, interval
 from classwise.stats.counts import FloatArray
 from classwise.stats.intervals import Estimate
 from classwise.stats.resampling import halves

@@ -1,32 +1,66 @@
-"""Class accuracies of standard and adversarial training: iclr21/F6, F7, E3, kdd21/E1, benz20/F1, F2."""
+"""Class-wise analysis of standard and adversarial training, on several data sets and of models that the user names."""
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
+import numpy as np
+
+from classwise.analysis.confusion import Confused, confused
+from classwise.analysis.embedding import embedding
+from classwise.analysis.epochs import images_of, measured
 from classwise.analysis.gap import Gap, gap, gap_of
-from classwise.analysis.spread import spread_of
+from classwise.analysis.norm_link import NormLink, norm_link, row_norms
+from classwise.analysis.spread import spread, spread_of
+from classwise.analysis.trend import trend
+from classwise.auditing.outcomes.table import Outcomes
 from classwise.auditing.run.result import Audit
 from classwise.core.threat import Threat
-from classwise.papers.claims import Test
-from classwise.papers.context import Context, Trainings
-from classwise.papers.experiment import Experiment, Findings
-from classwise.papers.experiments.data_set_audits import DRAWN, SCALES, audit_each, data_tables, declare, no_verdict
-from classwise.papers.experiments.protocol import AT, STANDARD, under_pgd
-from classwise.papers.interval_estimators import IntervalEstimator, interval, more_varied, plus, wider, widest
-from classwise.papers.scales import CLASSWISE, PRELIMINARY, Name, Scale
-from classwise.papers.store import Trained
+from classwise.data.splits import stratified_subset
+from classwise.papers.claims import CORRELATION, Measurement, Test
+from classwise.papers.experiment import Context, Experiment, Findings, Training
+from classwise.papers.experiments.data_set_audits import (
+    ADVERSARIAL,
+    DRAWN,
+    LEAST_IMAGES,
+    ROBUST,
+    SCALES,
+    DataSetAudits,
+    audit_each,
+    data_tables,
+    declare,
+    no_verdict,
+)
+from classwise.papers.experiments.protocol import AT, PGD, STANDARD, average, paired_models, under_pgd, worst
+from classwise.papers.experiments.saved_epochs import counts_at
+from classwise.papers.interval_estimators import (
+    ALPHA,
+    IntervalEstimator,
+    difference,
+    interval,
+    more_varied,
+    plus,
+    raised,
+    wider,
+    widest,
+)
+from classwise.papers.scales import CIFAR, CLASSWISE, MNIST, PLANS, PRELIMINARY, RESNET18, SMOKE, Name, Scale
 from classwise.papers.tables import Key, class_table, elsewhere, estimate_cell
+from classwise.reporting import formatting
+from classwise.reporting.figures.bars import class_bars
 from classwise.reporting.figures.dots import ROW_WIDTH, Value, dot_rows
 from classwise.reporting.svg import Drawing
 from classwise.reporting.tables import Cell, Row, Table
 from classwise.stats import metric_intervals
-from classwise.stats.counts import ClassCounts, FloatArray
+from classwise.stats.counts import ClassCounts, FloatArray, IntArray, ratio
 from classwise.stats.gap_intervals import discrepancy_difference
 from classwise.stats.intervals import Estimate, class_intervals
+from classwise.stats.resampling import RESAMPLES, percentiles, resampled_rows
+from classwise.training.folder import Run
+from classwise.training.posthoc.equal_norms import equalise_norms
 
 FILLED_BINS = 4
 """Number of ten-point intervals interpreted as a broad distribution."""
@@ -36,15 +70,10 @@ HALF = 0.5
 """Average accuracy at which classes are compared."""
 
 
-class StandardAgainstAdversarial(Experiment):
+class StandardAgainstAdversarial(Experiment, scales=SCALES, trainings=declare):
     """iclr21 Figure 7: standard accuracy and adversarial robustness of each class, on each data set."""
 
     claim: ClassVar[str] = "iclr21/C14"
-    scales: ClassVar[Mapping[Name, Scale]] = SCALES
-
-    def trainings(self, scale: Scale) -> Trainings:
-        """A standard and an adversarially trained model of each data set."""
-        return declare(scale)
 
     def run(self, context: Context) -> Findings:
         """Compare gap, variance and order of the classes of both models, and test the claim on each data set."""
@@ -120,11 +149,8 @@ class LargerGaps(StandardAgainstAdversarial):
         return [Test(claim=self.claim, estimand=estimand, estimators=_more_than(robust, 2), note=note)]
 
 
-class AdversarialModel(Experiment):
+class AdversarialModel(Experiment, scales=CLASSWISE, trainings={"standard": STANDARD, "adversarial": AT}):
     """benz20 Figure 2: accuracy and robustness of the adversarially trained and the standard model."""
-
-    scales: ClassVar[Mapping[Name, Scale]] = CLASSWISE
-    declared: ClassVar[Trainings] = {"standard": STANDARD, "adversarial": AT}
 
     def run(self, context: Context) -> Findings:
         """Compare both models; test claim C2: a larger discrepancy in accuracy and in robustness."""
@@ -164,15 +190,10 @@ def _more_than(one: Gap, factor: float) -> list[IntervalEstimator]:
     return [more_varied(robust, standard, factor), wider(robust, standard, factor)]
 
 
-class RobustnessHistogram(Experiment):
+class RobustnessHistogram(Experiment, scales=SCALES, trainings=lambda scale: declare(scale, ("adversarial",))):
     """iclr21 Figure 6: histogram of class robustness in ten intervals, on the data sets with many classes."""
 
     claim: ClassVar[str] = "iclr21/C16"
-    scales: ClassVar[Mapping[Name, Scale]] = SCALES
-
-    def trainings(self, scale: Scale) -> Trainings:
-        """An adversarially trained model of each data set."""
-        return declare(scale, ("adversarial",))
 
     def run(self, context: Context) -> Findings:
         """Count the classes per interval on each data set; test claim C16 on CIFAR-100 and ImageNet."""
@@ -224,7 +245,7 @@ def filled_bins(counts: ClassCounts, edges: FloatArray) -> IntervalEstimator:
     return at
 
 
-def at_radius(context: Context, trained: Trained, share: float) -> Audit:
+def at_radius(context: Context, trained: Run, share: float) -> Audit:
     """Audit a run under PGD at a fraction of the radius of the scale, on the same images."""
     threat = Threat.parse(context.scale.threat)
     assert isinstance(threat.epsilon, float)
@@ -233,11 +254,8 @@ def at_radius(context: Context, trained: Trained, share: float) -> Audit:
     return under_pgd(own, trained)
 
 
-class StandardModel(Experiment):
+class StandardModel(Experiment, scales=PRELIMINARY, trainings={"standard": STANDARD, "adversarial": AT}):
     """benz20 Figure 1: a standard model, clean and under PGD of several radii; raw and minus the mean."""
-
-    scales: ClassVar[Mapping[Name, Scale]] = PRELIMINARY
-    declared: ClassVar[Trainings] = {"standard": STANDARD, "adversarial": AT}
 
     def run(self, context: Context) -> Findings:
         """Audit the model at each radius; test claims C1, and C3 at one radius."""
@@ -280,8 +298,10 @@ class StandardModel(Experiment):
             )
             for name, one in counts.items()
         ]
-        note = f"C3 is tested at {shown[1]}, where the average is nearest 50 percent. "
-        note += "Small print: 95 % confidence intervals for new images."
+        note = (
+            f"C3 is tested at {shown[1]}, where the average is nearest 50 percent. "
+            "Small print: 95 % confidence intervals for new images."
+        )
         classes: dict[Key, ClassCounts] = {(name,): one for name, one in counts.items()}
         return Findings(
             tables=(
@@ -328,3 +348,664 @@ def _centred(counts: Sequence[ClassCounts], shown: Sequence[str], names: Sequenc
     ]
     title = "Standard training, class minus mean, in points"
     return dot_rows(title, names, shown, values, difference=True, width=ROW_WIDTH)
+
+
+DATA: Sequence[str] = (MNIST, "svhn", CIFAR, "cifar100", "tiny-imagenet")
+"""The data sets of the plan."""
+
+
+class DataSets(Experiment, trainings=lambda scale: declare(scale, data_sets=_data(scale), network=_network(scale))):
+    """benz20 plan: a standard and an adversarially trained model on each of five data sets."""
+
+    scales: ClassVar[Mapping[Name, Scale]] = {
+        **SCALES,
+        "full": replace(
+            RESNET18, about="ResNet-18 on five data sets, each with its radius; unavailable ones are skipped"
+        ),
+    }
+
+    def run(self, context: Context) -> Findings:
+        """Tabulate averages and gaps of both models on each available data set; test claims C1 and C4."""
+        audited, absent = audit_each(context, data_sets=_data(context.scale), network=_network(context.scale))
+        heads = ["model"]
+        for attack in ("clean", "PGD"):
+            heads += [f"{attack}: average", "worst class", "MCD"]
+        fit = [one for one in audited if not one.fault]
+        note = f"on {', '.join(one.data for one in fit)}; one training of each model"
+        any_gap = Test(
+            claim="benz20/C1",
+            estimand="MCD of clean accuracy, standard training, each data set",
+            estimators=[widest(one.counts("standard", "clean")) for one in fit],
+            note=f"{note}; 'non-trivial' is interpreted as above zero by simultaneous intervals for all classes",
+        )
+        tests = [any_gap] if fit else []
+        for one in audited:
+            if one.judges("benz20/C4"):
+                estimand = f"MCD under PGD, adversarial training on {one.data}"
+                gaps = [widest(one.counts())]
+                tests.append(Test(claim="benz20/C4", covers=(one.data,), estimand=estimand, estimators=gaps))
+        rows = [Row(f"{one.data}, {kind}", _metric_cells(one, kind, tests)) for one in audited for kind in one.audits]
+        small_print = "Small print: 95 % confidence intervals for new images."
+        table = Table("In percent and points", (*heads, "weakest"), rows, small_print)
+        reason = "; ".join(f"{one.data}: {one.fault}" for one in audited)
+        return Findings(
+            tables=(table, *data_tables(audited, absent)),
+            figures=[(_drawn(one), f"{one.data}: standard clean, adversarial under PGD.") for one in audited],
+            tests=tests,
+            not_tested={} if fit else {"benz20/C1": reason, "benz20/C4": reason},
+        )
+
+
+def _data(scale: Scale) -> Sequence[str]:
+    return (SMOKE.data,) if scale.name == "smoke" else DATA
+
+
+def _network(scale: Scale) -> str:
+    """ResNet-18 on all data sets, as in the plan; at smaller scales the network of each."""
+    return str(scale.overrides["model.name"]) if scale.name == "full" else ""
+
+
+def _metric_cells(one: DataSetAudits, kind: str, tests: Sequence[Test]) -> list[Cell]:
+    cells = []
+    for attack in ("clean", "PGD"):
+        counts = one.counts(kind, attack)
+        tested = tests if (kind, attack) in (("standard", "clean"), ("adversarial", "PGD")) else ()
+        cells += [estimate_cell(of(counts)) for of in (metric_intervals.macro, metric_intervals.worst)]
+        cells.append(estimate_cell(metric_intervals.discrepancy(counts), tests=tested))
+    label = metric_intervals.worst_label(one.counts(kind))
+    return [*cells, Cell(one.outcomes(kind).class_names[label])]
+
+
+def _drawn(one: DataSetAudits) -> Drawing:
+    """Draw the accuracy of each class; for many classes, a histogram."""
+    standard, adversarial = (one.outcomes(kind) for kind in ("standard", "adversarial"))
+    if adversarial.num_classes <= DRAWN:
+        return gap(standard, adversarial, "PGD").figure()
+    return spread(adversarial, "PGD").figure()
+
+
+WEAKEST = 5
+"""Number of weakest classes listed for each model."""
+BOTH = ("clean", "PGD")
+IMAGENET = Scale(
+    name="full", about="the named models on all named images, PGD-20 at Linf 4/255", data="", threat="Linf:4/255"
+)
+REDUCED = replace(
+    IMAGENET,
+    name="reduced",
+    about="the named models on at most 1,000 of the named images, PGD-5 at Linf 4/255",
+    test=1000,
+    attack_steps=5,
+)
+
+
+class PretrainedModels(
+    Experiment, trainings=lambda scale: {"standard": STANDARD, "adversarial": AT} if scale.name == "smoke" else {}
+):
+    """benz20 plan: public models of ImageNet, standard and adversarially trained, without training."""
+
+    takes_models = True
+    scales: ClassVar[Mapping[Name, Scale]] = {
+        "smoke": replace(SMOKE, about=f"{SMOKE.about}; without --model, a standard and a robust model are trained"),
+        "reduced": REDUCED,
+        "full": IMAGENET,
+    }
+
+    def run(self, context: Context) -> Findings:
+        """Tabulate accuracy and robustness of each model; test claim C1 on each model, and C2 on two models."""
+        outcomes = _outcomes(context, self.trainings(context.scale))
+        rows = [Row(f"{name}, {attack}", _cells(table, attack)) for name, table in outcomes.items() for attack in BOTH]
+        counts = next(iter(outcomes.values())).counts("clean")
+        heads = ("model, images", "average", "worst class", "MCD", f"the {WEAKEST} weakest classes, percent")
+        note = (
+            f"{int(counts.count.sum()):,} images of {int(counts.present.sum())} classes, {context.scale.threat}. "
+            "Small print: 95 % confidence intervals for new images."
+        )
+        hashes = [Row(name, [Cell(str(table.meta.model_hash)[:12])]) for name, table in outcomes.items()]
+        tests, not_tested = _tests(outcomes, smoke=context.scale.name == "smoke")
+        return Findings(
+            tables=(Table("In percent and points", heads, rows, note), Table("Models", ("model", "SHA-256"), hashes)),
+            figures=_figures(outcomes),
+            tests=tests,
+            not_tested=not_tested,
+        )
+
+
+def _outcomes(context: Context, trainings: Mapping[str, Training]) -> dict[str, Outcomes]:
+    """Outcomes by model: of the named models on the named images, or of two trained ones at smoke scale."""
+    if not context.inputs:
+        models = context.train_all(trainings)
+        return {name: under_pgd(context, trained).outcomes for name, trained in models.items()}
+    scale = context.scale
+    images = context.inputs.load_images(scale.test)
+    if scale.test is not None and scale.test < len(images):
+        images = images.take(stratified_subset(images.y, scale.test))
+    attacks = {"PGD": context.pgd(PGD)}
+    context.note_audit(images, attacks)
+    return {
+        name: context.store.audit_model(
+            model,
+            images,
+            attacks,
+            scale.threat,
+            precision=scale.precision,
+            device=context.device,
+            progress=context.progress,
+        ).outcomes
+        for name, model in context.inputs.load_models(images, context.device).items()
+    }
+
+
+def _cells(table: Outcomes, attack: str) -> list[Cell]:
+    counts = table.counts(attack)
+    metrics = (metric_intervals.macro, metric_intervals.worst, metric_intervals.discrepancy)
+    weakest = np.argsort(np.where(counts.present, counts.accuracy, np.inf), kind="stable")[:WEAKEST]
+    shown = [label for label in weakest.tolist() if counts.present[label]]
+    names = [f"{table.class_names[label]} {100 * counts.accuracy[label]:.0f}" for label in shown]
+    return [*(estimate_cell(of(counts)) for of in metrics), Cell(", ".join(names))]
+
+
+def _tests(outcomes: Mapping[str, Outcomes], *, smoke: bool) -> tuple[Sequence[Test], dict[str, str]]:
+    """Tests of C1 and C2, and the reasons where they are not tested."""
+    tables = list(outcomes.values())
+    counts = tables[0].counts("clean")
+    least = int(counts.count[counts.present].min())
+    if least < LEAST_IMAGES and not smoke:
+        reason = f"{least} test images in a class, of at least {LEAST_IMAGES}"
+        return (), {"benz20/C1": reason, "benz20/C2": reason}
+    any_gap = Test(
+        claim="benz20/C1",
+        estimand="MCD of clean accuracy, the first model",
+        estimators=[widest(counts)],
+        note="the first model is taken to be a standard one; 'non-trivial' is interpreted as above zero by "
+        "simultaneous intervals for all classes",
+    )
+    if len(tables) != 2:
+        return (any_gap,), {"benz20/C2": "the claim compares a standard and an adversarially trained model"}
+    note = "the second model is taken to be adversarially trained"
+    robust, clean = (gap(tables[0], tables[1], attack) for attack in ("PGD", "clean"))
+    return (any_gap, *(replace(test, note=note) for test in discrepancy_tests(robust, clean))), {}
+
+
+def _figures(outcomes: Mapping[str, Outcomes]) -> list[tuple[Drawing, str]]:
+    """A drawing of the classes with one point for each model; for many classes, a histogram of each model."""
+    figures = []
+    for attack in BOTH:
+        tables = list(outcomes.values())
+        present = np.flatnonzero(tables[0].counts(attack).present)
+        if len(present) > DRAWN:
+            figures += [(spread(table, attack).figure(), f"{name}, {attack}.") for name, table in outcomes.items()]
+            continue
+        each = [ClassCounts(one.count[present], one.correct[present]) for one in (t.counts(attack) for t in tables)]
+        names = [tables[0].class_names[label] for label in present]
+        figures.append((class_dots(f"{attack}, in percent", each, list(outcomes), names), f"All models, {attack}."))
+    return figures
+
+
+MANY = 200
+"""Number of classes above which fewer resamples are drawn, since each has the size of the matrix."""
+SVHN = "svhn"
+SIX, EIGHT = 6, 8
+"""The digits that kdd21 names as similar in shape."""
+INSIDE, ACROSS = "more inside superclasses", "less across superclasses than by chance"
+"""The tested parts of claim C6; that confusion across superclasses is rare has no threshold."""
+MUTUAL = "mutual inside superclasses"
+"""The other part of claim C5 of benz20, on each data set."""
+
+
+class ConfusionUnderAttack(Experiment, scales=SCALES, trainings=lambda scale: declare(scale, (ADVERSARIAL,))):
+    """kdd21 Figure 2: confusion matrix of adversarial training under PGD, on each data set."""
+
+    def run(self, context: Context) -> Findings:
+        """Measure the symmetry, and the errors inside superclasses relative to chance; test the claims."""
+        audited, absent = audit_each(context, (ADVERSARIAL,))
+        classes = {one.data: _confused(one.by_class) for one in audited}
+        matrices = {one.data: _confused(one) if one.superclasses else classes[one.data] for one in audited}
+        caption = "rows: truth; columns: prediction on the attacked image; percent of the row."
+        tests, not_tested = self.claims(audited, matrices, classes)
+        return Findings(
+            tables=(*structure_tables(matrices, classes, tests), *data_tables(audited, absent)),
+            figures=[(matrix.figure(), f"{data}: {caption}") for data, matrix in matrices.items()],
+            tests=tests,
+            not_tested=not_tested,
+        )
+
+    def claims(
+        self, audited: Sequence[DataSetAudits], matrices: Mapping[str, Confused], classes: Mapping[str, Confused]
+    ) -> tuple[list[Test], dict[str, str]]:
+        """Test kdd21 C5 on each data set, C6 where there are superclasses, and C7 on SVHN.
+
+        Args:
+            audited: audits of the data sets.
+            matrices: confusion matrices by data set, of superclasses where statements are about superclasses.
+            classes: confusion matrices of the classes, by data set.
+        """
+        fit = {one.data: one for one in audited if not one.unfit}
+        tests = [
+            Test(
+                claim="kdd21/C5",
+                covers=(data,),
+                estimand=f"correlation of M_ij with M_ji over pairs of classes, {data}",
+                estimators=[interval(matrices[data].pearson)],
+                unit="",
+                limits=CORRELATION,
+            )
+            for data, one in fit.items()
+            if one.judges("kdd21/C5")
+        ]
+        not_tested = no_verdict("kdd21/C5", audited)
+        inside = {data: each for data in fit if (each := classes[data].inside) is not None}
+        if inside:
+            note = f"on {', '.join(inside)}; error rates of pairs need no verdict about a single class"
+            contrasts = [interval(each.contrast, 100) for each in inside.values()]
+            estimand = "mean rate M_ij of pairs inside the superclasses minus that of pairs across, each data set"
+            tests.append(Test(claim="kdd21/C6", covers=(INSIDE,), estimand=estimand, estimators=contrasts, note=note))
+            excesses = [interval(each.excess, 100) for each in inside.values()]
+            estimand = "share of the errors across superclasses: chance minus measured, each data set"
+            note = f"on {', '.join(inside)}"
+            tests.append(Test(claim="kdd21/C6", covers=(ACROSS,), estimand=estimand, estimators=excesses, note=note))
+        else:
+            not_tested["kdd21/C6"] = "no data set with superclasses gives a verdict"
+        if SVHN in fit:
+            tests.append(_similar_digits(matrices[SVHN].matrix))
+        else:
+            not_tested["kdd21/C7"] = "the claim is about SVHN, which is not available or gives no verdict"
+        return tests, not_tested
+
+
+def _confused(one: DataSetAudits) -> Confused:
+    outcomes = one.outcomes()
+    return confused(outcomes, ROBUST, resamples=RESAMPLES if outcomes.num_classes <= MANY else RESAMPLES // 10)
+
+
+def structure_tables(
+    matrices: Mapping[str, Confused], classes: Mapping[str, Confused], tests: Sequence[Test] = ()
+) -> list[Table]:
+    """Tables of the symmetry of each matrix, and of the errors inside superclasses where there are any."""
+    rows = [
+        Row(data, [estimate_cell(matrix.pearson, 1, 2, tests=tests), estimate_cell(matrix.overlap, 1, 2)])
+        for data, matrix in matrices.items()
+    ]
+    heads = ("data set", "correlation of M_ij with M_ji", "1 - sum |M - M^T| / sum (M + M^T)")
+    note = "Small print: 95 % confidence intervals."
+    tables = [Table("Symmetry of the confusion matrix", heads, rows, note)]
+    rows = [
+        Row(
+            data,
+            [
+                estimate_cell(matrix.inside.share),
+                *(estimate_cell(one, tests=tests) for one in (matrix.inside.excess, matrix.inside.contrast)),
+            ],
+        )
+        for data, matrix in classes.items()
+        if matrix.inside is not None
+    ]
+    heads_of_groups = ("data set", "errors inside, percent", "beyond chance, points", "mean rate inside minus across")
+    return [*tables, *([Table("Errors inside the superclasses", heads_of_groups, rows, note)] if rows else [])]
+
+
+def _similar_digits(matrix: IntArray) -> Test:
+    """Test of C7: both rates between 6 and 8 exceed the mean rate of the other pairs of digits."""
+    return Test(
+        claim="kdd21/C7",
+        estimand="rate 6 as 8, and rate 8 as 6, each minus the mean rate of all pairs",
+        estimators=[interval(_beyond_mean(matrix, *pair), 100) for pair in ((SIX, EIGHT), (EIGHT, SIX))],
+    )
+
+
+def _beyond_mean(matrix: IntArray, truth: int, predicted: int) -> Estimate:
+    """Rate of one pair of classes minus the mean rate of all pairs, with its interval for new images."""
+
+    def difference(counts: FloatArray) -> FloatArray:
+        rates = counts / counts.sum(axis=2, keepdims=True)
+        pairs = rates[:, ~np.eye(len(matrix), dtype=np.bool_)]
+        return np.asarray(rates[:, truth, predicted] - pairs.mean(axis=1))
+
+    observed = difference(matrix[None].astype(np.float64))
+    return percentiles(float(observed[0]), difference(resampled_rows(matrix)), ALPHA)
+
+
+def symmetry_inside(matrix: IntArray, superclasses: Sequence[int]) -> Estimate:
+    """Correlation of the rates M_ij and M_ji over the pairs of classes of one superclass, with its interval.
+
+    Args:
+        matrix: (C, C) confusion counts, label by prediction; every class has images.
+        superclasses: (C,) the superclass of each class.
+    """
+    group = np.asarray(superclasses)
+    first, second = np.triu_indices(len(group), k=1)
+    same = group[first] == group[second]
+    first, second = first[same], second[same]
+
+    def correlation(counts: FloatArray) -> FloatArray:
+        rates = counts / counts.sum(axis=2, keepdims=True)
+        a, b = (side - side.mean(axis=1, keepdims=True) for side in (rates[:, first, second], rates[:, second, first]))
+        return ratio((a * b).sum(axis=1), np.sqrt((a**2).sum(axis=1) * (b**2).sum(axis=1)))
+
+    observed = correlation(matrix[None].astype(np.float64))
+    return percentiles(float(observed[0]), correlation(resampled_rows(matrix)), ALPHA)
+
+
+class ConfusedLabels(ConfusionUnderAttack):
+    """benz20 section 3.2: semantically similar classes are mutually confused."""
+
+    def claims(
+        self, audited: Sequence[DataSetAudits], matrices: Mapping[str, Confused], classes: Mapping[str, Confused]
+    ) -> tuple[list[Test], dict[str, str]]:
+        """Test benz20 C5: confusion is more frequent inside the superclasses, and mutual there.
+
+        Args:
+            audited: audits of the data sets.
+            matrices: unused; the plan is about classes.
+            classes: confusion matrices of the classes, by data set.
+        """
+        del matrices
+        chosen = [one for one in audited if not one.unfit and classes[one.data].inside is not None]
+        if not chosen:
+            return [], {"benz20/C5": "no data set with superclasses gives a verdict"}
+        found = {one.data: classes[one.data] for one in chosen}
+        contrasts, symmetries = list[IntervalEstimator](), list[IntervalEstimator]()
+        for each in found.values():
+            assert each.inside is not None
+            assert each.superclasses is not None
+            contrasts.append(interval(each.inside.contrast, 100))
+            symmetries.append(interval(symmetry_inside(each.matrix, each.superclasses)))
+        return [
+            Test(
+                claim="benz20/C5",
+                estimand="mean rate M_ij of pairs inside the superclasses minus that of pairs across, each data set",
+                estimators=contrasts,
+                covers=[f"{data}: {INSIDE}" for data in found],
+            ),
+            Test(
+                claim="benz20/C5",
+                estimand="correlation of M_ij with M_ji over the pairs inside the superclasses, each data set",
+                estimators=symmetries,
+                unit="",
+                limits=CORRELATION,
+                covers=[f"{data}: {MUTUAL}" for data in found],
+            ),
+        ], {}
+
+
+LARGE, VISIBLE = 10, 1
+"""Thresholds in points of a large and of a visible gap between classes (paper: 40 to 50 on CIFAR-10, 6 on MNIST)."""
+_SMALL_PRINT = "Small print: 95 % confidence intervals for new images."
+HIGH = 95
+"""Lower bound of the total on MNIST in the paper, in percent."""
+
+
+class GapsOverEpochs(Experiment, scales=SCALES, trainings=lambda scale: declare(scale, (ADVERSARIAL,))):
+    """kdd21 Figure 1: class-wise robustness over the epochs of adversarial training, on each data set."""
+
+    def run(self, context: Context) -> Findings:
+        """Draw the validation accuracy over the epochs; test claims C1 to C3 on each data set."""
+        audited, absent = audit_each(context, (ADVERSARIAL,))
+        rows, tables, figures = [], list[Table](), []
+        for one in audited:
+            history = trend({"AT": one.trained[ADVERSARIAL]}, labels=None if one.superclasses else one.sampled)
+            caption = f"{one.data}: validation split; the band spans the lowest to the highest class."
+            figures.append((history.figure(), caption))
+            counts, names = one.shown()
+            metrics = (metric_intervals.macro, metric_intervals.worst, metric_intervals.discrepancy)
+            weakest = Cell(names[metric_intervals.worst_label(counts)])
+            rows.append(Row(f"{one.data}, {len(names)}", [*(estimate_cell(of(counts)) for of in metrics), weakest]))
+            if len(names) <= DRAWN:
+                title = f"{one.data}: test images at the end of training, in percent"
+                tables.append(class_table(title, {("AT",): counts}, names))
+        heads = ("data set, classes", "average under PGD", "worst class", "MCD", "weakest class")
+        summary = Table("Test images at the end of training, in percent and points", heads, rows, _SMALL_PRINT)
+        tests, not_tested = _gap_tests(audited)
+        tables = [summary, *data_tables(audited, absent), *tables]
+        return Findings(tables=tables, figures=figures, tests=tests, not_tested=not_tested)
+
+
+def _gap_tests(audited: Sequence[DataSetAudits]) -> tuple[list[Test], dict[str, str]]:
+    """Tests of C1 to C3 on the data sets that give a verdict, and the claims that are not tested."""
+    fit = {one.data: one for one in audited if one.judges("kdd21/C1")}
+    tests = [_gap_test("kdd21/C1", "large", one, (one.data,)) for one in fit.values()]
+    not_tested = no_verdict("kdd21/C1", audited)
+    if MNIST not in fit:
+        not_tested["kdd21/C2"] = f"the claim is about MNIST; this run used {', '.join(one.data for one in audited)}"
+    else:
+        total = _beyond_high(fit[MNIST].counts())
+        estimand = f"total under PGD at the end of training on {MNIST}, minus {HIGH} percent"
+        covers = (f"more than {HIGH} percent overall",)
+        tests.append(Test(claim="kdd21/C2", covers=covers, estimand=estimand, estimators=[total]))
+        if total(0.05).value > 0:
+            tests.append(_gap_test("kdd21/C2", "visible", fit[MNIST], ("visible gap",)))
+        else:
+            not_tested["kdd21/C2"] = f"the gap is that of a model above {HIGH} percent, which this one is not"
+    if "imagenet" in fit:
+        tests.append(_growth(fit["imagenet"]))
+    else:
+        not_tested["kdd21/C3"] = "the claim is about ImageNet, whose training takes days on a GPU"
+    return tests, not_tested
+
+
+def _gap_test(claim: str, word: str, one: DataSetAudits, covers: Sequence[str] = ()) -> Test:
+    """Test that the MCD of the shown classes exceeds the threshold of the data set."""
+    threshold = VISIBLE if one.data == MNIST else LARGE
+    return Test(
+        claim=claim,
+        estimand=f"MCD under PGD at the end of training on {one.data}, minus {threshold}",
+        estimators=[widest(one.shown()[0], threshold)],
+        note=f"{word!r} is interpreted as more than {threshold} points by simultaneous intervals for all classes"
+        + (", since the paper reports 6" if one.data == MNIST else ""),
+        covers=covers,
+    )
+
+
+def _beyond_high(counts: ClassCounts) -> IntervalEstimator:
+    """Total minus the total of the paper on MNIST, in points."""
+
+    def at(level: float) -> Estimate:
+        return Estimate(*(100 * end - HIGH for end in metric_intervals.overall(counts, level)))
+
+    return at
+
+
+def _growth(one: DataSetAudits) -> Test:
+    """Test of C3: the gap of the shown classes on the validation split grows from the first epoch to the last."""
+    run = one.trained[ADVERSARIAL]
+    robust, images = measured(run, "valid", "robust"), images_of(run, "valid")
+    chosen = robust if one.sampled is None else robust[list(one.sampled)]
+    first, last = (counts_at(int(epoch), chosen, images) for epoch in (chosen.index[0], chosen.index[-1]))
+    estimand = "MCD on the validation split under the attack of the training: last epoch minus first"
+    return Test(claim="kdd21/C3", estimand=estimand, estimators=[wider(last, first)])
+
+
+class ClassTrend(Experiment, scales=PLANS, trainings={"AT": AT}):
+    """benz20 plan: accuracy and robustness of each class over training; does the weakest class change?"""
+
+    def run(self, context: Context) -> Findings:
+        """Draw both measures over the epochs of adversarial training, and count changes of the weakest class."""
+        run = context.train_all(self.trainings(context.scale))["AT"]
+        figures, rows, measurements = [], [], []
+        for measure in ("robust", "clean"):
+            history = trend({"AT": run}, measure, window=(0.5, 1.0))
+            figures.append((history.figure(), f"Validation split, {measure}."))
+            turns, epochs = history.summary["turns"]["AT"], history.epochs
+            late = epochs[epochs["epoch"] > run.recipe.epochs / 2]
+            weakest = dict.fromkeys(map(str, late["worst_class"]))
+            rows.append(Row(measure, [Cell(f"{turns:.0f}"), Cell(", ".join(weakest))]))
+            quantity = f"changes of the weakest class in the second half of one training, {measure}"
+            measurements.append(Measurement(question="benz20/C4", quantity=quantity, value=turns))
+        heads = ("measure", "changes of the weakest class", "weakest classes")
+        return Findings(
+            tables=(Table("Second half of training", heads, rows),),
+            figures=figures,
+            measurements=measurements,
+        )
+
+
+EVALUATED_UNDER: Mapping[str, str] = {"adversarial": "PGD", "standard": "clean"}
+"""The attack under which each model is evaluated."""
+NONE = 0.5
+"""Absolute rank correlation below which there is no correlation."""
+
+
+class NormsAndRobustness(Experiment, scales=SCALES, trainings=declare):
+    """iclr21 Figure 4: robust classes have rows of large norm in adversarial training, not in standard training."""
+
+    def run(self, context: Context) -> Findings:
+        """Evaluate the adversarial models under PGD and the standard ones on clean images; test claims C5 and C6."""
+        found, absent = audit_each(context)
+        audited = [one.by_class for one in found]
+        rows, figures, tests = [], [], []
+        for one in audited:
+            links = {kind: _link(one, kind) for kind in EVALUATED_UNDER}
+            own = [test for test in _norm_tests(one.data, links) if one.judges(test.claim)]
+            for kind, link in links.items():
+                cells = [estimate_cell(each, 1, 2, tests=own) for each in link.intervals]
+                p_value = Cell(formatting.probability(link.spearman.p_value))
+                rows.append(Row(f"{one.data}, {kind}, {EVALUATED_UNDER[kind]}", [*cells, p_value]))
+                figures.append((link.figure(), f"{one.data}: the {kind} model, {EVALUATED_UNDER[kind]}."))
+            tests += own
+        heads = ("model", "Pearson", "Spearman", "Kendall", "p of Spearman")
+        note = (
+            "Over all classes; the figures of data sets with many classes show the 12 of the paper. "
+            "Small print: 95 % confidence intervals for new images. p by permutation of the classes."
+        )
+        table = Table("Correlation of class accuracy with the norm of the class's row", heads, rows, note)
+        not_tested = {**no_verdict("iclr21/C5", audited), **no_verdict("iclr21/C6", audited)}
+        return Findings(
+            tables=(table, *data_tables(audited, absent)), figures=figures, tests=tests, not_tested=not_tested
+        )
+
+
+def _link(one: DataSetAudits, kind: str) -> NormLink:
+    """Correlations over all classes with images; the classes of the result are the sampled ones, if there are any."""
+    link = norm_link(one.outcomes(kind), EVALUATED_UNDER[kind], row_norms(one.trained[kind].model()))
+    if one.sampled is None:
+        return link
+    return replace(link, classes=link.classes.loc[list(one.shown(kind, EVALUATED_UNDER[kind])[1])])
+
+
+def _norm_tests(data: str, links: Mapping[str, NormLink]) -> list[Test]:
+    size = links["standard"].intervals[1]
+    ends = sorted(abs(end) for end in (size.low, size.high))
+    weak = Estimate(NONE - abs(size.value), NONE - ends[1], NONE - (0.0 if size.low <= 0 <= size.high else ends[0]))
+    return [
+        Test(
+            claim="iclr21/C5",
+            covers=(data,),
+            estimand=f"Spearman's correlation of robustness and norm, adversarial training on {data}",
+            estimators=[interval(links["adversarial"].intervals[1])],
+            unit="",
+            limits=CORRELATION,
+        ),
+        Test(
+            claim="iclr21/C6",
+            covers=(data,),
+            estimand=f"0.5 minus the absolute Spearman correlation of clean accuracy and norm, standard model, {data}",
+            estimators=[raised(interval(weak), NONE - 1)],
+            unit="",
+            limits=(NONE - 1, NONE),
+            note="'none' is interpreted as below 0.5; sampling noise lowers the correlation, so the claim cannot be "
+            "supported",
+        ),
+    ]
+
+
+class EqualNorms(Experiment, scales=CLASSWISE, trainings={"AT": AT}):
+    """iclr21 section 5: rows of equal norm, by rescaling those of a trained model (no penalty, no training)."""
+
+    def run(self, context: Context) -> Findings:
+        """Audit adversarial training before and after rescaling; test claim C22."""
+        trained = context.train_all(self.trainings(context.scale))["AT"]
+        equalise_norms(trained)
+        audits = {
+            "as trained": under_pgd(context, trained),
+            "equal norms": under_pgd(context, trained, which="equal-norms"),
+        }
+        norms = {
+            "as trained": row_norms(trained.model()),
+            "equal norms": row_norms(trained.model("equal-norms")),
+        }
+        counts = {name: audit.counts("PGD") for name, audit in audits.items()}
+        rows = []
+        for name, one in counts.items():
+            clean = metric_intervals.macro(audits[name].counts("clean"))
+            summary = (
+                clean,
+                metric_intervals.macro(one),
+                metric_intervals.worst(one),
+                metric_intervals.discrepancy(one),
+            )
+            ends = f"{norms[name].min():.3g} to {norms[name].max():.3g}"
+            rows.append(Row(name, [*map(estimate_cell, summary), Cell(ends)]))
+        pair = paired_models(audits["equal norms"], audits["as trained"], "PGD")
+        gap = wider(counts["equal norms"], counts["as trained"])
+        gains = {"average": average(pair), "worst class": worst(pair), "gap": gap}
+        test = Test(
+            claim="iclr21/C22",
+            covers=("norms of rows",),
+            estimand="worst class under PGD: rows rescaled to equal norms minus as trained",
+            estimators=[gains["worst class"]],
+            note="one of the three guidelines, applied after training; a penalty during training is not tested",
+        )
+        changes = [Row(name, [estimate_cell(part(0.05), 1, tests=[test])]) for name, part in gains.items()]
+        heads = ("model", "clean average", "PGD average", "PGD worst class", "PGD gap", "norms of the rows")
+        names = context.test_images.class_names
+        note = "Small print: 95 % confidence intervals for new images with this one training fixed."
+        return Findings(
+            tables=(
+                Table("Adversarial training, in percent", heads, rows, note),
+                Table("Equal norms minus as trained, under PGD, in points", ("quantity", "change"), changes, note),
+            ),
+            figures=((class_bars(names, counts, range(len(names))), "Under PGD-20."),),
+            tests=[test],
+        )
+
+
+class Purity(NamedTuple):
+    """A row of `Embedding.purity`: the share of neighbours of the same group, its interval, and the chance level."""
+
+    purity: float
+    low: float
+    high: float
+    chance: float
+
+    @property
+    def beyond_chance(self) -> Estimate:
+        """Chance-corrected purity (purity - chance) / (1 - chance): 0 for random, 1 for pure neighbourhoods."""
+        return Estimate(*((end - self.chance) / (1 - self.chance) for end in self[:3]))
+
+
+class FeaturesOnAPlane(Experiment, scales=CLASSWISE, trainings={"AT": AT}):
+    """iclr21 Figure 8: t-SNE of penultimate features of an adversarially trained model, clean and attacked."""
+
+    def run(self, context: Context) -> Findings:
+        """Compute the embedding and the purity of neighbourhoods; test claim C15."""
+        trained = context.train_all(self.trainings(context.scale))["AT"]
+        projection = embedding(under_pgd(context, trained, save=("features",)), "PGD")
+        values = projection.purity[list(Purity._fields)].to_numpy(dtype=float).tolist()
+        places = projection.purity.index.to_list()
+        purity = {place: Purity(*row) for place, row in zip(places, values, strict=True)}
+        rows = [
+            Row(f"{kind}, {level}", [estimate_cell(Estimate(*one[:3])), Cell(f"{100 * one.chance:.1f}")])
+            for (kind, level), one in purity.items()
+        ]
+        heads = ("images, neighbours of the same", "percent", "by chance")
+        note = (
+            "Small print: 95 % confidence intervals over images. Neighbours are found in feature space, not in the "
+            "plane."
+        )
+        table = Table("Share of the ten nearest neighbours", heads, rows, note)
+        caption = "Penultimate features; the paper does not state the layer."
+        if ("clean", "superclass") not in purity:
+            not_tested = {"iclr21/C15": f"{context.scale.data} has no superclasses"}
+            return Findings(tables=(table,), figures=((projection.figure(), caption),), not_tested=not_tested)
+        separates = Test(
+            claim="iclr21/C15",
+            estimand="chance-corrected share of neighbours (Cohen's kappa): superclass minus class, clean and attacked",
+            estimators=[
+                interval(difference(purity[kind, "superclass"].beyond_chance, purity[kind, "class"].beyond_chance))
+                for kind in ("clean", "PGD")
+            ],
+            unit="",
+            note="the two are treated as independent; images share neighbours, so the intervals are slightly too "
+            "narrow",
+        )
+        return Findings(tables=(table,), figures=((projection.figure(), caption),), tests=(separates,))

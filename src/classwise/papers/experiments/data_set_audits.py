@@ -13,15 +13,15 @@ from classwise.auditing.outcomes.table import Outcomes
 from classwise.auditing.run.result import Audit
 from classwise.core.rng import CounterRNG
 from classwise.papers import catalogue
-from classwise.papers.context import Context, Training
+from classwise.papers.experiment import Context, Training
 from classwise.papers.experiments.protocol import AT, STANDARD, under_pgd
 from classwise.papers.scales import OWN_DATA, PAPER_DATA, REDUCED, SMOKE, TIAN, Name, Scale
-from classwise.papers.store import Trained
 from classwise.papers.tables import estimate_cell, skipped_table
 from classwise.reporting.tables import Cell, Row, Table
 from classwise.stats import metric_intervals
 from classwise.stats.counts import ClassCounts
 from classwise.stats.intervals import wilson
+from classwise.training.folder import Run
 
 DATA_SETS: Mapping[Name, Sequence[str]] = {
     "smoke": (SMOKE.data,),
@@ -91,7 +91,7 @@ class DataSetAudits:
 
     data: str
     context: Context
-    trained: Mapping[str, Trained]
+    trained: Mapping[str, Run]
     audits: Mapping[str, Audit]
     superclasses: bool
 
@@ -219,7 +219,7 @@ def data_tables(audited: Sequence[DataSetAudits], absent: Mapping[str, str]) -> 
     """Table of the data sets with their sizes, network, radius and accuracy, and a table of the skipped ones."""
     rows = []
     for one in audited:
-        counts, recipe = one.counts(), one.trained[ADVERSARIAL].run.recipe
+        counts, recipe = one.counts(), one.trained[ADVERSARIAL].recipe
         groups = "superclasses" if one.superclasses else "classes"
         cells = [
             Cell(f"{int(counts.present.sum())} {groups}"),

@@ -1,25 +1,30 @@
-"""Class accuracies of four defences under five attacks: kdd21/T1, E3 and iclr21/T2."""
+"""Class accuracies of four defences under five attacks, and the drop of vulnerable classes under stronger attacks."""
 
 from __future__ import annotations
 
+import math
+from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
 import pandas as pd
 
 from classwise.analysis.consistency import Consistency, consistency, ranked_alike
+from classwise.analysis.drop import drop
+from classwise.attacks.suites import SUITES
 from classwise.auditing.outcomes.table import CLEAN, Outcomes
 from classwise.auditing.run.result import Audit
+from classwise.core.config import Spec, configurable
+from classwise.core.errors import ClasswiseError
 from classwise.papers import catalogue
-from classwise.papers.bootstrap import Resampled
 from classwise.papers.claims import CORRELATION, Test
-from classwise.papers.context import Context, Training, Trainings
-from classwise.papers.experiment import Experiment, Findings
+from classwise.papers.experiment import Context, Experiment, Findings, Training
 from classwise.papers.experiments.protocol import (
     CAR,
     CAT,
+    DEFENCES,
     RST_TEST_STEP,
     SCALES,
     defences,
@@ -29,7 +34,7 @@ from classwise.papers.experiments.protocol import (
     unlabelled_note,
     with_rst,
 )
-from classwise.papers.interval_estimators import exactly, interval, lowered, wider
+from classwise.papers.interval_estimators import Resampled, exactly, interval, lowered, wider
 from classwise.papers.scales import CIFAR, Name, Scale, other_data
 from classwise.papers.tables import Key, by_name, class_table, estimate_cell, names_of, summary_table
 from classwise.reporting import formatting
@@ -91,7 +96,7 @@ def audit_defences(context: Context, trainings: Mapping[str, Training]) -> dict[
     """
     models = context.train_all(trainings)
     standard = models.pop("standard")
-    transfer = {"name": "transfer", "surrogate": str(standard.run.path), "attack": pgd(context)}
+    transfer = {"name": "transfer", "surrogate": str(standard.path), "attack": pgd(context)}
     few = {"transfer": transfer, **{name: dict(spec) for name, spec in COSTLY[context.scale.name].items()}}
     audits = {}
     for defence, trained in models.items():
@@ -105,14 +110,8 @@ def audit_defences(context: Context, trainings: Mapping[str, Training]) -> dict[
     return audits
 
 
-class DefencesByAttacks(Experiment):
+class DefencesByAttacks(Experiment, scales=SCALES, trainings=attacked_trainings):
     """kdd21 Table 1: class accuracies, total, CV and MCD of four defences under five attacks."""
-
-    scales: ClassVar[Mapping[Name, Scale]] = SCALES
-
-    def trainings(self, scale: Scale) -> Trainings:
-        """The four defences and the substitute."""
-        return attacked_trainings(scale)
 
     def run(self, context: Context) -> Findings:
         """Audit each defence twice, tabulate the accuracies, and test claims C8 and C10."""
@@ -197,14 +196,8 @@ def extremes(claim: str, ours: Mapping[Key, ClassCounts]) -> Test:
     )
 
 
-class DefencesWithRST(Experiment):
+class DefencesWithRST(Experiment, scales=SCALES, trainings=with_rst):
     """iclr21 Table 2: class accuracies of Madry's model, TRADES, MART and RST under five attacks."""
-
-    scales: ClassVar[Mapping[Name, Scale]] = SCALES
-
-    def trainings(self, scale: Scale) -> Trainings:
-        """The four defences; the substitute is also the teacher of RST."""
-        return with_rst(scale)
 
     def run(self, context: Context) -> Findings:
         """Audit each defence twice, tabulate the accuracies, and test claims C7, C8 and C9."""
@@ -257,14 +250,8 @@ def _dropped(claim: str, audits: Mapping[str, Attacked], weak: str, strong: str)
     return Test(claim=claim, estimand=estimand, estimators=parts)
 
 
-class RankConsistency(Experiment):
+class RankConsistency(Experiment, scales=SCALES, trainings=attacked_trainings):
     """kdd21 claim C9: the order of the classes is the same under every attack and defence."""
-
-    scales: ClassVar[Mapping[Name, Scale]] = SCALES
-
-    def trainings(self, scale: Scale) -> Trainings:
-        """The models of T1."""
-        return attacked_trainings(scale)
 
     def run(self, context: Context) -> Findings:
         """Compute Spearman's correlation of all pairs of rows of T1 and Kendall's W, measured and printed."""
@@ -308,3 +295,100 @@ def _agreement_row(name: str, rows: Consistency, tests: Sequence[Test] = ()) -> 
     both = [estimate_cell(one, 1, 2, tests=tests) for one in (rows.lowest, rows.mean)]
     ends = [Cell(f"{agreement.value:.2f}"), Cell(formatting.probability(agreement.p_value))]
     return Row(name, [Cell(str(size * (size - 1) // 2)), *both, *ends])
+
+
+VULNERABLE, ROBUST = (2, 3, 4, 5), (0, 1, 6, 7, 8, 9)
+"""The classes of CIFAR-10 below and above the total under PGD, for all four defences of the paper."""
+SUITE: Mapping[Name, Mapping[str, Spec]] = {
+    "smoke": {"apgd-ce": "apgd-ce:steps=5", "apgd-dlr": "apgd-dlr:steps=5"},
+    "reduced": {spec: spec for spec in SUITES["fast"]["standard"]},
+    "full": {spec: spec for spec in SUITES["autoattack"]["standard"]},
+}
+"""AutoAttack at full scale; at reduced scale the suite ``fast``, which has no black-box attack."""
+
+
+@configurable
+class Drops(Experiment):
+    """Drop from a weaker to a stronger attack: vulnerable classes minus the others.
+
+    Attributes:
+        claim: the claim that is tested.
+        weak: name of the weaker attack.
+        strong: name of the stronger attack.
+        covers: the parts of the claim that are tested.
+    """
+
+    claim: str
+    weak: str
+    strong: str
+    covers: tuple[str, ...] = ()
+
+    @abstractmethod
+    def tables(self, context: Context) -> Mapping[str, Outcomes]:
+        """Outcomes of both attacks on the same images, by model."""
+
+    def printed(self) -> Mapping[str, float]:
+        """Printed differences in points, by model; empty if the paper prints none."""
+        return {}
+
+    def run(self, context: Context) -> Findings:
+        """Measure the drop of every model, and test the claim."""
+        drops, rows, not_tested = dict[str, Estimate](), [], {}
+        figures = []
+        printed = self.printed()
+        for name, table in self.tables(context).items():
+            try:
+                class_drop = drop(table, self.weak, self.strong)
+            except ClasswiseError as error:
+                not_tested[self.claim] = f"{name}: {error}"
+                drops[name] = Estimate(math.nan, math.nan, math.nan)
+                continue
+            drops[name] = class_drop.difference
+            figures.append((class_drop.figure(), f"{name}."))
+        estimand = f"drop from {self.weak} to {self.strong}: vulnerable classes minus the others, each defence"
+        parts = [interval(one, 100) for one in drops.values()]
+        tests = [] if not_tested else [Test(claim=self.claim, estimand=estimand, estimators=parts, covers=self.covers)]
+        for name, one in drops.items():
+            printed_cells = [Cell(f"{printed[name]:+z.1f}")] if name in printed else []
+            rows.append(Row(name, [estimate_cell(one, sign="+", tests=tests), *printed_cells]))
+        shown = Table(
+            f"Drop from {self.weak} to {self.strong}: vulnerable classes minus the others, in points",
+            ("defence", "this run", *(["printed (classes 2-5)"] if printed else [])),
+            rows,
+            f"Small print: 95 % confidence intervals. The vulnerable classes under {self.weak} are selected on "
+            "one half of "
+            "the images and evaluated on the other.",
+        )
+        return Findings(tables=(shown,), figures=figures, tests=tests, not_tested=not_tested)
+
+
+class DropOfDefences(Drops, scales=SCALES, trainings=attacked_trainings):
+    """The four defences of kdd21 Table 1."""
+
+    def tables(self, context: Context) -> Mapping[str, Outcomes]:
+        """Outcomes of both attacks from the audits of Table 1."""
+        audits = audit_defences(context, self.trainings(context.scale))
+        return {name: one.outcomes(self.weak, self.strong) for name, one in audits.items()}
+
+    def printed(self) -> Mapping[str, float]:
+        """Differences computed from the printed rows of Table 1."""
+        rows = {
+            (row["defence"], row["attack"]): np.array(row["per_class"]) for row in catalogue.printed_rows("kdd21/T1")
+        }
+        drops = {name: rows[name, self.weak] - rows[name, self.strong] for name in DEFENCES}
+        return {name: float(one[list(VULNERABLE)].mean() - one[list(ROBUST)].mean()) for name, one in drops.items()}
+
+
+class HiddenGradients(Drops, trainings=lambda scale: {name: defences(scale)[name] for name in ("TRADES", "MART")}):
+    """iclr21 Appendix F: is the gap between PGD and a stronger attack larger in vulnerable classes?"""
+
+    scales: ClassVar[Mapping[Name, Scale]] = {
+        name: replace(scale, about=f"{scale.about}; PGD against {', '.join(SUITE[name])}")
+        for name, scale in SCALES.items()
+    }
+
+    def tables(self, context: Context) -> Mapping[str, Outcomes]:
+        """Outcomes of PGD and of a suite on the same images, without a cascade."""
+        attacks = {"PGD": pgd(context), **SUITE[context.scale.name]}
+        models = context.train_all(self.trainings(context.scale))
+        return {name: context.audit(one, attacks, early_stop=True).outcomes for name, one in models.items()}

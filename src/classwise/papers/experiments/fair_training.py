@@ -1,55 +1,268 @@
-"""CFA, EMA and FRL on three base methods: cfa23/T1, T4, F6, E2."""
+"""CFA, EMA and FRL on three base methods, the ablation of CFA, and its hyper-parameters (cfa23)."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from typing import ClassVar
+from abc import abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
 
 import numpy as np
 
+from classwise.auditing.run.result import Audit
 from classwise.core.config import Spec
+from classwise.core.threat import Threat
 from classwise.papers import catalogue
-from classwise.papers.bootstrap import Resampled
 from classwise.papers.claims import Test
-from classwise.papers.context import Context, Trainings
-from classwise.papers.experiment import Experiment, Findings
-from classwise.papers.experiments.estimates import average, paired_models, worst
-from classwise.papers.experiments.fair_methods import (
-    ATTACKS,
-    BASES,
-    CHOSEN,
-    METHODS,
-    NOTE,
-    UNSCALED,
-    Evaluated,
-    Method,
-    at_scale,
-    closed_gate,
-    evaluate_methods,
-    methods_table,
-    pair_cell,
-    trainings_of,
-    with_gate_note,
-)
-from classwise.papers.scales import CIFAR, DEFAULT_SCALES, Name, Scale, other_data
+from classwise.papers.experiment import Context, Experiment, Findings, Training, Trainings
+from classwise.papers.experiments.protocol import average, paired_models, worst
+from classwise.papers.interval_estimators import IntervalEstimator, Resampled, exactly, plus
+from classwise.papers.scales import CIFAR, DEFAULT_SCALES, MANY_TRAININGS, Name, Scale, other_data
 from classwise.papers.tables import Key, class_table
+from classwise.reporting import formatting
 from classwise.reporting.figures.bars import class_bars
+from classwise.reporting.figures.lines import Series, class_lines, line_chart
+from classwise.reporting.svg import Drawing
 from classwise.reporting.tables import Cell, Row, Table
 from classwise.stats import metric_intervals
 from classwise.stats.counts import ClassCounts, FloatArray
+from classwise.stats.intervals import Estimate
+from classwise.training.folder import Run, Which
+
+EMA: Mapping[str, Any] = {"name": "ema", "decay": 0.85, "start_fraction": 0.25}
+PAPER_GATE: Mapping[str, Any] = {"averaging.gate": "absolute"}
+"""FAWA with the gate of the paper, a constant; the budget ``short`` has a relative gate, which short runs can reach."""
+RELATIVE = ", relative gate"
+"""End of the name of a method with the relative gate of the budget ``short``."""
+_FINE_TUNING: Mapping[str, Any] = {
+    "optimizer": {"name": "sgd", "lr": 1e-3, "momentum": 0.9, "weight_decay": 5e-4},
+    "lr_schedule": {"name": "step", "milestones": [0.4, 0.8], "gamma": 0.1},
+}
+"""Learning rates of FRL at every scale: it fine-tunes a robust model."""
+FRL_SPLIT: Mapping[str, Any] = {"data.validation": 0.06}
+"""Share of the training images that FRL and its start hold out at every scale: 300 per class of CIFAR-10."""
+BASES: Mapping[Name, Sequence[str]] = {
+    "smoke": ("AT", "TRADES"),
+    "reduced": ("AT", "TRADES", "FAT"),
+    "full": ("AT", "TRADES", "FAT"),
+}
+"""Base methods of CFA and of weight averaging."""
+NOTE = "one training run of each method: intervals cover the sampling of images, not the variation between trainings"
+ATTACKS: Mapping[Name, Mapping[str, Spec]] = {
+    "smoke": {"robust": "pgd:steps=5,step_size=0.4eps"},
+    "reduced": {"robust": "pgd:steps=20,step_size=0.1eps,objective=margin"},
+    "full": {"apgd-ce": "apgd-ce", "apgd-t": "apgd-t", "fab-t": "fab-t", "square": "square"},
+}
+"""AutoAttack at full scale, a PGD as its substitute at smaller scales."""
+PGD_10: Mapping[str, Any] = {"name": "pgd", "steps": 10, "step_size": "0.25eps"}
+"""PGD-10 with step 2/255 at 8/255, for training and evaluation."""
+PGD_ATTACKS: Mapping[Name, Mapping[str, Spec]] = {**ATTACKS, "full": {"robust": PGD_10}}
+"""PGD-10 at full scale, for the items that the paper evaluates by it."""
+LEAST_ADMITTED = 2
+"""Epochs that FAWA admits at least for a test of its claims: an average of one epoch is no average."""
+RUNS = {"cfa23/T1": ", mean of five runs"}
+"""Number of trainings that the printed numbers average, if the paper states it."""
+CHOSEN: Mapping[str, tuple[Which, Which]] = {"best": ("best", "best-average"), "last": ("last", "average")}
+UNSCALED = "TRADES, unscaled"
+"""TRADES as its own paper writes it, CE + 6 KL; the TRADES of cfa23's public code is divided by 1 + beta."""
+
+
+@dataclass(frozen=True)
+class Method:
+    """A row of a table.
+
+    Attributes:
+        training: name of the training.
+        averaged: whether the averaged weights are used.
+    """
+
+    training: str
+    averaged: bool = False
+
+
+# FAT is the friendly training of CFA's code, three steps past the boundary, in the recipe that all methods share.
+# Averaging does not change the model, so one run gives the plain row and the row with EMA.
+TRAININGS: Mapping[str, Training] = {
+    "AT": Training(recipe="at", overrides={"averaging": EMA}),
+    "AT + CFA": Training(recipe="cfa-at", overrides=PAPER_GATE),
+    UNSCALED: Training(recipe="trades"),
+    "TRADES": Training(recipe="trades-scaled", overrides={"averaging": EMA}),
+    "TRADES + CFA": Training(recipe="cfa-trades", overrides=PAPER_GATE),
+    "FAT": Training(recipe="cfa-fat", overrides={"schedules": [], "averaging": EMA}),
+    "FAT + CFA": Training(recipe="cfa-fat", overrides=PAPER_GATE),
+    "start of FRL": Training(recipe="trades", overrides=FRL_SPLIT),
+    "FRL": Training(recipe="frl", overrides={"averaging": EMA, **_FINE_TUNING, **FRL_SPLIT}, start="start of FRL"),
+}
+"""Trainings of the main table. FRL starts from a TRADES model that never saw FRL's validation images."""
+METHODS: Mapping[str, Method] = {
+    "AT": Method("AT"),
+    "AT + EMA": Method("AT", averaged=True),
+    "AT + CFA": Method("AT + CFA", averaged=True),
+    UNSCALED: Method(UNSCALED),
+    "TRADES": Method("TRADES"),
+    "TRADES + EMA": Method("TRADES", averaged=True),
+    "TRADES + CFA": Method("TRADES + CFA", averaged=True),
+    "FAT": Method("FAT"),
+    "FAT + EMA": Method("FAT", averaged=True),
+    "FAT + CFA": Method("FAT + CFA", averaged=True),
+    "FRL": Method("FRL"),
+    "FRL + EMA": Method("FRL", averaged=True),
+}
+"""The rows of the main table; `UNSCALED` is ours."""
+
+
+def base_of(name: str) -> str:
+    """Base method of a row such as ``AT + CFA``."""
+    return name.partition(" + ")[0].partition(",")[0]
+
+
+def at_scale(methods: Mapping[str, Method], scale: Scale) -> dict[str, Method]:
+    """Select the methods whose base the scale includes; FRL is always included."""
+    bases = (*BASES[scale.name], "FRL")
+    return {name: method for name, method in methods.items() if base_of(name) in bases}
+
+
+def trainings_of(methods: Mapping[str, Method]) -> dict[str, Training]:
+    """Trainings of the main table that the rows require, with the models that they start from."""
+    required = {method.training for method in methods.values()}
+    required |= {TRAININGS[name].start for name in required}
+    return {name: training for name, training in TRAININGS.items() if name in required}
+
+
+@dataclass(frozen=True)
+class Evaluated:
+    """Trained and audited methods.
+
+    Attributes:
+        runs: run of each row.
+        audits: audits by row and kind of epoch.
+    """
+
+    runs: Mapping[str, Run]
+    audits: Mapping[tuple[str, str], Audit]
+
+    def gates(self, name: str) -> list[bool]:
+        """Whether FAWA admitted each epoch that it evaluated in the run of a row; empty without FAWA."""
+        return gate(self.runs[name])
+
+    def closed(self, names: Sequence[str]) -> list[str]:
+        """Rows with FAWA whose gate admitted fewer than `LEAST_ADMITTED` epochs."""
+        return [name for name in names if self.gates(name) and sum(self.gates(name)) < LEAST_ADMITTED]
+
+
+def evaluate_methods(
+    context: Context,
+    methods: Mapping[str, Method],
+    trainings: Mapping[str, Training],
+    kinds: Sequence[str] = tuple(CHOSEN),
+    attacks: Mapping[Name, Mapping[str, Spec]] = ATTACKS,
+) -> Evaluated:
+    """Train each method, and audit its model of the best and of the last epoch.
+
+    Args:
+        context: source of models and audits.
+        methods: rows.
+        trainings: declared trainings, those of `trainings_of`.
+        kinds: ``best``, ``last`` or both.
+        attacks: attacks at each scale.
+    """
+    trained = context.train_all(trainings)
+    runs = {name: trained[method.training] for name, method in methods.items()}
+    audits = {
+        (name, kind): _audit(context, trained[method.training], method.averaged, kind, attacks[context.scale.name])
+        for name, method in methods.items()
+        for kind in kinds
+    }
+    return Evaluated(runs, audits)
+
+
+def _audit(context: Context, trained: Run, averaged: bool, kind: str, attacks: Mapping[str, Spec]) -> Audit:
+    which = CHOSEN[kind][averaged]
+    if which not in trained.saved_weights():  # averaging starts after the end of this training
+        which = CHOSEN[kind][0]
+    return context.audit(trained, attacks, which=which, early_stop=True)
+
+
+def pair_cell(counts: ClassCounts, least: Callable[[ClassCounts], Estimate] = metric_intervals.worst) -> Cell:
+    """Cell of average and worst class (or another measure of weak classes) in percent, with intervals."""
+    mean, low = metric_intervals.macro(counts), least(counts)
+    text = f"{formatting.bare_percent(mean.value)} / {formatting.bare_percent(low.value)}"
+    return Cell(text, f"{formatting.span(mean.low, mean.high)} / {formatting.span(low.low, low.high)}")
+
+
+def printed_row(item: str, name: str) -> Mapping[str, Any]:
+    """Printed row of a method; empty for rows of ours. The paper prints one TRADES and one gate."""
+    return {row["method"]: row for row in catalogue.printed_rows(item)}.get(name.removesuffix(RELATIVE), {})
+
+
+def methods_table(
+    item: str,
+    methods: Mapping[str, Method],
+    evaluated: Evaluated,
+    scale: Scale,
+    weak: str = "worst class",
+    pair: Callable[[ClassCounts], Cell] = pair_cell,
+) -> Table:
+    """Table of clean and attacked accuracy at the best and last epoch of each method, next to the printed numbers.
+
+    Args:
+        item: item with the printed rows.
+        methods: methods by name.
+        evaluated: runs and audits of the methods.
+        scale: scale that determines the attacks.
+        weak: name of the second number of a pair.
+        pair: function of counts to a cell with both numbers.
+    """
+    heads = ["method"]
+    for kind in CHOSEN:
+        heads += [f"clean, {kind}", "printed", f"attacked, {kind}", "printed"]
+    rows = []
+    for name in methods:
+        cells, reported = [], printed_row(item, name)
+        for kind in CHOSEN:
+            for attack, key in (("clean", f"clean_{kind}"), ("all", f"aa_{kind}")):
+                reference = " / ".join(f"{value:g}" for value in reported.get(key, ())) or formatting.NONE
+                cells += [pair(evaluated.audits[name, kind].counts(attack)), Cell(reference)]
+        rows.append(Row(name, cells))
+    under = ", ".join(str(spec) for spec in ATTACKS[scale.name].values())
+    return Table(
+        f"Average / {weak} of {len(methods)} methods, in percent",
+        heads,
+        rows,
+        f"Attacked: correctly classified both clean and under {under}; printed: AutoAttack{RUNS.get(item, '')}. "
+        "Small print: 95 % confidence intervals for new images with the one model of each method fixed.",
+    )
+
+
+def gate(run: Run) -> list[bool]:
+    """Whether FAWA admitted each epoch that it evaluated; empty for a run without FAWA."""
+    return [event["admitted"] for event in run.events if event["event"] == "fawa"]
+
+
+def with_gate_note(evaluated: Evaluated, table: Table) -> Table:
+    """Add a note to a table on the number of epochs that FAWA admitted for each method."""
+    gates = {name: gate(run) for name, run in evaluated.runs.items()}
+    admitted = [f"{sum(found)} of {len(found)} ({name})" for name, found in gates.items() if found]
+    return replace(table, note=f"{table.note} Epochs admitted by FAWA: {', '.join(admitted)}.") if admitted else table
+
+
+def closed_gate(names: Sequence[str]) -> str:
+    """Reason why a claim about FAWA is not tested on methods whose gate admitted fewer than `LEAST_ADMITTED` epochs."""
+    return (
+        f"the gate of FAWA admitted at most one epoch of {', '.join(names)}, so the average is a plain EMA or the "
+        "weights of one epoch"
+    )
+
 
 NO_FAT = "this scale does not include FAT"
 LIFTED, LOWERED = (2, 3, 4, 6), (7, 8)
 """Classes of CIFAR-10 that are better, and slightly worse, with CFA in the paper."""
 
 
-class _Methods(Experiment):
+class _Methods(Experiment, attacks=ATTACKS):
     """Rows of the main table of cfa23."""
 
-    scales: ClassVar[Mapping[Name, Scale]] = DEFAULT_SCALES
-    attacks: ClassVar[Mapping[Name, Mapping[str, Spec]]] = ATTACKS
     methods: ClassVar[Mapping[str, Method]] = METHODS
 
     def trainings(self, scale: Scale) -> Trainings:
@@ -284,3 +497,334 @@ def worst_fifth(accuracy: FloatArray) -> FloatArray:
 def _narrowed(accuracy: FloatArray) -> FloatArray:
     """Standard deviation over the classes: second row minus first row, (..., 2, C) to (...)."""
     return np.asarray(accuracy[..., 1, :].std(axis=-1) - accuracy[..., 0, :].std(axis=-1))
+
+
+BOTH = "TRADES + CCM + CCR"
+AVERAGING_COST = 0.3
+"""Points of the average that FAWA may lose."""
+LAMBDAS: Mapping[Name, Sequence[float]] = {
+    "smoke": (0.5,),
+    "reduced": (0.3, 0.5, 0.7),
+    "full": (0.3, 0.4, 0.5, 0.6, 0.7),
+}
+DRAWN = 0.5
+"""Lambda at which the radius or beta of each class is drawn over the epochs."""
+INSENSITIVE = 2
+"""Change in points below which a method is insensitive."""
+HARD = (2, 3, 4, 5)
+"""The classes of CIFAR-10 with a radius below the default in the paper."""
+
+
+def ccm(lambda1: float) -> dict[str, Any]:
+    """Schedule of class-wise radii (CCM)."""
+    return {"name": "ccm", "lambda1": lambda1}
+
+
+def ccr(lambda2: float) -> dict[str, Any]:
+    """Schedule of class-wise betas (CCR)."""
+    return {"name": "ccr", "lambda2": lambda2}
+
+
+class _Ablation(Experiment, scales=MANY_TRAININGS, attacks=ATTACKS):
+    """Average and worst class of several methods at their best epoch, attacked."""
+
+    @abstractmethod
+    def methods(self, scale: Scale) -> Mapping[str, Method]:
+        """Rows of the table."""
+
+    def run(self, context: Context) -> Findings:
+        """Audit each method once, and test the claims."""
+        methods = self.methods(context.scale)
+        evaluated = evaluate_methods(context, methods, self.trainings(context.scale), ("best",))
+        rows = []
+        for name in methods:
+            printed = printed_row(self.item, name)
+            reference = f"{printed['avg']:g} / {printed['worst']:g}" if printed else formatting.NONE
+            rows.append(Row(name, [pair_cell(evaluated.audits[name, "best"].counts("all")), Cell(reference)]))
+        note = (
+            "Small print: 95 % confidence intervals for new images. The attack is that of cfa23/T1 at this scale; "
+            "printed: AutoAttack."
+        )
+        table = Table(
+            "Average / worst class, best epoch, attacked, in percent", ("method", "this run", "printed"), rows, note
+        )
+        tests, not_tested = self.claims(evaluated)
+        return Findings(tables=(with_gate_note(evaluated, table),), tests=tests, not_tested=not_tested)
+
+    @abstractmethod
+    def claims(self, evaluated: Evaluated) -> tuple[list[Test], dict[str, str]]:
+        """Tests of the claims of the table, and the claims that are not tested with the reasons."""
+
+
+def _paired(evaluated: Evaluated, one: str, other: str) -> Resampled:
+    """Best epochs of two methods on the same images."""
+    return paired_models(evaluated.audits[one, "best"], evaluated.audits[other, "best"])
+
+
+def _gains(evaluated: Evaluated, pairs: Sequence[tuple[str, str]]) -> list[IntervalEstimator]:
+    return [metric(_paired(evaluated, one, other)) for one, other in pairs for metric in (average, worst)]
+
+
+class CalibrationOnly(_Ablation):
+    """cfa23 Table 2: CCM and CCR without weight averaging; TRADES also without its division by 1 + beta."""
+
+    def trainings(self, scale: Scale) -> Trainings:
+        """The base methods, and their calibrated variants."""
+        everything = {
+            "AT": TRAININGS["AT"],
+            "AT + CCM": Training(recipe="at", overrides={"schedules": [ccm(0.5)]}),
+            UNSCALED: TRAININGS[UNSCALED],
+            "TRADES": TRAININGS["TRADES"],
+            "TRADES + CCM": Training(recipe="trades-scaled", overrides={"schedules": [ccm(0.3)]}),
+            "TRADES + CCR": Training(recipe="trades", overrides={"schedules": [ccr(0.5)]}),
+            BOTH: Training(recipe="trades", overrides={"schedules": [ccm(0.3), ccr(0.5)]}),
+            "FAT": TRAININGS["FAT"],
+            "FAT + CCM": Training(recipe="cfa-fat", overrides={"schedules": [ccm(0.7)], "averaging": "none"}),
+        }
+        return {name: one for name, one in everything.items() if base_of(name) in BASES[scale.name]}
+
+    def methods(self, scale: Scale) -> Mapping[str, Method]:
+        """A row for each training."""
+        return {name: Method(name) for name in self.trainings(scale)}
+
+    def claims(self, evaluated: Evaluated) -> tuple[list[Test], dict[str, str]]:
+        """Test C16: each part improves average and worst class, and both together most."""
+        names = list(evaluated.runs)
+        pairs_of_base = [(name, base_of(name)) for name in names if "+" in name]
+        together = [(BOTH, name) for name in ("TRADES + CCM", "TRADES + CCR") if BOTH in names]
+        bases = tuple(dict.fromkeys(base for _, base in pairs_of_base))
+        comparisons = {
+            "each method with CCM, CCR or both minus the plain one: average and worst class": (pairs_of_base, bases),
+            "TRADES with both minus TRADES with one of them: average and worst class": (together, ("both together",)),
+        }
+        return [
+            Test(claim="cfa23/C16", estimand=estimand, estimators=_gains(evaluated, pairs), note=NOTE, covers=covers)
+            for estimand, (pairs, covers) in comparisons.items()
+            if pairs
+        ], {}
+
+
+class AveragingOnly(_Ablation):
+    """cfa23 Table 3: EMA against FAWA, without CCM and CCR; with a short budget also FAWA with a relative gate."""
+
+    def trainings(self, scale: Scale) -> Trainings:
+        """The base methods with EMA, and with FAWA."""
+        declared: dict[str, Training] = {}
+        for base in BASES[scale.name]:
+            declared[f"{base} + EMA"] = TRAININGS[base]
+            plain: dict[str, Any] = {"schedules": []} | ({"objective.scaled": True} if base == "TRADES" else {})
+            recipe = f"cfa-{base.lower()}"
+            declared[f"{base} + FAWA"] = Training(recipe=recipe, overrides={**plain, **PAPER_GATE})
+            if scale.budget is not None:
+                declared[f"{base} + FAWA{RELATIVE}"] = Training(recipe=recipe, overrides=plain)
+        return declared
+
+    def methods(self, scale: Scale) -> Mapping[str, Method]:
+        """A row for each training: its averaged weights."""
+        return {name: Method(name, averaged=True) for name in self.trainings(scale)}
+
+    def claims(self, evaluated: Evaluated) -> tuple[list[Test], dict[str, str]]:
+        """Test C19: the worst class gains and the average loses little (up to 0.3 points in the paper)."""
+        names = [name for name in evaluated.runs if name.endswith("FAWA")]
+        closed = evaluated.closed(names)
+        bases = [base_of(name) for name in names if name not in closed]
+        pairs = [_paired(evaluated, f"{base} + FAWA", f"{base} + EMA") for base in bases]
+        parts = [worst(pair) for pair in pairs]
+        parts += [plus(average(pair), AVERAGING_COST) for pair in pairs]
+        estimand = f"FAWA minus EMA: worst class, and average plus {AVERAGING_COST} points"
+        tests = [Test(claim="cfa23/C19", estimand=estimand, estimators=parts, note=NOTE, covers=bases)] if bases else []
+        return tests, {"cfa23/C19": closed_gate(closed)} if closed else {}
+
+
+def class_quantity(run: Run, quantity: str) -> tuple[Drawing, Mapping[str, float]]:
+    """Draw a quantity of each class over the epochs of a run; also return its values in the last epoch."""
+    rows = run.epochs
+    table = rows[rows["split"] == "train"].pivot_table(index="epoch", columns="class", values=quantity, sort=False)
+    lines = class_lines(table.astype(float))
+    last: Mapping[str, float] = {str(name): float(value) for name, value in table.iloc[-1].items()}
+    return line_chart(f"{quantity.capitalize()} of each class", lines, "epoch (from 0)", share=False), last
+
+
+class _Sweep(Experiment, scales=MANY_TRAININGS, attacks=ATTACKS):
+    """A method over one of its hyper-parameters, compared with its base method."""
+
+    plain: ClassVar[str]
+    recipe: ClassVar[str]
+    claim: ClassVar[str]
+    quantity: ClassVar[str]
+    metrics: ClassVar[Sequence[Any]]
+    full_range: ClassVar[str]
+
+    def covers(self, values: Sequence[float]) -> Sequence[str]:
+        """Parts of the claim that the tested values cover: the whole range of the paper, or single values."""
+        reached = min(values) <= min(LAMBDAS["full"]) and max(values) >= max(LAMBDAS["full"])
+        return (self.full_range,) if reached else tuple(f"{self.full_range}: {value:g} only" for value in values)
+
+    @abstractmethod
+    def overrides(self, value: float) -> Mapping[str, Any]:
+        """Recipe overrides for a value of the hyper-parameter."""
+
+    def trainings(self, scale: Scale) -> Trainings:
+        """The base method, and one training for each value."""
+        plain = {name: one for name, one in TRAININGS.items() if name.partition(",")[0] == self.plain}
+        values = {
+            f"{value:g}": Training(recipe=self.recipe, overrides=self.overrides(value)) for value in LAMBDAS[scale.name]
+        }
+        return {**plain, **values}
+
+    def run(self, context: Context) -> Findings:
+        """Evaluate average and worst class over the hyper-parameter, and the resulting class-wise quantity."""
+        values = LAMBDAS[context.scale.name]
+        declared = self.trainings(context.scale)
+        evaluated = evaluate_methods(
+            context, {name: Method(name) for name in declared}, declared, ("best",), self.attacks
+        )
+        audits = {name: evaluated.audits[name, "best"] for name in declared}
+        counts = {name: audit.counts("all").accuracy for name, audit in audits.items()}
+        lines = []
+        for what, style in ((np.mean, "stroke-main"), (np.min, "line-weak")):
+            name = "average" if what is np.mean else "worst"
+            lines.append(Series(name, values, [float(what(counts[f"{value:g}"])) for value in values], style))
+            level = [float(what(counts[self.plain]))] * len(values)
+            lines.append(
+                Series(
+                    f"{self.plain}, {name}", values, level, style.replace("stroke", "guide").replace("line", "guide")
+                )
+            )
+        own = evaluated.runs[f"{DRAWN:g}"]
+        drawing, last = class_quantity(own, self.quantity)
+        tests = [
+            Test(
+                claim=self.claim,
+                estimand=f"each value minus {self.plain}, best epoch, attacked",
+                estimators=[
+                    metric(paired_models(audits[f"{value:g}"], audits[self.plain]))
+                    for value in values
+                    for metric in self.metrics
+                ],
+                note=NOTE,
+                covers=self.covers(values),
+            )
+        ]
+        more, not_tested = self.further_tests(audits, last, own, context.scale)
+        rows = [Row(name, [pair_cell(audit.counts("all"))]) for name, audit in audits.items()]
+        heads = ("method or lambda", "average / worst class")
+        return Findings(
+            tables=(
+                Table(
+                    "Best epoch, attacked, in percent",
+                    heads,
+                    rows,
+                    "Small print: 95 % confidence intervals for new images.",
+                ),
+            ),
+            figures=(
+                (line_chart("Average and worst class, in percent", lines, "lambda"), "Dashed: the base method."),
+                (drawing, f"At lambda {DRAWN:g}."),
+            ),
+            tests=[*tests, *more],
+            not_tested=not_tested,
+        )
+
+    @abstractmethod
+    def further_tests(
+        self, audits: Mapping[str, Audit], last: Mapping[str, float], run: Run, scale: Scale
+    ) -> tuple[list[Test], dict[str, str]]:
+        """Further tests, on the audits by value and on the class-wise quantity at the end of a run."""
+
+
+class MarginBase(_Sweep):
+    """cfa23 Figure 5: AT + CCM over lambda_1, and the radius of each class over the epochs."""
+
+    plain = "AT"
+    recipe = "at"
+    claim = "cfa23/C17"
+    full_range = "all better than AT"
+    quantity = "epsilon"
+    metrics = (average, worst)
+
+    def overrides(self, value: float) -> Mapping[str, Any]:
+        """Use CCM alone."""
+        return {"schedules": [ccm(value)]}
+
+    def further_tests(
+        self, audits: Mapping[str, Audit], last: Mapping[str, float], run: Run, scale: Scale
+    ) -> tuple[list[Test], dict[str, str]]:
+        """Test C17 (0.5 is best, the value matters little) and C18 (hard classes have a radius below the default)."""
+        others = [audit for name, audit in audits.items() if name not in (self.plain, "0.5")]
+        ways = [
+            pair
+            for other in others
+            for pair in (paired_models(audits["0.5"], other), paired_models(other, audits["0.5"]))
+        ]
+        best = "average and worst class at 0.5 minus those at each other value"
+        flat = (
+            f"{INSENSITIVE} points minus the change of average and worst class from 0.5 to each other value, in "
+            "either direction"
+        )
+        tests = [
+            Test(claim=self.claim, estimand=estimand, estimators=parts, note=NOTE, covers=(covered,))
+            for covered, estimand, parts in (
+                (
+                    "0.5 best",
+                    best,
+                    [metric(paired_models(audits["0.5"], other)) for other in others for metric in self.metrics],
+                ),
+                ("insensitive", flat, [plus(metric(pair), INSENSITIVE) for pair in ways for metric in self.metrics]),
+            )
+            if parts
+        ]
+        if scale.data != CIFAR:
+            return tests, other_data("cfa23/C18", scale)
+        default = Threat.parse(str(run.recipe.threat)).epsilon
+        assert isinstance(default, float)
+        sides = [(default - e if c in HARD else e - default) * 255 for c, e in enumerate(last.values())]
+        test = Test(
+            claim="cfa23/C18",
+            estimand="radius at the end: default minus that of classes 2 to 5; that of the others minus default",
+            estimators=[exactly(side) for side in sides],
+            unit="/255",
+            exact=True,
+            note="one training",
+        )
+        return [*tests, test], {}
+
+
+class RegularisationBase(_Sweep):
+    """cfa23 Figure 7: TRADES + CCM + CCR over lambda_2, and the beta of each class over the epochs."""
+
+    plain = "TRADES"
+    recipe = "trades"
+    claim = "cfa23/C23"
+    full_range = "worst class over lambda_2"
+    attacks = PGD_ATTACKS
+    quantity = "beta"
+    metrics = (worst,)
+
+    def overrides(self, value: float) -> Mapping[str, Any]:
+        """Use CCM at 0.3, and CCR."""
+        return {"schedules": [ccm(0.3), ccr(value)]}
+
+    def further_tests(
+        self, audits: Mapping[str, Audit], last: Mapping[str, float], run: Run, scale: Scale
+    ) -> tuple[list[Test], dict[str, str]]:
+        """Test the second half of C23: hard classes have a smaller beta at the end."""
+        del run, scale
+        beta = np.array(list(last.values()))
+
+        def easier(accuracy: FloatArray) -> FloatArray:
+            """Mean beta of the classes above the median of TRADES minus that of the others."""
+            upper = accuracy[..., 0, :] > np.median(accuracy[..., 0, :], axis=-1, keepdims=True)
+            share = np.where(upper, 1 / upper.sum(-1, keepdims=True).clip(1), -1 / (~upper).sum(-1, keepdims=True))
+            return np.asarray((share * beta).sum(axis=-1))
+
+        plain = paired_models(audits[self.plain], audits[self.plain])
+        test = Test(
+            claim=self.claim,
+            covers=("beta of hard classes",),
+            estimand="mean beta at the end: classes above the median of TRADES minus the others",
+            estimators=[plain.part(easier)],
+            unit="",
+            note="one training; follows almost directly from the definition of CCR",
+        )
+        return [test], {}

@@ -5,22 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import numpy as np
 
 from classwise.analysis.epochs import measured
 from classwise.auditing.run.result import Audit
 from classwise.core.config import configurable
-from classwise.papers.bootstrap import Resampled, Statistic
-from classwise.papers.claims import Test
-from classwise.papers.context import Context, Training, Trainings
-from classwise.papers.experiment import Experiment, Findings
+from classwise.papers.claims import IMAGES, Measurement, Test
+from classwise.papers.experiment import Context, Experiment, Findings, Training, Trainings
 from classwise.papers.experiments.protocol import AT, under_pgd
-from classwise.papers.interval_estimators import IntervalEstimator, negative, wider
-from classwise.papers.measurements import IMAGES, Measurement
-from classwise.papers.scales import PLANS, Name, Scale
-from classwise.papers.store import Trained
+from classwise.papers.interval_estimators import IntervalEstimator, Resampled, Statistic, negative, wider
+from classwise.papers.scales import PLANS, Scale
 from classwise.papers.tables import Key, class_table, elsewhere, estimate_cell
 from classwise.reporting.figures.points import scatter
 from classwise.reporting.tables import Cell, Row, Table
@@ -110,7 +106,7 @@ class Compared:
         names: class names.
     """
 
-    trained: Mapping[str, Trained]
+    trained: Mapping[str, Run]
     audits: Mapping[str, Audit]
     weak: int
     names: Sequence[str]
@@ -193,7 +189,7 @@ def average(accuracy: FloatArray) -> FloatArray:
 def compare(context: Context, *grids: Callable[[Scale, str], Trainings]) -> Compared:
     """Train the plain model, then the settings of the grids for its weakest class, and audit all of them."""
     trained = context.train_all({PLAIN: AT})
-    weak = weakest(trained[PLAIN].run)
+    weak = weakest(trained[PLAIN])
     for grid in grids:
         trained |= context.train_all(grid(context.scale, str(weak)))
     audits = {name: under_pgd(context, one) for name, one in trained.items()}
@@ -223,7 +219,7 @@ TECHNIQUES: Mapping[str, Callable[[Scale, str], Trainings]] = {
 
 
 @configurable
-class Technique(Experiment):
+class Technique(Experiment, scales=PLANS):
     """benz20 plan: several settings of one technique compared with plain adversarial training.
 
     Attributes:
@@ -231,7 +227,6 @@ class Technique(Experiment):
         for_weakest: whether its settings name the weakest class of plain training, which is known only after it.
     """
 
-    scales: ClassVar[Mapping[Name, Scale]] = PLANS
     technique: Literal[
         "class weights",
         "effective numbers",
@@ -271,17 +266,13 @@ class TowardsWeakest(Technique):
         return [Test(claim="benz20/C8", estimand=estimand, estimators=parts, note=NOTE)]
 
 
-class EqualClasses(Experiment):
+class EqualClasses(Experiment, scales=PLANS):
     """benz20 plan, scenario 1: all classes are equally important; worst class against average."""
-
-    scales: ClassVar[Mapping[Name, Scale]] = PLANS
 
     def run(self, context: Context) -> Findings:
         """Compare all techniques; the one selected on validation images is tested on the test images."""
         comparison = compare(context, *TECHNIQUES.values())
-        chosen = max(
-            comparison.techniques, key=lambda name: float(np.nanmin(in_validation(comparison.trained[name].run)))
-        )
+        chosen = max(comparison.techniques, key=lambda name: float(np.nanmin(in_validation(comparison.trained[name]))))
         accuracy = [audit.counts("PGD").accuracy for audit in comparison.audits.values()]
         drawing = scatter(
             "All classes equal: worst class against average",
@@ -300,9 +291,7 @@ class EqualClasses(Experiment):
             Test(
                 claim="benz20/C9",
                 estimand="average minus the class that is weakest on validation images, each training",
-                estimators=[
-                    comparison.part(name, _below(weakest(one.run))) for name, one in comparison.trained.items()
-                ],
+                estimators=[comparison.part(name, _below(weakest(one))) for name, one in comparison.trained.items()],
                 note=NOTE,
             ),
         ]
@@ -314,10 +303,8 @@ class EqualClasses(Experiment):
         )
 
 
-class OneClass(Experiment):
+class OneClass(Experiment, scales=PLANS):
     """benz20 plan, scenario 2: one class is critical, and the others should lose little."""
-
-    scales: ClassVar[Mapping[Name, Scale]] = PLANS
 
     def run(self, context: Context) -> Findings:
         """Compare techniques for the critical class, which is the weakest class of plain training."""
@@ -336,8 +323,10 @@ class OneClass(Experiment):
             ]
             rows.append(Row(training, [*cells, Cell("yes" if optimal else "no")]))
         heads = ("training", name, "the others", f"{name}, change", "the others, change", "Pareto-optimal")
-        note = f"Changes are relative to {PLAIN}, on the same images. "
-        note += "Small print: 95 % confidence intervals for new images."
+        note = (
+            f"Changes are relative to {PLAIN}, on the same images. "
+            "Small print: 95 % confidence intervals for new images."
+        )
         drawing = scatter(
             f"One critical class, {name}, against the others",
             list(comparison.audits),

@@ -1,11 +1,13 @@
-"""Defences, attacks and scales with the settings of kdd21 and iclr21, shared by experiments."""
+"""Defences, attacks, scales and estimates with the settings of kdd21 and iclr21, shared by experiments."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
+
+import numpy as np
 
 from classwise.attacks.gradient.ascent import TEMPERATURES
 from classwise.auditing.outcomes.artifacts import Kind
@@ -13,13 +15,24 @@ from classwise.auditing.outcomes.table import Outcomes
 from classwise.auditing.run.result import Audit
 from classwise.core.config import describe
 from classwise.data.images import Images
-from classwise.papers.context import Context, Training, recipe_at
-from classwise.papers.scales import CLASSWISE, DEFAULT_SCALES, FASHION, FULL, Name, Scale
-from classwise.papers.store import Trained
+from classwise.papers.experiment import Context, Training, recipe_at
+from classwise.papers.interval_estimators import (
+    IntervalEstimator,
+    Resampled,
+    Statistic,
+    averaged,
+    greatest,
+    minus,
+    wider,
+)
+from classwise.papers.scales import CIFAR, CLASSWISE, DEFAULT_SCALES, FASHION, FULL, Name, Scale
 from classwise.reporting.formatting import NONE
 from classwise.reporting.tables import Cell, Row, Table
+from classwise.stats.counts import BoolArray, ClassCounts, FloatArray, IntArray
+from classwise.stats.intervals import Estimate, two_sided_z, wilson
+from classwise.stats.resampling import halves
 from classwise.training import SCHEDULES
-from classwise.training.folder import Which
+from classwise.training.folder import Run, Which
 from classwise.training.recipe import Recipe
 
 STANDARD = Training(recipe="standard", overrides={"seed": 1})
@@ -123,7 +136,7 @@ def pgd(context: Context, step: float = TABLE_STEP, steps: int = 20) -> dict[str
 
 def under_pgd(
     context: Context,
-    trained: Trained,
+    trained: Run,
     *,
     step: float = SETUP_STEP,
     which: Which | None = None,
@@ -156,7 +169,7 @@ def temperature_grid(
 
 
 def audit_temperatures(
-    context: Context, models: Mapping[str, Trained], temperatures: Sequence[float], step: float = TABLE_STEP
+    context: Context, models: Mapping[str, Run], temperatures: Sequence[float], step: float = TABLE_STEP
 ) -> dict[str, Outcomes]:
     """Audit models under PGD and under Temperature-PGD at each 1/T, which form a family of attacks."""
     families = {FAMILY: tuple(f"{inverse:g}" for inverse in temperatures)}
@@ -220,7 +233,7 @@ def _listed(value: Any) -> Sequence[Any]:
     return value if isinstance(value, list | tuple) else [value]
 
 
-def train_with_rst(context: Context) -> dict[str, Trained]:
+def train_with_rst(context: Context) -> dict[str, Run]:
     """Train the four defences of iclr21; the teacher of RST is not one of them."""
     return {name: one for name, one in context.train_all(with_rst(context.scale)).items() if name != "standard"}
 
@@ -232,3 +245,161 @@ def unlabelled_note(context: Context) -> str:
         if context.spare_images is not None
         else "RST: the unlabelled images are read from unlabelled.npz."
     )
+
+
+def proportion(where: BoolArray) -> Estimate:
+    """Share of true values with its 95 % Wilson interval.
+
+    Args:
+        where: (N,) bool.
+    """
+    low, high = wilson(where.sum(), len(where))
+    return Estimate(float(where.mean()), float(low), float(high))
+
+
+def mean(values: FloatArray) -> Estimate:
+    """Mean with its 95 % normal interval; NaN for fewer than two values.
+
+    Args:
+        values: (N,).
+    """
+    if len(values) < 2:
+        return Estimate(float("nan"), float("nan"), float("nan"))
+    value, reach = float(values.mean()), two_sided_z(0.05) * float(values.std(ddof=1) / np.sqrt(len(values)))
+    return Estimate(value, value - reach, value + reach)
+
+
+def resampled(table: Outcomes, attacks: Sequence[str]) -> Resampled:
+    """Resample attacks on the same images jointly, a row for each attack."""
+    return Resampled(np.stack([table.correct(attack) for attack in attacks]), table.labels, table.num_classes)
+
+
+def dropped_more(tables: Mapping[str, Outcomes], attacks: Sequence[str]) -> list[IntervalEstimator]:
+    """Largest drop of the total from the first attack to the others: each further model minus the first model."""
+    first, *others = tables.values()
+    return [minus(largest_drop(other, attacks), largest_drop(first, attacks)) for other in others]
+
+
+def largest_drop(table: Outcomes, attacks: Sequence[str]) -> IntervalEstimator:
+    """Largest drop of the total from the first attack to any of the others, in points."""
+    rows = np.stack([table.correct(name) for name in attacks])
+    images = Resampled(rows, table.labels, table.num_classes)
+    return greatest([images.total(0, place) for place in range(1, len(rows))])
+
+
+def paired_models(one: Audit, other: Audit, attack: str = "all") -> Resampled:
+    """Resample two models on the same images jointly."""
+    first, second = one.outcomes, other.outcomes
+    return Resampled(np.stack([first.correct(attack), second.correct(attack)]), first.labels, first.num_classes)
+
+
+def average(pair: Resampled) -> IntervalEstimator:
+    """Average of the first row minus that of the second, in points."""
+    return pair.total()
+
+
+def worst(pair: Resampled) -> IntervalEstimator:
+    """Worst class of the first row minus that of the second, in points."""
+    return pair.worst()
+
+
+def strongest(table: Outcomes, attacks: Sequence[str], where: BoolArray | None = None) -> str:
+    """The attack with the lowest robust accuracy; the first at a tie.
+
+    Args:
+        table: outcomes of the attacks on the same images.
+        attacks: names of the attacks.
+        where: (N,) the images that are counted; None for all.
+    """
+    return min(attacks, key=lambda name: int(table.correct(name)[slice(None) if where is None else where].sum()))
+
+
+@dataclass(frozen=True)
+class Selected:
+    """The strongest of several attacks, selected on one half of the images and evaluated on the other.
+
+    Attributes:
+        attack: name of the selected attack.
+        images: the images of the other half under the selected attack (row 0) and the baseline (row 1).
+    """
+
+    attack: str
+    images: Resampled
+
+    def variance_change(self) -> IntervalEstimator:
+        """CV under the attack minus that under the baseline, in percent squared, without the bias of the plug-in CV."""
+
+        def unbiased(accuracy: FloatArray) -> FloatArray:
+            classes = accuracy.shape[-1]
+            noise = accuracy * (1 - accuracy) / np.maximum(self.images.count - 1, 1)
+            return np.asarray(accuracy.var(axis=-1) - (1 - 1 / classes) * noise.mean(axis=-1))
+
+        return self.images.part(lambda a: unbiased(a[..., 0, :]) - unbiased(a[..., 1, :]), 1e4)
+
+    def discrepancy_change(self) -> IntervalEstimator:
+        """MCD under the attack minus that under the baseline, in points."""
+        labels, classes = self.images.labels, len(self.images.count)
+        attacked, plain = (ClassCounts.from_labels(labels, row, classes) for row in self.images.right)
+        return wider(attacked, plain)
+
+
+def select_on_halves(table: Outcomes, attacks: Sequence[str], baseline: str, seed: int = 0) -> tuple[Selected, ...]:
+    """Select the strongest attack on each half of the images, and evaluate it on the other half.
+
+    An attack that is selected on the images on which it is evaluated looks stronger than it is. Given the selection on
+    the other half, an estimate on one half is as valid as for an attack that was fixed in advance; the mean over both
+    halves has the interval of `averaged`, since the two selections make the halves dependent.
+
+    Args:
+        table: outcomes of the attacks on the same images.
+        attacks: names of the attacks to select from.
+        baseline: the attack that they are compared with.
+        seed: seed of the halves.
+    """
+    first = halves(table.labels, seed)
+    selected = []
+    for selection, evaluation in ((first, ~first), (~first, first)):
+        attack = strongest(table, attacks, selection)
+        rows = np.stack([table.correct(name)[evaluation] for name in (attack, baseline)])
+        selected.append(Selected(attack, Resampled(rows, table.labels[evaluation], table.num_classes)))
+    return tuple(selected)
+
+
+def mean_of_halves(selected: Sequence[Selected], statistic: Statistic, scale: float = 100) -> IntervalEstimator:
+    """Mean over the halves of a statistic of the class accuracies (..., 2, C), times ``scale`` (100 for points)."""
+    return averaged([one.images.part(statistic, scale) for one in selected])
+
+
+_FIRST = (3, 8, 8, 0, 6, 6, 1, 6, 3, 1)
+"""Labels of the first test images of CIFAR-10 in the official files; re-packed data sets have another order."""
+_TEST_IMAGES = 10_000
+
+
+def official(images: Images) -> bool:
+    """Whether the images are the full test set of CIFAR-10 in the order of the official files."""
+    start = images.y[: len(_FIRST)].tolist()
+    return images.name == CIFAR and len(images) == _TEST_IMAGES and start == list(_FIRST)
+
+
+def choose_image(
+    images: Images, number: int, candidates: Sequence[int] | IntArray, otherwise: int | None = None
+) -> tuple[int, str]:
+    """Choose the image that a paper names if it can be identified, else the first candidate, else ``otherwise``.
+
+    Args:
+        images: test images.
+        number: the paper's image index.
+        candidates: indices of images with the property that the paper shows, best first.
+        otherwise: index of the image to show if there is no candidate; None for the first test image.
+
+    Returns:
+        The index of an image, and a sentence that explains the choice.
+    """
+    if official(images):
+        return number, f"Image {number} of CIFAR-10's test set, as in the paper."
+    reason = f"Image {number} of the paper can be identified only in the official order of CIFAR-10's full test set"
+    if len(candidates):
+        first = int(np.asarray(candidates)[0])
+        return first, f"{reason}; shown is image {first}, the first with the same property."
+    shown = int(images.index[0]) if otherwise is None else otherwise
+    return shown, f"{reason}; no image here has the same property, and image {shown} is shown."

@@ -1,24 +1,47 @@
-"""Weak classes across networks and optimisers: benz20/P1.3 to P1.10, P2.1, P2.2."""
+"""Causes of weak classes: networks, optimisers, features, corruptions, similar logits (plans of benz20)."""
 
 from __future__ import annotations
 
+import hashlib
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
 from typing import Any, ClassVar, Literal
 
+import numpy as np
+import pandas as pd
+import torch
+from torch import nn
+
 from classwise.analysis.consistency import Consistency, ranked_alike
+from classwise.analysis.feature_sets import NonRobustFeatures, RobustFeatures
+from classwise.analysis.similarity import Similarity, similarity_of
+from classwise.attacks.engine import Engine
+from classwise.auditing.run.result import Audit
 from classwise.core.config import configurable
 from classwise.core.precision import EXACT
-from classwise.papers.claims import CORRELATION, Test
-from classwise.papers.context import Context, Training, Trainings
-from classwise.papers.experiment import Experiment, Findings
+from classwise.core.storage import replacing
+from classwise.data import CORRUPTIONS, corrupt
+from classwise.data.images import Images
+from classwise.models.modes import evaluating
+from classwise.papers.claims import CORRELATION, Measurement, Test
+from classwise.papers.experiment import Context, Experiment, Findings, Training, Trainings
+from classwise.papers.experiments.class_wise import EVALUATED_UNDER, class_dots
 from classwise.papers.experiments.protocol import AT, STANDARD, under_pgd
-from classwise.papers.interval_estimators import interval, lowered
-from classwise.papers.scales import FASHION, FULL, PLANS, SMOKE, Name, Scale
+from classwise.papers.interval_estimators import Resampled, interval, lowered
+from classwise.papers.scales import FASHION, FULL, PLANS, PRELIMINARY, RESNET18, SMOKE, Name, Scale
 from classwise.papers.tables import Key, class_table, estimate_cell
+from classwise.reporting import formatting
+from classwise.reporting.figures.lines import class_lines, line_chart
+from classwise.reporting.figures.points import scatter
 from classwise.reporting.tables import Cell, Row, Table
-from classwise.stats.counts import ClassCounts
+from classwise.stats import metric_intervals
+from classwise.stats.counts import BoolArray, ClassCounts, FloatArray
+from classwise.stats.intervals import Estimate
+from classwise.stats.ranks import ranks
+from classwise.training.folder import Run
 
 ADAM_LR = 1e-3
 ADAM: Mapping[str, Any] = {"optimizer": {"name": "adam", "lr": ADAM_LR, "weight_decay": 5e-4}}
@@ -88,15 +111,16 @@ GRIDS: Mapping[str, Callable[[Scale], Trainings]] = {
 
 
 @configurable
-class WeakClasses(Experiment):
+class WeakClasses(Experiment, scales=PLANS):
     """Adversarial training in several settings: do the rankings of the classes agree?
 
     Attributes:
-        varied: parts of claim C4 that the grid covers.
+        varied: parts of the claim that the grid covers.
+        claim: the claim that is tested.
     """
 
-    scales: ClassVar[Mapping[Name, Scale]] = PLANS
     varied: tuple[str, ...]
+    claim: str = "benz20/C4"
 
     @abstractmethod
     def grid(self, scale: Scale) -> Trainings:
@@ -108,7 +132,7 @@ class WeakClasses(Experiment):
         return {}
 
     def covers(self, scale: Scale) -> Sequence[str]:
-        """Parts of claim C4 that the grid of a scale covers."""
+        """Parts of the claim that the grid of a scale covers."""
         del scale
         return self.varied
 
@@ -118,14 +142,14 @@ class WeakClasses(Experiment):
         return {**self.grid(scale), **clean}
 
     def run(self, context: Context) -> Findings:
-        """Attack each model by PGD; test the part of claim C4 that the grid covers."""
+        """Attack each model by PGD; test the part of the claim that the grid covers."""
         robust = _ranked(context, self.grid(context.scale), "PGD")
         columns, sides = [robust.agreement], [robust]
         if standard := self.standard(context.scale):
             sides.append(_ranked(context, standard, "clean"))
             columns.append(sides[1].agreement)
         test = Test(
-            claim="benz20/C4",
+            claim=self.claim,
             estimand="lowest of Spearman's correlations of class robustness over the grid",
             estimators=[lowered(interval(robust.agreement.lowest), CORRELATION[1])],
             unit="",
@@ -201,7 +225,7 @@ class Optimisation(WeakClasses):
 
 
 @configurable
-class Networks(WeakClasses):
+class Networks(WeakClasses, scales=SCALES):
     """benz20 plan: several networks and the reference network of the scale.
 
     Attributes:
@@ -209,7 +233,6 @@ class Networks(WeakClasses):
     """
 
     networks: tuple[str, ...]
-    scales: ClassVar[Mapping[Name, Scale]] = SCALES
 
     def covers(self, scale: Scale) -> Sequence[str]:
         """Names of the networks, or of their substitute at smoke scale."""
@@ -231,3 +254,356 @@ class Networks(WeakClasses):
         own = {name: {"model.name": name, "model.width": 1 if name in FULL_WIDTH else width} for name in chosen}
         others = {name: Training(recipe=plain.recipe, overrides=overrides) for name, overrides in own.items()}
         return {f"{reference} (reference)": plain, **others}
+
+
+Maker = NonRobustFeatures | RobustFeatures
+_LETTERS = 16
+_FEWER = replace(FASHION, train=5000, about=FASHION.about.replace("10,000", "5,000"))
+ORIGINAL, OWN, MAKER = "trained on the original", "trained on the set", "the set's own network"
+
+
+def cached_set(path: Path, maker: Maker, trained: Run, images: Images, context: Context) -> Images:
+    """Compute a feature set with the model of a run, or load it from its cache file.
+
+    Args:
+        path: folder of the cache files.
+        maker: construction of the set; the file name is a hash of its settings and the images.
+        trained: run that provides the model.
+        images: training images.
+        context: context of the experiment.
+    """
+    about = f"{type(maker).__name__} {maker} {images.fingerprint()}"
+    file = path / f"features-{hashlib.sha256(about.encode()).hexdigest()[:_LETTERS]}.npz"
+    if not file.is_file():
+        made = maker(trained.model().to(context.device), images.to(context.device), progress=context.progress).to("cpu")
+        with replacing(file) as temporary, open(temporary, "wb") as stream:
+            np.savez(stream, x=made.x.numpy(), y=made.y.numpy())
+    with np.load(file) as arrays:
+        pixels, labels = torch.from_numpy(arrays["x"]), torch.from_numpy(arrays["y"])
+    return images.with_pixels(pixels, f"{images.name}, {type(maker).__name__}").with_labels(labels)
+
+
+class _FeatureSet(Experiment):
+    """Standard training on a set derived from the training images, evaluated on the original test images."""
+
+    makers: ClassVar[Mapping[Name, Maker]]
+    untrained: ClassVar[Sequence[Name]] = ()
+    """Scales that train no network on the set and use the source network instead."""
+
+    @abstractmethod
+    def source(self, scale: Scale) -> Training:
+        """The training of the source network, with which the set is constructed."""
+
+    def trainings(self, scale: Scale) -> Trainings:
+        """Standard training on the original images and on the set, and the source network."""
+        learner = {} if scale.name in self.untrained else {OWN: replace(STANDARD, images="the constructed set")}
+        return {ORIGINAL: STANDARD, MAKER: self.source(scale), **learner}
+
+    def run(self, context: Context) -> Findings:
+        """Compare class accuracies with standard training on the original images.
+
+        Which features cause the discrepancy is a question about claim C1; the discrepancy is measured, not tested.
+        """
+        own = MAKER if context.scale.name in self.untrained else OWN
+        declared = self.trainings(context.scale)
+        trained = context.train_all({name: declared[name] for name in (ORIGINAL, MAKER)})
+        source = trained[MAKER]
+        made = cached_set(source.path, self.makers[context.scale.name], source, context.train_images, context)
+        if own == OWN:
+            trained |= context.train_all({OWN: declared[OWN]}, images={OWN: made})
+        audits = {name: under_pgd(context, trained[name]) for name in (ORIGINAL, own)}
+        rows = []
+        for name, audit in audits.items():
+            cells = []
+            for attack in ("clean", "PGD"):
+                counts = audit.counts(attack)
+                cells += [
+                    estimate_cell(of(counts))
+                    for of in (metric_intervals.macro, metric_intervals.worst, metric_intervals.discrepancy)
+                ]
+            cells.append(Cell(audit.outcomes.class_names[metric_intervals.worst_label(audit.counts("clean"))]))
+            rows.append(Row(name, cells))
+        alike = ranked_alike({name: audit.outcomes for name, audit in audits.items()}, {"clean": "clean"})
+        heads = ["model"]
+        for attack in ("clean", "PGD"):
+            heads += [f"{attack}: average", "worst class", "MCD"]
+        order = f"Spearman's correlation of the two class orders, clean: {alike.lowest.value:.2f}"
+        if not np.isnan(alike.lowest.low):
+            order = f"{order} ({alike.lowest.low:.2f} to {alike.lowest.high:.2f})"
+        note = (
+            f"{order}; p {formatting.probability(alike.agreement.p_value)}. Small print: 95 % confidence intervals "
+            "for new images."
+        )
+        clean = [audit.counts("clean") for audit in audits.values()]
+        names = context.test_images.class_names
+        drawing = class_dots("Clean accuracy by training images, in percent", clean, list(audits), names)
+        measurements = [
+            Measurement.of(
+                "benz20/C1",
+                f"MCD of clean accuracy on the original test images, {name}",
+                Estimate(*(100 * end for end in metric_intervals.discrepancy(counts))),
+            )
+            for name, counts in zip(audits, clean, strict=True)
+        ]
+        return Findings(
+            tables=(Table("Original test images, in percent and points", (*heads, "weakest, clean"), rows, note),),
+            figures=((drawing, "Original test images."),),
+            measurements=measurements,
+        )
+
+
+class NonRobust(_FeatureSet):
+    """benz20 plan: non-robust features; attacked images with the label that a standard network predicts for them."""
+
+    makers: ClassVar[Mapping[Name, Maker]] = {
+        "smoke": NonRobustFeatures(steps=3),
+        "reduced": NonRobustFeatures(epsilon=1.0, steps=40),
+        "full": NonRobustFeatures(),
+    }
+    scales: ClassVar[Mapping[Name, Scale]] = {
+        "smoke": SMOKE,
+        "reduced": replace(_FEWER, about=f"{_FEWER.about}; the set by PGD of 40 steps inside an L2 ball of 1"),
+        "full": RESNET18,
+    }
+
+    def source(self, scale: Scale) -> Training:
+        """A standard network."""
+        del scale
+        return STANDARD
+
+
+class Robust(_FeatureSet):
+    """benz20 plan, control: images with the features of an adversarially trained network on the originals."""
+
+    untrained = ("smoke",)
+    makers: ClassVar[Mapping[Name, Maker]] = {
+        "smoke": RobustFeatures(steps=3),
+        "reduced": RobustFeatures(steps=150),
+        "full": RobustFeatures(),
+    }
+    radii: ClassVar[Mapping[Name, str]] = {"reduced": "L2:1", "full": "L2:0.25"}
+    scales: ClassVar[Mapping[Name, Scale]] = {
+        "smoke": replace(
+            SMOKE, about=f"{SMOKE.about}; the network that constructs the set replaces a newly trained one"
+        ),
+        "reduced": replace(_FEWER, about=f"{_FEWER.about}; the set in 150 steps with a network trained in an L2 ball"),
+        "full": RESNET18,
+    }
+
+    def source(self, scale: Scale) -> Training:
+        """A network that is adversarially trained in an L2 ball."""
+        if scale.name not in self.radii:
+            return AT
+        steps = {f"{attack}.step_size": "0.25eps" for attack in ("attack", "validation_attack")}
+        return replace(AT, overrides={"threat": self.radii[scale.name], **steps})
+
+
+COLOUR = ("saturate",)
+"""Corruptions that require three channels."""
+GRID: Mapping[Name, tuple[Sequence[str], Sequence[int]]] = {
+    "smoke": (("contrast", "fog"), (1, 5)),
+    "reduced": (tuple(CORRUPTIONS), (1, 3, 5)),
+    "full": (tuple(CORRUPTIONS), (1, 2, 3, 4, 5)),
+}
+"""Corruptions and severities; the plan names fog and contrast."""
+MODELS: Mapping[str, Training] = {"standard": STANDARD, "adversarial": AT}
+
+
+@dataclass(frozen=True, eq=False)
+class Corrupted:
+    """Predictions of a model on corrupted images.
+
+    Attributes:
+        correct: (corruption, severity) to (N,) bool, whether the prediction is correct.
+        labels: (N,) int64.
+        names: class names.
+    """
+
+    correct: Mapping[tuple[str, int], BoolArray]
+    labels: np.ndarray[tuple[int], np.dtype[np.int64]]
+    names: tuple[str, ...]
+
+    def counts(self, severity: int) -> ClassCounts:
+        """Per-class counts over all corruptions at a severity; each image counts once per corruption."""
+        rows = [right for (_, level), right in self.correct.items() if level == severity]
+        each = [ClassCounts.from_labels(self.labels, right, len(self.names)) for right in rows]
+        return sum(each[1:], start=each[0])
+
+
+def evaluate_corruptions(context: Context, trained: Run) -> Corrupted:
+    """Evaluate the model of a run on the test images under every corruption and severity of the scale."""
+    images = context.test_images
+    context.note_audit(images, {})
+    model = trained.model().to(context.device)
+    engine = Engine(model, precision=context.scale.precision)
+
+    def right(corrupt_images: Images) -> BoolArray:
+        batches = corrupt_images.to(torch.device(context.device)).batches(engine.batch_size)
+        predicted = torch.cat([logits.argmax(1).cpu() for logits in engine.predict(batch.x for batch in batches)])
+        correct: BoolArray = (predicted == images.y).numpy()
+        return correct
+
+    kinds, severities = GRID[context.scale.name]
+    applicable = [kind for kind in kinds if kind not in COLOUR or images.shape[0] == 3]
+    correct = {(kind, level): right(corrupt(images, kind, level)) for kind in applicable for level in severities}
+    return Corrupted(correct, images.y.numpy(), tuple(images.class_names))
+
+
+class ClassesUnderCorruptions(Experiment, scales=PRELIMINARY, trainings=MODELS):
+    """benz20 plan: class accuracy under corruptions, of a standard and an adversarially trained model."""
+
+    def run(self, context: Context) -> Findings:
+        """Draw class accuracies over the severity, averaged over corruptions, and tabulate each corruption.
+
+        The gap between the classes is a measurement for the open question C10.
+        """
+        tables, figures, measurements = [], [], []
+        _, severities = GRID[context.scale.name]
+        for name, trained in context.train_all(MODELS).items():
+            predictions = evaluate_corruptions(context, trained)
+            lines = pd.DataFrame(
+                [predictions.counts(at).accuracy for at in severities], list(severities), list(predictions.names)
+            )
+            title = f"{name.capitalize()} model: accuracy under corruptions, in percent"
+            figures.append((line_chart(title, class_lines(lines), "severity"), "Mean over all corruptions."))
+            counts: dict[Key, ClassCounts] = {
+                (kind, f"severity {level}"): ClassCounts.from_labels(predictions.labels, right, len(predictions.names))
+                for (kind, level), right in predictions.correct.items()
+                if level == severities[-1]
+            }
+            tables.append(class_table(f"{name.capitalize()} model, by class, in percent", counts, predictions.names))
+            rows = Resampled(np.stack([*predictions.correct.values()]), predictions.labels, len(predictions.names))
+            mcd = rows.part(lambda a: np.ptp(a.mean(axis=-2), axis=-1), 100)(0.05)
+            quantity = f"MCD of the accuracy under corruptions, mean over kinds and severities, {name} model"
+            measurements.append(Measurement.of("benz20/C10", quantity, mcd, limits=(0, 100)))
+        return Findings(tables=tables, figures=figures, measurements=measurements)
+
+
+class CorruptionsAndAttacks(Experiment, scales=PRELIMINARY, trainings=MODELS):
+    """benz20 plan: are the classes weak under corruptions also weak under attack?"""
+
+    def run(self, context: Context) -> Findings:
+        """Correlate the ranks of class accuracies under corruptions and under PGD, for the open question C10."""
+        models = context.train_all(MODELS)
+        attacked = under_pgd(context, models["adversarial"]).outcomes.correct("PGD")
+        rows, measurements = [], []
+        for name, trained in models.items():
+            predictions = evaluate_corruptions(context, trained)
+            stack = Resampled(
+                np.stack([*predictions.correct.values(), attacked]), predictions.labels, len(predictions.names)
+            )
+            overall = _clipped(stack.estimate(agreement))
+            rows.append(Row(f"{name}, all", [_correlation(overall)]))
+            quantity = f"Spearman's correlation of the classes under corruptions ({name} model) and under PGD"
+            measurements.append(Measurement.of("benz20/C10", quantity, overall, unit=""))
+            places = [kind for kind, _ in predictions.correct]
+            for kind in dict.fromkeys(places):
+                selected = [at for at, other in enumerate(places) if other == kind]
+                rows.append(Row(f"{name}, {kind}", [_correlation(stack.estimate(partial(agreement, rows=selected)))]))
+        note = (
+            "Over the classes, averaged over severities. Small print: 95 % confidence intervals. PGD is run on the "
+            "adversarially trained model."
+            " Sampling noise lowers a correlation."
+        )
+        table = Table("Rank correlation with robustness", ("model, corruption", "Spearman"), rows, note)
+        return Findings(tables=(table,), measurements=measurements)
+
+
+def _correlation(correlation: Estimate) -> Cell:
+    """Cell of a correlation with its interval, clipped to -1 and 1."""
+    return estimate_cell(_clipped(correlation), 1, 2)
+
+
+def _clipped(correlation: Estimate) -> Estimate:
+    return Estimate(*np.clip(correlation, *CORRELATION).tolist())
+
+
+def agreement(accuracy: FloatArray, rows: Sequence[int] | None = None) -> FloatArray:
+    """Spearman's correlation over classes between the mean of some rows and the last row; 0 if either is constant.
+
+    Args:
+        accuracy: (..., K + 1, C).
+        rows: indices among the first K rows; None for all.
+    """
+    chosen = accuracy[..., :-1, :] if rows is None else accuracy[..., list(rows), :]
+    # Equal means may differ in the last bits, so the values are rounded before ranking.
+    first, second = (ranks(one.round(9)) for one in (chosen.mean(axis=-2), accuracy[..., -1, :]))
+    first, second = (one - one.mean(axis=-1, keepdims=True) for one in (first, second))
+    size = np.sqrt((first**2).sum(axis=-1) * (second**2).sum(axis=-1))
+    correlation: FloatArray = np.divide(
+        (first * second).sum(axis=-1), size, out=np.zeros(np.shape(size)), where=size > 0
+    )
+    return correlation
+
+
+BATCH = 256
+
+
+class SimilarityAndRobustness(Experiment, scales=PRELIMINARY, trainings={"adversarial": AT, "standard": STANDARD}):
+    """benz20 plan: correlation of the greatest logit cosine of each class with its accuracy."""
+
+    def run(self, context: Context) -> Findings:
+        """Evaluate the adversarial model under PGD and the standard one on clean images; test claim C6."""
+        rows, figures, links = [], [], dict[str, Estimate]()
+        for name, trained in context.train_all(self.trainings(context.scale)).items():
+            attack = EVALUATED_UNDER[name]
+            audit = under_pgd(context, trained)
+            similarity = _similarity(trained.model().to(context.device), context.test_images, audit, attack)
+            assert similarity.link is not None
+            assert similarity.interval is not None
+            links[name] = similarity.interval
+            alike = int(np.nanargmax(similarity.nearest))
+            cells = [
+                estimate_cell(similarity.interval, 1, 2),
+                Cell(formatting.probability(similarity.link.p_value)),
+                Cell(f"{similarity.nearest[alike]:.2f}", similarity.class_names[alike]),
+            ]
+            rows.append(Row(f"{name}, {attack}", cells))
+            figures.append((similarity.figure(), f"The {name} model, clean images."))
+            drawing = scatter(
+                "Class accuracy and similarity to the nearest class",
+                similarity.class_names,
+                similarity.nearest,
+                audit.counts(attack).accuracy,
+                ("greatest cosine with another class", f"accuracy, {attack}, percent"),
+                f"Spearman {similarity.link.value:.2f}",
+            )
+            figures.append((drawing, f"The {name} model."))
+        heads = ("model", "Spearman", "p", "greatest cosine")
+        note = (
+            "Correlation of each class's greatest cosine with another class and its accuracy. Small print: 95 % "
+            "confidence "
+            "intervals for new images."
+        )
+        ends = links["adversarial"]
+        return Findings(
+            tables=(Table("Rank correlation of logit similarity and accuracy", heads, rows, note),),
+            figures=figures,
+            tests=(
+                Test(
+                    claim="benz20/C6",
+                    estimand="minus Spearman's correlation of the greatest cosine and robust accuracy over the classes",
+                    estimators=[interval(Estimate(-ends.value, -ends.high, -ends.low))],
+                    unit="",
+                    limits=CORRELATION,
+                    note="one adversarial training; uses the greatest cosine, where the plan may mean the average",
+                ),
+            ),
+        )
+
+
+def _similarity(model: nn.Module, images: Images, audit: Audit, attack: str) -> Similarity:
+    judged = audit.outcomes.judged(attack)
+    order = torch.argsort(images.index)
+    assert np.array_equal(images.index[order].cpu().numpy(), judged.image)
+    return similarity_of(clean_logits(model, images.take(order)), judged.label, images.class_names, judged.correct)
+
+
+def clean_logits(model: nn.Module, images: Images) -> FloatArray:
+    """Logits of a model in evaluation mode, float64 (N, C), in the order of the images."""
+    device = next(model.parameters()).device
+    with evaluating(model), torch.no_grad():
+        forward = EXACT.forward(model)
+        parts = [forward(batch.x.to(device)).double().cpu() for batch in images.batches(BATCH)]
+    logits: FloatArray = torch.cat(parts).numpy()
+    return logits

@@ -12,6 +12,7 @@ from classwise.core.rng import CounterRNG
 from classwise.core.threat import Threat
 from classwise.data import Images
 from classwise.data.augment import Augmentation
+from classwise.data.images import to_unit
 from classwise.training.classes import ClassSettings
 from classwise.training.objectives.base import TrainingBatch
 from classwise.training.pseudo_labels import concatenated
@@ -90,7 +91,7 @@ class Batches:
         """
         index, y = self._index(rows, step, settings), self.pool.y[rows]
         x = self.augment(self.pool.x[rows], index, self.rng.child("augment").at(epoch))
-        x = (x.float().div_(255) if x.dtype == torch.uint8 else x).contiguous()
+        x = (to_unit(x) if x.dtype == torch.uint8 else x).contiguous()
         epsilon = settings.of("epsilon", y)
         assert epsilon is not None
         threat = self.threat.with_epsilon(epsilon)

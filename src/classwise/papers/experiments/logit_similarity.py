@@ -11,6 +11,7 @@ from torch import nn
 
 from classwise.analysis.similarity import Similarity, similarity_of
 from classwise.auditing.result import Audit
+from classwise.core.float32 import true_float32
 from classwise.core.precision import EXACT
 from classwise.data.images import Images
 from classwise.models.modes import evaluating
@@ -98,7 +99,7 @@ def _similarity(model: nn.Module, images: Images, audit: Audit, attack: str) -> 
 def clean_logits(model: nn.Module, images: Images) -> FloatArray:
     """Logits of a model in evaluation mode, float64 (N, C), in the order of the images."""
     device = next(model.parameters()).device
-    with evaluating(model), torch.no_grad():
+    with evaluating(model), torch.no_grad(), true_float32(device):
         forward = EXACT.forward(model)
         parts = [forward(batch.x.to(device)).double().cpu() for batch in images.batches(BATCH)]
     logits: FloatArray = torch.cat(parts).numpy()

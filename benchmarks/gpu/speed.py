@@ -248,7 +248,7 @@ def autoattack(timer: Timer, size: Size) -> Result:
 
 
 def stage(size: Size) -> Stage:
-    """The stage: AutoAttack and the training steps first, those of other batches last."""
+    """The stage: training steps, passes and AutoAttack first, training steps of other batches last."""
 
     def steps(batches: tuple[int, ...]) -> dict[str, Callable[[Timer], Result]]:
         return {
@@ -259,9 +259,9 @@ def stage(size: Size) -> Stage:
             for variant in VARIANTS
         }
 
-    cells: dict[str, Callable[[Timer], Result]] = {"AutoAttack": functools.partial(autoattack, size=size)}
-    cells |= steps(size.batches[:1])
+    cells = steps(size.batches[:1])
     cells |= {f"passes, {variant}": functools.partial(passes, size=size, variant=variant) for variant in PASSES}
+    cells["AutoAttack"] = functools.partial(autoattack, size=size)
     cells |= {
         f"attack, {spec}, batch {batch}": functools.partial(attack_step, size=size, spec=spec, batch=batch)
         for spec in size.attacks

@@ -107,7 +107,7 @@ def to_grid(x: Tensor, side: int) -> Tensor:
         return F.adaptive_avg_pool2d(x, side)
     with torch.autocast(x.device.type, enabled=False):
         averages = x.flatten(2).float() @ _averages(x.shape[-2], x.shape[-1], side, x.device)
-    return averages.to(x.dtype).unflatten(2, (side, side))
+    return averages.to(x.dtype).view(*x.shape[:2], side, side)
 
 
 @functools.cache

@@ -40,6 +40,8 @@ from classwise.models.modes import evaluating, frozen
 from classwise.models.weights import save_weights
 from classwise.papers.experiments.logit_similarity import clean_logits
 from classwise.testing import assert_robust
+from classwise.training.batches import sampled_targets
+from classwise.training.classes import ClassSettings
 from classwise.training.evaluation import validation_batch
 from classwise.training.folder import Run
 from classwise.training.recipe import Recipe
@@ -360,6 +362,22 @@ def test_pooling_on_a_gpu_has_a_deterministic_gradient(shape: tuple[int, int]) -
     assert torch.equal(on_cpu[0], F.adaptive_avg_pool2d(x, 4))
     assert half.dtype == torch.bfloat16
     torch.testing.assert_close(half.float(), on_cpu[0], rtol=2e-2, atol=0)
+
+
+def test_targets_are_sampled_by_deterministic_algorithms() -> None:
+    y, index = torch.arange(40) % 4, torch.arange(40)
+    target = torch.tensor([[0.0, 0.5, 0.5, 0.0], [0.1, 0.0, 0.2, 0.7], [0.0, 0.0, 0.0, 0.0], [1.0, 0.0, 0.0, 0.0]])
+
+    def sampled(device: str) -> list[int]:
+        settings = ClassSettings(epsilon=torch.ones(4, device=device), target=target.to(device))
+        chosen = sampled_targets(index.to(device), y.to(device), CounterRNG(0), settings)
+        assert chosen is not None
+        return chosen.tolist()
+
+    on_cpu = sampled("cpu")
+    with PretendCuda(), deterministic_algorithms():
+        assert sampled("cuda") == on_cpu
+    assert set(on_cpu) == {-1, 0, 1, 2, 3}
 
 
 def test_operations_without_a_deterministic_gradient_are_refused() -> None:

@@ -117,7 +117,7 @@ def sampled_targets(index: Tensor, y: Tensor, rng: CounterRNG, settings: ClassSe
     probabilities = settings.of("target", y)
     if probabilities is None:
         return None
-    cumulative = probabilities.double().cumsum(1)
+    cumulative = _cumulative(probabilities.double())
     uniform = rng.uniform(index, (1,))
     chosen = (
         torch.searchsorted(cumulative, uniform * cumulative[:, -1:], right=True)
@@ -125,3 +125,10 @@ def sampled_targets(index: Tensor, y: Tensor, rng: CounterRNG, settings: ClassSe
         .clamp_max(probabilities.shape[1] - 1)
     )
     return torch.where(cumulative[:, -1] > 0, chosen, -1)
+
+
+def _cumulative(rows: Tensor) -> Tensor:
+    """The cumulative sums of each row. In deterministic mode on a GPU, which has none, a product with a matrix."""
+    if rows.is_cuda and torch.are_deterministic_algorithms_enabled():
+        return rows @ rows.new_ones(rows.shape[1], rows.shape[1]).triu()
+    return rows.cumsum(1)

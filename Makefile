@@ -8,7 +8,7 @@ WORKERS ?= 2
 BENCH ?=
 # The tests whose line coverage is measured, by their markers.
 COVERED ?= not slow and not hostile
-# Options of the GPU benchmarks, such as --out build/gpu.
+# Options of make gpu, such as --out build/gpu.
 GPU ?=
 # How many runs of two processes test-cluster starts at the end, one after the other; empty: none.
 RUNS ?=
@@ -92,13 +92,10 @@ test-cluster: $(INSTALLED) $(CLUSTER)
 bench: $(INSTALLED) $(PEERS)
 	$(BIN)/python -m benchmarks $(BENCH)
 
-# With $(PYTHON) and its own PyTorch, not in .venv: parity with the CPU, then the benchmarks. The versions there are not
-# those of constraints.txt, so warnings are no errors.
+# With $(PYTHON) and its own PyTorch, not in .venv: parity with the CPU, tests and benchmarks, for at most eight minutes.
 gpu: export PYTHONPATH := $(CURDIR)/src$(if $(PYTHONPATH),:$(PYTHONPATH))
 gpu:
-	@if $(PYTHON) -c "import sys, torch; sys.exit(not torch.cuda.is_available())" 2>/dev/null; then set -x; \
-	$(PYTHON) -m pytest -m gpu -W default tests/gpu && $(PYTHON) -m benchmarks gpu $(GPU); \
-	else echo "no CUDA device: the GPU tests and benchmarks were skipped ($(PYTHON) has no PyTorch that finds one)"; fi
+	@$(PYTHON) -m benchmarks.gpu $(GPU)
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check

@@ -1,6 +1,6 @@
 """Run benchmarks and print Markdown: ``python -m benchmarks [--quick] [NAME...]``; by default all but `LONG`.
 
-``python -m benchmarks gpu`` runs those of `benchmarks.gpu`, which have options of their own.
+``python -m benchmarks gpu`` is ``python -m benchmarks.gpu``, which has options of its own.
 """
 
 from __future__ import annotations

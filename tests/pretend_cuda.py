@@ -54,6 +54,12 @@ WITHOUT_KERNEL = _names(
     "is_same_size diagonal chunk unfold detach_ squeeze_ unsqueeze_ view_as_real _local_scalar_dense"
 )
 """Operations without a kernel: views and allocations."""
+NOT_DETERMINISTIC = _names(
+    "_adaptive_avg_pool2d_backward _adaptive_avg_pool3d_backward adaptive_max_pool2d_backward grid_sampler_2d_backward "
+    "upsample_linear1d_backward upsample_bicubic2d_backward _upsample_bilinear2d_aa_backward "
+    "_upsample_bicubic2d_aa_backward reflection_pad2d_backward replication_pad2d_backward kthvalue histc cumsum"
+)
+"""Operations that CUDA refuses with `torch.use_deterministic_algorithms`, for floating-point numbers."""
 CONVOLUTIONS = _names("convolution convolution_backward convolution_overrideable cudnn_convolution")
 PRODUCTS = _names("mm addmm bmm baddbmm addmv mv dot matmul linear")
 
@@ -334,6 +340,9 @@ class _Kernels(TorchDispatchMode):
             return func(*args, **kwargs) if tensors else run(*args, **kwargs)
         if name == "copy_" and not all(here):
             return self._copied(func, args, kwargs)
+        float_ = any(tensor.is_floating_point() for tensor in tensors)
+        if name in NOT_DETERMINISTIC and float_ and torch.are_deterministic_algorithms_enabled():
+            raise RuntimeError(f"{name.strip('_')}_cuda does not have a deterministic implementation, but you set")
         self._check(name, args, tensors, here)
         if name not in WITHOUT_KERNEL:
             device.launches[name] += 1

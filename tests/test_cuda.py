@@ -5,15 +5,19 @@ from __future__ import annotations
 import itertools
 import re
 import threading
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal
 
 import pytest
 import torch
+import torch.nn.functional as F  # noqa: N812  # the field's own name for it
 from torch import Tensor, nn
+from torch.nn.modules.module import register_module_forward_pre_hook
 
 import classwise as cw
+from classwise.analysis.feature_sets import NonRobustFeatures, RobustFeatures
 from classwise.attacks import ATTACKS
 from classwise.attacks.base import Attack
 from classwise.attacks.blackbox.transfer import Transfer
@@ -24,12 +28,20 @@ from classwise.attacks.external import ExternalAttack
 from classwise.attacks.gradient.ascent import PGD
 from classwise.auditing.run.runner import Runner
 from classwise.core.config import make
+from classwise.core.determinism import deterministic_algorithms
+from classwise.core.errors import ClasswiseError
 from classwise.core.precision import EXACT, Precision
 from classwise.core.progress import NullProgress
 from classwise.core.rng import CounterRNG
 from classwise.core.threat import Threat
 from classwise.data import load_data
+from classwise.models.base import to_grid
 from classwise.models.modes import evaluating, frozen
+from classwise.models.weights import save_weights
+from classwise.papers.experiments.weak_classes import clean_logits
+from classwise.testing import assert_robust
+from classwise.training.batches import sampled_targets
+from classwise.training.classes import ClassSettings
 from classwise.training.evaluation import validation_batch
 from classwise.training.folder import Run
 from classwise.training.recipe import Recipe
@@ -271,6 +283,108 @@ def test_verdicts_and_exact_attacks_are_in_true_float32(spec: str, dtype: Litera
     assert ((True, True) in model.passes) == searches
     assert not any(tf32 for grad, tf32 in model.passes if not searches or not grad)
     assert (convolves_in_tf32(), multiplies_in_tf32()) == settings
+
+
+def trained_and_adjusted(model: nn.Module, data: cw.Images, folder: Path) -> None:
+    """With the validation of a training, the adjustment of its logits and the interpolation of its weights."""
+    save_weights(folder / "start.safetensors", model, {})
+    overrides = TINY | {"model": {"name": "small-cnn", "width": 0.1}, "data.validation": 0.5, "epochs": 1}
+    overrides |= {"batch_size": 16, "precision.graphs": "off", "data.subset": 40}
+    run = cw.train("at", budget="short", data="digits", out=folder / "run", overrides=overrides, device="cuda")
+    cw.adjust_logits(run, attack="pgd:steps=1", rates=[0.3], device="cuda")
+    start = run.weights_file(run.chosen_weights(None))
+    cw.interpolate_weights(run, start=start, shares=[0.5], attack="pgd:steps=1", device="cuda")
+
+
+DECIDING: dict[str, Callable[[nn.Module, cw.Images, Path], object]] = {
+    "audit with all guards": lambda model, data, _: cw.audit(
+        model, data, "Linf:0.1", "pgd:steps=1", guards="full", device="cuda", grid="8bit"
+    ),
+    "attack": lambda model, data, _: cw.attack(
+        model.to("cuda"), data.pixels().to("cuda"), data.y.to("cuda"), "pgd:steps=1", threat="Linf:0.1"
+    ),
+    "curve": lambda model, data, _: cw.robustness_curve(
+        model, data, "Linf", "pgd:steps=1", highest=0.2, rounds=1, device="cuda"
+    ),
+    "worst class": lambda model, data, _: cw.find_worst_class(model, data, "Linf:0.1", "pgd:steps=1", device="cuda"),
+    "training and after it": trained_and_adjusted,
+    "similarity of logits": lambda model, data, _: clean_logits(model.to("cuda"), data),
+    "robust features": lambda model, data, _: RobustFeatures(steps=1)(model.to("cuda"), data.to("cuda")),
+    "non-robust features": lambda model, data, _: NonRobustFeatures(steps=1)(model.to("cuda"), data.to("cuda")),
+    "assertion": lambda model, data, folder: assert_robust(
+        model.to("cuda"), data, worst=0, threat="Linf:0.1", attacks="pgd:steps=1", cache=folder, guards="off"
+    ),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", DECIDING)
+def test_passes_that_decide_are_never_in_tf32(name: str, tmp_path: Path) -> None:
+    """A pass without gradients decides, unless it is in bfloat16; sets of features are in float32 throughout."""
+    x = torch.rand(40, 1, 8, 8, generator=torch.Generator().manual_seed(0)).mul_(255).to(torch.uint8)
+    model = cw.load_model("small-cnn", num_classes=10, in_channels=1, width=0.1)
+    passes: Counter[bool] = Counter()
+
+    def watch(module: nn.Module, _: object) -> None:
+        gradients = torch.is_grad_enabled() and "features" not in name
+        if isinstance(module, nn.Conv2d | nn.Linear) and not gradients and not torch.is_autocast_enabled("cpu"):
+            passes[convolves_in_tf32() or multiplies_in_tf32()] += 1
+
+    with PretendCuda() as gpu:
+        torch.set_float32_matmul_precision("high")
+        hook = register_module_forward_pre_hook(watch)
+        try:
+            DECIDING[name](model, cw.Images(x, torch.arange(40) % 10), tmp_path)
+        finally:
+            hook.remove()
+            torch.set_float32_matmul_precision("highest")
+    assert passes[False] > 0
+    assert passes[True] == 0
+    assert "features" not in name or gpu.in_tf32 == []
+
+
+@pytest.mark.parametrize("shape", [(4, 4), (5, 7), (2, 3), (13, 13)])
+def test_pooling_on_a_gpu_has_a_deterministic_gradient(shape: tuple[int, int]) -> None:
+    x, weight = torch.rand(2, 3, *shape), torch.rand(2, 3, 4, 4)
+
+    def value_and_gradient(x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+        leaf = x.detach().requires_grad_()
+        pooled = to_grid(leaf, 4)
+        return pooled.detach(), torch.autograd.grad((pooled * weight).sum(), leaf)[0]
+
+    on_cpu = value_and_gradient(x, weight)
+    with PretendCuda(), deterministic_algorithms():
+        on_gpu = [value.cpu() for value in value_and_gradient(x.to("cuda"), weight.to("cuda"))]
+        with torch.autocast("cuda", dtype=torch.bfloat16):
+            half = to_grid(x.to("cuda").bfloat16(), 4).cpu()
+    for one, other in zip(on_cpu, on_gpu, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-6)
+    assert torch.equal(on_cpu[0], F.adaptive_avg_pool2d(x, 4))
+    assert half.dtype == torch.bfloat16
+    torch.testing.assert_close(half.float(), on_cpu[0], rtol=2e-2, atol=0)
+
+
+def test_targets_are_sampled_by_deterministic_algorithms() -> None:
+    y, index = torch.arange(40) % 4, torch.arange(40)
+    target = torch.tensor([[0.0, 0.5, 0.5, 0.0], [0.1, 0.0, 0.2, 0.7], [0.0, 0.0, 0.0, 0.0], [1.0, 0.0, 0.0, 0.0]])
+
+    def sampled(device: str) -> list[int]:
+        settings = ClassSettings(epsilon=torch.ones(4, device=device), target=target.to(device))
+        chosen = sampled_targets(index.to(device), y.to(device), CounterRNG(0), settings)
+        assert chosen is not None
+        return chosen.tolist()
+
+    on_cpu = sampled("cpu")
+    with PretendCuda(), deterministic_algorithms():
+        assert sampled("cuda") == on_cpu
+    assert set(on_cpu) == {-1, 0, 1, 2, 3}
+
+
+def test_operations_without_a_deterministic_gradient_are_refused() -> None:
+    leaf = torch.rand(1, 1, 6, 6).requires_grad_()
+    message = "adaptive_avg_pool2d_backward_cuda has no deterministic implementation"
+    with PretendCuda(), pytest.raises(ClasswiseError, match=message), deterministic_algorithms():
+        torch.autograd.grad(F.adaptive_avg_pool2d(leaf.to("cuda"), 4).sum(), leaf)
 
 
 @pytest.mark.slow

@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 import torch
 from benchmarks import __main__ as benchmarks
-from benchmarks.gpu import ceilings, command, machine, parity, speed
-from benchmarks.gpu.cells import Result, Stage, Timer
+from benchmarks.gpu import ceilings, command, machine, speed
+from benchmarks.gpu.cells import Result, Timer
 from benchmarks.pairing import paired
 from torch import Tensor
 
@@ -24,7 +24,7 @@ from classwise.attacks.engine.graphed import VERIFIED
 from classwise.core.graphs import WARM_UP
 
 from .pretend_cuda import PretendCuda, convolves_in_tf32, multiplies_in_tf32
-from .toy_cells import Clock
+from .toy_cells import Clock, toy
 
 
 @pytest.fixture
@@ -33,14 +33,18 @@ def gpu() -> Iterator[PretendCuda]:
         yield device
 
 
+BENCHMARKS = ("parity", "speed", "ceilings")
+"""The stages without the tests, which run in another process, on a real device."""
+
+
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of a quick run of all stages."""
+    """The folder of a quick run of all benchmarks."""
     folder = tmp_path_factory.mktemp("gpu")
     with pytest.MonkeyPatch.context() as patch, PretendCuda():
         patch.setattr(torch, "compile", lambda model, **_: model)
         patch.setattr(torch.compiler, "reset", lambda: None)
-        assert command.run(command.STAGES, folder, "make gpu", quick=True) == 0
+        assert command.run(BENCHMARKS, folder, "make gpu", quick=True) == 0
     return folder
 
 
@@ -49,33 +53,36 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.slow
 def test_every_stage_runs_to_its_end(whole: Path) -> None:
-    assert sorted(file.name for file in whole.iterdir()) == [
-        f"{name}.{suffix}" for name in sorted(command.STAGES) for suffix in ("json", "md")
-    ]
-    for name in command.STAGES:
-        content = json.loads((whole / f"{name}.json").read_text())
-        assert all("result" in cell for cell in content["cells"].values())
-        text = (whole / f"{name}.md").read_text()
-        assert "| device | pretended, 16 GiB |" in text
-        assert f"| torch, Python, cores | {torch.__version__}, " in text
-        assert content["machine"]["sources"] in text
-        assert "| command | `make gpu` |" in text
-        assert "have finished" not in text
+    assert sorted(file.name for file in whole.iterdir()) == ["results.json", "results.md"]
+    content, text = json.loads((whole / "results.json").read_text()), (whole / "results.md").read_text()
+    assert list(content["stages"]) == list(BENCHMARKS)
+    for stage in content["stages"].values():
+        assert list(stage["cells"]) == stage["names"]
+        assert all("result" in cell for cell in stage["cells"].values())
+        assert f"Sources {stage['sources']} (src, benchmarks, checkpoints)." in text
+    assert "| device | pretended, 16 GiB |" in text
+    assert f"| torch, Python, cores | {torch.__version__}, " in text
+    assert "| command | `make gpu` |" in text
+    assert "No cell has failed." in text
+    assert "have been run" not in text
 
 
 @pytest.mark.slow
-def test_a_finished_run_is_not_repeated(whole: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    before = {file: file.read_bytes() for file in whole.iterdir()}
+def test_a_finished_run_is_not_repeated(whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor on another machine, which continues from the file of this one."""
     monkeypatch.setattr(Timer, "__init__", lambda *_, **__: None)  # no cell can time anything
+    before = json.loads((whole / "results.json").read_text())["stages"]
     with PretendCuda():
-        assert command.run(command.STAGES, whole, "another command", quick=True) == 0
-    assert before == {file: file.read_bytes() for file in whole.iterdir()}
+        start = whole / "results.json"
+        assert command.run(BENCHMARKS, tmp_path, "another command", quick=True, start=start) == 0
+        assert command.run(BENCHMARKS, tmp_path / "limit", "x", quick=True, limit=1.0) == command.UNFINISHED
+    assert json.loads((tmp_path / "results.json").read_text())["stages"] == before
 
 
 @pytest.mark.slow
 def test_the_operations_of_a_training_step_are_those_of_its_convolutions(whole: Path) -> None:
     """Passes with gradients of the image, and one with gradients of the weights and of all layers but the first."""
-    cells = json.loads((whole / "speed.json").read_text())["cells"]
+    cells = json.loads((whole / "results.json").read_text())["stages"]["speed"]["cells"]
     size = speed.QUICK
     step = cells[f"training step, compile, batch {size.batches[0]}"]["result"]
     counts = ceilings.convolutions(size.width)
@@ -105,25 +112,28 @@ def test_the_arithmetic_of_the_ceilings(name: str, expected: bool) -> None:
     assert (convolves_in_tf32(), multiplies_in_tf32()) == before
 
 
-@pytest.mark.parametrize("stages", [("speed",), command.STAGES])
-def test_speed_is_refused_without_parity(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], stages: tuple[str, ...]
+def test_a_failed_check_of_parity_stops_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    outcome = {"passed": False, "measured": "1", "accepted": "0"}
-    monkeypatch.setattr(parity, "checks", lambda _: {"sums": lambda device: outcome})
-    monkeypatch.setattr(command, "_stage", lambda name, *_: parity.stage(parity.QUICK) if name == "parity" else EMPTY)
+    outcome, calls = {"passed": False, "measured": "1", "accepted": "0"}, list[str]()
+
+    def step(_: Timer) -> Result:
+        calls.append("step")
+        return {"n": 1}
+
+    stages = {
+        "parity": toy({"sums": lambda _: outcome}, "parity"),
+        "speed": toy({"step": step}, "speed"),
+    }
+    monkeypatch.setattr(command, "STAGES", {name: lambda _, stage=stage: stage for name, stage in stages.items()})
     with PretendCuda():
         assert command.run(stages, tmp_path, "make gpu", quick=True) == 1
-        assert capsys.readouterr().out.splitlines()[-1] == (
-            "speed was not measured: no parity with the CPU on pretended in sums"
-        )
-        assert not (tmp_path / "speed.json").exists()
+        assert "| parity | sums | 1; accepted: 0 |" in capsys.readouterr().out
+        assert command.run(["speed"], tmp_path, "make gpu", quick=True) == 0
         outcome["passed"] = True
-        command.run(("parity",), tmp_path, "make gpu", quick=True)
-        assert command.run(("speed",), tmp_path, "make gpu", quick=True) == ("parity" in stages)
-
-
-EMPTY = Stage("ceilings", "Empty", {}, lambda _: "")
+        assert command.run(stages, tmp_path, "make gpu", quick=True) == 0
+    assert calls == ["step"]
+    assert "no cell has failed" in capsys.readouterr().out
 
 
 # Speed and ceilings
@@ -194,11 +204,11 @@ def test_the_device_has_finished_whenever_the_clock_is_read(gpu: PretendCuda, mo
 def test_the_page_of_speed() -> None:
     """At 100 TFLOP/s of 800, an epoch of 391 steps of 0.1 s takes 39.1 s."""
     plain = next(iter(speed.VARIANTS))
-    step = {"batch": 128, "flops": 10**13, "rate": 800.0, "attack steps": 10, "rounds": 15, "planned": 15}
+    step = {"batch": 128, "flops": 10**13, "attack steps": 10, "rounds": 15, "planned": 15}
     results: dict[str, Result] = {
         f"training step, {plain}, batch 128": step | {"variant": plain, "seconds": 0.4},
         "training step, eager, batch 128": step | {"variant": "eager", "seconds": 0.1},
-        "training step, eager, batch 256": step | {"variant": "eager", "batch": 256, "seconds": 0.2, "rate": None},
+        "training step, eager, batch 256": step | {"variant": "eager", "batch": 256, "seconds": 0.2},
         "attack, pgd, batch 8": {
             "spec": "pgd",
             "batch": 8,
@@ -208,10 +218,11 @@ def test_the_page_of_speed() -> None:
         },
         "AutoAttack": {"seconds": 80.0, "images": 500, "planned images": 1000, "survivors": 250},
     }
-    text = speed.tables(results)
+    text = speed.tables({"speed": results, "ceilings": {f"product, {ceilings.MATRIX}": {"TFLOP/s": 800.0}}})
     assert f"| 128 | {plain} | 0.4000 | 1.00 | 25.0 | 3.1% | 156.4 |" in text
     assert "| 128 | eager | 0.1000 | 4.00 | 100.0 | 12.5% | 39.1 |" in text
-    assert "| 256 | eager | 0.2000 |  | 50.0 |  | 39.2 |" in text
+    assert "| 256 | eager | 0.2000 |  | 50.0 | 6.2% | 39.2 |" in text
+    assert "| 128 | eager | 0.1000 | 4.00 | 100.0 |  | 39.1 |" in speed.tables({"speed": results})
     assert "| `pgd` | 100 | 8 | 400 | 1,600 | 3.90 |" in text
     assert "| 500 of 1,000 | 250 | 80.0 | 6.2 |" in text
 
@@ -246,7 +257,7 @@ def test_without_a_device_one_line_reports_what_is_skipped(
 ) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert benchmarks.main(["gpu"]) == 0
-    assert capsys.readouterr().out == "no CUDA device: the GPU benchmarks were skipped\n"
+    assert capsys.readouterr().out == "no CUDA device: the GPU tests and benchmarks were skipped\n"
 
 
 def test_the_options_of_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -260,19 +271,32 @@ def test_the_options_of_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(command, "run", run)
     benchmarks.main(["gpu"])
     benchmarks.main(["gpu", "parity", "--quick"])
-    benchmarks.main(["gpu", "--out", str(tmp_path), "--commit", "f00"])
-    start, every = "python3 -m benchmarks gpu", command.STAGES
+    benchmarks.main(["gpu", "--out", str(tmp_path), "--commit", "f00", "--minutes", "2", "--from", __file__])
+    begin, every, pages = "python3 -m benchmarks.gpu", command.STAGES, command.PAGES
+    rest = {"quick": False, "commit": None, "limit": 480.0}
     assert calls == [
-        (every, command.PAGES, start, {"quick": False, "commit": None}),
-        (["parity"], command.TRIAL, f"{start} parity --quick", {"quick": True, "commit": None}),
-        (every, tmp_path, f"{start} --out {tmp_path} --commit f00", {"quick": False, "commit": "f00"}),
+        (every, pages, begin, rest | {"start": pages / "results.json"}),
+        (
+            ["parity"],
+            command.TRIAL,
+            f"{begin} parity --quick",
+            rest | {"quick": True, "start": command.TRIAL / "results.json"},
+        ),
+        (
+            every,
+            tmp_path,
+            f"{begin} --out {tmp_path} --commit f00 --minutes 2 --from {__file__}",
+            {"quick": False, "commit": "f00", "limit": 120.0, "start": Path(__file__)},
+        ),
     ]
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["gpu", "speeed"], "unknown stage 'speeed'; known: parity, ceilings, speed"),
+        (["gpu", "speeed"], "unknown stage 'speeed'; known: parity, tests, speed, ceilings"),
+        (["gpu", "--minutes", "0"], "--minutes 0: must be positive"),
+        (["gpu", "--from", "none.json"], "--from none.json: no such file"),
         (["nothing"], "unknown benchmark 'nothing'; known: training_step, "),
         (["methods", "--device", "meta"], "'methods' has no --device; known: training_step, evaluation, "),
         (["fusion", "--device", "meta"], "device 'meta' computes no values"),
@@ -291,7 +315,7 @@ def test_a_gpu_machine_needs_no_other_packages() -> None:
     absent = ("pooch", "foolbox", "torchattacks", "art", "adv_lib", "pyautoattack", "typer", "rich", "jinja2")
     code = (
         f"import sys; sys.modules.update(dict.fromkeys({absent})); sys.path.insert(0, {str(machine.ROOT)!r})\n"
-        "import benchmarks.__main__, tests.gpu.test_parity\n"
+        "import benchmarks.gpu.__main__, tests.gpu.test_graphs, tests.gpu.test_recipes, tests.gpu.test_attacks\n"
         "from benchmarks.gpu import parity\n"
         "checks = parity.checks(parity.QUICK)\n"
         "assert checks['predictions, mnist-trades']('cpu')['passed'] and checks['training step']('cpu')['passed']\n"

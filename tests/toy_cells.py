@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import functools
+from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
-from benchmarks.gpu.cells import Result, Stage, Timer
+from benchmarks.gpu.cells import RESULTS, Report, Result, Stage, Task, Timer, run_cells
 
 HERE: dict[str, Any] = {
     "device": "pretended",
@@ -17,7 +19,6 @@ HERE: dict[str, Any] = {
     "python": "3.12.3",
     "classwise": "0.1.0",
     "cores": 16,
-    "sources": "abc",
     "commit": "f00",
     "modified": False,
 }
@@ -36,5 +37,26 @@ class Clock:
         self.now += seconds
 
 
-def toy(cells: dict[str, Callable[[Timer], Result]]) -> Stage:
-    return Stage("toy", "Toy", cells, lambda results: " ".join(f"{name}={each['n']}" for name, each in results.items()))
+def toy(cells: Mapping[str, Callable[[Timer], Result]], name: str = "toy") -> Stage:
+    def tables(every: Mapping[str, Mapping[str, Result]]) -> str:
+        return " ".join(f"{cell}={each.get('n')}" for cell, each in every[name].items()) + "\n"
+
+    return Stage(name, "Toy", functools.partial(run_cells, cells=cells), tables)
+
+
+def report_of(folder: Path, *stages: Stage, machine: Mapping[str, Any] = HERE, sources: str = "abc") -> Report:
+    """The report of a new call, which continues from the file in the folder."""
+    report = Report(folder, stages, machine, {stage.name: sources for stage in stages}, "make gpu")
+    report.read(folder / RESULTS)
+    return report
+
+
+def call(folder: Path, *stages: Stage, **options: Any) -> Report:
+    """Run the stages once, like the command."""
+    task = {name: options.pop(name) for name in ("end", "clock") if name in options}
+    report, fresh = report_of(folder, *stages, **options), set[tuple[str, str]]()
+    for again in (False, True):
+        for stage in stages:
+            stage.run(Task(report, stage, "cpu", again=again, fresh=fresh, **task))
+    report.write()
+    return report

@@ -1,5 +1,5 @@
-"""Benchmarks of one GPU in three stages: parity with the CPU, ceilings of the device, and speed.
+"""Parity, tests and benchmarks of one GPU: ``python -m benchmarks.gpu``.
 
-``python -m benchmarks gpu`` writes ``{parity,ceilings,speed}.{md,json}`` into ``docs/results/gpu``. A stage is made of
-cells of at most `cells.SECONDS` each. A finished cell is saved and not repeated, so an interrupted run is resumed.
+A stage is made of cells: checks, tests or measurements. A finished cell is written at once into ``results.json`` and
+``results.md`` and not repeated, so that the work may be done in several calls, each on a machine of its own.
 """

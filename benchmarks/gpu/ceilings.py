@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from benchmarks.gpu.cells import Result, Stage, Timer
+from benchmarks.gpu.cells import Result, Stage, Timer, run_cells
 from benchmarks.pairing import Timing
 from benchmarks.tables import table
 from benchmarks.training_step import network
@@ -210,16 +210,17 @@ def stage(size: Size) -> Stage:
         for name in ARITHMETIC
         for batch in size.batches
     }
-    return Stage("ceilings", "Ceilings of the GPU", cells, tables)
+    return Stage("ceilings", "Ceilings of the GPU", functools.partial(run_cells, cells=cells), tables)
 
 
-def rate_of_products(results: Mapping[str, Result]) -> float | None:
+def rate_of_products(every: Mapping[str, Mapping[str, Result]]) -> float | None:
     """The measured rate of matrix products in bfloat16, TFLOP/s; None before it is measured."""
-    found: Result | None = results.get(f"product, {MATRIX}")
+    found: Result | None = every.get("ceilings", {}).get(f"product, {MATRIX}")
     return None if found is None else float(found["TFLOP/s"])
 
 
-def tables(results: Mapping[str, Result]) -> str:
+def tables(every: Mapping[str, Mapping[str, Result]]) -> str:
+    results = every.get("ceilings", {})
     parts = ["Medians over the rounds; the device has finished whenever the clock is read.\n"]
     if found := results.get("copies"):
         rows = [[name, f"{rate:,.1f}"] for name, rate in found["GB/s"].items()]

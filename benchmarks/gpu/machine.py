@@ -6,6 +6,7 @@ import hashlib
 import os
 import platform
 import subprocess
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -15,14 +16,12 @@ import classwise
 from classwise.core.environment import environment
 
 ROOT = Path(__file__).parents[2]
-SOURCES = ("src", "benchmarks", "checkpoints")
-"""The folders whose contents determine a result."""
 NOT_COMPARED = frozenset({"commit", "modified"})
-"""Entries of `machine` that may differ between the cells of a page: the sources are compared instead."""
+"""Entries of `machine` that may differ between the cells of a page: `sources` is compared instead."""
 
 
 def machine(device: str, commit: str | None = None) -> dict[str, Any]:
-    """Device, versions and code.
+    """Device and versions.
 
     Args:
         device: such as ``"cuda"``.
@@ -39,7 +38,6 @@ def machine(device: str, commit: str | None = None) -> dict[str, Any]:
         "python": platform.python_version(),
         "classwise": classwise.__version__,
         "cores": os.cpu_count(),
-        "sources": sources(),
         **git,
     }
 
@@ -54,10 +52,10 @@ def driver() -> str | None:
     return done.stdout.split("\n")[0].strip() or None
 
 
-def sources(root: Path = ROOT) -> str:
-    """A hash of the code and the checkpoints, equal for two commits that differ in documents only."""
+def sources(folders: Iterable[str], root: Path = ROOT) -> str:
+    """A hash of the code and the checkpoints in some folders."""
     found = hashlib.sha256()
-    for folder in SOURCES:
+    for folder in folders:
         for file in sorted((root / folder).rglob("*")):
             if file.suffix in (".py", ".yaml", ".safetensors"):
                 found.update(f"{file.relative_to(root)}\0".encode() + hashlib.sha256(file.read_bytes()).digest())

@@ -14,8 +14,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from benchmarks.gpu.ceilings import MATRIX, tf32
-from benchmarks.gpu.cells import Result, Stage, Timer
+from benchmarks.gpu.ceilings import MATRIX, rate_of_products, tf32
+from benchmarks.gpu.cells import Result, Stage, Timer, run_cells
 from benchmarks.tables import table
 from benchmarks.training_step import FAST as FAST_FIELDS
 from benchmarks.training_step import PlainStep, network, prepared_trainer
@@ -122,7 +122,7 @@ VARIANTS: dict[str, MakeStep] = {
 COUNTED_VARIANT = "eager"
 
 
-def training_step(timer: Timer, size: Size, variant: str, batch: int, rate: float | None) -> Result:
+def training_step(timer: Timer, size: Size, variant: str, batch: int) -> Result:
     """Seconds of a step of AT, and the operations of a step without gradients that are not used."""
     flops = batch * operations(size, timer.device)
     step = VARIANTS[variant](size, batch, timer.device)
@@ -131,7 +131,6 @@ def training_step(timer: Timer, size: Size, variant: str, batch: int, rate: floa
         "batch": batch,
         "attack steps": size.pgd,
         "flops": flops,
-        "rate": rate,
         **timer.seconds(step, size.rounds),
     }
 
@@ -248,38 +247,41 @@ def autoattack(timer: Timer, size: Size) -> Result:
 # The stage
 
 
-def stage(size: Size, rate: float | None) -> Stage:
-    """The stage.
+def stage(size: Size) -> Stage:
+    """The stage: training steps, passes and AutoAttack first, training steps of other batches last."""
 
-    Args:
-        size: the sizes.
-        rate: the measured rate of matrix products, TFLOP/s.
-    """
-    cells: dict[str, Callable[[Timer], Result]] = {
-        f"training step, {variant}, batch {batch}": functools.partial(
-            training_step, size=size, variant=variant, batch=batch, rate=rate
-        )
-        for batch in size.batches
-        for variant in VARIANTS
-    }
+    def steps(batches: tuple[int, ...]) -> dict[str, Callable[[Timer], Result]]:
+        return {
+            f"training step, {variant}, batch {batch}": functools.partial(
+                training_step, size=size, variant=variant, batch=batch
+            )
+            for batch in batches
+            for variant in VARIANTS
+        }
+
+    cells = steps(size.batches[:1])
     cells |= {f"passes, {variant}": functools.partial(passes, size=size, variant=variant) for variant in PASSES}
+    cells["AutoAttack"] = functools.partial(autoattack, size=size)
     cells |= {
         f"attack, {spec}, batch {batch}": functools.partial(attack_step, size=size, spec=spec, batch=batch)
         for spec in size.attacks
         for batch in size.attack_batches
     }
-    cells["AutoAttack"] = functools.partial(autoattack, size=size)
-    return Stage("speed", "Speed of the GPU", cells, tables)
+    cells |= steps(size.batches[1:])
+    return Stage("speed", "Speed of the GPU", functools.partial(run_cells, cells=cells), tables)
 
 
-def tables(results: Mapping[str, Result]) -> str:
+def tables(every: Mapping[str, Mapping[str, Result]]) -> str:
     """The tables of the finished cells."""
+    results, rate = every.get("speed", {}), rate_of_products(every)
     parts = ["PreActResNet-18 with random weights, random 32x32 images. Medians over the rounds.\n"]
     steps = [result for name, result in results.items() if name.startswith("training step")]
     if steps:
         header = ["batch", "step", "seconds", "times the first", "TFLOP/s", "of the ceiling", "seconds per epoch"]
         parts.append(
-            table(f"A step of AT with PGD-{steps[0]['attack steps']}", header, [_row(step, steps) for step in steps])
+            table(
+                f"A step of AT with PGD-{steps[0]['attack steps']}", header, [_row(step, steps, rate) for step in steps]
+            )
         )
         parts.append(
             "Operations are those of the eager step, in which the attack needs no gradients of the weights. The "
@@ -311,7 +313,7 @@ def tables(results: Mapping[str, Result]) -> str:
     return "\n".join(parts)
 
 
-def _row(step: Result, steps: list[Result]) -> list[str]:
+def _row(step: Result, steps: list[Result], ceiling: float | None) -> list[str]:
     first = next(iter(VARIANTS))
     plain_step = next((each for each in steps if (each["variant"], each["batch"]) == (first, step["batch"])), None)
     rate = step["flops"] / step["seconds"] / 1e12
@@ -321,6 +323,6 @@ def _row(step: Result, steps: list[Result]) -> list[str]:
         f"{step['seconds']:.4f}",
         "" if plain_step is None else f"{plain_step['seconds'] / step['seconds']:.2f}",
         f"{rate:,.1f}",
-        "" if step["rate"] is None else f"{rate / step['rate']:.1%}",
+        "" if ceiling is None else f"{rate / ceiling:.1%}",
         f"{math.ceil(EPOCH / step['batch']) * step['seconds']:,.1f}",
     ]

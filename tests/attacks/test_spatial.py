@@ -12,12 +12,14 @@ import classwise as cw
 from classwise.attacks import ATTACKS
 from classwise.attacks.engine import AttackInputs
 from classwise.attacks.losses import margin
-from classwise.attacks.spatial import SpatialGrid, SpatialPGD, transformed
+from classwise.attacks.spatial import SpatialGrid, SpatialPGD, _sampled, transformed
 from classwise.core.config import make
+from classwise.core.determinism import deterministic_algorithms
 from classwise.core.errors import ClasswiseError
 from classwise.core.rng import CounterRNG
 from classwise.core.threat import Threat
 
+from ..pretend_cuda import PretendCuda
 from .models import Small, images
 
 
@@ -127,6 +129,26 @@ def test_the_gradient_finds_the_limit_of_a_translation() -> None:
     assert torch.equal(state["x"], transformed(ramp, state["coordinates"]))
     after = margin(Left()(state["x"]), y)
     assert bool((after[1:] < after[:-1]).all())
+
+
+@pytest.mark.parametrize("coordinates", [(0.0, 0.0, 0.0), (0.3, -0.7, 1.0), (-1.0, 1.0, 0.2), (2.0, 5.0, -4.0)])
+def test_the_deterministic_interpolation_on_a_gpu(x: Tensor, coordinates: tuple[float, ...]) -> None:
+    """Values and gradients with respect to the coordinates are those of torch's, also at the identity."""
+    weight, image = torch.rand(2, 3, 20, 32), x[:, :, :20]
+
+    def value_and_gradient(device: str) -> tuple[Tensor, Tensor]:
+        leaf = torch.tensor([coordinates] * 2, device=device).requires_grad_()
+        value = _sampled(image.to(device), leaf)
+        (gradient,) = torch.autograd.grad((value * weight.to(device)).sum(), leaf)
+        return value.detach().cpu(), gradient.cpu()
+
+    expected = value_and_gradient("cpu")
+    with PretendCuda():
+        with deterministic_algorithms():
+            found = value_and_gradient("cuda")
+        assert torch.equal(value_and_gradient("cuda")[0], expected[0])
+    torch.testing.assert_close(found[0], expected[0], rtol=0, atol=1e-5)
+    torch.testing.assert_close(found[1], expected[1], rtol=1e-4, atol=1e-3)
 
 
 @pytest.mark.parametrize("init", ["uniform", "normal"])

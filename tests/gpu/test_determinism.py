@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Any
 
@@ -13,18 +12,15 @@ import classwise as cw
 from classwise.attacks import ATTACKS
 from classwise.attacks.engine import Engine, Job
 from classwise.core.config import make
-from classwise.core.determinism import WORKSPACE, WORKSPACES, deterministic_algorithms
+from classwise.core.determinism import deterministic_algorithms
 from classwise.core.threat import Threat
 from classwise.training.folder import Run
 
 from ..training.killing import KillAt, Killed
 from ..training.test_trainer import SMALL, contents
+from . import MARKS
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
-]
-os.environ.setdefault(WORKSPACE, WORKSPACES[0])  # before the first matrix product of any test
+pytestmark = MARKS
 
 
 def trained(out: Path, dtype: str, **options: Any) -> Run:

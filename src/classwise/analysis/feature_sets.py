@@ -11,6 +11,7 @@ from torch.nn import functional as F  # noqa: N812
 
 from classwise.core.config import Count, NonNegative, Positive, configurable
 from classwise.core.errors import ClasswiseError
+from classwise.core.float32 import true_float32
 from classwise.core.precision import EXACT
 from classwise.core.progress import NullProgress, Progress
 from classwise.core.rng import CounterRNG
@@ -140,7 +141,7 @@ def _in_batches(
 ) -> Tensor:
     parts = []
     progress.start("features", len(images))
-    with evaluating(model), frozen(model):
+    with evaluating(model), frozen(model), true_float32(images.device):
         for batch in images.batches(size):
             parts.append(make(batch.x, batch.y, batch.index).detach())
             progress.advance(len(batch.x))

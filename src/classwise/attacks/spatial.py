@@ -54,7 +54,25 @@ def _sampled(x: Tensor, coordinates: Tensor) -> Tensor:
     across, along = ((2 * torch.arange(size, device=x.device) + 1) / size - 1 for size in (width, height))
     u, v = across - right, along[:, None] - down
     grid = torch.stack([cos * u - sin * aspect * v, sin / aspect * u + cos * v], 3)
+    if x.is_cuda and torch.are_deterministic_algorithms_enabled():
+        return _interpolated(x, grid).clamp(0, 1)
     return F.grid_sample(x, grid, mode="bilinear", padding_mode="zeros", align_corners=False).clamp(0, 1)
+
+
+def _interpolated(x: Tensor, grid: Tensor) -> Tensor:
+    """`grid_sample` with a deterministic gradient with respect to the grid on a GPU, where torch has none."""
+    height, width = x.shape[-2:]
+    across, along = ((size * (1 + place) - 1) / 2 for size, place in zip((width, height), grid.unbind(3), strict=True))
+    left, top = across.detach().floor(), along.detach().floor()
+    right, down = across - left, along - top
+    result = torch.zeros_like(x)
+    for row, vertical in ((top, 1 - down), (top + 1, down)):
+        for column, horizontal in ((left, 1 - right), (left + 1, right)):
+            inside = (row >= 0) & (row < height) & (column >= 0) & (column < width)
+            index = (row.clamp(0, height - 1) * width + column.clamp(0, width - 1)).long()
+            pixels = x.flatten(2).gather(2, index.flatten(1)[:, None].expand(-1, x.shape[1], -1)).view_as(x)
+            result = result + pixels * (vertical * horizontal * inside)[:, None]
+    return result
 
 
 @configurable

@@ -13,6 +13,7 @@ from torch import Tensor
 from classwise.core.config import Share, configurable
 from classwise.core.rng import CounterRNG
 from classwise.data.augment import Augmentation
+from classwise.data.images import to_unit
 
 COLOUR, BRIGHTNESS, CONTRAST, SHARPNESS, AUTOCONTRAST, EQUALISE, SHEAR, ROTATE = range(8)
 OPERATIONS = 8
@@ -65,7 +66,7 @@ class IDBHWeak(Augmentation):
         column = torch.where(mirror, width - 1 - column, column)
         image = torch.arange(len(x), device=x.device)[:, None, None]
         moved = x[image, :, row.clamp(0, height - 1), column.clamp(0, width - 1)].permute(0, 3, 1, 2)
-        pixels = moved.float().div(255) if x.dtype == torch.uint8 else moved
+        pixels = to_unit(moved) if x.dtype == torch.uint8 else moved
         pixels = pixels * (inside & kept)[:, None]
         pixels = coloured(pixels, operation, rng.child("factor").uniform(index))
         pixels = pixels * ~self._erased(height, width, index, rng.child("erase"))[:, None]

@@ -299,8 +299,13 @@ class Images:
 
 def to_unit(x: Tensor) -> Tensor:
     """Convert uint8 pixels to float32 in [0, 1], by division by 255: the same values on all devices."""
-    unit = x.to(torch.float32)
-    return unit.div_(unit.new_full((), 255))  # on a GPU a Python number would be a multiplication by 1/255
+    return x.to(torch.float32).div_(_highest(x.device))
+
+
+@functools.cache
+def _highest(device: torch.device) -> Tensor:
+    """The pixel value 255 on a device; with a Python number a GPU would multiply by 1/255, which is inexact."""
+    return torch.full((), 255.0, device=device)
 
 
 def as_pixels(pixels: Any, where: str) -> Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
@@ -96,8 +97,33 @@ def pooled(x: Tensor) -> Tensor:
 
 
 def to_grid(x: Tensor, side: int) -> Tensor:
-    """The feature map (N, F, H, W) average-pooled to (N, F, side, side); unchanged if it has that size."""
-    return x if x.shape[-2:] == (side, side) else F.adaptive_avg_pool2d(x, side)
+    """The feature map (N, F, H, W) average-pooled to (N, F, side, side); unchanged if it has that size.
+
+    On a GPU it is a product with a matrix in float32, since torch's pooling has no deterministic gradient there.
+    """
+    if x.shape[-2:] == (side, side):
+        return x
+    if not x.is_cuda:
+        return F.adaptive_avg_pool2d(x, side)
+    with torch.autocast(x.device.type, enabled=False):
+        averages = x.flatten(2).float() @ _averages(x.shape[-2], x.shape[-1], side, x.device)
+    return averages.to(x.dtype).view(*x.shape[:2], side, side)
+
+
+@functools.cache
+def _averages(height: int, width: int, side: int, device: torch.device) -> Tensor:
+    """The matrix (height * width, side * side) of adaptive average pooling, whose windows may overlap."""
+    with torch.inference_mode(mode=False), torch.no_grad():
+        rows, columns = (_windows(size, side, device) for size in (height, width))
+        return torch.kron(rows, columns).T.contiguous()
+
+
+def _windows(size: int, side: int, device: torch.device) -> Tensor:
+    """The windows along one axis, (side, size): each row is an average."""
+    start = torch.arange(0, side * size, size, device=device)[:, None]  # in units of 1 / side
+    place = torch.arange(0, side * size, side, device=device)
+    inside = (start < place + side) & (place < start + size)
+    return inside / inside.sum(1, keepdim=True)
 
 
 def start_for_relu(network: nn.Module) -> None:

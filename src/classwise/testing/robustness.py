@@ -20,6 +20,7 @@ from classwise.auditing.run.result import Audit
 from classwise.auditing.run.suite import Attacks, norm_of, parse_attacks
 from classwise.core.arguments import checked
 from classwise.core.errors import ClasswiseError
+from classwise.core.float32 import true_float32
 from classwise.core.precision import EXACT
 from classwise.core.threat import ThreatLike
 from classwise.core.version import __version__
@@ -141,7 +142,7 @@ def _key(ready: Prepared, options: Mapping[str, Any]) -> str:
     assert isinstance(ready.source, Images)
     device = next((parameter.device for parameter in ready.model.parameters()), torch.device("cpu"))
     pixels = ready.source.pixels(torch.arange(min(IMAGES, len(ready.source)))).to(device)
-    with evaluating(ready.model), torch.no_grad():
+    with evaluating(ready.model), torch.no_grad(), true_float32(device):
         logits = EXACT.forward(ready.model)(pixels).cpu()
     digest.update(logits.numpy().tobytes())
     return digest.hexdigest()[:24]

@@ -12,6 +12,7 @@ from classwise.core.rng import CounterRNG
 from classwise.core.threat import Threat
 from classwise.data import Images
 from classwise.data.augment import Augmentation
+from classwise.data.images import to_unit
 from classwise.training.classes import ClassSettings
 from classwise.training.objectives.base import TrainingBatch
 from classwise.training.pseudo_labels import concatenated
@@ -90,7 +91,7 @@ class Batches:
         """
         index, y = self._index(rows, step, settings), self.pool.y[rows]
         x = self.augment(self.pool.x[rows], index, self.rng.child("augment").at(epoch))
-        x = (x.float().div_(255) if x.dtype == torch.uint8 else x).contiguous()
+        x = (to_unit(x) if x.dtype == torch.uint8 else x).contiguous()
         epsilon = settings.of("epsilon", y)
         assert epsilon is not None
         threat = self.threat.with_epsilon(epsilon)
@@ -116,7 +117,7 @@ def sampled_targets(index: Tensor, y: Tensor, rng: CounterRNG, settings: ClassSe
     probabilities = settings.of("target", y)
     if probabilities is None:
         return None
-    cumulative = probabilities.double().cumsum(1)
+    cumulative = _cumulative(probabilities.double())
     uniform = rng.uniform(index, (1,))
     chosen = (
         torch.searchsorted(cumulative, uniform * cumulative[:, -1:], right=True)
@@ -124,3 +125,10 @@ def sampled_targets(index: Tensor, y: Tensor, rng: CounterRNG, settings: ClassSe
         .clamp_max(probabilities.shape[1] - 1)
     )
     return torch.where(cumulative[:, -1] > 0, chosen, -1)
+
+
+def _cumulative(rows: Tensor) -> Tensor:
+    """The cumulative sums of each row. In deterministic mode on a GPU, which has none, a product with a matrix."""
+    if rows.is_cuda and torch.are_deterministic_algorithms_enabled():
+        return rows @ rows.new_ones(rows.shape[1], rows.shape[1]).triu()
+    return rows.cumsum(1)

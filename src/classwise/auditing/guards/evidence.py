@@ -18,6 +18,7 @@ from classwise.attacks.engine.decisions import decide
 from classwise.attacks.losses import margin, negative_margin
 from classwise.auditing.guards.memory import AttackResult, Memory
 from classwise.auditing.outcomes.table import ALL, CLEAN, Outcomes
+from classwise.core.float32 import true_float32
 from classwise.core.grid import rounded
 from classwise.core.precision import EXACT, Forward, Precision
 from classwise.core.rng import CounterRNG
@@ -89,13 +90,13 @@ class Probe:
         return Precision(channels_last=self.precision.channels_last).forward(self.engine.model)
 
     def logits_of(self, x: Tensor) -> Tensor:
-        """Compute float32 logits (N, C), on the CPU."""
+        """Compute float32 logits (N, C), on the CPU; never in TF32."""
         self.taken.total += len(x)
         return self._logits_of(x)
 
     def _logits_of(self, x: Tensor) -> Tensor:
         model = self.engine.model
-        with torch.no_grad(), evaluating(model), frozen(model):
+        with torch.no_grad(), evaluating(model), frozen(model), true_float32(x.device):
             parts = [self._float32(part) for part in torch.split(x, self.engine.batch_size)]
         return torch.cat(parts).cpu()
 
@@ -139,11 +140,14 @@ class Probe:
         return counts
 
     def margin_gradient(self, mask: Tensor) -> Tensor:
-        """Gradient of the negative logit margin with respect to each image of a mask, shaped like these images."""
+        """Gradient of the negative logit margin with respect to each image of a mask, shaped like these images.
+
+        It is never in TF32.
+        """
         model, chosen = self.engine.model, self.rows(mask)
         self.taken.total += 2 * len(chosen.x)
         forward, size = dataclasses.replace(self.precision, compile=False).forward(model), self.engine.batch_size
-        with evaluating(model), frozen(model):
+        with evaluating(model), frozen(model), true_float32(chosen.x.device):
             parts = [
                 value_and_gradient(lambda x: raised(forward(x)), x, partial(negative_margin, y=y))[1]
                 for x, y in zip(torch.split(chosen.x, size), torch.split(chosen.y, size), strict=True)

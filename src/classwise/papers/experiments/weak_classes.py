@@ -21,6 +21,7 @@ from classwise.analysis.similarity import Similarity, similarity_of
 from classwise.attacks.engine import Engine
 from classwise.auditing.run.result import Audit
 from classwise.core.config import configurable
+from classwise.core.float32 import true_float32
 from classwise.core.precision import EXACT
 from classwise.core.storage import replacing
 from classwise.data import CORRUPTIONS, corrupt
@@ -602,7 +603,7 @@ def _similarity(model: nn.Module, images: Images, audit: Audit, attack: str) -> 
 def clean_logits(model: nn.Module, images: Images) -> FloatArray:
     """Logits of a model in evaluation mode, float64 (N, C), in the order of the images."""
     device = next(model.parameters()).device
-    with evaluating(model), torch.no_grad():
+    with evaluating(model), torch.no_grad(), true_float32(device):
         forward = EXACT.forward(model)
         parts = [forward(batch.x.to(device)).double().cpu() for batch in images.batches(BATCH)]
     logits: FloatArray = torch.cat(parts).numpy()

@@ -49,6 +49,11 @@ _MUCH = 0.75
 """A smaller batch size is tested only if it is at most this fraction of the current one."""
 _LONG = 8
 """Minimum number of steps of an attack for which a smaller batch is tested; the test takes one step."""
+_FAILURES = 8
+"""Candidates of one start that may fail verification before a candidate must have a margin below all earlier ones.
+
+Else a row whose margin is negative in TF32 and positive in float32 would be verified at every poll.
+"""
 
 
 @dataclass
@@ -145,6 +150,8 @@ class Queue:
         self._fresh = Buffer()
         self._returned = Buffer()  # rows that failed verification or begin another start
         self._candidates = Buffer()  # rows with an image to verify in float32
+        self._unconfirmed = Buffer()  # finished rows whose reports are to be verified in float32
+        self._confirms = forward.in_tf32 and type(attack).confirm is not Attack.confirm
 
     def run(self, jobs: Iterable[Job]) -> Iterator[Finished]:
         """Attack all images of a stream and yield them as they finish; every job must have the same columns."""
@@ -172,7 +179,10 @@ class Queue:
             drained = not (live.any() or self._waiting())
             while len(self._candidates) >= size or (drained and len(self._candidates)):
                 yield from self._verify(self._candidates.pop(size))
-            if drained and not self._returned.peek():
+            over = drained and not self._returned.peek()
+            while len(self._unconfirmed) >= size or (over and len(self._unconfirmed)):
+                yield self._finished(self._confirmed(self._unconfirmed.pop(size)))
+            if over:
                 return
 
     def _waiting(self) -> bool:
@@ -270,6 +280,8 @@ class Queue:
             infinite = torch.full(zero.shape, torch.inf, device=zero.device)
             initial |= {"hit_x": columns["x0"], "hit_iteration": zero}
             initial |= {"low_x": columns["x0"], "low_iteration": zero, "low_margin": infinite}
+            if self._forward.in_tf32:
+                initial["failed"] = zero
         return columns | initial | prefixed(state)
 
     def _inputs(self, columns: Columns) -> AttackInputs:
@@ -280,19 +292,19 @@ class Queue:
     def _advance(self, slots: Columns, steps: int) -> Columns:
         """Step every slot some times; rows with a candidate or a finished start no longer change."""
         inputs, forward = self._inputs(slots), self._forward
-        for step in range(steps):
-            before = forward.forwards, forward.backwards
-            with forward.arithmetic():
+        with forward.arithmetic():
+            for step in range(steps):
+                before = forward.forwards, forward.backwards
                 new = self._attack.step(forward, inputs, unprefixed(slots))
-            size = len(slots["row"])  # a step may evaluate several versions of every image in one pass
-            passes = (forward.forwards - before[0]) // size, (forward.backwards - before[1]) // size
-            moved = self._fold(slots, new, *passes)
-            if step or self._late:
-                moved = {
-                    name: value if value is slots[name] else choose(slots["ended"], slots[name], value)
-                    for name, value in moved.items()
-                }
-            slots = moved | {"ended": moved["hit"] | moved["state.done"]}
+                size = len(slots["row"])  # a step may evaluate several versions of every image in one pass
+                passes = (forward.forwards - before[0]) // size, (forward.backwards - before[1]) // size
+                moved = self._fold(slots, new, *passes)
+                if step or self._late:
+                    moved = {
+                        name: value if value is slots[name] else choose(slots["ended"], slots[name], value)
+                        for name, value in moved.items()
+                    }
+                slots = moved | {"ended": moved["hit"] | moved["state.done"]}
         return slots
 
     def _fold(self, slots: Columns, new: State, forwards: int, backwards: int) -> Columns:
@@ -304,6 +316,8 @@ class Queue:
             return result
         value, seen, taken = new["margin"], new["seen"], slots["state.iteration"]
         hit, lower = value < 0, value < slots["low_margin"]
+        if self._forward.in_tf32:
+            hit = hit & (lower | (slots["failed"] < _FAILURES))
         return result | {
             "hit": hit,
             "hit_x": choose(hit, seen, slots["hit_x"]),
@@ -319,13 +333,31 @@ class Queue:
         A row then finishes, resumes its start, verifies its last iterate or that of lowest margin, or restarts. The
         image that an attack returns was chosen because of its passes. With several passes, others decide its outcome.
         """
+        rows, success, value = self._decided(rows)
+        next_stages = {Fate.TRY_LAST: Stage.LAST, Fate.TRY_LOWEST: Stage.LOWEST, Fate.DECIDE_AGAIN: Stage.FINAL}
+        for fate, block in self._by_fate(rows, success, value).items():
+            if fate == Fate.FINISH and self._confirms:
+                self._unconfirmed.add(block)
+            elif fate == Fate.FINISH:
+                yield self._finished(block)
+            elif fate == Fate.RESUME:
+                never = torch.zeros_like(block["success"])
+                failures = {"failed": block["failed"] + 1} if self._forward.in_tf32 else {}
+                self._returned.add(block | {"hit": never, "ended": never} | failures)
+            elif fate == Fate.RESTART:
+                self._returned.add(self._started(block | {"restart": block["restart"] + 1}))
+            else:
+                self._candidates.add(block | {"stage": torch.full_like(block["stage"], next_stages[fate])})
+
+    def _decided(self, rows: Columns) -> tuple[Columns, Tensor, Tensor]:
+        """The rows with the image to verify decided in float32; whether it is misclassified, and its margin, (N,)."""
         candidate, taken = self._candidate(rows)
         candidate = self._inside(candidate, rows)
         decision = self._passes.decide(candidate, rows["y"])
         success, final = ~decision.correct, rows["stage"] == Stage.FINAL
         value = logit_margin(raised(decision.logits), rows["y"])
         better = final | success | (~rows["success"] & ~(rows["best_margin"] <= value))
-        rows |= {
+        new = {
             "forwards": rows["forwards"] + self._passes.repeats.count,
             "best_x": choose(better, candidate, rows["best_x"]),
             "best_logits": choose(better, decision.logits, rows["best_logits"]),
@@ -335,17 +367,17 @@ class Queue:
             "best_iteration": torch.where(better, taken, rows["best_iteration"]),
             "success": torch.where(final, success, rows["success"] | success),
         }
-        next_stages = {Fate.TRY_LAST: Stage.LAST, Fate.TRY_LOWEST: Stage.LOWEST, Fate.DECIDE_AGAIN: Stage.FINAL}
-        for fate, block in self._by_fate(rows, success, value).items():
-            if fate == Fate.FINISH:
-                yield self._finished(block)
-            elif fate == Fate.RESUME:
-                never = torch.zeros_like(block["success"])
-                self._returned.add(block | {"hit": never, "ended": never})
-            elif fate == Fate.RESTART:
-                self._returned.add(self._started(block | {"restart": block["restart"] + 1}))
-            else:
-                self._candidates.add(block | {"stage": torch.full_like(block["stage"], next_stages[fate])})
+        return rows | new, success, value
+
+    def _confirmed(self, rows: Columns) -> Columns:
+        """Finished rows with the attack's reports verified in float32; without early stop also its nearest point."""
+        verify = CountedForward(self._passes.reference, self._passes.model)
+        state = self._attack.confirm(verify, self._inputs(rows), unprefixed(rows), rows["best_x"])
+        rows = rows | prefixed(state) | {"forwards": rows["forwards"] + verify.forwards // len(rows["row"])}
+        if self._early_stop:
+            return rows
+        final = torch.full_like(rows["stage"], Stage.FINAL)
+        return self._decided(rows | {"stage": final, "best_x": state["x"]})[0]
 
     def _by_fate(self, rows: Columns, success: Tensor, value: Tensor) -> dict[Fate, Columns]:
         """The verified rows by what becomes of them, in the order of `Fate`.

@@ -68,8 +68,8 @@ def test_the_nearest_points_are_misclassified_in_float32(spec: str, monkeypatch:
 
     def misclassified(rows: dict[str, Tensor]) -> Tensor:
         with torch.no_grad():
-            predicted: Tensor = model(rows["x"]).argmax(1)
-        return predicted != y
+            wrong: Tensor = model(rows["x"]).argmax(1) != y
+        return wrong
 
     in_float32 = attacked(spec, 1.0, "cpu", early_stop=False, precision=FLOAT32)
     with PretendCuda(rounds=True) as gpu:

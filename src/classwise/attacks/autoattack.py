@@ -187,6 +187,6 @@ class AutoAttack:
         """Run one attack on the images of a mask; ``index`` is the position in ``x``."""
         rows = mask.nonzero().squeeze(1)
         jobs = (Job(part, x[part.to(x.device)], y[part.to(y.device)]) for part in torch.split(rows, bs) if len(part))
-        blocks = self._engine(bs).attack(attack, self.threat, jobs)
+        blocks = self._engine(bs).attack(attack, self.threat, jobs, images=len(rows))
         with closing(cast("Generator[Finished, None, None]", blocks)):
             yield from blocks

@@ -79,7 +79,7 @@ STOPPED = (
     "square:steps=40",
     "nattack:steps=3,samples=2",  # some rows are done before their first step
 )
-WHOLE = ("fgsm", "fab-t:steps=1,targets=2")
+WHOLE = ("fgsm", "apgd-t:steps=2,targets=2")
 
 
 def attacked(model: nn.Module, attack: Attack, *, early_stop: bool) -> list[Finished]:
@@ -133,8 +133,8 @@ def test_reading_one_poll_late_changes_no_bit(spec: str, early_stop: bool, monke
     assert torch.equal(on_cpu["row"].sort().values, on_gpu.pop("row").sort().values)
     assert all(torch.equal(value, on_cpu[name]) for name, value in on_gpu.items())
     waits = [after - before for before, after in itertools.pairwise(counts)]
-    # One for the flags, one for what becomes of the verified rows, and one for the trial of a smaller batch.
-    assert max(waits[2:]) <= 2
+    # One for the flags, one for what becomes of the verified rows, and two for the trial of a smaller batch.
+    assert max(waits[2:]) <= 3
     assert sum(waits[1:]) <= len(waits) + 2
     assert waits[0] <= 16  # before the first poll, the fused copy is verified and a smaller batch tried
 

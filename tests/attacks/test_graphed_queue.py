@@ -18,8 +18,10 @@ from classwise.attacks.engine import Engine, Finished, Job
 from classwise.attacks.engine import graphed as graphed_steps
 from classwise.attacks.engine.graphed import VERIFIED, GraphedSteps, GraphUse
 from classwise.attacks.engine.passes import CountedForward
+from classwise.attacks.engine.polling import EndedSlots
 from classwise.attacks.engine.queue import BatchSizes
 from classwise.attacks.gradient.ascent import PGD
+from classwise.core.config import make
 from classwise.core.errors import ClasswiseError
 from classwise.core.graphs import FEWEST_STEPS, WARM_UP, waits_noted
 from classwise.core.precision import Precision
@@ -370,3 +372,28 @@ def test_a_smaller_batch_with_other_results_is_not_used() -> None:
         engine = Engine(model.to("cuda"), precision=Precision(graphs="off"), batch_size=64)
         list(engine.attack(attack, Threat("Linf", 0.001), [Job(torch.arange(20), x, y)]))
     assert engine.not_reduced(attack).startswith("it computes another ")
+
+
+def test_rows_leave_after_their_last_step_also_where_flags_are_read_late() -> None:
+    slots = EndedSlots(3, 10, late=True)
+    slots.filled(torch.tensor([0, 1]))
+    live, none, first = torch.tensor([True, True, False]), torch.zeros(3).bool(), torch.tensor([True, False, False])
+    assert slots.poll(none, live, 4).equal(none)
+    slots.filled(torch.tensor([1]))  # another row
+    assert slots.poll(first, live, 4).equal(none)  # what was read is older
+    assert slots.steps_left(live) == 6
+    assert slots.poll(first, live, 2).equal(first)
+
+
+@pytest.mark.parametrize(("spec", "poll"), [("pgd:steps=20", 4), ("apgd-ce:steps=300", 6), ("square", 32)])
+def test_flags_are_read_less_often_in_long_attacks(spec: str, poll: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    attack, steps = make(ATTACKS, spec), set[int]()
+
+    def advanced(self: GraphedSteps, slots: dict[str, Tensor], count: int) -> dict[str, Tensor]:
+        steps.add(count)
+        return slots | {"ended": torch.ones_like(slots["ended"])}
+
+    monkeypatch.setattr(GraphedSteps, "__call__", advanced)
+    with PretendCuda():
+        attacked(attack, "off", count=4)
+    assert max(steps) == poll

@@ -37,8 +37,8 @@ class Engine:
             or more.
         early_stop: return the first verified adversarial example, else the iterate of lowest margin. False: return the
             last iterate.
-        poll: steps between checks of which images have finished; by default 1 on a CPU and 4 elsewhere. It does not
-            change results.
+        poll: steps between checks of which images have finished; by default 1 on a CPU, and elsewhere 4, or up to 32 in
+            attacks of thousands of steps. It does not change results.
         seed: seed of all random numbers.
         repeats: the passes that decide whether an image is classified correctly, for models with random outputs.
         grid: ``"8bit"``: adversarial images are rounded to multiples of 1/255 inside the ball before success is
@@ -69,7 +69,7 @@ class Engine:
         self.device = self.passes.device
         self.batch_size = batch_size
         self.early_stop = early_stop
-        self.poll = poll or (1 if self.device.type == "cpu" else 4)
+        self.poll = poll
         self.seed = seed
         self.grid = grid
         self._batch_sizes: dict[int, BatchSizes] = {}
@@ -143,7 +143,7 @@ class Engine:
                 attack,
                 threat,
                 seed=self.seed,
-                poll=self.poll,
+                poll=self.poll or self._usual_poll(attack),
                 early_stop=self.early_stop,
                 batch_sizes=batch_sizes,
                 images=images,
@@ -151,6 +151,9 @@ class Engine:
                 grid=self.grid,
             )
             yield from queue.run(itertools.chain([first], jobs))
+
+    def _usual_poll(self, attack: Attack) -> int:
+        return 1 if self.device.type == "cpu" else min(max(attack.length // 50, 4), 32)
 
     def _new_batch_sizes(self, attack: Attack) -> BatchSizes:
         refused = "the model is compiled for one batch size" if self.passes.compiled else ""

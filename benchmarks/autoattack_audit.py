@@ -19,7 +19,7 @@ from typing import Any
 import torch
 
 from benchmarks.tables import table
-from classwise.auditing.audit import Audit, audit
+from classwise.auditing.run.audit import Audit, audit
 from classwise.core.precision import DTYPES, Precision
 from classwise.core.storage import write_text
 from classwise.data import Images, load_data

@@ -27,7 +27,7 @@ from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
+from torch.utils._pytree import tree_leaves, tree_map
 
 from .pretend_streams import CUDAGraph, Event, Graphs, Stream, used
 
@@ -89,9 +89,13 @@ class PretendCuda:
         uploads: sizes in bytes of the copies to the device.
         graphs: the CUDA graphs.
         in_tf32: the places of float32 convolutions and matrix products that a GPU computes in TF32.
+
+    Args:
+        rounds: whether these are computed from numbers rounded to TF32.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, rounds: bool = False) -> None:
+        self.rounds = rounds
         self.synchronisations: list[Synchronisation] = []
         self.launches: Counter[str] = Counter()
         self.uploads: list[int] = []
@@ -349,6 +353,8 @@ class _Kernels(TorchDispatchMode):
         float32 = any(tensor.dtype == torch.float32 for tensor in tensors)
         if float32 and ((name in CONVOLUTIONS and convolves_in_tf32()) or (name in PRODUCTS and multiplies_in_tf32())):
             device.in_tf32.append(_place())
+            if device.rounds:
+                args = tree_map(_rounded, args)
         result = run(*args, **kwargs)
         device.mark(tree_leaves(result), CUDA)
         return result
@@ -390,6 +396,13 @@ class _Kernels(TorchDispatchMode):
 class _Autocast(torch.autocast):
     def __init__(self, device_type: str, *args: Any, **kwargs: Any) -> None:
         super().__init__("cpu" if device_type == "cuda" else device_type, *args, **kwargs)
+
+
+def _rounded(value: Any) -> Any:
+    """A tensor rounded to the 10 bits of mantissa of TF32."""
+    if not isinstance(value, Tensor) or value.dtype != torch.float32:
+        return value
+    return ((value.view(torch.int32) + (1 << 12)) & -(1 << 13)).view(torch.float32)
 
 
 def _has_storage(tensor: Tensor) -> bool:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
 import pytest
 import torch
-from benchmarks import autoattack, ratios
+from benchmarks import autoattack, autoattack_audit, ratios
 from benchmarks.autoattack import Case, Contender, Problem, Stage, SuiteRun, verdicts
 from benchmarks.fusion import own_network
+from safetensors.torch import save_file
 from torch import Tensor
 
 from classwise.data.images import Images
@@ -111,3 +113,17 @@ def test_a_quick_run_of_the_users_network_has_the_first_stages(monkeypatch: pyte
         ("own-network", own, 128, [3]),
         ("mnist", mnist, 1000, [3]),
     ]
+
+
+def test_an_audit_of_a_checkpoint_is_timed_and_continued(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    weights = tmp_path / "weights.safetensors"
+    save_file(build_model("lenet", num_classes=10, in_channels=1).state_dict(), weights)
+    words = [str(weights), "digits", "--model", "lenet", "--device", "cpu", "--out", str(tmp_path / "out")]
+    words += ["--images", "8", "--attacks", "fgsm", "apgd-ce:steps=2"]
+    for resumed in (False, True):
+        autoattack_audit.main(words)
+        table = capsys.readouterr().out
+        assert re.search(r"\| 8 \| apgd-ce \| \d \| \d \| \d+\.\d \|", table)
+        found = json.loads((tmp_path / "out" / "autoattack.json").read_text())["weights-8-auto"]
+        assert found["resumed"] == resumed
+        assert found["complete"]

@@ -17,7 +17,11 @@ from classwise.attacks.base import Attack
 from classwise.attacks.engine import Engine, Finished, Job
 from classwise.attacks.engine import graphed as graphed_steps
 from classwise.attacks.engine.graphed import VERIFIED, GraphedSteps, GraphUse
+from classwise.attacks.engine.passes import CountedForward
+from classwise.attacks.engine.polling import EndedSlots
+from classwise.attacks.engine.queue import BatchSizes
 from classwise.attacks.gradient.ascent import PGD
+from classwise.core.config import make
 from classwise.core.errors import ClasswiseError
 from classwise.core.graphs import FEWEST_STEPS, WARM_UP, waits_noted
 from classwise.core.precision import Precision
@@ -142,7 +146,7 @@ def test_the_tail_has_graphs_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None
         capture(self, step, slots, side)
 
     monkeypatch.setattr(graphed_steps._Capture, "__init__", noted)
-    attack, radius = PGD(steps=20), 0.03
+    attack, radius = PGD(steps=40, step_size="0.05eps"), 0.06
     with PretendCuda() as gpu:
         graphed, _ = attacked(attack, "on", count=16, batch_size=16, radius=radius)
         replays = [graph.replays for graph in gpu.graphs.made]
@@ -309,3 +313,87 @@ def test_other_warnings_are_passed_on() -> None:
         assert waits == ["it waits for the GPU"]
         assert len(caught) == 1
         assert torch.cuda.get_sync_debug_mode() == 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("deterministic", "fewest", "most"), [(False, 64, 70), (True, 118, 128)])
+def test_few_rows_are_computed_in_smaller_batches(
+    deterministic: bool, fewest: int, most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where kernels of another batch size give other bits, as on a GPU, unless algorithms are deterministic."""
+    monkeypatch.setattr("classwise.attacks.engine.queue.same_bits", lambda *_: False)
+    sizes: list[int] = []
+    forward = CountedForward.__call__
+
+    def counted(self: CountedForward, x: Tensor) -> Tensor:
+        sizes.append(len(x))
+        return forward(self, x)
+
+    monkeypatch.setattr(CountedForward, "__call__", counted)
+    model, x = Small(CLASSES), images(45)
+    y, attack = labels(model, x), PGD(steps=40, step_size="0.02eps")
+    found = {}
+    for device in ("cpu", "cuda"):
+        sizes.clear()
+        with PretendCuda():
+            precision = Precision(graphs="off", deterministic=deterministic)
+            engine = Engine(model.to(device), precision=precision, batch_size=128)
+            job = Job(torch.arange(45), x, y)
+            found[device] = rows_of(list(engine.attack(attack, Threat("Linf", 0.002), [job])))
+            assert engine.not_reduced(attack) == ""
+        if device == "cpu":
+            assert sizes.count(48) == 1  # the test of a smaller batch
+            assert {*sizes} == {48, 128}
+    assert same(found["cpu"], found["cuda"])
+    assert fewest <= sum(sizes) / len(sizes) <= most
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("count", "batch_size", "slots"), [(45, 128, 64), (100, 64, 64), (70, 64, 64), (130, 96, 96), (5, 4, 4)]
+)
+def test_the_batches_of_a_gpu_have_equal_sizes(count: int, batch_size: int, slots: int) -> None:
+    sizes = BatchSizes(PGD(), rounded=True)
+    assert sizes.slots(batch_size, count) == slots
+    assert sizes.slots(batch_size, None) == batch_size
+    assert BatchSizes(PGD()).slots(batch_size, count) == batch_size
+
+
+def test_a_smaller_batch_with_other_results_is_not_used() -> None:
+    class Mixing(Small):
+        """Its logits depend on the number of rows."""
+
+        def forward(self, x: Tensor) -> Tensor:
+            return super().forward(x) * (1 if len(x) > 32 else -1)
+
+    model, x, attack = Mixing(CLASSES), images(20), PGD(steps=40, step_size="0.02eps")
+    y = labels(model, images(64))[:20]
+    with PretendCuda():
+        engine = Engine(model.to("cuda"), precision=Precision(graphs="off"), batch_size=64)
+        list(engine.attack(attack, Threat("Linf", 0.001), [Job(torch.arange(20), x, y)]))
+    assert engine.not_reduced(attack).startswith("it computes another ")
+
+
+def test_rows_leave_after_their_last_step_also_where_flags_are_read_late() -> None:
+    slots = EndedSlots(3, 10, late=True)
+    slots.filled(torch.tensor([0, 1]))
+    live, none, first = torch.tensor([True, True, False]), torch.zeros(3).bool(), torch.tensor([True, False, False])
+    assert slots.poll(none, live, 4).equal(none)
+    slots.filled(torch.tensor([1]))  # another row
+    assert slots.poll(first, live, 4).equal(none)  # what was read is older
+    assert slots.steps_left(live) == 6
+    assert slots.poll(first, live, 2).equal(first)
+
+
+@pytest.mark.parametrize(("spec", "poll"), [("pgd:steps=20", 4), ("apgd-ce:steps=300", 6), ("square", 32)])
+def test_flags_are_read_less_often_in_long_attacks(spec: str, poll: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    attack, steps = make(ATTACKS, spec), set[int]()
+
+    def advanced(self: GraphedSteps, slots: dict[str, Tensor], count: int) -> dict[str, Tensor]:
+        steps.add(count)
+        return slots | {"ended": torch.ones_like(slots["ended"])}
+
+    monkeypatch.setattr(GraphedSteps, "__call__", advanced)
+    with PretendCuda():
+        attacked(attack, "off", count=4)
+    assert max(steps) == poll

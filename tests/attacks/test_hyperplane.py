@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from scipy.optimize import brentq, linprog
 from torch import Tensor
 
-from classwise.attacks.minimal.hyperplane import toward
+from classwise.attacks.minimal.hyperplane import _level, _level_in_few_launches, toward
 from classwise.core.threat import Norm
 
 
@@ -126,3 +126,25 @@ def test_no_normal_no_shift() -> None:
     point = torch.rand(3, 5)
     for norm in ("Linf", "L2"):
         assert not bool(toward(point, torch.zeros(3, 5), torch.tensor([0.0, 1.0, -1.0]), norm).any())
+
+
+@pytest.mark.parametrize("size", [1, 7, 3072])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_both_ways_to_solve_for_the_level_agree(size: int, dtype: torch.dtype) -> None:
+    generator = torch.Generator().manual_seed(size)
+    rate = torch.rand(40, size, generator=generator, dtype=dtype)
+    knee = torch.rand(40, size, generator=generator, dtype=dtype)
+    rate[::3] = rate[::3].square().square()  # few large rates
+    rate[1::3, ::2] = 0
+    knee[2::3] = 10.0 ** torch.randint(-30, 30, (13, size), generator=generator).to(dtype)
+    total = (rate * knee).sum(1)
+    need = total * torch.rand(40, generator=generator, dtype=dtype)
+    need[::8] = 0
+    need[4::8] = total[4::8] * 1.5 + 1  # out of reach
+    one, other = _level(rate, knee, need), _level_in_few_launches(rate, knee, need)
+    assert torch.equal(one.isinf(), other.isinf())
+    assert one[4::8].isinf().all()
+    assert not other.isnan().any()
+    reached = (rate * torch.minimum(other, knee)).sum(1)
+    error = (reached - need).abs() / need.clamp_min(torch.finfo(dtype).tiny)
+    assert float(error[other.squeeze(1).isfinite() & (need > 0)].max()) < 64 * torch.finfo(dtype).eps

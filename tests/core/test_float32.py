@@ -1,4 +1,4 @@
-"""True float32: TF32 is off within the context only, whichever of torch's two interfaces the user has used."""
+"""True float32 and TF32 are set within their contexts only, whichever of torch's two interfaces the user has used."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import backends
 
-from classwise.core.float32 import true_float32
+from classwise.core.float32 import tf32, true_float32
 
 from ..pretend_cuda import convolves_in_tf32, multiplies_in_tf32
 
@@ -55,61 +55,92 @@ def defaults() -> Iterator[None]:
     torch.set_float32_matmul_precision("highest")
     backends.cudnn.allow_tf32 = True
     if NEWER:
+        backends.fp32_precision = "none"  # type: ignore[attr-defined]
         backends.cudnn.conv.fp32_precision = backends.cudnn.rnn.fp32_precision = "tf32"  # type: ignore[attr-defined]
         backends.cuda.matmul.fp32_precision = backends.mkldnn.matmul.fp32_precision = "none"  # type: ignore[attr-defined]
+
+
+def older_and_newer() -> None:
+    older()
+    newer()
+
+
+def on_top() -> None:
+    """For all libraries at once; it does not reach what has a setting of its own."""
+    backends.fp32_precision = "tf32"  # type: ignore[attr-defined]
+
+
+def without_convolutions() -> None:
+    backends.cudnn.conv.fp32_precision = "ieee"  # type: ignore[attr-defined]
+
+
+def products_only() -> None:
+    backends.cuda.matmul.fp32_precision = "tf32"
+
+
+def in_the_newer_interface(chosen: Callable[[], None]) -> Any:
+    return pytest.param(chosen, marks=pytest.mark.skipif(not NEWER, reason="older torch"), id=chosen.__name__)
 
 
 @pytest.mark.parametrize(
     "chosen",
     [
-        lambda: None,
+        pytest.param(lambda: None, id="default"),
         older,
         exact,
-        pytest.param(newer, marks=pytest.mark.skipif(not NEWER, reason="older torch")),
-        lambda: torch.set_float32_matmul_precision("high"),
-        lambda: torch.set_float32_matmul_precision("medium"),
+        pytest.param(lambda: torch.set_float32_matmul_precision("high"), id="high"),
+        pytest.param(lambda: torch.set_float32_matmul_precision("medium"), id="medium"),
+        *map(in_the_newer_interface, (newer, older_and_newer, on_top, without_convolutions, products_only)),
     ],
-    ids=["default", "older", "exact", "newer", "high", "medium"],
 )
-def test_the_settings_are_off_within_and_restored(chosen: Callable[[], None]) -> None:
+def test_the_settings_hold_within_and_are_restored(chosen: Callable[[], None]) -> None:
     chosen()
     before = settings()
-    within: list[list[Any]] = []
+    within: list[list[bool]] = []
+
+    def note() -> None:
+        within.append([convolves_in_tf32(), multiplies_in_tf32()])
+        assert None not in settings()  # every getter can be read
 
     def fail() -> None:
-        with true_float32(GPU):
-            with true_float32(GPU):
-                pass
-            within.append([convolves_in_tf32(), multiplies_in_tf32(), *settings()[:2]])  # both interfaces can be read
+        with tf32(GPU):
+            note()
+            with true_float32(GPU), tf32(GPU):
+                note()
+            note()
             raise KeyError
 
     with pytest.raises(KeyError):
         fail()
-    assert within == [[False] * 4]
+    assert within == [[True, True], [False, False], [True, True]]
     assert settings() == before
 
 
 def test_other_devices_keep_their_settings() -> None:
     older()
-    with true_float32(torch.device("cpu")):
+    with true_float32(torch.device("cpu")), tf32(torch.device("cpu")):
         assert convolves_in_tf32()
         assert multiplies_in_tf32()
 
 
-def test_the_last_thread_restores_the_settings() -> None:
+@pytest.mark.parametrize(("outer", "inner"), [(true_float32, true_float32), (true_float32, tf32), (tf32, true_float32)])
+def test_threads_share_the_settings(outer: Callable[..., Any], inner: Callable[..., Any]) -> None:
+    """A thread that needs true float32 has it; the last one to leave restores the settings."""
     older()
     before, entered, leave = settings(), threading.Event(), threading.Event()
 
     def other() -> None:
-        with true_float32(GPU):
+        with inner(GPU):
             entered.set()
             leave.wait(10)
 
     thread = threading.Thread(target=other)
-    with true_float32(GPU):
+    with outer(GPU):
+        assert convolves_in_tf32() == (outer is tf32)
         thread.start()
         assert entered.wait(10)
-    assert not convolves_in_tf32()
+        assert not convolves_in_tf32()
+    assert convolves_in_tf32() == (inner is tf32)
     leave.set()
     thread.join()
     assert settings() == before

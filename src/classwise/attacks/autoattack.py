@@ -17,9 +17,10 @@ from classwise.attacks.engine import Engine, Finished, Job
 from classwise.attacks.suites import members
 from classwise.core.config import make
 from classwise.core.errors import ClasswiseError, unknown
-from classwise.core.precision import EXACT, Precision
+from classwise.core.precision import EXACT, Precision, fastest
 from classwise.core.tensors import as_tensor
 from classwise.core.threat import Norm, Threat
+from classwise.models.base import device_of
 from classwise.models.logits import as_logits
 
 
@@ -42,7 +43,8 @@ class AutoAttack:
         is_tf_model: must be False.
         device: not used; the attacks run on the device of the model.
         log_path: file to which the printed lines are appended.
-        precision: how gradients are computed; success is always decided in float32.
+        precision: how gradients are computed; success is always decided in float32. By default as fast as a GPU can
+            (`classwise.core.precision.fastest`), and in float32 on a CPU.
 
     Raises:
         ClasswiseError: for an unknown norm, version or attack, a negative radius, or a model of TensorFlow.
@@ -61,7 +63,7 @@ class AutoAttack:
         device: str | torch.device | None = None,
         log_path: str | os.PathLike[str] | None = None,
         *,
-        precision: Precision = EXACT,
+        precision: Precision | None = None,
     ) -> None:
         del device
         if is_tf_model:
@@ -165,7 +167,9 @@ class AutoAttack:
                 file.write(f"{line}\n")
 
     def _engine(self, bs: int) -> Engine:
-        return Engine(self.model, precision=self.precision, batch_size=bs, seed=self.seed)
+        device = device_of(self.model)
+        precision = self.precision or (fastest(device) if device.type == "cuda" else EXACT)
+        return Engine(self.model, precision=precision, batch_size=bs, seed=self.seed)
 
     def _correct(self, x: Tensor, y: Tensor, bs: int) -> Tensor:
         """Mask of the correctly classified clean images, bool (N,), on the CPU."""
@@ -183,6 +187,6 @@ class AutoAttack:
         """Run one attack on the images of a mask; ``index`` is the position in ``x``."""
         rows = mask.nonzero().squeeze(1)
         jobs = (Job(part, x[part.to(x.device)], y[part.to(y.device)]) for part in torch.split(rows, bs) if len(part))
-        blocks = self._engine(bs).attack(attack, self.threat, jobs)
+        blocks = self._engine(bs).attack(attack, self.threat, jobs, images=len(rows))
         with closing(cast("Generator[Finished, None, None]", blocks)):
             yield from blocks

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 from torch import Tensor
 
@@ -93,8 +93,9 @@ class Attack(Described, ABC):
     norms: ClassVar[tuple[Norm, ...]] = NORM_BALLS
     #: Whether a run with ``early_stop=False`` minimises the distance over all restarts.
     minimises: ClassVar[bool] = False
-    #: Whether to compute in float32 in every engine, because lower precision would weaken the attack.
-    precise: ClassVar[bool] = False
+    #: Whether to compute in float32 in every engine, because bfloat16 would weaken the attack; ``"tf32"``: TF32 would
+    #: not (`Precision.search`).
+    precise: ClassVar[bool | Literal["tf32"]] = False
     #: State columns that are carried over from one restart of an image to the next.
     carries: ClassVar[tuple[str, ...]] = ()
 
@@ -137,6 +138,21 @@ class Attack(Described, ABC):
     @abstractmethod
     def step(self, model: Forward, inputs: AttackInputs, state: State) -> State:
         """Evaluate the iterate (one or more passes) and update it. Row i depends on row i only."""
+
+    def confirm(self, model: Forward, inputs: AttackInputs, state: State, image: Tensor) -> State:
+        """Verify what the state reports about a row that has ended, such as a distance, if its search was in TF32.
+
+        Args:
+            model: the logits in true float32.
+            inputs: the inputs of the rows.
+            state: their final state.
+            image: the image of each row that was verified, shaped like ``x``.
+
+        Returns:
+            The state with verified columns; without early stop its ``x`` is the image to return.
+        """
+        del model, inputs, image
+        return state
 
     def run(self, model: Forward, inputs: AttackInputs) -> Tensor:
         """Run all steps of one start on a fixed batch, as training does; return the last iterate, shaped like ``x``."""

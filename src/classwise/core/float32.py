@@ -1,4 +1,4 @@
-"""True float32 on a GPU: TF32 off for the passes that decide success.
+"""The arithmetic of float32 on a GPU: true float32 for the passes that decide success, TF32 for some that search.
 
 By default cuDNN computes float32 convolutions in TF32, whose numbers have 10 bits of mantissa instead of 23. Logits
 then err by about 1e-3, and predictions near the decision boundary are those of another function.
@@ -7,23 +7,27 @@ then err by about 1e-3, and predictions near the decision boundary are those of 
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 
+Float32 = Literal["float32", "tf32"]
+"""How a GPU computes convolutions and matrix products of float32 numbers."""
+
 
 class _Setting(NamedTuple):
-    """A process-wide setting of torch, and its value for true float32."""
+    """A process-wide setting of torch, and its values for true float32 and for TF32."""
 
     get: Callable[[], Any]
     set: Callable[[Any], None]
-    exact: Any
+    values: dict[Float32, Any]
 
 
-def _attribute(owner: object, name: str, exact: object) -> _Setting:
-    return _Setting(lambda: getattr(owner, name), lambda value: setattr(owner, name, value), exact)
+def _attribute(owner: object, name: str, values: dict[Float32, Any]) -> _Setting:
+    return _Setting(lambda: getattr(owner, name), lambda value: setattr(owner, name, value), values)
 
 
 def _settings() -> list[_Setting]:
@@ -32,18 +36,22 @@ def _settings() -> list[_Setting]:
     torch has two interfaces for one setting and raises an error where they disagree, so both are set.
     """
     cudnn, matmul = torch.backends.cudnn, torch.backends.cuda.matmul
+    level: dict[Float32, Any] = {"float32": "highest", "tf32": "high"}
+    allowed: dict[Float32, Any] = {"float32": False, "tf32": True}
+    newer: dict[Float32, Any] = {"float32": "ieee", "tf32": "tf32"}
     settings = [
-        _Setting(torch.get_float32_matmul_precision, torch.set_float32_matmul_precision, "highest"),
-        _attribute(cudnn, "allow_tf32", exact=False),
+        _Setting(torch.get_float32_matmul_precision, torch.set_float32_matmul_precision, level),
+        _attribute(cudnn, "allow_tf32", allowed),
     ]
-    owners = [getattr(cudnn, "conv", None), getattr(cudnn, "rnn", None), matmul]
-    owners.append(getattr(torch.backends.mkldnn, "matmul", None))  # the first setting changes it
-    newer = [owner for owner in owners if getattr(owner, "fp32_precision", None) is not None]  # since torch 2.9
-    return settings + [_attribute(owner, "fp32_precision", "ieee") for owner in newer]
+    owners = [(getattr(cudnn, "conv", None), newer), (getattr(cudnn, "rnn", None), newer), (matmul, newer)]
+    # The first setting changes that of matrix products on a CPU, which never need TF32.
+    owners.append((getattr(torch.backends.mkldnn, "matmul", None), {"float32": "ieee", "tf32": "ieee"}))
+    present = [each for each in owners if getattr(each[0], "fp32_precision", None) is not None]  # since torch 2.9
+    return settings + [_attribute(owner, "fp32_precision", values) for owner, values in present]
 
 
 _lock = threading.Lock()
-_depth = 0
+_depth = Counter[Float32]()
 _before: list[Any] = []
 
 
@@ -53,27 +61,44 @@ def true_float32(device: torch.device) -> AbstractContextManager[None]:
     The settings are those of the process. They are restored when the last of several threads leaves the context. Until
     then, other threads compute in true float32, too: slower, and never less exactly.
     """
-    return _without_tf32() if device.type == "cuda" else nullcontext()
+    return _computed_in("float32") if device.type == "cuda" else nullcontext()
+
+
+def tf32(device: torch.device) -> AbstractContextManager[None]:
+    """Context with TF32 in convolutions and matrix products on a GPU, except within `true_float32` of any thread.
+
+    Nothing changes on other devices, nor, on a GPU without TF32, in the results.
+    """
+    return _computed_in("tf32") if device.type == "cuda" else nullcontext()
 
 
 @contextmanager
-def _without_tf32() -> Iterator[None]:
-    global _depth  # noqa: PLW0603  # the settings are global, too
-    with _lock:
-        if not _depth:
-            _before[:] = [_known(setting) for setting in _settings()]
-            for setting in _settings():
-                setting.set(setting.exact)
-        _depth += 1
+def _computed_in(arithmetic: Float32) -> Iterator[None]:
+    _enter(arithmetic, 1)
     try:
         yield
     finally:
-        with _lock:
-            _depth -= 1
-            if not _depth:
-                for setting, value in zip(_settings(), _before, strict=True):
-                    if value is not None:
-                        setting.set(value)
+        _enter(arithmetic, -1)
+
+
+def _enter(arithmetic: Float32, change: int) -> None:
+    """Enter a context (1) or leave it (-1), and set what the contexts of all threads then ask for."""
+    with _lock:
+        before = _asked()
+        if before is None:
+            _before[:] = [_known(setting) for setting in _settings()]
+        _depth[arithmetic] += change
+        after = _asked()
+        if after == before:
+            return
+        for setting, value in zip(_settings(), _before, strict=True):
+            known = after is None and value is not None
+            setting.set(value if known else setting.values[after or "float32"])
+
+
+def _asked() -> Float32 | None:
+    """The arithmetic that the contexts of all threads ask for: true float32 if any does; None outside of all."""
+    return next((arithmetic for arithmetic in ("float32", "tf32") if _depth[arithmetic]), None)
 
 
 def _known(setting: _Setting) -> Any:

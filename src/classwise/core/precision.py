@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from classwise.core.config import configurable
 from classwise.core.errors import ClasswiseError
+from classwise.core.float32 import Float32
 from classwise.core.graphs import Graphs
 from classwise.core.memory_format import (
     channels_last,
@@ -46,6 +47,8 @@ class Precision:
             on one GPU have equal bits; on a CPU they always have. It costs some speed, and some operations are refused.
         graphs: compute steps of training and of attacks on a GPU as CUDA graphs: ``"auto"`` where possible (the run or
             audit logs and records why not), ``"on"`` always (an error where it is impossible), ``"off"`` never.
+        search: how a GPU computes the float32 passes of a search, such as those of FAB and Square; success is always
+            decided in true float32. ``"auto"``: in TF32 if ``dtype`` is bfloat16, in float32 if it is float32.
 
     Example:
         >>> import torch
@@ -62,11 +65,30 @@ class Precision:
     compile: bool = False
     deterministic: bool = dataclasses.field(default=False, repr=False)  # keys of stored results have the repr
     graphs: Annotated[Graphs, BeforeValidator(_on_or_off)] = dataclasses.field(default="auto", repr=False)
+    search: Literal["auto"] | Float32 = dataclasses.field(default="auto", repr=False)
 
-    def recorded(self) -> dict[str, Any]:
-        """The settings that an audit records; ``deterministic`` only if set, since older audits do not have it."""
-        omitted = {"graphs"} if self.deterministic else {"graphs", "deterministic"}
-        return {name: value for name, value in dataclasses.asdict(self).items() if name not in omitted}
+    def recorded(self, device: torch.device) -> dict[str, Any]:
+        """The settings that an audit records, without ``graphs``.
+
+        ``deterministic`` only if set, and ``search`` only if it is TF32 (`search_on`), since older audits, which have
+        neither, were without.
+        """
+        fields = dataclasses.asdict(self) | {"search": self.search_on(device)}
+        omitted = {"graphs": self.graphs, "deterministic": False, "search": "float32"}
+        return {name: value for name, value in fields.items() if name not in omitted or omitted[name] != value}
+
+    def search_on(self, device: torch.device) -> Float32:
+        """How the float32 passes of a search are computed on a device.
+
+        Example:
+            >>> import torch
+            >>> import classwise as cw
+            >>> cw.Precision(dtype="bfloat16").search_on(torch.device("cuda"))
+            'tf32'
+        """
+        if self.search != "auto":
+            return self.search
+        return "tf32" if device.type == "cuda" and self.dtype == "bfloat16" else "float32"
 
     def forward(self, model: nn.Module) -> Pass:
         """The model as a function from images to float32 logits."""

@@ -57,6 +57,7 @@ _LATER: dict[str, Any] = {
     "model.weights": None,
     "model.sync_batch_norm": False,
     "precision.deterministic": False,
+    "precision.search": "auto",
     "objective.scaled": False,
 }
 """Fields that are omitted from the digest at these defaults, since older recipes do not have them."""

@@ -61,7 +61,7 @@ class NAttack(AveragedAttack):
 
     records = ("queries",)
     norms = ("Linf",)
-    precise = True  # the gradient is estimated from small differences of margins
+    precise = "tf32"  # the gradient is estimated from small differences of margins
 
     @property
     def needs_reference(self) -> bool:

@@ -61,7 +61,7 @@ class Square(AveragedAttack):
 
     records = ("queries",)
     norms = ("Linf", "L2")
-    precise = True  # late improvements of the margin are below the resolution of bfloat16
+    precise = "tf32"  # late improvements of the margin are below the resolution of bfloat16
 
     @property
     def length(self) -> int:

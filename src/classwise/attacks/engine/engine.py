@@ -37,8 +37,8 @@ class Engine:
             or more.
         early_stop: return the first verified adversarial example, else the iterate of lowest margin. False: return the
             last iterate.
-        poll: steps between checks of which images have finished; by default 1 on a CPU and 4 elsewhere. It does not
-            change results.
+        poll: steps between checks of which images have finished; by default 1 on a CPU, and elsewhere 4, or up to 32 in
+            attacks of thousands of steps. It does not change results.
         seed: seed of all random numbers.
         repeats: the passes that decide whether an image is classified correctly, for models with random outputs.
         grid: ``"8bit"``: adversarial images are rounded to multiples of 1/255 inside the ball before success is
@@ -69,10 +69,11 @@ class Engine:
         self.device = self.passes.device
         self.batch_size = batch_size
         self.early_stop = early_stop
-        self.poll = poll or (1 if self.device.type == "cpu" else 4)
+        self.poll = poll
         self.seed = seed
         self.grid = grid
         self._batch_sizes: dict[int, BatchSizes] = {}
+        self._deterministic = precision.deterministic
         self._graphs = GraphUse(precision, self.device)
 
     def predict(self, images: Iterable[Tensor]) -> Iterator[Tensor]:
@@ -107,20 +108,24 @@ class Engine:
             for attack in attacks:
                 survivors = [rows[:0]]
                 job = Job(index[rows], x[rows], y[rows], {name: column[rows] for name, column in columns.items()})
-                for done in self.attack(attack, threat, [job]):
+                for done in self.attack(attack, threat, [job], images=len(rows)):
                     attacked = rows[done.row.cpu()]
                     result[attacked.to(x.device)] = done.x.to(x.device)
                     survivors.append(attacked[~done.success.cpu()])
                 rows = torch.cat(survivors).sort().values
             return result
 
-    def attack(self, attack: Attack, threat: Threat, jobs: Iterable[Job]) -> Iterator[Finished]:
+    def attack(
+        self, attack: Attack, threat: Threat, jobs: Iterable[Job], *, images: int | None = None
+    ) -> Iterator[Finished]:
         """Attack a stream of images.
 
         Args:
             attack: the attack.
             threat: norm and radius; a job's ``epsilon`` column overrides the radius.
             jobs: the images; every job must have the same columns.
+            images: their number, from which a GPU computes batches of equal size, unless its algorithms must be
+                deterministic (``precision``).
 
         Yields:
             Blocks of images, in the order in which they finish.
@@ -130,7 +135,7 @@ class Engine:
         if first is None:
             return
         # Each smaller batch size is tested once per attack, over all its streams; each would be compiled.
-        batch_sizes = self._batch_sizes.setdefault(id(attack), BatchSizes(attack, refused=self.passes.compiled))
+        batch_sizes = self._batch_sizes.setdefault(id(attack), self._new_batch_sizes(attack))
         with self.passes.for_gradients(first.x, precise=attack.precise) as forward:
             queue = Queue(
                 self.passes,
@@ -138,13 +143,28 @@ class Engine:
                 attack,
                 threat,
                 seed=self.seed,
-                poll=self.poll,
+                poll=self.poll or self._usual_poll(attack),
                 early_stop=self.early_stop,
                 batch_sizes=batch_sizes,
+                images=images,
                 graphs=self._graphs,
                 grid=self.grid,
             )
             yield from queue.run(itertools.chain([first], jobs))
+
+    def _usual_poll(self, attack: Attack) -> int:
+        return 1 if self.device.type == "cpu" else min(max(attack.length // 50, 4), 32)
+
+    def _new_batch_sizes(self, attack: Attack) -> BatchSizes:
+        refused = "the model is compiled for one batch size" if self.passes.compiled else ""
+        return BatchSizes(
+            attack, rounded=self.device.type == "cuda" and not (refused or self._deterministic), refused=refused
+        )
+
+    def not_reduced(self, attack: Attack) -> str:
+        """Why a GPU computed no smaller batches once few images were left; empty if it did, or none was tested."""
+        sizes = self._batch_sizes.get(id(attack))
+        return sizes.refused if sizes is not None and sizes.rounded else ""
 
     def not_graphed(self, attack: Attack) -> str:
         """Why the steps of an attack were not CUDA graphs; empty if they were, or no capture was tried."""

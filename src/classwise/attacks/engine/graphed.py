@@ -98,8 +98,14 @@ class GraphedSteps:
         self._attack = attack
         self._use = use
         self._capture: _Capture | None = None
+        self._size = 0
         self._to_warm_up = use.warm_up
         self._to_verify = VERIFIED
+
+    @property
+    def steps_to_capture(self) -> int:
+        """Steps that are computed kernel by kernel after a change of the number of slots; 0 if all are."""
+        return self._use.warm_up if self._use.wanted(self._attack) else 0
 
     def release(self) -> None:
         """Free the memory of the graph."""
@@ -122,6 +128,8 @@ class GraphedSteps:
         """The slots after one step, which prepares or verifies the graph."""
         if self._capture is not None and not self._capture.fits(slots):
             self._capture, self._to_warm_up, self._to_verify = None, self._use.warm_up, VERIFIED
+        if self._size != len(slots["row"]):
+            self._size, self._to_warm_up = len(slots["row"]), max(self._to_warm_up, WARM_UP)
         if self._capture is None and self._to_warm_up:
             self._to_warm_up -= 1
             return self._warmed_up(slots)
@@ -131,10 +139,11 @@ class GraphedSteps:
                 self._capture = _Capture(lambda columns: self._advance(columns, 1), slots, self._use.side)
             generator = torch.cuda.get_rng_state(self._use.device)
             expected = self._advance(slots, 1)
-            comparison = _Comparison(slots, expected)
+            comparison = Comparison(slots, expected)
             torch.cuda.set_rng_state(generator, self._use.device)
             found = self._capture.replay(slots, 1)
-            reason = comparison.difference(found)
+            differs = comparison.difference(found)
+            reason = differs and f"the graph computes another {differs}"
         except Exception as error:  # noqa: BLE001  # user code, and errors of CUDA for what cannot be captured
             reason = first_line(error)
         else:
@@ -188,7 +197,7 @@ class _Capture:
         return dict(self._columns)
 
 
-class _Comparison:
+class Comparison:
     """Comparison of two results of one step on the rows that had not ended before it.
 
     Args:
@@ -210,7 +219,7 @@ class _Comparison:
         }
 
     def difference(self, found: Columns) -> str:
-        """How another result differs; empty if only by rounding. Waits for the device."""
+        """The column in which another result differs most, quoted; empty if only by rounding. Waits for the device."""
         if not self.rows:
             return ""
         errors = {}
@@ -220,7 +229,7 @@ class _Comparison:
             errors[name] = error.sort().values[(self.rows - 1) // 2] / tolerance
         values = dict(zip(errors, torch.stack([*errors.values()]).tolist(), strict=True))
         worst = max(values, key=lambda name: values[name])
-        return f"the graph computes another {worst.removeprefix('state.')!r}" if not values[worst] <= 1 else ""
+        return repr(worst.removeprefix("state.")) if not values[worst] <= 1 else ""
 
 
 def _scale(before: Tensor, after: Tensor) -> Tensor:

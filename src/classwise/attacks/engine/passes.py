@@ -6,6 +6,7 @@ import dataclasses
 import functools
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Literal
 from weakref import WeakKeyDictionary
 
 import torch
@@ -14,7 +15,7 @@ from torch import Tensor, nn
 from classwise.attacks.engine.decisions import Decision, decide
 from classwise.core.determinism import is_refusal
 from classwise.core.errors import ClasswiseError, first_line
-from classwise.core.float32 import true_float32
+from classwise.core.float32 import tf32, true_float32
 from classwise.core.memory_format import format_of
 from classwise.core.precision import Forward, Precision
 from classwise.core.repeats import ONCE, Repeats
@@ -49,6 +50,7 @@ class CountedForward:
         module: the underlying model.
         arithmetic: makes the context for the passes and their gradients, such as `true_float32` for exact ones.
         excludes: whether some logits are -inf, which are then `raised`.
+        in_tf32: whether these passes are in TF32.
     """
 
     def __init__(
@@ -58,11 +60,13 @@ class CountedForward:
         arithmetic: Callable[[], AbstractContextManager[None]] = nullcontext,
         *,
         excludes: bool = False,
+        in_tf32: bool = False,
     ) -> None:
         self._forward = forward
         self._excludes = excludes
         self.module = module
         self.arithmetic = arithmetic
+        self.in_tf32 = in_tf32
         self.forwards = 0
         self.backwards = 0
 
@@ -140,7 +144,7 @@ class Passes:
         return bool(_excluded[self.model])
 
     @contextmanager
-    def for_gradients(self, images: Tensor, *, precise: bool) -> Iterator[CountedForward]:
+    def for_gradients(self, images: Tensor, *, precise: bool | Literal["tf32"]) -> Iterator[CountedForward]:
         """Context of a forward pass for gradients, in evaluation mode and frozen, on a fused copy (`Fusion`).
 
         With float32 in the default memory format (`EXACT`), or with ``compile``, passes use the model itself, compiled
@@ -148,22 +152,26 @@ class Passes:
 
         Args:
             images: (N, C, H, W) with N >= 1, on which the copy is verified.
-            precise: compute in float32, overriding the precision of the engine.
+            precise: compute in float32, overriding the dtype of the engine's precision; ``"tf32"``: on a GPU in TF32,
+                unless its ``search`` is in float32.
         """
         precision = self._precision
         exact = precise or precision.dtype == "float32"
-        arithmetic = functools.partial(true_float32, self.device) if exact else nullcontext
+        on_gpu = self.device.type == "cuda"
+        in_tf32 = on_gpu and exact and precise is not True and precision.search_on(self.device) == "tf32"
+        arithmetic = functools.partial(tf32 if in_tf32 else true_float32, self.device) if exact else nullcontext
+        counted = functools.partial(CountedForward, module=self.model, arithmetic=arithmetic, in_tf32=in_tf32)
         with evaluating(self.model), frozen(self.model):
             if precision.compile or (precision.dtype == "float32" and not precision.channels_last):
                 forward = self._exact if precise else self._forward
-                yield CountedForward(forward, self.model, arithmetic, excludes=self._excludes(images))
+                yield counted(forward, excludes=self._excludes(images))
                 return
             if precise:
                 precision = dataclasses.replace(precision, dtype="float32")
             verified = recordable(images[:VERIFIED_IMAGES]).to(self.device)
             excludes = self._excludes(images)
             with self._fusion.forward(precision, verified) as fused:
-                yield CountedForward(fused, self.model, arithmetic, excludes=excludes)
+                yield counted(fused, excludes=excludes)
 
     @property
     def compiled(self) -> bool:

@@ -54,9 +54,9 @@ class EndedSlots:
         self._left -= steps
         if not self._late:
             return live & ended.cpu()
-        leaving = torch.zeros_like(live)
+        leaving = live & (self._left <= 0)  # these have ended for certain
         if self._reading is not None:
-            leaving = self._watched & self._reading.values()["ended"][self._places]
+            leaving |= self._watched & self._reading.values()["ended"][self._places]
         self._reading = Readback({"ended": ended}) if steps else None
         self._places = torch.arange(len(live))
         self._watched = live & ~leaving if steps else torch.zeros_like(live)

@@ -2,8 +2,8 @@
 
 An image leaves its slot as soon as an adversarial example is found, and the next image takes it. So the device works on
 full batches of images that are still robust. Device batches are padded with copies; at the end of the data they are
-smaller, if a smaller batch gives the same bits. Each row is computed from that row only, so the result for an image
-depends neither on the other images nor on their order.
+smaller, if a smaller batch gives the same bits, or on a GPU the same up to rounding. Each row is computed from that row
+only, so the result for an image depends neither on the other images nor on their order.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from classwise.attacks.base import Attack, AttackInputs, State
-from classwise.attacks.engine.graphed import GraphedSteps, GraphUse
+from classwise.attacks.engine.graphed import Comparison, GraphedSteps, GraphUse
 from classwise.attacks.engine.passes import CountedForward, Passes, recordable
 from classwise.attacks.engine.polling import EndedSlots
 from classwise.attacks.engine.rows import (
@@ -49,15 +49,46 @@ _MUCH = 0.75
 """A smaller batch size is tested only if it is at most this fraction of the current one."""
 _LONG = 8
 """Minimum number of steps of an attack for which a smaller batch is tested; the test takes one step."""
+_FAILURES = 8
+"""Candidates of one start that may fail verification before a candidate must have a margin below all earlier ones.
+
+Else a row whose margin is negative in TF32 and positive in float32 would be verified at every poll.
+"""
 
 
 @dataclass
 class BatchSizes:
-    """Smaller batch sizes that gave the same bits as a larger one in a step of an attack."""
+    """Smaller batch sizes that gave the same results as a larger one in a step of an attack.
 
-    attack: Attack  # a reference, so that its id is not reused
-    admissible: set[tuple[int, ...]] = field(default_factory=set)  # batch size and image shape
-    refused: bool = False  # whether a smaller batch gave other bits, or is not to be tested
+    On a GPU kernels are chosen by batch size, and results need not repeat to the bit: there the results are the same if
+    they differ by rounding only (`Comparison`), and batches of equal size are used from the start (`slots`).
+
+    Args:
+        attack: the attack; a reference, so that its id is not reused.
+        rounded: whether results may differ by rounding.
+        refused: why smaller batches are not used, once one gave other results, or if they are not to be tested.
+        admissible: batch sizes and image shapes that gave the same results.
+    """
+
+    attack: Attack
+    rounded: bool = False
+    refused: str = ""
+    admissible: set[tuple[int, ...]] = field(default_factory=set)
+
+    def slots(self, batch_size: int, images: int | None) -> int:
+        """The number of slots for images: as many for each of the fewest batches that contain them all."""
+        if not self.rounded or not images:
+            return batch_size
+        batches = -(-images // batch_size)
+        return min(batch_size, _up(-(-images // batches), SMALLEST_BATCH))
+
+    def fitting(self, count: int, slots: int) -> int:
+        """The smallest admissible number of slots for ``count`` rows; on a GPU a half, a quarter, ... of all slots."""
+        if not self.rounded:
+            return max(SMALLEST_BATCH, _up(count, _GRAIN))
+        while (half := _up(-(-slots // 2), _GRAIN)) >= max(count, SMALLEST_BATCH) and half < slots:
+            slots = half
+        return slots
 
 
 class Stage(IntEnum):
@@ -112,6 +143,7 @@ class Queue:
         early_stop: return the first verified adversarial example, else the iterate of lowest margin. False: return the
             last iterate.
         batch_sizes: smaller batch sizes tested so far for this attack.
+        images: number of images of the stream; None: unknown.
         graphs: the CUDA graphs of the engine.
         grid: the grid that images are rounded to before they are verified.
     """
@@ -127,6 +159,7 @@ class Queue:
         poll: int,
         early_stop: bool,
         batch_sizes: BatchSizes,
+        images: int | None = None,
         graphs: GraphUse,
         grid: Grid | None,
     ) -> None:
@@ -138,6 +171,7 @@ class Queue:
         self._poll = poll
         self._early_stop = early_stop
         self._batch_sizes = batch_sizes
+        self._slots = batch_sizes.slots(passes.batch_size, images)
         self._grid = grid
         self._graphed = GraphedSteps(self._advance, attack, graphs)
         self._late = passes.device.type == "cuda"
@@ -145,6 +179,8 @@ class Queue:
         self._fresh = Buffer()
         self._returned = Buffer()  # rows that failed verification or begin another start
         self._candidates = Buffer()  # rows with an image to verify in float32
+        self._unconfirmed = Buffer()  # finished rows whose reports are to be verified in float32
+        self._confirms = forward.in_tf32 and type(attack).confirm is not Attack.confirm
 
     def run(self, jobs: Iterable[Job]) -> Iterator[Finished]:
         """Attack all images of a stream and yield them as they finish; every job must have the same columns."""
@@ -155,10 +191,10 @@ class Queue:
 
     def _run(self, jobs: Iterable[Job]) -> Iterator[Finished]:
         self._fresh = Buffer(self._rows_of(jobs))
-        size = self._passes.batch_size
+        size = self._passes.batch_size  # of verifications
         slots: Columns = {}
-        live = torch.zeros(size, dtype=torch.bool)
-        self._ended = EndedSlots(size, self._attack.length, late=self._late)
+        live = torch.zeros(self._slots, dtype=torch.bool)
+        self._ended = EndedSlots(self._slots, self._attack.length, late=self._late)
         while True:
             slots, live = self._refilled(slots, live)
             if live.any():
@@ -172,7 +208,10 @@ class Queue:
             drained = not (live.any() or self._waiting())
             while len(self._candidates) >= size or (drained and len(self._candidates)):
                 yield from self._verify(self._candidates.pop(size))
-            if drained and not self._returned.peek():
+            over = drained and not self._returned.peek()
+            while len(self._unconfirmed) >= size or (over and len(self._unconfirmed)):
+                yield self._finished(self._confirmed(self._unconfirmed.pop(size)))
+            if over:
                 return
 
     def _waiting(self) -> bool:
@@ -180,7 +219,9 @@ class Queue:
 
     def _refilled(self, slots: Columns, live: Tensor) -> tuple[Columns, Tensor]:
         """The slots after filling the unused ones with pending rows."""
-        size = self._passes.batch_size
+        size = self._slots
+        if self._batch_sizes.rounded and not self._fresh.peek():
+            size = self._batch_sizes.fitting(int(live.sum()) + len(self._returned), size)
         if len(live) < size and self._waiting():  # rows returned after the batch was reduced
             places = torch.arange(size) % len(live)
             slots, live = take(slots, places), torch.cat([live, live.new_zeros(size - len(live))])
@@ -201,26 +242,40 @@ class Queue:
         """The slots after some steps, at a smaller batch size if no row is pending for the unused slots.
 
         Libraries choose kernels by batch size, so a smaller batch may change the last bits. A smaller size is used only
-        if one step at that size gives every row the same bits as the larger batch.
+        if one step at that size gives every row the same results as the larger batch (`BatchSizes`).
         """
-        rows = live.nonzero().squeeze(1)
-        size = max(SMALLEST_BATCH, _GRAIN * -(-len(rows) // _GRAIN))
+        rows, sizes = live.nonzero().squeeze(1), self._batch_sizes
+        size = sizes.fitting(len(rows), len(live))
         trial = (size, *slots["x0"].shape[1:])
-        known = trial in self._batch_sizes.admissible
-        worth_a_trial = not self._batch_sizes.refused and self._attack.length >= _LONG and size <= _MUCH * len(live)
-        if size >= len(live) or not (known or worth_a_trial) or self._waiting():
+        known = trial in sizes.admissible
+        if sizes.rounded:
+            worthwhile = (
+                not sizes.refused and self._ended.steps_left(live) >= _LONG + 2 * self._graphed.steps_to_capture
+            )
+        else:
+            worthwhile = known or (not sizes.refused and self._attack.length >= _LONG and size <= _MUCH * len(live))
+        if size >= len(live) or not worthwhile or self._waiting():
             return self._graphed(slots, steps), live
         places = rows[torch.arange(size) % len(rows)]
-        narrow = self._advance(take(slots, places), steps)
+        tested = 1 if sizes.rounded else steps
+        narrow = self._advance(take(slots, places), tested)
         if not known:
-            wide = self._advance(slots, steps)
-            if not same_bits(take(wide, rows), take(narrow, torch.arange(len(rows)))):
-                self._batch_sizes.refused = True
-                return wide, live
-            self._batch_sizes.admissible.add(trial)
+            wide = self._advance(slots, tested)
+            sizes.refused = self._difference(slots, wide, narrow, rows)
+            if sizes.refused:
+                return self._advance(wide, steps - tested), live
+            sizes.admissible.add(trial)
         live = torch.arange(size) < len(rows)
         self._ended.moved(places, live)
-        return narrow, live
+        return self._advance(narrow, steps - tested), live
+
+    def _difference(self, before: Columns, wide: Columns, narrow: Columns, rows: Tensor) -> str:
+        """How the result of a smaller batch differs from that of the larger one in its rows; empty if it does not."""
+        expected, found = take(wide, rows), take(narrow, torch.arange(len(rows)))
+        if not self._batch_sizes.rounded:
+            return "" if same_bits(expected, found) else "it gives other bits"
+        differs = Comparison(take(before, rows), expected).difference(found)
+        return differs and f"it computes another {differs}"
 
     def _rows_of(self, jobs: Iterable[Job]) -> Iterator[Columns]:
         """Yield the jobs as columns on the device, with the initial values of the queue's own columns."""
@@ -270,6 +325,8 @@ class Queue:
             infinite = torch.full(zero.shape, torch.inf, device=zero.device)
             initial |= {"hit_x": columns["x0"], "hit_iteration": zero}
             initial |= {"low_x": columns["x0"], "low_iteration": zero, "low_margin": infinite}
+            if self._forward.in_tf32:
+                initial["failed"] = zero
         return columns | initial | prefixed(state)
 
     def _inputs(self, columns: Columns) -> AttackInputs:
@@ -280,19 +337,19 @@ class Queue:
     def _advance(self, slots: Columns, steps: int) -> Columns:
         """Step every slot some times; rows with a candidate or a finished start no longer change."""
         inputs, forward = self._inputs(slots), self._forward
-        for step in range(steps):
-            before = forward.forwards, forward.backwards
-            with forward.arithmetic():
+        with forward.arithmetic():
+            for step in range(steps):
+                before = forward.forwards, forward.backwards
                 new = self._attack.step(forward, inputs, unprefixed(slots))
-            size = len(slots["row"])  # a step may evaluate several versions of every image in one pass
-            passes = (forward.forwards - before[0]) // size, (forward.backwards - before[1]) // size
-            moved = self._fold(slots, new, *passes)
-            if step or self._late:
-                moved = {
-                    name: value if value is slots[name] else choose(slots["ended"], slots[name], value)
-                    for name, value in moved.items()
-                }
-            slots = moved | {"ended": moved["hit"] | moved["state.done"]}
+                size = len(slots["row"])  # a step may evaluate several versions of every image in one pass
+                passes = (forward.forwards - before[0]) // size, (forward.backwards - before[1]) // size
+                moved = self._fold(slots, new, *passes)
+                if step or self._late:
+                    moved = {
+                        name: value if value is slots[name] else choose(slots["ended"], slots[name], value)
+                        for name, value in moved.items()
+                    }
+                slots = moved | {"ended": moved["hit"] | moved["state.done"]}
         return slots
 
     def _fold(self, slots: Columns, new: State, forwards: int, backwards: int) -> Columns:
@@ -304,6 +361,8 @@ class Queue:
             return result
         value, seen, taken = new["margin"], new["seen"], slots["state.iteration"]
         hit, lower = value < 0, value < slots["low_margin"]
+        if self._forward.in_tf32:
+            hit = hit & (lower | (slots["failed"] < _FAILURES))
         return result | {
             "hit": hit,
             "hit_x": choose(hit, seen, slots["hit_x"]),
@@ -319,13 +378,31 @@ class Queue:
         A row then finishes, resumes its start, verifies its last iterate or that of lowest margin, or restarts. The
         image that an attack returns was chosen because of its passes. With several passes, others decide its outcome.
         """
+        rows, success, value = self._decided(rows)
+        next_stages = {Fate.TRY_LAST: Stage.LAST, Fate.TRY_LOWEST: Stage.LOWEST, Fate.DECIDE_AGAIN: Stage.FINAL}
+        for fate, block in self._by_fate(rows, success, value).items():
+            if fate == Fate.FINISH and self._confirms:
+                self._unconfirmed.add(block)
+            elif fate == Fate.FINISH:
+                yield self._finished(block)
+            elif fate == Fate.RESUME:
+                never = torch.zeros_like(block["success"])
+                failures = {"failed": block["failed"] + 1} if self._forward.in_tf32 else {}
+                self._returned.add(block | {"hit": never, "ended": never} | failures)
+            elif fate == Fate.RESTART:
+                self._returned.add(self._started(block | {"restart": block["restart"] + 1}))
+            else:
+                self._candidates.add(block | {"stage": torch.full_like(block["stage"], next_stages[fate])})
+
+    def _decided(self, rows: Columns) -> tuple[Columns, Tensor, Tensor]:
+        """The rows with the image to verify decided in float32; whether it is misclassified, and its margin, (N,)."""
         candidate, taken = self._candidate(rows)
         candidate = self._inside(candidate, rows)
         decision = self._passes.decide(candidate, rows["y"])
         success, final = ~decision.correct, rows["stage"] == Stage.FINAL
         value = logit_margin(raised(decision.logits), rows["y"])
         better = final | success | (~rows["success"] & ~(rows["best_margin"] <= value))
-        rows |= {
+        new = {
             "forwards": rows["forwards"] + self._passes.repeats.count,
             "best_x": choose(better, candidate, rows["best_x"]),
             "best_logits": choose(better, decision.logits, rows["best_logits"]),
@@ -335,17 +412,17 @@ class Queue:
             "best_iteration": torch.where(better, taken, rows["best_iteration"]),
             "success": torch.where(final, success, rows["success"] | success),
         }
-        next_stages = {Fate.TRY_LAST: Stage.LAST, Fate.TRY_LOWEST: Stage.LOWEST, Fate.DECIDE_AGAIN: Stage.FINAL}
-        for fate, block in self._by_fate(rows, success, value).items():
-            if fate == Fate.FINISH:
-                yield self._finished(block)
-            elif fate == Fate.RESUME:
-                never = torch.zeros_like(block["success"])
-                self._returned.add(block | {"hit": never, "ended": never})
-            elif fate == Fate.RESTART:
-                self._returned.add(self._started(block | {"restart": block["restart"] + 1}))
-            else:
-                self._candidates.add(block | {"stage": torch.full_like(block["stage"], next_stages[fate])})
+        return rows | new, success, value
+
+    def _confirmed(self, rows: Columns) -> Columns:
+        """Finished rows with the attack's reports verified in float32; without early stop also its nearest point."""
+        verify = CountedForward(self._passes.reference, self._passes.model)
+        state = self._attack.confirm(verify, self._inputs(rows), unprefixed(rows), rows["best_x"])
+        rows = rows | prefixed(state) | {"forwards": rows["forwards"] + verify.forwards // len(rows["row"])}
+        if self._early_stop:
+            return rows
+        final = torch.full_like(rows["stage"], Stage.FINAL)
+        return self._decided(rows | {"stage": final, "best_x": state["x"]})[0]
 
     def _by_fate(self, rows: Columns, success: Tensor, value: Tensor) -> dict[Fate, Columns]:
         """The verified rows by what becomes of them, in the order of `Fate`.
@@ -419,6 +496,11 @@ class Queue:
             backwards=rows["backwards"],
             records={name: rows[f"state.{name}"] for name in self._attack.records},
         )
+
+
+def _up(count: int, multiple: int) -> int:
+    """The next multiple."""
+    return -(-count // multiple) * multiple
 
 
 def _candidates(rows: Columns) -> Columns:

@@ -20,6 +20,9 @@ from classwise.attacks.minimal.hyperplane import toward
 from classwise.core.config import Count, Positive, Share, configurable
 from classwise.core.precision import Forward
 
+_FACTORS = tuple(1 + step / 1024 for step in (0, -1, -2, -4, -8, -16, 1, 2, 4, 8, 16, 32, 64))
+"""Multiples of the nearest perturbation found that are tried in true float32, since TF32 errs near the boundary."""
+
 
 @configurable
 class _Boundary(Attack):
@@ -46,7 +49,7 @@ class _Boundary(Attack):
 
     norms = ("Linf", "L2")
     minimises = True
-    precise = True  # at the decision boundary two logits are equal, and bfloat16 cannot resolve which is larger
+    precise = "tf32"  # at the decision boundary two logits are equal, and bfloat16 cannot resolve which is larger
     records = ("minimal_distance",)
     carries = ("minimal_distance", "best")
 
@@ -94,6 +97,17 @@ class _Boundary(Attack):
             "iteration": iteration,
             "done": done,
         }
+
+    def confirm(self, model: Forward, inputs: AttackInputs, state: State, image: Tensor) -> State:
+        """Set ``best`` to the nearest point misclassified in true float32: the image, or one near the old ``best``."""
+        clean = inputs.x
+        found = {**initial_best(inputs), "best": image}
+        for point in (image, *((clean + factor * (state["best"] - clean)).clamp(0, 1) for factor in _FACTORS)):
+            misclassified = losses.margin(model(point), inputs.y) < 0
+            found = updated_best(
+                found, point, torch.where(misclassified, inputs.threat.distance(point, clean), torch.inf)
+            )
+        return {**state, **found, "x": found["best"]}
 
     def _mixed(self, x: Tensor, clean: Tensor, value: Tensor, normal: Tensor, inputs: AttackInputs) -> Tensor:
         """The next point: a weighted mean of the two projections, each with the overshoot ``eta``."""

@@ -8,6 +8,7 @@ from torch import Tensor
 from classwise.core.threat import Norm
 
 _ROUNDS = 20
+_ROUNDS_ON_A_GPU = 12
 
 
 def toward(point: Tensor, normal: Tensor, value: Tensor, norm: Norm) -> Tensor:
@@ -43,12 +44,29 @@ def _level(rate: Tensor, knee: Tensor, need: Tensor) -> Tensor:
     on its linear piece. Each step divides (residual times slope) by at least 4, so a fixed number of rounds suffices. A
     converged row no longer changes, so its result does not depend on the other rows.
     """
+    if need.device.type == "cuda":
+        return _level_in_few_launches(rate, knee, need)
     level = torch.zeros_like(need)
     for _ in range(_ROUNDS):
         missing = need - torch.linalg.vecdot(rate, torch.minimum(level[:, None], knee))
         slope = torch.linalg.vecdot(rate, (knee > level[:, None]).to(rate.dtype))
         higher = torch.where(slope > 0, level + missing / slope, torch.inf)
         before, level = level, torch.where(missing > 0, higher, level)
-        if level.device.type == "cpu" and torch.equal(before, level):  # elsewhere the comparison would synchronise
+        if torch.equal(before, level):
             break
+    return level[:, None]
+
+
+def _level_in_few_launches(rate: Tensor, knee: Tensor, need: Tensor) -> Tensor:
+    """The same with six kernels in a round and no synchronisation.
+
+    The sum is ``constant + slope t`` on the linear piece at t. Rows of attacks converge in about 6 rounds, constructed
+    ones with 50,000 coordinates in 11. A division of 0 by 0 is NaN, which `torch.fmax` ignores.
+    """
+    zero = torch.zeros_like(rate)
+    below, above = torch.stack([zero, rate]), torch.stack([rate * knee, zero])
+    level = torch.zeros_like(need)
+    for _ in range(_ROUNDS_ON_A_GPU):
+        constant, slope = torch.where(level[:, None] < knee, below, above).sum(-1)
+        level = torch.fmax(level, (need - constant) / slope)
     return level[:, None]

@@ -150,7 +150,7 @@ class Bisection:
                 yield Job(batch.index, batch.x, batch.y, {"epsilon": column[part]})
 
         adversarial: list[IntArray] = []
-        blocks = self.engine.attack(attack, self.plan.threat, jobs())
+        blocks = self.engine.attack(attack, self.plan.threat, jobs(), images=len(rows))
         with contextlib.closing(cast("Generator[Finished, None, None]", blocks)):
             for done in blocks:
                 at = rows[done.row.cpu().numpy()]

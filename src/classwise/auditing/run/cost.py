@@ -302,7 +302,7 @@ def _attack_costs(engine: Engine, plan: Plan, piece: Images, size: int) -> Itera
     """The passes of a step of each attack, and their duration in batches of ``size`` images."""
     x = _batch(piece, size, engine.device).x
     classes = engine.passes.classes(x)
-    clocks: dict[tuple[bool, bool], tuple[float, float]] = {}
+    clocks: dict[tuple[object, bool], tuple[float, float]] = {}
     for attack in plan.suite.attacks.values():
         with engine.forward_for(attack, x) as passes:
             step = _step_passes(engine, passes, attack, piece, plan.threat)

@@ -321,7 +321,10 @@ def with_saved_choices(options: AuditOptions, folder: Path | None) -> AuditOptio
     if options.get("batch_size") is None and isinstance(batch_size, int) and batch_size >= SMALLEST_BATCH:
         options = {**options, "batch_size": batch_size}
     if options.get("precision") is None and isinstance(precision, Mapping):
-        options = {**options, "precision": Precision(**precision)}
+        options = {
+            **options,
+            "precision": Precision(**{"search": "float32", **precision}),
+        }  # without: a search in float32
     return options
 
 

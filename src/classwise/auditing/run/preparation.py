@@ -267,7 +267,7 @@ def _metadata(plan: Plan, trial: _Trial, source: Images | Stream, first: Images)
         cascade=plan.cascade,
         settle=plan.settle,
         seed=plan.seed,
-        precision=plan.precision.recorded(),
+        precision=plan.precision.recorded(device_of(trial.model)),
         batch_size=batch_size,
         repeats=plan.repeats.count,
         repeat_rule=plan.repeats.rule,

@@ -101,6 +101,7 @@ class Runner:
         self.images: int | None = None
         self.unfused = ""
         self.not_graphed: dict[str, str] = {}
+        self._not_reduced: set[str] = set()
         self._copied: tuple[Images, Images] | None = None  # a piece and its copy on the device
         self._examples: set[int] = set()
         self._examples_taken = pd.Series(dtype=np.int64)
@@ -203,6 +204,10 @@ class Runner:
         if self.engine.passes.unfused and not self.unfused:
             self.unfused = self.engine.passes.unfused
             self.progress.log(f"the model is not fused, so gradients take longer: {self.unfused}")
+        reason = self.engine.not_reduced(attack)
+        if reason and label not in self._not_reduced:
+            self._not_reduced.add(label)
+            self.progress.log(f"{label} computes no smaller batches when few images are left: {reason}")
         reason = self.engine.not_graphed(attack)
         if reason and label not in self.not_graphed:
             self.not_graphed[label] = reason
@@ -239,7 +244,7 @@ class Runner:
                 return
 
     def _attack_rows(self, label: str, attack: Attack, piece: Images, todo: Tensor) -> None:
-        blocks = self.engine.attack(attack, self.plan.threat, self._jobs(piece, todo))
+        blocks = self.engine.attack(attack, self.plan.threat, self._jobs(piece, todo), images=len(todo))
         # Closed at once, also after an exception, so that the model is restored.
         with contextlib.closing(cast("Generator[Finished, None, None]", blocks)):
             for done in blocks:

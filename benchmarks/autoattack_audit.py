@@ -1,0 +1,124 @@
+"""Seconds of each attack of an AutoAttack audit of a checkpoint, with the images that are left after it.
+
+    python -m benchmarks.autoattack_audit WEIGHTS DATA --images 512 10000 --out DIR
+
+Each number of images is one audit in a folder of its own, which the same command continues. A first run on a few
+images, whose times are not reported, loads the libraries. Tables are printed and written to DIR/autoattack.json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from benchmarks.tables import table
+from classwise.auditing.run.audit import Audit, audit
+from classwise.core.precision import DTYPES, Precision
+from classwise.core.storage import write_text
+from classwise.data import Images, load_data
+from classwise.models import load_model
+
+WARM_UP, IMAGES = ("pgd:steps=5", "fab-t:steps=3,targets=1"), 64
+"""Attacks and number of images of the first run."""
+HEADER = ["images", "attack", "images attacked", "robust", "seconds"]
+
+
+@dataclass
+class Clock:
+    """A listener that notes when each attack starts and how many images it attacks."""
+
+    starts: dict[str, tuple[float, int]] = field(default_factory=dict)
+    lines: list[str] = field(default_factory=list)
+
+    def start(self, task: str, total: int) -> None:
+        """Note the start of an attack."""
+        self.starts[task] = (time.perf_counter(), total)
+        print(f"{time.strftime('%H:%M:%S')} {task}: {total:,} images", flush=True)
+
+    def advance(self, amount: int) -> None:
+        """Do nothing."""
+
+    def log(self, line: str) -> None:
+        """Print and keep a line, such as why no graph was used."""
+        self.lines.append(line)
+        print(line, flush=True)
+
+
+def measured(
+    model: torch.nn.Module,
+    data: Images,
+    attacks: Sequence[str],
+    out: Path | None,
+    precision: Precision | None,
+    limit: float,
+) -> tuple[Audit, dict[str, Any]]:
+    """The audit, and a row for each attack: images attacked, images robust after it, seconds."""
+    clock, begun = Clock(), time.perf_counter()
+    resume = out is not None and out.is_dir()
+    options: dict[str, Any] = {"precision": precision, "max_time": limit, "guards": "off", "progress": clock}
+    result = audit(model, data, "Linf:8/255", attacks, out=out, resume=resume, **options)
+    ends = [*(began for began, _ in clock.starts.values()), time.perf_counter()][1:]
+    table_rows = [
+        {"attack": name, "attacked": total, "seconds": end - began}
+        for (name, (began, total)), end in zip(clock.starts.items(), ends, strict=True)
+    ]
+    frame = result.outcomes.frame
+    for row in table_rows:
+        row["robust"] = int(frame[frame["attack"] == row["attack"]]["correct"].sum())
+    return result, {
+        "attacks": table_rows,
+        "seconds": time.perf_counter() - begun,
+        "log": clock.lines,
+        "resumed": resume,
+    }
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the audits and print the tables."""
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.autoattack_audit", description=(__doc__ or "").split("\n")[0]
+    )
+    parser.add_argument("weights", type=Path)
+    parser.add_argument("data", help="a data set's name or file")
+    parser.add_argument("--model", default="preactresnet18", help="[%(default)s]")
+    parser.add_argument("--width", type=float, help="of the network [1]")
+    parser.add_argument("--attacks", nargs="+", default=["autoattack"], metavar="SPEC", help="[autoattack]")
+    parser.add_argument("--images", type=int, nargs="+", default=[512, 10_000], help="[512 10000]")
+    parser.add_argument("--precision", choices=list(DTYPES), help="[the fastest on the device]")
+    parser.add_argument("--device", default="cuda", help="[%(default)s]")
+    parser.add_argument("--max-time", type=float, default=440.0, metavar="S", help="of each audit [%(default)s]")
+    parser.add_argument("--out", type=Path, required=True)
+    given = parser.parse_args(arguments)
+    data = load_data(given.data)
+    network = {"weights": given.weights, "num_classes": data.num_classes} | (
+        {"width": given.width} if given.width else {}
+    )
+    model = load_model(given.model, **network, device=given.device)
+    precision = None if given.precision is None else DTYPES[given.precision]
+    measured(model, data.take(range(min(IMAGES, len(data)))), WARM_UP, None, precision, given.max_time)
+    results, rows = {}, []
+    for images in given.images:
+        folder = given.out / f"{given.weights.stem}-{images}-{given.precision or 'auto'}"
+        result, found = measured(model, data.take(range(images)), given.attacks, folder, precision, given.max_time)
+        meta = result.outcomes.meta
+        found |= {"complete": result.complete, "precision": dict(meta.precision), "batch_size": meta.batch_size}
+        results[folder.name] = found | {"environment": result.environment}
+        rows += [
+            [f"{images:,}", row["attack"], f"{row['attacked']:,}", f"{row['robust']:,}", f"{row['seconds']:.1f}"]
+            for row in found["attacks"]
+        ]
+        end = "whole audit" if result.complete else "until the limit"
+        rows.append([f"{images:,}", end, "", "", f"{found['seconds']:.1f}"])
+        write_text(given.out / "autoattack.json", json.dumps(results, indent=2, default=str) + "\n")
+    print(table(f"AutoAttack, {given.weights.name}", HEADER, rows))
+
+
+if __name__ == "__main__":
+    main()

@@ -572,9 +572,9 @@ def test_the_headline_reports_clean_accuracy_if_clean_errors_dominate(make_audit
     cats = (frame["label"] == 3) & (frame["attack"] == "clean") & (frame["index"] >= 312)
     frame.loc[cats, ["correct", "prediction"]] = [False, 0]
     changed = Audit(type(audit.outcomes)(frame, audit.outcomes.meta))
-    assert "".join(sentences.headline(AuditSummary.of(changed))) == (
+    assert "".join(sentences.headline(sentences.AuditFacts.of(AuditSummary.of(changed)))) == (
         "40.8\u00a0% robust accuracy overall, 3.0\u00a0% on the worst class (cat), whose clean accuracy is 12.0\u00a0%"
     )
-    assert "".join(sentences.headline(AuditSummary.of(audit))) == (
+    assert "".join(sentences.headline(sentences.AuditFacts.of(AuditSummary.of(audit)))) == (
         "40.8\u00a0% robust accuracy overall, 3.0\u00a0% on the worst class (cat)"
     )

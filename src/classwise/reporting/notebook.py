@@ -16,7 +16,7 @@ from classwise.reporting.figures.radii import radius_curves
 from classwise.reporting.incomplete import BOUNDS_NOTE, bounds_drawing
 from classwise.reporting.pages.board import board_dots
 from classwise.reporting.pages.curve import curve_headline
-from classwise.reporting.sentences import headline
+from classwise.reporting.sentences import AuditFacts, headline
 from classwise.reporting.svg import Drawing
 from classwise.reporting.untested import bounds_reason
 
@@ -69,4 +69,4 @@ def _parts(result: Result) -> tuple[str, str, Drawing | None]:
         return f"Incomplete audit: {gap}", BOUNDS_NOTE, bounds_drawing(result)
     summary = AuditSummary.of(result)
     warnings = "; ".join(warning.sentence for warning in result.warnings)
-    return "".join(headline(summary)), warnings and f"Warnings: {warnings}", summary.bars(summary.main)
+    return "".join(headline(AuditFacts.of(summary))), warnings and f"Warnings: {warnings}", summary.bars(summary.main)

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from classwise.auditing.curve.result import Curve
 from classwise.auditing.meta import Meta
-from classwise.reporting.pages.curve import _context, radius_table, search_sentence
+from classwise.reporting.pages.curve import CurveFacts, _context, radius_table, search_sentence
 from classwise.reporting.templating import render
 from classwise.reporting.text.layout import joined
 from classwise.reporting.text.worst_class import worst_class_parts
@@ -91,7 +91,7 @@ def test_every_sentence_on_a_curve_follows_from_the_brackets(found: Curve) -> No
         f"example (at most {HIGHEST:.3g}); the mean over all images is {overall:.3g}."
     )
     assert "interval" not in lead  # that of the weakest class is in the table, and not corrected for its selection
-    assert _search_sentence(found) == search_sentence(found).replace("\u00a0", " ")
+    assert _search_sentence(found) == search_sentence(CurveFacts.of(found)).replace("\u00a0", " ")
     table = radius_table(found)
     assert [row.name for row in table.rows[:-1]] == sorted(order, key=lambda name: (means[name], order.index(name)))
     for line in table.rows[:-1]:

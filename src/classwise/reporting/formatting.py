@@ -92,6 +92,11 @@ def listed(names: Sequence[str], limit: int = 8) -> str:
     return f"{', '.join(names[:-1])} and {names[-1]}"
 
 
+def sentence(phrase: str) -> str:
+    """Make a sentence of a phrase: with a capital and a full stop."""
+    return f"{phrase[:1].upper()}{phrase[1:]}."
+
+
 def singular(kind: str | None) -> str:
     """Noun for a row of a grouping: ``class`` (also for None), or ``<grouping> group``."""
     return "class" if kind in {None, "class"} else f"{kind} group"

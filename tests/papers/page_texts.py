@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from html.parser import HTMLParser
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,6 @@ import numpy as np
 from classwise.papers.catalogue import runnable
 from classwise.papers.settings_tables import comparisons, deviation_lines
 
-from ..reporting.test_statements import Texts
 from .statements import (
     VERSION,
     Paper,
@@ -29,6 +29,44 @@ from .statements import (
 )
 
 NONE = "–"
+
+
+class Texts(HTMLParser):
+    """The texts of a page by element: headings, paragraphs, captions, hover texts, table rows."""
+
+    WANTED = frozenset({"h1", "h2", "h3", "p", "figcaption", "title", "li", "tr", "summary", "dt", "dd", "text"})
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.found: list[tuple[str, str]] = []
+        self.rows: list[list[list[str]]] = []
+        self.open: list[tuple[str, list[str]]] = []
+        self.feed(page)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        if tag == "table":
+            self.rows.append([])
+        elif tag == "tr":
+            self.rows[-1].append([])
+        elif tag in {"th", "td"}:
+            self.rows[-1][-1].append("")
+        elif tag == "small":
+            self.rows[-1][-1][-1] += "|"
+        if tag in self.WANTED:
+            self.open.append((tag, []))
+
+    def handle_endtag(self, tag: str) -> None:
+        if self.open and self.open[-1][0] == tag:
+            self.found.append((tag, re.sub(r"\s+", " ", "".join(self.open.pop()[1])).strip()))
+
+    def handle_data(self, data: str) -> None:
+        if self.open:
+            self.open[-1][1].append(data)
+        if self.open and self.open[-1][0] == "tr" and self.rows[-1][-1]:
+            self.rows[-1][-1][-1] += data.replace("\u00a0", " ").strip()
+
+    def of(self, *tags: str) -> Iterator[str]:
+        return (text for tag, text in self.found if tag in tags and text)
 
 
 @dataclass

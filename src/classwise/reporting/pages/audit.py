@@ -72,7 +72,7 @@ def audit_context(audit: Audit, summary: AuditSummary, run: Run | None = None) -
     """Template context of the page of an audit."""
     worst, meta = summary.minimum, summary.meta
     where = " ".join(filter(None, (meta.data, meta.split)))
-    over = [meta.model, where, meta.threat, f"{formatting.count(summary.under_all.count.sum())} images"]
+    over = [meta.model, where, meta.threat, formatting.counted(int(summary.under_all.count.sum()), "image")]
     facts = sentences.AuditFacts.of(summary)
     headline = sentences.headline(facts)
     return {

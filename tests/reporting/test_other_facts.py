@@ -40,6 +40,7 @@ def curves(draw: st.DrawFn) -> Curve:
     kind = draw(st.sampled_from(("mixed", "wrong", "robust", "equal")))
     place = random.integers(0, round(HIGHEST / step), images)
     low, high = place * step, (place + 1) * step
+    high = np.minimum(high + step * random.integers(0, 3, images), HIGHEST)  # brackets of several widths
     if kind == "equal":
         low, high = np.full(images, 0.0), np.full(images, step)
     fate = random.random(images)

@@ -12,7 +12,7 @@ import pandas as pd
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 
-from classwise.auditing.result import Audit
+from classwise.auditing.run.result import Audit
 from classwise.reporting.audit_summary import AuditSummary
 from classwise.reporting.audit_tables import (
     CUMULATIVE_NOTE,

@@ -11,9 +11,11 @@ import numpy as np
 import pytest
 from hypothesis import given
 
-from classwise.auditing.compare import Comparison, compare, narrowing_notes, population
-from classwise.auditing.outcomes import Outcomes
-from classwise.auditing.result import Audit
+from classwise.auditing.compare.compare import compare
+from classwise.auditing.compare.comparison import Comparison
+from classwise.auditing.compare.pairs import narrowing_notes, population
+from classwise.auditing.outcomes.table import Outcomes
+from classwise.auditing.run.result import Audit
 from classwise.cli.console import show_result
 from classwise.reporting.comparison_sentences import ComparisonFacts, PairFacts
 from classwise.reporting.comparison_tables import (

@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from classwise.auditing.curve.result import Curve
-from classwise.auditing.meta import Meta
+from classwise.auditing.outcomes.meta import Meta
 from classwise.reporting.pages.curve import CurveFacts, radius_table
 from classwise.reporting.text.layout import joined
 from classwise.reporting.text.worst_class import worst_class_parts

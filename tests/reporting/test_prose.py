@@ -18,9 +18,9 @@ import pandas as pd
 import pytest
 
 import classwise
-from classwise.auditing.compare import compare
-from classwise.auditing.outcomes import Outcomes
-from classwise.auditing.result import Audit, AuditWarning
+from classwise.auditing.compare.compare import compare
+from classwise.auditing.outcomes.table import Outcomes
+from classwise.auditing.run.result import Audit, AuditWarning
 from classwise.reporting import report
 from classwise.reporting.audit_summary import AuditSummary
 from classwise.reporting.sentences import AuditFacts, confusion_sentences, lead, uncertainty

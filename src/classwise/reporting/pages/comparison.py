@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from classwise.auditing.compare import Comparison, Crossing, Pair, narrowing_notes, population
+from classwise.auditing.compare.across import Crossing
+from classwise.auditing.compare.comparison import Comparison
+from classwise.auditing.compare.pairs import Pair, narrowing_notes, population
 from classwise.reporting import formatting
 from classwise.reporting.comparison_sentences import (
     ComparisonFacts,
@@ -33,7 +35,7 @@ from classwise.reporting.untested import bounds_context, crossing_context
 if TYPE_CHECKING:
     from markupsafe import Markup
 
-    from classwise.auditing.result import Audit
+    from classwise.auditing.run.result import Audit
 
 
 def comparison_page(comparison: Comparison | Crossing) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import re
+import subprocess
 import sys
 from fractions import Fraction
 from importlib import metadata
@@ -66,6 +67,15 @@ def test_the_page_of_methods_repeats_the_printed_and_the_measured_numbers() -> N
         if row["method"] in recipes:
             average, worst = row["aa_best"]
             assert named[recipes[row["method"]]] == f"{average:g} / {worst:g}"
+
+
+def test_files_above_200_kb_have_a_reason() -> None:
+    if not (ROOT / ".git").exists():
+        pytest.skip("needs a git repository")
+    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    large = {name for name in listed.split("\0") if (ROOT / name).is_file() and (ROOT / name).stat().st_size > 200_000}
+    reasons = {row[0].strip("`"): row[1] for row in cells(ROOT / "CONTRIBUTING.md", "## Data in git") if len(row) == 2}
+    assert large == {name for name, reason in reasons.items() if "/" in name and reason}
 
 
 def test_every_data_set_and_corruption_is_described() -> None:

@@ -4,7 +4,7 @@
 
 Violations are
 
-- circular imports, including lazy imports and those for type checking;
+- circular imports, and imports from a later layer than their own; lazy imports and those for type checking count;
 - public names without an example in their docstring, and registered parts without an example or without a source (or
   ``no_source``, the reason why there is none).
 
@@ -19,7 +19,24 @@ import inspect
 import sys
 from collections.abc import Iterator
 
-from tools.imports import SOURCE, circles, import_graph, modules, source_of
+from tools.imports import SOURCE, circles, import_graph, imports_of, modules, source_of
+
+LAYERS = (
+    "core",
+    "stats",
+    "data",
+    "models",
+    "attacks",
+    "training",
+    "auditing",
+    "reporting",
+    "sweeps",
+    "analysis",
+    "papers",
+    "testing",
+    "cli",
+)
+"""The packages in order: a module imports only from its own package and from earlier ones."""
 
 
 def import_circles() -> Iterator[str]:
@@ -27,6 +44,28 @@ def import_circles() -> Iterator[str]:
     graph = import_graph()
     graph = {name: targets - {"classwise"} for name, targets in graph.items() if name != "classwise"}
     yield from (f"circle: {' <-> '.join(circle)}" for circle in circles(graph))
+
+
+def wrong_layers() -> Iterator[str]:
+    """A line for each import from a later layer, and each module in none.
+
+    The package's own ``__init__``, which re-exports names of all layers, may import and be imported anywhere.
+    """
+    for module in modules():
+        if module == "classwise":
+            continue
+        if (layer := _layer(module)) not in LAYERS:
+            yield f"no layer: {module}"
+            continue
+        for found in imports_of(module):
+            other = _layer(found.target) if found.target.startswith("classwise.") else None
+            if other in LAYERS and LAYERS.index(other) > LAYERS.index(layer):
+                yield f"layer: {module}:{found.line} imports {found.target}"
+
+
+def _layer(module: str) -> str:
+    name = module.split(".")[1]
+    return "cli" if name in ("__main__", "run") else name
 
 
 def sizes(longest: int = 5) -> Iterator[str]:
@@ -77,7 +116,7 @@ def undocumented() -> Iterator[str]:
 
 def violations() -> list[str]:
     """Every violation as one line."""
-    return [*import_circles(), *undocumented()]
+    return [*import_circles(), *wrong_layers(), *undocumented()]
 
 
 def main() -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -40,33 +41,45 @@ def with_radii(outcomes: Outcomes, radii: list[float]) -> Outcomes:
 
 
 RADII = [0.01, 0.02, 0.03, 0.04, 0.05, 0.06]
-DIFFERENT: dict[str, tuple[Outcomes, Outcomes, str]] = {
-    "radius": (table(), other(threat="Linf:4/255"), "differ in threat: Linf:8/255 and Linf:4/255"),
-    "norm": (table(), other(threat="L2:1"), "differ in threat: Linf:8/255 and L2:1"),
-    "threat in words": (table(), other(threat="patch of 5x5"), "differ in threat: Linf:8/255 and patch of 5x5"),
-    "one threat": (table(), other(threat=None), "differ in threat: Linf:8/255 and not stated"),
-    "radii of images": (with_radii(table(), RADII), with_radii(other(), RADII[::-1]), "differ in threat: .*per-image"),
-    "radius of one image": (with_radii(table(), RADII), with_radii(other(), [*RADII[:5], 0.07]), "differ in threat"),
-    "clean predictions": (table(), other(clean=LABELS), r"clean predictions of 1 of 6 images \(image 2\).*: 1 and 0"),
-    "all clean": (table(), other(clean=[1 - label for label in CLEAN]), "clean predictions of 6 of 6 images"),
-    "cascade": (table(), other(cascade=True), "cascade"),
-    "cascade first": (table(cascade=True), other(), "cascade"),
-    "two cascades": (table(cascade=True), other(cascade=True), "cascade"),
-    "early stop": (table(early_stop=True), other(early_stop=False), "differ in early stop: True and False"),
-    "model": (table(model="a"), other(model="b"), "differ in model: 'a' and 'b'"),
-    "model hash": (table(model_hash=HASH), other(model_hash="cd" * 32), "differ in model hash"),
-    "data": (table(data="a"), other(data="b"), "differ in data: 'a' and 'b'"),
-    "split": (table(split="train"), other(split="test"), "differ in split"),
-    "class order": (table(), other(class_names=["dog", "cat"]), "differ in class names: cat, dog and dog, cat"),
-    "labels": (table(), other(labels=[1, *LABELS[1:]]), "different images or labels"),
-    "attack": (table(), table(), "attack 'pgd' is in both"),
-    "blank": (table(), table("pgd "), "but for blanks"),
-    "family": (
+DIFFERENT: dict[str, Callable[[], tuple[Outcomes, Outcomes, str]]] = {
+    "radius": lambda: (table(), other(threat="Linf:4/255"), "differ in threat: Linf:8/255 and Linf:4/255"),
+    "norm": lambda: (table(), other(threat="L2:1"), "differ in threat: Linf:8/255 and L2:1"),
+    "threat in words": lambda: (table(), other(threat="patch of 5x5"), "differ in threat: Linf:8/255 and patch of 5x5"),
+    "one threat": lambda: (table(), other(threat=None), "differ in threat: Linf:8/255 and not stated"),
+    "radii of images": lambda: (
+        with_radii(table(), RADII),
+        with_radii(other(), RADII[::-1]),
+        "differ in threat: .*per-image",
+    ),
+    "radius of one image": lambda: (
+        with_radii(table(), RADII),
+        with_radii(other(), [*RADII[:5], 0.07]),
+        "differ in threat",
+    ),
+    "clean predictions": lambda: (
+        table(),
+        other(clean=LABELS),
+        r"clean predictions of 1 of 6 images \(image 2\).*: 1 and 0",
+    ),
+    "all clean": lambda: (table(), other(clean=[1 - label for label in CLEAN]), "clean predictions of 6 of 6 images"),
+    "cascade": lambda: (table(), other(cascade=True), "cascade"),
+    "cascade first": lambda: (table(cascade=True), other(), "cascade"),
+    "two cascades": lambda: (table(cascade=True), other(cascade=True), "cascade"),
+    "early stop": lambda: (table(early_stop=True), other(early_stop=False), "differ in early stop: True and False"),
+    "model": lambda: (table(model="a"), other(model="b"), "differ in model: 'a' and 'b'"),
+    "model hash": lambda: (table(model_hash=HASH), other(model_hash="cd" * 32), "differ in model hash"),
+    "data": lambda: (table(data="a"), other(data="b"), "differ in data: 'a' and 'b'"),
+    "split": lambda: (table(split="train"), other(split="test"), "differ in split"),
+    "class order": lambda: (table(), other(class_names=["dog", "cat"]), "differ in class names: cat, dog and dog, cat"),
+    "labels": lambda: (table(), other(labels=[1, *LABELS[1:]]), "different images or labels"),
+    "attack": lambda: (table(), table(), "attack 'pgd' is in both"),
+    "blank": lambda: (table(), table("pgd "), "but for blanks"),
+    "family": lambda: (
         table(attacks={"a": FIRST, "b": FIRST}, families={"t": ("a", "b")}),
         table(attacks={"c": FIRST, "d": FIRST}, families={"t": ("c", "d")}),
         "family of attacks 't' is in both",
     ),
-    "derived name": (
+    "derived name": lambda: (
         table(attacks={"a": FIRST, "b": FIRST}, families={"t": ("a", "b")}),
         table("t-union"),
         "'t-union' is reserved",
@@ -76,27 +89,27 @@ DIFFERENT: dict[str, tuple[Outcomes, Outcomes, str]] = {
 
 @pytest.mark.parametrize("what", DIFFERENT)
 def test_tables_that_contradict_each_other_do_not_join(what: str) -> None:
-    first, second, message = DIFFERENT[what]
+    first, second, message = DIFFERENT[what]()
     with pytest.raises(ClasswiseError, match=message):
         first.join(second)
     with pytest.raises(ClasswiseError, match=r"cannot be joined|is in both|is reserved|but for blanks"):
         second.join(first)
 
 
-EQUAL: dict[str, tuple[Outcomes, Outcomes]] = {
-    "nothing stated": (table(threat=None), other(threat=None)),
-    "threat in another form": (table(threat="linf:8/255"), other(threat="cifar10")),
-    "radii of images": (with_radii(table(), RADII), with_radii(other(), RADII)),
-    "one clean pass": (table(), other(clean=None)),
-    "one model name": (table(model="net"), other()),
-    "two paths of one model": (table(model="a", model_hash=HASH), other(model="b", model_hash=HASH)),
-    "one early stop": (table(early_stop=True), other()),
+EQUAL: dict[str, Callable[[], tuple[Outcomes, Outcomes]]] = {
+    "nothing stated": lambda: (table(threat=None), other(threat=None)),
+    "threat in another form": lambda: (table(threat="linf:8/255"), other(threat="cifar10")),
+    "radii of images": lambda: (with_radii(table(), RADII), with_radii(other(), RADII)),
+    "one clean pass": lambda: (table(), other(clean=None)),
+    "one model name": lambda: (table(model="net"), other()),
+    "two paths of one model": lambda: (table(model="a", model_hash=HASH), other(model="b", model_hash=HASH)),
+    "one early stop": lambda: (table(early_stop=True), other()),
 }
 
 
 @pytest.mark.parametrize("what", EQUAL)
 def test_tables_that_agree_join(what: str) -> None:
-    first, second = EQUAL[what]
+    first, second = EQUAL[what]()
     for one, two in ((first, second), (second, first)):
         joined = one.join(two)
         assert joined.names[0] == "clean"

@@ -11,7 +11,6 @@ from typing import Any, Literal
 import pytest
 import torch
 from torch import Tensor, nn
-from torch._dynamo.testing import CompileCounter
 
 from classwise.attacks import ATTACKS
 from classwise.attacks.engine import Engine, Job
@@ -193,6 +192,8 @@ def test_every_attack_is_compiled_at_one_batch_size(
 @pytest.mark.filterwarnings("ignore:The .grad attribute")  # torch's own, in tracing
 def test_nothing_is_compiled_again_in_later_epochs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also not for the averaged model, which is a new module in each epoch."""
+    from torch._dynamo.testing import CompileCounter  # takes seconds to import
+
     counter, counts, compiler = CompileCounter(), list[int](), torch.compile
 
     class Log(NullProgress):

@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 
-from tests.hostile.case import ATTACK, EITHER, Case
+from tests.hostile.case import ATTACK, EITHER, Case, Content
 
 Tensors = dict[str, Any]
 
@@ -51,7 +51,7 @@ def entry(shape: list[Any], offsets: list[Any], dtype: str = "F32") -> dict[str,
     return {"dtype": dtype, "shape": shape, "data_offsets": offsets}
 
 
-SAFETENSORS: dict[str, bytes] = {
+SAFETENSORS: dict[str, Content] = {
     "empty": b"",
     "seven bytes": b"\0" * 7,
     "a huge header": header(b"{}", length=2**63),
@@ -73,7 +73,9 @@ SAFETENSORS: dict[str, bytes] = {
     "overlapping tensors": header({"a": entry([2], [0, 8]), "b": entry([2], [4, 12])}, b"\0" * 12),
     "unknown type": header({"w": entry([1], [0, 4], "F33")}, b"\0" * 4),
     "a type of code": header({"w": entry([1], [0, 4], "os.system")}, b"\0" * 4),
-    "100,000 empty tensors": header({f"t{n}": entry([0], [0, 0]) for n in range(100_000)}),
+    "100,000 empty tensors": lambda path: path.write_bytes(
+        header({f"t{n}": entry([0], [0, 0]) for n in range(100_000)})
+    ),
     "scalars": header({"w": entry([], [0, 4])}, b"\0" * 4),
     "a model spec that is code": header(
         {"__metadata__": {"classwise": json.dumps({"model": json.dumps({"name": "os:system"})})}, "w": entry([1], [0, 4])},

@@ -86,10 +86,9 @@ def test_every_number_of_the_tables_has_its_interval(summary: AuditSummary) -> N
 
 
 def test_sentences_state_the_counts(summary: AuditSummary) -> None:
-    assert sentences.lead(summary) == (
-        "Of the 100 images of this class, 10 are classified correctly under every attack."
-    )
-    which, size = sentences.uncertainty(summary)
+    facts = sentences.AuditFacts.of(summary)
+    assert sentences.lead(facts) == ("Of the 100 images of this class, 10 are classified correctly under every attack.")
+    which, size = sentences.uncertainty(facts)
     assert which == (
         "With 95\u00a0% confidence, the worst class on new images is cat. Each of the other 3 is significantly more "
         "accurate than it."
@@ -97,7 +96,7 @@ def test_sentences_state_the_counts(summary: AuditSummary) -> None:
     assert size.startswith(
         "The plug-in estimate, 10.0\u00a0%, is the minimum of 4 estimates and therefore biased downwards."
     )
-    misclassified, within = sentences.confusion_sentences(summary)
+    misclassified, within = sentences.confusion_sentences(facts)
     assert misclassified.startswith("First misclassifications of the 100 images of cat: airplane (90.0\u00a0%")
     # 40 airplanes become automobiles and 70 birds cats, of 230 errors; 1 of 3 other classes is in the superclass.
     assert within.startswith(
@@ -107,7 +106,9 @@ def test_sentences_state_the_counts(summary: AuditSummary) -> None:
 
 
 def test_all_candidates_for_the_worst_class_are_named(make_audit: MakeAudit) -> None:
-    which, _ = sentences.uncertainty(AuditSummary.of(make_audit(accuracy=(0.6, 0.7, 0.1, 0.12))))
+    which, _ = sentences.uncertainty(
+        sentences.AuditFacts.of(AuditSummary.of(make_audit(accuracy=(0.6, 0.7, 0.1, 0.12))))
+    )
     assert "the worst class on new images is one of 2: bird and cat. Each of the other 2" in which
 
 
@@ -116,7 +117,7 @@ def test_groups_replace_classes(make_audit: MakeAudit) -> None:
     assert summary.names == ("vehicles", "animals")
     assert summary.minimum.plug_in == pytest.approx(0.2)
     assert class_table(summary).heads[0] == "superclass"
-    assert all("First" not in sentence for sentence in sentences.confusion_sentences(summary))
+    assert all("First" not in sentence for sentence in sentences.confusion_sentences(sentences.AuditFacts.of(summary)))
 
 
 def test_a_table_of_attacks_without_clean_images_has_no_nrr() -> None:

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import re
-import tempfile
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,18 +16,12 @@ from classwise.auditing.compare.comparison import Comparison
 from classwise.auditing.outcomes.table import Outcomes
 from classwise.auditing.run.result import Audit
 from classwise.cli.console import show_result
-from classwise.reporting import report
-from classwise.reporting.untested import crossing_context
+from classwise.reporting.pages.comparison import _untested
+from classwise.reporting.untested import crossing_figures, crossing_reason
 
-from .comparison_statements import is_span, lowest_name, near
-from .comparisons import Compared
-from .statements import CLASSES
-from .test_statements import Texts
-
-
-def _page(comparison: Comparison | Crossing) -> str:
-    with tempfile.TemporaryDirectory() as folder:
-        return report(comparison, Path(folder) / "page.html").read_text(encoding="utf-8")
+from .random_audits import CLASSES
+from .random_comparisons import Compared, is_span, near
+from .test_audit_facts import hovers
 
 
 def _labelled(name: str, number: int, total: int) -> str:
@@ -96,30 +87,26 @@ def test_bounds_of_incomplete_audits_follow_from_the_rows(
     assert list(comparison.gaps) == gaps
     if not gaps:
         return
-    texts = Texts(_page(comparison))
-    paragraphs = [text.replace("\u00a0", " ") for text in texts.of("p")]
-    assert [text.removesuffix(".") for text in paragraphs[1 : 1 + len(gaps)]] == gaps
+    context = _untested(comparison)
     conditions = "under every attack together" if attack == "all" else f"under {attack}"
     conditions += ", counts cumulative over the cascade" * (cascade and attack != "all")
-    assert paragraphs[0] == f"classwise comparison40 images{conditions}"
-    reason = (
-        f"{judged_by_all.sum()} of 40 images are judged in every audit under every compared attack. Which images "
-        "are judged first depends on the outcome (successful attacks end early), so accuracies on these images "
-        "alone are biased. Only bounds are reported, no accuracies, differences or tests."
-    )
-    assert paragraphs[1 + len(gaps)] == reason
-    assert list(texts.of("h1")) == ["Incomplete audits: bounds only, no comparison"]
+    assert context["over"] == ["classwise comparison", "40 images", conditions]
+    *incomplete, reason = context["sentences"]
+    assert [sentence.removesuffix(".") for sentence in incomplete] == gaps
+    assert reason.startswith(f"{judged_by_all.sum()} of 40 images are judged in every audit under every compared")
     capsys.readouterr()
     show_result(comparison)
     terminal = capsys.readouterr().out
     assert reason in terminal
     assert f"Bounds of the accuracies, percent, {conditions}" in terminal
-    (rows_shown,) = texts.rows
-    assert rows_shown[0] == ["method", "seeds", "n", "judged", "overall", "worst"]
-    for row, (name, found) in zip(rows_shown[1:], expected.items(), strict=True):
-        judged, *ends = (np.array(column) for column in zip(*found, strict=True))
-        assert row[:4] == [name, str(len(found)), "40", f"{judged.min():.0f}"]
-        for text, (low, high) in zip(row[4:], (ends[:2], ends[2:]), strict=True):
+    table = context["table"]
+    assert table.heads == ["method", "seeds", "n", "judged", "overall", "worst"]
+    assert [row.name for row in table.rows] == list(expected)
+    for row in table.rows:
+        judged, *ends = (np.array(column) for column in zip(*expected[row.name], strict=True))
+        texts = [cell.text for cell in row.cells]
+        assert texts[:3] == [str(len(expected[row.name])), "40", f"{judged.min():.0f}"]
+        for text, (low, high) in zip(texts[3:], (ends[:2], ends[2:]), strict=True):
             assert is_span(text, (float(low.mean()), float(high.mean())))
             assert text in terminal
 
@@ -135,7 +122,7 @@ def test_bounds_of_incomplete_audits_follow_from_the_rows(
     cascade=st.booleans(),
     attack=st.sampled_from(("all", "cw")),
 )
-def test_everything_on_the_page_of_a_crossing_follows_from_the_answers(
+def test_the_page_of_a_crossing_follows_from_the_answers(
     capsys: pytest.CaptureFixture[str], seed: int, runs: list[int], methods: int, alpha: float, group: str | None,
     cascade: bool, attack: str,
 ) -> None:  # fmt: skip
@@ -165,57 +152,47 @@ def test_everything_on_the_page_of_a_crossing_follows_from_the_answers(
         )
     crossing = compare(audits, attack=attack, group=group, confidence=1 - alpha, across="threat")
     assert isinstance(crossing, Crossing)
-    text = _page(crossing)
-    page = Texts(text)
+    context = _untested(crossing)
     conditions = "under every attack together" if attack == "all" else "under cw"
     conditions += ", counts cumulative over the cascade" * (cascade and attack != "all")
-    paragraphs = [each.replace("\u00a0", " ") for each in page.of("p")]
-    assert paragraphs[0] == f"classwise comparison60 images{conditions}"
-    assert paragraphs[1] == (
-        "The audits differ in threat: Linf:1/255 and Linf:4/255. A difference in accuracy may be due to the threat, "
-        "the model or both, so no differences are computed or tested."
-    )
+    assert context["over"] == ["classwise comparison", "60 images", conditions]
+    assert context["sentences"] == [crossing_reason(crossing)]
+    assert list(crossing.levels) == ["Linf:1/255", "Linf:4/255"]
     numbers = [len(each.correct[name]) for (name, _), each in made.items()]
-    population = {
-        (True, False): "One training run of each method: intervals cover new images, not new training seeds.",
-        (False, True): "Intervals cover new images and new training seeds.",
-        (True, True): "Intervals cover new images; in rows of several seeds also new training seeds.",
-    }[min(numbers) == 1, max(numbers) > 1]
-    if methods == 1:
-        population = population.replace(" of each method", "")
-    assert paragraphs[2] == (
-        f"{population} Beside worst: {lowest_name(alpha, group)}. With several seeds: mean over seeds; the worst class "
-        "is the class with the lowest mean (the first one if several are equal). No tests are computed."
-    ) + " No audit records these fields, so their agreement was not checked: data hash, early stop, attacks." * (
-        max(numbers) > 1 or methods > 1
-    )
-    assert paragraphs[3].startswith("Generated by classwise ")
-    assert paragraphs[3].partition(". ")[2].startswith(population)
-    assert next(page.of("h2")).replace("\u00a0", " ") == (
-        f"Accuracy by threat, percent [{100 - 100 * alpha:g} % interval]"
-    )
-    (rows,) = page.rows
-    assert rows[0] == ["method", "threat", "seeds", "n", "overall", "worst class", "worst"]
+    assert crossing.population == {
+        (True, False): "one training run of each method: intervals cover new images, not new training seeds",
+        (False, True): "intervals cover new images and new training seeds",
+        (True, True): "intervals cover new images; in rows of several seeds also new training seeds",
+    }[min(numbers) == 1, max(numbers) > 1].replace(" of each method" if methods == 1 else "nothing", "")
+    table = context["table"]
+    noun = "class" if group is None else "site group"
+    assert f"{100 - 100 * alpha:g} % interval of the lowest {noun} accuracy, whichever {noun} it is" in table.note
+    assert table.heads == ["method", "threat", "seeds", "n", "overall", "worst class", "worst"]
     capsys.readouterr()
     show_result(crossing)
     terminal = capsys.readouterr().out
-    for row, ((name, radius), each) in zip(rows[1:], made.items(), strict=True):
+    for row, ((name, radius), each) in zip(table.rows, made.items(), strict=True):
         values = each.rows[name]
-        assert row[:4] == [name, f"Linf:{radius}/255", str(len(each.correct[name])), "60"]
-        assert row[5] == each.lowest(name)[0]
-        for cell, head in ((row[4], "overall"), (row[6], "worst")):
-            share, ends = cell.split("|")
-            assert near(share, 100 * values[head].value)
-            assert is_span(ends, values[head])
-            assert f"{share} [{ends}]" in terminal
-    lines = [found for each in page.of("title") if (found := re.fullmatch(r"(.+): from ([\d.]+) to ([\d.]+)", each))]
+        level, seeds, images, overall, worst_class, worst = row.cells
+        assert (row.name, level.text, seeds.text, images.text) == (
+            name,
+            f"Linf:{radius}/255",
+            str(len(each.correct[name])),
+            "60",
+        )
+        assert worst_class.text == each.lowest(name)[0]
+        for cell, head in ((overall, "overall"), (worst, "worst")):
+            assert near(cell.text, 100 * values[head].value)
+            assert is_span(cell.span, values[head])
+            assert f"{cell.text} [{cell.span}]" in terminal
     wanted = [("at", "overall", "overall"), ("at", "worst", "worst class")]
     if methods > 1:
         wanted = [(name, head, name) for head in ("overall", "worst") for name in audits]
-    for found, (name, head, label) in zip(lines, wanted, strict=True):
-        assert found[1] == label
-        for end, radius in ((2, 1), (3, 4)):
-            assert near(found[end], 100 * made[name, radius].rows[name][head].value)
-        assert f"{label} {found[3]}" in list(page.of("text"))
-    assert not re.search(r"\bp[ =<]*0|minus|significant|McNemar", text.partition("<body>")[2])
-    assert len(crossing_context(crossing)["figures"]) == (1 if methods == 1 else 2)
+    figures = crossing_figures(crossing)
+    assert len(figures) == (1 if methods == 1 else 2)
+    lines = [text for figure in figures for text in hovers(figure) if " to " in text]
+    for text, (name, head, label) in zip(lines, wanted, strict=True):
+        start, _, ends = text.partition(": from ")
+        assert start == label
+        for end, radius in zip(ends.split(" to "), (1, 4), strict=True):
+            assert near(end, 100 * made[name, radius].rows[name][head].value)

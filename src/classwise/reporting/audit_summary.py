@@ -12,6 +12,7 @@ from scipy import sparse
 from classwise.auditing.outcomes.meta import Meta
 from classwise.auditing.outcomes.table import ALL, BEST, CLEAN, MOST_DENSE, UNION
 from classwise.auditing.run.result import Audit
+from classwise.reporting import formatting
 from classwise.reporting.figures.bars import class_bars
 from classwise.reporting.figures.heatmap import Confusion, Kind, heatmap
 from classwise.reporting.figures.strip import class_strip
@@ -108,12 +109,12 @@ class AuditSummary:
     @property
     def plural(self) -> str:
         """Noun for several rows: ``classes``, or ``<grouping> groups``."""
-        return "classes" if self.kind == "class" else f"{self.kind} groups"
+        return formatting.plural(self.kind)
 
     @property
     def singular(self) -> str:
         """Noun for one row: ``class``, or ``<grouping> group``."""
-        return "class" if self.kind == "class" else f"{self.kind} group"
+        return formatting.singular(self.kind)
 
     @cached_property
     def minimum(self) -> Minimum:

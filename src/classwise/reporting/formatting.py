@@ -92,6 +92,21 @@ def listed(names: Sequence[str], limit: int = 8) -> str:
     return f"{', '.join(names[:-1])} and {names[-1]}"
 
 
+def sentence(phrase: str) -> str:
+    """Make a sentence of a phrase: with a capital and a full stop."""
+    return f"{phrase[:1].upper()}{phrase[1:]}."
+
+
+def singular(kind: str | None) -> str:
+    """Noun for a row of a grouping: ``class`` (also for None), or ``<grouping> group``."""
+    return "class" if kind in {None, "class"} else f"{kind} group"
+
+
+def plural(kind: str | None) -> str:
+    """Noun for rows of a grouping: ``classes``, or ``<grouping> groups``."""
+    return "classes" if kind in {None, "class"} else f"{kind} groups"
+
+
 def level(alpha: float) -> str:
     """Format the coverage 1 - alpha: ``95 %``; ``99.997 %`` if rounding would give 100."""
     missed = 100 * alpha if alpha > 1e-4 else float(f"{100 * alpha:.1g}")
@@ -118,7 +133,7 @@ def lowest_interval_name(alpha: float = 0.05, kind: str | None = None) -> str:
         alpha: 1 minus the coverage.
         kind: the grouping, as of `Audit.group`; None or ``"class"``: the class.
     """
-    noun = "class" if kind in {None, "class"} else f"{kind} group"
+    noun = singular(kind)
     level_text = level(alpha).replace("\u00a0", " ")
     return f"{level_text} interval of the lowest {noun} accuracy, whichever {noun} it is"
 

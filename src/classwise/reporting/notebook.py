@@ -15,8 +15,8 @@ from classwise.reporting.escape import markup_text
 from classwise.reporting.figures.radii import radius_curves
 from classwise.reporting.incomplete import BOUNDS_NOTE, bounds_drawing
 from classwise.reporting.pages.board import board_dots
-from classwise.reporting.pages.curve import curve_headline
-from classwise.reporting.sentences import headline
+from classwise.reporting.pages.curve import CurveFacts, curve_headline
+from classwise.reporting.sentences import AuditFacts, headline
 from classwise.reporting.svg import Drawing
 from classwise.reporting.untested import bounds_reason
 
@@ -42,7 +42,7 @@ def image(drawing: Drawing) -> str:
 def _parts(result: Result) -> tuple[str, str, Drawing | None]:
     """Headline, note and figure."""
     if isinstance(result, Curve):
-        return "".join(curve_headline(result)), "", radius_curves(result)
+        return "".join(curve_headline(CurveFacts.of(result))), "", radius_curves(result)
     if isinstance(result, Board):
         rows = [
             f"{row['rank']}. {row['model']}: {100 * row['worst']:.1f} %" for _, row in result.table.head(10).iterrows()
@@ -69,4 +69,4 @@ def _parts(result: Result) -> tuple[str, str, Drawing | None]:
         return f"Incomplete audit: {gap}", BOUNDS_NOTE, bounds_drawing(result)
     summary = AuditSummary.of(result)
     warnings = "; ".join(warning.sentence for warning in result.warnings)
-    return "".join(headline(summary)), warnings and f"Warnings: {warnings}", summary.bars(summary.main)
+    return "".join(headline(AuditFacts.of(summary))), warnings and f"Warnings: {warnings}", summary.bars(summary.main)

@@ -1,11 +1,11 @@
-"""Sentences of an audit's page, computed from the counts of an `AuditSummary` alone.
+"""Facts that an audit's page states, and sentences of them.
 
-``tests/reporting/test_statements.py`` recomputes every sentence from the rows of random outcomes; a new sentence needs
-a recomputation there.
+The facts are computed from the counts of an `AuditSummary`; a sentence is a function of the facts alone.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -13,9 +13,8 @@ import numpy as np
 from classwise.auditing.outcomes.table import ALL, CLEAN
 from classwise.reporting import formatting
 from classwise.reporting.audit_summary import AuditSummary
-from classwise.reporting.figures.heatmap import Confusion
 from classwise.stats.confusion import superclass_leakage
-from classwise.stats.intervals import wilson
+from classwise.stats.intervals import Estimate, wilson
 from classwise.stats.metrics import overall_micro
 from classwise.stats.worst_class import above_any
 
@@ -23,32 +22,84 @@ CLEAN_SHARE = 0.5
 """Smallest share of clean errors among the errors of the worst class at which the headline reports clean accuracy."""
 
 
-class Headline(NamedTuple):
-    """The first line of a page: ``before``, the highlighted name, ``after``."""
+@dataclass(frozen=True)
+class AuditFacts:
+    """What the sentences of an audit's page state.
 
-    before: str
-    name: str
-    after: str
+    Attributes:
+        kind: ``"class"``, or the name of another grouping.
+        attacked: whether at least one attack was run.
+        alpha: significance level.
+        classes: number of classes with images.
+        overall: accuracy over all images under all attacks.
+        lowest: names of all classes that tie for the lowest accuracy.
+        accuracy: their accuracy.
+        images: their number of images.
+        correct: how many of these are classified correctly.
+        clean: their clean accuracy, see `dominant_clean_accuracy`.
+        interval: of the lowest accuracy on new images, whichever class it is.
+        split: estimate by sample splitting; NaN without one.
+        candidates: names of the classes that may be the worst on new images, lowest accuracy first.
+        above_candidates: whether each of the other classes is significantly above at least one candidate.
+        misclassified: of the first of ``lowest``: its number of images, and for each class that it is first
+            misclassified as the name and the share, most frequent first; None for groups that are not classes.
+        errors: number of wrong predictions, each image with its first one.
+        within: share of errors within the true superclass; None without superclasses or errors.
+        chance: this share if errors were uniform over the other classes.
+        wrong: number of misclassified images, including those without a prediction.
+    """
 
+    kind: str
+    attacked: bool
+    alpha: float
+    classes: int
+    overall: float
+    lowest: tuple[str, ...]
+    accuracy: float
+    images: int
+    correct: int
+    clean: float | None
+    interval: tuple[float, float]
+    split: float
+    candidates: tuple[str, ...]
+    above_candidates: bool
+    misclassified: tuple[int, tuple[tuple[str, Estimate], ...]] | None
+    errors: int
+    within: Estimate | None
+    chance: float
+    wrong: int
 
-def headline(summary: AuditSummary) -> Headline:
-    """Overall and worst-class accuracy, with the names of all classes that tie for the lowest accuracy."""
-    names = formatting.listed([summary.names[label] for label in summary.lowest])
-    counts, one, number = summary.under_all, summary.singular, len(summary.lowest)
-    lowest = formatting.percent(float(counts.accuracy[summary.worst]))
-    kind = f"{summary.accuracy_kind} accuracy"
-    overall = f"{formatting.percent(overall_micro(counts))} {kind} overall"
-    if len(summary.order) == 1:
-        before = f"{lowest} {kind} on the only {one} with images"
-    elif number == len(summary.order):
-        before = f"{lowest} {kind} on each of {formatting.count(number)} {summary.plural}"
-    elif number > 1:
-        before = f"{overall}, {lowest} on each of the {formatting.count(number)} worst {summary.plural}"
-    else:
-        before = f"{overall}, {lowest} on the worst {one}"
-    clean = dominant_clean_accuracy(summary)
-    after = ")" if clean is None else f"), whose clean accuracy is {formatting.percent(clean)}"
-    return Headline(f"{before} (", names, after)
+    @staticmethod
+    def of(summary: AuditSummary) -> AuditFacts:
+        """Compute the facts of an audit."""
+        counts, confusion, alpha = summary.under_all, summary.confusions[ALL], summary.alpha
+        lowest, minimum = np.asarray(summary.lowest), summary.minimum
+        others = [label for label in summary.order if label not in summary.worst_candidates]
+        inside, chance, within = np.nan, np.nan, None
+        if confusion.groups is not None and confusion.wrong:
+            inside, chance = superclass_leakage(confusion.matrix, confusion.groups)
+            within = _share(round(inside * confusion.wrong), confusion.wrong, alpha)
+        return AuditFacts(
+            kind=summary.kind,
+            attacked=summary.attacked,
+            alpha=alpha,
+            classes=len(summary.order),
+            overall=float(overall_micro(counts)),
+            lowest=tuple(summary.names[label] for label in summary.lowest),
+            accuracy=float(counts.accuracy[summary.worst]),
+            images=int(counts.count[lowest].sum()),
+            correct=int(counts.correct[lowest].sum()),
+            clean=dominant_clean_accuracy(summary),
+            interval=(minimum.low, minimum.high),
+            split=minimum.split,
+            candidates=tuple(summary.names[label] for label in summary.worst_candidates),
+            above_candidates=not others or bool(above_any(counts, others, summary.worst_candidates, alpha).all()),
+            misclassified=_misclassified(summary) if summary.kind == "class" else None,
+            errors=confusion.wrong,
+            within=within,
+            chance=float(chance),
+            wrong=int(counts.wrong.sum()),
+        )
 
 
 def dominant_clean_accuracy(summary: AuditSummary) -> float | None:
@@ -68,104 +119,123 @@ def dominant_clean_accuracy(summary: AuditSummary) -> float | None:
     return float(clean.correct[lowest].sum() / clean.count[lowest].sum())
 
 
-def lead(summary: AuditSummary) -> str:
-    """Numbers of images and of correctly classified images of the worst class, or of all classes that tie for it."""
-    lowest = np.asarray(summary.lowest)
-    correct, images = (int(values[lowest].sum()) for values in (summary.under_all.correct, summary.under_all.count))
-    verb = "is" if correct == 1 else "are"
-    of = f"this {summary.singular}" if len(lowest) == 1 else f"these {summary.plural}"
-    condition = "under every attack" if summary.attacked else "(no attack was run)"
-    return (
-        f"Of the {formatting.counted(images, 'image')} of {of}, {formatting.count(correct)} {verb} classified "
-        f"correctly {condition}."
+def _misclassified(summary: AuditSummary) -> tuple[int, tuple[tuple[str, Estimate], ...]]:
+    confusion, label = summary.confusions[ALL], summary.worst
+    row, images = confusion.row(label).copy(), int(confusion.images[label])
+    row[label] = 0
+    predicted = [int(other) for other in np.argsort(-row, kind="stable") if row[other]]
+    return images, tuple(
+        (confusion.names[other], _share(int(row[other]), images, summary.alpha)) for other in predicted
     )
 
 
-def uncertainty(summary: AuditSummary) -> list[str]:
+def _share(part: int, whole: int, alpha: float) -> Estimate:
+    low, high = wilson(part, whole, alpha)
+    return Estimate(part / whole, float(low), float(high))
+
+
+class Headline(NamedTuple):
+    """The first line of a page: ``before``, the highlighted name, ``after``."""
+
+    before: str
+    name: str
+    after: str
+
+
+def headline(facts: AuditFacts) -> Headline:
+    """Overall and worst-class accuracy, with the names of all classes that tie for the lowest accuracy."""
+    number, one, many = len(facts.lowest), formatting.singular(facts.kind), formatting.plural(facts.kind)
+    lowest, kind = formatting.percent(facts.accuracy), f"{'robust' if facts.attacked else 'clean'} accuracy"
+    overall = f"{formatting.percent(facts.overall)} {kind} overall"
+    if facts.classes == 1:
+        before = f"{lowest} {kind} on the only {one} with images"
+    elif number == facts.classes:
+        before = f"{lowest} {kind} on each of {formatting.count(number)} {many}"
+    elif number > 1:
+        before = f"{overall}, {lowest} on each of the {formatting.count(number)} worst {many}"
+    else:
+        before = f"{overall}, {lowest} on the worst {one}"
+    after = ")" if facts.clean is None else f"), whose clean accuracy is {formatting.percent(facts.clean)}"
+    return Headline(f"{before} (", formatting.listed(facts.lowest), after)
+
+
+def lead(facts: AuditFacts) -> str:
+    """Numbers of images and of correctly classified images of the worst class, or of all classes that tie for it."""
+    verb = "is" if facts.correct == 1 else "are"
+    one = len(facts.lowest) == 1
+    of = f"this {formatting.singular(facts.kind)}" if one else f"these {formatting.plural(facts.kind)}"
+    condition = "under every attack" if facts.attacked else "(no attack was run)"
+    return (
+        f"Of the {formatting.counted(facts.images, 'image')} of {of}, {formatting.count(facts.correct)} {verb} "
+        f"classified correctly {condition}."
+    )
+
+
+def uncertainty(facts: AuditFacts) -> list[str]:
     """Sentences on which classes may be the worst on new images, and on the lowest accuracy."""
-    estimates, one, many = summary.minimum, summary.singular, summary.plural
-    classes = len(summary.order)
-    if classes == 1:
+    one, many = formatting.singular(facts.kind), formatting.plural(facts.kind)
+    if facts.classes == 1:
         return [f"Only one {one} has images, so no {many} are compared."]
-    number, name = formatting.count(classes), formatting.lowest_interval_name(summary.alpha, summary.kind)
+    number, name = formatting.count(facts.classes), formatting.lowest_interval_name(facts.alpha, facts.kind)
     split = (
         f" Sample splitting ({one} chosen on one half of the images, accuracy measured on the other half) gives "
-        f"{formatting.percent(estimates.split)}, which is biased upwards."
-        if estimates.split > estimates.plug_in
+        f"{formatting.percent(facts.split)}, which is biased upwards."
+        if facts.split > facts.accuracy
         else ""
     )
     size = (
-        f"The plug-in estimate, {formatting.percent(estimates.plug_in)}, is the minimum of {number} estimates and "
-        f"therefore biased downwards.{split} The {name}, is {formatting.span(estimates.low, estimates.high)}\u00a0%; "
+        f"The plug-in estimate, {formatting.percent(facts.accuracy)}, is the minimum of {number} estimates and "
+        f"therefore biased downwards.{split} The {name}, is {formatting.span(*facts.interval)}\u00a0%; "
         f"its upper end is corrected for {number} {many}."
     )
-    return [_worst_candidates(summary), size]
+    return [_worst_candidates(facts), size]
 
 
-def _worst_candidates(summary: AuditSummary) -> str:
-    candidates = [summary.names[label] for label in summary.worst_candidates]
-    level, classes = formatting.level(summary.alpha), len(summary.order)
-    others = [label for label in summary.order if label not in summary.worst_candidates]
-    start = f"With {level} confidence, the worst {summary.singular} on new images is "
-    start += f"one of {formatting.count(len(candidates))}: " if len(candidates) > 1 else ""
-    start += formatting.listed(candidates)
+def _worst_candidates(facts: AuditFacts) -> str:
+    candidates, others = len(facts.candidates), facts.classes - len(facts.candidates)
+    one = formatting.singular(facts.kind)
+    start = f"With {formatting.level(facts.alpha)} confidence, the worst {one} on new images is "
+    start += f"one of {formatting.count(candidates)}: " if candidates > 1 else ""
+    start += formatting.listed(facts.candidates)
     if not others:
         return f"{start}. No difference between two of them is significant."
-    others_are = (
-        f"The other {summary.singular} is"
-        if len(others) == 1
-        else f"Each of the other {formatting.count(len(others))} is"
-    )
-    if above_any(summary.under_all, others, summary.worst_candidates, summary.alpha).all():
-        than = "it" if len(candidates) == 1 else "at least one of these"
-        return f"{start}. {others_are} significantly more accurate than {than}."
-    assert classes > 2, "of two classes the other can only be above the candidate"
-    return f"{start}. {others_are} significantly more accurate than at least one {summary.singular} of lower accuracy."
+    others_are = f"The other {one} is" if others == 1 else f"Each of the other {formatting.count(others)} is"
+    than = "it" if candidates == 1 else "at least one of these"
+    if not facts.above_candidates:
+        than = f"at least one {one} of lower accuracy"
+    return f"{start}. {others_are} significantly more accurate than {than}."
 
 
-def confusion_sentences(summary: AuditSummary) -> list[str]:
+def confusion_sentences(facts: AuditFacts) -> list[str]:
     """Sentences on the errors: of the worst class, within superclasses, and images without a prediction."""
-    confusion = summary.confusions[ALL]
-    sentences = [misclassifications(confusion, summary.worst, summary.alpha)] if summary.kind == "class" else []
-    sentences += [within_superclass(confusion, summary.alpha), without_prediction(summary)]
-    if not confusion.wrong and not int(summary.under_all.wrong.sum()):
-        sentences.append("No image is misclassified.")
+    sentences = [_misclassifications(facts), _within_superclass(facts), _without_prediction(facts)]
+    sentences += [] if facts.wrong else ["No image is misclassified."]
     return [sentence for sentence in sentences if sentence]
 
 
-def misclassifications(confusion: Confusion, label: int, alpha: float = 0.05, most: int = 3) -> str:
-    """The ``most`` frequent first misclassifications of a class; empty if there is none."""
-    row = confusion.row(label).copy()
-    images = int(confusion.images[label])
-    row[label] = 0
-    predicted = [int(other) for other in np.argsort(-row, kind="stable") if row[other]]
+def _misclassifications(facts: AuditFacts, most: int = 3) -> str:
+    images, predicted = facts.misclassified or (0, ())
     if not predicted:
         return ""
-    others = predicted[:most]
-    shares = [f"{confusion.names[other]} ({_measured(int(row[other]), images, alpha)})" for other in others]
-    start = "Most frequent first misclassifications" if len(predicted) > len(others) else "First misclassifications"
+    shares = [f"{name} ({formatting.percent(share.value)}, {_span(share)})" for name, share in predicted[:most]]
+    start = "Most frequent first misclassifications" if len(predicted) > most else "First misclassifications"
     of_images = formatting.counted(images, "image")
-    return f"{start} of the {of_images} of {confusion.names[label]}: {formatting.listed(shares)}."
+    return f"{start} of the {of_images} of {facts.lowest[0]}: {formatting.listed(shares)}."
 
 
-def within_superclass(confusion: Confusion, alpha: float = 0.05) -> str:
-    """The share of errors within the true superclass, and its expectation; empty without superclasses or errors."""
-    wrong = confusion.wrong
-    if confusion.groups is None or not wrong:
+def _within_superclass(facts: AuditFacts) -> str:
+    if facts.within is None:
         return ""
-    inside, chance = superclass_leakage(confusion.matrix, confusion.groups)
-    low, high = wilson(round(inside * wrong), wrong, alpha)
-    verb = "is" if round(inside * wrong) == 1 else "are"
+    verb = "is" if round(facts.within.value * facts.errors) == 1 else "are"
     return (
-        f"Of {formatting.counted(wrong, 'error')} over all classes, {formatting.percent(inside)} {verb} within the "
-        f"true superclass ({formatting.level(alpha)} interval {formatting.span(float(low), float(high))}\u00a0%); "
-        f"expected if errors were uniform over the other classes: {formatting.percent(chance)}."
+        f"Of {formatting.counted(facts.errors, 'error')} over all classes, {formatting.percent(facts.within.value)} "
+        f"{verb} within the true superclass ({formatting.level(facts.alpha)} interval {_span(facts.within)}\u00a0%); "
+        f"expected if errors were uniform over the other classes: {formatting.percent(facts.chance)}."
     )
 
 
-def without_prediction(summary: AuditSummary) -> str:
-    """The number of misclassified images without a prediction; empty if there is none."""
-    number = int(summary.under_all.wrong.sum()) - summary.confusions[ALL].wrong
+def _without_prediction(facts: AuditFacts) -> str:
+    number = facts.wrong - facts.errors
     if not number:
         return ""
     verb = "has" if number == 1 else "have"
@@ -175,6 +245,5 @@ def without_prediction(summary: AuditSummary) -> str:
     )
 
 
-def _measured(part: int, whole: int, alpha: float) -> str:
-    low, high = wilson(part, whole, alpha)
-    return f"{formatting.percent(part / whole)}, {formatting.span(float(low), float(high))}"
+def _span(share: Estimate) -> str:
+    return formatting.span(share.low, share.high)

@@ -88,10 +88,10 @@ def two_phase_context(audit: Audit, result: TwoPhase) -> dict[str, Any]:
         "title": f"{meta.model or audit.name}: {headline(result)}",
         "heading": headline(result),
         "over": [part for part in (f"classwise audit {audit.name}", meta.model, where, meta.threat, images) if part],
-        "lead": _sentence(worst_line(result)),
-        "meaning": _sentence(new_images_line(result)),
-        "advice": f"{_sentence(sample_line(result))} {meaning(audit.alpha)} To complete the audit, repeat the "
-        "command with --resume and without --settle.",
+        "lead": formatting.sentence(worst_line(result)),
+        "meaning": formatting.sentence(new_images_line(result)),
+        "advice": f"{formatting.sentence(sample_line(result))} {meaning(audit.alpha)} To complete the audit, repeat "
+        "the command with --resume and without --settle.",
         "population": "Intervals for these images cover the random order of the sample, with the model fixed.",
         "figure": markup(estimates_drawing(audit, result), estimates_drawing(audit, result, width=NARROW)),
         "caption": f"The figure shows the {MAX_DOTS} classes of lowest estimate." if hidden > 0 else "",
@@ -136,7 +136,3 @@ def estimates_table(audit: Audit, result: TwoPhase) -> Table:
     )
     caption = "AutoAttack per class, estimated, percent"
     return Table(caption, [*heads, "may be the worst"], rows, note)
-
-
-def _sentence(phrase: str) -> str:
-    return f"{phrase[:1].upper()}{phrase[1:]}."

@@ -53,8 +53,8 @@ def crossing_table(crossing: Crossing) -> Table:
     heads = ["method", crossing.field, "seeds", "n", "overall", "worst class", "worst"]
     name = formatting.lowest_interval_name(crossing.alpha, crossing.group)
     note = (
-        f"{_sentence(crossing.population)} Beside worst: {name}. With several seeds: mean over seeds; the worst class "
-        "is the class with the lowest mean (the first one if several are equal). No tests are computed."
+        f"{formatting.sentence(crossing.population)} Beside worst: {name}. With several seeds: mean over seeds; the "
+        "worst class is the class with the lowest mean (the first one if several are equal). No tests are computed."
     )
     caption = f"Accuracy by {crossing.field}, percent [{formatting.level(crossing.alpha)} interval]"
     return Table(caption, heads, rows, note)
@@ -127,7 +127,7 @@ def bounds_context(comparison: Comparison) -> dict[str, Any]:
     return {
         "title": f"Incomplete comparison: {formatting.listed(comparison.names)}",
         "headline": "Incomplete audits: bounds only, no comparison",
-        "sentences": [*map(_sentence, comparison.gaps), bounds_reason(comparison)],
+        "sentences": [*map(formatting.sentence, comparison.gaps), bounds_reason(comparison)],
         "figures": [],
         "table": bounds_table(comparison),
     }
@@ -139,7 +139,3 @@ def _count(images: float) -> str:
 
 def _cell(row: Any, measure: str) -> Cell:
     return Cell(formatting.bare_percent(row[measure]), formatting.span(row[f"{measure}_low"], row[f"{measure}_high"]))
-
-
-def _sentence(phrase: str) -> str:
-    return f"{phrase[:1].upper()}{phrase[1:]}."

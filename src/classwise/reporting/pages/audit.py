@@ -72,8 +72,9 @@ def audit_context(audit: Audit, summary: AuditSummary, run: Run | None = None) -
     """Template context of the page of an audit."""
     worst, meta = summary.minimum, summary.meta
     where = " ".join(filter(None, (meta.data, meta.split)))
-    over = [meta.model, where, meta.threat, f"{formatting.count(summary.under_all.count.sum())} images"]
-    headline = sentences.headline(summary)
+    over = [meta.model, where, meta.threat, formatting.counted(int(summary.under_all.count.sum()), "image")]
+    facts = sentences.AuditFacts.of(summary)
+    headline = sentences.headline(facts)
     return {
         "title": f"{meta.model or audit.name}: {''.join(headline)}",
         "over": [f"classwise audit {audit.name}".replace(" audit audit", " audit"), *filter(None, over)],
@@ -81,7 +82,7 @@ def audit_context(audit: Audit, summary: AuditSummary, run: Run | None = None) -
         "worst": {
             "interval": f"{formatting.lowest_interval_name(summary.alpha, summary.kind)}: "
             f"{formatting.span(worst.low, worst.high)}\u00a0%",
-            "lead": sentences.lead(summary),
+            "lead": sentences.lead(facts),
         },
         "population": (
             f"Intervals are {formatting.level(summary.alpha)} confidence intervals for new images of the same classes, "
@@ -92,10 +93,10 @@ def audit_context(audit: Audit, summary: AuditSummary, run: Run | None = None) -
         "metrics": _key_metrics(summary),
         "warnings": list(audit.warnings),
         "guards_not_run": "" if audit.guards is None else audit.guards.sentence,
-        "uncertainty": sentences.uncertainty(summary),
+        "uncertainty": sentences.uncertainty(facts),
         "bars": _bars(summary),
         "classes": class_table(summary).first(MAX_ROWS),
-        "errors": sentences.confusion_sentences(summary),
+        "errors": sentences.confusion_sentences(facts),
         "confusions": _confusions(audit, summary),
         "examples": _examples(audit, summary),
         "training": _training(curves_of_audit(audit, run)),

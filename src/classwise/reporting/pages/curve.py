@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -55,39 +56,98 @@ def _ends(row: pd.Series[Any], kind: str, text: Callable[[float], str]) -> str:
     return "" if kind == "mean" and low == high else f"{text(low)}\u2013{text(high)}"
 
 
-def worst_classes(curve: Curve) -> list[str]:
-    """All classes that tie for the smallest mean radius."""
-    means = curve.summary["mean"].iloc[:-1]
-    return [str(name) for name in means.index[means == means.iloc[0]]]
+@dataclass(frozen=True)
+class CurveFacts:
+    """What the sentences of a curve's page state. Radii are in units of the page.
+
+    Attributes:
+        unit: what follows a radius in the headline: ``/255``, or nothing.
+        classes: number of classes with images.
+        worst: names of all classes that tie for the smallest mean radius.
+        smallest: their mean radius.
+        images: their number of images.
+        overall: mean radius over all images.
+        highest: largest radius that was searched.
+        widest: width of the widest bracket; None if no image has a bracket.
+        undecided: largest fraction of the images of a class, over all radii, whose brackets contain one radius.
+    """
+
+    unit: str
+    classes: int
+    worst: tuple[str, ...]
+    smallest: float
+    images: int
+    overall: float
+    highest: float
+    widest: float | None
+    undecided: float
+
+    @staticmethod
+    def of(curve: Curve) -> CurveFacts:
+        """Compute the facts of a curve."""
+        factor, summary = radius_unit(curve)[0], curve.summary
+        means = summary["mean"].iloc[:-1]
+        worst = means.index[means == means.iloc[0]]
+        low, high = (curve.frame[end].to_numpy() for end in ("low", "high"))
+        bracketed = np.isfinite(high) & (high > low)
+        return CurveFacts(
+            unit="" if factor == 1 else f"/{factor:g}",
+            classes=len(means),
+            worst=tuple(str(name) for name in worst),
+            smallest=factor * float(means.iloc[0]),
+            images=int(summary["n"].loc[worst].sum()),
+            overall=factor * float(summary["mean"].iloc[-1]),
+            highest=factor * curve.highest,
+            widest=factor * float((high - low)[bracketed].max()) if bracketed.any() else None,
+            undecided=max(
+                _max_undecided(low[members & bracketed], high[members & bracketed], members.sum())
+                for members in _members(curve)
+            ),
+        )
 
 
-def curve_headline(curve: Curve) -> Headline:
+def curve_headline(facts: CurveFacts) -> Headline:
     """Mean robust radius overall and of the worst class, with the names of all classes that tie for the smallest."""
-    factor = radius_unit(curve)[0]
-    names, classes = worst_classes(curve), len(curve.summary) - 1
-    smallest, overall = (
-        f"{factor * float(mean):.3g}" + ("" if factor == 1 else f"/{factor:g}")
-        for mean in curve.summary["mean"].iloc[[0, -1]]
-    )
-    if classes == 1:
+    number = len(facts.worst)
+    smallest, overall = (f"{mean:.3g}{facts.unit}" for mean in (facts.smallest, facts.overall))
+    if facts.classes == 1:
         before = f"Mean robust radius {smallest} on the only class with images ("
-    elif len(names) == classes:
-        before = f"Mean robust radius {smallest} on each of {formatting.count(classes)} classes ("
-    elif len(names) > 1:
-        before = f"Mean robust radius {overall} overall, {smallest} on each of the {len(names)} worst classes ("
+    elif number == facts.classes:
+        before = f"Mean robust radius {smallest} on each of {formatting.count(number)} classes ("
+    elif number > 1:
+        before = f"Mean robust radius {overall} overall, {smallest} on each of the {number} worst classes ("
     else:
         before = f"Mean robust radius {overall} overall, {smallest} on the worst class ("
-    return Headline(before, formatting.listed(names), ")")
+    return Headline(before, formatting.listed(facts.worst), ")")
+
+
+def lead(facts: CurveFacts) -> str:
+    """What the means are of, and the mean over all images."""
+    return (
+        f"Mean over {formatting.counted(facts.images, 'image')} of the largest radius without a known adversarial "
+        f"example (at most {facts.highest:.3g}); the mean over all images is {facts.overall:.3g}."
+    )
+
+
+def search_sentence(facts: CurveFacts) -> str:
+    """Describe the bisection and the resolution of the radii."""
+    if facts.widest is None:
+        return (
+            "No image has a bracket: every image is misclassified without an attack, or robust at the largest radius."
+        )
+    return (
+        "Radii were found by bisection: the attacks were repeated at the midpoint of each image's bracket, which lies "
+        "between the largest radius without and the smallest radius with a successful attack. Brackets are at most "
+        f"{facts.widest:.3g} wide; it is unknown whether an adversarial example exists inside them. Each radius is "
+        f"inside the brackets of at most {formatting.percent(facts.undecided)} of the images of a class. Robust radii "
+        "are upper bounds: other attacks may succeed at smaller radii."
+    )
 
 
 def _context(curve: Curve) -> dict[str, Any]:
-    factor, unit = radius_unit(curve)
-    meta, summary = curve.meta, curve.summary
-    overall = summary.iloc[-1]
+    meta, unit, facts = curve.meta, radius_unit(curve)[1], CurveFacts.of(curve)
     where = " ".join(filter(None, (meta.data, meta.split)))
-    headline, ties = curve_headline(curve), worst_classes(curve)
-    images = int(summary["n"].loc[ties].sum())
-    mean = factor * overall["mean"]
+    headline = curve_headline(facts)
     return {
         "title": f"{meta.model or curve.name}: {''.join(headline)}",
         "over": [part for part in (meta.model, where, unit, formatting.counted(len(curve.frame), "image")) if part],
@@ -96,10 +156,7 @@ def _context(curve: Curve) -> dict[str, Any]:
             "with the model fixed."
         ),
         "headline": headline,
-        "lead": (
-            f"Mean over {formatting.counted(images, 'image')} of the largest radius without a known adversarial "
-            f"example (at most {factor * curve.highest:.3g}); the mean over all images is {mean:.3g}."
-        ),
+        "lead": lead(facts),
         "figure": markup(radius_curves(curve), radius_curves(curve, narrow=True)),
         "caption": (
             "An image's robust radius is below the smallest radius at which an adversarial example was found, so "
@@ -107,31 +164,9 @@ def _context(curve: Curve) -> dict[str, Any]:
             f"{formatting.lowest_interval_name(curve.alpha)}, at each radius."
         ),
         "radii": radius_table(curve).first(MAX_ROWS),
-        "search": search_sentence(curve),
+        "search": search_sentence(facts),
         "settings": _settings(curve, unit),
     }
-
-
-def search_sentence(curve: Curve) -> str:
-    """Describe the bisection and the resolution of the radii."""
-    factor = radius_unit(curve)[0]
-    low, high = (curve.frame[end].to_numpy() for end in ("low", "high"))
-    bracketed = np.isfinite(high) & (high > low)
-    if not bracketed.any():
-        return (
-            "No image has a bracket: every image is misclassified without an attack, or robust at the largest radius."
-        )
-    share = max(
-        _max_undecided(low[members & bracketed], high[members & bracketed], members.sum())
-        for members in _members(curve)
-    )
-    return (
-        "Radii were found by bisection: the attacks were repeated at the midpoint of each image's bracket, which lies "
-        "between the largest radius without and the smallest radius with a successful attack. Brackets are at most "
-        f"{factor * float((high - low)[bracketed].max()):.3g} wide; it is unknown whether an adversarial example "
-        f"exists inside them. Each radius is inside the brackets of at most {formatting.percent(share)} of the images "
-        "of a class. Robust radii are upper bounds: other attacks may succeed at smaller radii."
-    )
 
 
 def _members(curve: Curve) -> Iterator[BoolArray]:

@@ -8,8 +8,9 @@ from typing import Any
 
 from classwise.auditing.compare.across import Crossing
 from classwise.auditing.compare.comparison import Comparison
-from classwise.auditing.compare.pairs import Pair, narrowing, narrowing_notes, population
+from classwise.auditing.compare.pairs import narrowing_notes, population
 from classwise.reporting import formatting
+from classwise.reporting.comparison_sentences import PairFacts
 from classwise.reporting.text.layout import TextTable, in_unit, interval, percent, spanned_rows
 from classwise.reporting.untested import bounds_reason, bounds_table, crossing_reason, crossing_table
 from classwise.stats.metric import Metric, arranged
@@ -35,7 +36,7 @@ def comparison_parts(comparison: Comparison | Crossing) -> Iterator[str | TextTa
         yield f"note: {note}"
     for pair in comparison.pairs:
         yield ""
-        yield from _pair_lines(pair, comparison)
+        yield from _pair_lines(PairFacts.of(comparison, pair))
 
 
 def _about(comparison: Comparison) -> str:
@@ -92,22 +93,19 @@ def _others() -> list[Metric]:
     return arranged("worst20", without=("overall", "worst", "macro", "nrr", "hmw"))
 
 
-def _pair_lines(pair: Pair, comparison: Comparison) -> list[str]:
+def _pair_lines(facts: PairFacts) -> list[str]:
     """The difference of two methods, in percentage points."""
-    alpha, kinds = comparison.alpha, "groups" if comparison.group else "classes"
+    pair, alpha, kinds = facts.pair, facts.alpha, "classes" if facts.kind == "class" else "groups"
     overall, minima = pair.overall, pair.minima
-    differ = pair.classes[pair.classes["adjusted"] < alpha]
-    shown = [f"{name} {_points(row['difference'])}" for name, row in differ.iterrows()]
+    shown = [f"{name} {_points(difference)}" for name, difference in facts.significant.items()]
     spans = [f"[{_points(ends.low)}, {_points(ends.high)}]" for ends in (overall, minima)]
     p_text = percent(pair.p_value) if math.isnan(pair.p_value) else f"{pair.p_value:.2g}"
     p_value = f"p = {p_text} ({pair.test}, not adjusted for other comparisons)"
-    tested = int(pair.classes["adjusted"].notna().sum())
-    advice = f"; {narrowing(pair.seeds, pair.narrower)}" if max(pair.seeds) > 1 else ""
     return [
         f"{pair.first} minus {pair.second}, in points, on the same images ({100 * (1 - alpha):g} %):",
         f"  overall      {_points(overall.value)} {spans[0]}, {p_value}",
-        f"  worst class  {_points(minima.value)} {spans[1]}{advice}",
-        f"  {kinds} that differ (p below {alpha:g}, adjusted for {tested} {kinds}): {', '.join(shown) or 'none'}",
+        f"  worst class  {_points(minima.value)} {spans[1]}{facts.advice}",
+        f"  {kinds} that differ (p below {alpha:g}, adjusted for {facts.tested} {kinds}): {', '.join(shown) or 'none'}",
         f"  {pair.population}",
     ]
 

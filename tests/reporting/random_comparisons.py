@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from scipy import optimize
@@ -32,12 +33,13 @@ from classwise.stats.seeds import (
     worst_over_seeds,
 )
 
-from .statements import CLASSES, KINGDOMS, SITES, exact, usual, wilson
+from .random_audits import CLASSES, KINGDOMS, SITES, exact, usual, wilson
 
 Bools = NDArray[np.bool_]
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 METHODS = ("at", "cfa", "dafa")
+QUICK = settings(max_examples=20, phases=[Phase.generate], deadline=None, suppress_health_check=list(HealthCheck))
 WARNINGS = (
     AuditWarning("zero-gradients", "Half of the gradients are zero.", 0.5),
     AuditWarning("few-images", "A class has 3 images.", 3.0),
@@ -69,6 +71,24 @@ def mean_of_seeds(right: Bools, alpha: float) -> Ends:
     """Mean of (S, n) outcomes with its interval."""
     found = mean_over_seeds(right, np.zeros(right.shape[1], np.int64), 1, alpha)
     return Ends(*(float(field[0]) for field in found))
+
+
+def near(text: str, value: float, digits: int = 1) -> bool:
+    """Whether a text is the rounded value; ties may be rounded either way."""
+    if math.isnan(value) or text == "–":
+        return math.isnan(value) and text == "–"
+    text = text.replace("−", "-").replace(",", "")
+    assert len(text.partition(".")[2]) == digits
+    return bool(abs(float(text) - value) <= 10.0**-digits / 2 + 1e-6)
+
+
+def is_span(text: str, ends: tuple[float, ...], separator: str = "–", scale: float = 100, digits: int = 1) -> bool:
+    """Whether a text is an interval in percent; the last two numbers are its ends."""
+    low, high = ends[-2:]
+    if text == "–" or math.isnan(low):
+        return text == "–" and math.isnan(low) and math.isnan(high)
+    texts = text.split(separator)
+    return all(near(end, scale * value, digits) for end, value in zip(texts, (low, high), strict=True))
 
 
 Cells = list[tuple[int, int]]
@@ -202,6 +222,24 @@ class Compared:
     @property
     def attacked(self) -> bool:
         return self.attack != "clean" and self.order != ("clean",)
+
+    @property
+    def conditions(self) -> str:
+        if not self.attacked:
+            return "on clean images"
+        if self.attack == "all":
+            return "under every attack together"
+        return f"under {self.attack}" + ", counts cumulative over the cascade" * self.cascade
+
+    def number(self, name: str) -> int:
+        """Number of runs of a method."""
+        return len(self.correct[name])
+
+    @cached_property
+    def decided(self) -> bool:
+        """Whether the worst class of the best method is above that of every other one, Bonferroni-corrected."""
+        others = [name for name in self.correct if name != self.best[0]]
+        return all(self.minima(self.best[0], name, self.alpha / len(others)).low > 1e-9 for name in others)
 
     @property
     def cascade(self) -> bool:

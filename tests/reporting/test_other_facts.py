@@ -1,10 +1,9 @@
-"""Sentences and numbers on curves, training runs and worst-class searches, recomputed from random rows."""
+"""Facts of curves, sentences on training runs, and the lines on worst-class searches, from random rows."""
 
 from __future__ import annotations
 
 import json
 import math
-import re
 import tempfile
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,8 +17,7 @@ from hypothesis import strategies as st
 
 from classwise.auditing.curve.result import Curve
 from classwise.auditing.outcomes.meta import Meta
-from classwise.reporting.pages.curve import _context, radius_table, search_sentence
-from classwise.reporting.templating import render
+from classwise.reporting.pages.curve import CurveFacts, radius_table
 from classwise.reporting.text.layout import joined
 from classwise.reporting.text.worst_class import worst_class_parts
 from classwise.reporting.training_curves import curves_of
@@ -27,8 +25,7 @@ from classwise.stats.best_arm_verdict import WorstClassVerdict
 from classwise.training.folder import Run
 from classwise.training.recipe import Recipe
 
-from .statements import CLASSES, join_names, percent
-from .test_statements import Texts
+from .random_audits import CLASSES
 
 QUICK = settings(max_examples=30, phases=[Phase.generate], suppress_health_check=list(HealthCheck))
 HIGHEST = 0.5
@@ -43,6 +40,7 @@ def curves(draw: st.DrawFn) -> Curve:
     kind = draw(st.sampled_from(("mixed", "wrong", "robust", "equal")))
     place = random.integers(0, round(HIGHEST / step), images)
     low, high = place * step, (place + 1) * step
+    high = np.minimum(high + step * random.integers(0, 3, images), HIGHEST)  # brackets of several widths
     if kind == "equal":
         low, high = np.full(images, 0.0), np.full(images, step)
     fate = random.random(images)
@@ -61,78 +59,44 @@ def curves(draw: st.DrawFn) -> Curve:
 @pytest.mark.slow
 @QUICK
 @given(curves())
-def test_every_sentence_on_a_curve_follows_from_the_brackets(found: Curve) -> None:
-    rows = found.frame.to_dict("records")
+def test_the_facts_of_a_curve_follow_from_the_brackets(found: Curve) -> None:
+    rows, facts = found.frame.to_dict("records"), CurveFacts.of(found)
     radii: dict[str, list[float]] = {}
     for row in rows:
         radii.setdefault(CLASSES[row["label"]], []).append(min(row["high"], HIGHEST))
     order = [name for name in CLASSES if name in radii]
     means = {name: float(np.mean(radii[name])) for name in order}
-    least = min(means.values())
-    lowest = [name for name in order if means[name] == least]
-    page = Texts(render("curve.html", _context(found)))
-    (head,) = page.of("h1")
-    overall = float(np.mean([min(row["high"], HIGHEST) for row in rows]))
-    if len(order) == 1:
-        assert head == f"Mean robust radius {least:.3g} on the only class with images ({lowest[0]})"
-    elif len(lowest) == len(order):
-        assert head == f"Mean robust radius {least:.3g} on each of {len(order)} classes ({join_names(lowest)})"
-    elif len(lowest) == 1:
-        assert head == f"Mean robust radius {overall:.3g} overall, {least:.3g} on the worst class ({lowest[0]})"
-    else:
-        assert head == (
-            f"Mean robust radius {overall:.3g} overall, {least:.3g} on each of the {len(lowest)} worst classes "
-            f"({join_names(lowest)})"
-        )
-    lead = next(text for text in page.of("p") if text.startswith("Mean over"))
-    images = sum(len(radii[name]) for name in lowest)
-    assert lead.startswith(
-        f"Mean over {images} {'image' if images == 1 else 'images'} of the largest radius without a known adversarial "
-        f"example (at most {HIGHEST:.3g}); the mean over all images is {overall:.3g}."
-    )
-    assert "interval" not in lead  # that of the weakest class is in the table, and not corrected for its selection
-    assert _search_sentence(found) == search_sentence(found).replace("\u00a0", " ")
-    table = radius_table(found)
-    assert [row.name for row in table.rows[:-1]] == sorted(order, key=lambda name: (means[name], order.index(name)))
-    for line in table.rows[:-1]:
-        upper = [one["high"] for one in rows if CLASSES[one["label"]] == line.name]
-        assert line.cells[0].text == str(len(upper))
-        assert line.cells[1].text == f"{100 * np.mean([high > 0 for high in upper]):.1f}"
-        assert line.cells[2].text == f"{means[line.name]:.3g}"
-        median = sorted(upper)[(len(upper) - 1) // 2]
-        assert line.cells[3].text == (f"{median:.3g}" if median <= HIGHEST else f"over {HIGHEST:.3g}")
-        assert line.weak == (line.name == lowest[0])
-    caption = next(text for text in page.of("figcaption"))
-    level = f"{100 - 100 * found.alpha:g} %"
-    interval = f"{level} interval of the lowest class accuracy, whichever class it is"
-    assert caption.endswith(f"The shaded area is the {interval}, at each radius.")
-    for name, lines in found.table().groupby("class"):
-        assert (np.diff(lines["accuracy"]) <= 0).all(), f"the line of {name} increases"
-
-
-def _search_sentence(found: Curve) -> str:
+    lowest = [name for name in order if means[name] == min(means.values())]
+    assert (facts.classes, facts.worst, facts.unit, facts.highest) == (len(order), tuple(lowest), "", HIGHEST)
+    assert facts.smallest == pytest.approx(min(means.values()))
+    assert facts.images == sum(len(radii[name]) for name in lowest)
+    assert facts.overall == pytest.approx(np.mean([min(row["high"], HIGHEST) for row in rows]))
     brackets = [
         (row["label"], row["low"], row["high"])
-        for row in found.frame.to_dict("records")
+        for row in rows
         if math.isfinite(row["high"]) and row["high"] > row["low"]
     ]
-    if not brackets:
-        return (
-            "No image has a bracket: every image is misclassified without an attack, or robust at the largest radius."
-        )
+    widths = [high - low for _, low, high in brackets]
+    assert facts.widest == (pytest.approx(max(widths)) if widths else None)
     most = 0.0
     for label in {label for label, *_ in brackets}:
         size = int((found.frame["label"] == label).sum())
         for radius in {(low + high) / 2 for _, low, high in brackets}:
             inside = sum(low < radius < high for other, low, high in brackets if other == label)
             most = max(most, inside / size)
-    return (
-        "Radii were found by bisection: the attacks were repeated at the midpoint of each image's bracket, which lies "
-        "between the largest radius without and the smallest radius with a successful attack. Brackets are at most "
-        f"{max(high - low for _, low, high in brackets):.3g} wide; it is unknown whether an adversarial example exists "
-        f"inside them. Each radius is inside the brackets of at most {percent(most)} of the images of a class. Robust "
-        "radii are upper bounds: other attacks may succeed at smaller radii."
-    )
+    assert facts.undecided == pytest.approx(most)
+    table = radius_table(found)
+    assert [row.name for row in table.rows[:-1]] == sorted(order, key=lambda name: (means[name], order.index(name)))
+    for line in table.rows[:-1]:
+        upper = [row["high"] for row in rows if CLASSES[row["label"]] == line.name]
+        assert line.cells[0].text == str(len(upper))
+        assert line.cells[1].text == f"{100 * np.mean([high > 0 for high in upper]):.1f}"
+        assert line.cells[2].text == f"{means[line.name]:.3g}"
+        median = sorted(upper)[(len(upper) - 1) // 2]
+        assert line.cells[3].text == (f"{median:.3g}" if median <= HIGHEST else f"over {HIGHEST:.3g}")
+        assert line.weak == (line.name == lowest[0])
+    for name, lines in found.table().groupby("class"):
+        assert (np.diff(lines["accuracy"]) <= 0).all(), f"the line of {name} increases"
 
 
 @pytest.mark.slow
@@ -225,8 +189,8 @@ def test_the_terminal_output_of_a_worst_class_search(
     assert f"all, {100 * (1 - alpha):.6g} % simultaneous" in lines[1]
     marked = [line.split()[0] for line in lines[2 : 2 + number] if line.endswith("yes")]
     assert marked == [names[label] for label in possibly]
-    worst_line = next(line for line in lines if re.match("worst class|lowest estimate", line))
     start = "worst class" if settled else "lowest estimate so far"
+    worst_line = next(line for line in lines if line.startswith(start))
     at = f"{100 * shares[worst]:.1f} % [10.0, 20.0] of these 10 images; new images [0.0, 50.0]"
     assert worst_line == f"{start}: {names[worst]}, {at}"
     level = f"{100 * (1 - alpha):g} %"

@@ -5,11 +5,10 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
-import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -22,7 +21,6 @@ from classwise.auditing.run.result import Audit
 CLASSES = ("ant", "bee", "cow", "dog", "elk", "fox", "gnu", "hen", "ibis", "jay", "kite", "lynx")
 KINGDOMS = ("wild", "tame", "sea")
 SITES = ("north", "south", "west")
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, repr=False)
@@ -270,21 +268,3 @@ def pairs_inside(row: dict[str, dict[str, int]], names: tuple[str, ...]) -> tupl
         if len(names) > 1
     }
     return total, inside, sum(count * same[one] for one, _, count in errors) / total if total else math.nan
-
-
-def check_statements(
-    statements: Sequence[tuple[re.Pattern[str], Callable[[T, re.Match[str]], None]]], case: T, text: str
-) -> set[str]:
-    """Parse a text into consecutive statements, check each against a case, and return the names of the checks."""
-    rest, names = text.replace("\u00a0", " ").strip(), set[str]()
-    while rest:
-        for pattern, checked in statements:
-            found = pattern.match(rest)
-            if found is not None and (found.end() == len(rest) or " " in rest[found.end() - 1 : found.end() + 1]):
-                checked(case, found)
-                names.add(checked.__name__)
-                rest = rest[found.end() :].strip()
-                break
-        else:
-            raise AssertionError(f"no statement fits {rest!r}")
-    return names

@@ -1,0 +1,327 @@
+"""The facts, tables and figures of a comparison, recomputed from the raw outcomes of random comparisons.
+
+Sentences are functions of the facts; `test_prose` shows them.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+
+from classwise.auditing.compare.compare import compare
+from classwise.auditing.compare.comparison import Comparison
+from classwise.auditing.compare.pairs import narrowing_notes, population
+from classwise.auditing.outcomes.table import Outcomes
+from classwise.auditing.run.result import Audit
+from classwise.cli.console import show_result
+from classwise.reporting.comparison_sentences import ComparisonFacts, PairFacts
+from classwise.reporting.comparison_tables import (
+    accuracy_points,
+    class_dots,
+    class_table,
+    difference_dots,
+    measure_dots,
+    measure_table,
+    pair_table,
+)
+from classwise.reporting.pages.comparison import _warnings, comparison_context
+from classwise.reporting.tables import Cell
+from classwise.reporting.text.comparison import comparison_parts
+from classwise.reporting.text.layout import TextTable
+
+from .random_audits import CLASSES, join_names, percent, span
+from .random_comparisons import (
+    METHODS,
+    QUICK,
+    WARNINGS,
+    Compared,
+    Ends,
+    comparisons,
+    difference_of_worst,
+    is_span,
+    near,
+)
+from .test_audit_facts import hovers
+
+
+@pytest.mark.slow
+@QUICK
+@given(comparisons())
+def test_the_facts_of_a_comparison_follow_from_the_answers(made: Compared) -> None:
+    comparison = made.comparison
+    facts = ComparisonFacts.of(comparison)
+    assert facts.alpha == made.alpha
+    assert [method.name for method in facts.methods] == list(made.correct)
+    for method in facts.methods:
+        row = made.rows[method.name]
+        assert method.seeds == made.number(method.name)
+        assert method.worst == pytest.approx(row["worst"], abs=1e-9, nan_ok=True)
+        assert method.worst.value == pytest.approx(float(made.worst[method.name]))
+        assert method.overall == pytest.approx(row["overall"], abs=1e-9, nan_ok=True)
+        assert method.lowest == tuple(made.lowest(method.name))
+    assert facts.best == tuple(made.best)
+    assert facts.decided == made.decided
+    points = {name: (row["overall"].value, float(made.worst[name])) for name, row in made.rows.items()}
+    assert facts.unexceeded == tuple(
+        name
+        for name, (overall, worst) in points.items()
+        if not any(other > overall + 1e-9 and least > worst + 1e-9 for other, least in points.values())
+    )
+    _pairs(made, comparison)
+    _notes(made, comparison)
+
+
+def _pairs(made: Compared, comparison: Comparison) -> None:
+    """Each other method against the first one."""
+    first, *others = made.correct
+    assert [(pair.first, pair.second) for pair in comparison.pairs] == [(name, first) for name in others]
+    for name, pair in zip(others, comparison.pairs, strict=True):
+        facts, difference = PairFacts.of(comparison, pair), made.difference(name, first)
+        differences = made.differences(name, first)
+        assert pair.minima == pytest.approx(made.minima(name, first, made.alpha), abs=1e-9, nan_ok=True)
+        assert pair.minima.value == pytest.approx(float(made.worst[name] - made.worst[first]), abs=1e-9)
+        assert (*pair.overall, pair.p_value) == pytest.approx(difference, abs=1e-9, nan_ok=True)
+        assert (facts.alpha, facts.kind, facts.images) == (made.alpha, made.kind, len(made.ids))
+        assert facts.tested == sum(not math.isnan(found.p) for found in differences.values())
+        significant = {unit: found.value for unit, found in differences.items() if found.p < made.alpha}
+        assert list(facts.significant) == list(significant)
+        assert facts.significant == pytest.approx(significant)
+        single = made.number(name) == made.number(first) == 1
+        paired = "paired by seed" if made.paired(name, first)[2] else "not paired"
+        assert pair.test == ("McNemar test" if single else f"t test over seeds and images, {paired}")
+        assert pair.population == population({each: made.number(each) for each in (name, first)})
+        assert bool(facts.advice) == (not single)
+        assert ("two runs" in facts.advice) == (2 in (made.number(name), made.number(first)))
+
+
+def _notes(made: Compared, comparison: Comparison) -> None:
+    meta = comparison.audits[comparison.names[0]][0].outcomes.meta
+    stated = {"threat": meta.threat, "early stop": meta.early_stop} if made.attack != "clean" else {}
+    fields = ["data hash", *(field for field, value in stated.items() if value is None)]
+    fields += ["attacks"] * (made.attacked and made.attack != "clean")
+    runs = sum(map(made.number, made.correct))
+    note = f"No audit records these fields, so their agreement was not checked: {', '.join(fields)}."
+    assert list(comparison.notes) == [note] * (runs > 1)
+    assert comparison.conditions == made.conditions
+    numbers = [made.number(name) for name in made.correct]
+    advised = " ".join(narrowing_notes(comparison.table))
+    assert bool(advised) == (max(numbers) > 1)
+    assert ("new training seeds are not covered" in advised) == (1 in numbers and max(numbers) > 1)
+    shown = {each["name"]: each["sentence"] for each in _warnings(comparison.audits)}
+    for warning in WARNINGS:
+        names = []
+        for method, raised in made.warnings.items():
+            which = [number for number, found in enumerate(raised) if warning.name in found]
+            whole = [method] if len(which) == len(raised) else []
+            names += whole or [f"{method}, run {number + 1} of {len(raised)}" for number in which]
+        everywhere = names == list(made.correct)
+        start = "" if everywhere else f"{join_names(names)}: "
+        assert shown.get(warning.name) == (f"{start}{warning.sentence}" if names else None)
+
+
+@pytest.mark.slow
+@QUICK
+@given(comparisons())
+def test_the_tables_and_figures_of_a_comparison_follow_from_the_answers(made: Compared) -> None:
+    comparison, names = made.comparison, list(made.correct)
+    measures, classes = measure_table(comparison), class_table(comparison)
+    assert [row.name for row in measures.rows] == names
+    assert [row.name for row in measures.rows if row.good] == (made.best if len(names) > 1 else [])
+    for row in measures.rows:
+        _measures(made, row.name, dict(zip(measures.heads[1:], row.cells, strict=True)))
+    assert classes.heads == [made.kind, "n", *names]
+    assert [row.name for row in classes.rows] == made.present
+    for row in classes.rows:
+        assert row.cells[0].text == str(made.images(row.name))
+        for name, cell in zip(names, row.cells[1:], strict=True):
+            accuracies = made.part(name, row.name).mean(axis=1)
+            _mean(cell, made.of_class(name, row.name), accuracies)
+    for pair in comparison.pairs:
+        table = pair_table(comparison, pair)
+        assert table.heads == [made.kind, "n", "difference", "p"]
+        assert [row.name for row in table.rows] == made.present
+        for row in table.rows:
+            images, difference, p = row.cells
+            found = made.differences(pair.first, pair.second)[row.name]
+            assert images.text == str(made.images(row.name))
+            assert near(difference.text, 100 * found.value)
+            assert is_span(difference.span, found[:3], " to ")
+            assert found.p < 0.001 + 1e-9 if p.text == "< 0.001" else near(p.text, found.p, 3)
+    _terminal(made, comparison)
+    _hover_texts(made, comparison)
+
+
+def _mean(cell: Cell, value: Ends, runs: np.ndarray[tuple[int], np.dtype[np.float64]]) -> None:
+    """A cell with a mean, its standard deviation over runs, and its interval."""
+    mean, _, spread = cell.text.partition(" ± ")
+    assert near(mean, 100 * value.value)
+    assert spread == "" if len(runs) == 1 else near(spread, 100 * float(np.std(runs, ddof=1)))
+    assert is_span(cell.span, value)
+
+
+def _measures(made: Compared, name: str, cells: dict[str, Cell]) -> None:
+    assert (cells["seeds"].text, cells["n"].text) == (str(made.number(name)), f"{len(made.ids):,}")
+    assert cells["worst class"].text == made.lowest(name)[0]
+    for head in ("overall", "worst"):
+        _mean(cells[head], made.rows[name][head], np.array([run[head].value for run in made.runs[name]]))
+    for head in ("clean", "worst 20 %", "MCD", "CV", "NRR", "HMW"):
+        value, cell = made.rows[name][head], cells[head]
+        scale, rounded = (1e4, value.value >= 0.01) if head == "CV" else (100.0, False)
+        if math.isnan(value.value):
+            assert cell == ("–", "")
+            continue
+        assert near(cell.text, scale * value.value, int(not rounded))
+        if made.number(name) > 1:
+            deviation = made.deviation(name, head)
+            digits = int(not (head == "CV" and deviation >= 0.01))
+            assert near(cell.span.removeprefix("± "), scale * deviation, digits)
+        else:
+            digits = int(not (head == "CV" and value.high >= 0.01))
+            assert is_span(cell.span, value, scale=scale, digits=digits)
+
+
+def _terminal(made: Compared, comparison: Comparison) -> None:
+    """The table of the methods on the terminal."""
+    table = next(iter(comparison_parts(comparison)))
+    assert isinstance(table, TextTable)
+    percents = f"{100 - 100 * made.alpha:g} %"
+    heads = ["method", "seeds", "n", "clean", "overall", percents, "worst", percents, "worst class"]
+    assert list(table.columns) == [*heads, "worst 20 %", "CV", "MCD"]
+    for name, line in zip(made.correct, table.rows, strict=True):
+        row = made.rows[name]
+        assert line[:3] == (name, made.number(name), len(made.ids))
+        assert line[8] == made.lowest(name)[0]
+        for place, head, scale in (
+            (3, "clean", 100.0),
+            (4, "overall", 100),
+            (6, "worst", 100),
+            (9, "worst 20 %", 100),
+            (10, "CV", 1e4),
+            (11, "MCD", 100),
+        ):
+            assert near(str(line[place]), scale * row[head].value)
+        for place, head in ((5, "overall"), (7, "worst")):
+            ends = str(line[place]).strip("[]").split(", ")
+            assert [near(end, 100 * value) for end, value in zip(ends, row[head][1:], strict=True)] == [True, True]
+
+
+def _hover_texts(made: Compared, comparison: Comparison) -> None:
+    level = f"{100 - 100 * made.alpha:g} %"
+
+    def ends(low: float, high: float) -> str:
+        return "no interval" if math.isnan(low) else f"{level} interval {span(low, high)} %"
+
+    def measured(value: Ends, images: int) -> str:
+        return f"{percent(value.value)} of {images:,} ({ends(value.low, value.high)})"
+
+    whole, rows = len(made.ids), made.rows
+    sides = (("Overall", "overall"), ("Worst class", "worst"))
+    assert set(hovers(measure_dots(comparison))) == {
+        f"{title}, {name}: {measured(rows[name][side], whole)}" for name in made.correct for title, side in sides
+    }
+    assert set(hovers(class_dots(comparison))) == {
+        f"{unit}, {name}: {measured(made.of_class(name, unit), made.images(unit))}"
+        for name in made.correct
+        for unit in made.present
+    }
+    for pair in comparison.pairs:
+        texts = {text.partition(":")[0]: text for text in hovers(difference_dots(comparison, pair))}
+        assert set(texts) == {f"{unit}, {pair.first}" for unit in made.present}
+        for unit, found in made.differences(pair.first, pair.second).items():
+            start, _, more = texts[f"{unit}, {pair.first}"].partition(" percentage points on ")
+            assert near(start.partition(": ")[2], 100 * found.value)
+            assert more.startswith(f"{made.images(unit):,} image{'s' * (made.images(unit) != 1)} (")
+            assert ("no interval" in more) == math.isnan(found.low)
+    points = accuracy_points(comparison)
+    assert (points is None) == (len(made.correct) < 3)
+    if points is not None:
+        assert set(hovers(points)) == {
+            f"{name}: overall accuracy {measured(row['overall'], whole)}, worst-class accuracy "
+            f"{measured(row['worst'], whole)}"
+            for name, row in rows.items()
+        }
+
+
+def test_runs_without_a_clean_pass_leave_the_clean_accuracy_open() -> None:
+    labels = np.arange(30) % 3
+    audits = [Audit(Outcomes.from_predictions(labels, clean, {"pgd": labels}, CLASSES[:3])) for clean in (labels, None)]
+    comparison = compare({"at": audits, "cfa": audits[0]}, attack="pgd")
+    for measure in ("clean", "nrr"):
+        first, second = comparison.table[measure].tolist()
+        assert math.isnan(first)
+        assert second == 1
+
+
+def test_equally_low_classes_are_all_named(capsys: pytest.CaptureFixture[str]) -> None:
+    labels = np.repeat(np.arange(3), 4)
+    predictions = np.array([0, 0, 1, 1, 1, 1, 2, 2, 2, 2, 2, 2])
+    comparison = compare({"at": Audit(Outcomes.from_predictions(labels, predictions, None, CLASSES[:3]))})
+    context = comparison_context(comparison)
+    assert "".join(context["headline"].values()) == "Worst-class accuracy: 50.0\u00a0% (ant and bee)"
+    assert context["sentences"][0].startswith(
+        "at (one training run): worst-class accuracy 50.0\u00a0% (ant and bee; 95\u00a0% interval "
+    )
+    show_result(comparison)
+    assert "of equally low classes the first" in capsys.readouterr().out
+
+
+def test_many_methods_have_one_sentence_and_a_plot_of_both_accuracies() -> None:
+    """Correct images of two classes; c has 15 of 20 and 6 of 10, d 14 and 6, a and f are exceeded by c."""
+    labels = np.repeat(np.arange(2), 10)
+
+    def audit(ants: int, bees: int) -> Audit:
+        predictions = 1 - labels
+        predictions[:ants], predictions[10 : 10 + bees] = 0, 1
+        return Audit(Outcomes.from_predictions(labels, labels, {"pgd": predictions}, CLASSES[:2]))
+
+    correct = {"a": (5, 5), "b": (10, 5), "c": (9, 6), "d": (8, 6), "e": (7, 7), "f": (5, 9)}
+    audits = {name: audit(*each) for name, each in correct.items()}
+    context = comparison_context(compare(audits))
+    assert context["sentences"] == [
+        "Of 6 methods, no other is higher in both overall and worst-class accuracy on these images than b, c, d and e."
+    ]
+    assert context["points"].count("m-dot-main") == 2 * 4, "wide and narrow"
+    few = comparison_context(compare({name: audits[name] for name in "abc"}))
+    assert len(few["sentences"]) == 3
+    assert few["points"] is not None
+    assert comparison_context(compare({name: audits[name] for name in "ab"}))["points"] is None
+
+
+def test_methods_that_are_equal_but_for_rounding_are_equally_good() -> None:
+    """Worst-class accuracies 1/10, 2/10 and 3/10 of three runs, and 2/10 of one: both means are 1/5."""
+    labels = np.repeat(np.arange(2), 10)
+
+    def audit(right: int) -> Audit:
+        predictions = np.where(np.arange(20) < right, labels, (labels + 1) % 2)
+        predictions[10:] = 1
+        return Audit(Outcomes.from_predictions(labels, labels, {"pgd": predictions}, CLASSES[:2]))
+
+    context = comparison_context(compare({"at": [audit(2)], "cfa": [audit(1), audit(2), audit(3)]}))
+    assert [row.good for row in context["table"].rows] == [True, True]
+    assert context["headline"]["after"] == " with at and cfa (mean over 3 seeds)"
+
+
+def test_the_best_of_three_is_named_only_at_the_level_of_two_comparisons() -> None:
+    """A difference is significant at 95 %, but not at 97.5 %, the level with two other methods."""
+    labels, found = np.repeat(np.arange(2), 50), list[str]()
+    for count in range(50):
+        low = np.arange(100) % 50 < count
+        first, second = np.ones((2, 100), bool)
+        second[low] = False
+        ends = [difference_of_worst(first, second, labels, alpha).low for alpha in (0.05, 0.025)]
+        if ends[0] > 0 >= ends[1]:
+            audits = [
+                Audit(
+                    Outcomes.from_predictions(labels, None, {"pgd": np.where(right, labels, 1 - labels)}, CLASSES[:2])
+                )
+                for right in (first, second, second)
+            ]
+            two, three = (dict(zip(METHODS, audits[:number], strict=False)) for number in (2, 3))
+            found = [comparison_context(compare(each))["headline"]["before"] for each in (two, three)]
+    assert found == [
+        "at has the highest worst-class accuracy: ",
+        "No worst-class accuracy is significantly above all others; the highest is ",
+    ]

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from scipy.optimize import brentq, linprog
 from torch import Tensor
 
-from classwise.attacks.minimal.hyperplane import toward
+from classwise.attacks.minimal.fab import toward
 from classwise.core.threat import Norm
 
 

@@ -16,9 +16,12 @@ from classwise.attacks.base import Attack
 from classwise.attacks.engine import AttackInputs, NoGradientError, State, image_gradient, value_and_gradient
 from classwise.attacks.engine.rows import choose
 from classwise.attacks.minimal.base import check_norm, evaluated, initial_best, updated_best
-from classwise.attacks.minimal.hyperplane import toward
 from classwise.core.config import Count, Positive, Share, configurable
 from classwise.core.precision import Forward
+from classwise.core.threat import Norm
+
+_ROUNDS = 20
+"""Rounds of Newton's method in the projection onto a hyperplane and a box."""
 
 
 @configurable
@@ -221,3 +224,47 @@ class FABTargeted(_Boundary):
 
         logits, gradient = value_and_gradient(model, x, gap)
         return logits, gap(logits).nan_to_num(0.0), gradient
+
+
+def toward(point: Tensor, normal: Tensor, value: Tensor, norm: Norm) -> Tensor:
+    """The shift d of minimal norm with value + normal · d = 0 and 0 ≤ point + d ≤ 1.
+
+    If the hyperplane does not intersect the box, the shift ends at the point of the box nearest to the hyperplane. A
+    coordinate with a zero normal does not move. Croce and Hein, ICML 2020, eq. 3 to 5.
+
+    Args:
+        point: points in [0, 1], (N, D).
+        normal: normal of the hyperplane, (N, D).
+        value: value at the point of the affine function whose zeros are the hyperplane, (N,).
+        norm: the norm to minimise, ``"Linf"`` or ``"L2"``.
+
+    Returns:
+        The shift, (N, D).
+    """
+    scale = normal.abs().amax(1, keepdim=True).clamp_min(torch.finfo(normal.dtype).tiny)
+    uphill = normal / scale * -value.sign()[:, None]
+    size = uphill.abs()
+    room = torch.where(uphill > 0, 1 - point, point).clamp_min(0)
+    need = value.abs() / scale.squeeze(1)
+    if norm == "Linf":
+        return uphill.sign() * torch.minimum(_level(size, room, need), room)
+    knee = torch.where(size > 0, room / size.clamp_min(torch.finfo(size.dtype).tiny), 0)
+    return uphill * torch.minimum(_level(size.square(), knee, need), knee)
+
+
+def _level(rate: Tensor, knee: Tensor, need: Tensor) -> Tensor:
+    """The t ≥ 0 with sum_i rate_i min(t, knee_i) = need, (N, 1); infinite if there is none.
+
+    The sum is concave and piecewise linear in t, so Newton's method from 0 approaches the solution from below and ends
+    on its linear piece. Each step divides (residual times slope) by at least 4, so a fixed number of rounds suffices. A
+    converged row no longer changes, so its result does not depend on the other rows.
+    """
+    level = torch.zeros_like(need)
+    for _ in range(_ROUNDS):
+        missing = need - torch.linalg.vecdot(rate, torch.minimum(level[:, None], knee))
+        slope = torch.linalg.vecdot(rate, (knee > level[:, None]).to(rate.dtype))
+        higher = torch.where(slope > 0, level + missing / slope, torch.inf)
+        before, level = level, torch.where(missing > 0, higher, level)
+        if level.device.type == "cpu" and torch.equal(before, level):  # elsewhere the comparison would synchronise
+            break
+    return level[:, None]

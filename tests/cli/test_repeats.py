@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from classwise.auditing.result import Audit
+from classwise.auditing.run.result import Audit
 from classwise.cli.audit import RowOptions
 from classwise.cli.sharding import command
 

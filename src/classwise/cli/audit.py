@@ -42,8 +42,8 @@ from classwise.core.errors import ClasswiseError, IncompleteError, printable
 if TYPE_CHECKING:
     from torch import nn
 
-    from classwise.auditing.result import Audit
-    from classwise.auditing.thresholds import Threshold
+    from classwise.auditing.compare.thresholds import Threshold
+    from classwise.auditing.run.result import Audit
     from classwise.core.threat import Threat as Ball
     from classwise.data.images import Images
     from classwise.data.stream import Stream
@@ -151,8 +151,8 @@ def audit(
         torchrun --nproc-per-node 4 -m classwise audit runs/cfa --device cuda
         classwise audit runs/cfa --attack autoattack --shards 40 --on slurm
     """  # noqa: D301  # \b keeps the lines of the example apart
-    from classwise.auditing.merging import is_finished
-    from classwise.auditing.suite import norm_of, parse_attacks
+    from classwise.auditing.run.merging import is_finished
+    from classwise.auditing.run.suite import norm_of, parse_attacks
     from classwise.core.distributed import launched, local_device
 
     # Options are validated before the model and the images are loaded.
@@ -204,7 +204,7 @@ def _settings(attacks: AttackSelection, rows: RowOptions, guards: str) -> dict[s
     Raises:
         ClasswiseError: for an invalid ``--settle`` or ``--guards``.
     """
-    from classwise.auditing.guard_report import checked_mode
+    from classwise.auditing.guards.report import checked_mode
 
     return {
         "cascade": rows.cascade,
@@ -251,11 +251,11 @@ def _run(
     cluster: ClusterOptions,
 ) -> Audit:
     """Run an audit; with ``--on``, its shards and their merge as tasks, by the command ``words``."""
-    from classwise.auditing.audit import audit as run_audit
-    from classwise.auditing.audit import claim_for_shards
-    from classwise.auditing.execution import finished_audit
-    from classwise.auditing.merging import is_finished
-    from classwise.auditing.result import Audit
+    from classwise.auditing.run.audit import audit as run_audit
+    from classwise.auditing.run.audit import claim_for_shards
+    from classwise.auditing.run.execution import finished_audit
+    from classwise.auditing.run.merging import is_finished
+    from classwise.auditing.run.result import Audit
 
     if cluster.on is None:
         with console.resumable("continue with --resume"), console.progress() as listener:
@@ -346,7 +346,7 @@ def _estimate(
     settings: dict[str, Any],
     json: bool,
 ) -> None:
-    from classwise.auditing.cost import estimate
+    from classwise.auditing.run.cost import estimate
 
     cost = estimate(network, images, threat, attacks, **settings)
     if json:

@@ -27,8 +27,9 @@ from classwise.core.destinations import is_stdout
 from classwise.core.errors import ClasswiseError
 
 if TYPE_CHECKING:
-    from classwise.auditing.compare import Comparison, Crossing
-    from classwise.auditing.thresholds import ChangeThreshold
+    from classwise.auditing.compare.across import Crossing
+    from classwise.auditing.compare.comparison import Comparison
+    from classwise.auditing.compare.thresholds import ChangeThreshold
 
 
 @dataclass(frozen=True)
@@ -97,7 +98,7 @@ def compare(
         classwise compare runs/main runs/new --fail-if 'worst(all) < -0.02' \\
             --export csv,tex --files tables
     """  # noqa: D301  # \b keeps the lines of the example apart
-    from classwise.auditing.compare import compare as compare_audits
+    from classwise.auditing.compare.compare import compare as compare_audits
 
     page = new_file(out, "--out")
     refuse_json(json, page)
@@ -135,7 +136,7 @@ def _thresholds(texts: list[str] | None, exported: ExportOptions, across: str | 
     Raises:
         ClasswiseError: for a malformed condition, an unknown format, or ``--across`` with conditions or exports.
     """
-    from classwise.auditing.thresholds import ChangeThreshold
+    from classwise.auditing.compare.thresholds import ChangeThreshold
 
     given = {"--fail-if": texts, "--export": exported.export}
     for option, value in given.items():
@@ -151,7 +152,7 @@ def _failed(comparison: Comparison | Crossing, thresholds: dict[str, ChangeThres
         IncompleteError: if an audit is incomplete.
         ClasswiseError: for an unknown class or another attack, or if there is no second method.
     """
-    from classwise.auditing.compare import Comparison
+    from classwise.auditing.compare.comparison import Comparison
     from classwise.reporting.condition_text import change_text
 
     if not thresholds:
@@ -173,7 +174,7 @@ def _export(comparison: Comparison | Crossing, exported: ExportOptions, page: Pa
         IncompleteError: if an audit is incomplete.
         ClasswiseError: for an unknown format, or if a file cannot be written.
     """
-    from classwise.auditing.compare import Comparison
+    from classwise.auditing.compare.comparison import Comparison
 
     if exported.export is None:
         return []
@@ -187,7 +188,8 @@ def _export(comparison: Comparison | Crossing, exported: ExportOptions, page: Pa
 
 def comparison_facts(comparison: Comparison | Crossing) -> dict[str, Any]:
     """A comparison as JSON; accuracies are fractions."""
-    from classwise.auditing.compare import Crossing, population
+    from classwise.auditing.compare.across import Crossing
+    from classwise.auditing.compare.pairs import population
     from classwise.reporting import formatting
 
     facts: dict[str, Any] = {"attack": comparison.attack, "notes": comparison.notes}

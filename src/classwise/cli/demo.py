@@ -11,7 +11,7 @@ from classwise.cli import console
 from classwise.cli.options import new_folder, out_option
 
 if TYPE_CHECKING:
-    from classwise.auditing.result import Audit
+    from classwise.auditing.run.result import Audit
     from classwise.core.progress import Progress
     from classwise.data.images import Images
 
@@ -44,7 +44,7 @@ def demo(
     Example:
         classwise demo --out runs/demo
     """  # noqa: D301  # \b keeps the lines of the example apart
-    from classwise.auditing.compare import compare
+    from classwise.auditing.compare.compare import compare
     from classwise.data.loading import load_data
     from classwise.reporting import report
     from classwise.reporting.text.audit import interval_line, worst_line
@@ -71,7 +71,7 @@ def demo(
 
 
 def _trained_and_audited(recipe: str, folder: Path, listener: Progress, images: Images) -> Audit:
-    from classwise.auditing.audit import audit
+    from classwise.auditing.run.audit import audit
     from classwise.training.train import train
 
     listener.log(f"training {recipe} into {folder}")

@@ -14,7 +14,7 @@ from classwise.cli.options import grouped, new_file, new_folder, out_option, pai
 from classwise.core.errors import ClasswiseError, IncompleteError
 
 if TYPE_CHECKING:
-    from classwise.auditing.result import Audit
+    from classwise.auditing.run.result import Audit
 
 NAMED = 5
 """Number of damaged files that an error message names."""
@@ -123,7 +123,7 @@ def report(
     if check:
         _check(source)
         return
-    from classwise.auditing.result import Audit
+    from classwise.auditing.run.result import Audit
 
     page, target = new_file(out, "--out"), new_file(robustbench.robustbench, "--robustbench")
     audit = Audit.load(source)

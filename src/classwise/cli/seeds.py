@@ -14,8 +14,8 @@ from classwise.cli.tables import audit_facts
 from classwise.core.errors import ClasswiseError, IncompleteError
 
 if TYPE_CHECKING:
-    from classwise.auditing.result import Audit
-    from classwise.auditing.thresholds import Threshold
+    from classwise.auditing.compare.thresholds import Threshold
+    from classwise.auditing.run.result import Audit
     from classwise.cli.inputs import ModelSource
     from classwise.core.threat import Threat
     from classwise.data.images import Images
@@ -54,7 +54,7 @@ def audit_all_seeds(
         IncompleteError: if no condition holds for any seed, but one depends on verdicts that are missing.
         typer.Exit: with 1 if a condition holds for any seed.
     """
-    from classwise.auditing.seeds import audit_seeds
+    from classwise.auditing.run.seeds import audit_seeds
     from classwise.core.distributed import process_group
     from classwise.reporting import report
     from classwise.reporting.condition_text import result_text
@@ -97,7 +97,8 @@ def audit_all_seeds(
 
 def _show(folder: Path, audits: Mapping[int, Audit], total: int) -> None:
     """A row for each seed, and the mean of all with the interval over seeds and images."""
-    from classwise.auditing.compare import Comparison, population
+    from classwise.auditing.compare.comparison import Comparison
+    from classwise.auditing.compare.pairs import population
     from classwise.reporting import formatting
     from classwise.reporting.text.comparison import heads, method_row, optional_heads
 
@@ -127,7 +128,8 @@ def _show(folder: Path, audits: Mapping[int, Audit], total: int) -> None:
 
 
 def _facts(folder: Path, audits: Mapping[int, Audit], held: Mapping[str, list[int]], total: int) -> dict[str, Any]:
-    from classwise.auditing.compare import Comparison, population
+    from classwise.auditing.compare.comparison import Comparison
+    from classwise.auditing.compare.pairs import population
 
     seeds = {str(seed): audit_facts(audit) | {"folder": str(audit.path)} for seed, audit in audits.items()}
     facts: dict[str, Any] = {"folder": str(folder), "complete": len(audits) == total, "seeds": seeds}

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 from classwise.reporting import formatting
 
 if TYPE_CHECKING:
-    from classwise.auditing.result import Audit
-    from classwise.auditing.two_phase import TwoPhase
+    from classwise.auditing.outcomes.two_phase import TwoPhase
+    from classwise.auditing.run.result import Audit
 
 
 def audit_facts(result: Audit) -> dict[str, Any]:

@@ -26,7 +26,7 @@ import numpy as np
 
 from classwise.attacks.gradient.ascent import PGD
 from classwise.data.images import Images
-from classwise.data.sets.digits import Digits
+from classwise.data.sets.base import DataSet
 from classwise.models.zoo.small_cnn import SmallCNN
 from classwise.core.config import configurable
 from classwise.training.objectives.adversarial import AdversarialTraining
@@ -77,10 +77,31 @@ class ToyModel(SmallCNN):
     """The small network under another name."""
 
 
-class ToyDigits(Digits):
-    """The digits under another name."""
+@configurable
+class ToyStripes(DataSet):
+    """A horizontal or vertical stripe, without files.
 
-    name = "toy-digits"
+    Args:
+        bright: the value of the stripe, from 0 to 255.
+    """
+
+    name = "toy-stripes"
+    source = ("Nobody, Stripes, Journal of Toys, 2020",)
+    class_names = ("horizontal", "vertical")
+    shape = (1, 8, 8)
+    mean = (0.125,)
+    std = (0.3307,)
+    threat = "Linf:0.2"
+    augment = "none"
+    sizes = (30, 10)
+    files = "none; they are computed"
+    bright: int = 255
+
+    def read(self, root, split):
+        y = np.arange(self.sizes[self.splits.index(split)]) % 2
+        x = np.zeros((len(y), 1, 8, 8), np.uint8)
+        x[y == 0, :, 1], x[y == 1, :, :, 1] = self.bright, self.bright
+        return self.named(Images(x, y), split)
 '''
 RECIPE = """
 extends: at
@@ -118,7 +139,7 @@ ENTRY_POINTS = {
     "classwise.objectives": "toy-objective = toyparts:ToyObjective",
     "classwise.schedules": "toy-schedule = toyparts:ToySchedule",
     "classwise.models": "toy-model = toyparts:ToyModel",
-    "classwise.datasets": "toy-digits = toyparts:ToyDigits",
+    "classwise.datasets": "toy-stripes = toyparts:ToyStripes",
     "classwise.recipes": "toy = toyrecipes",
     "classwise.papers": "toy = toypapers",
     "classwise.metrics": "\n".join(
@@ -227,6 +248,12 @@ def test_parts_of_an_installed_package_are_listed_and_explained(tmp_path: Path) 
         "    output[' '.join(words)] = out.getvalue()\n"
         "from classwise.training import OBJECTIVES, SCHEDULES\n"
         "output['parts'] = [*OBJECTIVES, *SCHEDULES]\n"
+        "from tools import reference\n"
+        "output['reference'] = reference.PAGES['data-sets']() + reference.PAGES['data-set-files']()\n"
+        "import classwise as cw\n"
+        "model = cw.load_model('small-cnn', num_classes=2, in_channels=1)\n"
+        "audit = cw.audit(model, cw.load_data('toy-stripes', bright=200), attacks='toy-attack:steps=1')\n"
+        "output['audit'] = [audit.outcomes.meta.threat, list(audit.by_class.index)]\n"
         "print(json.dumps(output))\n"
     )
     done = python(install(tmp_path, ENTRY_POINTS), "-c", script)
@@ -234,7 +261,9 @@ def test_parts_of_an_installed_package_are_listed_and_explained(tmp_path: Path) 
     output = json.loads(done.stdout.splitlines()[-1])
     assert "toy-attack" in output["attacks"]
     assert "toy-model" in output["models"]
-    assert "toy-digits" in output["data"]
+    assert "toy-stripes" in output["data"]
+    assert "| none; they are computed | `bright`: the value of the stripe" in output["reference"]
+    assert output["audit"] == ["Linf:51/255", ["horizontal", "vertical"]]
     assert "toy-recipe" in output["recipes"]
     assert {"toy-objective", "toy-schedule"} <= set(output["parts"])
     assert "PGD under another name." in output["attacks toy-attack"]

@@ -33,6 +33,7 @@ from .documents import DOCS
         ("schedule-table", SCHEDULES),
         ("update-table", [f"update: {name}" for name in UPDATES]),
         ("data-sets", DATA),
+        ("data-set-files", DATA),
         ("models", MODELS),
         ("objectives", OBJECTIVES),
         ("schedules", SCHEDULES),

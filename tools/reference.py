@@ -152,21 +152,31 @@ def published_settings() -> str:
     return table(header, rows)
 
 
+def data_set_files() -> str:
+    """Every named data set: its files, options and publications, and whether it is downloaded."""
+    rows = []
+    for name, facts in listed("data").items():
+        options = "; ".join(f"`{key}`: {meaning.rstrip('.')}" for key, meaning in facts["options"].items())
+        rows.append((f"`{name}`", facts["files"], options, "yes" * bool(facts["download"]), "; ".join(facts["source"])))
+    return table(("name", "files", "options", "download", "source"), rows)
+
+
 def data_sets() -> str:
-    """Every named data set: shape, classes, splits, usual threat and normalisation."""
+    """Every named data set: shape, classes, images, usual threat, recommended augmentation and normalisation."""
     rows = [
         (
             f"`{name}`",
             " x ".join(map(str, facts["shape"])),
             len(facts["class_names"]),
-            ", ".join(facts["splits"]),
+            ", ".join(f"{split} {size:,}" for split, size in zip(facts["splits"], facts["sizes"], strict=True)),
             f"`{facts['threat']}`",
+            f"`{facts['augment']}`",
             ", ".join(f"{value:g}" for value in facts["mean"]),
             ", ".join(f"{value:g}" for value in facts["std"]),
         )
         for name, facts in listed("data").items()
     ]
-    return table(("data set", "shape", "classes", "splits", "usual threat", "mean", "std"), rows)
+    return table(("data set", "shape", "classes", "images", "usual threat", "augmentation", "mean", "std"), rows)
 
 
 def models() -> str:
@@ -309,6 +319,7 @@ PAGES: Mapping[str, Callable[[], str]] = {
     "recipes": recipes,
     "distillation": distillation,
     "published-settings": published_settings,
+    "data-set-files": data_set_files,
     "data-sets": data_sets,
     "models": models,
     "objectives": lambda: parts(OBJECTIVES),

@@ -16,9 +16,8 @@ from classwise.core.threat import Threat
 from classwise.models import MODELS, build_model
 from classwise.models.folding import foldable
 from classwise.models.fused_copy import FusedCopy
-from classwise.models.fusion import TOLERANCE, Fusion, fuse
+from classwise.models.fusion import TOLERANCE, Fusion, Snapshot, fuse
 from classwise.models.logits import LogitsModel
-from classwise.models.snapshot import Snapshot
 from tests.models.networks import NETWORKS, ConvNeXt, PreActResNet
 from tests.models.samples import trained
 from tests.models.variants import EXACT, Case, ControlFlow, NoCopies, TiedWeights, both, digits, error, variant

@@ -11,8 +11,7 @@ from torch.nn import functional as F  # noqa: N812
 
 from classwise.core.precision import FAST, Precision
 from classwise.models.folding import foldable
-from classwise.models.fusion import Fusion
-from classwise.models.snapshot import Snapshot
+from classwise.models.fusion import Fusion, Snapshot
 from tests.models.samples import trained
 from tests.models.variants import (
     EXACT,

@@ -19,7 +19,7 @@ from classwise.auditing.curve.result import Curve
 from classwise.auditing.outcomes.meta import Meta
 from classwise.reporting.pages.curve import CurveFacts, radius_table
 from classwise.reporting.text.layout import joined
-from classwise.reporting.text.worst_class import worst_class_parts
+from classwise.reporting.text.result import worst_class_parts
 from classwise.reporting.training_curves import curves_of
 from classwise.stats.best_arm_verdict import WorstClassVerdict
 from classwise.training.folder import Run

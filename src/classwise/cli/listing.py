@@ -17,6 +17,7 @@ from classwise.core.errors import ClasswiseError
 if TYPE_CHECKING:
     from classwise.core.registry import Registry
     from classwise.data.images import Images
+    from classwise.data.sets.base import DataSet
     from classwise.training.recipe import Recipe
 
 
@@ -66,14 +67,27 @@ def _list_data(json: bool) -> None:
 
     known = {name: DATA.load(name) for name in DATA}
     if json:
-        fields = ("class_names", "superclass_names", "shape", "mean", "std", "threat", "splits")
-        console.show_json({name: {key: getattr(cls, key) for key in fields} for name, cls in known.items()})
+        console.show_json({name: _set_facts(cls) for name, cls in known.items()})
         return
     rows = [
         (name, "x".join(map(str, cls.shape)), len(cls.class_names), cls.threat, ", ".join(cls.splits))
         for name, cls in known.items()
     ]
     console.show(["name", "shape", "classes", "usual threat", "splits"], rows)
+
+
+def _set_facts(cls: type[DataSet]) -> dict[str, Any]:
+    """What the class of a data set states; its options with their meanings."""
+    from classwise.cli import docstrings
+    from classwise.data.loading import options_of
+
+    stated = ("class_names", "superclass_names", "shape", "mean", "std", "threat", "augment", "splits", "sizes")
+    meanings = docstrings.meanings(cls)
+    return {
+        **{key: getattr(cls, key) for key in (*stated, "files", "source")},
+        "options": {key: meanings.get(key, "") for key in options_of(cls)},
+        "download": [file.url for file in cls.remote],
+    }
 
 
 def attacks(

@@ -226,8 +226,7 @@ def open_corrupted(
     part: type | None = DATA.load(text) if text in DATA else None
     if part is None and path.exists():
         part = FORMATS.load(_recognise(path))
-    fields = dataclasses.fields(part) if part is not None and dataclasses.is_dataclass(part) else ()
-    if any(field.name == "corruption" for field in fields):
+    if part is not None and "corruption" in options_of(part):
         return open_data(source, corruption=corruption, severity=severity, **options)
     if corruption not in CORRUPTIONS:
         raise unknown("corruption", corruption, CORRUPTIONS)
@@ -266,13 +265,17 @@ def _find(
 def _named(name: str, options: dict[str, Any]) -> DataSet:
     """A named data set with its options, such as the corruption of CIFAR-10-C."""
     found = DATA.load(name)
-    fields: tuple[dataclasses.Field[Any], ...] = dataclasses.fields(found) if dataclasses.is_dataclass(found) else ()
-    known = [field.name for field in fields]
+    known = options_of(found)
     other = next((option for option in options if option not in known), None)
     if other is not None:
         accepted = f"it has {', '.join(known)}" if known else "options apply to files and folders"
         raise ClasswiseError(f"data set {name!r} has no option {other!r}; {accepted}")
     return build(found, options, f"data set {name!r}") if known else found()
+
+
+def options_of(part: type) -> list[str]:
+    """The names of the options of a named data set or a file format."""
+    return [field.name for field in dataclasses.fields(part)] if dataclasses.is_dataclass(part) else []
 
 
 def _missing(text: str, path: Path) -> ClasswiseError:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 import torch
@@ -21,7 +21,6 @@ from classwise.models.functions import FunctionModel
 from classwise.models.fused_copy import FusedCopy, fine_logits
 from classwise.models.logits import LogitsModel, raised
 from classwise.models.modes import wrong_gradients_refused
-from classwise.models.snapshot import Snapshot
 
 VERIFIED_IMAGES = 16
 """Number of images on which a copy is compared with its model."""
@@ -35,6 +34,7 @@ Inception-v3, and for single images in other networks. Other differences are det
 """
 
 _TINY = 1e-30
+_SCALARS = (bool, int, float, complex, str, bytes)
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 _OPAQUE = (torch.jit.ScriptModule, nn.DataParallel, nn.parallel.DistributedDataParallel, FunctionModel)
 
@@ -172,3 +172,48 @@ def _logits_and_gradient(forward: Forward, images: Tensor) -> tuple[Tensor, Tens
             weights = torch.arange(1.0, logits.shape[1] + 1, device=logits.device).cos()
             (gradient,) = torch.autograd.grad((logits * weights).sum(), leaf, allow_unused=True)
     return logits.detach(), gradient
+
+
+class Snapshot:
+    """The modules of a model and their attributes: hooks, flags, numbers, and the identity of all other objects.
+
+    Containers are compared by their elements. Tensors outside of parameters and buffers are compared by their number of
+    modifications.
+
+    Args:
+        model: the model.
+        values: also compare parameters and buffers by their number of modifications.
+    """
+
+    def __init__(self, model: nn.Module, *, values: bool = False) -> None:
+        self._objects = list(_objects(model))  # references, so that identities are not reused
+        if values:
+            tensors = [*model.parameters(), *model.buffers()]
+            self._objects += [tensor._version for tensor in tensors if not tensor.is_inference()]
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Snapshot) or len(self._objects) != len(other._objects):
+            return False
+        return all(_same(one, two) for one, two in zip(self._objects, other._objects, strict=True))
+
+    __hash__ = None  # type: ignore[assignment]  # compared by value
+
+
+def _same(one: object, two: object) -> bool:
+    return one is two or (type(one) is type(two) and isinstance(one, _SCALARS) and one == two)
+
+
+def _objects(model: nn.Module) -> Iterator[object]:
+    for module in model.modules():
+        yield module
+        for name, value in vars(module).items():
+            yield name
+            yield value
+            if isinstance(value, Tensor):
+                yield None if value.is_inference() else value._version
+            elif isinstance(value, Mapping):
+                for key, item in value.items():
+                    yield key
+                    yield item
+            elif isinstance(value, list | tuple | set | frozenset):
+                yield from value

@@ -19,18 +19,6 @@ from classwise.papers.runner import scale_of
 from classwise.papers.scales import on_data_set
 from classwise.training.recipe import Recipe
 
-TRAIN_IMAGES: Mapping[str, int] = {
-    "digits": 1438,
-    "mnist": 60_000,
-    "fashion-mnist": 60_000,
-    "cifar10": 50_000,
-    "cifar100": 50_000,
-    "svhn": 73_257,
-    "stl10": 5000,
-    "tiny-imagenet": 100_000,
-    "imagenet": 1_281_167,
-}
-"""Number of training images of each data set of the papers."""
 TIMED_EQUIVALENTS = 3
 """Forward passes that cost as much as a forward pass and a backward pass to the weights."""
 
@@ -130,7 +118,8 @@ class Forecaster:
             for training in declared.values():
                 own = on_data_set(scale, training.data) if training.data else scale
                 recipe = recipe_at(scale, training)
-                images = min(TRAIN_IMAGES[own.data], own.train or TRAIN_IMAGES[own.data])
+                published = DATA.load(own.data).sizes[0]  # of the training split
+                images = min(published, own.train or published)
                 rest = round(images * (1 - float(recipe.data.validation)))
                 planned[recipe.digest(), own.data, *_inputs(training, declared)] = _Planned(recipe, own.data, rest)
         return planned

@@ -38,6 +38,7 @@ from classwise.training import (
     UPDATES,
 )
 from classwise.training.averaging import Averager
+from classwise.training.classes import OPTIONAL
 from classwise.training.lr_schedules import LRSchedule
 from classwise.training.objectives.base import Objective
 from classwise.training.optimisers import Optimiser
@@ -45,7 +46,6 @@ from classwise.training.recipe_files import apply_budget, override, read_value, 
 from classwise.training.recipe_settings import DataSettings, EpochNumbers, ModelSettings, Part, UnlabelledSettings
 from classwise.training.reductions.base import Reduction, make_reduction
 from classwise.training.schedules.base import ClassSchedule
-from classwise.training.schedules.requirements import check_schedule
 from classwise.training.selection import Selection, load_selection, resolve_selection
 from classwise.training.updates import Update
 
@@ -340,7 +340,7 @@ def build_parts(recipe: Recipe) -> Parts:
         raise ClasswiseError("more than one schedule sets the scale of the logits; use one of cmp, ldam and lis")
     for part, schedule in zip(recipe.schedules, schedules, strict=True):
         name = part if isinstance(part, str) else str(part.get("name"))
-        check_schedule(name, schedule, objective, recipe.data.validation)
+        _check_schedule(name, schedule, objective, recipe.data.validation)
     if recipe.checkpoint_epochs[-1:] > (recipe.epochs,):
         raise ClasswiseError(
             f"checkpoint_epochs contains {recipe.checkpoint_epochs[-1]}; it must contain numbers from 1 to the number "
@@ -392,3 +392,42 @@ def recipe_from_values(values: Mapping[str, Any]) -> Recipe:
             plain[key] = build(kind, plain[key], "recipe", key)
     recipe: Recipe = build(Recipe, plain, "recipe")
     return recipe
+
+
+def _check_schedule(name: str, schedule: ClassSchedule, objective: Objective, validation: float) -> None:
+    """Check that the objective and the data have what a schedule sets and reads.
+
+    Args:
+        name: the name of the schedule, for the error.
+        schedule: the schedule.
+        objective: the objective of the recipe.
+        validation: the fraction of the validation split.
+
+    Raises:
+        ClasswiseError: if they do not.
+    """
+    if schedule.needs_beta and not objective.regularised:
+        raise ClasswiseError(f"schedule {name!r} sets beta, which this objective does not have; use trades")
+    if schedule.needs_temperature and not objective.tempered:
+        raise ClasswiseError(
+            f"schedule {name!r} sets temperatures of a teacher's soft labels, which this objective does not have; "
+            "use rslad"
+        )
+    if missing := sorted(schedule.reads & OPTIONAL - objective.measures):
+        raise ClasswiseError(
+            f"schedule {name!r} reads {missing[0]}, which this objective does not measure; use ard or rslad"
+        )
+    if schedule.divides_by_beta and objective.divides_by_beta:
+        raise ClasswiseError(
+            f"schedule {name!r} divides the loss by 1 + beta, and so does objective.scaled = true; set it to false"
+        )
+    if schedule.weighted_terms and not schedule.weighted_terms & objective.weighted_terms:
+        raise ClasswiseError(
+            f"schedule {name!r} sets weights of the term {' and '.join(sorted(schedule.weighted_terms))}, but this "
+            f"objective has the term {' and '.join(sorted(objective.weighted_terms))} only"
+        )
+    held_out = sorted(signal for signal in schedule.reads if signal.startswith("valid."))
+    if held_out and validation == 0:
+        raise ClasswiseError(
+            f"schedule {name!r} reads {held_out[0]}, which needs a validation split; set data.validation = 0.02"
+        )

@@ -3,14 +3,19 @@ from __future__ import annotations
 import hashlib
 import pickle
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from sklearn.datasets import load_digits
 
-from classwise.core.errors import ClasswiseError
-from classwise.data import DATA, load_data
+from classwise.cli import docstrings
+from classwise.core.config import make
+from classwise.core.errors import ClasswiseError, DataNotFoundError
+from classwise.core.threat import PRESETS, Threat
+from classwise.data import AUGMENTATIONS, DATA, load_data, named_set
+from classwise.data.loading import options_of
 from classwise.data.sets.base import DataSet
 from classwise.data.sets.cifar import Cifar10, Cifar100
 from classwise.data.sets.mnist import FashionMnist, Mnist
@@ -25,13 +30,37 @@ def test_facts_of_every_set(name: str) -> None:
     assert len(set(known.class_names)) == len(known.class_names) >= 2
     assert len(known.mean) == len(known.std) == known.shape[0]
     assert all(0 < value < 1 for value in (*known.mean, *known.std))
-    assert known.threat.startswith("Linf:")
+    assert Threat.parse(known.threat) == Threat.parse(PRESETS.get(name, known.threat))
+    assert make(AUGMENTATIONS, known.augment)
     assert "test" in known.splits
+    assert len(known.sizes) == len(known.splits)
+    assert min(known.sizes) >= 1
+    assert known.files
+    assert isinstance(known.source, tuple)
+    assert all(", " in line and line.rstrip()[-4:].isdecimal() for line in known.source), "authors, title, venue, year"
+    assert known.source
+    assert set(options_of(known)) <= set(docstrings.meanings(known))
     assert len(known.logits) == (len(known.class_names) if known.parent_logits else 0)
     assert all(remote.digest.split(":")[0] in ("md5", "sha256") for remote in known.remote)
     if known.superclasses is not None:
         assert len(known.superclasses) == len(known.class_names)
         assert set(known.superclasses) == set(range(len(known.superclass_names)))
+
+
+@pytest.mark.parametrize("name", DATA)
+def test_images_of_every_set_that_can_be_loaded(name: str) -> None:
+    known = DATA.load(name)
+    options: dict[str, Any] = {"corruption": "fog", "severity": 1} if "corruption" in options_of(known) else {}
+    for split, size in zip(known.splits, known.sizes, strict=True):
+        try:
+            images = load_data(name, split=split, download=False, **options)
+        except DataNotFoundError:
+            pytest.skip(f"{name} ({split}) is not on this machine")
+        assert (images.class_names, images.shape, images.split) == (known.class_names, known.shape, split)
+        assert 1 <= len(images) <= size
+        assert 0 <= int(images.y.min()) <= int(images.y.max()) < len(known.class_names)
+        assert named_set(images) is known
+        assert torch.equal(images.x, load_data(name, split=split, download=False, **options).x)
 
 
 @pytest.mark.parametrize("name", DATA)

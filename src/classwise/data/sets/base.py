@@ -30,10 +30,13 @@ class Remote(NamedTuple):
 
 
 class DataSet(ABC):
-    """Base class of named data sets.
+    """Base class of named data sets; everything that the package knows about a data set is in its class.
+
+    The fields of a subclass with `configurable` are its options in `load_data`.
 
     Attributes:
         name: registered name.
+        source: the publications, one line of text each.
         class_names: class names in the official order.
         superclasses: the superclass of each class, or None.
         superclass_names: one name per superclass.
@@ -41,7 +44,10 @@ class DataSet(ABC):
         mean: mean of each channel over the training images in [0, 1], for normalisation.
         std: standard deviation of each channel, likewise.
         threat: the usual threat model.
+        augment: recommended augmentation of training images, a spec of `classwise.data.AUGMENTATIONS`.
         splits: names of the splits.
+        sizes: published number of images of each split, with the default options.
+        files: the files in a data directory, as a sentence in Markdown.
         remote: files to download; empty if the data set is not downloadable.
         folder: folder in the data directory for downloaded files.
         parent_logits: number of classes of the data set of which these classes are a part; 0: they are no part.
@@ -50,6 +56,7 @@ class DataSet(ABC):
     """
 
     name: ClassVar[str]
+    source: ClassVar[tuple[str, ...]]
     class_names: ClassVar[tuple[str, ...]]
     superclasses: ClassVar[tuple[int, ...] | None] = None
     superclass_names: ClassVar[tuple[str, ...]] = ()
@@ -57,7 +64,10 @@ class DataSet(ABC):
     mean: ClassVar[tuple[float, ...]]
     std: ClassVar[tuple[float, ...]]
     threat: ClassVar[str]
+    augment: ClassVar[str] = "crop-flip"
     splits: ClassVar[tuple[str, ...]] = ("train", "test")
+    sizes: ClassVar[tuple[int, ...]]
+    files: ClassVar[str]
     remote: ClassVar[tuple[Remote, ...]] = ()
     folder: ClassVar[str] = ""
     parent_logits: ClassVar[int] = 0

@@ -21,7 +21,11 @@ class _CifarSet(DataSet):
 
     official: ClassVar[str]
     binary: ClassVar[str]
+    source: ClassVar[tuple[str, ...]] = (
+        "Krizhevsky, Learning Multiple Layers of Features from Tiny Images, University of Toronto, 2009",
+    )
     shape = (3, 32, 32)
+    sizes: ClassVar[tuple[int, ...]] = (50_000, 10_000)
 
     def read(self, root: Path, split: str) -> Images | None:
         """Read the official pickles, else the official binary files, else Parquet."""
@@ -46,6 +50,7 @@ class Cifar10(_CifarSet):
     std = (0.2470, 0.2435, 0.2616)
     threat = "Linf:8/255"
     official, binary = "cifar-10-batches-py", "cifar-10-batches-bin"
+    files = "`cifar-10-batches-py/` or `cifar-10-batches-bin/`; `cifar10-SPLIT.parquet`"
     remote: ClassVar[tuple[Remote, ...]] = (
         Remote("https://www.cs.toronto.edu/~kriz/cifar-10-python.tar.gz", "md5:c58f30108f718f92721af3b95e74349a"),
     )
@@ -87,6 +92,7 @@ class Cifar100(_CifarSet):
     std = (0.2673, 0.2564, 0.2762)
     threat = "Linf:8/255"
     official, binary = "cifar-100-python", "cifar-100-binary"
+    files = "`cifar-100-python/` or `cifar-100-binary/`; `cifar100-SPLIT.parquet`"
     remote: ClassVar[tuple[Remote, ...]] = (
         Remote("https://www.cs.toronto.edu/~kriz/cifar-100-python.tar.gz", "md5:eb9058c3a382ffc7106e4002c42a8d85"),
     )

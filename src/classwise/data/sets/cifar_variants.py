@@ -21,12 +21,15 @@ from classwise.data.sets.cifar import Cifar10
 class Cifar101(Cifar10):
     """CIFAR-10.1 (Recht et al. 2018): about 2,000 new test images.
 
-    Attributes:
+    Args:
         version: ``v6``, 2,000 images with balanced classes, which the authors recommend; or ``v4``, 2,021 images.
     """
 
     name = "cifar10.1"
+    source = ("Recht et al., Do CIFAR-10 Classifiers Generalize to CIFAR-10?, arXiv:1806.00451, 2018",)
     splits = ("test",)
+    sizes = (2_000,)
+    files = "`cifar10.1_v6_data.npy` and `cifar10.1_v6_labels.npy`"
     remote = ()
     version: Literal["v4", "v6"] = "v6"
 
@@ -58,6 +61,14 @@ class Cifar102(Cifar10):
     """CIFAR-10.2 (Lu et al. 2020): 10,000 training and 2,000 test images, collected as CIFAR-10 was."""
 
     name = "cifar10.2"
+    source = (
+        (
+            "Lu et al., Harder or Different? A Closer Look at Distribution Shift in Dataset Reproduction, "
+            "ICML Workshop on Uncertainty and Robustness in Deep Learning, 2020"
+        ),
+    )
+    sizes = (10_000, 2_000)
+    files = "`cifar102_train.npz`, `cifar102_test.npz`"
     remote = ()
 
     def read(self, root: Path, split: str) -> Images | None:

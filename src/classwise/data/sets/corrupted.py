@@ -61,9 +61,16 @@ class _CifarC(DataSet):
     """
 
     published: ClassVar[str]
+    source: ClassVar[tuple[str, ...]] = (
+        (
+            "Hendrycks and Dietterich, Benchmarking Neural Network Robustness to Common Corruptions and Perturbations, "
+            "ICLR, 2019"
+        ),
+    )
     corruption: str | None
     severity: Severity | None
     splits = ("test",)
+    sizes: ClassVar[tuple[int, ...]] = (10_000,)
     remote: ClassVar[tuple[Remote, ...]] = ()
 
     @property
@@ -89,13 +96,14 @@ class _CifarC(DataSet):
 class Cifar10C(_CifarC, Cifar10):
     """CIFAR-10-C (Hendrycks and Dietterich 2019): the 10,000 test images under a corruption.
 
-    Attributes:
+    Args:
         corruption: name of the corruption's file.
         severity: 1 to 5.
     """
 
     name = "cifar10-c"
     published = "CIFAR-10-C"
+    files = "`CIFAR-10-C/CORRUPTION.npy`; `corruption` and `severity` are required"
     corruption: str | None = None
     severity: Severity | None = None
 
@@ -104,12 +112,13 @@ class Cifar10C(_CifarC, Cifar10):
 class Cifar100C(_CifarC, Cifar100):
     """CIFAR-100-C (Hendrycks and Dietterich 2019): the 10,000 test images under a corruption.
 
-    Attributes:
+    Args:
         corruption: name of the corruption's file.
         severity: 1 to 5.
     """
 
     name = "cifar100-c"
     published = "CIFAR-100-C"
+    files = "`CIFAR-100-C/CORRUPTION.npy`; `corruption` and `severity` are required"
     corruption: str | None = None
     severity: Severity | None = None

@@ -24,11 +24,15 @@ class Digits(DataSet):
     """
 
     name = "digits"
+    source = ("Alpaydin and Kaynak, Optical Recognition of Handwritten Digits, UCI Machine Learning Repository, 1998",)
     class_names = tuple("0123456789")
     shape = (1, 8, 8)
     mean = (0.3047,)
     std = (0.3757,)
     threat = "Linf:0.1"
+    augment = "none"
+    sizes = (1_258, 539)
+    files = "none; part of scikit-learn"
 
     def read(self, root: Path, split: str) -> Images:  # noqa: ARG002
         """Read the split from the file of the installed package, whose import would take two seconds."""

@@ -76,12 +76,18 @@ class TinyImageNet(_WordNetSet):
     """
 
     name = "tiny-imagenet"
+    source = ("Le and Yang, Tiny ImageNet Visual Recognition Challenge, Stanford CS231n, 2015",)
     ids = tuple(_TINY)
     class_names = readable(_TINY)
     shape = (3, 64, 64)
     mean = (0.4802, 0.4481, 0.3975)
     std = (0.2770, 0.2691, 0.2821)
     threat = "Linf:8/255"
+    sizes = (100_000, 10_000)
+    files = (
+        "`tiny-imagenet-200/`, `val` as published or sorted into classes; `tiny-imagenet-SPLIT.parquet`. The test "
+        "split is `val`; classes are WordNet ids in ascending order"
+    )
 
     def read(self, root: Path, split: str) -> Images | None:
         """Read the folder ``tiny-imagenet-200`` in either layout, else Parquet."""
@@ -99,12 +105,21 @@ class ImageNet(_WordNetSet):
     """
 
     name = "imagenet"
+    source: ClassVar[tuple[str, ...]] = (
+        "Deng et al., ImageNet: A Large-Scale Hierarchical Image Database, CVPR, 2009",
+        "Russakovsky et al., ImageNet Large Scale Visual Recognition Challenge, IJCV, 2015",
+    )
     ids = tuple(_NAMES)
     class_names = readable(list(_NAMES))
     shape = (3, 224, 224)
     mean = (0.485, 0.456, 0.406)
     std = (0.229, 0.224, 0.225)
     threat = "Linf:4/255"
+    sizes: ClassVar[tuple[int, ...]] = (1_281_167, 50_000)
+    files = (
+        "`imagenet/val/ID/*.JPEG`, shorter side resized to 256, center crop of 224; `imagenet-test.parquet`. The "
+        'training images do not fit into memory: `load_data("imagenet/train", size=224, resize=256, per_class=50)`'
+    )
 
     def read(self, root: Path, split: str) -> Images | None:
         """Read ``imagenet/val/ID/*.JPEG`` (or ``train``), else ``imagenet-test.parquet``.

@@ -14,7 +14,7 @@ from classwise.core.errors import ClasswiseError, unknown
 from classwise.data.encoded import EncodedImages
 from classwise.data.formats.base import visible
 from classwise.data.formats.folder import Folder, subfolders
-from classwise.data.sets.corrupted import Severity, check_corruption
+from classwise.data.sets.corrupted import Cifar10C, Severity, check_corruption
 from classwise.data.sets.imagenet import ImageNet, readable
 
 
@@ -39,11 +39,14 @@ class ImageNetV2(_TestSet):
 
     The folders ``0`` to ``999`` are the classes of ImageNet by number.
 
-    Attributes:
-        variant: how the images were selected.
+    Args:
+        variant: how the images were selected: ``matched-frequency``, ``threshold-0.7`` or ``top-images``.
     """
 
     name = "imagenet-v2"
+    source = ("Recht et al., Do ImageNet Classifiers Generalize to ImageNet?, ICML, 2019",)
+    sizes = (10_000,)
+    files = "`imagenetv2-matched-frequency-format-val/0` to `999`"
     variant: Literal["matched-frequency", "threshold-0.7", "top-images"] = "matched-frequency"
 
     @property
@@ -93,6 +96,9 @@ class ImageNetA(_Subset):
     """
 
     name = "imagenet-a"
+    source = ("Hendrycks et al., Natural Adversarial Examples, CVPR, 2021",)
+    sizes = (7_500,)
+    files = "`imagenet-a/ID/*.jpg`: 200 of the 1,000 classes"
     folders = ("imagenet-a", "ImageNet-A")
 
 
@@ -103,6 +109,14 @@ class ImageNetR(_Subset):
     """
 
     name = "imagenet-r"
+    source = (
+        (
+            "Hendrycks et al., The Many Faces of Robustness: A Critical Analysis of Out-of-Distribution "
+            "Generalization, ICCV, 2021"
+        ),
+    )
+    sizes = (30_000,)
+    files = "`imagenet-r/ID/*.jpg`: 200 of the 1,000 classes"
     folders = ("imagenet-r", "ImageNet-R")
 
 
@@ -112,12 +126,18 @@ class ImageNetC(_TestSet):
 
     The folders are ``imagenet-c/CORRUPTION/SEVERITY/ID/*.JPEG``, or one level deeper, in the groups of the archives.
 
-    Attributes:
+    Args:
         corruption: name of the folder of the corruption.
         severity: 1 to 5.
     """
 
     name = "imagenet-c"
+    source = Cifar10C.source
+    sizes = (50_000,)
+    files = (
+        "`imagenet-c/CORRUPTION/SEVERITY/ID/*.JPEG`, also in the groups of the archives; `corruption` and `severity` "
+        "are required"
+    )
     folders = ("imagenet-c", "ImageNet-C", "Imagenet-C")
     corruption: str | None = None
     severity: Severity | None = None

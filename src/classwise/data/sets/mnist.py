@@ -24,6 +24,7 @@ class _IdxSet(DataSet):
     folders: ClassVar[tuple[str, ...]]
     labels: ClassVar[dict[str, str]]
     shape = (1, 28, 28)
+    sizes = (60_000, 10_000)
 
     def read(self, root: Path, split: str) -> Images | None:
         """Read idx files, else Parquet."""
@@ -48,10 +49,13 @@ class Mnist(_IdxSet):
     """MNIST (LeCun, Bottou, Bengio and Haffner 1998): 60,000 training and 10,000 test images, 1x28x28, 10 classes."""
 
     name = "mnist"
+    source = ("LeCun et al., Gradient-based learning applied to document recognition, Proceedings of the IEEE, 1998",)
     class_names = tuple("0123456789")
     mean = (0.1307,)
     std = (0.3081,)
     threat = "Linf:0.3"
+    augment = "none"
+    files = "four idx files, gzipped or not, in `mnist/` or `MNIST/raw/`; `mnist-SPLIT.parquet`"
     folder = "mnist"
     folders = ("mnist", "MNIST/raw", "mnist/raw", "MNIST")
     labels: ClassVar[dict[str, str]] = {
@@ -73,12 +77,20 @@ class FashionMnist(_IdxSet):
     """Fashion-MNIST (Xiao, Rasul and Vollgraf 2017): 60,000 training and 10,000 test images, 1x28x28, 10 classes."""
 
     name = "fashion-mnist"
+    source = (
+        (
+            "Xiao et al., Fashion-MNIST: a Novel Image Dataset for Benchmarking Machine Learning Algorithms, "
+            "arXiv:1708.07747, 2017"
+        ),
+    )
     class_names = (
         "T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot",
     )  # fmt: skip
     mean = (0.2860,)
     std = (0.3530,)
     threat = "Linf:0.1"
+    augment = "none"
+    files = "four idx files, gzipped or not, in `fashion-mnist/` or `FashionMNIST/raw/`; `fashion-mnist-SPLIT.parquet`"
     folder = "fashion-mnist"
     folders = ("fashion-mnist", "FashionMNIST/raw", "fashion-mnist/raw", "fashion_mnist", "FashionMNIST")
     labels: ClassVar[dict[str, str]] = {

@@ -16,11 +16,14 @@ class Stl10(DataSet):
     """
 
     name = "stl10"
+    source = ("Coates et al., An Analysis of Single-Layer Networks in Unsupervised Feature Learning, AISTATS, 2011",)
     class_names = ("airplane", "bird", "car", "cat", "deer", "dog", "horse", "monkey", "ship", "truck")
     shape = (3, 96, 96)
     mean = (0.4467, 0.4398, 0.4066)
     std = (0.2603, 0.2566, 0.2713)
     threat = "Linf:8/255"
+    sizes = (5_000, 8_000)
+    files = "`stl10_binary/`; `stl10-SPLIT.parquet`"
     remote = (
         Remote("http://ai.stanford.edu/~acoates/stl10/stl10_binary.tar.gz", "md5:91f7769df0f17e558f3565bffb0c7dfb"),
     )

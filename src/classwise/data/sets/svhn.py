@@ -16,11 +16,23 @@ class Svhn(DataSet):
     """
 
     name = "svhn"
+    source = (
+        (
+            "Netzer et al., Reading Digits in Natural Images with Unsupervised Feature Learning, NIPS Workshop on Deep "
+            "Learning and Unsupervised Feature Learning, 2011"
+        ),
+    )
     class_names = tuple("0123456789")
     shape = (3, 32, 32)
     mean = (0.4377, 0.4438, 0.4728)
     std = (0.1980, 0.2010, 0.1970)
     threat = "Linf:8/255"
+    augment = "crop"  # house numbers are not flipped
+    sizes = (73_257, 26_032)
+    files = (
+        "`train_32x32.mat`, `test_32x32.mat`, also in `svhn/`; the digit 0, label 10 in the files, is class 0; "
+        "`svhn-SPLIT.parquet`"
+    )
     folder = "svhn"
     remote = (
         Remote("http://ufldl.stanford.edu/housenumbers/train_32x32.mat", "md5:e26dedcc434d2e4c54c9b2d4a06d8373"),

@@ -10,13 +10,101 @@ from classwise.auditing.compare.comparison import Comparison
 from classwise.auditing.curve.result import Curve
 from classwise.auditing.run.result import Audit
 from classwise.auditing.worst_class.result import WorstClass
+from classwise.core.progress_display import duration
+from classwise.reporting import formatting
 from classwise.reporting.board.result import Board
+from classwise.reporting.board.tables import BoardTable, board_metrics
+from classwise.reporting.pages.curve import radius_table
 from classwise.reporting.text.audit import audit_parts
-from classwise.reporting.text.board import board_parts
 from classwise.reporting.text.comparison import comparison_parts
-from classwise.reporting.text.curve import curve_parts
-from classwise.reporting.text.layout import TextTable, joined
-from classwise.reporting.text.worst_class import worst_class_parts
+from classwise.reporting.text.layout import TextTable, in_unit, interval, joined, percent, spanned_rows
+
+
+def board_parts(board: Board) -> Iterator[str | TextTable]:
+    """A leaderboard: its tables, and the number of published accuracies."""
+    for table in board.tables:
+        yield from _board_table(table)
+    if board.tables:
+        yield f"beside worst: {formatting.lowest_interval_name(board.alpha)}, for new images"
+    if board.published:
+        yield f"{len(board.published)} published overall accuracies, which have no rank"
+
+
+def _board_table(table: BoardTable) -> Iterator[str | TextTable]:
+    """A table with its conditions, a row per model."""
+    about, level, others = table.conditions, formatting.level(table.alpha), board_metrics()[1:]
+    rows = [
+        (
+            row["rank"],
+            row["model"],
+            percent(row["worst"]),
+            interval(row["worst_low"], row["worst_high"]),
+            row["worst_class"],
+            *(in_unit(row[metric.name], metric.unit) for metric in others),
+            percent(row["clean"]),
+            row["warnings"],
+        )
+        for row in table.frame.to_dict("records")
+    ]
+    data = " ".join(filter(None, (about.data, about.split))) or "data not named"
+    threat = f" under {about.threat or 'a threat that is not stated'}" if about.attacked else ""
+    images = formatting.counted(about.images, "image")
+    title = f"{data}, {images}: accuracy in percent{threat}, attacks {table.attacks}"
+    titles = (metric.title for metric in others)
+    yield TextTable(["rank", "model", "worst", level, "worst class", *titles, "clean", "warnings"], rows, title)
+    yield ""
+
+
+def curve_parts(found: Curve) -> Iterator[str | TextTable]:
+    """A curve: per class the mean and median radius, weakest class first."""
+    table = radius_table(found)
+    yield TextTable(table.heads, spanned_rows(table), f"{found.meta.model or found.name}: {table.caption}")
+    yield ""
+    yield table.note
+
+
+def worst_class_parts(result: WorstClass) -> Iterator[str | TextTable]:
+    """A search: a row per class, the worst class, the guarantee, the cost."""
+    rows = [
+        (
+            name,
+            int(row["n"]),
+            *(percent(row[column]) for column in ("clean", "first", "estimate")),
+            interval(row["low"], row["high"]),
+            int(row["unsettled"]),
+            "yes" if row["may_be_worst"] else "",
+        )
+        for name, row in result.by_class.iterrows()
+    ]
+    first = result.meta.applicable[1]
+    level = f"{100 * (1 - result.verdict.alpha):.6g}"
+    title = f"{result.meta.model}: accuracy in percent under {result.meta.threat}"
+    columns = [
+        "class",
+        "n",
+        "clean",
+        first,
+        "all, estimate",
+        f"all, {level} % simultaneous",
+        "unsettled",
+        "may be worst",
+    ]
+    yield TextTable(columns, rows, title, optional=("unsettled", "n", first, "clean"))
+    verdict = result.verdict
+    at = f"{percent(verdict.estimate)} % {interval(verdict.low, verdict.high)}"
+    yield ""
+    what = "worst class" if verdict.settled else "lowest estimate so far"
+    new = interval(*verdict.new_images)
+    yield f"{what}: {result.worst}, {at} of {result.these_images}; new images {new}"
+    yield f"in brackets: {formatting.lowest_interval_name(verdict.alpha)}"
+    yield f"guarantee: {result.sentence}"
+    if verdict.unsettled:
+        images = "1 image" if verdict.unsettled == 1 else f"{verdict.unsettled:,} images"
+        yield f"unsettled: {images} that only a full audit would attack with every attack"
+    percentage = 100 * result.passes / result.full_audit_passes
+    part = "under 1 %" if percentage < 1 else f"about {percentage:.0f} %"
+    yield f"passes: {result.passes:,}, {part} of a full audit's; {duration(result.seconds)}"
+
 
 Result = Audit | Board | Comparison | Crossing | Curve | WorstClass
 _PARTS: dict[type, Any] = {

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 
 from classwise.cli.paper_results import show_result
-from classwise.cli.papers import STORE, _list
+from classwise.cli.papers import STORE, list_items
 from classwise.papers.catalogue import experiment, runnable
 from classwise.papers.page import paper_page
 from classwise.papers.store import Store
@@ -216,7 +216,7 @@ def test_the_list_contains_every_item_with_its_status(name: str, run: bool, tmp_
         for item in finished:
             store.result_file(item, "reduced").parent.mkdir(parents=True)
             store.result_file(item, "reduced").write_text("{}", encoding="utf-8")
-    head, *lines = printed_by(_list, [name], tmp_path / "store" if run else STORE, False)
+    head, *lines = printed_by(list_items, [name], tmp_path / "store" if run else STORE, False)
     heads = ["id", "kind", "what", "status", "run at" if run else "scales", "deviations", "command, or what is missing"]
     assert re.split("  +", head) == heads
     starts = [head.index(one) for one in heads]

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 
 import typer
 
+import classwise as cw
 from classwise.cli.help import OUTPUT
 from classwise.cli.options import new_file
 from classwise.core.errors import ClasswiseError, unknown
 from classwise.stats import OWN_METRICS
 
 if TYPE_CHECKING:
-    from classwise.auditing.result import Audit
     from classwise.auditing.suite import Suite
     from classwise.auditing.thresholds import Threshold
 
@@ -70,7 +70,7 @@ class BuildOptions:
                 raise unknown(f"attack in condition {text!r}:", threshold.attack, known)
         return thresholds
 
-    def write(self, result: Audit, thresholds: dict[str, Threshold], page: Path) -> None:
+    def write(self, result: cw.Audit, thresholds: dict[str, Threshold], page: Path) -> None:
         """Write the files.
 
         Raises:

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from classwise.papers.store import Store
 
 STORE = Path("runs/papers")
+LONGEST = 44
+"""Letters of a title in the list."""
 
 Items = Annotated[list[str], typer.Argument(metavar="ID...", help="Items such as kdd21/T1.")]
 Papers = Annotated[
@@ -60,7 +62,8 @@ def list_items(names: Papers = None, store: StoreFolder = STORE, json: Json = Fa
     rows = []
     for item in items:
         scales = _scales(item) if kept is None else _run_at(item, kept)
-        counts = (item.id, item.kind, _short(item.title), item.status, ", ".join(scales), deviation_counts(item.id))
+        title = item.title if len(item.title) <= LONGEST else f"{item.title[: LONGEST - 1].rstrip()}…"
+        counts = (item.id, item.kind, title, item.status, ", ".join(scales), deviation_counts(item.id))
         rows.append((*counts, item.command or item.missing))
     heads = ["id", "kind", "what", "status", "scales" if kept is None else "run at", "deviations"]
     console.show([*heads, "command, or what is missing"], rows, optional=("deviations", "status", "kind"))
@@ -217,10 +220,6 @@ def _scales(item: Item) -> list[str]:
 def _run_at(item: Item, store: Store | None) -> list[str]:
     """Scales at which a store has a result of an item."""
     return [scale for scale in _scales(item) if store is not None and store.result_file(item.id, scale).is_file()]
-
-
-def _short(text: str, letters: int = 44) -> str:
-    return text if len(text) <= letters else text[: letters - 1].rstrip() + "…"
 
 
 def _facts(item: Item) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+import classwise as cw
 from classwise.cli import console
 from classwise.cli.cluster import ClusterOptions
 from classwise.cli.help import COMPUTE, PanelCommand, PanelGroup
@@ -91,8 +92,6 @@ def run(
         classwise sweep run plan.yaml --on slurm \\
             --slurm partition=gpu,timeout_min=600
     """  # noqa: D301  # \b keeps the lines of the example apart
-    from classwise.sweeps.run import sweep
-
     if device not in ("cpu", "cuda"):
         raise ClasswiseError(f"--device {device}: the executor selects the GPUs of a cell; use --device cuda or cpu")
     if gpus_per_cell and device == "cpu":
@@ -106,7 +105,7 @@ def run(
     gpus = int(device == "cuda") if gpus_per_cell is None else gpus_per_cell
     executor = {"gpus": gpus, **cluster.given}
     with _resumable(folder) as listener:
-        cells = sweep(plan, out=folder, executor=executor, device=device, processes=max(gpus, 1), progress=listener)
+        cells = cw.sweep(plan, out=folder, executor=executor, device=device, processes=max(gpus, 1), progress=listener)
     _report(folder, cells, json)
 
 
@@ -134,7 +133,7 @@ def status(folder: Folder, json: Json = False) -> None:
     Example:
         classwise sweep status sweeps/x
     """  # noqa: D301  # \b keeps the lines of the example apart
-    from classwise.sweeps.status import sweep_status
+    from classwise.sweeps.status import is_alive, owner_host, sweep_status
 
     cells = sweep_status(folder)
     if json or not sys.stdout.isatty():
@@ -144,7 +143,7 @@ def status(folder: Folder, json: Json = False) -> None:
     from rich.live import Live
 
     with Live(_table(cells), console=Console(markup=False), auto_refresh=False) as live:
-        while _goes_on(folder, cells):
+        while any(cell.state == "running" for cell in cells) or is_alive(folder, owner_host(folder)):
             time.sleep(SECONDS_BETWEEN_UPDATES)
             cells = sweep_status(folder)
             live.update(_table(cells), refresh=True)
@@ -222,13 +221,6 @@ def _estimate(plan: str, workers: int, device: str, json: bool) -> None:
     console.echo(f"{cost.cells:,} cells: at most {cost.passes:,} forward and backward passes of one image")
     console.echo(f"training {training} without validation, audits at most {audits} without guards, on one {device}")
     console.echo(f"on {workers} {'worker' if workers == 1 else 'workers'} of this speed: {whole}")
-
-
-def _goes_on(folder: Path, cells: Sequence[CellStatus]) -> bool:
-    """Whether a cell runs, or the command that starts cells does."""
-    from classwise.sweeps.status import is_alive, owner_host
-
-    return any(cell.state == "running" for cell in cells) or is_alive(folder, owner_host(folder))
 
 
 def _show(cells: Sequence[CellStatus], json: bool) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 from benchmarks.comparison.methods import SHORT, LogitAdjusted, Method, Scale, Trained
 from benchmarks.studies import ATTACKS, QUICK_ATTACKS, Study, accuracy_table, effect, percent, verdict
 from benchmarks.tables import table
-from classwise.auditing.comparison import Comparison
+from classwise.auditing.compare.comparison import Comparison
 
 EPOCHS = 10
 WARM_UP = 6

@@ -21,9 +21,9 @@ from torch import nn
 from benchmarks.evaluation import BATCH, CHECKPOINTS, threads, torchattacks_pgd, with_attack
 from benchmarks.pairing import Timing, paired
 from benchmarks.tables import table
-from classwise.auditing.audit import audit
-from classwise.auditing.guard_report import MODES, GuardMode
-from classwise.auditing.outcomes import ALL, CLEAN
+from classwise.auditing.guards.report import MODES, GuardMode
+from classwise.auditing.outcomes.table import ALL, CLEAN
+from classwise.auditing.run.audit import audit
 from classwise.core.errors import ClasswiseError
 from classwise.core.storage import write_text
 from classwise.core.threat import Threat

@@ -19,8 +19,8 @@ from PIL import Image
 from benchmarks.evaluation import CHECKPOINTS
 from benchmarks.studies import percent
 from benchmarks.tables import conditions, table
-from classwise.auditing.audit import audit
-from classwise.auditing.outcomes import Outcomes
+from classwise.auditing.outcomes.table import Outcomes
+from classwise.auditing.run.audit import audit
 from classwise.core.errors import ClasswiseError
 from classwise.data import Images, load_data
 from classwise.models import load_model

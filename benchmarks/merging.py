@@ -14,16 +14,17 @@ import numpy as np
 import pandas as pd
 
 from benchmarks.tables import table
-from classwise.auditing import artifacts, outcome_files
-from classwise.auditing.artifacts import EXAMPLES
-from classwise.auditing.folders import settings_of
-from classwise.auditing.merging import merge, shard_folder
-from classwise.auditing.meta import CLEAN, Meta
-from classwise.auditing.outcomes import Outcomes
-from classwise.auditing.partition import Shard
-from classwise.auditing.plan import Plan
-from classwise.auditing.result import Audit, write_about
-from classwise.auditing.suite import parse_attacks
+from classwise.auditing.outcomes import artifacts
+from classwise.auditing.outcomes import files as outcome_files
+from classwise.auditing.outcomes.artifacts import EXAMPLES
+from classwise.auditing.outcomes.meta import CLEAN, Meta
+from classwise.auditing.outcomes.table import Outcomes
+from classwise.auditing.run.folders import settings_of
+from classwise.auditing.run.merging import merge, shard_folder
+from classwise.auditing.run.partition import Shard
+from classwise.auditing.run.plan import Plan
+from classwise.auditing.run.result import Audit, write_about
+from classwise.auditing.run.suite import parse_attacks
 from classwise.core.threat import Threat
 
 CLASSES = 10

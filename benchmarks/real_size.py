@@ -33,7 +33,7 @@ from benchmarks.studies import (
     verdict,
 )
 from benchmarks.tables import table
-from classwise.auditing.comparison import Comparison
+from classwise.auditing.compare.comparison import Comparison
 from classwise.stats.intervals import Estimate
 from classwise.stats.ranks import ranks
 

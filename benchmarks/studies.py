@@ -18,10 +18,10 @@ import pandas as pd
 from benchmarks.comparison.methods import TRAINING, Method, Scale, finished, root_folder, seeds
 from benchmarks.comparison.runner import run_methods
 from benchmarks.tables import table
-from classwise.auditing.artifacts import Artifacts
-from classwise.auditing.comparison import Comparison
-from classwise.auditing.outcomes import Outcomes
-from classwise.auditing.result import Audit
+from classwise.auditing.compare.comparison import Comparison
+from classwise.auditing.outcomes.artifacts import Artifacts
+from classwise.auditing.outcomes.table import Outcomes
+from classwise.auditing.run.result import Audit
 from classwise.core.csv_files import write_csv
 from classwise.reporting.comparison_tables import accuracy_points
 from classwise.stats.intervals import Estimate

@@ -25,7 +25,7 @@ from benchmarks.studies import (
     verdict,
 )
 from benchmarks.tables import table
-from classwise.auditing.comparison import Comparison
+from classwise.auditing.compare.comparison import Comparison
 from classwise.training.folder import Run, Which
 
 LENGTHS = (12, 50, 100)

@@ -152,8 +152,8 @@ def record(folder: str | Path, path: Path) -> None:
 
     ``python -c "from benchmarks.two_phase import *; record('audits/mine', RECORDED / 'mine.csv')"``
     """
-    from classwise.auditing.outcomes import Outcomes as Rows
-    from classwise.auditing.suite import in_first_phase
+    from classwise.auditing.outcomes.table import Outcomes as Rows
+    from classwise.auditing.run.suite import in_first_phase
 
     rows = Rows.load(folder)
     first = [label for label in rows.attacks if label == "clean" or in_first_phase(label)]

@@ -83,7 +83,7 @@ def record(folder: str | Path, path: Path) -> None:
 
     ``python -c "from benchmarks.worst_class import *; record('audits/mine', RECORDED / 'mine.csv')"``
     """
-    from classwise.auditing.outcomes import Outcomes
+    from classwise.auditing.outcomes.table import Outcomes
 
     outcomes = Outcomes.load(folder)
     attacks = [label for label in outcomes.meta.attacks if label != "clean"]

@@ -18,11 +18,11 @@ from benchmarks.methods import counted, trainer_in_last_epoch
 from benchmarks.pairing import Timing, paired
 
 from classwise.attacks import suites
-from classwise.auditing.artifacts import Artifacts
-from classwise.auditing.audit import audit
-from classwise.auditing.compare import compare
-from classwise.auditing.outcomes import Outcomes
-from classwise.auditing.result import Audit
+from classwise.auditing.compare.compare import compare
+from classwise.auditing.outcomes.artifacts import Artifacts
+from classwise.auditing.outcomes.table import Outcomes
+from classwise.auditing.run.audit import audit
+from classwise.auditing.run.result import Audit
 from classwise.core.errors import ClasswiseError
 from classwise.core.threat import Threat
 from classwise.data import load_data

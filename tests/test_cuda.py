@@ -22,7 +22,7 @@ from classwise.attacks.engine.polling import EndedSlots
 from classwise.attacks.engine.queue import Queue
 from classwise.attacks.external import ExternalAttack
 from classwise.attacks.gradient.ascent import PGD
-from classwise.auditing.runner import Runner
+from classwise.auditing.run.runner import Runner
 from classwise.core.config import make
 from classwise.core.precision import EXACT, Precision
 from classwise.core.progress import NullProgress
@@ -283,7 +283,7 @@ def test_the_images_of_an_audit_are_copied_as_uint8(memory: int, monkeypatch: py
     options["precision"] = EXACT  # the default depends on the device
     on_cpu = cw.audit(Small(4), data, **options).outcomes.frame
     copied: list[int] = []
-    monkeypatch.setattr("classwise.auditing.runner.memory_of", lambda _: memory)
+    monkeypatch.setattr("classwise.auditing.run.runner.memory_of", lambda _: memory)
     with PretendCuda() as gpu:
 
         def watched(runner: Runner, *args: Any) -> None:

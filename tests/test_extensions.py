@@ -103,7 +103,7 @@ import contextlib, dataclasses, io, json, sys
 from pathlib import Path
 import numpy as np
 import classwise as cw
-from classwise.auditing.thresholds import Threshold
+from classwise.auditing.compare.thresholds import Threshold
 from classwise.cli import main
 from classwise.cli.tables import audit_facts
 from classwise.core.errors import IncompleteError

@@ -11,7 +11,7 @@ from tools.check_language import phrases
 
 from classwise.attacks import ATTACKS
 from classwise.attacks.suites import SUITES
-from classwise.auditing.outcome_files import COLUMNS
+from classwise.auditing.outcomes.files import COLUMNS
 from classwise.data import DATA
 from classwise.models import MODELS
 from classwise.training import AVERAGERS, OBJECTIVES, SCHEDULES, UPDATES

@@ -19,7 +19,7 @@ from benchmarks.studies import effect, verdict
 from benchmarks.training_length import sign_change
 
 import classwise as cw
-from classwise.auditing.comparison import Comparison
+from classwise.auditing.compare.comparison import Comparison
 from classwise.stats.intervals import Estimate
 from classwise.training.recipe import Recipe
 

@@ -19,7 +19,7 @@ from typing import Any
 
 import typer
 
-from classwise.auditing import outcome_files
+from classwise.auditing.outcomes import files as outcome_files
 from classwise.cli import docstrings, main
 from classwise.cli.app import app
 from classwise.core.bibliography import PAPERS, line_of

@@ -21,8 +21,9 @@ from benchmarks.comparison.methods import (
     root_folder,
 )
 from benchmarks.tables import table
-from classwise.auditing.compare import Comparison, compare
-from classwise.auditing.result import Audit
+from classwise.auditing.compare.compare import compare
+from classwise.auditing.compare.comparison import Comparison
+from classwise.auditing.run.result import Audit
 from classwise.core.csv_files import write_csv
 from classwise.stats import metrics
 from classwise.stats.metric_intervals import FIFTH

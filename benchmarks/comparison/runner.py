@@ -22,7 +22,7 @@ from benchmarks.comparison.methods import (
     weights_of,
 )
 from benchmarks.comparison.page import report
-from classwise.auditing.audit import audit
+from classwise.auditing.run.audit import audit
 from classwise.core.errors import ClasswiseError, unknown
 
 

@@ -14,15 +14,15 @@ from classwise.core.version import __version__
 if TYPE_CHECKING:
     from classwise.attacks import ATTACKS as ATTACKS
     from classwise.attacks.base import Attack as Attack
-    from classwise.auditing.attack import attack as attack
-    from classwise.auditing.audit import Audit as Audit
-    from classwise.auditing.audit import audit as audit
-    from classwise.auditing.compare import compare as compare
-    from classwise.auditing.comparison import Comparison as Comparison
+    from classwise.auditing.compare.compare import compare as compare
+    from classwise.auditing.compare.comparison import Comparison as Comparison
     from classwise.auditing.curve.result import Curve as Curve
     from classwise.auditing.curve.search import robustness_curve as robustness_curve
-    from classwise.auditing.outcomes import Outcomes as Outcomes
-    from classwise.auditing.seeds import audit_seeds as audit_seeds
+    from classwise.auditing.outcomes.table import Outcomes as Outcomes
+    from classwise.auditing.run.attack import attack as attack
+    from classwise.auditing.run.audit import Audit as Audit
+    from classwise.auditing.run.audit import audit as audit
+    from classwise.auditing.run.seeds import audit_seeds as audit_seeds
     from classwise.auditing.worst_class.result import WorstClass as WorstClass
     from classwise.auditing.worst_class.search import find_worst_class as find_worst_class
     from classwise.core.errors import ClasswiseError as ClasswiseError
@@ -49,26 +49,26 @@ if TYPE_CHECKING:
 _PUBLIC = {
     "ATTACKS": "classwise.attacks",
     "Attack": "classwise.attacks.base",
-    "Audit": "classwise.auditing.audit",
+    "Audit": "classwise.auditing.run.audit",
     "Board": "classwise.reporting.board.result",
     "ClassWiseLoss": "classwise.training.class_wise_loss",
-    "Comparison": "classwise.auditing.comparison",
+    "Comparison": "classwise.auditing.compare.comparison",
     "Precision": "classwise.core.precision",
     "Curve": "classwise.auditing.curve.result",
     "Images": "classwise.data.images",
     "Normalized": "classwise.models.normalization",
-    "Outcomes": "classwise.auditing.outcomes",
+    "Outcomes": "classwise.auditing.outcomes.table",
     "Recipe": "classwise.training.recipe",
     "Run": "classwise.training.folder",
     "Threat": "classwise.core.threat",
     "ClasswiseError": "classwise.core.errors",
     "WorstClass": "classwise.auditing.worst_class.result",
     "adjust_logits": "classwise.training.posthoc.logit_adjustment",
-    "attack": "classwise.auditing.attack",
-    "audit": "classwise.auditing.audit",
-    "audit_seeds": "classwise.auditing.seeds",
+    "attack": "classwise.auditing.run.attack",
+    "audit": "classwise.auditing.run.audit",
+    "audit_seeds": "classwise.auditing.run.seeds",
     "board": "classwise.reporting.board.board",
-    "compare": "classwise.auditing.compare",
+    "compare": "classwise.auditing.compare.compare",
     "export": "classwise.reporting.exports",
     "find_worst_class": "classwise.auditing.worst_class.search",
     "interpolate_weights": "classwise.training.posthoc.weight_interpolation",

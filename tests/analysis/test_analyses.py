@@ -25,7 +25,7 @@ from classwise.analysis.pairs import pairs
 from classwise.analysis.sensitivity import sensitivity
 from classwise.analysis.smoothness import smoothness
 from classwise.analysis.spread import spread
-from classwise.auditing.outcomes import Outcomes
+from classwise.auditing.outcomes.table import Outcomes
 from classwise.core.errors import ClasswiseError
 from classwise.data.images import Images
 from classwise.reporting.svg import Drawing, Image

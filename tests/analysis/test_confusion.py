@@ -7,7 +7,7 @@ import pytest
 from numpy.typing import ArrayLike
 
 from classwise.analysis.confusion import Confused, confused
-from classwise.auditing.outcomes import Outcomes
+from classwise.auditing.outcomes.table import Outcomes
 from classwise.core.errors import ClasswiseError
 from classwise.stats.confusion import confusion_rates, superclass_leakage, symmetry
 from tests.analysis.tables import CLASSES, NAMES, SUPERCLASSES, outcomes

@@ -16,7 +16,7 @@ from classwise.analysis.gap import gap, gap_of
 from classwise.analysis.norm_link import norm_link_of, row_norms
 from classwise.analysis.smoothness import smoothness
 from classwise.analysis.spread import spread_of
-from classwise.auditing.outcomes import Outcomes
+from classwise.auditing.outcomes.table import Outcomes
 from classwise.core.errors import ClasswiseError
 from classwise.stats.counts import ClassCounts
 from classwise.stats.metrics import overall_micro

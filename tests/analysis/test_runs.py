@@ -17,7 +17,7 @@ from classwise.analysis.similarity import similarity, similarity_of
 from classwise.analysis.steps import steps_of
 from classwise.analysis.sweep import sweep
 from classwise.analysis.trend import trend
-from classwise.auditing.audit import Audit, audit
+from classwise.auditing.run.audit import Audit, audit
 from classwise.core.errors import ClasswiseError
 from classwise.training.folder import Run
 from classwise.training.recipe import Recipe

@@ -8,7 +8,7 @@ from scipy import stats
 
 from classwise.analysis.pairs import pairs
 from classwise.analysis.sensitivity import sensitivity
-from classwise.auditing.outcomes import Outcomes
+from classwise.auditing.outcomes.table import Outcomes
 from classwise.core.errors import ClasswiseError
 from classwise.stats.resampling import resampled_accuracies, resampled_means
 from tests.analysis.tables import CLASSES, NAMES, outcomes

@@ -17,7 +17,7 @@ from classwise.attacks import ATTACKS
 from classwise.attacks.engine import Engine, Finished, Job
 from classwise.attacks.external import ExternalAttack
 from classwise.attacks.gradient.ascent import PGD
-from classwise.auditing.audit import audit
+from classwise.auditing.run.audit import audit
 from classwise.core.config import make
 from classwise.core.errors import ClasswiseError
 from classwise.core.threat import Threat

@@ -15,7 +15,7 @@ from classwise.attacks.blackbox.transfer import Transfer
 from classwise.attacks.engine import Engine, Job
 from classwise.attacks.gradient.ascent import PGD, PGDT
 from classwise.attacks.gradient.momentum import MIFGSM
-from classwise.auditing.audit import audit
+from classwise.auditing.run.audit import audit
 from classwise.core.config import describe, make
 from classwise.core.errors import ClasswiseError
 from classwise.core.threat import Threat

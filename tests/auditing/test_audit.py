@@ -14,9 +14,9 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from classwise.attacks.engine import AttackInputs
 from classwise.attacks.gradient.ascent import PGD, Ascent
-from classwise.auditing.audit import audit
-from classwise.auditing.outcomes import Outcomes
-from classwise.auditing.result import Audit
+from classwise.auditing.outcomes.table import Outcomes
+from classwise.auditing.run.audit import audit
+from classwise.auditing.run.result import Audit
 from classwise.core.config import configurable
 from classwise.core.errors import ClasswiseError
 from classwise.core.precision import EXACT
@@ -144,7 +144,7 @@ def test_a_permuted_data_set_gives_the_same_rows(net: toys.Linear) -> None:
 def test_a_stream_gives_the_rows_of_the_images(monkeypatch: pytest.MonkeyPatch) -> None:
     data = toys.images()
     plain = run(data=data)
-    monkeypatch.setattr("classwise.auditing.inputs.PIECE_BYTES", 10_000)  # several pieces
+    monkeypatch.setattr("classwise.auditing.run.inputs.PIECE_BYTES", 10_000)  # several pieces
     names = data.class_names
     loader = DataLoader(TensorDataset(data.x, data.y), batch_size=7)
     for source in (Stream(loader, names), Stream(iter(zip(data.x, data.y, strict=True)), names)):

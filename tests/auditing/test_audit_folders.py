@@ -10,8 +10,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from classwise.auditing import runner
-from classwise.auditing.result import Audit
+from classwise.auditing.run import runner
+from classwise.auditing.run.result import Audit
 from classwise.core.errors import ClasswiseError
 from tests.auditing import toys
 
@@ -23,7 +23,7 @@ from .test_audit import Bursting, Lines, run
 def test_a_killed_audit_resumes_with_the_same_rows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, after: int, cascade: bool
 ) -> None:
-    monkeypatch.setattr("classwise.auditing.writer.BLOCK_ROWS", 24)
+    monkeypatch.setattr("classwise.auditing.outcomes.writer.BLOCK_ROWS", 24)
     more: dict[str, Any] = {"attacks": "tpgd:steps=3", "cascade": cascade, "save": ["logits", "images"]}
     whole = run(out=tmp_path / "whole", **more)
     with pytest.raises(KeyboardInterrupt):
@@ -42,7 +42,7 @@ def test_a_killed_audit_resumes_with_the_same_rows(
 
 @pytest.mark.slow
 def test_partially_written_files_are_ignored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("classwise.auditing.writer.BLOCK_ROWS", 16)
+    monkeypatch.setattr("classwise.auditing.outcomes.writer.BLOCK_ROWS", 16)
     whole = run(out=tmp_path / "whole", save="logits")
     parts = sorted((tmp_path / "whole" / "outcomes").glob("part-*"))
     parts[-1].unlink()  # killed after the kept tensors of this part and before its rows

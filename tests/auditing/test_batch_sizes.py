@@ -8,12 +8,12 @@ import pytest
 import torch
 from torch import nn
 
-from classwise.auditing import batch_sizes
-from classwise.auditing.audit import audit, estimate
-from classwise.auditing.batch_sizes import Fit, fitting_batch, memory_of, saved_bytes, usual_batch
-from classwise.auditing.preparation import prepare
-from classwise.auditing.result import Audit
-from classwise.auditing.suite import parse_attacks
+from classwise.auditing.run import batch_sizes
+from classwise.auditing.run.audit import audit, estimate
+from classwise.auditing.run.batch_sizes import Fit, fitting_batch, memory_of, saved_bytes, usual_batch
+from classwise.auditing.run.preparation import prepare
+from classwise.auditing.run.result import Audit
+from classwise.auditing.run.suite import parse_attacks
 from classwise.core.errors import ClasswiseError
 from classwise.core.progress import NullProgress
 from classwise.data.images import Images

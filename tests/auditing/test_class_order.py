@@ -13,13 +13,15 @@ from torch import nn
 
 import classwise as cw
 from classwise.attacks.gradient.ascent import PGD
-from classwise.auditing.audit import audit
-from classwise.auditing.guard_report import GuardMode, GuardReport
-from classwise.auditing.guards import GUARDS, Evidence, GuardWarning, Undecided, run_guards
-from classwise.auditing.merging import shard_folder
-from classwise.auditing.outcomes import Outcomes
-from classwise.auditing.partition import Shard
-from classwise.auditing.result import Audit
+from classwise.auditing.guards.budget import run_guards
+from classwise.auditing.guards.evidence import Evidence, GuardWarning, Undecided
+from classwise.auditing.guards.report import GuardMode, GuardReport
+from classwise.auditing.guards.table import GUARDS
+from classwise.auditing.outcomes.table import Outcomes
+from classwise.auditing.run.audit import audit
+from classwise.auditing.run.merging import shard_folder
+from classwise.auditing.run.partition import Shard
+from classwise.auditing.run.result import Audit
 from classwise.core.precision import EXACT
 from classwise.data.images import Images
 from classwise.stats.class_order import images_needed

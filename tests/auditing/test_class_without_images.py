@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 import classwise as cw
-from classwise.auditing.thresholds import Threshold
+from classwise.auditing.compare.thresholds import Threshold
 from classwise.core.errors import ClasswiseError
 from classwise.data.images import Images
 from classwise.reporting.pages.audit import audit_page

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from classwise.auditing.compare import compare
-from classwise.auditing.outcomes import Outcomes
-from classwise.auditing.result import Audit
-from classwise.auditing.sources import audits_in, training_seed
+from classwise.auditing.compare.compare import compare
+from classwise.auditing.compare.sources import audits_in, training_seed
+from classwise.auditing.outcomes.table import Outcomes
+from classwise.auditing.run.result import Audit
 from classwise.core.errors import ClasswiseError, IncompleteError
 from classwise.reporting.board.board import board
 from classwise.reporting.comparison_tables import measure_table

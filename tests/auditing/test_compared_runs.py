@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 from classwise.attacks import ATTACKS
-from classwise.auditing.comparability import canonical
-from classwise.auditing.compare import compare
-from classwise.auditing.outcomes import Outcomes
-from classwise.auditing.result import Audit
-from classwise.auditing.suite import parse_attacks
+from classwise.auditing.compare.comparability import canonical
+from classwise.auditing.compare.compare import compare
+from classwise.auditing.outcomes.table import Outcomes
+from classwise.auditing.run.result import Audit
+from classwise.auditing.run.suite import parse_attacks
 from classwise.core.config import describe, make
 from classwise.core.errors import ClasswiseError
 

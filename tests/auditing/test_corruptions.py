@@ -10,10 +10,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from classwise.auditing.audit import audit
-from classwise.auditing.corruptions import CorruptionAudits, audit_corruptions
-from classwise.auditing.outcomes import Outcomes
-from classwise.auditing.result import Audit
+from classwise.auditing.outcomes.table import Outcomes
+from classwise.auditing.run.audit import audit
+from classwise.auditing.run.corruptions import CorruptionAudits, audit_corruptions
+from classwise.auditing.run.result import Audit
 from classwise.core.errors import ClasswiseError
 from classwise.data import Images, corrupt, load_data
 from classwise.data.corruptions import CORRUPTIONS

@@ -15,9 +15,9 @@ import classwise as cw
 from classwise.attacks import ATTACKS
 from classwise.attacks.blackbox.transfer import Transfer
 from classwise.attacks.gradient.ascent import PGD
-from classwise.auditing import cost as cost_module
-from classwise.auditing.cost import CostEstimate, estimate, highest_cost
-from classwise.auditing.result import Audit
+from classwise.auditing.run import cost as cost_module
+from classwise.auditing.run.cost import CostEstimate, estimate, highest_cost
+from classwise.auditing.run.result import Audit
 from classwise.core.precision import EXACT
 from classwise.data.images import Images
 from tests.attacks.test_contract import named

@@ -15,9 +15,9 @@ import torch
 from torch.distributed import HashStore  # type: ignore[attr-defined]  # torch exports it without saying so
 from torch.nn import functional
 
-from classwise.auditing.audit import audit
-from classwise.auditing.partition import balanced_order, part_of
-from classwise.auditing.result import Audit
+from classwise.auditing.run.audit import audit
+from classwise.auditing.run.partition import balanced_order, part_of
+from classwise.auditing.run.result import Audit
 from classwise.core import distributed as processes
 from classwise.core.distributed import (
     ProcessFailedError,

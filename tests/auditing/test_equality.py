@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from classwise.auditing.comparison import Comparison
-from classwise.auditing.outcomes import Outcomes
-from classwise.auditing.result import Audit
-from classwise.auditing.thresholds import COMPARISONS, ChangeThreshold, Condition, Threshold
+from classwise.auditing.compare.comparison import Comparison
+from classwise.auditing.compare.thresholds import COMPARISONS, ChangeThreshold, Condition, Threshold
+from classwise.auditing.outcomes.table import Outcomes
+from classwise.auditing.run.result import Audit
 from classwise.core.errors import ClasswiseError
 from classwise.reporting.builds import checks_of
 from classwise.stats.bounds import BoundedCounts

@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch import nn
 
-from classwise.auditing.audit import audit
-from classwise.auditing.result import Audit
+from classwise.auditing.run.audit import audit
+from classwise.auditing.run.result import Audit
 from classwise.core.precision import EXACT, FAST, Precision
 from classwise.core.progress import NullProgress
 from classwise.reporting.provenance import settings_of

@@ -16,9 +16,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import classwise as cw
-from classwise.auditing.inputs import grouped
-from classwise.auditing.meta import Meta
-from classwise.auditing.outcomes import Outcomes
+from classwise.auditing.outcomes.meta import Meta
+from classwise.auditing.outcomes.table import Outcomes
+from classwise.auditing.run.inputs import grouped
 from classwise.core.errors import ClasswiseError
 from classwise.core.storage import CHECKSUMS
 from classwise.data.images import Images

@@ -15,14 +15,15 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from classwise.auditing import execution
-from classwise.auditing.audit import audit, estimate
-from classwise.auditing.audit_folder import ABOUT, read_about
-from classwise.auditing.guard_report import MODES, GuardMode, GuardReport
-from classwise.auditing.guards import GUARDS, Evidence, GuardRun, run_guards
+from classwise.auditing.guards.budget import GuardRun, run_guards
+from classwise.auditing.guards.evidence import Evidence
 from classwise.auditing.guards.memory import Memory
-from classwise.auditing.guards.table import COSTS, USEFULNESS
-from classwise.auditing.result import Audit
+from classwise.auditing.guards.report import MODES, GuardMode, GuardReport
+from classwise.auditing.guards.table import COSTS, GUARDS, USEFULNESS
+from classwise.auditing.run import execution
+from classwise.auditing.run.audit import audit, estimate
+from classwise.auditing.run.audit_folder import ABOUT, read_about
+from classwise.auditing.run.result import Audit
 from classwise.core.errors import ClasswiseError
 from classwise.core.precision import EXACT
 from classwise.core.storage import write_text

@@ -13,9 +13,9 @@ import torch
 from torch import nn
 
 from classwise.attacks.gradient.ascent import FGSM, PGD
-from classwise.auditing.audit import audit
 from classwise.auditing.guards.memory import Memory, memory_of
-from classwise.auditing.result import Audit
+from classwise.auditing.run.audit import audit
+from classwise.auditing.run.result import Audit
 from classwise.core.precision import EXACT
 from classwise.core.threat import Threat
 from classwise.data.images import Images

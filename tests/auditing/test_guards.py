@@ -18,14 +18,15 @@ import classwise as cw
 from classwise.attacks.engine import AttackInputs
 from classwise.attacks.gradient.apgd import APGDT
 from classwise.attacks.gradient.ascent import PGD, Ascent
-from classwise.auditing.audit import audit
-from classwise.auditing.cost import estimate
-from classwise.auditing.guard_report import GuardMode, GuardReport
-from classwise.auditing.guards import GUARDS, Evidence, GuardRun, InputScale, run_guards
-from classwise.auditing.guards.table import CORE, USEFULNESS
-from classwise.auditing.outcomes import Outcomes
-from classwise.auditing.result import Audit
-from classwise.auditing.suite import parse_attacks
+from classwise.auditing.guards.budget import GuardRun, run_guards
+from classwise.auditing.guards.evidence import Evidence, InputScale
+from classwise.auditing.guards.report import GuardMode, GuardReport
+from classwise.auditing.guards.table import CORE, GUARDS, USEFULNESS
+from classwise.auditing.outcomes.table import Outcomes
+from classwise.auditing.run.audit import audit
+from classwise.auditing.run.cost import estimate
+from classwise.auditing.run.result import Audit
+from classwise.auditing.run.suite import parse_attacks
 from classwise.core.config import configurable
 from classwise.core.errors import ClasswiseError
 from classwise.core.precision import EXACT
@@ -460,7 +461,7 @@ def evidence_of(**more: Any) -> Evidence:
         return GuardRun((), GuardReport(mode))
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("classwise.auditing.execution.run_guards", record)
+        patch.setattr("classwise.auditing.run.execution.run_guards", record)
         run(**more)
     return passed[0]
 

@@ -19,12 +19,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from classwise.analysis.base import last_iterates
-from classwise.auditing import outcome_files
-from classwise.auditing.audit import audit
-from classwise.auditing.audit_folder import ABOUT
-from classwise.auditing.outcomes import Outcomes
-from classwise.auditing.result import Audit
-from classwise.auditing.thresholds import Threshold, met
+from classwise.auditing.compare.thresholds import Threshold, met
+from classwise.auditing.outcomes import files as outcome_files
+from classwise.auditing.outcomes.table import Outcomes
+from classwise.auditing.run.audit import audit
+from classwise.auditing.run.audit_folder import ABOUT
+from classwise.auditing.run.result import Audit
 from classwise.core.errors import ClasswiseError, IncompleteError
 from classwise.reporting import report
 from classwise.stats.metric import all_metrics
@@ -177,7 +177,7 @@ class Counted:
 
 @pytest.mark.slow
 def test_a_stream_is_complete_when_it_was_read_to_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from classwise.auditing import inputs, runner
+    from classwise.auditing.run import inputs, runner
 
     monkeypatch.setattr(inputs, "PIECE_BYTES", 1)
     late = iter([False] * 5)

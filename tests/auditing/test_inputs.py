@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from classwise.attacks.gradient.ascent import PGD
-from classwise.auditing.audit import audit
-from classwise.auditing.inputs import name_of, network_of, threat_for, training_attack_of
+from classwise.auditing.run.audit import audit
+from classwise.auditing.run.inputs import name_of, network_of, threat_for, training_attack_of
 from classwise.core.errors import ClasswiseError
 from classwise.core.progress import NullProgress
 from classwise.core.threat import Threat

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from classwise.auditing.outcomes import Outcomes
+from classwise.auditing.outcomes.table import Outcomes
 from classwise.core.errors import ClasswiseError
 
 LABELS = [0, 0, 0, 1, 1, 1]

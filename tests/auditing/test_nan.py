@@ -11,9 +11,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from classwise.auditing.audit import audit
 from classwise.auditing.guards.model import _difference
-from classwise.auditing.result import Audit
+from classwise.auditing.run.audit import audit
+from classwise.auditing.run.result import Audit
 from classwise.core.precision import EXACT
 from classwise.data.images import Images
 from classwise.reporting import report

@@ -14,11 +14,11 @@ from classwise.attacks.blackbox.transfer import Transfer
 from classwise.attacks.engine import NoGradientError
 from classwise.attacks.gradient.ascent import PGD
 from classwise.attacks.minimal.fab import FAB
-from classwise.auditing.audit import audit, estimate
+from classwise.auditing.compare.thresholds import Threshold
 from classwise.auditing.curve.search import robustness_curve
-from classwise.auditing.outcomes import CLEAN
-from classwise.auditing.result import Audit
-from classwise.auditing.thresholds import Threshold
+from classwise.auditing.outcomes.table import CLEAN
+from classwise.auditing.run.audit import audit, estimate
+from classwise.auditing.run.result import Audit
 from classwise.auditing.worst_class.search import find_worst_class
 from classwise.cli import main
 from classwise.core.errors import ClasswiseError, IncompleteError

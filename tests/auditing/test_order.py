@@ -6,7 +6,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from classwise.auditing.partition import balanced_order
+from classwise.auditing.run.partition import balanced_order
 
 
 def test_classes_alternate() -> None:

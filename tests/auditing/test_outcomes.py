@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from classwise.auditing.meta import SCHEMA_VERSION
-from classwise.auditing.outcome_files import COLUMNS
-from classwise.auditing.outcomes import Outcomes
+from classwise.auditing.outcomes.files import COLUMNS
+from classwise.auditing.outcomes.meta import SCHEMA_VERSION
+from classwise.auditing.outcomes.table import Outcomes
 from classwise.core.errors import ClasswiseError, IncompleteError
 from classwise.core.storage import CHECKSUMS
 

@@ -14,8 +14,8 @@ import classwise as cw
 from classwise.attacks import ATTACKS
 from classwise.attacks.autoattack import AutoAttack
 from classwise.attacks.gradient.ascent import PGD
-from classwise.auditing.audit import audit
-from classwise.auditing.result import Audit
+from classwise.auditing.run.audit import audit
+from classwise.auditing.run.result import Audit
 from classwise.core.config import make
 from classwise.core.precision import EXACT, FAST, Precision
 from tests.attacks.test_contract import SHORT

@@ -10,8 +10,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from classwise.auditing.outcomes import Outcomes
-from classwise.auditing.result import Audit
+from classwise.auditing.outcomes.table import Outcomes
+from classwise.auditing.run.result import Audit
 from classwise.core.errors import ClasswiseError, IncompleteError
 
 LABELS = [0, 0, 0, 1, 1, 2]

@@ -15,8 +15,8 @@ import pytest
 import torch
 
 import classwise as cw
-from classwise.auditing.merging import shard_folder
-from classwise.auditing.partition import Shard
+from classwise.auditing.run.merging import shard_folder
+from classwise.auditing.run.partition import Shard
 from classwise.core.precision import FAST
 from classwise.models import fingerprint
 from tests.auditing.public_data import SETTINGS, images

@@ -11,12 +11,12 @@ import pytest
 import torch
 from torch import nn
 
-from classwise.auditing.audit import audit
-from classwise.auditing.corruptions import audit_corruptions
 from classwise.auditing.curve.search import robustness_curve
-from classwise.auditing.merging import shard_folder
-from classwise.auditing.partition import Shard
-from classwise.auditing.result import Audit
+from classwise.auditing.run.audit import audit
+from classwise.auditing.run.corruptions import audit_corruptions
+from classwise.auditing.run.merging import shard_folder
+from classwise.auditing.run.partition import Shard
+from classwise.auditing.run.result import Audit
 from classwise.auditing.worst_class.search import find_worst_class
 from classwise.core.command_line import recorded
 from classwise.core.errors import ClasswiseError

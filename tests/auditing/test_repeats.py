@@ -16,13 +16,13 @@ from scipy import stats
 from torch import Tensor, nn
 
 import classwise as cw
-from classwise.auditing import outcome_files
-from classwise.auditing.audit import audit, estimate
-from classwise.auditing.audit_folder import ABOUT
-from classwise.auditing.comparability import Named, check_alike
-from classwise.auditing.meta import Meta
-from classwise.auditing.outcomes import Outcomes
-from classwise.auditing.result import Audit
+from classwise.auditing.compare.comparability import Named, check_alike
+from classwise.auditing.outcomes import files as outcome_files
+from classwise.auditing.outcomes.meta import Meta
+from classwise.auditing.outcomes.table import Outcomes
+from classwise.auditing.run.audit import audit, estimate
+from classwise.auditing.run.audit_folder import ABOUT
+from classwise.auditing.run.result import Audit
 from classwise.core.errors import ClasswiseError, IncompleteError
 from classwise.core.precision import EXACT
 from classwise.core.repeats import RepeatRule

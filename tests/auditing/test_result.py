@@ -12,9 +12,9 @@ import pandas as pd
 import pytest
 from sklearn.metrics import accuracy_score, f1_score, recall_score
 
-from classwise.auditing.audit_folder import ABOUT
-from classwise.auditing.outcomes import Outcomes
-from classwise.auditing.result import Audit, AuditWarning
+from classwise.auditing.outcomes.table import Outcomes
+from classwise.auditing.run.audit_folder import ABOUT
+from classwise.auditing.run.result import Audit, AuditWarning
 from classwise.core.errors import ClasswiseError, IncompleteError
 from classwise.core.storage import CHECKSUMS
 from classwise.stats.intervals import lowest_interval

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from classwise.auditing import outcome_files
-from classwise.auditing.audit import audit
 from classwise.auditing.curve.result import RADII
 from classwise.auditing.curve.search import robustness_curve
-from classwise.auditing.merging import shard_folder
-from classwise.auditing.partition import Shard
+from classwise.auditing.outcomes import files as outcome_files
+from classwise.auditing.run.audit import audit
+from classwise.auditing.run.merging import shard_folder
+from classwise.auditing.run.partition import Shard
 from classwise.core.errors import ClasswiseError, IncompleteError
 from classwise.core.precision import EXACT
 from classwise.core.storage import CHECKSUMS

@@ -14,12 +14,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from classwise.auditing import inputs, merging, outcome_files
-from classwise.auditing.audit import audit, claim_for_shards
 from classwise.auditing.curve.search import robustness_curve
-from classwise.auditing.merging import is_finished, shard_folder
-from classwise.auditing.partition import Shard
-from classwise.auditing.result import Audit
+from classwise.auditing.outcomes import files as outcome_files
+from classwise.auditing.run import inputs, merging
+from classwise.auditing.run.audit import audit, claim_for_shards
+from classwise.auditing.run.merging import is_finished, shard_folder
+from classwise.auditing.run.partition import Shard
+from classwise.auditing.run.result import Audit
 from classwise.cli.sharding import options_of
 from classwise.core.errors import ClasswiseError, IncompleteError
 from classwise.core.precision import EXACT, FAST

@@ -13,12 +13,12 @@ from torch import Tensor
 
 import classwise as cw
 from classwise.attacks.external import ExternalAttack
-from classwise.auditing.audit import audit
-from classwise.auditing.comparability import Named, check_alike
+from classwise.auditing.compare.comparability import Named, check_alike
 from classwise.auditing.curve.search import robustness_curve
-from classwise.auditing.merging import shard_folder
-from classwise.auditing.partition import Shard
-from classwise.auditing.result import Audit
+from classwise.auditing.run.audit import audit
+from classwise.auditing.run.merging import shard_folder
+from classwise.auditing.run.partition import Shard
+from classwise.auditing.run.result import Audit
 from classwise.auditing.worst_class.search import find_worst_class
 from classwise.core.errors import ClasswiseError
 from classwise.core.precision import EXACT

@@ -8,7 +8,7 @@ import pytest
 from torch import nn
 
 from classwise.attacks.gradient.ascent import FGSM, PGD, TemperaturePGD
-from classwise.auditing.suite import norm_of, parse_attacks
+from classwise.auditing.run.suite import norm_of, parse_attacks
 from classwise.core.errors import ClasswiseError
 
 GRID = ("tpgd[2]", "tpgd[5]", "tpgd[10]", "tpgd[50]")

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 import classwise as cw
 from classwise.attacks.spatial import transformed
-from classwise.auditing.suite import parse_attacks
+from classwise.auditing.run.suite import parse_attacks
 
 from .toys import images, model
 

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from classwise.auditing.outcomes import Outcomes
-from classwise.auditing.result import Audit
-from classwise.auditing.thresholds import Threshold, met
+from classwise.auditing.compare.thresholds import Threshold, met
+from classwise.auditing.outcomes.table import Outcomes
+from classwise.auditing.run.result import Audit
 from classwise.core.errors import ClasswiseError
 
 AUDIT = Audit(

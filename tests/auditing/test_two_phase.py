@@ -16,12 +16,12 @@ import torch
 import classwise as cw
 from classwise.attacks import suites
 from classwise.attacks.engine import Engine
-from classwise.auditing.audit import estimate
-from classwise.auditing.guards import Evidence, Probe
-from classwise.auditing.result import Audit
-from classwise.auditing.runner import Runner
-from classwise.auditing.thresholds import Threshold
-from classwise.auditing.two_phase import TwoPhase
+from classwise.auditing.compare.thresholds import Threshold
+from classwise.auditing.guards.evidence import Evidence, Probe
+from classwise.auditing.outcomes.two_phase import TwoPhase
+from classwise.auditing.run.audit import estimate
+from classwise.auditing.run.result import Audit
+from classwise.auditing.run.runner import Runner
 from classwise.cli.console import show_result
 from classwise.cli.tables import audit_facts
 from classwise.core.errors import ClasswiseError, IncompleteError
@@ -293,7 +293,7 @@ def test_guards_also_see_survivors_outside_the_sample(sampled: Audit, full: Audi
 
 def test_unknown_results_are_no_results(sampled: Audit) -> None:
     rows = sampled.outcomes.frame
-    from classwise.auditing.two_phase import candidates, successes
+    from classwise.auditing.outcomes.two_phase import candidates, successes
 
     found = candidates(rows, FIRST, 600, 3, 0)
     assert found is not None

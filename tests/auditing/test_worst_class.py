@@ -10,8 +10,8 @@ import torch
 from torch import nn
 
 import classwise as cw
-from classwise.auditing import inputs
-from classwise.auditing.audit import Audit
+from classwise.auditing.run import inputs
+from classwise.auditing.run.audit import Audit
 from classwise.auditing.worst_class import rounds
 from classwise.auditing.worst_class.result import WorstClass
 from classwise.core.errors import ClasswiseError

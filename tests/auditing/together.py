@@ -16,10 +16,10 @@ import torch.distributed as dist
 from torch import Tensor
 
 from classwise.attacks import suites
-from classwise.auditing import inputs
-from classwise.auditing.audit import audit
 from classwise.auditing.curve.search import robustness_curve
-from classwise.auditing.result import Audit
+from classwise.auditing.run import inputs
+from classwise.auditing.run.audit import audit
+from classwise.auditing.run.result import Audit
 from classwise.cli import main
 from classwise.core.errors import ClasswiseError
 from classwise.core.precision import EXACT

@@ -13,7 +13,7 @@ from torch import nn
 
 import classwise as cw
 from classwise.attacks import suites
-from classwise.auditing.result import Audit
+from classwise.auditing.run.result import Audit
 from classwise.cli import console
 from classwise.data import loading
 from classwise.models import build_model, save_weights

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from classwise.auditing.compare import compare
-from classwise.auditing.outcomes import Outcomes
-from classwise.auditing.result import Audit
+from classwise.auditing.compare.compare import compare
+from classwise.auditing.outcomes.table import Outcomes
+from classwise.auditing.run.result import Audit
 
 from .conftest import Classwise
 

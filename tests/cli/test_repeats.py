@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from classwise.auditing.result import Audit
+from classwise.auditing.run.result import Audit
 from classwise.cli.audit import RowOptions
 from classwise.cli.sharding import command
 

@@ -9,9 +9,9 @@ import pandas as pd
 import pytest
 
 from classwise.attacks import suites
-from classwise.auditing.outcomes import Outcomes
-from classwise.auditing.result import Audit
-from classwise.auditing.suite import parse_attacks
+from classwise.auditing.outcomes.table import Outcomes
+from classwise.auditing.run.result import Audit
+from classwise.auditing.run.suite import parse_attacks
 from classwise.reporting import robustbench
 
 from .conftest import Classwise

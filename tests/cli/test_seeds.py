@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 import classwise as cw
-from classwise.auditing.compare import compare
-from classwise.auditing.result import Audit
-from classwise.auditing.seeds import audit_seeds
+from classwise.auditing.compare.compare import compare
+from classwise.auditing.run.result import Audit
+from classwise.auditing.run.seeds import audit_seeds
 from classwise.core.errors import ClasswiseError
 from classwise.stats.seeds import mean_over_seeds
 
@@ -91,7 +91,7 @@ def test_a_condition_fails_if_it_holds_for_any_seed(classwise: Classwise, runs: 
 def test_seeds_without_time_left_make_the_audit_incomplete(
     classwise: Classwise, runs: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from classwise.auditing import seeds
+    from classwise.auditing.run import seeds
 
     ticks = iter([0.0, 0.0, 61.0])
     monkeypatch.setattr(seeds, "time", SimpleNamespace(monotonic=lambda: next(ticks)))

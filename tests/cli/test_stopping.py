@@ -15,8 +15,8 @@ import pandas as pd
 import pytest
 import torch
 
-from classwise.auditing import outcome_files
-from classwise.auditing.writer import OutcomeWriter
+from classwise.auditing.outcomes import files as outcome_files
+from classwise.auditing.outcomes.writer import OutcomeWriter
 from classwise.cli import console, main
 from classwise.core import interruption
 from classwise.core.interruption import Terminated, deferred, signals, stop_point

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from classwise.auditing.result import Audit
+from classwise.auditing.run.result import Audit
 from classwise.training.folder import Run
 from tests.launching import ENVIRONMENT, ROOT
 

@@ -13,7 +13,7 @@ import torch.utils.deterministic
 from torch import Tensor
 
 import classwise as cw
-from classwise.auditing.cost import CostEstimate, estimate
+from classwise.auditing.run.cost import CostEstimate, estimate
 from classwise.core.determinism import WORKSPACE, deterministic_algorithms
 from classwise.core.errors import ClasswiseError
 from classwise.training.recipe import Recipe

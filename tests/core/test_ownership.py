@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from classwise.auditing.audit import audit
+from classwise.auditing.run.audit import audit
 from classwise.core import ownership
 from classwise.core.errors import ClasswiseError
 from classwise.core.ownership import ATTEMPT, OWNER, Attempt, contents, owned

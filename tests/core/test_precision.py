@@ -15,7 +15,7 @@ from torch._dynamo.testing import CompileCounter
 
 from classwise.attacks import ATTACKS
 from classwise.attacks.engine import Engine, Job
-from classwise.auditing.audit import audit
+from classwise.auditing.run.audit import audit
 from classwise.core import precision as precision_module
 from classwise.core.config import make
 from classwise.core.errors import ClasswiseError

@@ -183,7 +183,7 @@ def test_data_without_separate_images(tmp_path: Path) -> None:
 @pytest.mark.parametrize("kind", SOURCES)
 def test_an_audit_of_a_stream_is_that_of_the_images(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source = SOURCES[kind](tmp_path / "photos", count=80)
-    monkeypatch.setattr("classwise.auditing.inputs.PIECE_BYTES", 40 * 3 * 8 * 8)  # several pieces
+    monkeypatch.setattr("classwise.auditing.run.inputs.PIECE_BYTES", 40 * 3 * 8 * 8)  # several pieces
     model = Small(2, channels=3)
     options: dict[str, Any] = {"threat": "Linf:0.05", "attacks": ["pgd:steps=3"], "batch_size": 32}
     expected = cw.audit(model, load_data(source, size=8), **options)

@@ -14,9 +14,10 @@ from pathlib import Path
 
 import pandas as pd
 
-from classwise.auditing import execution, writer
-from classwise.auditing.audit import audit
-from classwise.auditing.outcomes import Outcomes
+from classwise.auditing.outcomes import writer
+from classwise.auditing.outcomes.table import Outcomes
+from classwise.auditing.run import execution
+from classwise.auditing.run.audit import audit
 from classwise.core.precision import EXACT
 from classwise.core.progress import NullProgress
 from tests.auditing import toys

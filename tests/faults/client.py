@@ -15,8 +15,8 @@ from typing import Any, Self
 import pandas as pd
 import torch
 
-from classwise.auditing.outcomes import Outcomes
-from classwise.auditing.writer import BLOCK_ROWS
+from classwise.auditing.outcomes.table import Outcomes
+from classwise.auditing.outcomes.writer import BLOCK_ROWS
 
 ROOT = Path(__file__).parents[2]
 SETTINGS = {
@@ -116,7 +116,7 @@ class Runner:
             log = self.logs / f"{self.cases}.log"
             log.touch()
             log.chmod(0o666)
-            settings = {"classwise.auditing.writer.BLOCK_ROWS": BLOCK} | job.pop("set", {})
+            settings = {"classwise.auditing.outcomes.writer.BLOCK_ROWS": BLOCK} | job.pop("set", {})
             words = [str(word) for word in job.pop("args")]
             requests.append({"args": words, "folder": str(folder), "log": str(log), "set": settings, **job})
         assert self.process.stdin is not None

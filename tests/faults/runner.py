@@ -210,7 +210,7 @@ def serve() -> None:
     import pyarrow.parquet  # noqa: F401
     import torch
 
-    import classwise.auditing.audit
+    import classwise.auditing.run.audit
     import classwise.cli
     import classwise.reporting
     import classwise.training.trainer  # noqa: F401

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from classwise.auditing import outcome_files
-from classwise.auditing.result import Audit
+from classwise.auditing.outcomes import files as outcome_files
+from classwise.auditing.run.result import Audit
 from classwise.core.errors import ClasswiseError
 from classwise.core.storage import CHECKSUMS
 from classwise.models import load_model

@@ -11,7 +11,7 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from classwise.auditing import outcome_files
+from classwise.auditing.outcomes import files as outcome_files
 from classwise.training.folder import Run
 
 from .client import AUDIT, TRAIN, Ended, Runner, files_of_run, rows_of_audit, temporaries

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import classwise
-from classwise.auditing.result import Audit
+from classwise.auditing.run.result import Audit
 
 pytestmark = pytest.mark.hostile
 

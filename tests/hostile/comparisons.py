@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from classwise.auditing.outcomes import Outcomes
-from classwise.auditing.result import Audit
+from classwise.auditing.outcomes.table import Outcomes
+from classwise.auditing.run.result import Audit
 from classwise.stats.counts import ClassCounts
 from classwise.stats.intervals import lowest_interval
 from tests.hostile.case import Case

@@ -13,7 +13,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from classwise.auditing.outcomes import Outcomes
+from classwise.auditing.outcomes.table import Outcomes
 from tests.hostile.case import ATTACK, EITHER, REFUSED, Case, audit, small
 
 IMAGES = 8

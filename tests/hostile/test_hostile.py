@@ -113,7 +113,7 @@ def test_numbers_after_all_that(shared: Shared, tmp_path: Path) -> None:
     assert result.status == 0, result
     again = run([*Case("control", CLEAN_AUDIT).command(shared), f"--out={tmp_path / 'again'}"])
     assert numbers(result.out) == numbers(again.out)
-    from classwise.auditing.result import Audit
+    from classwise.auditing.run.result import Audit
 
     saved = Audit.load(shared.audit).by_class["clean"].tolist()
     assert [row["clean"] for row in json.loads(result.out)["classes"].values()] == saved

@@ -11,8 +11,8 @@ import numpy as np
 import pyarrow.dataset as ds
 import pytest
 
-from classwise.auditing.outcomes import Outcomes
-from classwise.auditing.result import Audit
+from classwise.auditing.outcomes.table import Outcomes
+from classwise.auditing.run.result import Audit
 from classwise.reporting import report
 from classwise.reporting.tracking import log_audit
 from classwise.training.loggers.base import RUNS

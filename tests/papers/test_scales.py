@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from classwise.auditing.result import Audit
+from classwise.auditing.run.result import Audit
 from classwise.core.precision import FAST
 from classwise.papers import scales
 from classwise.papers.catalogue import experiment, runnable

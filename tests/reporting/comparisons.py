@@ -19,9 +19,10 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from scipy import optimize
 
-from classwise.auditing.compare import Comparison, compare
-from classwise.auditing.outcomes import Outcomes
-from classwise.auditing.result import Audit, AuditWarning
+from classwise.auditing.compare.compare import compare
+from classwise.auditing.compare.comparison import Comparison
+from classwise.auditing.outcomes.table import Outcomes
+from classwise.auditing.run.result import Audit, AuditWarning
 from classwise.stats.counts import PairedCounts
 from classwise.stats.paired import class_differences, tango
 from classwise.stats.seeds import (

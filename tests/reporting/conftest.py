@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from classwise.auditing.outcomes import Outcomes
-from classwise.auditing.result import Audit
+from classwise.auditing.outcomes.table import Outcomes
+from classwise.auditing.run.result import Audit
 from classwise.stats.counts import ClassCounts
 
 NAMES = ("airplane", "automobile", "bird", "cat")

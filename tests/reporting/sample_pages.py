@@ -12,12 +12,12 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from classwise.auditing.artifacts import Artifacts
-from classwise.auditing.compare import compare
+from classwise.auditing.compare.compare import compare
 from classwise.auditing.curve.result import Curve
-from classwise.auditing.meta import Meta
-from classwise.auditing.outcomes import Outcomes
-from classwise.auditing.result import Audit, AuditWarning
+from classwise.auditing.outcomes.artifacts import Artifacts
+from classwise.auditing.outcomes.meta import Meta
+from classwise.auditing.outcomes.table import Outcomes
+from classwise.auditing.run.result import Audit, AuditWarning
 from classwise.papers.page import paper_page
 from classwise.papers.store import Store
 from classwise.reporting import report

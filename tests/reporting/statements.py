@@ -16,8 +16,8 @@ import pandas as pd
 from hypothesis import strategies as st
 from scipy import stats
 
-from classwise.auditing.outcomes import Outcomes
-from classwise.auditing.result import Audit
+from classwise.auditing.outcomes.table import Outcomes
+from classwise.auditing.run.result import Audit
 
 CLASSES = ("ant", "bee", "cow", "dog", "elk", "fox", "gnu", "hen", "ibis", "jay", "kite", "lynx")
 KINGDOMS = ("wild", "tame", "sea")

@@ -15,10 +15,10 @@ import pytest
 
 import classwise as cw
 from classwise.attacks import suites
-from classwise.auditing.guard_report import GuardReport
-from classwise.auditing.outcomes import Outcomes
-from classwise.auditing.result import Audit, AuditWarning
-from classwise.auditing.suite import parse_attacks
+from classwise.auditing.guards.report import GuardReport
+from classwise.auditing.outcomes.table import Outcomes
+from classwise.auditing.run.result import Audit, AuditWarning
+from classwise.auditing.run.suite import parse_attacks
 from classwise.core.errors import ClasswiseError, IncompleteError
 from classwise.reporting.board.entries import Conditions
 from classwise.reporting.robustbench import write_robustbench

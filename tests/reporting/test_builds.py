@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree as ET
 
-from classwise.auditing.outcomes import Outcomes
-from classwise.auditing.result import Audit, AuditWarning
-from classwise.auditing.thresholds import Threshold
+from classwise.auditing.compare.thresholds import Threshold
+from classwise.auditing.outcomes.table import Outcomes
+from classwise.auditing.run.result import Audit, AuditWarning
 from classwise.reporting.builds import Check, checks_of, write_junit, write_sarif
 
 REQUIRED = {

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from classwise.auditing.compare import compare
+from classwise.auditing.compare.compare import compare
 from classwise.reporting import characters as module
 from classwise.reporting import export, report
 from classwise.reporting.audit_summary import AuditSummary

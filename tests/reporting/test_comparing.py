@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 from hypothesis import given
 
-from classwise.auditing.compare import compare
-from classwise.auditing.outcomes import Outcomes
-from classwise.auditing.result import Audit
+from classwise.auditing.compare.compare import compare
+from classwise.auditing.outcomes.table import Outcomes
+from classwise.auditing.run.result import Audit
 from classwise.cli.console import show_result
 from classwise.reporting.pages.comparison import comparison_context
 from classwise.reporting.templating import render

@@ -10,9 +10,9 @@ import pytest
 import typer
 
 import classwise as cw
-from classwise.auditing.outcomes import Outcomes
-from classwise.auditing.result import Audit
-from classwise.auditing.thresholds import ChangeThreshold, Threshold
+from classwise.auditing.compare.thresholds import ChangeThreshold, Threshold
+from classwise.auditing.outcomes.table import Outcomes
+from classwise.auditing.run.result import Audit
 from classwise.cli.audit import _conclude
 from classwise.reporting.builds import checks_of, write_junit, write_sarif
 from classwise.reporting.condition_text import change_text, result_text

@@ -17,11 +17,11 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
-from classwise.auditing.compare import compare
+from classwise.auditing.compare.compare import compare
 from classwise.auditing.curve.result import Curve
-from classwise.auditing.meta import Meta
-from classwise.auditing.outcomes import Outcomes
-from classwise.auditing.result import Audit
+from classwise.auditing.outcomes.meta import Meta
+from classwise.auditing.outcomes.table import Outcomes
+from classwise.auditing.run.result import Audit
 from classwise.core.csv_files import original_text
 from classwise.core.errors import ClasswiseError
 from classwise.reporting import export, report

@@ -5,7 +5,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from classwise.auditing.compare import compare
+from classwise.auditing.compare.compare import compare
 from classwise.core.errors import ClasswiseError
 from classwise.reporting import export
 from classwise.reporting.exports import file_name

@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 from scipy import stats
 
 import classwise as cw
+from classwise.auditing.compare.thresholds import Threshold
 from classwise.auditing.curve.result import Curve
-from classwise.auditing.meta import Meta
-from classwise.auditing.result import Audit
-from classwise.auditing.thresholds import Threshold
+from classwise.auditing.outcomes.meta import Meta
+from classwise.auditing.run.result import Audit
 from classwise.cli.compare import comparison_facts
 from classwise.cli.console import show_result
 from classwise.cli.tables import audit_facts

@@ -11,8 +11,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from classwise.auditing.outcomes import MOST_DENSE, Outcomes
-from classwise.auditing.result import Audit
+from classwise.auditing.outcomes.table import MOST_DENSE, Outcomes
+from classwise.auditing.run.result import Audit
 from classwise.cli.tables import audit_facts
 from classwise.core.errors import ClasswiseError
 from classwise.reporting import export, report
@@ -77,7 +77,7 @@ def test_the_figures_of_a_sparse_matrix_are_those_of_a_dense_one(monkeypatch: py
     for more in ({}, {"superclasses": groups, "superclass_names": ("a", "b", "c", "d", "e")}):
         audit = Audit(outcomes(40, 800, **more))
         dense = AuditSummary.of(audit).confusions["all"]
-        for module in ("classwise.reporting.audit_summary", "classwise.auditing.outcomes"):
+        for module in ("classwise.reporting.audit_summary", "classwise.auditing.outcomes.table"):
             monkeypatch.setattr(f"{module}.MOST_DENSE", 10)
         sparse = AuditSummary.of(audit).confusions["all"]
         monkeypatch.undo()

@@ -8,11 +8,11 @@ import re
 import numpy as np
 import pandas as pd
 
-from classwise.auditing.compare import compare
+from classwise.auditing.compare.compare import compare
 from classwise.auditing.curve.result import Curve
-from classwise.auditing.meta import Meta
-from classwise.auditing.outcomes import Outcomes
-from classwise.auditing.result import Audit
+from classwise.auditing.outcomes.meta import Meta
+from classwise.auditing.outcomes.table import Outcomes
+from classwise.auditing.run.result import Audit
 
 from .conftest import MakeAudit
 

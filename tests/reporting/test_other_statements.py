@@ -17,7 +17,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from classwise.auditing.curve.result import Curve
-from classwise.auditing.meta import Meta
+from classwise.auditing.outcomes.meta import Meta
 from classwise.reporting.pages.curve import _context, radius_table, search_sentence
 from classwise.reporting.templating import render
 from classwise.reporting.text.layout import joined

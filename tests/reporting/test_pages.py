@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from classwise.auditing.artifacts import Artifacts
-from classwise.auditing.compare import compare
-from classwise.auditing.guard_report import GuardReport
-from classwise.auditing.outcomes import Outcomes
-from classwise.auditing.result import Audit, AuditWarning
+from classwise.auditing.compare.compare import compare
+from classwise.auditing.guards.report import GuardReport
+from classwise.auditing.outcomes.artifacts import Artifacts
+from classwise.auditing.outcomes.table import Outcomes
+from classwise.auditing.run.result import Audit, AuditWarning
 from classwise.reporting import report
 from classwise.reporting.pages.audit import MAX_BYTES
 

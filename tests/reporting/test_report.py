@@ -9,10 +9,11 @@ import pandas as pd
 import pytest
 
 import classwise as cw
-from classwise.auditing.compare import Comparison, compare
+from classwise.auditing.compare.compare import compare
+from classwise.auditing.compare.comparison import Comparison
 from classwise.auditing.curve.result import COLUMNS, Curve
-from classwise.auditing.meta import Meta
-from classwise.auditing.result import Audit
+from classwise.auditing.outcomes.meta import Meta
+from classwise.auditing.run.result import Audit
 from classwise.auditing.worst_class.result import WorstClass
 from classwise.core.errors import ClasswiseError
 

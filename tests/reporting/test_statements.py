@@ -17,7 +17,7 @@ import pandas as pd
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 
-from classwise.auditing.result import Audit
+from classwise.auditing.run.result import Audit
 from classwise.cli.console import show_result
 from classwise.reporting import sentences
 from classwise.reporting.audit_summary import AuditSummary

@@ -13,9 +13,11 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from classwise.auditing.compare import Comparison, Crossing, compare
-from classwise.auditing.outcomes import Outcomes
-from classwise.auditing.result import Audit
+from classwise.auditing.compare.across import Crossing
+from classwise.auditing.compare.compare import compare
+from classwise.auditing.compare.comparison import Comparison
+from classwise.auditing.outcomes.table import Outcomes
+from classwise.auditing.run.result import Audit
 from classwise.cli.console import show_result
 from classwise.reporting import report
 from classwise.reporting.untested import crossing_context

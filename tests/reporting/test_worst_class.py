@@ -10,7 +10,7 @@ import pandas as pd
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from classwise.auditing.meta import Meta
+from classwise.auditing.outcomes.meta import Meta
 from classwise.auditing.worst_class.result import WorstClass
 from classwise.reporting.pages.worst_class import class_table, cost, worst_class_headline, worst_class_page
 from classwise.stats.best_arm_verdict import WorstClassVerdict

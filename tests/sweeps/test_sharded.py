@@ -17,7 +17,7 @@ import pytest
 
 from classwise.auditing.curve.result import Curve
 from classwise.auditing.curve.search import robustness_curve
-from classwise.auditing.result import Audit
+from classwise.auditing.run.result import Audit
 from classwise.cli import main
 from classwise.cli.audit import RowOptions
 from classwise.cli.cluster import ClusterOptions

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from classwise.auditing.audit import audit
+from classwise.auditing.run.audit import audit
 from classwise.core.command_line import recorded
 from classwise.core.progress import NullProgress
 from classwise.data import load_data

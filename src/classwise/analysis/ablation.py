@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 
 from classwise.analysis.base import AnalysisResult
-from classwise.auditing.outcomes import Outcomes
+from classwise.auditing.outcomes.table import Outcomes
 from classwise.core.errors import ClasswiseError, unknown
 from classwise.reporting.figures.lines import Series, class_lines, line_chart
 from classwise.reporting.palette import SERIES

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 
 import pandas as pd
 
-from classwise.auditing.outcomes import CLEAN, Outcomes
+from classwise.auditing.outcomes.table import CLEAN, Outcomes
 from classwise.core.errors import ClasswiseError
 from classwise.reporting.svg import Drawing
 

@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 
 from classwise.analysis.base import AnalysisResult, last_iterates
-from classwise.auditing.outcomes import Outcomes
+from classwise.auditing.outcomes.table import Outcomes
 from classwise.reporting.figures.heatmap import Confusion, heatmap
 from classwise.reporting.svg import Drawing
 from classwise.stats.confusion import confusion, confusion_rates, superclass_leakage, symmetry

@@ -14,8 +14,8 @@ import pandas as pd
 from numpy.typing import ArrayLike
 
 from classwise.analysis.base import AnalysisResult
-from classwise.auditing.outcomes import CLEAN
-from classwise.auditing.result import Audit
+from classwise.auditing.outcomes.table import CLEAN
+from classwise.auditing.run.result import Audit
 from classwise.core.errors import ClasswiseError
 from classwise.reporting import formatting
 from classwise.reporting.figures.points import Cloud, clouds

@@ -14,7 +14,7 @@ import pandas as pd
 import torch
 
 from classwise.analysis.base import AnalysisResult
-from classwise.auditing.outcomes import Outcomes
+from classwise.auditing.outcomes.table import Outcomes
 from classwise.core.errors import ClasswiseError
 from classwise.data.images import Images
 from classwise.reporting.figures.gallery import GalleryRow, gallery

@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 
 from classwise.analysis.base import AnalysisResult
-from classwise.auditing.outcomes import CLEAN, Outcomes
+from classwise.auditing.outcomes.table import CLEAN, Outcomes
 from classwise.core.errors import ClasswiseError
 from classwise.reporting import formatting
 from classwise.reporting.figures.dots import ROW_WIDTH, Value, dot_rows

@@ -20,9 +20,9 @@ from torch import nn
 from classwise.analysis.base import AnalysisResult
 from classwise.attacks.base import Attack
 from classwise.attacks.engine import Engine
-from classwise.auditing.audit import audit
-from classwise.auditing.audit_folder import ABOUT
-from classwise.auditing.suite import Attacks, norm_of, parse_attacks
+from classwise.auditing.run.audit import audit
+from classwise.auditing.run.audit_folder import ABOUT
+from classwise.auditing.run.suite import Attacks, norm_of, parse_attacks
 from classwise.core.determinism import deterministic_algorithms
 from classwise.core.errors import ClasswiseError
 from classwise.core.precision import Precision, fastest

@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike
 from torch import nn
 
 from classwise.analysis.base import AnalysisResult
-from classwise.auditing.outcomes import Outcomes
+from classwise.auditing.outcomes.table import Outcomes
 from classwise.core.errors import ClasswiseError
 from classwise.reporting import formatting
 from classwise.reporting.figures.points import scatter

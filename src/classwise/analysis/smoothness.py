@@ -13,7 +13,7 @@ import pandas as pd
 from scipy import special
 
 from classwise.analysis.base import AnalysisResult, last_iterates
-from classwise.auditing.outcomes import Outcomes
+from classwise.auditing.outcomes.table import Outcomes
 from classwise.core.errors import ClasswiseError
 from classwise.reporting.figures.columns import Panel, column_panels
 from classwise.reporting.svg import Drawing

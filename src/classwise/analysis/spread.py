@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 
 from classwise.analysis.base import AnalysisResult
-from classwise.auditing.outcomes import Outcomes
+from classwise.auditing.outcomes.table import Outcomes
 from classwise.core.errors import ClasswiseError
 from classwise.reporting.figures.columns import Panel, column_panels
 from classwise.reporting.svg import Drawing

@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 
 from classwise.analysis.base import AnalysisResult
-from classwise.auditing.result import Audit
+from classwise.auditing.run.result import Audit
 from classwise.core.errors import ClasswiseError, unknown
 from classwise.reporting.figures.columns import Panel, column_panels
 from classwise.reporting.svg import Drawing

@@ -41,7 +41,7 @@ from classwise.core.errors import IncompleteError, printable
 if TYPE_CHECKING:
     from torch import nn
 
-    from classwise.auditing.thresholds import Threshold
+    from classwise.auditing.compare.thresholds import Threshold
     from classwise.data.stream import Stream
 
 
@@ -148,8 +148,8 @@ def audit(
         torchrun --nproc-per-node 4 -m classwise audit runs/cfa --device cuda
         classwise audit runs/cfa --attack autoattack --shards 40 --on slurm
     """  # noqa: D301  # \b keeps the lines of the example apart
-    from classwise.auditing.merging import is_finished
-    from classwise.auditing.suite import norm_of, parse_attacks
+    from classwise.auditing.run.merging import is_finished
+    from classwise.auditing.run.suite import norm_of, parse_attacks
     from classwise.core.arguments import check
     from classwise.core.distributed import launched, local_device
     from classwise.reporting.tracking import log_audit
@@ -236,9 +236,9 @@ def _run(
     cluster: ClusterOptions,
 ) -> cw.Audit:
     """Run an audit; with ``--on``, its shards and their merge as tasks, by the command ``words``."""
-    from classwise.auditing.audit import claim_for_shards
-    from classwise.auditing.execution import finished_audit
-    from classwise.auditing.merging import is_finished
+    from classwise.auditing.run.audit import claim_for_shards
+    from classwise.auditing.run.execution import finished_audit
+    from classwise.auditing.run.merging import is_finished
 
     if cluster.on is None:
         with console.resumable("continue with --resume"), console.progress() as listener:
@@ -302,7 +302,7 @@ def _estimate(
     settings: dict[str, Any],
     json: bool,
 ) -> None:
-    from classwise.auditing.cost import estimate
+    from classwise.auditing.run.cost import estimate
 
     cost = estimate(network, images, threat, attacks, **settings)
     if json:

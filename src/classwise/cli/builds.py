@@ -15,8 +15,8 @@ from classwise.core.errors import ClasswiseError, unknown
 from classwise.stats import OWN_METRICS
 
 if TYPE_CHECKING:
-    from classwise.auditing.suite import Suite
-    from classwise.auditing.thresholds import Threshold
+    from classwise.auditing.compare.thresholds import Threshold
+    from classwise.auditing.run.suite import Suite
 
 
 @dataclass(frozen=True)
@@ -59,8 +59,8 @@ class BuildOptions:
         Raises:
             ClasswiseError: if one is malformed, or names an attack that is not in the suite.
         """
-        from classwise.auditing.outcomes import ALL, BEST, CLEAN, UNION
-        from classwise.auditing.thresholds import Threshold
+        from classwise.auditing.compare.thresholds import Threshold
+        from classwise.auditing.outcomes.table import ALL, BEST, CLEAN, UNION
 
         families = [f"{family}-{kind}" for family in suite.families for kind in (BEST, UNION)]
         known = [CLEAN, *suite.attacks, *families, ALL]

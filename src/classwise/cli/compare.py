@@ -26,8 +26,9 @@ from classwise.core.destinations import is_stdout
 from classwise.core.errors import ClasswiseError
 
 if TYPE_CHECKING:
-    from classwise.auditing.compare import Comparison, Crossing
-    from classwise.auditing.thresholds import ChangeThreshold
+    from classwise.auditing.compare.across import Crossing
+    from classwise.auditing.compare.comparison import Comparison
+    from classwise.auditing.compare.thresholds import ChangeThreshold
 
 
 @grouped
@@ -128,7 +129,7 @@ def _thresholds(texts: list[str] | None, exported: ExportOptions, across: str | 
     Raises:
         ClasswiseError: for a malformed condition, an unknown format, or ``--across`` with conditions or exports.
     """
-    from classwise.auditing.thresholds import ChangeThreshold
+    from classwise.auditing.compare.thresholds import ChangeThreshold
 
     given = {"--fail-if": texts, "--export": exported.export}
     for option, value in given.items():
@@ -160,7 +161,8 @@ def _failed(comparison: Comparison | Crossing, thresholds: dict[str, ChangeThres
 
 def comparison_facts(comparison: Comparison | Crossing) -> dict[str, Any]:
     """A comparison as JSON; accuracies are fractions."""
-    from classwise.auditing.compare import Crossing, population
+    from classwise.auditing.compare.across import Crossing
+    from classwise.auditing.compare.pairs import population
     from classwise.reporting import formatting
 
     facts: dict[str, Any] = {"attack": comparison.attack, "notes": comparison.notes}

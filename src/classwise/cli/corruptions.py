@@ -13,7 +13,7 @@ from classwise.cli.inputs import AttackSelection, ImageSource, ModelSource, thre
 from classwise.cli.options import Json, Resume, Threat, check_device, grouped, out_option
 
 if TYPE_CHECKING:
-    from classwise.auditing.corruptions import CorruptionAudits
+    from classwise.auditing.run.corruptions import CorruptionAudits
 
 MOST_CLASSES = 12
 """Largest number of classes whose columns are printed."""
@@ -66,8 +66,8 @@ def corruptions(
             --corruption fog --corruption snow
         classwise corruptions runs/cfa --data cifar10-c --resume
     """  # noqa: D301  # \b keeps the lines of the example apart
-    from classwise.auditing.corruptions import audit_corruptions
-    from classwise.auditing.outcomes import CLEAN
+    from classwise.auditing.outcomes.table import CLEAN
+    from classwise.auditing.run.corruptions import audit_corruptions
     from classwise.core.distributed import launched, local_device, process_group
     from classwise.data.corruptions.corrupt import SEVERITIES, STANDARD
     from classwise.data.loading import open_corrupted
@@ -107,7 +107,7 @@ def corruptions(
 
 def _write(found: CorruptionAudits, folder: Path, *, json: bool) -> None:
     """Write the tables, and print the accuracies of each corruption."""
-    from classwise.auditing.corruptions import MEAN, OVERALL
+    from classwise.auditing.run.corruptions import MEAN, OVERALL
 
     files = found.save(folder)
     table: dict[Any, dict[Any, float]] = found.by_class().to_dict()

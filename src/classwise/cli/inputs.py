@@ -97,7 +97,7 @@ class ModelSource:
 
         if not is_stored(self.model) or not runs_in(Path(self.model)):
             return []
-        from classwise.auditing.seeds import seed_runs
+        from classwise.auditing.run.seeds import seed_runs
 
         return seed_runs(self.model)
 
@@ -295,7 +295,7 @@ class AttackSelection:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """The seed, the batch size and the precision, as keyword arguments of `classwise.auditing.audit.audit`."""
+        """The seed, the batch size and the precision, as keyword arguments of `classwise.auditing.run.audit.audit`."""
         precision = None if self.precision == "auto" else self.precision
         return {"seed": self.seed, "batch_size": self.batch_size, "precision": precision}
 

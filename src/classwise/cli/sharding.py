@@ -18,7 +18,7 @@ from classwise.core.errors import ClasswiseError, IncompleteError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from classwise.auditing.plan import Plan
+    from classwise.auditing.run.plan import Plan
     from classwise.cli.cluster import ClusterOptions
 
 
@@ -59,7 +59,7 @@ class ShardOptions:
 
     def __post_init__(self) -> None:
         if self.shard is not None:
-            from classwise.auditing.partition import Shard
+            from classwise.auditing.run.partition import Shard
 
             Shard.parse(self.shard)
 
@@ -98,7 +98,7 @@ class ShardOptions:
 
     @property
     def arguments(self) -> dict[str, Any]:
-        """The given options, as arguments of `classwise.auditing.audit.audit`."""
+        """The given options, as arguments of `classwise.auditing.run.audit.audit`."""
         return {name: value for name, value in (("shard", self.shard), ("shards", self.shards)) if value is not None}
 
     def device(self, cluster: ClusterOptions, device: str, batch_size: int | None) -> str:
@@ -132,8 +132,8 @@ class ShardOptions:
 
     def place(self, folder: Path) -> Path:
         """The folder of the shard of an evaluation in ``folder``; the folder itself without ``--shard``."""
-        from classwise.auditing.merging import shard_folder
-        from classwise.auditing.partition import Shard
+        from classwise.auditing.run.merging import shard_folder
+        from classwise.auditing.run.partition import Shard
 
         return folder if self.shard is None else shard_folder(folder, Shard.parse(self.shard))
 

@@ -9,7 +9,7 @@ import classwise as cw
 from classwise.reporting import formatting
 
 if TYPE_CHECKING:
-    from classwise.auditing.two_phase import TwoPhase
+    from classwise.auditing.outcomes.two_phase import TwoPhase
 
 
 def audit_facts(result: cw.Audit) -> dict[str, Any]:

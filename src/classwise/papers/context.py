@@ -9,8 +9,8 @@ from typing import Any
 
 import torch
 
-from classwise.auditing.artifacts import Kind
-from classwise.auditing.result import Audit
+from classwise.auditing.outcomes.artifacts import Kind
+from classwise.auditing.run.result import Audit
 from classwise.core.config import Spec, parse_spec
 from classwise.core.errors import ClasswiseError, DataNotFoundError
 from classwise.core.precision import EXACT, Precision

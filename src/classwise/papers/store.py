@@ -20,9 +20,9 @@ from typing import Any
 from filelock import FileLock, Timeout
 from torch import nn
 
-from classwise.auditing.artifacts import Kind
-from classwise.auditing.audit import Audit, audit
-from classwise.auditing.audit_folder import ABOUT, read_about
+from classwise.auditing.outcomes.artifacts import Kind
+from classwise.auditing.run.audit import Audit, audit
+from classwise.auditing.run.audit_folder import ABOUT, read_about
 from classwise.core.config import Spec
 from classwise.core.errors import ClasswiseError
 from classwise.core.precision import FAST, Precision

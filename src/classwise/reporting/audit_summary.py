@@ -9,9 +9,9 @@ from functools import cached_property
 import numpy as np
 from scipy import sparse
 
-from classwise.auditing.meta import Meta
-from classwise.auditing.outcomes import ALL, BEST, CLEAN, MOST_DENSE, UNION
-from classwise.auditing.result import Audit
+from classwise.auditing.outcomes.meta import Meta
+from classwise.auditing.outcomes.table import ALL, BEST, CLEAN, MOST_DENSE, UNION
+from classwise.auditing.run.result import Audit
 from classwise.reporting.figures.bars import class_bars
 from classwise.reporting.figures.heatmap import Confusion, Kind, heatmap
 from classwise.reporting.figures.strip import class_strip

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 import numpy as np
 import pandas as pd
 
-from classwise.auditing.outcomes import ALL
+from classwise.auditing.outcomes.table import ALL
 from classwise.reporting import formatting
 from classwise.reporting.audit_summary import CUMULATIVE, AuditSummary
 from classwise.reporting.tables import Cell, Row, Table

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any, Literal
 from xml.etree import ElementTree as ET
 
-from classwise.auditing.result import Audit, AuditWarning
-from classwise.auditing.thresholds import ACCURACY, Threshold
+from classwise.auditing.compare.thresholds import ACCURACY, Threshold
+from classwise.auditing.run.result import Audit, AuditWarning
 from classwise.core.storage import write_text
 from classwise.core.version import __version__
 from classwise.reporting.condition_text import result_text

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 
-from classwise.auditing.comparison import Comparison
-from classwise.auditing.result import Audit
-from classwise.auditing.thresholds import UNITS, ChangeThreshold, Threshold
+from classwise.auditing.compare.comparison import Comparison
+from classwise.auditing.compare.thresholds import UNITS, ChangeThreshold, Threshold
+from classwise.auditing.run.result import Audit
 from classwise.reporting import formatting
 from classwise.stats import Unit, metric_intervals
 from classwise.stats.intervals import class_intervals
@@ -23,7 +23,7 @@ def result_text(audit: Audit, threshold: Threshold) -> str:
 
     Example:
         >>> import classwise as cw
-        >>> from classwise.auditing.thresholds import Threshold
+        >>> from classwise.auditing.compare.thresholds import Threshold
         >>> labels = [0] * 50 + [1] * 50
         >>> outcomes = cw.Outcomes.from_predictions(labels, attacks={"pgd": [0] * 80 + [1] * 20})
         >>> result_text(cw.Audit(outcomes), Threshold.parse("overall(pgd) < 80%"))

@@ -8,9 +8,9 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from classwise.auditing.artifacts import EXAMPLES
-from classwise.auditing.outcomes import CLEAN
-from classwise.auditing.result import Audit
+from classwise.auditing.outcomes.artifacts import EXAMPLES
+from classwise.auditing.outcomes.table import CLEAN
+from classwise.auditing.run.result import Audit
 from classwise.core.errors import ClasswiseError
 from classwise.reporting.audit_summary import AuditSummary
 from classwise.reporting.image_data import MAX_EXAMPLES, ExampleImages

@@ -13,10 +13,10 @@ import numpy as np
 import pandas as pd
 from scipy import sparse
 
-from classwise.auditing.compare import Comparison
+from classwise.auditing.compare.comparison import Comparison
 from classwise.auditing.curve.result import Curve
-from classwise.auditing.outcomes import ALL
-from classwise.auditing.result import Audit
+from classwise.auditing.outcomes.table import ALL
+from classwise.auditing.run.result import Audit
 from classwise.core.arguments import checked
 from classwise.core.csv_files import write_csv
 from classwise.core.errors import ClasswiseError, unknown

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from classwise.auditing.outcomes import ALL
-from classwise.auditing.result import Audit
+from classwise.auditing.outcomes.table import ALL
+from classwise.auditing.run.result import Audit
 from classwise.reporting import formatting
 from classwise.reporting.audit_summary import MAX_BARS, heading, inputs_of
 from classwise.reporting.audit_tables import PAGE_ORDER, means_note, metrics_note

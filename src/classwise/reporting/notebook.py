@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import base64
 
-from classwise.auditing.comparison import Comparison
+from classwise.auditing.compare.comparison import Comparison
 from classwise.auditing.curve.result import Curve
-from classwise.auditing.result import Audit
+from classwise.auditing.run.result import Audit
 from classwise.reporting import two_phase
 from classwise.reporting.audit_summary import AuditSummary
 from classwise.reporting.board.result import Board

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from classwise.auditing.guard_report import GuardReport
-from classwise.auditing.meta import Meta
-from classwise.auditing.result import Audit
+from classwise.auditing.guards.report import GuardReport
+from classwise.auditing.outcomes.meta import Meta
+from classwise.auditing.run.result import Audit
 from classwise.core.config import flat_options
 from classwise.reporting import formatting
 from classwise.reporting.training_run import run_of

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from classwise.auditing.outcomes import ALL
-from classwise.auditing.result import Audit
+from classwise.auditing.outcomes.table import ALL
+from classwise.auditing.run.result import Audit
 from classwise.reporting import formatting
 from classwise.reporting.audit_summary import heading
 from classwise.reporting.tables import Cell, Row, Table

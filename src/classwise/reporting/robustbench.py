@@ -15,9 +15,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from classwise.auditing.outcomes import ALL, CLEAN
-from classwise.auditing.result import Audit
-from classwise.auditing.suite import parse_attacks
+from classwise.auditing.outcomes.table import ALL, CLEAN
+from classwise.auditing.run.result import Audit
+from classwise.auditing.run.suite import parse_attacks
 from classwise.core.arguments import checked
 from classwise.core.errors import ClasswiseError, unknown
 from classwise.core.storage import write_text

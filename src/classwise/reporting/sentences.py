@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from classwise.auditing.outcomes import ALL, CLEAN
+from classwise.auditing.outcomes.table import ALL, CLEAN
 from classwise.reporting import formatting
 from classwise.reporting.audit_summary import AuditSummary
 from classwise.reporting.figures.heatmap import Confusion

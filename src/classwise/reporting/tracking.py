@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from classwise.auditing.audit_folder import ABOUT
-from classwise.auditing.result import Audit
+from classwise.auditing.run.audit_folder import ABOUT
+from classwise.auditing.run.result import Audit
 from classwise.core.arguments import checked
 from classwise.core.errors import ClasswiseError
 from classwise.reporting.training_run import run_of

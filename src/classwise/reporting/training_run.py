@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from classwise.auditing.result import Audit
+from classwise.auditing.run.result import Audit
 
 if TYPE_CHECKING:
     from classwise.reporting.training_curves import Curves

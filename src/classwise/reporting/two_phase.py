@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from classwise.auditing.outcomes import ALL
-from classwise.auditing.result import Audit
-from classwise.auditing.two_phase import TwoPhase
+from classwise.auditing.outcomes.table import ALL
+from classwise.auditing.outcomes.two_phase import TwoPhase
+from classwise.auditing.run.result import Audit
 from classwise.reporting import formatting
 from classwise.reporting.figures.dots import ROW_WIDTH, Value, dot_rows
 from classwise.reporting.figures.layout import NARROW

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from typing import Any, cast
 
-from classwise.auditing.compare import Comparison, Crossing
+from classwise.auditing.compare.across import Crossing
+from classwise.auditing.compare.comparison import Comparison
 from classwise.reporting import formatting
 from classwise.reporting.figures.lines import Series, line_chart
 from classwise.reporting.palette import SERIES

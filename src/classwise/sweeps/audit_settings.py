@@ -10,9 +10,9 @@ from typing import Annotated, Any
 
 import pydantic
 
-from classwise.auditing import plan as audit_plan
-from classwise.auditing.guard_report import GuardMode
-from classwise.auditing.suite import norm_of, parse_attacks
+from classwise.auditing.guards.report import GuardMode
+from classwise.auditing.run import plan as audit_plan
+from classwise.auditing.run.suite import norm_of, parse_attacks
 from classwise.core.arguments import BatchSize
 from classwise.core.config import Count, Seed, build, configurable
 from classwise.core.errors import ClasswiseError, unknown

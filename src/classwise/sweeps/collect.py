@@ -10,9 +10,10 @@ from typing import Any
 
 import pandas as pd
 
-from classwise.auditing.audit_folder import ABOUT
-from classwise.auditing.compare import Comparison, population
-from classwise.auditing.result import Audit
+from classwise.auditing.compare.comparison import Comparison
+from classwise.auditing.compare.pairs import population
+from classwise.auditing.run.audit_folder import ABOUT
+from classwise.auditing.run.result import Audit
 from classwise.core.arguments import checked
 from classwise.core.errors import IncompleteError
 from classwise.core.storage import write_text

@@ -5,8 +5,8 @@ from __future__ import annotations
 import collections
 from typing import NamedTuple
 
-from classwise.auditing.cost import highest_cost
-from classwise.auditing.plan import AuditOptions
+from classwise.auditing.run.cost import highest_cost
+from classwise.auditing.run.plan import AuditOptions
 from classwise.core.arguments import checked
 from classwise.core.progress import NullProgress, Progress
 from classwise.core.threat import Threat

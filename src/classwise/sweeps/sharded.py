@@ -10,8 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 
-from classwise.auditing.merging import SHARDS, shard_folder
-from classwise.auditing.partition import Shard
+from classwise.auditing.run.merging import SHARDS, shard_folder
+from classwise.auditing.run.partition import Shard
 from classwise.core import interruption
 from classwise.core.errors import ClasswiseError, IncompleteError
 from classwise.core.ownership import owned

@@ -12,12 +12,12 @@ import torch
 
 from classwise.attacks.base import Attack
 from classwise.attacks.external import ExternalAttack
-from classwise.auditing.audit import audit
-from classwise.auditing.inputs import Model
-from classwise.auditing.preparation import Prepared, prepare
-from classwise.auditing.result import Audit
-from classwise.auditing.suite import Attacks, norm_of, parse_attacks
-from classwise.auditing.thresholds import Threshold
+from classwise.auditing.compare.thresholds import Threshold
+from classwise.auditing.run.audit import audit
+from classwise.auditing.run.inputs import Model
+from classwise.auditing.run.preparation import Prepared, prepare
+from classwise.auditing.run.result import Audit
+from classwise.auditing.run.suite import Attacks, norm_of, parse_attacks
 from classwise.core.arguments import checked
 from classwise.core.errors import ClasswiseError
 from classwise.core.precision import EXACT
@@ -61,7 +61,8 @@ def assert_robust(
         data: the images.
         worst: the required accuracy of the worst class under all attacks, a fraction.
         overall: the required accuracy over all images under all attacks, a fraction.
-        fail_if: further conditions, such as ``"truck(all) < 0.1"`` (`classwise.auditing.thresholds.Threshold.parse`).
+        fail_if: further conditions, such as ``"truck(all) < 0.1"``; see
+            `classwise.auditing.compare.thresholds.Threshold.parse`.
         threat: the ball; None: the usual one of the data.
         attacks: the attacks; None: the default suite.
         cache: folder of the cache; None: the cache of pytest in a pytest session, otherwise none.

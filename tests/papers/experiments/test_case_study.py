@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from classwise.analysis.homing import Homing
-from classwise.auditing.outcomes import Outcomes
+from classwise.auditing.outcomes.table import Outcomes
 from classwise.data.images import Images
 from classwise.data.masks import GrabCut
 from classwise.papers import catalogue

@@ -13,7 +13,7 @@ import torch
 from scipy.io import savemat
 
 from classwise.analysis.trend import trend
-from classwise.auditing.outcomes import Outcomes
+from classwise.auditing.outcomes.table import Outcomes
 from classwise.core.errors import ClasswiseError, DataNotFoundError
 from classwise.data import loading
 from classwise.data.images import Images

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from classwise.analysis.homing import Homing
-from classwise.auditing.outcomes import Outcomes
+from classwise.auditing.outcomes.table import Outcomes
 from classwise.papers.catalogue import experiment
 from classwise.papers.experiments import confusion, homing
 from classwise.papers.experiments.attack_strength import DropOfDefences

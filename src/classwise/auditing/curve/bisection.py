@@ -20,9 +20,9 @@ from classwise.attacks.base import Attack
 from classwise.attacks.engine import Engine, Finished, Job
 from classwise.auditing.curve.brackets import Brackets
 from classwise.auditing.curve.folder import SavedBrackets
-from classwise.auditing.outcomes import CLEAN
-from classwise.auditing.partition import balanced_order, part_of
-from classwise.auditing.plan import Plan
+from classwise.auditing.outcomes.table import CLEAN
+from classwise.auditing.run.partition import balanced_order, part_of
+from classwise.auditing.run.plan import Plan
 from classwise.core.distributed import ProcessGroup
 from classwise.core.progress import Progress
 from classwise.data.images import Images

@@ -11,13 +11,13 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from classwise.auditing import search_state
 from classwise.auditing.curve.brackets import Brackets
 from classwise.auditing.curve.result import RADII, Curve
-from classwise.auditing.folders import claim
-from classwise.auditing.merging import SHARDS, check_images, check_shard, require_finished, same_hash, shard_folder
-from classwise.auditing.meta import Meta
-from classwise.auditing.partition import Shard
+from classwise.auditing.outcomes.meta import Meta
+from classwise.auditing.run import search_state
+from classwise.auditing.run.folders import claim
+from classwise.auditing.run.merging import SHARDS, check_images, check_shard, require_finished, same_hash, shard_folder
+from classwise.auditing.run.partition import Shard
 from classwise.core.distributed import ProcessGroup
 from classwise.core.errors import ClasswiseError
 from classwise.core.ownership import owned

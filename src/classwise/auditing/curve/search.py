@@ -16,19 +16,18 @@ import pandas as pd
 import torch
 from pydantic import Field
 
-from classwise.auditing.applicable import require_applicable
 from classwise.auditing.curve.bisection import Bisection
 from classwise.auditing.curve.folder import SEARCH, SavedBrackets, claimed, merge
 from classwise.auditing.curve.result import COLUMNS, Curve
-from classwise.auditing.folders import check_place
-from classwise.auditing.inputs import Model, usual_radius
-from classwise.auditing.merging import SHARDS, require_shards
-from classwise.auditing.meta import Meta
-from classwise.auditing.partition import check_shards
-from classwise.auditing.plan import Plan, ShardedOptions, ShardLike, Shards, chosen_arithmetic
-from classwise.auditing.preparation import Prepared, prepare
-from classwise.auditing.run_record import RunRecord, environment_of
-from classwise.auditing.suite import Attacks, parse_attacks
+from classwise.auditing.outcomes.meta import Meta
+from classwise.auditing.run.folders import check_place
+from classwise.auditing.run.inputs import Model, usual_radius
+from classwise.auditing.run.merging import SHARDS, require_shards
+from classwise.auditing.run.partition import check_shards
+from classwise.auditing.run.plan import Plan, ShardedOptions, ShardLike, Shards, chosen_arithmetic
+from classwise.auditing.run.preparation import Prepared, prepare
+from classwise.auditing.run.record import RunRecord, environment_of
+from classwise.auditing.run.suite import Attacks, parse_attacks, require_applicable
 from classwise.core import interruption, limits
 from classwise.core.arguments import BatchSize, check, checked
 from classwise.core.config import Seed

@@ -6,12 +6,12 @@ import dataclasses
 from collections.abc import Collection
 from typing import NamedTuple
 
-from classwise.auditing.guard_report import SHARE, GuardMode, GuardReport, Reason
 from classwise.auditing.guards.evidence import SAMPLE, Evidence, GuardWarning, Probe, Result, Undecided
 from classwise.auditing.guards.gradient_free import QUERY_SHARE
 from classwise.auditing.guards.gradients import compares_steps
+from classwise.auditing.guards.report import SHARE, GuardMode, GuardReport, Reason
 from classwise.auditing.guards.table import CORE, COSTS, GUARDS, USEFULNESS
-from classwise.auditing.result import AuditWarning
+from classwise.auditing.run.result import AuditWarning
 
 SIZES = (SAMPLE, 64, 32, 16)
 """Sizes of the sample under a budget."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from classwise.auditing.guards.evidence import Evidence, Guard, GuardWarning, Result, Undecided, percent, undecided
-from classwise.auditing.outcomes import CLEAN
+from classwise.auditing.outcomes.table import CLEAN
 from classwise.stats.class_order import (
     MOST_CLASSES,
     ClassOrder,

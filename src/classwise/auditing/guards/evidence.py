@@ -17,7 +17,7 @@ from classwise.attacks.engine import AttackInputs, Engine, value_and_gradient
 from classwise.attacks.engine.decisions import decide
 from classwise.attacks.losses import margin, negative_margin
 from classwise.auditing.guards.memory import AttackResult, Memory
-from classwise.auditing.outcomes import ALL, CLEAN, Outcomes
+from classwise.auditing.outcomes.table import ALL, CLEAN, Outcomes
 from classwise.core.grid import rounded
 from classwise.core.precision import EXACT, Forward, Precision
 from classwise.core.rng import CounterRNG

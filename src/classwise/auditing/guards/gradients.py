@@ -22,7 +22,7 @@ from classwise.auditing.guards.evidence import (
     quoted,
 )
 from classwise.auditing.guards.significance import attack_excess, significant_class
-from classwise.auditing.suite import attack_length
+from classwise.auditing.run.suite import attack_length
 from classwise.core.threat import grey_radius
 from classwise.models.logits import are_valid, raised
 

@@ -7,8 +7,8 @@ import math
 from classwise.attacks.base import Attack
 from classwise.attacks.gradient.ascent import FGSM, PGD
 from classwise.auditing.guards.evidence import Evidence, Guard, GuardWarning, percent
-from classwise.auditing.outcomes import ALL
-from classwise.auditing.suite import attack_length
+from classwise.auditing.outcomes.table import ALL
+from classwise.auditing.run.suite import attack_length
 from classwise.stats.counts import IntArray
 from classwise.stats.rational import difference
 from classwise.stats.worst_class import minimum, possibly_worst

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 from scipy import special
 
-from classwise.auditing.outcomes import Outcomes
+from classwise.auditing.outcomes.table import Outcomes
 from classwise.stats.counts import BoolArray, IntArray, PairedCounts
 from classwise.stats.paired import class_differences
 

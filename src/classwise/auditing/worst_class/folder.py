@@ -9,8 +9,8 @@ from typing import Any
 
 import pandas as pd
 
-from classwise.auditing import search_state
-from classwise.auditing.folders import claim
+from classwise.auditing.run import search_state
+from classwise.auditing.run.folders import claim
 from classwise.auditing.worst_class.ledger import Ledger
 from classwise.core.ownership import owned
 from classwise.stats.counts import FloatArray

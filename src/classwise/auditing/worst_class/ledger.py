@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import pandas as pd
 
-from classwise.auditing.outcomes import CLEAN
+from classwise.auditing.outcomes.table import CLEAN
 from classwise.core.errors import ClasswiseError
 from classwise.data.images import Images
 from classwise.stats.counts import BoolArray, IntArray

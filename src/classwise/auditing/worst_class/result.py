@@ -8,8 +8,8 @@ from typing import Any
 
 import pandas as pd
 
-from classwise.auditing.meta import Meta
-from classwise.auditing.outcomes import CLEAN
+from classwise.auditing.outcomes.meta import Meta
+from classwise.auditing.outcomes.table import CLEAN
 from classwise.core.arguments import checked
 from classwise.core.display import TextDisplay
 from classwise.core.errors import printable

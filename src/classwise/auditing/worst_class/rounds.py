@@ -12,11 +12,11 @@ import torch
 from torch import Tensor
 
 from classwise.attacks.engine import Finished, Job
-from classwise.auditing.outcomes import CLEAN
-from classwise.auditing.plan import Plan
-from classwise.auditing.preparation import Prepared
-from classwise.auditing.run_record import RunRecord, environment_of
-from classwise.auditing.suite import attack_length
+from classwise.auditing.outcomes.table import CLEAN
+from classwise.auditing.run.plan import Plan
+from classwise.auditing.run.preparation import Prepared
+from classwise.auditing.run.record import RunRecord, environment_of
+from classwise.auditing.run.suite import attack_length
 from classwise.auditing.worst_class.folder import SavedSearch
 from classwise.auditing.worst_class.ledger import Ledger, SurvivorCounts
 from classwise.core import interruption

@@ -13,13 +13,12 @@ import pandas as pd
 import torch
 from pydantic import Field
 
-from classwise.auditing.applicable import require_applicable
-from classwise.auditing.folders import check_place
-from classwise.auditing.inputs import Model
-from classwise.auditing.meta import Meta
-from classwise.auditing.plan import AuditOptions, chosen_arithmetic
-from classwise.auditing.preparation import prepare
-from classwise.auditing.suite import Attacks, norm_of, parse_attacks
+from classwise.auditing.outcomes.meta import Meta
+from classwise.auditing.run.folders import check_place
+from classwise.auditing.run.inputs import Model
+from classwise.auditing.run.plan import AuditOptions, chosen_arithmetic
+from classwise.auditing.run.preparation import prepare
+from classwise.auditing.run.suite import Attacks, norm_of, parse_attacks, require_applicable
 from classwise.auditing.worst_class.folder import SEARCH, SavedSearch, claimed
 from classwise.auditing.worst_class.ledger import SurvivorCounts
 from classwise.auditing.worst_class.result import WorstClass
@@ -72,7 +71,7 @@ def find_worst_class(
     with ``cascade=True``, whose outcomes it samples.
 
     Args:
-        model: as `classwise.auditing.audit.audit` takes it.
+        model: as `classwise.auditing.run.audit.audit` takes it.
         data: as `audit` takes them; of a stream, the survivors of the first attack are held in memory.
         threat: the ball; None: the usual one of a data set that is known by name.
         attacks: the suite: first the attack for all images, then the escalating one, then the rest. None: `SUITE`, or

@@ -12,7 +12,7 @@ import numpy as np
 
 from classwise.analysis.drop import drop
 from classwise.attacks.suites import SUITES
-from classwise.auditing.outcomes import Outcomes
+from classwise.auditing.outcomes.table import Outcomes
 from classwise.core.config import Spec, configurable
 from classwise.core.errors import ClasswiseError
 from classwise.papers import catalogue

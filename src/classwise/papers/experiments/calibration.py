@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from classwise.auditing.result import Audit
+from classwise.auditing.run.result import Audit
 from classwise.core.config import Spec
 from classwise.core.threat import Threat
 from classwise.papers.bootstrap import Resampled

@@ -11,7 +11,7 @@ import pandas as pd
 from torch import Tensor
 
 from classwise.analysis.extremes import extremes
-from classwise.auditing.outcomes import Outcomes
+from classwise.auditing.outcomes.table import Outcomes
 from classwise.data.images import Images
 from classwise.data.masks import (
     GrabCut,

@@ -9,7 +9,7 @@ from typing import ClassVar
 
 from classwise.analysis.gap import Gap, gap, gap_of
 from classwise.analysis.spread import spread_of
-from classwise.auditing.result import Audit
+from classwise.auditing.run.result import Audit
 from classwise.core.threat import Threat
 from classwise.papers.claims import Test
 from classwise.papers.context import Context, Trainings

@@ -11,7 +11,7 @@ import numpy as np
 from classwise.analysis.sensitivity import sensitivity
 from classwise.analysis.smoothness import Smoothness, smoothness
 from classwise.attacks.gradient.ascent import TEMPERATURES
-from classwise.auditing.outcomes import Outcomes
+from classwise.auditing.outcomes.table import Outcomes
 from classwise.core.config import configurable
 from classwise.papers.bootstrap import Resampled
 from classwise.papers.claims import CORRELATION, Test

@@ -9,8 +9,8 @@ from functools import cached_property
 
 import numpy as np
 
-from classwise.auditing.outcomes import Outcomes
-from classwise.auditing.result import Audit
+from classwise.auditing.outcomes.table import Outcomes
+from classwise.auditing.run.result import Audit
 from classwise.core.rng import CounterRNG
 from classwise.papers import catalogue
 from classwise.papers.context import Context, Training

@@ -10,8 +10,8 @@ import numpy as np
 import pandas as pd
 
 from classwise.analysis.consistency import Consistency, consistency, ranked_alike
-from classwise.auditing.outcomes import CLEAN, Outcomes
-from classwise.auditing.result import Audit
+from classwise.auditing.outcomes.table import CLEAN, Outcomes
+from classwise.auditing.run.result import Audit
 from classwise.papers import catalogue
 from classwise.papers.bootstrap import Resampled
 from classwise.papers.claims import CORRELATION, Test

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from classwise.auditing.outcomes import Outcomes
-from classwise.auditing.result import Audit
+from classwise.auditing.outcomes.table import Outcomes
+from classwise.auditing.run.result import Audit
 from classwise.papers.bootstrap import Resampled, Statistic
 from classwise.papers.interval_estimators import IntervalEstimator, averaged, greatest, minus, wider
 from classwise.stats.counts import BoolArray, ClassCounts, FloatArray

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from classwise.auditing.result import Audit
+from classwise.auditing.run.result import Audit
 from classwise.core.config import Spec
 from classwise.papers import catalogue
 from classwise.papers.context import Context, Training

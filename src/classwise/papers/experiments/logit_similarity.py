@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from classwise.analysis.similarity import Similarity, similarity_of
-from classwise.auditing.result import Audit
+from classwise.auditing.run.result import Audit
 from classwise.core.precision import EXACT
 from classwise.data.images import Images
 from classwise.models.modes import evaluating

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 from classwise.analysis.epochs import measured
-from classwise.auditing.result import Audit
+from classwise.auditing.run.result import Audit
 from classwise.core.config import configurable
 from classwise.papers.bootstrap import Resampled, Statistic
 from classwise.papers.claims import Test

@@ -10,7 +10,7 @@ import numpy as np
 
 from classwise.analysis.gap import gap
 from classwise.analysis.spread import spread
-from classwise.auditing.outcomes import Outcomes
+from classwise.auditing.outcomes.table import Outcomes
 from classwise.data.splits import stratified_subset
 from classwise.papers.claims import Test
 from classwise.papers.context import Context, Training, Trainings

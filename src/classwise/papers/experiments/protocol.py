@@ -8,9 +8,9 @@ from dataclasses import replace
 from typing import Any
 
 from classwise.attacks.gradient.ascent import TEMPERATURES
-from classwise.auditing.artifacts import Kind
-from classwise.auditing.outcomes import Outcomes
-from classwise.auditing.result import Audit
+from classwise.auditing.outcomes.artifacts import Kind
+from classwise.auditing.outcomes.table import Outcomes
+from classwise.auditing.run.result import Audit
 from classwise.core.config import describe
 from classwise.data.images import Images
 from classwise.papers.context import Context, Training, recipe_at

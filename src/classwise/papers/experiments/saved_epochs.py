@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from classwise.analysis.epochs import inside
-from classwise.auditing.outcomes import Outcomes
+from classwise.auditing.outcomes.table import Outcomes
 from classwise.papers.bootstrap import Resampled
 from classwise.papers.context import Context, Training, recipe_at
 from classwise.papers.experiments.fair_methods import PGD_10

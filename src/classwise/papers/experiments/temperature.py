@@ -10,7 +10,7 @@ import numpy as np
 
 from classwise.analysis.ablation import OVERALL, ablation
 from classwise.attacks.gradient.ascent import TEMPERATURES
-from classwise.auditing.outcomes import Outcomes
+from classwise.auditing.outcomes.table import Outcomes
 from classwise.papers import catalogue
 from classwise.papers.bootstrap import beyond_others
 from classwise.papers.claims import Test

@@ -11,7 +11,7 @@ import pandas as pd
 import torch
 
 from classwise.analysis.extremes import extremes
-from classwise.auditing.outcomes import CLEAN, Outcomes
+from classwise.auditing.outcomes.table import CLEAN, Outcomes
 from classwise.data.derived import random_regions, white_background
 from classwise.data.images import Images
 from classwise.papers import catalogue

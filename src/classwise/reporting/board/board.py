@@ -6,9 +6,9 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Annotated
 
-from classwise.auditing.comparability import Named, check_alike
-from classwise.auditing.outcomes import ALL, CLEAN
-from classwise.auditing.sources import fresh_name
+from classwise.auditing.compare.comparability import Named, check_alike
+from classwise.auditing.compare.sources import fresh_name
+from classwise.auditing.outcomes.table import ALL, CLEAN
 from classwise.core.arguments import Level, checked
 from classwise.core.errors import ClasswiseError, unknown
 from classwise.reporting.board.published import Published

@@ -14,11 +14,11 @@ from typing import Any
 
 import numpy as np
 
-from classwise.auditing.comparability import canonical, members_of, value_of
-from classwise.auditing.meta import check_attack_labels
-from classwise.auditing.outcomes import ALL, CLEAN
-from classwise.auditing.result import Audit
-from classwise.auditing.threats import UNSTATED, stated_threat
+from classwise.auditing.compare.comparability import canonical, members_of, value_of
+from classwise.auditing.outcomes.meta import check_attack_labels
+from classwise.auditing.outcomes.table import ALL, CLEAN
+from classwise.auditing.outcomes.threats import UNSTATED, stated_threat
+from classwise.auditing.run.result import Audit
 from classwise.core.errors import ClasswiseError, IncompleteError
 from classwise.core.names import checked_name, checked_names
 from classwise.core.repeats import RepeatCount, RepeatRule
@@ -83,7 +83,7 @@ class Conditions:
 
     @staticmethod
     def of(audit: Audit) -> Conditions:
-        """The conditions of an audit, read with the rules of comparisons (`classwise.auditing.comparability`)."""
+        """The conditions of an audit, by the rules of comparisons (`classwise.auditing.compare.comparability`)."""
         outcomes = audit.outcomes
         meta, threat = outcomes.meta, value_of("threat", audit, ALL)
         per_image = isinstance(threat.key, tuple) and isinstance(threat.key[1], tuple)

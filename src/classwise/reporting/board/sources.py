@@ -8,10 +8,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-from classwise.auditing import outcome_files
-from classwise.auditing.audit_folder import ABOUT
-from classwise.auditing.result import Audit
-from classwise.auditing.sources import teacher_of
+from classwise.auditing.compare.sources import teacher_of
+from classwise.auditing.outcomes import files as outcome_files
+from classwise.auditing.run.audit_folder import ABOUT
+from classwise.auditing.run.result import Audit
 from classwise.core.config import build
 from classwise.core.errors import ClasswiseError, did_you_mean
 from classwise.core.schema import check_schema_version

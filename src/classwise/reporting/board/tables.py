@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from classwise.auditing.outcomes import ALL, CLEAN
-from classwise.auditing.result import Audit
+from classwise.auditing.outcomes.table import ALL, CLEAN
+from classwise.auditing.run.result import Audit
 from classwise.reporting.board.entries import Conditions, Entry
 from classwise.stats import metric_intervals
 from classwise.stats.bounds import BoundedCounts

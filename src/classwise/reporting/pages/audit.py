@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from classwise.auditing.outcomes import ALL, CLEAN
-from classwise.auditing.result import Audit
+from classwise.auditing.outcomes.table import ALL, CLEAN
+from classwise.auditing.run.result import Audit
 from classwise.reporting import formatting, sentences
 from classwise.reporting.audit_summary import MAX_BARS, AuditSummary
 from classwise.reporting.audit_tables import CUMULATIVE_NOTE, attack_table, class_table, own_intervals_note

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any, NamedTuple
 
-from classwise.auditing.outcomes import CLEAN
+from classwise.auditing.outcomes.table import CLEAN
 from classwise.core.repeats import Repeats
 from classwise.reporting import formatting
 from classwise.reporting.board.published import Published

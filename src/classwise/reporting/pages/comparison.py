@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from classwise.auditing.compare import Comparison, Crossing, Pair, narrowing, narrowing_notes, population
+from classwise.auditing.compare.across import Crossing
+from classwise.auditing.compare.comparison import Comparison
+from classwise.auditing.compare.pairs import Pair, narrowing, narrowing_notes, population
 from classwise.reporting import formatting
 from classwise.reporting.comparison_tables import (
     MAX_METHODS,
@@ -30,7 +32,7 @@ from classwise.stats.intervals import Estimate
 if TYPE_CHECKING:
     from markupsafe import Markup
 
-    from classwise.auditing.result import Audit
+    from classwise.auditing.run.result import Audit
 
 
 def comparison_page(comparison: Comparison | Crossing) -> str:

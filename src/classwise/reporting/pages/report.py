@@ -7,9 +7,10 @@ from functools import partial
 from os import PathLike
 from pathlib import Path
 
-from classwise.auditing.compare import Comparison, Crossing
+from classwise.auditing.compare.across import Crossing
+from classwise.auditing.compare.comparison import Comparison
 from classwise.auditing.curve.result import Curve
-from classwise.auditing.result import Audit
+from classwise.auditing.run.result import Audit
 from classwise.auditing.worst_class.result import WorstClass
 from classwise.core.arguments import checked
 from classwise.core.errors import ClasswiseError

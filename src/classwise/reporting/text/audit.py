@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from classwise.auditing.outcomes import ALL, CLEAN
-from classwise.auditing.result import Audit
-from classwise.auditing.two_phase import TwoPhase
+from classwise.auditing.outcomes.table import ALL, CLEAN
+from classwise.auditing.outcomes.two_phase import TwoPhase
+from classwise.auditing.run.result import Audit
 from classwise.reporting import formatting, sentences, two_phase
 from classwise.reporting.audit_summary import AuditSummary, heading
 from classwise.reporting.audit_tables import CUMULATIVE_NOTE

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from classwise.auditing.across import Crossing
-from classwise.auditing.comparison import Comparison
+from classwise.auditing.compare.across import Crossing
+from classwise.auditing.compare.comparison import Comparison
 from classwise.auditing.curve.result import Curve
-from classwise.auditing.result import Audit
+from classwise.auditing.run.result import Audit
 from classwise.auditing.worst_class.result import WorstClass
 from classwise.reporting.board.result import Board
 from classwise.reporting.text.audit import audit_parts

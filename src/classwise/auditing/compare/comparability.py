@@ -1,0 +1,293 @@
+"""Whether two audits are comparable: the fields that must agree, and the error for the first that differs."""
+
+from __future__ import annotations
+
+import json
+import textwrap
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from classwise.auditing.outcomes.meta import Meta
+from classwise.auditing.outcomes.table import ALL, BEST, CLEAN, UNION
+from classwise.auditing.outcomes.threats import UNSTATED, FieldValue, threat_of
+from classwise.auditing.run.result import Audit
+from classwise.core.config import flat_options, number
+from classwise.core.errors import ClasswiseError
+from classwise.core.names import checked_names
+
+CROSSED: Mapping[str, tuple[str, ...]] = {"threat": ("threat",), "attacks": ("attacks", "cascade")}
+"""The fields that a comparison may be made across, and the fields that may then differ."""
+
+
+class Named(NamedTuple):
+    """An audit and its name in messages."""
+
+    name: str
+    audit: Audit
+
+
+def members_of(meta: Meta, attack: str) -> tuple[str, ...]:
+    """The attacks that decide the verdict under ``attack``, in their order, including ``clean`` where it counts.
+
+    In a cascade these include all earlier attacks, since an attack runs on their survivors only. Attacks that are not
+    applicable to the model are left out.
+    """
+    labels = list(meta.applicable)
+    family = next((attack.removesuffix(f"-{kind}") for kind in (BEST, UNION) if attack.endswith(f"-{kind}")), "")
+    if attack == ALL:
+        chosen = labels
+    elif attack not in labels and family in meta.families:
+        chosen = [label for label in labels if label in meta.families[family]]
+    else:
+        chosen = [attack] if attack in labels else []
+    if meta.cascade and chosen:
+        chosen = labels[: labels.index(chosen[-1]) + 1]
+    return tuple(chosen)
+
+
+def check_alike(one: Named, other: Named, attack: str, group: str | None, across: str | None = None) -> None:
+    """Check that two audits are comparable under an attack: all fields but ``across`` agree.
+
+    The fields are classes, images (indices, labels, hash of the data), grouping and repeats; and unless clean images
+    are compared, threat, grid, attacks, early stop and cascade.
+
+    Raises:
+        ClasswiseError: naming both audits, the first field that differs, and both values.
+    """
+    _check("class names", one, other, _class_names)
+    _check_images(one, other)
+    _check("data", one, other, _data)
+    _check_grouping(one, other, group)
+    _check("repeats", one, other, _repeats)
+    if attack == CLEAN:
+        return
+    ignored = CROSSED.get(across or "", ())
+    for field, read in _FIELDS.items():
+        if field in ignored:
+            continue
+        first, second = (read(each.audit, attack) for each in (one, other))
+        if first.key != second.key:
+            texts = _differing(one.audit, other.audit, attack) if read is _attacks else (first.text, second.text)
+            raise _difference(field, one, other, *texts)
+
+
+def unstated(audits: list[Audit], attack: str) -> tuple[str, ...]:
+    """The fields that no audit records, so that their agreement cannot be checked."""
+    values_of = {"data hash": [_data(audit) for audit in audits]}
+    if attack != CLEAN:
+        values_of |= {field: [read(audit, attack) for audit in audits] for field, read in _FIELDS.items()}
+    return tuple(field for field, values in values_of.items() if not any(value.stated for value in values))
+
+
+def value_of(field: str, audit: Audit, attack: str) -> FieldValue:
+    """The value of a field of `CROSSED` in an audit."""
+    return _FIELDS[field](audit, attack)
+
+
+def radius_of(audit: Audit) -> tuple[str, float] | None:
+    """The norm and the radius of an audit; None if it has one radius per image, or records none."""
+    key = _threat(audit, ALL).key
+    return key if isinstance(key, tuple) and isinstance(key[1], float) else None
+
+
+def canonical(value: Any) -> Any:
+    """The settings of an attack in a form that is equal for equal settings, such as 10 and 10.0 steps.
+
+    A text of a number is that number, also as the factor of a relative step size such as ``0.25eps``.
+    """
+    if isinstance(value, Mapping):
+        return {str(key): canonical(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [canonical(inner) for inner in value]
+    if isinstance(value, str) and value.endswith("eps"):
+        return [canonical(value.removesuffix("eps") or 1), "eps"]
+    plain = number(value)
+    return int(plain) if isinstance(plain, float) and plain.is_integer() else plain
+
+
+def check_runs(methods: Mapping[str, Sequence[Audit]], attack: str, across: str | None = None) -> None:
+    """Check that the names of methods are distinct, and that the runs of each are different models.
+
+    Audits of one model that differ in the field ``across`` are accepted.
+
+    Raises:
+        ClasswiseError: for a name that is not text or blank, or the same audit, folder or model twice in a method.
+    """
+    checked_names([*methods], "names of methods")
+    for name, audits in methods.items():
+        known: dict[Any, int] = {}
+        for place, audit in enumerate(audits):
+            model, path = audit.outcomes.meta.model_hash, audit.path
+            identities = {
+                f"the same model (SHA-256 {model[:12]})": model,
+                f"the same folder {path}": None if path is None else path.resolve(),
+                "the same outcomes": id(audit.outcomes),
+            }
+            level = value_of(across, audit, attack).key if across else None
+            for what, identity in identities.items():
+                first = known.setdefault((identity, level), place) if identity else place
+                if first != place:
+                    runs = f"runs {first + 1} and {place + 1} of {name!r}"
+                    raise ClasswiseError(f"{runs} are audits of {what}; give each training seed once")
+
+
+def seed_notes(audits: Sequence[Audit], attack: str) -> list[str]:
+    """A sentence on audits whose attacks used different random numbers."""
+    seeds = sorted({audit.outcomes.meta.seed for audit in audits if audit.outcomes.meta.seed is not None})
+    if attack == CLEAN or len(seeds) < 2:
+        return []
+    return [f"The audits used different seeds of the attacks' random numbers: {', '.join(map(str, seeds))}."]
+
+
+def _check(field: str, one: Named, other: Named, read: Callable[[Audit], FieldValue]) -> None:
+    first, second = read(one.audit), read(other.audit)
+    if first.key != second.key:
+        raise _difference(field, one, other, first.text, second.text)
+
+
+def _difference(field: str, one: Named, other: Named, first: str, second: str) -> ClasswiseError:
+    hint = f", or across={field!r} (--across {field}) to compare them without tests" if field in CROSSED else ""
+    return ClasswiseError(
+        f"{one.name} and {other.name} differ in {field}: {_short(first)} and {_short(second)}; use audits with "
+        f"the same {field}{hint}"
+    )
+
+
+def _short(text: str) -> str:
+    return textwrap.shorten(text, 120, placeholder=" ...")
+
+
+def _class_names(audit: Audit) -> FieldValue:
+    names = audit.outcomes.class_names
+    return FieldValue(names, ", ".join(names))
+
+
+def _data(audit: Audit) -> FieldValue:
+    meta = audit.outcomes.meta
+    name = " ".join(filter(None, (meta.data, meta.split)))
+    if meta.data_hash:
+        return FieldValue(meta.data_hash, " ".join(filter(None, (name, f"SHA-256 {meta.data_hash[:12]}"))))
+    return FieldValue(name, f"{name}, hash {UNSTATED}" if name else UNSTATED, stated=False)
+
+
+def _check_images(one: Named, other: Named) -> None:
+    first, second = one.audit.outcomes, other.audit.outcomes
+    if one.audit.complete and other.audit.complete and not np.array_equal(first.index, second.index):
+        texts = [f"{len(each):,} ({_span(each.index)})" for each in (first, second)]
+        if texts[0] == texts[1]:
+            index = int(np.setxor1d(first.index, second.index)[0])
+            in_first = index in first.index
+            texts = [f"{'with' if present else 'without'} index {index}" for present in (in_first, not in_first)]
+        raise _difference("images", one, other, *texts)
+    known = [max(each.meta.images, len(each)) for each in (first, second) if each.meta.images is not None]
+    if len(set(known)) > 1:
+        raise _difference("images", one, other, *(f"{count:,}" for count in known))
+    shared, rows, other_rows = np.intersect1d(first.index, second.index, assume_unique=True, return_indices=True)
+    differ = np.flatnonzero(first.labels[rows] != second.labels[other_rows])
+    if differ.size:
+        place = differ[0]
+        labels = (first, first.labels[rows[place]]), (second, second.labels[other_rows[place]])
+        texts = [f"image {int(shared[place])} is {each.class_names[label]!r}" for each, label in labels]
+        raise _difference("labels", one, other, *texts)
+
+
+def _repeats(audit: Audit) -> FieldValue:
+    """The passes that decide whether an image is correct."""
+    repeats = audit.outcomes.meta.decided_by
+    return FieldValue(repeats, str(repeats))
+
+
+def _grid(audit: Audit, attack: str) -> FieldValue:
+    """The grid that adversarial images are rounded to."""
+    del attack
+    grid = audit.outcomes.meta.grid
+    return FieldValue(grid, grid or "none")
+
+
+def _span(index: Any) -> str:
+    return f"indices {index[0]} to {index[-1]}" if len(index) else "none"
+
+
+def _check_grouping(one: Named, other: Named, group: str | None) -> None:
+    if group is None:
+        return
+    first, second = (each.audit.outcomes.grouping(group) for each in (one, other))
+    field = f"grouping {group}"
+    if first.names != second.names:
+        raise _difference(field, one, other, ", ".join(first.names), ", ".join(second.names))
+    shared, rows, other_rows = np.intersect1d(one.audit.outcomes.index, other.audit.outcomes.index, return_indices=True)
+    differ = np.flatnonzero(first.ids[rows] != second.ids[other_rows])
+    if differ.size:
+        place = differ[0]
+        ids = first.ids[rows[place]], second.ids[other_rows[place]]
+        raise _difference(field, one, other, *(f"image {shared[place]} in {first.names[each]!r}" for each in ids))
+
+
+def _threat(audit: Audit, attack: str) -> FieldValue:
+    """The norm with the radius, or with the radii of all images."""
+    outcomes = audit.outcomes
+    return threat_of(outcomes.frame, outcomes.meta, members_of(outcomes.meta, attack))
+
+
+def _attacks(audit: Audit, attack: str) -> FieldValue:
+    """The complete spec of each attack that decides the verdict; in a cascade also their order."""
+    meta = audit.outcomes.meta
+    specs = {label: meta.attacks[label] for label in members_of(meta, attack)}
+    order = tuple((label, json.dumps(canonical(spec), sort_keys=True)) for label, spec in specs.items())
+    stated = all(spec for label, spec in specs.items() if label != CLEAN)
+    return FieldValue(
+        order if meta.cascade else tuple(sorted(order)),
+        "; ".join(_spec(item) for item in specs.items() if item[0] != CLEAN),
+        stated,
+    )
+
+
+def _differing(one: Audit, other: Audit, attack: str) -> tuple[str, str]:
+    """The texts of the attacks that are in one of two audits only."""
+    both = [
+        {label: audit.outcomes.meta.attacks[label] for label in members_of(audit.outcomes.meta, attack)}
+        for audit in (one, other)
+    ]
+    first, second = both
+    if first == second:
+        return " then ".join(first), " then ".join(second)  # a cascade in another order
+    texts = [
+        "; ".join(_spec(item) for item in specs.items() if item[0] not in rest or rest[item[0]] != item[1])
+        for specs, rest in ((first, second), (second, first))
+    ]
+    absent = [f"no {', '.join(names)}" for names in (second.keys() - first.keys(), first.keys() - second.keys())]
+    return texts[0] or absent[0], texts[1] or absent[1]
+
+
+def _spec(item: tuple[str, Mapping[str, Any] | None]) -> str:
+    label, spec = item
+    if spec is None:
+        return label if label == CLEAN else f"{label} (settings {UNSTATED})"
+    options = flat_options(spec)
+    chosen = ",".join(f"{key}={value}" for key, value in options.items() if key != "name" and value is not None)
+    return f"{label}:{chosen}" if chosen else label
+
+
+def _early_stop(audit: Audit, attack: str) -> FieldValue:
+    del attack
+    early_stop = audit.outcomes.meta.early_stop
+    known = {True: "an attack stops at its first success", False: "an attack runs all its steps"}
+    return FieldValue(early_stop, UNSTATED if early_stop is None else known[early_stop], stated=early_stop is not None)
+
+
+def _cascade(audit: Audit, attack: str) -> FieldValue:
+    del attack
+    cascade = audit.outcomes.meta.cascade
+    return FieldValue(cascade, "yes" if cascade else "no")
+
+
+_FIELDS: Mapping[str, Callable[[Audit, str], FieldValue]] = {
+    "threat": _threat,
+    "grid": _grid,
+    "early stop": _early_stop,
+    "cascade": _cascade,
+    "attacks": _attacks,
+}
+"""The fields that decide verdicts under attack."""

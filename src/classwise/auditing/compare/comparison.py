@@ -1,0 +1,394 @@
+"""Comparison of methods on the same images: accuracies, differences, and tests."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from classwise.auditing.compare.comparability import Named, check_alike, check_runs, members_of, seed_notes, unstated
+from classwise.auditing.compare.pairs import Pair, pair_of
+from classwise.auditing.compare.sources import distillation_notes, teacher_of, training_seed
+from classwise.auditing.outcomes.table import ALL, CLEAN
+from classwise.auditing.run.result import Audit
+from classwise.core.arguments import Level, checked
+from classwise.core.display import RichDisplay
+from classwise.core.errors import ClasswiseError, IncompleteError, printable, unknown
+from classwise.stats import metrics
+from classwise.stats.bounds import BoundedCounts, overall, worst
+from classwise.stats.counts import BoolArray, ClassCounts, IntArray, ratio
+from classwise.stats.intervals import Estimate, class_intervals, wilson
+from classwise.stats.metric import MetricInputs, all_metrics, arranged
+from classwise.stats.seeds import OverSeeds, SeedMeans, mean_over_seeds, worst_over_seeds
+
+
+@checked
+@dataclass(frozen=True, eq=False)
+class Comparison(RichDisplay):
+    """Methods on the same images, each with one audit, or one audit for each training seed.
+
+    The audits have the same images, labels, class names, threat, attacks, early stop, cascade and grouping.
+
+    Attributes:
+        audits: by the method's name.
+        attack: one of `Audit.names`, under which accuracies are compared.
+        group: the grouping that is used instead of the class.
+        alpha: 1 minus the coverage of the intervals.
+        allow_incomplete: accept incomplete audits, which have `bounds` only.
+
+    Raises:
+        IncompleteError: if an audit is incomplete, unless that is allowed.
+        ClasswiseError: if the audits differ in one of these fields, lack the attack, or a model occurs twice.
+
+    Example:
+        >>> import classwise as cw
+        >>> labels, names = [0, 0, 0, 1, 1, 1], ["cat", "dog"]
+        >>> at = cw.Outcomes.from_predictions(labels, attacks={"pgd": [0, 0, 1, 1, 0, 0]}, class_names=names)
+        >>> trades = cw.Outcomes.from_predictions(labels, attacks={"pgd": [0, 0, 0, 1, 1, 0]}, class_names=names)
+        >>> comparison = cw.compare({"at": cw.Audit(at), "trades": cw.Audit(trades)}, attack="pgd")
+        >>> comparison.lowest_classes
+        {'at': ('dog',), 'trades': ('dog',)}
+        >>> comparison.pair("trades", "at").test
+        'McNemar test'
+    """
+
+    audits: Mapping[str, tuple[Audit, ...]]
+    attack: str = ALL
+    group: str | None = None
+    alpha: Level = 0.05
+    allow_incomplete: bool = False
+
+    def __post_init__(self) -> None:
+        check_methods(self.audits, self.attack, self.group)
+        if not self.complete and not self.allow_incomplete:
+            sampled = any(each.outcomes.meta.settle for audits in self.audits.values() for each in audits)
+            how = "--resume and without --settle" if sampled else "--resume"
+            raise IncompleteError(f"{self.gaps[0]}; continue it with {how}, or allow incomplete audits")
+
+    def __repr__(self) -> str:
+        worst: dict[Any, float] = self.table["worst"].to_dict() if self.complete else {}
+        rows = [f"{name} worst {100 * worst[name]:.1f} %" if name in worst else name for name in self.names]
+        return printable(f"<Comparison {self.conditions}{'' if self.complete else ', incomplete'}: {'; '.join(rows)}>")
+
+    @cached_property
+    def gaps(self) -> tuple[str, ...]:
+        """A phrase for each audit that lacks verdicts under the compared attack."""
+        phrases = []
+        for name, audits in self.audits.items():
+            for number, audit in enumerate(audits):
+                needed, label = self._needed(audit), _label(name, number, len(audits))
+                lacking = {attack: count for attack, count in audit.outcomes.unjudged.items() if attack in needed}
+                if lacking:
+                    counts = ", ".join(f"{count:,} under {attack}" for attack, count in lacking.items())
+                    what = "incomplete" if audit.outcomes.meta.settle is None else "an estimate from a sample"
+                    phrases.append(f"{label} is {what}: images not judged: {counts}")
+                elif audit.outcomes.meta.images is None:
+                    phrases.append(f"{label} is incomplete: its number of images is unknown")
+        return tuple(phrases)
+
+    def _needed(self, audit: Audit) -> tuple[str, ...]:
+        """The attacks of an audit whose verdicts enter the comparison."""
+        needed = {CLEAN, *members_of(audit.outcomes.meta, self.attack)}
+        return tuple(label for label in audit.outcomes.attacks if label in needed)
+
+    @property
+    def attacked(self) -> bool:
+        """Whether accuracies are compared under an attack, not only on clean images."""
+        return self.attack != CLEAN and self._reference.attacks != (CLEAN,)
+
+    @property
+    def conditions(self) -> str:
+        """The conditions of the accuracies, in words."""
+        if not self.attacked:
+            return "on clean images"
+        if self.attack == ALL:
+            return "under every attack together"
+        cumulative = ", counts cumulative over the cascade" if self._reference.outcomes.meta.cascade else ""
+        return f"under {self.attack}{cumulative}"
+
+    @property
+    def complete(self) -> bool:
+        """Whether every audit has a verdict on every image under the compared attack."""
+        return not self.gaps
+
+    @cached_property
+    def notes(self) -> tuple[str, ...]:
+        """Sentences on fields whose agreement was not checked, or that differ."""
+        audits = [audit for each in self.audits.values() for audit in each]
+        notes = []
+        if len(audits) > 1 and (fields := unstated(audits, self.attack)):
+            notes.append(f"No audit records these fields, so their agreement was not checked: {', '.join(fields)}.")
+        if self.complete and any(audit.outcomes.unjudged for audit in audits):
+            notes.append("An audit is incomplete under attacks that are not compared here.")
+        kinds = {json.dumps(dict(audit.outcomes.meta.precision), sort_keys=True) for audit in audits}
+        if self.attack != CLEAN and len(kinds) > 1:
+            notes.append("The audits computed gradients at different precisions.")
+        return (*notes, *seed_notes(audits, self.attack), *distillation_notes(self.teachers))
+
+    @cached_property
+    def teachers(self) -> dict[str, str]:
+        """The teacher that each method distils, as its recipe names it; empty without one."""
+        return {name: ", ".join(sorted({*map(teacher_of, audits)} - {""})) for name, audits in self.audits.items()}
+
+    @property
+    def seeds(self) -> dict[str, int]:
+        """Number of runs of each method."""
+        return {name: len(audits) for name, audits in self.audits.items()}
+
+    @cached_property
+    def bounds(self) -> pd.DataFrame:
+        """A row for each method: bounds on its accuracies, whatever the verdicts on images that are not judged.
+
+        Columns: ``seeds``; ``n`` (images; infinite if unknown); ``judged`` (images with a verdict, in the run that has
+        fewest); ``overall_low``, ``overall_high``, ``worst_low``, ``worst_high``: the accuracies if all other images
+        are misclassified, and if all are correct; means over the seeds.
+        """
+        rows = []
+        for audits in self.audits.values():
+            each = pd.DataFrame([_bounds(audit, self.attack, self.group) for audit in audits])
+            rows.append({"seeds": len(audits), **each.mean(), "n": each["n"].max(), "judged": each["judged"].min()})
+        return pd.DataFrame(rows, index=pd.Index(self.names, name="method"))
+
+    @property
+    def judged_by_all(self) -> int:
+        """Number of images that have a verdict in every audit under the compared attack."""
+        judged = []
+        for audit in (audit for audits in self.audits.values() for audit in audits):
+            known = [audit.outcomes.verdicts(label) >= 0 for label in self._needed(audit)]
+            judged.append(set(audit.outcomes.index[np.all(known, axis=0)].tolist()))
+        return len(set.intersection(*judged))
+
+    def _need_verdicts(self) -> None:
+        if not self.complete:
+            raise IncompleteError(f"{self.gaps[0]}; only bounds are known")
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the methods."""
+        return tuple(self.audits)
+
+    @property
+    def group_names(self) -> tuple[str, ...]:
+        """Names of the classes, or of the groups."""
+        return self._reference.outcomes.grouping(self.group).names
+
+    @property
+    def _reference(self) -> Audit:
+        return next(iter(self.audits.values()))[0]
+
+    @cached_property
+    def table(self) -> pd.DataFrame:
+        """A row for each method.
+
+        Columns: ``seeds`` and ``n`` (images); ``clean`` (overall accuracy); ``overall``, ``worst``, ``worst20``: means
+        over the seeds, with ``_low`` and ``_high`` where there is an interval (population P for one seed: new images; T
+        for several: new seeds too) and ``_sd``, the standard deviation over seeds (NaN for one seed);
+        ``worst_narrower``: what would narrow the interval of the worst class most, ``images`` or ``runs``;
+        ``worst_class``: the name of the class of lowest mean over the seeds, the first of equal ones; and each other
+        metric of `classwise.stats.metric.METRICS`: means over the seeds. ``clean`` and ``nrr`` are NaN for a run
+        without a clean pass, and ``nrr`` also if clean images are compared. If a method distils a teacher, also
+        ``teacher``, else empty.
+        """
+        self._need_verdicts()
+        table = pd.DataFrame([self._row(*each) for each in self.audits.items()], pd.Index(self.names, name="method"))
+        return table.assign(teacher=list(self.teachers.values())) if any(self.teachers.values()) else table
+
+    @cached_property
+    def _correct(self) -> dict[str, BoolArray]:
+        """(seeds, N) for each method: which images are classified correctly."""
+        return {
+            name: np.stack([audit.outcomes.correct(self.attack) for audit in audits])
+            for name, audits in self.audits.items()
+        }
+
+    @property
+    def _ids(self) -> IntArray:
+        """(N,) labels, or groups."""
+        return self._reference.outcomes.grouping(self.group).ids
+
+    @cached_property
+    def counts(self) -> dict[str, tuple[ClassCounts, ...]]:
+        """Number of images and of correct images of each class (or group), for every run of each method."""
+        self._need_verdicts()
+        groups = len(self.group_names)
+        return {
+            name: tuple(ClassCounts.from_labels(self._ids, correct, groups) for correct in runs)
+            for name, runs in self._correct.items()
+        }
+
+    @cached_property
+    def inputs(self) -> dict[str, tuple[MetricInputs, ...]]:
+        """What metrics are computed from, for every run of each method; without clean counts if these are compared."""
+        return {
+            name: tuple(self._inputs(*run) for run in zip(self.audits[name], counts, strict=True))
+            for name, counts in self.counts.items()
+        }
+
+    def _inputs(self, audit: Audit, counts: ClassCounts) -> MetricInputs:
+        inputs = audit.outcomes.inputs(self.attack, BoundedCounts.of(counts), self.group)
+        return inputs if self.attacked else dataclasses.replace(inputs, clean=None)
+
+    @cached_property
+    def lowest_classes(self) -> dict[str, tuple[str, ...]]:
+        """For each method the class of lowest mean accuracy over the seeds; several classes if they are equal."""
+        lowest = {}
+        for name, each in self.counts.items():
+            # All runs have the same images: a single division of integers, so that equal means are equal floats.
+            accuracy = ratio(sum(counts.correct for counts in each), sum(counts.count for counts in each))
+            labels = np.flatnonzero(accuracy == metrics.worst_class(accuracy).accuracy)
+            lowest[name] = tuple(self.group_names[label] for label in labels)
+        return lowest
+
+    def _row(self, name: str, audits: Sequence[Audit]) -> dict[str, Any]:
+        each, known = self.counts[name], all_metrics()
+        values = pd.DataFrame(
+            [{key: metric.value(inputs) for key, metric in known.items()} for inputs in self.inputs[name]]
+        ).assign(clean=[_clean_accuracy(audit) for audit in audits])
+        mean, deviation = values.mean(skipna=False), values.std(ddof=1, skipna=False)
+        if len(audits) > 1:
+            mean[[key for key, metric in known.items() if not metric.mean_over_seeds]] = np.nan
+        overall, worst = self._intervals(name)
+        lowest = self.lowest_classes[name][0]
+        row: dict[str, Any] = {"seeds": len(audits), "n": int(each[0].count.sum()), "clean": mean["clean"]}
+        for name, interval in (("overall", overall), ("worst", worst)):
+            row |= {name: mean[name], f"{name}_low": interval.low, f"{name}_high": interval.high}
+            row[f"{name}_sd"] = deviation[name]
+        row |= {"worst_class": lowest, "worst_narrower": worst.narrower}
+        others = arranged("worst20", "macro", without=("overall", "worst"))
+        return row | {"worst20_sd": deviation["worst20"]} | {metric.name: mean[metric.name] for metric in others}
+
+    def _intervals(self, name: str) -> tuple[Estimate, OverSeeds]:
+        """Intervals of overall and worst-class accuracy for new images; with several seeds, also for new seeds."""
+        correct, labels = self._correct[name], self._ids
+        worst = worst_over_seeds(correct, labels, len(self.group_names), self.alpha)
+        if len(correct) == 1:
+            (counts,) = self.counts[name]
+            low, high = wilson(counts.correct.sum(), counts.count.sum(), self.alpha)
+            return Estimate(metrics.overall_micro(counts), float(low), float(high)), worst
+        means = mean_over_seeds(correct, np.zeros_like(labels), 1, self.alpha)
+        return Estimate(float(means.mean[0]), float(means.low[0]), float(means.high[0])), worst
+
+    @cached_property
+    def classes(self) -> pd.DataFrame:
+        """A row for each class with images; the columns are pairs (method, value).
+
+        Values: ``mean``, ``low``, ``high``, ``sd`` of each method; ``n`` under the empty name. With several seeds the
+        interval is for new seeds and new images.
+        """
+        self._need_verdicts()
+        columns: dict[tuple[str, str], Any] = {}
+        count = np.bincount(self._ids, minlength=len(self.group_names))
+        for name, each in self.counts.items():
+            accuracies = np.stack([counts.accuracy for counts in each])
+            low, high = self._class_intervals(name)
+            spread = accuracies.std(axis=0, ddof=1) if len(each) > 1 else np.full(len(count), np.nan)
+            values = {"mean": accuracies.mean(axis=0), "low": low, "high": high, "sd": spread}
+            columns |= {(name, key): value for key, value in values.items()}
+        columns = {("", "n"): count, **columns}
+        frame = pd.DataFrame(columns, index=pd.Index(self.group_names, name=self.group or "class"))
+        frame.columns = pd.MultiIndex.from_tuples(list(columns))
+        return frame[frame["", "n"] > 0]
+
+    def _class_intervals(self, name: str) -> tuple[Any, Any]:
+        if len(self.counts[name]) == 1:
+            return class_intervals(self.counts[name][0], self.alpha)
+        means: SeedMeans = mean_over_seeds(self._correct[name], self._ids, len(self.group_names), self.alpha)
+        return means.low, means.high
+
+    def pair(self, first: str, second: str, alpha: Level | None = None) -> Pair:
+        """Compare two methods on the same images, over all seeds of each: first minus second.
+
+        With one seed each: McNemar tests and the intervals that agree with them (`classwise.stats.paired`), for new
+        images and these two models. With several seeds: t tests over seeds and images (`classwise.stats.seeds`), paired
+        by seed if both methods have the same known seeds.
+
+        Args:
+            first: name of a method.
+            second: name of another method.
+            alpha: 1 minus the coverage of the intervals; None: that of the comparison.
+
+        Raises:
+            IncompleteError: if an audit is incomplete.
+            ClasswiseError: for an unknown method.
+        """
+        self._need_verdicts()
+        level = self.alpha if alpha is None else alpha
+        for name in (first, second):
+            if name not in self.audits:
+                raise unknown("method", name, self.audits)
+        places = _paired(self.audits[first], self.audits[second])
+        correct = self._correct[first], self._correct[second]
+        if places is not None:
+            correct = correct[0][places[0]], correct[1][places[1]]
+        classes = pd.Index(self.group_names, name=self.group or "class")
+        return pair_of((first, second), correct, self._ids, classes, level, paired=places is not None)
+
+    @cached_property
+    def pairs(self) -> tuple[Pair, ...]:
+        """Every other method against the first one; empty for incomplete audits."""
+        if not self.complete:
+            return ()
+        first, *others = self.names
+        return tuple(self.pair(name, first) for name in others)
+
+
+def _clean_accuracy(audit: Audit) -> float:
+    return metrics.overall_micro(audit.outcomes.counts(CLEAN)) if CLEAN in audit.names else float("nan")
+
+
+def check_methods(
+    methods: Mapping[str, tuple[Audit, ...]], attack: str, group: str | None, *, across: str | None = None
+) -> None:
+    """Check that all audits of all methods are comparable.
+
+    Raises:
+        IncompleteError: if the attack is not applicable to a model.
+        ClasswiseError: if there is no audit, an attack is missing, audits differ, or a model occurs twice in a method.
+    """
+    if not methods or not all(methods.values()):
+        raise ClasswiseError("nothing to compare: give at least two audits")
+    named = [
+        Named(_label(name, number, len(audits)), audit)
+        for name, audits in methods.items()
+        for number, audit in enumerate(audits)
+    ]
+    for each in named:
+        meta = each.audit.outcomes.meta
+        if attack not in (*each.audit.names, *meta.attacks):
+            raise unknown(f"attack of {each.name}:", attack, each.audit.names)
+        if attack in meta.not_applicable or (attack != CLEAN and meta.not_applicable and not meta.robustness_evaluated):
+            raise IncompleteError(
+                f"{each.name} has no robust accuracy under {attack!r}: not applicable to its model: "
+                f"{', '.join(meta.not_applicable)}"
+            )
+    for each in named[1:]:
+        check_alike(named[0], each, attack, group, across)
+    check_runs(methods, attack, across)
+
+
+def _label(name: str, number: int, total: int) -> str:
+    return repr(name) if total == 1 else f"{name!r} (run {number + 1} of {total})"
+
+
+def _bounds(audit: Audit, attack: str, group: str | None) -> dict[str, float]:
+    """The row of one audit in `Comparison.bounds`."""
+    counts = audit.outcomes.bounds(attack, group)
+    row = {"n": counts.total, "judged": float(counts.judged.sum())}
+    for name, (low, high) in (("overall", overall(counts)), ("worst", worst(counts))):
+        row |= {f"{name}_low": float(low), f"{name}_high": float(high)}
+    return row
+
+
+def _paired(first: Sequence[Audit], second: Sequence[Audit]) -> tuple[list[int], list[int]] | None:
+    """Positions of the runs in the order of their seeds; None unless both methods have the same known seeds."""
+    seeds, others = ([training_seed(audit) for audit in audits] for audits in (first, second))
+    shared = sorted({seed for seed in seeds if seed is not None and seed in others})
+    if len(shared) < 2 or not len(shared) == len(seeds) == len(others):
+        return None
+    return [seeds.index(seed) for seed in shared], [others.index(seed) for seed in shared]

@@ -1,0 +1,1 @@
+"""Outcomes: the table with one row per image and attack, its files, and what is computed from its rows."""

@@ -1,0 +1,245 @@
+"""Tables of outcomes: checked, from predictions, and with a further grouping."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+from numpy.typing import ArrayLike
+
+from classwise.auditing.outcomes import files as outcome_files
+from classwise.auditing.outcomes.files import COLUMNS, check_groupings
+from classwise.auditing.outcomes.meta import CLEAN, Meta, check_attack_labels
+from classwise.core import limits
+from classwise.core.errors import ClasswiseError, unknown
+from classwise.core.names import checked_names
+from classwise.core.tensors import as_array
+from classwise.stats.counts import IntArray, class_labels, whole_numbers
+from classwise.stats.metrics import confidence_variance
+
+Table = tuple[pd.DataFrame, Meta]
+
+SUM_TOLERANCE = 5e-3
+"""Largest distance from 1 of the sum of a row of confidences, which may be rounded to half precision."""
+TIE = 1e-6
+"""Largest difference of two confidences that are equal up to the rounding of float32."""
+
+
+class Grouping(NamedTuple):
+    """A partition of the images.
+
+    Attributes:
+        names: one for each group.
+        ids: (N,) the group of each image, in the order of `Outcomes.index`.
+    """
+
+    names: tuple[str, ...]
+    ids: IntArray
+
+
+def checked_rows(frame: pd.DataFrame, meta: Meta) -> pd.DataFrame:
+    """The rows of a table in the types of its columns, sorted by attack and image.
+
+    Raises:
+        ClasswiseError: if a column is missing, a row occurs twice, a label, prediction or group has no name, the
+            verdict differs from the prediction, or two rows of one image differ in its label or group.
+    """
+    if not isinstance(frame, pd.DataFrame) or not isinstance(meta, Meta):
+        raise ClasswiseError(
+            f"outcomes are a DataFrame and a Meta, not {type(frame).__name__} and {type(meta).__name__}"
+        )
+    typed = outcome_files.typed(frame, meta)
+    place = pd.Index(meta.attacks).get_indexer(pd.Index(typed["attack"]))
+    if (place < 0).any():
+        raise unknown("attack in the table:", str(typed["attack"][place < 0].iloc[0]), meta.attacks)
+    order = np.lexsort((typed["index"].to_numpy(), place))
+    typed = typed.take(order).reset_index(drop=True)
+    keys = np.stack([place[order], typed["index"].to_numpy()])
+    repeated = (keys[:, 1:] == keys[:, :-1]).all(axis=0)
+    if repeated.any():
+        row = typed.iloc[int(repeated.argmax())]
+        raise ClasswiseError(f"image index {row['index']} occurs twice under {row['attack']!r}; it must be unique")
+    labels = class_labels(typed["label"].to_numpy(), meta.num_classes)
+    known = typed["prediction"].notna().to_numpy()
+    predicted = class_labels(typed["prediction"][known].to_numpy(dtype=np.int64), meta.num_classes, "predictions")
+    correct = np.zeros(len(typed), dtype=np.bool_)
+    correct[known] = predicted == labels[known]
+    for row in np.flatnonzero(correct != typed["correct"].to_numpy())[:1]:
+        where = f"image {typed['index'][row]} under {typed['attack'][row]!r}"
+        raise ClasswiseError(
+            f"{where}: correct is {not correct[row]}, but the label is {labels[row]} and the prediction "
+            f"{typed['prediction'][row]}"
+        )
+    images, first, inverse = np.unique(typed["index"].to_numpy(), return_index=True, return_inverse=True)
+    for column, names in {"label": meta.class_names, **meta.groups}.items():
+        values = class_labels(typed[column].to_numpy(), len(names), column)
+        for row in np.flatnonzero(values != values[first][inverse])[:1]:
+            pair = f"{column} {values[first][inverse[row]]} in one row and {values[row]} in another"
+            raise ClasswiseError(f"image {images[inverse[row]]} has {pair}; all rows of an image must agree")
+    radii = typed["epsilon"].where(typed["attack"] != CLEAN).groupby(inverse).agg(["min", "max"])
+    for image in np.flatnonzero(radii["max"] - radii["min"] > 1e-6 * radii["max"])[:1]:
+        least, largest = radii.iloc[image]
+        where = f"image {images[image]} has the radius {least:g} under one attack and {largest:g} under another"
+        raise ClasswiseError(f"{where}; all attacks must have the same threat")
+    return typed
+
+
+def table_of_predictions(
+    labels: ArrayLike,
+    clean: ArrayLike | None,
+    attacks: Mapping[str, ArrayLike] | None,
+    class_names: Sequence[str] | None,
+    confidences: Mapping[str, ArrayLike] | None,
+    **meta: Any,
+) -> Table:
+    """Build a table from predictions (N,) under ``clean`` and each attack; see `Outcomes.from_predictions`.
+
+    Raises:
+        ClasswiseError: see `Outcomes.from_predictions`.
+    """
+    for what, given in (("attacks", attacks), ("confidences", confidences)):
+        if not isinstance(given, Mapping | None):
+            raise ClasswiseError(f"{what}: {type(given).__name__} is not a mapping from labels, such as {{'pgd': ...}}")
+    check_attack_labels(attacks or {})
+    predictions = ({} if clean is None else {CLEAN: clean}) | dict(attacks or {})
+    if not predictions:
+        raise ClasswiseError("no predictions: give clean=, or attacks={'name': predictions}")
+    for label in confidences or {}:
+        if label not in predictions:
+            raise unknown("attack of confidences:", str(label), predictions)
+    known = [field.name for field in dataclasses.fields(Meta) if field.name not in ("attacks", "class_names", "images")]
+    for key in meta:
+        if key not in known:
+            raise unknown("field of the metadata", key, known)
+    truth = whole_numbers(as_array(labels, "labels"), "labels")
+    numbers = {
+        label: whole_numbers(as_array(values, where), where)
+        for label, values in predictions.items()
+        if (where := f"predictions of {label!r}")
+    }
+    for label, predicted in numbers.items():
+        if len(predicted) != len(truth):
+            raise ClasswiseError(
+                f"{len(predicted)} predictions of {label!r} for {len(truth)} labels; give one for each"
+            )
+    if class_names is None:
+        top = max(int(values.max(initial=0)) for values in (truth, *numbers.values()))
+        limits.check_classes(top + 1, len(truth), "without class_names")
+        class_names = [str(label) for label in range(top + 1)]
+    about = Meta(
+        class_names=checked_names(class_names, "class names"), attacks=dict.fromkeys(numbers), images=len(truth), **meta
+    )
+    class_labels(truth, about.num_classes)
+    blocks, wrong = [], np.zeros(len(truth), dtype=np.bool_)
+    for label, predicted in numbers.items():
+        class_labels(predicted, about.num_classes, f"predictions of {label!r}")
+        block = pd.DataFrame({"index": np.arange(len(truth)), "label": truth, "prediction": predicted})
+        block = block.assign(attack=label, correct=predicted == truth, status="ok")
+        first_success = pd.Series(np.where(wrong, CLEAN, label), dtype="string")
+        block["first_success"] = first_success.where(predicted != truth)
+        if confidences and label in confidences:
+            columns = _confidence_columns(confidences[label], truth, predicted, about.num_classes, label)
+            block = block.assign(**columns)
+        blocks.append(block.reindex(columns=list(COLUMNS)).astype(COLUMNS))
+        wrong |= (predicted != truth) & (label == CLEAN)
+    return pd.concat(blocks, ignore_index=True), about
+
+
+def _confidence_columns(
+    values: ArrayLike, truth: IntArray, predicted: IntArray, classes: int, label: str
+) -> dict[str, np.ndarray[Any, Any]]:
+    """The columns that are computed from softmax outputs (N, C), or from probabilities of class 1 of two, (N,).
+
+    Raises:
+        ClasswiseError: if a row is not a probability of each class, or a prediction is not the most probable class.
+    """
+    where = f"confidences of {label!r}"
+    if np.ma.is_masked(values):
+        raise ClasswiseError(f"{where}: some are masked; give a probability of each class")
+    try:
+        probabilities = np.asarray(as_array(values, where), dtype=np.float64)
+    except (ValueError, TypeError, RuntimeError) as error:
+        raise ClasswiseError(f"{where}: expected numbers of shape ({len(truth)}, {classes}) ({error})") from error
+    if classes == 2 and probabilities.shape in ((len(truth),), (len(truth), 1)):
+        probabilities = np.stack([1 - probabilities.ravel(), probabilities.ravel()], axis=1)
+    if probabilities.shape != (len(truth), classes):
+        raise ClasswiseError(f"{where}: expected ({len(truth)}, {classes}), got {probabilities.shape}")
+    sums = probabilities.sum(axis=1)
+    valid = (probabilities >= 0).all(axis=1) & (np.abs(sums - 1) < SUM_TOLERANCE)
+    for image in np.flatnonzero(~valid)[:1]:
+        least = probabilities[image].min()
+        raise ClasswiseError(
+            f"{where}: the row of image {image} is not a probability of each class: its sum is {sums[image]:.6g} and "
+            f"its minimum {least:.6g}"
+        )
+    rows = np.arange(len(truth))
+    p_predicted = probabilities[rows, predicted]
+    for image in np.flatnonzero(probabilities.max(axis=1) - p_predicted > TIE)[:1]:
+        largest = int(probabilities[image].argmax())
+        raise ClasswiseError(
+            f"{where}: image {image} is predicted as class {predicted[image]}, but class {largest} has the largest "
+            "confidence"
+        )
+    columns: dict[str, np.ndarray[Any, Any]] = {
+        "p_label": probabilities[rows, truth],
+        "p_predicted": p_predicted,
+        "confidence_variance": confidence_variance(probabilities),
+    }
+    if classes > 1:
+        others = probabilities.copy()
+        others[rows, predicted] = -np.inf
+        columns["runner_up"] = others.argmax(axis=1)
+    return columns
+
+
+def grouping_of(images: pd.DataFrame, meta: Meta, group: str | None) -> Grouping:
+    """The images by class (None), by ``"superclass"``, or by a grouping of the metadata.
+
+    Args:
+        images: a row for each image, ascending by index, with the column ``label`` and one for each grouping.
+        meta: the metadata.
+        group: the grouping.
+
+    Raises:
+        ClasswiseError: if there is no such grouping.
+    """
+    labels = images["label"].to_numpy(dtype=np.int64)
+    if group is None or group == "class":
+        return Grouping(meta.class_names, labels)
+    if group == "superclass" and meta.superclasses is not None:
+        return Grouping(meta.superclass_names, np.asarray(meta.superclasses)[labels])
+    if group not in meta.groups:
+        superclass = ["superclass"] if meta.superclasses is not None else []
+        raise unknown("grouping", group, ["class", *superclass, *meta.groups])
+    return Grouping(meta.groups[group], images[group].to_numpy(dtype=np.int64))
+
+
+def named_table(frame: pd.DataFrame, class_names: Sequence[str]) -> pd.DataFrame:
+    """Add the columns ``class`` and ``predicted``, the names of the label and of the prediction."""
+    names, known = np.asarray(class_names, dtype=object), frame["prediction"].notna()
+    predicted = pd.Series(pd.NA, index=frame.index, dtype="string")
+    predicted[known] = names[frame["prediction"][known].to_numpy(dtype=np.int64)]
+    label = pd.Series(names[frame["label"].to_numpy(dtype=np.int64)], index=frame.index, dtype="string")
+    return frame.assign(**{"class": label, "predicted": predicted})
+
+
+def with_grouping(table: Table, index: IntArray, name: str, ids: ArrayLike, names: Sequence[str]) -> Table:
+    """Add a column with the group of each image; ``ids`` (N,) are in the order of ``index``.
+
+    Raises:
+        ClasswiseError: if the name is taken, the length differs, or an id has no name.
+    """
+    frame, meta = table
+    check_groupings([name], meta.attacks)
+    if name in meta.groups:
+        raise ClasswiseError(f"grouping {name!r}: the name is taken; choose another")
+    checked = checked_names(names, f"names of grouping {name!r}")
+    where = f"grouping {name!r}"
+    groups = class_labels(as_array(ids, where), len(checked), where)
+    if len(groups) != len(index):
+        raise ClasswiseError(f"grouping {name!r}: {len(groups)} ids for {len(index)} images; give one for each")
+    column = groups[np.searchsorted(index, frame["index"].to_numpy())]
+    return frame.assign(**{name: column}), dataclasses.replace(meta, groups={**meta.groups, name: checked})

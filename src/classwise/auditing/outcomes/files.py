@@ -1,0 +1,228 @@
+"""Files of outcomes: a folder of Parquet files, written in blocks during an audit, readable by any Parquet reader."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from classwise.auditing.outcomes.meta import ALL, TABLE_COLUMNS, Meta
+from classwise.core.errors import ClasswiseError, did_you_mean
+from classwise.core.names import checked_names
+from classwise.core.storage import replacing, verify
+from classwise.stats.counts import IntArray
+
+COLUMNS: Mapping[str, str] = {
+    "index": "int64",  # index of the image in the data set
+    "label": "int64",
+    "attack": "string",
+    "epsilon": "float64",  # the radius for this image; 0 for clean
+    "prediction": "Int64",  # null where the row was skipped or its logits are NaN or +inf, or all -inf
+    "correct": "bool",
+    "p_label": "float64",  # softmax confidence in the label
+    "p_predicted": "float64",
+    "runner_up": "Int64",  # the class of the second largest logit
+    "margin": "float64",  # logit of the label minus the largest other logit
+    "confidence_variance": "float64",  # population variance of the confidences over the classes
+    "distance": "float64",  # from the clean image to the returned one, in the norm of the threat
+    "iterations": "Int64",  # steps up to the returned image
+    "forwards": "Int64",  # passes spent, verification included
+    "backwards": "Int64",
+    "zero_gradients": "Int64",  # gradients that were zero everywhere; null if the attack does not report it
+    "queries": "Int64",  # model queries of an attack without gradients; null if the attack does not report it
+    "minimal_distance": "float64",  # to the nearest adversarial example found, infinite for none; null if unreported
+    "correct_repeats": "Int64",  # correct passes of the returned image, of `Meta.repeats`; null for one pass
+    "first_success": "string",  # the attack that succeeded first, or clean; null while the image is robust
+    "status": "string",  # ok, nan (no prediction) or skipped (misclassified earlier in a cascade)
+}
+"""The columns of the table and their pandas types; the groupings of the metadata are further int64 columns."""
+
+REPORTED = ("zero_gradients", "queries", "minimal_distance")
+"""Optional columns, which only some attacks report."""
+REPEATS = "correct_repeats"
+"""Optional column of audits with several passes for each decision."""
+
+_META = b"classwise"
+
+
+def typed(frame: pd.DataFrame, meta: Meta) -> pd.DataFrame:
+    """The frame with exactly the columns of `COLUMNS` and the metadata's groupings, in their types.
+
+    Missing columns of `REPORTED`, and `REPEATS`, are null.
+
+    Raises:
+        ClasswiseError: if any other column is missing or occurs twice, a value is not of its type, or a grouping has
+            the name of another column.
+    """
+    types = _types(meta)
+    check_groupings(meta.groups, meta.attacks)
+    if not frame.columns.is_unique:
+        twice = frame.columns[frame.columns.duplicated()][0]
+        raise ClasswiseError(f"the table of outcomes has the column {twice!r} twice; column names must differ")
+    if list(frame.columns) != list(types):
+        frame = frame.reindex(columns=list(types))
+    given = zip(types.items(), frame.dtypes, strict=True)
+    changed = {column: _converted(frame[column], kind) for (column, kind), dtype in given if str(dtype) != kind}
+    return frame.assign(**changed) if changed else frame
+
+
+def _converted(column: pd.Series[Any], kind: str) -> pd.Series[Any]:
+    """A column in another type.
+
+    Raises:
+        ClasswiseError: if a value would change, as 0.5 would as an integer and a missing value as a boolean.
+    """
+    exact = {"int64": "Int64", "bool": "boolean"}.get(kind, kind)
+    try:
+        return column.astype(exact).astype(kind)  # type: ignore[call-overload, no-any-return]
+    except (TypeError, ValueError, OverflowError) as error:
+        raise ClasswiseError(
+            f"the column {column.name!r} of outcomes has a value of another type ({error}); expected {kind}"
+        ) from error
+
+
+def check_groupings(groupings: Iterable[str], attacks: Iterable[str]) -> None:
+    """Check that no grouping has the name of a column of the outcomes, of tables of classes, or of an attack.
+
+    Raises:
+        ClasswiseError: naming the first one that does.
+    """
+    for name in checked_names([*groupings], "groupings"):
+        if name in taken_columns(attacks):
+            raise ClasswiseError(f"grouping {name!r}: the name is taken; choose another")
+
+
+def taken_columns(attacks: Iterable[str]) -> frozenset[str]:
+    """Names that a grouping may not have."""
+    return frozenset({*COLUMNS, *TABLE_COLUMNS, ALL, *attacks})
+
+
+def filled(blocks: Sequence[pd.DataFrame], meta: Meta) -> pd.DataFrame:
+    """Concatenate blocks of rows into one typed frame; columns missing in a block are null."""
+    columns = {
+        label: _joined([_column(block, label) for block in blocks], kind) for label, kind in _types(meta).items()
+    }
+    return pd.DataFrame(columns, copy=False)
+
+
+def _types(meta: Meta) -> dict[str, str]:
+    """The type of each column."""
+    return {**COLUMNS, **dict.fromkeys(meta.groups, "int64")}
+
+
+def _column(block: pd.DataFrame, label: str) -> pd.Series[Any]:
+    """A column of a block; null if it is missing."""
+    return block[label] if label in block.columns else pd.Series(np.full(len(block), None, dtype=object))
+
+
+def _joined(parts: Sequence[pd.Series[Any]], kind: str) -> Any:
+    """The parts of one column as one array of a type."""
+    if kind == "Int64":  # integers stay exact next to nulls
+        values = np.concatenate([part.to_numpy(dtype=np.int64, na_value=0) for part in parts])
+        return pd.arrays.IntegerArray(values, np.concatenate([part.isna().to_numpy() for part in parts]))
+    if kind == "string":
+        return pd.array(np.concatenate([part.to_numpy(dtype=object) for part in parts]), dtype="string")
+    return np.concatenate([part.to_numpy(dtype=kind) for part in parts])
+
+
+def name(number: int) -> str:
+    """Name of the file with this number."""
+    return f"part-{number:05d}.parquet"
+
+
+def listed(folder: Path) -> list[Path]:
+    """The files in a folder, in order; empty if the folder does not exist."""
+    return sorted(folder.glob("part-*.parquet"))
+
+
+def write(path: Path, frame: pd.DataFrame, meta: Meta) -> None:
+    """Write a file atomically; the metadata is stored in the Parquet schema.
+
+    Raises:
+        ClasswiseError: if the disk is full or the folder cannot be written.
+    """
+    write_table(path, pa.Table.from_pandas(typed(frame, meta), preserve_index=False), meta)
+
+
+def write_table(path: Path, table: pa.Table, meta: Meta) -> None:
+    """As `write`, of a table with the columns and types of a file."""
+    table = table.replace_schema_metadata({**(table.schema.metadata or {}), _META: meta.to_json().encode()})
+    with replacing(path, checksum=True) as temporary:
+        pq.write_table(table, temporary, compression="zstd", write_page_checksum=True)
+
+
+def read(path: Path) -> tuple[pd.DataFrame, Meta]:
+    """Read a file.
+
+    Raises:
+        ClasswiseError: if it is damaged, was not written by classwise, or has another schema version.
+    """
+    table, meta = read_table(path)
+    return typed(table.to_pandas(), meta), meta
+
+
+def read_table(path: Path) -> tuple[pa.Table, Meta]:
+    """As `read`, without conversion to pandas."""
+    in_audit = path.match("outcomes/part-*.parquet")  # resuming the audit recomputes its rows
+    advice = "remove it and resume the audit" if in_audit else ""
+    verify(path, advice)
+    try:
+        with path.open("rb") as file:
+            table = pq.read_table(file, page_checksum_verification=True)
+    except FileNotFoundError as error:
+        hint = did_you_mean(path) or "; give an audit, or a table of outcomes"
+        raise ClasswiseError(f"there is no file or folder {path}{hint}") from error
+    except (pa.ArrowException, OSError) as error:
+        advice = advice or "give the folder of an audit, a run with one audit, or a file of outcomes"
+        raise ClasswiseError(f"{path} is not a valid Parquet file; {advice}") from error
+    return table, Meta.from_json((table.schema.metadata or {}).get(_META, b""), str(path))
+
+
+def read_meta(path: Path) -> Meta:
+    """Read the metadata of a file only.
+
+    Raises:
+        ClasswiseError: if it was not written by classwise, or has another schema version.
+    """
+    try:
+        stored = pq.read_schema(path).metadata or {}
+    except (pa.ArrowException, OSError) as error:
+        raise ClasswiseError(
+            f"{path} is not a valid Parquet file; restore it from a copy, or repeat the audit"
+        ) from error
+    return Meta.from_json(stored.get(_META, b""), str(path))
+
+
+def image_numbers(path: Path) -> dict[str, IntArray]:
+    """The images of each attack in a file, a number for each row; empty if it cannot be read (see `read_table`)."""
+    try:
+        table = pq.read_table(path, columns=["attack", "index"])
+        labels, numbers = table["attack"].unique().to_pylist(), table["index"].to_numpy()
+        return {str(label): numbers[pc.equal(table["attack"], label).to_numpy()] for label in labels}
+    except (pa.ArrowException, OSError):
+        return {}
+
+
+def read_all(path: Path) -> tuple[pd.DataFrame, Meta]:
+    """Read one file, a folder of files, or an audit's folder; the metadata are the last file's, with all notes.
+
+    Raises:
+        ClasswiseError: if there are no outcomes, or as `read` does.
+    """
+    if path.is_file():
+        return read(path)
+    folder = path / "outcomes" if (path / "outcomes").is_dir() else path
+    tables = [read(file) for file in listed(folder)]
+    if not tables:
+        hint = did_you_mean(path) or f"; create some with: classwise audit MODEL --data DATA --out {path}"
+        raise ClasswiseError(f"{path} contains no outcomes{hint}")
+    notes = dict.fromkeys(note for _, meta in tables for note in meta.notes)
+    meta = dataclasses.replace(tables[-1][1], notes=tuple(notes))
+    return pd.concat([frame for frame, _ in tables], ignore_index=True), meta

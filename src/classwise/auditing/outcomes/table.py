@@ -1,0 +1,412 @@
+"""Outcomes: a table with one row per image and attack, from which every reported number is computed.
+
+The table may come from `classwise.auditing.run.audit.audit`, or from predictions made elsewhere: no model is needed,
+and nothing here imports torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property, partial
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import ArrayLike
+
+from classwise.auditing.outcomes import files as outcome_files
+from classwise.auditing.outcomes.construction import (
+    Grouping,
+    checked_rows,
+    grouping_of,
+    table_of_predictions,
+    with_grouping,
+)
+from classwise.auditing.outcomes.joins import joined_tables
+from classwise.auditing.outcomes.meta import ALL, BEST, CLEAN, UNION, Meta
+from classwise.auditing.outcomes.predictions import MOST_DENSE, PredictionTables
+from classwise.auditing.outcomes.verdicts import (
+    Coverage,
+    Judgement,
+    Verdicts,
+    bounded_counts,
+    under_all,
+    verdicts_by_attack,
+    widest,
+)
+from classwise.core.accepted import BY_CONTENT
+from classwise.core.arguments import checked
+from classwise.core.description import PassCounts
+from classwise.core.errors import ClasswiseError, IncompleteError, unknown
+from classwise.stats.bounds import BoundedCounts, overall
+from classwise.stats.counts import BoolArray, ClassCounts, IntArray
+from classwise.stats.metric import MetricInputs
+
+__all__ = ["ALL", "BEST", "CLEAN", "MOST_DENSE", "UNION", "Grouping", "Judgement", "Outcomes"]
+
+
+@checked
+@dataclass(frozen=True, eq=False)
+class Outcomes(PredictionTables):
+    """The outcome of every image under every attack; the clean pass is the attack ``clean``.
+
+    An image is *judged* under an attack once its verdict, correct or misclassified, is known.
+
+    Args:
+        frame: the columns of `COLUMNS`, and an integer column for each grouping of ``meta.groups``. The rows are
+            converted to the types of `COLUMNS` and sorted by attack and image.
+        meta: the metadata of the rows.
+
+    Raises:
+        ClasswiseError: if a column is missing, a row occurs twice, a label, prediction or group has no name, a verdict
+            differs from its prediction, or the rows of an image differ in its label, groups or radius.
+
+    Example:
+        >>> import classwise as cw
+        >>> labels = [0, 0, 0, 1, 1, 1]
+        >>> outcomes = cw.Outcomes.from_predictions(
+        ...     labels, clean=[0, 0, 0, 1, 1, 0], attacks={"pgd": [0, 0, 1, 1, 0, 0]}, class_names=["cat", "dog"]
+        ... )
+        >>> outcomes.names
+        ('clean', 'pgd', 'all')
+        >>> outcomes.counts("all").correct
+        array([2, 1])
+        >>> outcomes.confusion("pgd")
+        array([[2, 1],
+               [2, 1]])
+    """
+
+    frame: pd.DataFrame
+    meta: Meta
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "frame", checked_rows(self.frame, self.meta))
+
+    def __repr__(self) -> str:
+        state = "" if self.complete else ", incomplete"
+        return f"<Outcomes: {len(self)} images, {self.num_classes} classes, {', '.join(self.attacks)}{state}>"
+
+    def __len__(self) -> int:
+        return len(self.index)
+
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        """One name for each class."""
+        return self.meta.class_names
+
+    @property
+    def num_classes(self) -> int:
+        """Number of classes C, including classes without an image."""
+        return self.meta.num_classes
+
+    @cached_property
+    def attacks(self) -> tuple[str, ...]:
+        """Labels of the attacks that are applicable to the model, ``clean`` included, in the order of the audit."""
+        return self.meta.applicable
+
+    @cached_property
+    def families(self) -> dict[str, tuple[str, ...]]:
+        """Applicable members of each family of attacks, such as one attack at several temperatures; at least two."""
+        return self.meta.applicable_families
+
+    @cached_property
+    def names(self) -> tuple[str, ...]:
+        """Names of all verdicts: each attack, ``<family>-best`` and ``<family>-union`` after a family, and ``all``.
+
+        After a cascade there is no best of a family, since its members ran on different images.
+        """
+        return self.meta.names
+
+    @cached_property
+    def index(self) -> IntArray:
+        """(N,) the index of every image in the data set, ascending."""
+        return np.asarray(self._images.index, dtype=np.int64)
+
+    @cached_property
+    def labels(self) -> IntArray:
+        """(N,) the label of every image, in the order of `index`."""
+        return self._images["label"].to_numpy(dtype=np.int64)
+
+    @property
+    def missing(self) -> dict[str, int]:
+        """Number of images without a row under each attack of an incomplete audit; only attacks that lack some."""
+        return self._coverage.missing
+
+    @property
+    def complete(self) -> bool:
+        """Whether every attack has a row for every image, and the number of images is known."""
+        return self._coverage.complete
+
+    @property
+    def gap(self) -> str:
+        """Which images are not judged, as a sentence without its full stop; empty for a complete table."""
+        return self._coverage.gap
+
+    @property
+    def completion(self) -> str:
+        """How to complete the audit."""
+        return self._coverage.completion
+
+    @property
+    def unjudged(self) -> dict[str, int]:
+        """Number of images that are not judged under each attack; only attacks that lack some. See `verdicts`."""
+        return self._coverage.unjudged
+
+    @property
+    def unfinished(self) -> str:
+        """How many images are not judged under every attack, such as ``12 of 90``."""
+        return self._coverage.unfinished
+
+    def require_complete(self) -> None:
+        """Check that no row is missing.
+
+        Raises:
+            IncompleteError: if `complete` is false.
+        """
+        if not self.complete:
+            raise IncompleteError(f"{self.gap}; {self.completion}")
+
+    def rows(self, attack: str) -> pd.DataFrame:
+        """The rows of one attack, by image; ``<family>-best`` is the family's strongest member.
+
+        Raises:
+            IncompleteError: if images have no row under the attack; `frame` has all existing rows.
+            ClasswiseError: see `member`.
+        """
+        label = self.member(attack)
+        if label in self.missing or self.meta.images is None:
+            self.require_complete()
+        return self.frame[self.frame["attack"] == label].reset_index(drop=True)
+
+    def member(self, name: str) -> str:
+        """The single attack that a name refers to.
+
+        Raises:
+            ClasswiseError: if the name is unknown, or refers to several attacks together.
+        """
+        if name in self.attacks:
+            return name
+        family = name.removesuffix(f"-{BEST}")
+        if name in self.names and family in self.families and family != name:
+            return self.best(family)
+        if name in self.names:
+            raise ClasswiseError(f"{name!r} combines several attacks; choose one of {', '.join(self.attacks)}")
+        raise unknown("attack", name, self.names)
+
+    def best(self, family: str) -> str:
+        """The member of a family with the lowest overall accuracy; the first of equal ones.
+
+        Raises:
+            IncompleteError: if a member has not judged every image.
+            ClasswiseError: if there is no such family.
+        """
+        if family not in self.families:
+            raise unknown("family of attacks", family, self.families)
+        return min(self.families[family], key=lambda label: float(self.judged(label).correct.mean()))
+
+    def verdicts(self, name: str) -> Verdicts:
+        """(N,) int8 verdict on each image, in the order of `index`: 1 correct, 0 misclassified, -1 not judged.
+
+        Under several attacks an image is correct if it is correct under each, and misclassified if one of them
+        succeeded. A missing row has a verdict where early stop or a cascade excludes the image from the attack.
+
+        Raises:
+            ClasswiseError: for a name that is not in `names`.
+        """
+        return under_all([self._verdicts[label] for label in self._members(name)])
+
+    def judged(self, name: str) -> Judgement:
+        """Which images are classified correctly under any of `names`.
+
+        Raises:
+            IncompleteError: if images are not judged; see `bounds`.
+            ClasswiseError: for a name that is not in `names`.
+        """
+        verdicts = self.verdicts(name)
+        if (verdicts < 0).any() or len(self) < self._coverage.total or self.meta.images is None:
+            self.require_complete()
+        return Judgement(self.index, self.labels, verdicts > 0)
+
+    def correct(self, name: str) -> BoolArray:
+        """(N,) which images are classified correctly, in the order of `index`. Raises as `judged`."""
+        return self.judged(name).correct
+
+    def counts(self, name: str, group: str | None = None) -> ClassCounts:
+        """Number of images and of correct images of each class, or of each group of a grouping.
+
+        Raises:
+            IncompleteError: if images are not judged; see `bounds`.
+        """
+        return self.counts_of(self.judged(name), group)
+
+    def bounds(self, name: str, group: str | None = None) -> BoundedCounts:
+        """Number of images of each class (or group), of judged images, and of correct images among these.
+
+        While the strongest member of a family is unknown, the counts cover every member that may be it.
+
+        Raises:
+            ClasswiseError: for a name that is not in `names`, or a grouping that the table does not have.
+        """
+        family = name.removesuffix(f"-{BEST}")
+        if name in self.names and name not in self.attacks and family != name:
+            return widest([self.bounds(member, group) for member in self._candidates(family)])
+        verdicts, (names, ids) = self.verdicts(name), self.grouping(group)
+        return bounded_counts(verdicts, ids, len(names), self.meta.group_sizes(group), self._coverage)
+
+    def inputs(self, name: str, counts: BoundedCounts | None = None, group: str | None = None) -> MetricInputs:
+        """What metrics under an attack are computed from.
+
+        Args:
+            name: one of `names`.
+            counts: the counts under the attack, if they are known; None: `bounds`.
+            group: the grouping of the counts; None: the class.
+
+        Raises:
+            ClasswiseError: for a name that is not in `names`, or a grouping that the table does not have.
+        """
+        return MetricInputs(
+            self.bounds(name, group) if counts is None else counts,
+            self.bounds(CLEAN, group) if CLEAN in self.names else None,
+            partial(self.confusion, name) if self.num_classes <= MOST_DENSE else None,
+            partial(self.predicted, name, group),
+        )
+
+    def counts_of(self, judgement: Judgement, group: str | None = None) -> ClassCounts:
+        """`counts` of a subset of the images."""
+        grouping = self.grouping(group)
+        ids = grouping.ids[np.searchsorted(self.index, judgement.image)]
+        return ClassCounts.from_labels(ids, judgement.correct, len(grouping.names))
+
+    def grouping(self, group: str | None = None) -> Grouping:
+        """The images by class (None), by ``"superclass"``, or by a grouping of the table.
+
+        Raises:
+            ClasswiseError: if the table has no such grouping.
+        """
+        return grouping_of(self._images, self.meta, group)
+
+    def add_groups(
+        self,
+        name: Annotated[str, BY_CONTENT],
+        ids: Annotated[ArrayLike, BY_CONTENT],
+        names: Annotated[Sequence[str], BY_CONTENT],
+    ) -> Outcomes:
+        """Copy the table and add a grouping of the images.
+
+        Args:
+            name: the new column.
+            ids: (N,) the group of each image, integers from 0, in the order of `index`.
+            names: one for each group; they must differ.
+
+        Raises:
+            ClasswiseError: if the name is taken, the length differs, an id has no name, or a name is not text, is blank
+                or occurs twice.
+        """
+        return Outcomes(*with_grouping((self.frame, self.meta), self.index, name, ids, names))
+
+    def join(self, other: Outcomes) -> Outcomes:
+        """Combine the attacks of two tables of the same images and model; the clean rows are those of this table.
+
+        Of attacks with different seeds, precisions or batch sizes, the metadata of the result state none.
+
+        Raises:
+            IncompleteError: if rows are missing in one of them.
+            ClasswiseError: if the images, labels, class names, models, clean predictions, threats or early stop differ,
+                an attack is in both, or both have attacks and one is a cascade.
+        """
+        self.require_complete()
+        other.require_complete()
+        return Outcomes(*joined_tables((self.frame, self.meta), (other.frame, other.meta)))
+
+    def save(self, folder: str | Path) -> None:
+        """Write the table into a folder as ``part-00000.parquet``, atomically.
+
+        Raises:
+            ClasswiseError: if the folder already contains outcomes, or cannot be written.
+        """
+        if outcome_files.listed(Path(folder)):
+            raise ClasswiseError(f"{folder} already contains outcomes; give another folder")
+        outcome_files.write(Path(folder) / outcome_files.name(0), self.frame, self.meta)
+
+    @classmethod
+    def load(cls, path: str | Path) -> Outcomes:
+        """Read a file of outcomes, a folder of such files, or the folder of an audit.
+
+        Raises:
+            ClasswiseError: if there are no outcomes, or a file is damaged or has another schema version.
+        """
+        return cls(*outcome_files.read_all(Path(path)))
+
+    @classmethod
+    def from_predictions(
+        cls,
+        labels: Annotated[ArrayLike, BY_CONTENT],
+        clean: Annotated[ArrayLike | None, BY_CONTENT] = None,
+        attacks: Annotated[Mapping[str, ArrayLike] | None, BY_CONTENT] = None,
+        class_names: Annotated[Sequence[str] | None, BY_CONTENT] = None,
+        confidences: Annotated[Mapping[str, ArrayLike] | None, BY_CONTENT] = None,
+        **meta: Any,
+    ) -> Outcomes:
+        """Build a table from predictions made elsewhere.
+
+        Args:
+            labels: (N,) integers in [0, C).
+            clean: (N,) the predicted classes of the clean images.
+            attacks: the predicted classes (N,) of the adversarial images of each attack.
+            class_names: one for each class; they must differ. None: the class numbers.
+            confidences: softmax outputs (N, C) for ``clean`` and any attack; the predicted class has the largest. With
+                two classes also the probabilities of class 1, (N,) or (N, 1).
+            **meta: further fields of `Meta`, such as ``threat="Linf:8/255"`` or ``superclasses``.
+
+        Raises:
+            ClasswiseError: if a length differs, a label or prediction is missing or has no class, there is no
+                prediction, confidences do not fit the predictions, a name is not text, is blank, occurs twice or is
+                reserved, or a field is unknown.
+        """
+        if not isinstance(meta.get("threat"), str | None):
+            from classwise.core.threat import Threat  # imports torch
+
+            meta["threat"] = str(Threat.parse(meta["threat"]))
+        return cls(*table_of_predictions(labels, clean, attacks, class_names, confidences, **meta))
+
+    @cached_property
+    def passes(self) -> dict[str, PassCounts]:
+        """Forward and backward passes of single images that each attack took, for each attack with a row."""
+        sums = self.frame.groupby("attack", observed=True)[["forwards", "backwards"]].sum().astype("int64")
+        return {
+            str(label): PassCounts(int(forwards), to_image=int(backwards))
+            for label, (forwards, backwards) in zip(sums.index, sums.to_numpy(), strict=True)
+        }
+
+    @cached_property
+    def _images(self) -> pd.DataFrame:
+        """A row for each image, by its index: its label and its groups."""
+        return self.frame.drop_duplicates("index").set_index("index").sort_index()
+
+    @cached_property
+    def _verdicts(self) -> dict[str, Verdicts]:
+        return verdicts_by_attack(self.frame, self.index, self.meta)
+
+    @cached_property
+    def _coverage(self) -> Coverage:
+        rows = {str(label): int(count) for label, count in self.frame["attack"].value_counts().items()}
+        return Coverage(rows, self._verdicts, len(self), self.meta.images, self.meta.settle)
+
+    def _members(self, name: str) -> tuple[str, ...]:
+        """The attacks whose verdicts decide that of a name."""
+        if name == ALL:
+            return self.attacks
+        family = name.removesuffix(f"-{UNION}")
+        if name in self.names and family != name and family in self.families:
+            return self.families[family]
+        return (self.member(name),)
+
+    def _candidates(self, family: str) -> list[str]:
+        """The members of a family that may be its strongest."""
+        counts = {label: self.bounds(label) for label in self.families[family]}
+        if all(each.complete for each in counts.values()):
+            return [self.best(family)]
+        least = min(overall(each).high for each in counts.values())
+        return [label for label, each in counts.items() if overall(each).low <= least]

@@ -1,0 +1,214 @@
+"""Audits of one model under several corruptions, and the accuracy of each class under each of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import torch
+
+from classwise.auditing.guards.report import GuardMode
+from classwise.auditing.outcomes.artifacts import Kind
+from classwise.auditing.outcomes.table import ALL, CLEAN
+from classwise.auditing.run.audit import audit
+from classwise.auditing.run.inputs import Model
+from classwise.auditing.run.plan import Distance, ShardLike, Shards
+from classwise.auditing.run.result import Audit
+from classwise.auditing.run.suite import Attacks
+from classwise.core.arguments import BatchSize, checked
+from classwise.core.config import Seed
+from classwise.core.csv_files import write_csv
+from classwise.core.errors import ClasswiseError
+from classwise.core.precision import Dtype, Precision
+from classwise.core.progress import Progress
+from classwise.core.progress_display import listening
+from classwise.core.repeats import RepeatCount, RepeatRule
+from classwise.core.threat import ThreatLike
+from classwise.core.threat_text import Grid
+from classwise.data.corruptions.corrupt import SEVERITIES, STANDARD, Severity
+from classwise.data.images import Images
+from classwise.data.loading import open_corrupted
+
+OVERALL, MEAN = "overall", "mean"
+"""The row of all images, and the column of the mean over corruptions."""
+
+
+@dataclass(frozen=True, eq=False)
+class CorruptionAudits:
+    """Audits of one model on the same images under corruptions.
+
+    Attributes:
+        audits: an audit for each corruption and severity.
+    """
+
+    audits: Mapping[tuple[str, int], Audit]
+
+    def table(self, attack: str = ALL) -> pd.DataFrame:
+        """A row for each corruption, severity and class: images ``n``, ``accuracy``, 95 % interval ``low``, ``high``.
+
+        The class `OVERALL` has all images. ``attack`` is a name of the audits; without attacks it is ``all``.
+
+        Raises:
+            IncompleteError: if an audit is incomplete.
+        """
+        rows = []
+        for (corruption, severity), each in self.audits.items():
+            counts, interval = each.counts(attack), each.intervals(attack)
+            whole: dict[Any, Any] = each.by_attack.loc[attack].to_dict()
+            rows.append((corruption, severity, OVERALL, whole["n"], whole["overall"], whole["low"], whole["high"]))
+            classes = zip(each.group_names, counts.count, counts.accuracy, interval.low, interval.high, strict=True)
+            rows += [(corruption, severity, name, int(n), *values) for name, n, *values in classes if n]
+        return pd.DataFrame(rows, columns=["corruption", "severity", "class", "n", "accuracy", "low", "high"])
+
+    def by_class(self, attack: str = ALL) -> pd.DataFrame:
+        """The class-by-corruption table: accuracies averaged over severities.
+
+        A row for all images, `OVERALL`, and for each class; a column for each corruption, and `MEAN` over them. 1 minus
+        the mean of all images is the unnormalised mean corruption error (mCE).
+
+        Raises:
+            IncompleteError: if an audit is incomplete.
+        """
+        frame = self.table(attack)
+        order = [frame[key].drop_duplicates().tolist() for key in ("class", "corruption")]
+        means = frame.pivot_table(index="class", columns="corruption", values="accuracy", aggfunc="mean")
+        means = means.loc[order[0], order[1]].rename_axis(columns=None)
+        return means.assign(**{MEAN: means.mean(axis=1)})
+
+    def relative_error(self, baseline: CorruptionAudits, attack: str = ALL) -> pd.DataFrame:
+        """Corruption errors relative to those of a baseline, in the layout of `by_class`.
+
+        The sum of the errors over severities, divided by that of the baseline (Hendrycks and Dietterich 2019, section
+        4.1); `MEAN` is the mCE. The paper's baseline is AlexNet on ImageNet-C. NaN or infinite where the baseline has
+        no error.
+
+        Raises:
+            IncompleteError: if an audit is incomplete.
+            ClasswiseError: if the baseline has other corruptions or severities.
+        """
+        if self.audits.keys() != baseline.audits.keys():
+            raise ClasswiseError("the baseline has other corruptions or severities; they must be equal")
+        ours, theirs = (1 - each.by_class(attack).drop(columns=MEAN) for each in (self, baseline))
+        ratio = ours / theirs
+        return ratio.assign(**{MEAN: ratio.mean(axis=1, skipna=False)})
+
+    def save(self, folder: str | Path, attack: str = ALL) -> list[Path]:
+        """Write `table` and `by_class` as ``corruptions.csv`` and ``by_class.csv``.
+
+        Raises:
+            IncompleteError: if an audit is incomplete.
+        """
+        frames = {"corruptions": self.table(attack), "by_class": self.by_class(attack).reset_index()}
+        return [write_csv(Path(folder) / f"{name}.csv", frame, float_format=None) for name, frame in frames.items()]
+
+
+@checked
+def audit_corruptions(
+    model: Model,
+    data: str | Path | Images,
+    attacks: Attacks = CLEAN,
+    threat: ThreatLike | None = None,
+    *,
+    corruptions: Sequence[str] = STANDARD,
+    severities: Sequence[Severity] = SEVERITIES,
+    load: Mapping[str, Any] | None = None,
+    out: str | Path | None = None,
+    resume: bool = False,
+    device: str | torch.device | None = None,
+    progress: Progress | bool | None = None,
+    precision: Precision | Dtype | None = None,
+    batch_size: BatchSize | None = None,
+    seed: Seed = 0,
+    early_stop: bool = True,
+    cascade: bool | None = None,
+    settle: Distance | None = None,
+    save: Kind | Sequence[Kind] = (),
+    trace: Sequence[int] = (),
+    repeats: RepeatCount = 1,
+    repeat_rule: RepeatRule = "majority",
+    grid: Grid | None = None,
+    guards: GuardMode = "auto",
+    shard: ShardLike | None = None,
+    shards: Shards | None = None,
+) -> CorruptionAudits:
+    """Audit a model under every corruption and severity, by default without attacks.
+
+    Args:
+        model: as of `classwise.audit`.
+        data: a published set such as ``cifar10-c``, ``imagenet-c`` or the folder ``CIFAR-10-C``; or another name, path
+            or `Images`, whose corruptions are computed (`classwise.data.corrupt`).
+        attacks: as of `classwise.audit`; by default none, so that the accuracies are those on the corrupted images.
+        threat: as of `classwise.audit`, for attacks.
+        corruptions: names of the corruptions; by default the 15 of the benchmark.
+        severities: from 1 to 5.
+        load: options of `classwise.load_data` for a name or path, such as ``{"root": "data", "subset": 1000}``.
+        out: folder for the audits, ``fog-3`` and so on; None: they are in memory only.
+        resume: load finished audits in ``out``, continue interrupted ones, and run the missing ones.
+        device: where to run.
+        progress: True shows a progress bar; or a listener.
+        precision: as of `classwise.audit`, like all arguments below.
+        batch_size: images on the device at once.
+        seed: seed of the attacks' random numbers.
+        early_stop: whether to stop at the first success.
+        cascade: whether an attack runs on survivors only.
+        settle: distance of an estimate.
+        save: tensors to save.
+        trace: indices of traced images.
+        repeats: number of passes of a decision.
+        repeat_rule: the rule of several passes.
+        grid: grid of the adversarial images.
+        guards: which guards run.
+        shard: one shard of the images.
+        shards: number of shards to merge.
+
+    Returns:
+        The audits, and the class-by-corruption tables computed from their outcomes.
+
+    Raises:
+        ClasswiseError: as `classwise.audit`, or for an unknown corruption or severity, or none.
+
+    Example:
+        >>> import classwise as cw
+        >>> from classwise.auditing.run.corruptions import audit_corruptions
+        >>> data = cw.load_data("digits", subset=32)
+        >>> model = cw.load_model("small-cnn", data=data, width=0.1)
+        >>> found = audit_corruptions(model, data, corruptions=["fog", "contrast"], severities=[1, 5])
+        >>> found.by_class().columns.tolist(), len(found.by_class())
+        (['fog', 'contrast', 'mean'], 11)
+    """
+    pairs = [(corruption, severity) for corruption in corruptions for severity in severities]
+    if not pairs or len(set(pairs)) < len(pairs):
+        raise ClasswiseError("corruptions and severities: give at least one of each, and each once")
+    audits: dict[tuple[str, int], Audit] = {}
+    with listening(progress) as listener:
+        for corruption, severity in pairs:
+            images = open_corrupted(data, corruption, severity, **(load or {}))
+            listener.log(f"{images.name}: {len(audits) + 1} of {len(pairs)}")
+            audits[corruption, severity] = audit(
+                model,
+                images,
+                threat,
+                attacks,
+                out=None if out is None else Path(out) / f"{corruption}-{severity}",
+                resume=resume,
+                device=device,
+                progress=listener,
+                precision=precision,
+                batch_size=batch_size,
+                seed=seed,
+                early_stop=early_stop,
+                cascade=cascade,
+                settle=settle,
+                save=save,
+                trace=trace,
+                repeats=repeats,
+                repeat_rule=repeat_rule,
+                grid=grid,
+                guards=guards,
+                shard=shard,
+                shards=shards,
+            )
+    return CorruptionAudits(audits)

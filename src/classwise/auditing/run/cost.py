@@ -1,0 +1,408 @@
+"""`estimate`: the range of the passes and the minutes of an audit, from a clean pass and a few timed passes."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Unpack
+
+import torch
+from torch import Tensor
+
+from classwise.attacks.base import Attack
+from classwise.attacks.engine import SMALLEST_BATCH, AttackInputs, CountedForward, Engine, value_and_gradient
+from classwise.auditing.guards.budget import most_passes
+from classwise.auditing.guards.report import GuardMode
+from classwise.auditing.outcomes.artifacts import Kind
+from classwise.auditing.run.inputs import Model
+from classwise.auditing.run.plan import AuditOptions, Distance, Plan, ShardLike, Shards, chosen_arithmetic
+from classwise.auditing.run.preparation import Prepared, prepare
+from classwise.auditing.run.suite import Attacks, norm_of, parse_attacks
+from classwise.core.arguments import BatchSize, checked
+from classwise.core.config import Seed
+from classwise.core.description import PassCounts
+from classwise.core.precision import Dtype, Precision
+from classwise.core.repeats import RepeatCount, RepeatRule
+from classwise.core.rng import CounterRNG
+from classwise.core.threat import Threat, ThreatLike
+from classwise.core.threat_text import Grid
+from classwise.data.images import Batch, Images
+from classwise.models.modes import evaluating, frozen
+from classwise.stats.intervals import clopper_pearson
+
+CLEAN_SECONDS = 20.0
+"""Seconds after which `estimate` evaluates no further image without attack."""
+
+
+@dataclass(frozen=True)
+class CostEstimate:
+    """The range of the cost of an audit.
+
+    With early stop, only images that are correctly classified without attack are attacked. At the lowest cost each of
+    them is misclassified after one step, in a cascade of the first attack; at the highest cost all are robust to all
+    attacks. Without early stop, all images are attacked by all attacks; only the number of restarts is unknown.
+
+    Attributes:
+        images: number of images; of a stream of unknown length, the number that was evaluated.
+        forwards: forward passes of single images, at most.
+        backwards: backward passes of single images, at most.
+        minutes: duration of these passes at the measured speed.
+        forwards_low: forward passes of single images, at least.
+        backwards_low: backward passes of single images, at least.
+        minutes_low: duration of these passes at the measured speed.
+        evaluated: number of images evaluated without attack: all, or those that were evaluated in `CLEAN_SECONDS`: a
+            random sample, of a stream its first images.
+        correct: number of these that are correctly classified. For a sample, the range is that of the ends of the 95 %
+            interval (Clopper-Pearson) of the accuracy.
+        guard_passes: forward and backward passes of the guards, at most.
+        guard_minutes: approximate duration of the guards, at most.
+        batch_size: images on the device at once.
+        note: why the batch size is not the default one, or may not fit into memory, and why the radius is implausibly
+            large; else empty.
+    """
+
+    images: int
+    forwards: int
+    backwards: int
+    minutes: float
+    forwards_low: int = 0
+    backwards_low: int = 0
+    minutes_low: float = 0.0
+    evaluated: int = 0
+    correct: int = 0
+    guard_passes: int = 0
+    guard_minutes: float = 0.0
+    batch_size: int = 0
+    note: str = ""
+
+
+@checked
+@torch.inference_mode(mode=False)
+def estimate(
+    model: Model,
+    data: Any,
+    threat: ThreatLike | None = None,
+    attacks: Attacks | None = None,
+    *,
+    device: str | torch.device | None = None,
+    precision: Precision | Dtype | None = None,
+    batch_size: BatchSize | None = None,
+    seed: Seed = 0,
+    early_stop: bool = True,
+    cascade: bool | None = None,
+    settle: Distance | None = None,
+    save: Kind | Sequence[Kind] = (),
+    trace: Sequence[int] = (),
+    repeats: RepeatCount = 1,
+    repeat_rule: RepeatRule = "majority",
+    grid: Grid | None = None,
+    guards: GuardMode = "auto",
+    shard: ShardLike | None = None,
+    shards: Shards | None = None,
+) -> CostEstimate:
+    """Estimate how many passes and minutes an audit takes, at least and at most.
+
+    The images are evaluated without attack, since the cost depends on how many are correctly classified. The passes of
+    one step of each attack are counted on a few images, and a pass is timed on one batch. The passes of an external
+    attack on these images are taken for those on every image. With ``repeats``, each decision takes as many passes, and
+    the image that an attack returns is decided once more.
+
+    Args:
+        model: see `classwise.auditing.run.audit.audit`.
+        data: the images.
+        threat: the ball.
+        attacks: the attacks.
+        device: where to run.
+        precision: as of `classwise.audit`, like all arguments below; ``settle``, ``save`` and ``trace`` do not change
+            the estimate.
+        batch_size: images on the device at once.
+        seed: seed of the attacks' random numbers.
+        early_stop: whether to stop at the first success.
+        cascade: whether an attack runs on survivors only.
+        settle: distance of an estimate.
+        save: tensors to save.
+        trace: indices of traced images.
+        repeats: number of passes of a decision.
+        repeat_rule: the rule of several passes.
+        grid: grid of the adversarial images.
+        guards: which guards run.
+        shard: one shard of the images.
+        shards: number of shards to merge.
+
+    Raises:
+        ClasswiseError: see `audit`.
+
+    Example:
+        >>> import torch
+        >>> from classwise.auditing.run.cost import estimate
+        >>> model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(16, 2))
+        >>> for parameter in model.parameters():
+        ...     _ = torch.nn.init.zeros_(parameter)  # predicts class 0
+        >>> images, labels = torch.rand(40, 1, 4, 4), torch.arange(40) % 2
+        >>> cost = estimate(model, (images, labels), "Linf:8/255", "pgd:steps=10")
+        >>> cost.evaluated, cost.correct
+        (40, 20)
+        >>> (cost.forwards_low, cost.forwards), (cost.backwards_low, cost.backwards)
+        ((80, 280), (20, 200))
+    """
+    options = AuditOptions(
+        precision=precision,
+        batch_size=batch_size,
+        seed=seed,
+        early_stop=early_stop,
+        cascade=cascade,
+        settle=settle,
+        save=save,
+        trace=trace,
+        repeats=repeats,
+        repeat_rule=repeat_rule,
+        grid=grid,
+        guards=guards,
+        shard=shard,
+        shards=shards,
+    )
+    return _estimate(_evaluate, model, data, threat, attacks, device, options)
+
+
+@torch.inference_mode(mode=False)
+def highest_cost(
+    model: Model,
+    data: Any,
+    threat: ThreatLike | None = None,
+    attacks: Attacks | None = None,
+    *,
+    device: str | torch.device | None = None,
+    **options: Unpack[AuditOptions],
+) -> CostEstimate:
+    """The cost if every image is correctly classified without attack, for a model that is not yet trained.
+
+    The arguments and errors are those of `estimate`.
+    """
+    return _estimate(_all_correct, model, data, threat, attacks, device, options)
+
+
+class _Evaluated(NamedTuple):
+    """How many of the evaluated images are correctly classified without attack, and how many there are in all."""
+
+    images: int
+    evaluated: int
+    correct: int
+
+    def bounds(self) -> tuple[int, int]:
+        """How many of all images are correctly classified, at least and at most."""
+        others = self.images - self.evaluated
+        if not others:
+            return self.correct, self.correct
+        low, high = (float(end) for end in clopper_pearson(self.correct, self.evaluated))
+        return self.correct + math.floor(low * others), self.correct + math.ceil(high * others)
+
+
+@dataclass(frozen=True)
+class _AttackCost:
+    """The cost of one attack.
+
+    Args:
+        attack: the attack.
+        starts: its number of starts for the classes of the model.
+        repeats: number of passes of a decision; of several, the image that the attack returns is decided once more.
+        step: passes of an image in one step.
+        forward_seconds: duration of a forward pass of one image in the arithmetic of the attack.
+        backward_seconds: duration of a backward pass.
+    """
+
+    attack: Attack
+    starts: int
+    repeats: int
+    step: PassCounts
+    forward_seconds: float
+    backward_seconds: float
+
+    def lowest(self, *, early_stop: bool) -> tuple[int, int]:
+        """Steps of an image and float32 passes, at least: one step and its verification with early stop."""
+        starts = self.starts if self.attack.minimises and not early_stop else 1
+        steps = 1 if early_stop or self.attack.may_end_early else self.attack.length
+        return starts * steps, self._decided(starts)
+
+    def highest(self, *, early_stop: bool) -> tuple[int, int]:
+        """Steps of an image and float32 passes, at most.
+
+        With early stop, a start verifies its last iterate, and that of lowest margin if it is another one.
+        """
+        verified = self.starts * (2 if early_stop else 1)
+        return self.starts * self.attack.length, self._decided(verified)
+
+    def _decided(self, times: int) -> int:
+        """Float32 passes of an image whose iterates are decided so many times."""
+        return self.repeats * (times + (self.repeats > 1)) + self.attack.needs_reference
+
+
+class _Total(NamedTuple):
+    """Passes of all images, and their duration in seconds."""
+
+    forwards: int
+    backwards: int
+    seconds: float
+
+    def plus(self, cost: _AttackCost, images: int, work: tuple[int, int], speed: _Speed) -> _Total:
+        """The total with the work of an attack on some images: steps, and float32 passes."""
+        steps, passes = work
+        step_seconds = cost.step.forward * cost.forward_seconds + cost.step.to_image * cost.backward_seconds
+        rows = max(images, SMALLEST_BATCH) if images else 0  # a batch is not smaller
+        return _Total(
+            self.forwards + images * (steps * cost.step.forward + passes),
+            self.backwards + images * steps * cost.step.to_image,
+            self.seconds + rows * steps * step_seconds + passes * speed.seconds(images),
+        )
+
+
+class _Speed(NamedTuple):
+    """Duration of a float32 pass without gradient, whose batches are padded to full size."""
+
+    batch_size: int
+    batch_seconds: float
+
+    def seconds(self, images: int) -> float:
+        """Duration of a pass of some images."""
+        return -(-images // self.batch_size) * self.batch_seconds
+
+
+_Evaluation = Callable[[Engine, Iterator[Images], int | None], _Evaluated]
+"""Counts the correctly classified images, from the engine, the images in pieces and their expected number."""
+
+
+def _estimate(
+    evaluate: _Evaluation,
+    model: Model,
+    data: Any,
+    threat: ThreatLike | None,
+    attacks: Attacks | None,
+    device: str | torch.device | None,
+    options: AuditOptions,
+) -> CostEstimate:
+    measured: AuditOptions = {**options, "settle": None, "save": (), "trace": ()}
+    with chosen_arithmetic(options.get("precision")):
+        ready = prepare(model, data, parse_attacks(attacks, norm_of(threat)), threat, device=device, **measured)
+        engine, first = ready.plan.engine(ready.model), next(ready.pieces)
+        expected = len(first) if isinstance(ready.source, Images) else ready.source.expected
+        clean = evaluate(engine, itertools.chain([first], ready.pieces), expected)
+        return _range(ready, engine, first, clean)
+
+
+def _range(ready: Prepared, engine: Engine, piece: Images, clean: _Evaluated) -> CostEstimate:
+    """The lowest and the highest cost; ``piece`` has the images on which passes are counted and timed."""
+    plan, images = ready.plan, clean.images
+    fewest, most = clean.bounds() if plan.early_stop else (images, images)
+    size = min(engine.batch_size, max(most, SMALLEST_BATCH))  # few images are attacked in a smaller batch
+    x = _batch(piece, engine.batch_size, engine.device).x
+    with evaluating(ready.model), frozen(ready.model):
+        speed = _Speed(engine.batch_size, _timed(lambda: engine.passes.logits(x), engine.device))
+    clean_passes = plan.repeats.count
+    lowest = highest = _Total(clean_passes * images, 0, clean_passes * speed.seconds(images))
+    for position, cost in enumerate(_attack_costs(engine, plan, piece, size)):
+        highest = highest.plus(cost, most, cost.highest(early_stop=plan.early_stop), speed)
+        if not (position and plan.cascade):
+            lowest = lowest.plus(cost, fewest, cost.lowest(early_stop=plan.early_stop), speed)
+    passes = highest.forwards + highest.backwards
+    guards = plan.repeats.count * most_passes(plan.guards, images, passes - clean_passes * images)
+    return CostEstimate(
+        images=images,
+        forwards=highest.forwards,
+        backwards=highest.backwards,
+        minutes=highest.seconds / 60,
+        forwards_low=lowest.forwards,
+        backwards_low=lowest.backwards,
+        minutes_low=lowest.seconds / 60,
+        evaluated=clean.evaluated,
+        correct=clean.correct,
+        guard_passes=guards,
+        guard_minutes=guards / passes * highest.seconds / 60,
+        batch_size=engine.batch_size,
+        note="; ".join(filter(None, (ready.note, ready.large_radius))),
+    )
+
+
+def _evaluate(engine: Engine, pieces: Iterator[Images], expected: int | None) -> _Evaluated:
+    """Evaluate the images without attack, in random order, until `CLEAN_SECONDS` have passed."""
+    deadline = time.monotonic() + CLEAN_SECONDS
+    count = correct = 0
+    for piece in pieces:
+        order = CounterRNG(0, "estimate").permutation(len(piece))
+        for rows in torch.split(order, engine.batch_size):
+            if count and time.monotonic() > deadline:
+                return _Evaluated(max(expected or 0, count), count, correct)
+            _, x, y = piece.batch(rows, engine.device)
+            with evaluating(engine.model), frozen(engine.model):
+                correct += int(engine.passes.decide(x, y).correct.sum())
+            count += len(rows)
+    return _Evaluated(count, count, correct)
+
+
+def _all_correct(engine: Engine, pieces: Iterator[Images], expected: int | None) -> _Evaluated:
+    """All images, as if they were correctly classified."""
+    del engine
+    images = expected or sum(len(piece) for piece in pieces)
+    return _Evaluated(images, images, images)
+
+
+def _attack_costs(engine: Engine, plan: Plan, piece: Images, size: int) -> Iterator[_AttackCost]:
+    """The passes of a step of each attack, and their duration in batches of ``size`` images."""
+    x = _batch(piece, size, engine.device).x
+    classes = engine.passes.classes(x)
+    clocks: dict[tuple[bool, bool], tuple[float, float]] = {}
+    for attack in plan.suite.attacks.values():
+        with engine.forward_for(attack, x) as passes:
+            step = _step_passes(engine, passes, attack, piece, plan.threat)
+            kind = attack.precise, step.to_image > 0
+            if kind not in clocks:
+                clocks[kind] = _clock(passes, x, engine.device, gradients=step.to_image > 0)
+        yield _AttackCost(attack, attack.starts_for(classes), plan.repeats.count, step, *clocks[kind])
+
+
+def _clock(model: CountedForward, x: Tensor, device: torch.device, *, gradients: bool) -> tuple[float, float]:
+    """Seconds of a forward pass and of a backward pass of one image; 0 for the latter without gradients."""
+    forward = _timed(lambda: model(x), device)
+    both = _timed(lambda: value_and_gradient(model, x, _first_logit), device) if gradients else forward
+    return forward / len(x), max(both - forward, 0.0) / len(x)
+
+
+def _batch(piece: Images, count: int, device: torch.device) -> Batch:
+    """The first ``count`` images on the device; repeated cyclically if there are fewer."""
+    return Batch(*(tensor.to(device) for tensor in piece.batch(torch.arange(count) % len(piece))))
+
+
+def _step_passes(engine: Engine, model: CountedForward, attack: Attack, piece: Images, threat: Threat) -> PassCounts:
+    """Passes of an image in the first step of the attack, counted on a few images."""
+    index, x, y = _batch(piece, min(SMALLEST_BATCH, engine.batch_size), engine.device)
+    epsilon = threat.epsilon
+    if isinstance(epsilon, Tensor):
+        threat = threat.with_epsilon(epsilon[torch.arange(len(x)) % len(piece)].to(engine.device))
+    reference = engine.passes.reference(x) if attack.needs_reference else None
+    inputs = AttackInputs(
+        x, y, index, threat, CounterRNG(engine.seed, "attack"), None, None, reference, torch.zeros_like(index)
+    )
+    state, before = attack.start(model, inputs), (model.forwards, model.backwards)
+    attack.step(model, inputs, state)
+    return PassCounts((model.forwards - before[0]) // len(x), (model.backwards - before[1]) // len(x))
+
+
+def _first_logit(logits: Tensor) -> Tensor:
+    return logits[:, 0]
+
+
+def _timed(work: Callable[[], object], device: torch.device) -> float:
+    """Seconds of one call: the mean of two calls after a warm-up."""
+    work()
+    _wait(device)
+    begin = time.perf_counter()
+    work()
+    work()
+    _wait(device)
+    return (time.perf_counter() - begin) / 2
+
+
+def _wait(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)

@@ -1,0 +1,342 @@
+"""The merge of the shards of an audit: their files are concatenated block by block into those of one audit.
+
+A block has the rows of one attack and their saved tensors. Memory holds one block, and of the clean pass three numbers
+for each image. A merge that was interrupted is repeated.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+
+from classwise.auditing.outcomes import artifacts
+from classwise.auditing.outcomes import files as outcome_files
+from classwise.auditing.outcomes.artifacts import EXAMPLES, Array, examples_per_class
+from classwise.auditing.outcomes.meta import CLEAN, Meta
+from classwise.auditing.run.audit_folder import ABOUT, read_about
+from classwise.auditing.run.folders import difference
+from classwise.auditing.run.partition import Shard
+from classwise.core.errors import ClasswiseError, IncompleteError
+from classwise.stats.counts import BoolArray, IntArray
+
+SHARDS = "shards"
+"""The folder of the shards in the folder of the audit or curve that they are merged into."""
+BLOCK_ROWS = 1 << 16
+"""Rows of a merged file."""
+BLOCK_BYTES = 64 << 20
+"""A merged file has at most this many bytes of tensors, and those of one file of a shard."""
+_NAMED = 10
+"""Number of missing shards that a message names."""
+
+FUSION_FACTS = ("not_fused", "without_graphs")
+"""Entries of an audit's environment on how gradients were computed."""
+
+Tensors = Mapping[str, tuple[Array, Array]]
+"""Tensors by kind: image indices (N,) and rows (N, ...)."""
+
+
+@dataclass(frozen=True)
+class Merged:
+    """What the shards of an audit have in common, beside their rows.
+
+    Attributes:
+        notes: the notes of all shards (`classwise.auditing.outcomes.meta.Meta.notes`).
+        data_hash: hash of the images, which each shard has read; empty if unknown.
+        overwrites: whether the model writes into its input.
+        environment: facts on the computation of gradients, as of an audit.
+    """
+
+    notes: tuple[str, ...] = ()
+    data_hash: str = ""
+    overwrites: bool = False
+    environment: Mapping[str, Any] = field(default_factory=dict)
+
+
+def shard_folder(folder: Path, shard: Shard) -> Path:
+    """The folder of a shard of the audit or curve in ``folder``."""
+    return folder / SHARDS / shard.name
+
+
+def is_finished(folder: Path) -> bool:
+    """Whether a folder contains a shard of an audit with a row for each of its images and each attack."""
+    return (folder / ABOUT).is_file() and _has_all_rows(_read_shard(folder), _rows(folder))
+
+
+def require_shards(folder: Path, marker: str) -> None:
+    """Check, before anything is written, that a folder contains shards or what they were merged into.
+
+    Args:
+        folder: the folder of the audit or curve.
+        marker: the file that marks such a folder.
+
+    Raises:
+        ClasswiseError: if it contains neither.
+    """
+    if not (folder / SHARDS).is_dir() and not (folder / marker).is_file():
+        raise ClasswiseError(
+            f"{folder} contains no shards; run each with --shard, or all with --on local, ray or slurm"
+        )
+
+
+def require_finished(folder: Path, finished: Mapping[Shard, bool]) -> None:
+    """Check that all shards are finished.
+
+    Raises:
+        IncompleteError: naming those that are not.
+    """
+    missing = [str(shard.number) for shard, is_complete in finished.items() if not is_complete]
+    if missing:
+        named = ", ".join(missing[:_NAMED]) + (", ..." if len(missing) > _NAMED else "")
+        raise IncompleteError(
+            f"{folder}: {len(missing)} of {len(finished)} shards are not finished: {named}; run them with --shard, or "
+            "repeat the command with --on and --resume"
+        )
+
+
+def check_shard(folder: Path, shard: Shard, before: Mapping[str, Any], settings: Mapping[str, Any]) -> None:
+    """Check that a folder contains a shard of this audit or curve, on data of any hash; see `same_hash`.
+
+    Args:
+        folder: the folder of the shard.
+        shard: the shard.
+        before: the settings in the folder.
+        settings: those of the audit or curve.
+
+    Raises:
+        ClasswiseError: if it contains another shard, or naming the first setting that differs.
+    """
+    if (found := before.get("shard")) != str(shard):
+        contents = "results of all images" if found is None else f"shard {found}"
+        raise ClasswiseError(f"{folder} contains {contents}, not shard {shard}; {_repeat(shard)}")
+    if differs := difference(before, {key: value for key, value in settings.items() if key != "data_hash"}):
+        raise ClasswiseError(f"{folder} is a shard with other settings: {differs}; remove it, or give another --out")
+
+
+def same_hash(hashes: Mapping[Path, str], expected: str) -> str:
+    """The hash of the images, which all shards have read.
+
+    Args:
+        hashes: the hash of the images that a shard has read, by its folder.
+        expected: the hash of the images; empty for a stream that was not read yet.
+
+    Raises:
+        ClasswiseError: naming the first shard that has read other images.
+    """
+    for folder, found in hashes.items():
+        expected = expected or found
+        if found != expected:
+            raise ClasswiseError(
+                f"{folder} is a shard of other images: data_hash was {found}, now {expected}; remove it, or give "
+                "another --out"
+            )
+    return expected
+
+
+def check_images(images: Mapping[Path, IntArray], shards: Iterable[Shard]) -> None:
+    """Check that no image is in two shards, as after a file was copied from one to another.
+
+    Args:
+        images: the numbers of the images of each shard, by its folder.
+        shards: the shards, in the same order.
+
+    Raises:
+        ClasswiseError: naming the first shard with an image of an earlier one.
+    """
+    number = pd.Series(np.concatenate([*images.values(), np.zeros(0, dtype=np.int64)]))
+    owner = np.repeat(np.arange(len(images)), [len(each) for each in images.values()])
+    repeated = np.flatnonzero(number.duplicated())
+    if len(repeated):
+        place, shard = [*zip(images, shards, strict=True)][owner[repeated[0]]]
+        raise ClasswiseError(
+            f"{place} has results of image {number[repeated[0]]}, which are in another file already; {_repeat(shard)}"
+        )
+
+
+def _repeat(shard: Shard) -> str:
+    return f"remove that folder, and run the shard again with --shard {shard}"
+
+
+def merge(folder: Path, count: int, meta: Meta, settings: Mapping[str, Any]) -> Merged:
+    """Merge the shards of an audit into its folder.
+
+    The merged files have the rows and tensors of the audit without shards.
+
+    Args:
+        folder: the folder of the audit, which this process owns; files of an interrupted merge are removed.
+        count: number of shards.
+        meta: the metadata of the audit.
+        settings: its settings, which those of the shards must equal.
+
+    Raises:
+        ClasswiseError: if a shard has other settings or images, or is damaged.
+        IncompleteError: if shards are not finished.
+    """
+    shards = Shard.all(count)
+    places = {shard: shard_folder(folder, shard) for shard in shards}
+    abouts = {shard: _read_shard(place) for shard, place in places.items() if (place / ABOUT).is_file()}
+    for shard, about in abouts.items():
+        check_shard(places[shard], shard, about["settings"], settings)
+    rows = {shard: _rows(places[shard]) for shard in shards if shard in abouts}
+    finished = {shard: shard in abouts and _has_all_rows(abouts[shard], rows[shard]) for shard in shards}
+    require_finished(folder, finished)
+    for shard, files in rows.items():
+        _check_rows(places[shard], shard, files)
+    check_images({places[shard]: _images(files, CLEAN) for shard, files in rows.items()}, shards)
+    data_hash = same_hash({places[shard]: about["data_hash"] for shard, about in abouts.items()}, meta.data_hash)
+    merged = _in_common(abouts.values(), itertools.chain(*rows.values()), data_hash)
+    _remove_files(folder)
+    meta = dataclasses.replace(meta, notes=tuple(dict.fromkeys((*meta.notes, *merged.notes))))
+    number, examples = itertools.count(), _Examples(meta)
+    for label in meta.applicable:
+        paths = [path for files in rows.values() for path, images in files.items() if label in images]
+        for table, tensors in _blocks(paths, examples):
+            if label == CLEAN:
+                examples.add(table)
+            name = next(number)
+            for kind, (index, values) in tensors.items():
+                artifacts.write(folder, kind, label, name, index, values)
+            outcome_files.write_table(folder / "outcomes" / outcome_files.name(name), table, meta)
+    return merged
+
+
+class _Block(NamedTuple):
+    """Rows of one attack, and their tensors."""
+
+    table: pa.Table
+    tensors: Tensors
+
+
+class _Examples:
+    """The images whose examples an audit saves: the first of each class that are classified correctly.
+
+    Each shard has saved those of its own images, so the audit's are among them.
+    """
+
+    def __init__(self, meta: Meta) -> None:
+        self.meta = meta
+        self._correct: list[pd.DataFrame] = []
+
+    def add(self, clean: pa.Table) -> None:
+        """Add rows of the clean pass."""
+        rows = clean.select(["index", "label", "correct"]).to_pandas()
+        self._correct.append(rows.loc[rows["correct"], ["index", "label"]])
+
+    @cached_property
+    def _place(self) -> pd.Series[int]:
+        """Position of each correct image among those of its class, by image index."""
+        rows = pd.concat(self._correct).sort_values("index")
+        return pd.Series(rows.groupby("label").cumcount().to_numpy(), rows["index"].to_numpy())
+
+    def among(self, index: IntArray, shape: Sequence[int]) -> BoolArray:
+        """Whether each image is one of them, (N,); ``shape`` is that of one image."""
+        share = examples_per_class(shape, self.meta.num_classes, len(self.meta.applicable) - 1)
+        chosen: BoolArray = (self._place.reindex(index) < share).to_numpy()
+        return chosen
+
+
+def _blocks(paths: Iterable[Path], examples: _Examples) -> Iterator[_Block]:
+    """The rows and tensors of files in larger blocks."""
+    tables: list[pa.Table] = []
+    tensors: dict[str, list[tuple[Array, Array]]] = {}
+    for path in paths:
+        tables.append(outcome_files.read_table(path)[0])
+        for kind, (index, rows) in artifacts.of_file(path.parent.parent, path.stem).items():
+            chosen = examples.among(index, rows.shape[2:]) if kind == EXAMPLES else slice(None)
+            tensors.setdefault(kind, []).append((index[chosen], rows[chosen]))
+        size = sum(rows.nbytes for blocks in tensors.values() for _, rows in blocks)
+        if size >= BLOCK_BYTES or sum(len(table) for table in tables) >= BLOCK_ROWS:
+            yield _joined(tables, tensors)
+            tables, tensors = [], {}
+    if tables:
+        yield _joined(tables, tensors)
+
+
+def _joined(tables: Sequence[pa.Table], tensors: Mapping[str, Sequence[tuple[Array, Array]]]) -> _Block:
+    """One table, and one block of each kind of tensors that has rows."""
+    schema, joined = tables[0].schema, dict[str, tuple[Array, Array]]()
+    for kind, blocks in tensors.items():
+        index, rows = (np.concatenate(parts) for parts in zip(*blocks, strict=True))
+        if len(index):
+            joined[kind] = index, rows
+    return _Block(pa.concat_tables([table.cast(schema) for table in tables]), joined)
+
+
+def _rows(folder: Path) -> dict[Path, dict[str, IntArray]]:
+    """The images of each attack in each file of a shard."""
+    return {path: outcome_files.image_numbers(path) for path in outcome_files.listed(folder / "outcomes")}
+
+
+def _images(rows: Mapping[Path, Mapping[str, IntArray]], label: str) -> IntArray:
+    """The images of one attack in all files of a shard."""
+    return np.concatenate([np.zeros(0, dtype=np.int64), *(each[label] for each in rows.values() if label in each)])
+
+
+def _check_rows(folder: Path, shard: Shard, rows: Mapping[Path, Mapping[str, IntArray]]) -> None:
+    """Check that every attack has rows of the images of the clean pass.
+
+    Raises:
+        ClasswiseError: naming the first attack that has not.
+    """
+    clean = np.sort(_images(rows, CLEAN))
+    for label in dict.fromkeys(label for images in rows.values() for label in images):
+        if not np.array_equal(np.sort(_images(rows, label)), clean):
+            raise ClasswiseError(
+                f"{folder} has rows of other images under {label} than under {CLEAN}; {_repeat(shard)}"
+            )
+
+
+def _read_shard(folder: Path) -> dict[str, Any]:
+    """The record of a shard, or of another audit in its place.
+
+    Raises:
+        ClasswiseError: if it is damaged.
+    """
+    about = read_about(folder)
+    none: dict[str, Any] = {"finished": False, "images": None, "overwrites": False, "attacks": []}
+    about |= {"settings": about.get("settings", {}), "shard": about.get("shard") or none}
+    kinds = {"settings": dict, "shard": dict, "data_hash": str, "environment": dict}
+    of_shard = {"finished": bool, "overwrites": bool, "attacks": list}
+    for values, known in ((about, kinds), (about["shard"], of_shard)):
+        for key, kind in known.items():
+            if not isinstance(values.get(key), kind):
+                advice = f"remove {folder}, and run the shard again"
+                raise ClasswiseError(f"{folder / ABOUT} is damaged (no key {key!r}); {advice}")
+    return about
+
+
+def _has_all_rows(about: Mapping[str, Any], rows: Mapping[Path, Mapping[str, IntArray]]) -> bool:
+    """Whether a shard has judged all its images, and none of its files was removed since."""
+    facts = about["shard"]
+    totals = dict.fromkeys(facts["attacks"], 0)
+    for files in rows.values():
+        for label, images in files.items():
+            totals[label] = totals.get(label, 0) + len(images)
+    return facts["finished"] and set(totals.values()) == {facts.get("images")}
+
+
+def _in_common(abouts: Iterable[Mapping[str, Any]], paths: Iterable[Path], data_hash: str) -> Merged:
+    """What the shards have recorded beside their rows."""
+    facts, seconds, overwrites = dict[str, Any](), 0.0, False
+    for about in abouts:
+        overwrites |= about["shard"]["overwrites"]
+        environment = about["environment"]
+        seconds += float(environment.get("seconds", 0.0))
+        facts |= {key: environment[key] for key in FUSION_FACTS if key in environment}
+    notes = dict.fromkeys(note for path in paths for note in outcome_files.read_meta(path).notes)
+    return Merged(tuple(notes), data_hash, overwrites, facts | {"shard_seconds": round(seconds, 3)})
+
+
+def _remove_files(folder: Path) -> None:
+    """Remove the files of an interrupted merge."""
+    for path in outcome_files.listed(folder / "outcomes"):
+        path.unlink()
+    artifacts.remove_orphans(folder)

@@ -1,0 +1,196 @@
+"""The partition of images among the processes of an audit, and among shards that run one by one.
+
+The k-th image of class c, counted from 0 in the order of the data, belongs to share (k + c) mod n. The shares of every
+class thus differ by at most one image, and the remainders of the classes are spread over the shares. The rule needs
+the labels up to the image only, so images in memory and a stream that is read once have the same shares.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from classwise.auditing.run import inputs
+from classwise.core.distributed import ProcessGroup
+from classwise.core.errors import ClasswiseError
+from classwise.data.images import Images
+
+MOST_SHARDS = 10_000
+"""Largest number of shards."""
+
+
+@dataclass(frozen=True)
+class Shard:
+    """One of the shards of an evaluation, each of which has its own folder and may run on another machine.
+
+    Args:
+        number: from 1 to ``count``.
+        count: number of shards.
+
+    Raises:
+        ClasswiseError: if a number is out of range.
+
+    Example:
+        >>> shard = Shard.parse("7/40")
+        >>> str(shard), shard.name
+        ('7/40', '007-of-040')
+        >>> Shard(1, 2).rows(torch.tensor([0, 0, 0, 1, 1])).tolist()
+        [0, 2, 4]
+    """
+
+    number: int
+    count: int
+
+    def __post_init__(self) -> None:
+        check_count(self.count)
+        if not 1 <= self.number <= self.count:
+            raise ClasswiseError(f"shard {self}: the number must be from 1 to {self.count}")
+
+    @classmethod
+    def parse(cls, shard: str | tuple[int, int] | Shard) -> Shard:
+        """Parse ``"7/40"`` or ``(7, 40)``.
+
+        Raises:
+            ClasswiseError: for anything else.
+        """
+        if isinstance(shard, Shard):
+            return shard
+        if isinstance(shard, str) and (match := re.fullmatch(r"\s*(\d{1,9})\s*/\s*(\d{1,9})\s*", shard)):
+            return cls(int(match[1]), int(match[2]))
+        if isinstance(shard, tuple) and len(shard) == 2 and all(type(number) is int for number in shard):
+            return cls(*shard)
+        raise ClasswiseError(f"shard {shard!r}: must have the form NUMBER/COUNT, such as 7/40")
+
+    @classmethod
+    def all(cls, count: int) -> list[Shard]:
+        """All shards of an evaluation.
+
+        Raises:
+            ClasswiseError: if their number is out of range.
+        """
+        check_count(count)
+        return [cls(number, count) for number in range(1, count + 1)]
+
+    def __str__(self) -> str:
+        return f"{self.number}/{self.count}"
+
+    @property
+    def name(self) -> str:
+        """Name of the shard's folder, such as ``007-of-040``."""
+        width = max(len(str(self.count)), 3)
+        return f"{self.number:0{width}d}-of-{self.count:0{width}d}"
+
+    def rows(self, y: Tensor, seen: Tensor | None = None) -> Tensor:
+        """Rows of the shard's images, ascending.
+
+        Args:
+            y: labels (N,).
+            seen: (C,) number of earlier images of each class; None: none.
+        """
+        place = _occurrence(y) if seen is None else _occurrence(y) + seen[y]
+        return ((place + y) % self.count == self.number - 1).nonzero().squeeze(1)
+
+    def pieces(self, pieces: Iterable[Images]) -> Iterator[Images]:
+        """The shard's images, in pieces of about the same size as those of the data.
+
+        All pieces are read, so that the fingerprint of a stream is that of the data.
+
+        Args:
+            pieces: all images, in the order of the data.
+        """
+        seen, own = torch.zeros(0, dtype=torch.int64), list[Images]()
+        for piece in pieces:
+            y = piece.y.cpu()
+            counts = torch.bincount(y, minlength=len(seen))
+            seen = pad(seen, (0, len(counts) - len(seen)))
+            rows = self.rows(y, seen)
+            seen = seen + counts
+            if not len(rows):
+                continue
+            if own and own[0].x.dtype != piece.x.dtype:
+                yield _joined(own)
+                own = []
+            own.append(piece.take(rows))
+            if sum(each.x.nbytes for each in own) >= inputs.PIECE_BYTES:
+                yield _joined(own)
+                own = []
+        if own:
+            yield _joined(own)
+
+
+def check_count(count: int) -> None:
+    """Check a number of shards.
+
+    Raises:
+        ClasswiseError: if it is out of range.
+    """
+    if not 1 <= count <= MOST_SHARDS:
+        raise ClasswiseError(f"shards = {count}: must be from 1 to {MOST_SHARDS:,}")
+
+
+def shard_of(options: Mapping[str, Any]) -> Shard | None:
+    """The shard of the options of an evaluation (`classwise.auditing.run.plan.ShardedOptions`); None for all images."""
+    return None if options.get("shard") is None else Shard.parse(options["shard"])
+
+
+def check_shards(options: Mapping[str, Any], out: object) -> None:
+    """Check the options ``shard`` and ``shards`` of an evaluation.
+
+    Args:
+        options: see `classwise.auditing.run.plan.ShardedOptions`.
+        out: the folder of the evaluation, or None.
+
+    Raises:
+        ClasswiseError: for a shard and a merge, for a merge without a folder, or for either with ``settle``.
+    """
+    shard, shards, settle = shard_of(options), options.get("shards"), options.get("settle")
+    if shards is not None:
+        check_count(shards)
+        if shard is not None:
+            raise ClasswiseError("shard attacks one shard and shards merges all of them; give one of the two")
+        if out is None:
+            raise ClasswiseError("shards requires out, the folder whose shards are merged")
+    if settle is not None and (shard or shards):
+        raise ClasswiseError(
+            "settle samples from the survivors of all images, which a shard does not know; omit settle, or the shards"
+        )
+
+
+def balanced_order(y: Tensor) -> Tensor:
+    """Order of the rows in which classes alternate, so that a stopped audit has similar numbers of each class."""
+    return torch.argsort(_occurrence(y), stable=True)
+
+
+def part_of(order: Tensor, y: Tensor, processes: ProcessGroup) -> Tensor:
+    """This process's share of an order; the shares of each class differ by at most one row.
+
+    The share depends on the labels ``y`` only, and the outcome of a row does not depend on the process.
+    """
+    if processes.world_size == 1:
+        return order
+    label = y[order]
+    return order[(_occurrence(label) + label) % processes.world_size == processes.rank]
+
+
+def _occurrence(y: Tensor) -> Tensor:
+    """(N,) number of earlier rows with the same label."""
+    by_class = torch.argsort(y, stable=True)
+    counts = torch.bincount(y)
+    occurrence = torch.empty_like(by_class)
+    occurrence[by_class] = torch.arange(len(y)) - (counts.cumsum(0) - counts)[y[by_class]]
+    return occurrence
+
+
+def _joined(pieces: Sequence[Images]) -> Images:
+    """One piece of several pieces of a stream, which have no columns."""
+    first = pieces[0]
+    if len(pieces) == 1:
+        return first
+    x, y, index = (torch.cat([getattr(each, name) for each in pieces]) for name in ("x", "y", "index"))
+    return Images(x, y, first.class_names, first.name, first.split, index=index)

@@ -1,0 +1,163 @@
+"""The typed plan of an evaluation: its attacks, its threat, and the options that every evaluation shares."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Annotated, TypedDict
+
+import torch
+from pydantic import Field
+from torch import nn
+
+from classwise.attacks.base import Attack
+from classwise.attacks.engine import Engine
+from classwise.auditing.guards.report import GuardMode
+from classwise.auditing.outcomes.artifacts import Kind, kinds_of
+from classwise.auditing.run.batch_sizes import USUAL_BATCH
+from classwise.auditing.run.partition import MOST_SHARDS, Shard
+from classwise.auditing.run.suite import Suite, in_first_phase
+from classwise.core.arguments import BatchSize
+from classwise.core.config import Seed
+from classwise.core.determinism import deterministic_algorithms
+from classwise.core.errors import ClasswiseError
+from classwise.core.precision import FLOAT32, Dtype, Precision, fastest, precision_of
+from classwise.core.repeats import ONCE, RepeatCount, RepeatRule, Repeats
+from classwise.core.threat import Threat
+from classwise.core.threat_text import Grid
+
+_CPU = torch.device("cpu")
+
+
+ShardLike = Annotated[str | tuple[int, int] | Shard, "text such as '7/40', a pair of integers, or a Shard"]
+Shards = Annotated[int, Field(ge=1, le=MOST_SHARDS)]
+Distance = Annotated[float, Field(gt=0, lt=1)]
+"""A distance between accuracies, as a fraction."""
+
+
+class ShardedOptions(TypedDict, total=False):
+    """Options that `audit` and `robustness_curve` share, for functions that pass them on; see `audit`."""
+
+    precision: Precision | Dtype | None
+    batch_size: BatchSize | None
+    seed: Seed
+    shard: ShardLike | None
+    shards: Shards | None
+
+
+class AuditOptions(ShardedOptions, total=False):
+    """Options of `audit`, for functions that pass them on."""
+
+    early_stop: bool
+    cascade: bool | None
+    settle: Distance | None
+    save: Kind | Sequence[Kind]
+    trace: Sequence[int]
+    repeats: RepeatCount
+    repeat_rule: RepeatRule
+    grid: Grid | None
+    guards: GuardMode
+
+
+def chosen_arithmetic(precision: Precision | Dtype | None) -> AbstractContextManager[None]:
+    """Context of all passes of an evaluation: with deterministic algorithms if the precision asks for them."""
+    return deterministic_algorithms(enabled=(precision_of(precision) or FLOAT32).deterministic)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How an evaluation attacks each image.
+
+    Args:
+        suite: the attacks.
+        threat: the ball; its radius is one number, or one for each image of the data.
+        early_stop: whether an attack stops at its first success.
+        cascade: whether an attack runs on the survivors of the previous attacks only.
+        precision: precision of the gradients.
+        batch_size: images on the device at once.
+        seed: seed of the attacks' random numbers.
+        save: tensors to save.
+        trace: indices of the images whose confidences are recorded step by step.
+        settle: run the second phase on a sample, until the intervals are this narrow; None: on every survivor.
+        guards: how many guards run.
+        repeats: the passes that decide whether an image is correct.
+        grid: the grid that adversarial images are rounded to.
+
+    Raises:
+        ClasswiseError: if an attack does not support the norm, a cascade is requested without early stop, ``settle``
+            without a cascade, or a grid for the last iterates of an attack that minimises the distance.
+    """
+
+    suite: Suite
+    threat: Threat
+    early_stop: bool
+    cascade: bool
+    precision: Precision
+    batch_size: int
+    seed: int
+    save: tuple[Kind, ...]
+    trace: tuple[int, ...]
+    settle: float | None = None
+    guards: GuardMode = "auto"
+    repeats: Repeats = ONCE
+    grid: Grid | None = None
+
+    @classmethod
+    def of(cls, suite: Suite, threat: Threat, options: AuditOptions, device: torch.device = _CPU) -> Plan:
+        """The plan of a suite with these options on a device, defaults filled in."""
+        cascade = options.get("cascade")
+        return cls(
+            suite=suite,
+            threat=threat,
+            early_stop=options.get("early_stop", True),
+            cascade=suite.cascade if cascade is None else cascade,
+            precision=precision_of(options.get("precision")) or fastest(device),
+            batch_size=options.get("batch_size") or USUAL_BATCH,
+            seed=options.get("seed", 0),
+            save=kinds_of(options.get("save", ())),
+            trace=tuple(int(index) for index in options.get("trace", ())),
+            settle=options.get("settle"),
+            guards=options.get("guards", "auto"),
+            repeats=Repeats(options.get("repeats", 1), options.get("repeat_rule", "majority")),
+            grid=options.get("grid"),
+        )
+
+    def __post_init__(self) -> None:
+        for label, attack in self.suite.attacks.items():
+            if self.threat.norm not in attack.norms:
+                supported = " and ".join(attack.norms)
+                raise ClasswiseError(f"attack {label!r} does not support {self.threat.norm}; it supports {supported}")
+            if self.grid is not None and attack.minimises and not self.early_stop:
+                raise ClasswiseError(
+                    f"attack {label!r} minimises the distance, and rounding moves its nearest adversarial examples; "
+                    f"omit grid={self.grid!r}, or use early_stop=True"
+                )
+        if self.cascade and not self.early_stop:
+            raise ClasswiseError("cascade=True requires early_stop=True, as each attack runs on survivors only")
+        if self.settle is not None and not self.cascade:
+            raise ClasswiseError("settle requires cascade=True, as the second phase runs on survivors only")
+
+    @property
+    def first_phase(self) -> dict[str, Attack]:
+        """The attacks that run on all images; with ``settle`` those of AutoAttack that the suite ``fast`` has."""
+        every = self.suite.attacks.items()
+        return {label: attack for label, attack in every if self.settle is None or in_first_phase(label)}
+
+    @property
+    def second_phase(self) -> dict[str, Attack]:
+        """The attacks that run on a sample of the survivors."""
+        first = self.first_phase
+        return {label: attack for label, attack in self.suite.attacks.items() if label not in first}
+
+    def engine(self, model: nn.Module, batch_size: int | None = None) -> Engine:
+        """An engine for the model with these settings; ``batch_size`` replaces the plan's."""
+        return Engine(
+            model,
+            precision=self.precision,
+            batch_size=batch_size or self.batch_size,
+            early_stop=self.early_stop,
+            seed=self.seed,
+            repeats=self.repeats,
+            grid=self.grid,
+        )

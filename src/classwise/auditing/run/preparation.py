@@ -1,0 +1,295 @@
+"""`prepare`: read the model and the images of an evaluation, and check that they fit each other and the plan."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import itertools
+import logging
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, Unpack
+
+import torch
+from torch import Tensor, nn
+
+from classwise.attacks.engine import SMALLEST_BATCH
+from classwise.auditing.outcomes.files import check_groupings, taken_columns
+from classwise.auditing.outcomes.meta import Meta
+from classwise.auditing.outcomes.table import CLEAN
+from classwise.auditing.run.batch_sizes import SMALL_PIXELS, Fit, fitting_batch
+from classwise.auditing.run.folders import settings_of
+from classwise.auditing.run.inputs import (
+    Group,
+    Model,
+    as_classifier,
+    check_one_output,
+    check_outputs,
+    class_names_for,
+    classes_note,
+    group_name,
+    grouped,
+    logits_on,
+    name_of,
+    named,
+    pieces_of,
+    read_outputs,
+    restricted,
+    stored,
+    threat_for,
+)
+from classwise.auditing.run.partition import Shard, shard_of
+from classwise.auditing.run.plan import AuditOptions, Plan
+from classwise.auditing.run.suite import Suite, split_suite
+from classwise.core.errors import ClasswiseError
+from classwise.core.progress import Progress
+from classwise.core.threat import Threat, ThreatLike, large_radius_text
+from classwise.data.images import Images
+from classwise.data.stream import Stream, as_data
+from classwise.models.base import device_of
+from classwise.models.logits import LogitsModel, logits_model_of
+from classwise.models.weights import fingerprint
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """An evaluation that is ready to run.
+
+    Attributes:
+        model: maps images to logits, one for each class of the data.
+        plan: how images are attacked; its suite has only the attacks that are applicable to the model.
+        meta: the metadata of the outcomes.
+        pieces: the images, an iterator that can be read once.
+        source: the data that the pieces come from.
+        was_training: whether a module of the model was in training mode.
+        untrained: whether the weights are the initial ones of a network of the zoo.
+        no_gradient: why the model has no gradient with respect to its input; empty if it has one.
+        note: notes on the batch size and the classes for the user; may be empty.
+        large_radius: why the radius is implausibly large; empty if it is not.
+        settings: every setting that decides rows, as JSON values (`classwise.auditing.run.folders.settings_of`).
+    """
+
+    model: nn.Module
+    plan: Plan
+    meta: Meta
+    pieces: Iterator[Images]
+    source: Images | Stream
+    was_training: bool
+    untrained: bool
+    no_gradient: str = ""
+    note: str = ""
+    large_radius: str = ""
+    settings: dict[str, Any] = field(default_factory=dict)
+
+    def log_notes(self, progress: Progress) -> None:
+        """Log the notes for the user."""
+        for note in filter(None, (self.note, self.large_radius)):
+            progress.log(note)
+
+
+def prepare(
+    model: Model,
+    data: Any,
+    suite: Suite,
+    threat: ThreatLike | None,
+    *,
+    group: Group | None = None,
+    device: str | torch.device | None = None,
+    **options: Unpack[AuditOptions],
+) -> Prepared:
+    """Read the data and the model, check that they fit each other, and build the plan.
+
+    Args:
+        model: see `classwise.auditing.run.audit.audit`.
+        data: the images.
+        suite: the attacks.
+        threat: the ball; None: the usual one of the data.
+        group: a grouping to add to the data.
+        device: where to run; None: where the model is.
+        **options: as of `audit`. Of a shard, the plan has no trace and no guards, and the metadata are those of
+            all images.
+
+    Raises:
+        ClasswiseError: if the data and the model do not fit each other, or one of them cannot be read.
+    """
+    source = grouped(as_data(data), group)
+    if (grouping := group_name(group)) not in (None, "superclass"):
+        check_groupings([grouping], suite.attacks)
+    no_threat = Threat("Linf", 0.0) if not suite.attacks and threat is None else None
+    ball = no_threat or threat_for(source, threat)
+    classifier = as_classifier(model, source, device)
+    plan = Plan.of(suite, ball, options, device_of(classifier))
+    was_training = any(module.training for module in classifier.modules() if not _is_quantised(module))
+    pieces = pieces_of(source, plan.batch_size)
+    if plan.grid is not None:
+        pieces = (stored(piece) for piece in pieces)
+    first = next(pieces)
+    if "features" in plan.save and not hasattr(classifier, "features"):
+        raise ClasswiseError(f"{name_of(model)} has no method features(x), so its features cannot be saved")
+    _check_indices(first.index)
+    trial = _try_model(classifier, plan, source, first, options.get("batch_size"))
+    parameters = _fingerprint_of(classifier)
+    meta = dataclasses.replace(
+        _metadata(plan, trial, source, first),
+        model=name_of(model),
+        model_hash=_hash_of(parameters, classifier),
+    )
+    plan = dataclasses.replace(plan, suite=trial.applicable, batch_size=trial.fit.batch_size)
+    settings, shard = settings_of(plan, meta), shard_of(options)
+    pieces = (named(piece, trial.class_names) for piece in itertools.chain([first], pieces))
+    if shard is not None:
+        plan, pieces, settings = _plan_of(plan, shard, source), shard.pieces(pieces), settings | {"shard": str(shard)}
+    return Prepared(
+        model=trial.model,
+        plan=plan,
+        meta=meta,
+        pieces=pieces,
+        source=source,
+        was_training=was_training,
+        untrained=getattr(classifier, "fresh", None) == parameters,
+        no_gradient=trial.no_gradient,
+        note=trial.note,
+        large_radius=large_radius_text(ball, first.shape),
+        settings=settings,
+    )
+
+
+def _plan_of(plan: Plan, shard: Shard, source: Images | Stream) -> Plan:
+    """The plan of a shard: the radii of its images, no trace and no guards, which follow the merge."""
+    epsilon, threat = plan.threat.epsilon, plan.threat
+    if isinstance(epsilon, Tensor) and isinstance(source, Images):
+        threat = threat.with_epsilon(epsilon.cpu()[shard.rows(source.y.cpu())])
+    return dataclasses.replace(plan, threat=threat, trace=(), guards="off")
+
+
+def _is_quantised(module: nn.Module) -> bool:
+    """Whether a layer computes in int8: it has no modes, but torch creates it in training mode."""
+    return type(module).__module__.startswith(("torch.ao.nn.quantized", "torch.ao.nn.intrinsic.quantized"))
+
+
+def _fingerprint_of(classifier: nn.Module) -> str:
+    """The fingerprint of a model's own parameters: `LogitsModel` would put a prefix before their names."""
+    return fingerprint(classifier.model if isinstance(classifier, LogitsModel) else classifier)
+
+
+def _hash_of(parameters: str, classifier: nn.Module) -> str:
+    """The fingerprint of the parameters; another one if the outputs of the model are converted to logits."""
+    inner = logits_model_of(classifier)
+    if inner is None or inner.kind in ("auto", "logits"):
+        return parameters
+    return hashlib.sha256(f"{parameters} {inner.kind}".encode()).hexdigest()
+
+
+class _Trial(NamedTuple):
+    """The results of a few passes of a model.
+
+    Attributes:
+        model: the model, restricted to the classes of the data if these are a part of its own.
+        class_names: one for each logit.
+        applicable: the attacks that are applicable to the model.
+        no_gradient: why the model has no gradient; empty if it has one.
+        fit: the batch size.
+        note: notes for the user; may be empty.
+        recorded: notes for the metadata, on how the outputs and the classes were read.
+    """
+
+    model: nn.Module
+    class_names: tuple[str, ...]
+    applicable: Suite
+    no_gradient: str
+    fit: Fit
+    note: str
+    recorded: tuple[str, ...]
+
+
+def _try_model(
+    classifier: nn.Module, plan: Plan, source: Images | Stream, first: Images, batch_size: int | None
+) -> _Trial:
+    """Pass a few of the first images through the model.
+
+    Raises:
+        ClasswiseError: if the model does not accept the images, has other classes, or does not fit into memory.
+    """
+    one = first.batch(slice(0, 1))
+    few = SMALLEST_BATCH if one.x.shape[-2] * one.x.shape[-1] <= SMALL_PIXELS else 1
+    eager = dataclasses.replace(plan.precision, compile=False)  # a few passes are not worth it
+    few_passes = dataclasses.replace(plan, precision=eager)
+    whole = small = few_passes.engine(classifier, few)
+    few_images = first.batch(slice(0, SMALLEST_BATCH)).x
+    (logits, outputs_note), note = read_outputs(small, one, few_images), ""
+    check_one_output(classifier, logits, first)
+    model = restricted(classifier, source, logits)
+    if model is not classifier:
+        small = few_passes.engine(model, few)
+        note = f"predictions are restricted to the {first.num_classes} of {logits} classes that {source.name} has"
+        logits = logits_on(small, one)
+    if empty := classes_note(source, first, logits):
+        logger.warning("%s: %s", source.name, empty)
+    own = getattr(model, "class_names", ())
+    names = class_names_for(source, first, logits, own if isinstance(own, tuple) else ())
+    try:
+        check_outputs(whole, few_images)
+        applicable, no_gradient = split_suite(plan.suite, small, first.batch(slice(0, few)), plan.threat)
+        images = len(source) if isinstance(source, Images) else source.expected
+        fit = fitting_batch(model, one.x.to(small.device), batch_size, images=images)
+    except torch.OutOfMemoryError as error:
+        raise ClasswiseError(
+            f"the device has not enough memory for {few} images of shape {tuple(one.x.shape[1:])}; "
+            "use smaller images, or another device"
+        ) from error
+    notes = tuple(filter(None, (outputs_note, empty)))
+    return _Trial(model, names, applicable, no_gradient, fit, "; ".join(filter(None, (note, fit.note))), notes)
+
+
+def _metadata(plan: Plan, trial: _Trial, source: Images | Stream, first: Images) -> Meta:
+    """The metadata of the outcomes, without those of the model."""
+    names, suite, batch_size = trial.class_names, plan.suite, trial.fit.batch_size
+    small = f"batch size {batch_size}, limited by memory, is below {SMALLEST_BATCH}"
+    taken = taken_columns(suite.attacks)
+    return Meta(
+        class_names=names,
+        attacks={CLEAN: None, **suite.specs()},
+        not_applicable=tuple(label for label in suite.attacks if label not in trial.applicable.attacks),
+        families=suite.families,
+        groups={key: column.names for key, column in first.columns.items() if key not in taken},
+        superclasses=source.superclasses if source.superclasses and len(source.superclasses) == len(names) else None,
+        superclass_names=source.superclass_names,
+        data=source.name,
+        split=source.split,
+        data_hash=source.fingerprint(),
+        images=len(source) if isinstance(source, Images) else source.expected,
+        sizes=_sizes(first, len(names)) if isinstance(source, Images) else {},
+        threat=str(plan.threat),
+        norm=plan.threat.norm,
+        early_stop=plan.early_stop,
+        cascade=plan.cascade,
+        settle=plan.settle,
+        seed=plan.seed,
+        precision=plan.precision.recorded(),
+        batch_size=batch_size,
+        repeats=plan.repeats.count,
+        repeat_rule=plan.repeats.rule,
+        grid=plan.grid,
+        notes=trial.recorded + ((small,) if batch_size < SMALLEST_BATCH else ()),
+    )
+
+
+def _check_indices(index: Tensor) -> None:
+    """Check that every image has an index of its own.
+
+    Raises:
+        ClasswiseError: if two images have the same.
+    """
+    indices, times = torch.unique(index, return_counts=True)
+    if bool((times > 1).any()):
+        most = times.argmax()
+        raise ClasswiseError(f"image index {int(indices[most])} occurs {int(times[most])} times; it must be unique")
+
+
+def _sizes(images: Images, classes: int) -> dict[str, tuple[int, ...]]:
+    """Number of images of each class, and of each group of their columns."""
+    ids = {"class": (images.y, classes)}
+    ids |= {name: (column.ids, len(column.names)) for name, column in images.columns.items()}
+    return {name: tuple(torch.bincount(each.cpu(), minlength=size).tolist()) for name, (each, size) in ids.items()}

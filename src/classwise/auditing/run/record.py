@@ -1,0 +1,110 @@
+"""The record of an evaluation over all of its runs: its environment and its seconds, also of runs that were stopped."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from classwise.auditing.run.inputs import network_of
+from classwise.core.environment import continued, environment
+from classwise.core.errors import ClasswiseError
+from classwise.core.storage import read_json, write_text
+from classwise.models.base import device_of
+from classwise.models.provenance import model_facts
+
+SAVE_SECONDS = 30.0
+"""Seconds between two saves of the record while results are written."""
+
+
+@dataclass(frozen=True)
+class TimeLimit:
+    """The time that an audit may take.
+
+    Args:
+        max_time: seconds; None: no limit.
+        started: when the audit began, on the monotonic clock.
+
+    """
+
+    max_time: float | None
+    started: float = field(default_factory=time.monotonic)
+
+    @property
+    def deadline(self) -> float:
+        """The monotonic time after which no further image is started; infinity without a limit."""
+        return math.inf if self.max_time is None else self.started + self.max_time
+
+    @property
+    def elapsed(self) -> float:
+        """Seconds since the start."""
+        return time.monotonic() - self.started
+
+
+def environment_of(model: nn.Module) -> dict[str, Any]:
+    """The environment of a run: command, versions, machine, and the network, weights and normalisation of the model."""
+    return {**environment(device_of(model)), "network": network_of(model), **model_facts(model)}
+
+
+class RunRecord:
+    """The environment of an evaluation, in the JSON file that marks its folder.
+
+    A run that writes results saves the record at intervals and where it fails, so that a later run, which continues it,
+    adds its own seconds. A run that writes none leaves the file unchanged.
+
+    Args:
+        file: the file, which exists; None: nothing is saved.
+        environment: that of this run.
+        started: when it began, on the monotonic clock.
+        before: the environment of the earlier runs; None: that in the file.
+
+    Attributes:
+        worked: whether this run has written results.
+    """
+
+    def __init__(
+        self,
+        file: Path | None,
+        environment: Mapping[str, Any],
+        started: float,
+        before: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.file, self.worked = file, False
+        self._environment, self._started, self._saved_at = environment, started, time.monotonic()
+        in_file = {} if file is None else read_json(file).get("environment") or {}
+        self._before: Mapping[str, Any] = in_file if before is None else before
+
+    def environment(self, **facts: Any) -> dict[str, Any]:
+        """The environment of all runs, with further facts on this one."""
+        seconds = round(time.monotonic() - self._started, 3)
+        return continued(self._before, {**self._environment, "seconds": seconds, **facts})
+
+    def written(self) -> None:
+        """Note that results were written, and save the record if it is due."""
+        self.worked = True
+        if time.monotonic() - self._saved_at > SAVE_SECONDS:
+            self._save()
+
+    @contextlib.contextmanager
+    def saved_on_failure(self) -> Iterator[None]:
+        """Save the record if the block is stopped or fails after results were written."""
+        try:
+            yield
+        except BaseException:
+            with contextlib.suppress(ClasswiseError, OSError):  # a full disk, or a folder that was removed
+                if self.worked:
+                    self._save()
+            raise
+
+    def _save(self) -> None:
+        if self.file is not None:
+            content = read_json(self.file) | {"environment": self.environment()}
+            write_text(self.file, json.dumps(content, indent=2) + "\n", checksum=True)
+        self._saved_at = time.monotonic()

@@ -1,0 +1,423 @@
+"""The attacks of an audit: a clean pass, then every attack, on images in memory or on the pieces of a stream."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import math
+import time
+from collections.abc import Generator, Iterable, Iterator
+from typing import Any, cast
+
+import numpy as np
+import pandas as pd
+import torch
+from torch import Tensor, nn
+
+from classwise.attacks.base import Attack
+from classwise.attacks.engine import SMALLEST_BATCH, AttackInputs, Decision, Engine, Finished, Job
+from classwise.auditing.outcomes.artifacts import EXAMPLES, examples_per_class
+from classwise.auditing.outcomes.rows import attacked_rows, carried_rows, clean_rows, skipped_rows
+from classwise.auditing.outcomes.table import CLEAN
+from classwise.auditing.outcomes.two_phase import ROWS, candidates, successes
+from classwise.auditing.outcomes.writer import OutcomeWriter
+from classwise.auditing.run.batch_sizes import memory_of
+from classwise.auditing.run.partition import balanced_order, part_of
+from classwise.auditing.run.plan import Plan
+from classwise.core import interruption
+from classwise.core.distributed import ProcessGroup
+from classwise.core.errors import ClasswiseError
+from classwise.core.memory_format import share_format
+from classwise.core.progress import Progress
+from classwise.core.rng import CounterRNG, seeded
+from classwise.core.threat import Threat
+from classwise.core.transfers import to_device
+from classwise.data.images import Batch, Images
+from classwise.stats.counts import IntArray
+from classwise.stats.two_phase import UNKNOWN
+from classwise.stats.two_phase_plan import next_sample
+
+IMAGES_SHARE = 0.25
+"""Largest share of a GPU's memory that the images of a piece may take, in their stored type."""
+
+
+class _Features(nn.Module):
+    """A module that returns the pooled features of a model instead of its logits."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+        share_format(self, model)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(N, F) features of images (N, C, H, W)."""
+        features: Tensor = self.model.features(x)  # type: ignore[operator]  # `prepare` has checked that it exists
+        return features.flatten(1)
+
+
+class Runner:
+    """Runs the clean pass and the attacks of one audit.
+
+    Args:
+        model: the classifier, which returns logits.
+        plan: how images are attacked.
+        writer: collects rows, and has those of an interrupted audit.
+        progress: receives the progress.
+        deadline: the time (`time.monotonic`) after which no further image is started; infinity: none.
+        sample_size: number of images to collect for the guards.
+        processes: the processes that share the images; each attacks its share of every class.
+
+    Attributes:
+        sample: the images for the guards, classes in turn.
+        sample_radius: their radii, if the threat has one for each image.
+        traces: the traces, a frame for each attack.
+        images: number of images, over all processes; None until all of them were read.
+        unfused: why gradients were not computed on a fused copy of the model; empty if they were, or none was wanted.
+        not_graphed: why the steps of attacks were not CUDA graphs, by attack; without those where none was tried.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        plan: Plan,
+        writer: OutcomeWriter,
+        progress: Progress,
+        *,
+        deadline: float = math.inf,
+        sample_size: int = 0,
+        processes: ProcessGroup | None = None,
+    ) -> None:
+        self.model = model
+        self.plan = plan
+        self.writer = writer
+        self.progress = progress
+        self.deadline = deadline
+        self.sample_size = sample_size
+        self.processes = processes or ProcessGroup()
+        self.engine = plan.engine(model)
+        self.traces: list[pd.DataFrame] = []
+        self.sample: Batch | None = None
+        self.sample_radius: Tensor | None = None
+        self.images: int | None = None
+        self.unfused = ""
+        self.not_graphed: dict[str, str] = {}
+        self._copied: tuple[Images, Images] | None = None  # a piece and its copy on the device
+        self._examples: set[int] = set()
+        self._examples_taken = pd.Series(dtype=np.int64)
+
+    @property
+    def overwrites(self) -> bool:
+        """Whether the model writes into its input."""
+        return self.engine.passes.overwrites
+
+    @property
+    def late(self) -> bool:
+        """Whether the deadline has passed."""
+        return time.monotonic() > self.deadline
+
+    def run(self, pieces: Iterable[Images]) -> None:
+        """Attack every image by every attack until the deadline.
+
+        A request to stop (SIGINT or SIGTERM, see `classwise.core.interruption`) takes effect after the next block of
+        finished images; finished rows are written.
+        """
+        try:
+            with interruption.deferred():
+                self._run(pieces)
+        except interruption.STOPS:
+            self.writer.flush()
+            raise
+
+    def _run(self, pieces: Iterable[Images]) -> None:
+        images = 0
+        for piece in pieces:
+            images += len(piece)
+            order = balanced_order(piece.y.cpu())
+            if self.sample is None:
+                rows = order[: self.sample_size]
+                self.sample, self.sample_radius = piece.batch(rows), self._radii(rows)
+            order = part_of(order, piece.y.cpu(), self.processes)
+            self._clean(piece, order)
+            self._choose_examples(piece, order)
+            for label, attack in self.plan.first_phase.items():
+                self._attack(label, attack, piece, order)
+            if self.plan.settle is not None:
+                self._second_phase(piece, order, self.plan.settle)
+            self._trace(piece)
+            if self.late:
+                break
+        else:
+            self.images = images
+        self.writer.flush()
+
+    def _clean(self, piece: Images, order: Tensor) -> None:
+        """Run the clean pass on the images that have no row yet."""
+        index = piece.index.cpu().numpy()
+        done = self.writer.rows(CLEAN, index)
+        labels = pd.Series(piece.y.cpu().numpy(), index)[done.index]
+        if not np.array_equal(labels.to_numpy(), done["label"].to_numpy(dtype=np.int64)):
+            raise ClasswiseError("the folder contains an audit of other images: the labels differ; give another folder")
+        todo = order[~np.isin(index[order.numpy()], done.index)]
+        self.progress.start(CLEAN, len(todo))
+        with self._seeded(CLEAN, piece, todo):
+            for rows in torch.split(todo, self.plan.batch_size):
+                if self.late or not len(rows):
+                    break
+                self.processes.check()
+                interruption.stop_point()
+                batch = self._near(piece).batch(rows, self.engine.device)
+                decision = self._decide(batch.x, batch.y)
+                rows_of_batch = clean_rows(batch.index, batch.y, decision, self.plan.repeats.count)
+                tensors = self._tensors(batch.index, batch.x, decision.logits, images=False)
+                self.writer.add(self._grouped(rows_of_batch, piece, rows), tensors)
+                self.progress.advance(len(rows))
+
+    def _attack(self, label: str, attack: Attack, piece: Images, order: Tensor) -> None:
+        """Run one attack on all images that need it, and write the rows of the others."""
+        index = piece.index.cpu().numpy()
+        own = _own_index(piece, order)
+        done = self.writer.rows(label, own).index
+        clean = self.writer.rows(CLEAN, own)
+        clean = clean[~clean.index.isin(done)]
+        attackable = clean
+        if self.plan.early_stop:
+            wrong = clean[~clean["correct"]]
+            carried = carried_rows(label, wrong, self._epsilon(piece, wrong), attack.records)
+            self.writer.add(self._regrouped(carried, wrong))
+            attackable = clean[clean["correct"]]
+        if self.plan.cascade:
+            removed = self._removed_before(label, attackable.index.to_numpy(dtype=np.int64))
+            self.writer.add(self._regrouped(skipped_rows(label, removed, self._epsilon(piece, removed)), removed))
+            attackable = attackable[~attackable.index.isin(removed.index)]
+        todo = order[np.isin(index[order.numpy()], attackable.index)]
+        self.progress.start(label, len(todo))
+        while len(todo):
+            try:
+                with self._seeded(label, piece, todo):
+                    self._attack_rows(label, attack, piece, todo)
+            except torch.OutOfMemoryError as error:
+                self._halve(error)
+                todo = todo[~np.isin(index[todo.numpy()], self.writer.rows(label, index).index)]
+            else:
+                break
+        if self.engine.passes.unfused and not self.unfused:
+            self.unfused = self.engine.passes.unfused
+            self.progress.log(f"the model is not fused, so gradients take longer: {self.unfused}")
+        reason = self.engine.not_graphed(attack)
+        if reason and label not in self.not_graphed:
+            self.not_graphed[label] = reason
+            self.progress.log(f"the steps of {label} are not CUDA graphs: {reason}")
+
+    def _second_phase(self, piece: Images, order: Tensor, settle: float) -> None:
+        """Run the remaining attacks on samples of the survivors until the intervals are narrow enough.
+
+        Every process plans the same samples, from the results of all.
+        """
+        second, index = self.plan.second_phase, piece.index.cpu().numpy()
+        own = _own_index(piece, order)
+
+        def gathered(labels: Iterable[str], images: IntArray) -> pd.DataFrame:
+            rows = pd.concat([self.writer.rows(label, images)[[*ROWS]] for label in labels])
+            every: list[pd.DataFrame] = self.processes.all_gather(rows)
+            return pd.concat(every, ignore_index=True)
+
+        first = gathered((CLEAN, *self.plan.first_phase), own)
+        found = candidates(first, self.plan.first_phase, len(piece), piece.num_classes, self.plan.seed)
+        if found is None:  # the deadline passed in the first phase
+            return
+        others = order[~np.isin(index[order.numpy()], found.index)]
+        for label, attack in second.items():
+            self._attack(label, attack, piece, others)
+        results = np.full(len(found.index), UNKNOWN)
+        while len(places := next_sample(found.survivors, results, settle)):
+            sampled = found.index[places]
+            self.progress.log(f"sample: {len(sampled):,} of {len(found.index):,} survivors")
+            for label, attack in second.items():
+                self._attack(label, attack, piece, order[np.isin(index[order.numpy()], sampled)])
+            results[places] = successes(gathered(second, own[np.isin(own, sampled)]), sampled, second)
+            if (results[places] == UNKNOWN).any():  # the deadline has passed
+                return
+
+    def _attack_rows(self, label: str, attack: Attack, piece: Images, todo: Tensor) -> None:
+        blocks = self.engine.attack(attack, self.plan.threat, self._jobs(piece, todo))
+        # Closed at once, also after an exception, so that the model is restored.
+        with contextlib.closing(cast("Generator[Finished, None, None]", blocks)):
+            for done in blocks:
+                rows = todo[done.row.cpu()]
+                radius = self._radii(rows)
+                threat = self.plan.threat if radius is None else self.plan.threat.with_epsilon(radius.to(done.x.device))
+                frame = self._grouped(attacked_rows(label, done, threat, self.plan.repeats.count), piece, rows)
+                tensors = self._tensors(done.index, done.x, done.logits, images=True) | self._examples_of(done)
+                self.writer.add(frame, tensors)
+                self.progress.advance(len(done.row))
+                self.processes.check()
+                interruption.stop_point()
+
+    def _near(self, piece: Images) -> Images:
+        """The images on the GPU, if they take a small part of its memory, so that no attack copies them again."""
+        device = self.engine.device
+        if device.type != "cuda" or piece.x.nbytes > IMAGES_SHARE * memory_of(device):
+            return piece
+        if self._copied is None or self._copied[0] is not piece:
+            self._copied = piece, piece.to(device)
+        return self._copied[1]
+
+    def _jobs(self, piece: Images, todo: Tensor) -> Iterator[Job]:
+        """The images to attack; empty after the deadline, so that only started images are finished."""
+        for rows in torch.split(todo, self.plan.batch_size):
+            if self.late:
+                return
+            self.processes.check()
+            batch = self._near(piece).batch(rows, self.engine.device)
+            radius = self._radii(rows)
+            yield Job(batch.index, batch.x, batch.y, {} if radius is None else {"epsilon": radius})
+
+    def _radii(self, rows: Tensor) -> Tensor | None:
+        """(N,) radii of the rows of a piece; None if all images have the same radius."""
+        epsilon = self.plan.threat.epsilon
+        return epsilon.cpu()[rows] if isinstance(epsilon, Tensor) else None
+
+    def _epsilon(self, piece: Images, frame: pd.DataFrame) -> Any:
+        """The radius of the rows of a frame: one number, or an array."""
+        epsilon = self.plan.threat.epsilon
+        if not isinstance(epsilon, Tensor):
+            return epsilon
+        return pd.Series(epsilon.cpu().numpy(), piece.index.cpu().numpy())[frame.index].to_numpy()
+
+    def _removed_before(self, label: str, index: IntArray) -> pd.DataFrame:
+        """The rows of the earlier attacks that succeeded on the images ``index``."""
+        earlier = list(self.plan.suite.attacks)
+        rows = [self.writer.rows(name, index) for name in earlier[: earlier.index(label)]]
+        removed = [frame[frame["first_success"] == name] for name, frame in zip(earlier, rows, strict=False)]
+        if not removed:
+            return self.writer.rows(CLEAN, index).iloc[:0]
+        return pd.concat(removed)
+
+    def _halve(self, error: Exception) -> None:
+        """Halve the batch size for lack of memory, which voids bit-identical repetition."""
+        half = self.engine.batch_size // 2
+        if half < SMALLEST_BATCH:
+            raise ClasswiseError(
+                f"the device has not enough memory for {self.engine.batch_size} images; use a device with more memory"
+            ) from error
+        note = f"batch size halved from {self.engine.batch_size} to {half} for lack of memory"
+        self.progress.log(note)
+        self.engine = self.plan.engine(self.model, half)
+        self.writer.meta = dataclasses.replace(self.writer.meta, notes=(*self.writer.meta.notes, note))
+
+    def _decide(self, x: Tensor, y: Tensor) -> Decision:
+        while True:
+            try:
+                return self.engine.decide(x, y)
+            except torch.OutOfMemoryError as error:
+                self._halve(error)
+
+    def _seeded(self, label: str, piece: Images, todo: Tensor) -> contextlib.AbstractContextManager[None]:
+        """Context of the passes of an attack, in which the generators that a random model uses are seeded."""
+        first = piece.index.cpu()[todo[:1]]  # processes and shards begin with different images
+        seeds = CounterRNG(self.plan.seed, "model").child(label).integers(first, (), 1 << 32)
+        return seeded(int(seeds.sum()), self.engine.device)
+
+    def _grouped(self, frame: pd.DataFrame, piece: Images, rows: Tensor) -> pd.DataFrame:
+        """Add a column for each grouping of the images."""
+        ids = {name: piece.columns[name].ids[rows].numpy() for name in self.writer.meta.groups}
+        return frame.assign(**ids)
+
+    def _regrouped(self, frame: pd.DataFrame, source: pd.DataFrame) -> pd.DataFrame:
+        """Copy the groupings from other rows of the same images."""
+        return frame.assign(**{name: source[name].to_numpy() for name in self.writer.meta.groups})
+
+    def _tensors(self, index: Tensor, x: Tensor, logits: Tensor, *, images: bool) -> dict[str, tuple[Any, Any]]:
+        """The tensors to save of finished images, by kind."""
+        image, tensors = index.cpu().numpy(), dict[str, tuple[Any, Any]]()
+        if "logits" in self.plan.save:
+            tensors["logits"] = (image, logits.cpu().numpy())
+        if "features" in self.plan.save:
+            (features,) = Engine(_Features(self.model), batch_size=self.engine.batch_size).predict([x])
+            tensors["features"] = (image, features.cpu().numpy())
+        if images and "images" in self.plan.save:
+            tensors["images"] = (image, x.cpu().numpy())
+        return tensors
+
+    def _choose_examples(self, piece: Images, order: Tensor) -> None:
+        """Choose the examples: the first images of each class that are correctly classified without attack."""
+        share = examples_per_class(piece.shape, piece.num_classes, len(self.plan.suite.attacks))
+        share = -(-share // self.processes.world_size)
+        clean = self.writer.rows(CLEAN, _own_index(piece, order))
+        if clean.empty:  # the deadline passed before the first image
+            return
+        right = clean[clean["correct"]].reset_index(drop=True).sort_values("index")
+        place = right.groupby("label").cumcount() + right["label"].map(self._examples_taken).fillna(0)
+        chosen = right[place < share]
+        self._examples = set(chosen["index"])
+        self._examples_taken = self._examples_taken.add(chosen["label"].value_counts(), fill_value=0)
+
+    def _examples_of(self, done: Finished) -> dict[str, tuple[Any, Any]]:
+        """The examples among finished images: pairs of clean and adversarial image, in half precision."""
+        index = done.index.cpu()
+        chosen = torch.tensor([image in self._examples for image in index.tolist()])
+        if not chosen.any():
+            return {}
+        rows = to_device(chosen.nonzero().squeeze(1), done.x.device)
+        pairs = torch.stack([done.x0[rows], done.x[rows]], dim=1).half().cpu()
+        return {EXAMPLES: (index[chosen].numpy(), pairs.numpy())}
+
+    def _trace(self, piece: Images) -> None:
+        """Trace the requested images of a piece, in the first process."""
+        rows = torch.isin(piece.index.cpu(), torch.tensor(self.plan.trace, dtype=torch.int64)).nonzero().squeeze(1)
+        if not len(rows) or self.late or not self.processes.is_main:
+            return
+        batch = piece.batch(rows)
+        radius = self._radii(rows)
+        threat = self.plan.threat if radius is None else self.plan.threat.with_epsilon(radius)
+        for label, attack in self.plan.suite.attacks.items():
+            self.traces.append(trace_rows(self.engine, label, attack, batch, threat))
+
+
+def _own_index(piece: Images, order: Tensor) -> IntArray:
+    """Indices of this process's images in a piece; a resumed audit also has rows of other processes."""
+    index: IntArray = piece.index.cpu().numpy()[np.sort(order.numpy())]
+    return index
+
+
+def trace_rows(engine: Engine, label: str, attack: Attack, batch: Batch, threat: Threat) -> pd.DataFrame:
+    """Record the confidences of images at every step of the first restart of an attack.
+
+    Args:
+        engine: an engine of the model.
+        label: the attack's label.
+        attack: the attack.
+        batch: the images.
+        threat: the ball; its radius is one number, or one for each image.
+
+    Returns:
+        A row for each image, step (0 is the initial point) and class: ``index``, ``attack``, ``iteration``, ``class``,
+        ``confidence`` (softmax of float32 logits).
+    """
+    index, x, y = (tensor.to(engine.device) for tensor in batch)
+    # As many rows as in the passes of the engine, so that the arithmetic is the same.
+    pad = torch.arange(max(engine.batch_size, len(x)), device=engine.device) % len(x)
+    epsilon = threat.epsilon
+    ball = threat.with_epsilon(epsilon.to(engine.device)[pad]) if isinstance(epsilon, Tensor) else threat
+    reference = engine.passes.reference(x)[pad] if attack.needs_reference else None
+    restart = torch.zeros_like(pad)
+    rng = CounterRNG(engine.seed, "attack")
+    inputs = AttackInputs(x[pad], y[pad], index[pad], ball, rng, reference=reference, restart=restart)
+    confidences = []
+    with engine.forward_for(attack, x) as model:
+        state = attack.start(model, inputs)
+        for step in range(attack.length + 1):
+            confidences.append(engine.passes.logits(state["x"])[: len(x)].double().softmax(1).cpu().numpy())
+            if step < attack.length:
+                state = attack.step(model, inputs, state)
+    values = np.stack(confidences, axis=1)
+    images, steps, classes = values.shape
+    return pd.DataFrame(
+        {
+            "index": np.repeat(index.cpu().numpy(), steps * classes),
+            "attack": pd.Series(label, index=range(values.size), dtype="string"),
+            "iteration": np.tile(np.repeat(np.arange(steps), classes), images),
+            "class": np.tile(np.arange(classes), images * steps),
+            "confidence": values.reshape(-1),
+        }
+    )

@@ -1,0 +1,186 @@
+"""`audit_seeds`: audit the runs of several training seeds with the same settings."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import time
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from classwise.auditing.guards.report import GuardMode
+from classwise.auditing.outcomes.artifacts import Kind
+from classwise.auditing.run.audit import audit
+from classwise.auditing.run.audit_folder import ABOUT, folder_for
+from classwise.auditing.run.inputs import Group
+from classwise.auditing.run.plan import Distance, ShardLike, Shards
+from classwise.auditing.run.result import Audit
+from classwise.auditing.run.suite import Attacks
+from classwise.core.arguments import BatchSize, Seconds, checked
+from classwise.core.config import Seed
+from classwise.core.errors import ClasswiseError
+from classwise.core.precision import Dtype, Precision
+from classwise.core.progress import Progress
+from classwise.core.progress_display import listening
+from classwise.core.repeats import RepeatCount, RepeatRule
+from classwise.core.threat import ThreatLike
+from classwise.core.threat_text import Grid
+from classwise.training.folder import Run, runs_in
+
+
+def seed_runs(folder: str | Path) -> list[Run]:
+    """Runs of a folder written by ``train --seeds``, by seed.
+
+    Raises:
+        ClasswiseError: if it contains no run, runs that differ in more than the seed, or two runs of one seed.
+    """
+    runs = sorted((Run.open(path) for path in runs_in(Path(folder))), key=lambda run: run.recipe.seed)
+    if not runs:
+        raise ClasswiseError(
+            f"{folder} contains no runs seed-0, seed-1, ...; train them with: classwise train RECIPE --seeds 0,1"
+        )
+    for run in runs[1:]:
+        if dataclasses.replace(run.recipe, seed=0) != dataclasses.replace(runs[0].recipe, seed=0):
+            raise ClasswiseError(f"{runs[0].path} and {run.path} differ in more than the seed; audit each separately")
+    for one, other in itertools.pairwise(runs):
+        if one.recipe.seed == other.recipe.seed:
+            raise ClasswiseError(
+                f"{one.path} and {other.path} have the same training seed {one.recipe.seed}; audit one of them"
+            )
+    return runs
+
+
+@checked
+def audit_seeds(
+    folder: str | Path,
+    data: Any,
+    threat: ThreatLike | None = None,
+    attacks: Attacks | None = None,
+    *,
+    name: str = "audit",
+    group: Group | None = None,
+    out: str | Path | None = None,
+    resume: bool = False,
+    max_time: Seconds | None = None,
+    device: str | torch.device | None = None,
+    progress: Progress | bool | None = None,
+    distributed: bool = True,
+    precision: Precision | Dtype | None = None,
+    batch_size: BatchSize | None = None,
+    seed: Seed = 0,
+    early_stop: bool = True,
+    cascade: bool | None = None,
+    settle: Distance | None = None,
+    save: Kind | Sequence[Kind] = (),
+    trace: Sequence[int] = (),
+    repeats: RepeatCount = 1,
+    repeat_rule: RepeatRule = "majority",
+    grid: Grid | None = None,
+    guards: GuardMode = "auto",
+    shard: ShardLike | None = None,
+    shards: Shards | None = None,
+) -> dict[int, Audit]:
+    """Audit every run of a folder of training seeds, into ``audits/<name>`` of each run.
+
+    Args:
+        folder: a folder written by ``train --seeds``, with ``seed-0``, ``seed-1``, ...
+        data: as of `classwise.audit`, like ``threat``, ``attacks``, ``group``, ``device`` and ``distributed``.
+        threat: the ball.
+        attacks: the attacks.
+        name: the folder of each audit in the ``audits`` of its run.
+        group: the grouping.
+        out: a folder for the audits, as ``seed-0``, ``seed-1``, ...; None: those of the runs.
+        resume: continue interrupted audits, load finished ones, and run the missing ones.
+        max_time: seconds for all seeds together; seeds that do not start in time have no audit.
+        device: where to run.
+        progress: as of `classwise.audit`.
+        distributed: whether to share the images among processes.
+        precision: as of `classwise.audit`, like all arguments below.
+        batch_size: images on the device at once.
+        seed: seed of the attacks' random numbers.
+        early_stop: whether to stop at the first success.
+        cascade: whether an attack runs on survivors only.
+        settle: distance of an estimate.
+        save: tensors to save.
+        trace: indices of traced images.
+        repeats: number of passes of a decision.
+        repeat_rule: the rule of several passes.
+        grid: grid of the adversarial images.
+        guards: which guards run.
+        shard: one shard of the images.
+        shards: number of shards to merge.
+
+    Returns:
+        The audits by training seed, ascending. `classwise.compare` reads the same folder as one method.
+
+    Raises:
+        ClasswiseError: see `classwise.audit`; or if the runs differ in more than the seed, or one has such an audit.
+
+    Example:
+        >>> import tempfile
+        >>> import classwise as cw
+        >>> small = {"data.subset": 60, "data.validation": 0.2, "model.name": "small-cnn", "model.width": 0.1}
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     for seed in (0, 1):
+        ...         _ = cw.train("at", data="digits", out=f"{folder}/seed-{seed}", overrides=small, epochs=1, seed=seed)
+        ...     audits = cw.audit_seeds(folder, cw.load_data("digits", subset=32), "Linf:0.1", ["pgd:steps=2"])
+        >>> {seed: audit.names for seed, audit in audits.items()}
+        {0: ('clean', 'pgd', 'all'), 1: ('clean', 'pgd', 'all')}
+    """
+    runs = seed_runs(folder)
+    folders = {run.recipe.seed: run.audits / name if out is None else Path(out) / run.path.name for run in runs}
+    if not resume:
+        _check_new(folders.values())
+    started = time.monotonic()
+    audits: dict[int, Audit] = {}
+    with listening(progress) as listener:
+        for run in runs:
+            remaining = None if max_time is None else max_time - (time.monotonic() - started)
+            if remaining is not None and remaining <= 0:
+                break
+            listener.log(f"seed {run.recipe.seed}: {run.path}")
+            audits[run.recipe.seed] = audit(
+                run.path,
+                data,
+                threat,
+                attacks,
+                group=group,
+                out=folders[run.recipe.seed],
+                resume=resume,
+                max_time=remaining,
+                device=device,
+                progress=listener,
+                distributed=distributed,
+                precision=precision,
+                batch_size=batch_size,
+                seed=seed,
+                early_stop=early_stop,
+                cascade=cascade,
+                settle=settle,
+                save=save,
+                trace=trace,
+                repeats=repeats,
+                repeat_rule=repeat_rule,
+                grid=grid,
+                guards=guards,
+                shard=shard,
+                shards=shards,
+            )
+    return audits
+
+
+def _check_new(folders: Iterable[Path]) -> None:
+    """Check that no folder contains an audit.
+
+    Raises:
+        ClasswiseError: naming the first one that does.
+    """
+    for folder in folders:
+        if (folder_for(folder) / ABOUT).is_file():
+            raise ClasswiseError(
+                f"{folder} already contains an audit; if only outputs changed: add --resume, which loads finished "
+                "audits and continues others; or give another out"
+            )

@@ -92,11 +92,9 @@ def values() -> list[tuple[str, str]]:
 
 
 def names_of(arguments: Arguments) -> list[str]:
-    """The arguments of a function, its keyword options by their own names."""
-    kinds = arguments.signature.parameters.values()
-    return [
-        *({each.name for each in kinds if each.kind is not each.VAR_KEYWORD} | arguments.hints.keys()) - {"self", "cls"}
-    ]
+    """The arguments of a function; not those that it passes on without a name."""
+    parameters = arguments.signature.parameters.values()
+    return [each.name for each in parameters if each.kind is not each.VAR_KEYWORD and each.name not in ("self", "cls")]
 
 
 def test_every_public_function_is_decorated() -> None:

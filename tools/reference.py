@@ -14,7 +14,7 @@ import io
 import json
 import re
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import typer
@@ -268,12 +268,16 @@ def _defaults(registry: Registry[Any], name: str, cls: Any) -> dict[str, Any]:
 
 def commands() -> str:
     """The help text of every command."""
-    program: Any = typer.main.get_command(app)
-    parts = []
-    for name, command in program.commands.items():
-        with command.make_context(f"classwise {name}", [], resilient_parsing=True) as context:
-            parts.append((f"classwise {name}", [f"```text\n{command.get_help(context).strip()}\n```"]))
-    return sections(parts)
+    return sections(_helps("classwise", typer.main.get_command(app)))
+
+
+def _helps(name: str, command: Any) -> Iterator[tuple[str, list[str]]]:
+    """The help texts of the commands of a group, and of those of its groups."""
+    for word, member in getattr(command, "commands", {}).items():
+        whole = f"{name} {word}"
+        with member.make_context(whole, [], resilient_parsing=True) as context:
+            yield whole, [f"```text\n{member.get_help(context).strip()}\n```"]
+        yield from _helps(whole, member)
 
 
 def columns() -> str:

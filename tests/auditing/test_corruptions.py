@@ -140,7 +140,7 @@ def test_bad_corruptions() -> None:
         ({"severities": [1, 1]}, "and each once"),
         ({"corruptions": ["frog"]}, "unknown corruption 'frog'; did you mean 'fog'"),
         ({"severities": [6]}, r"severities = \[6\]: must be .* from 1 to 5"),
-        ({"sede": 1}, "unknown option of audit_corruptions"),
+        ({"sede": 1}, "unknown argument of audit_corruptions"),
     ):
         with pytest.raises(ClasswiseError, match=message):
             audit_corruptions(Bright(), data, **options)

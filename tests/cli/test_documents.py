@@ -33,8 +33,19 @@ from tests.documents import DOCUMENTS, FENCED, SHELL, TUTORIALS, blocks, name_of
 from .conftest import QUICK, Classwise
 
 PLACEHOLDERS = {"BEFORE", "COMMAND", "FOLDER", "MODEL", "NAME", "PATH", "RECIPE", "RUN"}
-PROGRAM = typer.main.get_command(app)
-COMMANDS: Mapping[str, Any] = PROGRAM.commands  # type: ignore[attr-defined]  # it is a group
+PROGRAM: Any = typer.main.get_command(app)
+
+
+def commands_below(group: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """The commands by their words, such as ``papers run``; those of groups, and not the groups themselves."""
+    for name, command in group.commands.items():
+        if hasattr(command, "commands"):
+            yield from commands_below(command, f"{prefix}{name} ")
+        else:
+            yield prefix + name, command
+
+
+COMMANDS: Mapping[str, Any] = dict(commands_below(PROGRAM))
 
 
 class Command(NamedTuple):
@@ -90,15 +101,20 @@ def parse(command: Command) -> tuple[str, dict[str, Any]]:
         words.pop(0)
     if words[0] in PLACEHOLDERS:
         return words[0], {}
-    assert words[0] in COMMANDS, f"{words[0]!r} is not a command"
-    chosen = [word for word in words[1:] if word != "--help"]
+    name = words.pop(0)
+    group = PROGRAM.commands.get(name)
+    if words and hasattr(group, "commands"):
+        found, _, words = group.resolve_command(typer.Context(group), words)
+        name = f"{name} {found}"
+    assert name in COMMANDS, f"{name!r} is not a command"
+    chosen = [word for word in words if word != "--help"]
     try:
-        with COMMANDS[words[0]].make_context(words[0], chosen) as context:
-            return words[0], dict(context.params)
+        with COMMANDS[name].make_context(name, chosen) as context:
+            return name, dict(context.params)
     except Exception as error:
         if command.whole or type(error).__name__ != "MissingParameter":
             raise
-        return words[0], {}
+        return name, {}
 
 
 def check_values(name: str, given: Mapping[str, Any]) -> None:
@@ -116,8 +132,13 @@ def check_values(name: str, given: Mapping[str, Any]) -> None:
         Threat.parse(given["threat"])
     for text in given.get("fail_if") or ():
         (ChangeThreshold if name == "compare" else Threshold).parse(text)
-    item: Callable[[str], object] = catalogue.paper if given.get("what") in ("list", "page") else catalogue.find
-    read: dict[str, Callable[[str], object]] = {"cite": papers_behind, "papers": item}
+    read: dict[str, Callable[[str], object]] = {
+        "cite": papers_behind,
+        "papers list": catalogue.paper,
+        "papers page": catalogue.paper,
+        "papers show": catalogue.find,
+        "papers run": catalogue.find,
+    }
     names = {given.get("name"), *(given.get("names") or ())} - PLACEHOLDERS - {None}
     for each in names if name in read else ():
         read[name](each)

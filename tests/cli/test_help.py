@@ -40,7 +40,7 @@ def examples_of(text: str) -> list[Command]:
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_the_help_of_a_command(name: str, classwise: Classwise) -> None:
-    said = classwise(name, "--help")
+    said = classwise(*name.split(), "--help")
     assert max(map(len, said.out.splitlines())) <= 80
     usage, _, rest = said.out.partition("\n\n")
     assert usage.startswith(f"Usage: classwise {name} [OPTIONS]")

@@ -32,7 +32,7 @@ def test_a_mistake_is_one_line(classwise: Classwise, run_folder: Path, tmp_path:
     for words, line in (
         ((run_folder,), "started from random weights"),
         ((run_folder, "--which", "nonsense"), "has no weights 'nonsense'"),
-        ((run_folder, "--start", run_folder, "--shares", "a,b"), "--shares 'a,b': give numbers"),
+        ((run_folder, "--start", run_folder, "--shares", "a,b"), "--shares 'a,b' should be numbers with commas"),
         ((tmp_path,), "contains no run"),
     ):
         said = classwise("interpolate-weights", *words)

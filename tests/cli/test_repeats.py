@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import pytest
-
 from classwise.auditing.run.result import Audit
 
 from .conftest import Classwise
@@ -27,18 +25,3 @@ def test_the_options_are_recorded_and_shown(classwise: Classwise, tmp_path: Path
     assert facts["grid"] == "8bit"
     assert (facts["repeats"]["passes"], facts["repeats"]["rule"]) == (3, "all")
     assert facts["repeats"]["overall"]["n"] == sum(row["n"] for row in facts["repeats"]["classes"].values()) == 40
-
-
-@pytest.mark.parametrize(
-    ("option", "message"),
-    [
-        ("--repeats=0", "repeats = 0: must be an integer from 1 to 1,000"),
-        ("--repeats=1001", "repeats = 1001: must be an integer from 1 to 1,000"),
-        ("--repeat-rule=most", "repeat_rule = 'most': must be 'majority' or 'all'"),
-        ("--grid=8", "grid = '8': must be '8bit', or None"),
-    ],
-)
-def test_other_values_are_one_line(option: str, message: str, classwise: Classwise, tmp_path: Path) -> None:
-    said = classwise(*QUICK, option, "--out", tmp_path / "x")
-    assert (said.status, said.err.count("\n")) == (2, 1)
-    assert message in said.err

@@ -38,11 +38,6 @@ def test_the_page_of_the_documentation_is_the_table() -> None:
     assert rows == [(str(status.value), status.meaning) for status in ExitStatus]
 
 
-def test_the_help_shows_the_table(classwise: Classwise) -> None:
-    shown = " ".join(classwise("--help").out.partition("Exit statuses:")[2].split())
-    assert shown == " ".join(f"{status.value} {status.meaning}" for status in ExitStatus)
-
-
 def test_without_words_the_help_is_shown(classwise: Classwise) -> None:
     said = classwise()
     assert (said.status, said.err) == (2, "")

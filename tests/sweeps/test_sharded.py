@@ -189,7 +189,7 @@ def test_a_device_elsewhere_requires_a_batch_size(model: Path, capsys: pytest.Ca
     with pytest.raises(ClasswiseError, match="give the batch size of the shards, as in --batch-size 512"):
         shards.device(ray, "meta", None)
     assert shards.device(ray, "meta", 512) == "cpu"
-    assert main(["audit", str(model), *WORDS, "--shards=2", "--on=local", "--device=meta", "--batch-size=8"]) == 2
+    assert main(["audit", str(model), *WORDS, "--shards=2", "--on=local", "--device=meta", "--batch-size=64"]) == 2
     assert capsys.readouterr().err == "classwise: device 'meta' computes no values; cpu is always available\n"
 
 

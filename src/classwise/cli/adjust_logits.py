@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
+import classwise as cw
 from classwise.cli import console
 from classwise.cli.help import ATTACK, MODEL
-from classwise.cli.options import Device, Json, new_file, out_option, printing_beside, refuse_json
-
-if TYPE_CHECKING:
-    from classwise.training.posthoc.logit_adjustment import LogitAdjustment
+from classwise.cli.options import Device, Json, new_file, out_option, printing_beside
 
 
 def adjust_logits(
@@ -52,36 +50,19 @@ def adjust_logits(
         classwise adjust-logits runs/at
         classwise audit runs/at/checkpoints/adjusted.safetensors --data cifar10
     """  # noqa: D301  # \b keeps the lines of the example apart
-    from classwise.training.posthoc.logit_adjustment import adjust_logits
-
-    target = new_file(out, "--out")
-    refuse_json(json, target)
+    target = new_file(out, "--out", json=json)
     with console.progress() as listener:
-        found = adjust_logits(
-            run,
-            which=which,
-            attack=attack,
-            out=target,
-            device=device,
-            progress=listener,
-        )
+        found = cw.adjust_logits(run, which=which, attack=attack, out=target, device=device, progress=listener)
+    by_round = found.rounds.set_index("class").groupby("round")
+    before, after = (by_round.get_group(number) for number in (0, found.rounds["round"].max()))
+    classes = after[["adjustment", "robust"]].assign(robust_before=before["robust"]).to_dict("index")
     with printing_beside(target):
-        _print(found, json)
-
-
-def _print(found: LogitAdjustment, json: bool) -> None:
-    first = found.rounds[found.rounds["round"] == 0].set_index("class")
-    last = found.rounds[found.rounds["round"] == found.rounds["round"].max()].set_index("class")
-    if json:
-        classes = {
-            name: {"adjustment": row["adjustment"], "robust_before": first.loc[name, "robust"], "robust": row["robust"]}
-            for name, row in last.iterrows()
-        }
-        console.show_json({"weights": str(found.path), "classes": classes})
-        return
-    rows = [
-        (name, f"{row['adjustment']:+.3f}", f"{first.loc[name, 'robust']:.1%}", f"{row['robust']:.1%}")
-        for name, row in last.iterrows()
-    ]
-    console.show(["class", "constant", "validation robust before", "after"], rows)
-    typer.echo(f"{found.path}; the validation split chose it, so its accuracies there are too high")
+        if json:
+            console.show_json({"weights": str(found.path), "classes": classes})
+            return
+        rows = [
+            (name, f"{row['adjustment']:+.3f}", f"{row['robust_before']:.1%}", f"{row['robust']:.1%}")
+            for name, row in classes.items()
+        ]
+        console.show(["class", "constant", "validation robust before", "after"], rows)
+        typer.echo(f"{found.path}; the validation split chose it, so its accuracies there are too high")

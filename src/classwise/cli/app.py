@@ -54,7 +54,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-COMMANDS: dict[str, tuple[Callable[..., None], ...]] = {
+COMMANDS: dict[str, tuple[Callable[..., None] | typer.Typer, ...]] = {
     "Get started": (demo.demo,),
     "Evaluate a classifier": (
         audit.audit,
@@ -77,7 +77,10 @@ COMMANDS: dict[str, tuple[Callable[..., None], ...]] = {
 """The commands by panel of the help."""
 for panel, commands in COMMANDS.items():
     for command in commands:
-        app.command(cls=PanelCommand, rich_help_panel=panel)(command)
+        if isinstance(command, typer.Typer):
+            app.add_typer(command, rich_help_panel=panel)
+        else:
+            app.command(cls=PanelCommand, rich_help_panel=panel)(command)
 
 
 def _version(asked: bool) -> None:

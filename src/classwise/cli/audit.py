@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import typer
 
+import classwise as cw
 from classwise.cli import console
 from classwise.cli.builds import BuildOptions
 from classwise.cli.cluster import ClusterOptions
@@ -30,24 +31,18 @@ from classwise.cli.options import (
     new_file,
     out_option,
     printing_beside,
-    refuse_json,
-    seconds,
 )
 from classwise.cli.seeds import audit_all_seeds, refuse_for_seeds
 from classwise.cli.sharding import ShardOptions, options_of, run_tasks
 from classwise.cli.tables import audit_facts
 from classwise.cli.trackers import TrackerOptions
-from classwise.core.errors import ClasswiseError, IncompleteError, printable
+from classwise.core.errors import IncompleteError, printable
 
 if TYPE_CHECKING:
     from torch import nn
 
     from classwise.auditing.compare.thresholds import Threshold
-    from classwise.auditing.run.result import Audit
-    from classwise.core.threat import Threat as Ball
-    from classwise.data.images import Images
     from classwise.data.stream import Stream
-    from classwise.training.folder import Run
 
 
 @dataclass(frozen=True)
@@ -76,6 +71,8 @@ class RowOptions:
         typer.Option(
             "--settle",
             metavar="POINTS",
+            min=0,
+            max=100,
             help="Estimate the accuracy under --attack autoattack: FAB and Square run on a random sample of the "
             "survivors, until the overall and the worst-class accuracy are known to this many points.",
         ),
@@ -153,14 +150,30 @@ def audit(
     """  # noqa: D301  # \b keeps the lines of the example apart
     from classwise.auditing.run.merging import is_finished
     from classwise.auditing.run.suite import norm_of, parse_attacks
+    from classwise.core.arguments import check
     from classwise.core.distributed import launched, local_device
+    from classwise.reporting.tracking import log_audit
 
     # Options are validated before the model and the images are loaded.
     thresholds = build.thresholds(parse_attacks(attacks.suite, norm_of(threat_of(threat, None))))
-    settings = _settings(attacks, rows, guards)
-    limits = {"resume": resume, "save": tuple(rows.save or ()), "max_time": seconds(max_time), "group": rows.group}
-    page = new_file(html, "--html")
-    refuse_json(json, page)
+    settings: dict[str, Any] = {
+        "cascade": rows.cascade,
+        "early_stop": rows.early_stop,
+        "settle": rows.settle and rows.settle / 100,
+        "repeats": rows.repeats,
+        "repeat_rule": rows.repeat_rule,
+        "grid": rows.grid,
+        "guards": guards,
+        **attacks.settings,
+    }
+    limits = {
+        "resume": resume,
+        "save": tuple(rows.save or ()),
+        "max_time": max_time and 60 * max_time,
+        "group": rows.group,
+    }
+    check(cw.audit, settings | limits)
+    page = new_file(html, "--html", json=json)
     seeds = model.seed_runs()
     of_whole = {**vars(trackers), "junit": build.junit, "sarif": build.sarif, "html": html, "estimate": estimate}
     sharding.check(cluster, attacks.device, **of_whole, fail_if=build.fail_if)
@@ -171,7 +184,9 @@ def audit(
     with launched() as processes:
         settings["device"] = sharding.device(cluster, local_device(attacks.device), attacks.batch_size)
         images = data.open(run, attacks.seed)
-        _check_classes(thresholds, images, rows.group)
+        if rows.group is None and images.class_names is not None:
+            for threshold in thresholds.values():
+                threshold.check_group(images.class_names)
         if seeds:
             settings |= limits | {"out": out, "name": f"{images.name}-{images.split}"}
             audit_all_seeds(seeds, images, ball, attacks.suite, thresholds, settings, json=json)
@@ -191,48 +206,18 @@ def audit(
             return
         page = page or folder / "page.html"
         if processes.is_main:  # before a process exits, since torchrun then stops the others
-            _write_page(result, page, run, thresholds)
+            with _decided(thresholds), printing_beside(page):
+                cw.report(result, page, run=run)
             build.write(result, thresholds, page)
-            _log(result, trackers, page)
+            with trackers.logging() as logger:
+                if logger is not None:
+                    log_audit(result, logger, page)
     if processes.is_main:
         _conclude(result, thresholds, folder, page, json=json)
 
 
-def _settings(attacks: AttackSelection, rows: RowOptions, guards: str) -> dict[str, Any]:
-    """The keyword arguments of `audit` that need no file.
-
-    Raises:
-        ClasswiseError: for an invalid ``--settle`` or ``--guards``.
-    """
-    from classwise.auditing.guards.report import checked_mode
-
-    return {
-        "cascade": rows.cascade,
-        "early_stop": rows.early_stop,
-        "settle": _settle(rows.settle),
-        "repeats": rows.repeats,
-        "repeat_rule": rows.repeat_rule,
-        "grid": rows.grid,
-        **attacks.settings,
-        "guards": checked_mode(guards),
-    }
-
-
-def _settle(points: float | None) -> float | None:
-    """Percentage points as a fraction.
-
-    Raises:
-        ClasswiseError: unless they are between 0 and 100.
-    """
-    if points is not None and not 0 < points < 100:
-        raise ClasswiseError(
-            f"--settle {points:g}: must be between 0 and 100 percentage points (exclusive), such as 0.5"
-        )
-    return None if points is None else points / 100
-
-
 def _place(
-    model: ModelSource, run: Run | None, images: Images | Stream, out: Path | None, sharding: ShardOptions
+    model: ModelSource, run: cw.Run | None, images: cw.Images | Stream, out: Path | None, sharding: ShardOptions
 ) -> Path:
     """The folder of an audit, or of its shard."""
     checkpoint = Path(model.model).stem if run is not None and Path(model.model).is_file() else ""
@@ -242,24 +227,22 @@ def _place(
 
 def _run(
     network: nn.Module | str,
-    images: Images | Stream,
-    threat: Ball | None,
+    images: cw.Images | Stream,
+    threat: cw.Threat | None,
     attacks: list[str] | None,
     settings: dict[str, Any],
     given: dict[str, Any],
     sharding: ShardOptions,
     cluster: ClusterOptions,
-) -> Audit:
+) -> cw.Audit:
     """Run an audit; with ``--on``, its shards and their merge as tasks, with the options ``given``."""
-    from classwise.auditing.run.audit import audit as run_audit
     from classwise.auditing.run.audit import claim_for_shards
     from classwise.auditing.run.execution import finished_audit
     from classwise.auditing.run.merging import is_finished
-    from classwise.auditing.run.result import Audit
 
     if cluster.on is None:
         with console.resumable("continue with --resume"), console.progress() as listener:
-            return run_audit(network, images, threat, attacks, progress=listener, **settings, **sharding.arguments)
+            return cw.audit(network, images, threat, attacks, progress=listener, **settings, **sharding.arguments)
     max_time = settings.pop("max_time")
     plan = claim_for_shards(network, images, threat, attacks, **settings, **sharding.arguments)
     of_shards = {} if max_time is None else {"max_time": max_time / 60}
@@ -267,17 +250,10 @@ def _run(
     if finished is None:
         given |= options_of(plan)
         run_tasks("audit", given, settings["out"], sharding, cluster, is_finished, of_shards)
-    return finished or Audit.load(settings["out"])
+    return finished or cw.Audit.load(settings["out"])
 
 
-def _write_page(result: Audit, page: Path, run: Run | None, thresholds: dict[str, Threshold]) -> None:
-    from classwise.reporting import report
-
-    with _decided(thresholds), printing_beside(page):
-        report(result, page, run=run)
-
-
-def _conclude(result: Audit, thresholds: dict[str, Threshold], folder: Path, page: Path, *, json: bool) -> None:
+def _conclude(result: cw.Audit, thresholds: dict[str, Threshold], folder: Path, page: Path, *, json: bool) -> None:
     """Print an audit and exit with the status of its thresholds.
 
     Raises:
@@ -312,26 +288,6 @@ def _decided(thresholds: dict[str, Threshold]) -> AbstractContextManager[None]:
     return console.status_decided() if thresholds else contextlib.nullcontext()
 
 
-def _check_classes(thresholds: dict[str, Threshold], images: Images | Stream, group: str | None) -> None:
-    """Check the classes in conditions before any attack; those of other groupings are checked after the audit.
-
-    Raises:
-        ClasswiseError: if there is no such class.
-    """
-    names = images.class_names
-    if group is None and names is not None:
-        for threshold in thresholds.values():
-            threshold.check_group(names)
-
-
-def _log(result: Audit, trackers: TrackerOptions, page: Path) -> None:
-    from classwise.reporting.tracking import log_audit
-
-    with trackers.logging() as logger:
-        if logger is not None:
-            log_audit(result, logger, page)
-
-
 _LEAST = {
     True: "least: the correctly classified images are misclassified after one step, and no others are attacked",
     False: "least: all images are misclassified at the first start of an attack",
@@ -341,8 +297,8 @@ _LEAST = {
 
 def _estimate(
     network: nn.Module | str,
-    images: Images | Stream,
-    threat: Ball | None,
+    images: cw.Images | Stream,
+    threat: cw.Threat | None,
     attacks: list[str] | None,
     settings: dict[str, Any],
     json: bool,

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+import classwise as cw
 from classwise.cli import console
 from classwise.cli.help import DATA, OUTPUT
 from classwise.cli.options import Json, named_sources, new_folder, out_option, pairs
@@ -59,16 +60,10 @@ def board(
         classwise board board/board.json runs/new --out board
         classwise board audits model_info/cifar10/Linf/*.json --out board
     """  # noqa: D301  # \b keeps the lines of the example apart
-    from classwise.reporting.board.board import board as board_of
-
     folder = None if out is None else new_folder(out)
     stated = {name: _answer(name, text) for name, text in pairs(extra_data, "--extra-data").items()}
-    made = board_of(_sources(sources), confidence=confidence, extra_data=stated)
-    files = []
-    if folder is not None:
-        from classwise.reporting import report
-
-        files = [report(made, folder / "index.html"), *made.save(folder)]
+    made = cw.board(_sources(sources), confidence=confidence, extra_data=stated)
+    files = [] if folder is None else [cw.report(made, folder / "index.html"), *made.save(folder)]
     if json:
         console.show_json(made.to_dict())
         return

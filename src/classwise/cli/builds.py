@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 
 import typer
 
+import classwise as cw
 from classwise.cli.help import OUTPUT
 from classwise.cli.options import new_file
 from classwise.core.errors import ClasswiseError, unknown
@@ -15,7 +16,6 @@ from classwise.stats import OWN_METRICS
 
 if TYPE_CHECKING:
     from classwise.auditing.compare.thresholds import Threshold
-    from classwise.auditing.run.result import Audit
     from classwise.auditing.run.suite import Suite
 
 
@@ -70,7 +70,7 @@ class BuildOptions:
                 raise unknown(f"attack in condition {text!r}:", threshold.attack, known)
         return thresholds
 
-    def write(self, result: Audit, thresholds: dict[str, Threshold], page: Path) -> None:
+    def write(self, result: cw.Audit, thresholds: dict[str, Threshold], page: Path) -> None:
         """Write the files.
 
         Raises:

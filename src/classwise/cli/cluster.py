@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 import typer
 
 from classwise.cli.help import COMPUTE
-from classwise.core.errors import ClasswiseError
+from classwise.cli.options import pairs
 
 if TYPE_CHECKING:
     from classwise.sweeps.executors.base import Executor
@@ -58,14 +58,7 @@ class ClusterOptions:
     @property
     def slurm_settings(self) -> dict[str, str] | None:
         """``--slurm`` by key."""
-        if self.slurm is None:
-            return None
-        pairs = [item.partition("=") for item in self.slurm.split(",")]
-        if not all(key.strip() and equals for key, equals, _ in pairs):
-            raise ClasswiseError(
-                f"--slurm {self.slurm!r} should be KEY=VALUE, as in --slurm partition=gpu,timeout_min=600"
-            )
-        return {key.strip(): value.strip() for key, _, value in pairs}
+        return None if self.slurm is None else pairs(self.slurm.split(","), "--slurm")
 
     @property
     def given(self) -> dict[str, Any]:

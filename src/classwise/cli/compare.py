@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+import classwise as cw
 from classwise.cli import console
 from classwise.cli.exit_status import ExitStatus
 from classwise.cli.help import ATTACK, OUTPUT
@@ -20,7 +20,6 @@ from classwise.cli.options import (
     new_folder,
     out_option,
     printing_beside,
-    refuse_json,
 )
 from classwise.cli.report import ExportOptions
 from classwise.core.destinations import is_stdout
@@ -32,32 +31,8 @@ if TYPE_CHECKING:
     from classwise.auditing.compare.thresholds import ChangeThreshold
 
 
-@dataclass(frozen=True)
-class ComparisonOptions:
-    """What is compared."""
-
-    panel: ClassVar[str] = OUTPUT
-    attack: Annotated[
-        str, typer.Option("--attack", metavar="NAME", help="Compare under this attack.", rich_help_panel=ATTACK)
-    ] = "all"
-    group: Group = None
-    across: Annotated[
-        str | None,
-        typer.Option(
-            "--across",
-            metavar="threat|attacks",
-            help="Show results at each value of this field, without tests.",
-        ),
-    ] = None
-    allow_incomplete: Annotated[
-        bool,
-        typer.Option("--allow-incomplete", help="Show bounds for incomplete audits, without tests."),
-    ] = False
-
-
 @grouped
 def compare(
-    chosen: ComparisonOptions,
     exported: ExportOptions,
     sources: Annotated[
         list[str],
@@ -67,6 +42,25 @@ def compare(
             "with the first.",
         ),
     ],
+    attack: Annotated[
+        str, typer.Option("--attack", metavar="NAME", help="Compare under this attack.", rich_help_panel=ATTACK)
+    ] = "all",
+    group: Group = None,
+    across: Annotated[
+        str | None,
+        typer.Option(
+            "--across",
+            metavar="threat|attacks",
+            help="Show results at each value of this field, without tests.",
+            rich_help_panel=OUTPUT,
+        ),
+    ] = None,
+    allow_incomplete: Annotated[
+        bool,
+        typer.Option(
+            "--allow-incomplete", help="Show bounds for incomplete audits, without tests.", rich_help_panel=OUTPUT
+        ),
+    ] = False,
     out: Annotated[
         Path | None,
         out_option("Also write a page; - is stdout.", metavar="FILE"),
@@ -98,24 +92,23 @@ def compare(
         classwise compare runs/main runs/new --fail-if 'worst(all) < -0.02' \\
             --export csv,tex --files tables
     """  # noqa: D301  # \b keeps the lines of the example apart
-    from classwise.auditing.compare.compare import compare as compare_audits
-
-    page = new_file(out, "--out")
-    refuse_json(json, page)
-    thresholds = _thresholds(fail_if, exported, chosen.across)
-    comparison: Comparison | Crossing = compare_audits(
-        named_sources(sources),
-        **vars(chosen),
+    page = new_file(out, "--out", json=json)
+    thresholds = _thresholds(fail_if, exported, across)
+    comparison: Comparison | Crossing = cw.compare(
+        named_sources(sources), attack=attack, group=group, across=across, allow_incomplete=allow_incomplete
     )
     for gap in getattr(comparison, "gaps", ()):
         console.echo(f"warning: {gap}", err=True)
     failed = _failed(comparison, thresholds)
-    files = _export(comparison, exported, page)
+    files = []
+    if exported.export is not None:
+        assert isinstance(comparison, cw.Comparison)
+        beside = Path() if page is None or is_stdout(page) else page.parent
+        folder = new_folder(exported.files or beside / "files")
+        files = cw.export(comparison, folder, exported.formats, raw_csv=exported.raw_csv)
     with printing_beside(page):
         if page is not None:
-            from classwise.reporting import report
-
-            report(comparison, page)
+            cw.report(comparison, page)
         if json:
             held = {"fail_if": {text: list(changes) for text, changes in failed.items()}} if thresholds else {}
             console.show_json(comparison_facts(comparison) | held)
@@ -152,12 +145,11 @@ def _failed(comparison: Comparison | Crossing, thresholds: dict[str, ChangeThres
         IncompleteError: if an audit is incomplete.
         ClasswiseError: for an unknown class or another attack, or if there is no second method.
     """
-    from classwise.auditing.compare.comparison import Comparison
     from classwise.reporting.condition_text import change_text
 
     if not thresholds:
         return {}
-    assert isinstance(comparison, Comparison)
+    assert isinstance(comparison, cw.Comparison)
     others = comparison.names[1:]
     if not others:
         raise ClasswiseError("--fail-if compares with the first method; give at least two methods")
@@ -165,25 +157,6 @@ def _failed(comparison: Comparison | Crossing, thresholds: dict[str, ChangeThres
         text: {name: change_text(comparison, name, threshold) for name in others if threshold.holds(comparison, name)}
         for text, threshold in thresholds.items()
     }
-
-
-def _export(comparison: Comparison | Crossing, exported: ExportOptions, page: Path | None) -> list[Path]:
-    """Write tables and figures, if requested.
-
-    Raises:
-        IncompleteError: if an audit is incomplete.
-        ClasswiseError: for an unknown format, or if a file cannot be written.
-    """
-    from classwise.auditing.compare.comparison import Comparison
-
-    if exported.export is None:
-        return []
-    from classwise.reporting import export
-
-    assert isinstance(comparison, Comparison)
-    beside = Path() if page is None or is_stdout(page) else page.parent
-    place = new_folder(exported.files or beside / "files")
-    return export(comparison, place, exported.formats, raw_csv=exported.raw_csv)
 
 
 def comparison_facts(comparison: Comparison | Crossing) -> dict[str, Any]:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -20,11 +19,12 @@ MOST_CLASSES = 12
 """Largest number of classes whose columns are printed."""
 
 
-@dataclass(frozen=True)
-class CorruptionOptions:
-    """The corruptions and their severities."""
-
-    panel: ClassVar[str] = DATA
+@grouped
+def corruptions(
+    model: ModelSource,
+    data: ImageSource,
+    attacks: AttackSelection,
+    *,
     corruption: Annotated[
         list[str] | None,
         typer.Option(
@@ -34,7 +34,7 @@ class CorruptionOptions:
             show_default="the 15 of the benchmark",
             rich_help_panel=DATA,
         ),
-    ] = None
+    ] = None,
     severity: Annotated[
         list[int] | None,
         typer.Option(
@@ -46,16 +46,7 @@ class CorruptionOptions:
             show_default="all five",
             rich_help_panel=DATA,
         ),
-    ] = None
-
-
-@grouped
-def corruptions(
-    model: ModelSource,
-    data: ImageSource,
-    attacks: AttackSelection,
-    chosen: CorruptionOptions,
-    *,
+    ] = None,
     threat: Threat = None,
     out: Annotated[
         Path | None,
@@ -83,7 +74,7 @@ def corruptions(
 
     run = model.single_run(needed=data.data is None)
     ball = threat_of(threat, run) if attacks.suite else None
-    kinds, levels = tuple(chosen.corruption or STANDARD), tuple(chosen.severity or SEVERITIES)
+    kinds, levels = tuple(corruption or STANDARD), tuple(severity or SEVERITIES)
     source, options = data.source(run)
     options["seed"] = attacks.seed
     with launched():

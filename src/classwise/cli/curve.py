@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+import classwise as cw
 from classwise.cli import console
 from classwise.cli.cluster import ClusterOptions
 from classwise.cli.help import ATTACK
@@ -19,16 +20,13 @@ from classwise.cli.options import (
     new_file,
     out_option,
     printing_beside,
-    refuse_json,
 )
 from classwise.cli.sharding import ShardOptions, options_of, run_tasks
 
 if TYPE_CHECKING:
     from torch import nn
 
-    from classwise.auditing.curve.result import Curve
     from classwise.core.threat import Norm
-    from classwise.data.images import Images
 
 
 @grouped
@@ -72,12 +70,10 @@ def curve(
         classwise curve runs/cfa --out curves/cfa --resume
         classwise curve runs/cfa --shards 8 --on local --workers 2
     """  # noqa: D301  # \b keeps the lines of the example apart
-    from classwise.auditing.curve.search import robustness_curve
     from classwise.core.distributed import launched, local_device, process_group
 
     ball = threat_of(threat, None)
-    page = new_file(html, "--html")
-    refuse_json(json, page)
+    page = new_file(html, "--html", json=json)
     sharding.check(cluster, attacks.device, html=html)
     run = model.single_run(needed=data.data is None)
     with launched():
@@ -96,7 +92,7 @@ def curve(
         with process_group() as processes:
             if cluster.on is None:
                 with console.resumable("continue with --resume"), console.progress() as listener:
-                    found = robustness_curve(network, images, norm, attacks.suite, progress=listener, **settings)
+                    found = cw.robustness_curve(network, images, norm, attacks.suite, progress=listener, **settings)
             else:
                 given = {**vars(model), **vars(data), **vars(attacks), "threat": threat, "rounds": rounds}
                 found = _run_shards(network, images, norm, attacks.suite, settings, given, sharding, cluster)
@@ -110,32 +106,29 @@ def curve(
 
 def _run_shards(
     network: nn.Module | str,
-    images: Images,
+    images: cw.Images,
     norm: Norm,
     attacks: list[str] | None,
     settings: dict[str, Any],
     given: dict[str, Any],
     sharding: ShardOptions,
     cluster: ClusterOptions,
-) -> Curve:
+) -> cw.Curve:
     """Run the shards of a curve and their merge as tasks, and load the merged curve."""
     from classwise.auditing.curve.folder import is_finished
-    from classwise.auditing.curve.result import Curve
     from classwise.auditing.curve.search import claim_for_shards
 
     plan = claim_for_shards(network, images, norm, attacks, **settings)
     if not is_finished(settings["out"]):
         run_tasks("curve", given | options_of(plan), settings["out"], sharding, cluster, is_finished)
-    return Curve.load(settings["out"])
+    return cw.Curve.load(settings["out"])
 
 
-def _write(found: Curve, folder: Path, page: Path, *, json: bool) -> None:
+def _write(found: cw.Curve, folder: Path, page: Path, *, json: bool) -> None:
     """Write the tables, the figure and the page, and print the radii of each class."""
-    from classwise.reporting import export, report
-
-    export(found, folder, ("csv", "md", "png", "svg"))
+    cw.export(found, folder, ("csv", "md", "png", "svg"))
     with printing_beside(page):
-        report(found, page)
+        cw.report(found, page)
         if json:
             facts = {"folder": str(folder), "page": str(page), "highest": found.highest, "width": found.width}
             classes = {str(name): row.to_dict() for name, row in found.summary.iterrows()}

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
+import classwise as cw
 from classwise.cli import console
 from classwise.cli.options import new_folder, out_option
-
-if TYPE_CHECKING:
-    from classwise.auditing.run.result import Audit
-    from classwise.core.progress import Progress
-    from classwise.data.images import Images
 
 RECIPES = {"AT": "at", "CFA-AT": "cfa-at"}
 BUDGET = "short"
@@ -44,20 +40,26 @@ def demo(
     Example:
         classwise demo --out runs/demo
     """  # noqa: D301  # \b keeps the lines of the example apart
-    from classwise.auditing.compare.compare import compare
-    from classwise.data.loading import load_data
-    from classwise.reporting import report
     from classwise.reporting.text.audit import interval_line, worst_line
 
     new_folder(out)
-    images = load_data("digits", split="test")
-    audits: dict[str, Audit] = {}
+    images = cw.load_data("digits", split="test")
+    audits: dict[str, cw.Audit] = {}
     with console.resumable("repeat the command to continue"), console.progress() as listener:
         for name, recipe in RECIPES.items():
-            audits[name] = _trained_and_audited(recipe, out / recipe, listener, images)
-    comparison = compare({name: [audit] for name, audit in audits.items()})
-    pages = [report(audit, out / f"{RECIPES[name]}.html") for name, audit in audits.items()]
-    page = report(comparison, out / "compare.html")
+            folder = out / recipe
+            listener.log(f"training {recipe} into {folder}")
+            run = cw.train(
+                recipe, budget=BUDGET, out=folder, resume=folder.exists(), progress=listener, overrides=SMALL
+            )
+            listener.log(f"attacking {recipe} on {len(images)} test images")
+            place = run.audits / "digits-test"
+            audits[name] = cw.audit(
+                str(run.path), images, SMALL["threat"], out=place, resume=place.exists(), progress=listener
+            )
+    comparison = cw.compare({name: [audit] for name, audit in audits.items()})
+    pages = [cw.report(audit, out / f"{RECIPES[name]}.html") for name, audit in audits.items()]
+    page = cw.report(comparison, out / "compare.html")
     for name, audit in audits.items():
         typer.echo(f"{name}: {worst_line(audit)}")
     typer.echo(interval_line(next(iter(audits.values()))))
@@ -68,14 +70,3 @@ def demo(
     typer.echo(f"equivalent command: classwise train {RECIPES['CFA-AT']} --budget {BUDGET} --out runs/mine {overrides}")
     typer.echo(f"audit pages: {', '.join(str(path) for path in pages)}")
     typer.echo(f"page: {page}")
-
-
-def _trained_and_audited(recipe: str, folder: Path, listener: Progress, images: Images) -> Audit:
-    from classwise.auditing.run.audit import audit
-    from classwise.training.train import train
-
-    listener.log(f"training {recipe} into {folder}")
-    run = train(recipe, budget=BUDGET, out=folder, resume=folder.exists(), progress=listener, overrides=SMALL)
-    listener.log(f"attacking {recipe} on {len(images)} test images")
-    place = run.audits / "digits-test"
-    return audit(str(run.path), images, SMALL["threat"], out=place, resume=place.exists(), progress=listener)

@@ -9,7 +9,7 @@ from typer.core import TyperCommand, TyperGroup
 
 MODEL, DATA, TRAINING, ATTACK, OUTPUT, COMPUTE = PANELS = ("Model", "Data", "Training", "Attack", "Output", "Compute")
 """The panels of options, in the order of the help; an option names its panel as ``rich_help_panel``."""
-OTHER = "Options"
+OTHER, COMMANDS = "Options", "Commands"
 
 
 class PanelCommand(TyperCommand):
@@ -26,7 +26,7 @@ class PanelCommand(TyperCommand):
 
 
 class PanelGroup(TyperGroup):
-    """A program whose help shows its commands in the panels that they name."""
+    """A group of commands whose help shows them in the panels that they name."""
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Write the options, then the commands."""
@@ -40,7 +40,7 @@ class PanelGroup(TyperGroup):
         for name in self.list_commands(ctx):
             command: Any = self.get_command(ctx, name)
             summary = command.get_short_help_str(formatter.width - indent - 4)
-            panels.setdefault(command.rich_help_panel or OTHER, []).append((name.ljust(indent), summary))
+            panels.setdefault(command.rich_help_panel or COMMANDS, []).append((name.ljust(indent), summary))
         for panel, rows in panels.items():
             with formatter.section(panel):
                 formatter.write_dl(rows)

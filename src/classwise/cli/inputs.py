@@ -9,23 +9,19 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import typer
 
+import classwise as cw
 from classwise.cli.help import ATTACK, COMPUTE, DATA, MODEL
 from classwise.cli.options import DataOptions, Device, Root, numbers, pairs
-from classwise.core.errors import ClasswiseError, unknown
+from classwise.core.errors import ClasswiseError
 
 if TYPE_CHECKING:
     from torch import nn
 
-    from classwise.core.threat import Threat
-    from classwise.data.images import Images
     from classwise.data.stream import Stream
-    from classwise.training.folder import Run
 
 
 _OPTIONS = ("model", "name", "weights", "data", "device", "mean", "std", "width", "state_dict_key", "outputs")
 """Arguments of `load_model` that are not settings of the model."""
-PRECISIONS = ("auto", "bfloat16", "float32")
-"""Values of ``--precision``."""
 
 
 @dataclass(frozen=True)
@@ -93,7 +89,7 @@ class ModelSource:
             return re.sub(r"[^\w.-]+", "-", self.model)
         return Path(self.model).stem.replace(":", "-")
 
-    def seed_runs(self) -> list[Run]:
+    def seed_runs(self) -> list[cw.Run]:
         """The runs in a folder of seeds; empty for anything else."""
         from classwise.models.loading.references import is_stored
         from classwise.training.folder import runs_in
@@ -104,24 +100,23 @@ class ModelSource:
 
         return seed_runs(self.model)
 
-    def run(self, *, needed: bool) -> Run | None:
+    def run(self, *, needed: bool) -> cw.Run | None:
         """The run of this folder or weights file.
 
         Raises:
             ClasswiseError: for a path or a name of nothing, or one without a run that is needed.
         """
         from classwise.models.loading.references import is_stored
-        from classwise.training.folder import Run
 
         if not is_stored(self.model):
             return None
         path = Path(self.model)
         for folder in (path, path.parent.parent):
             if (folder / "recipe.yaml").is_file() and (path == folder or path.parent.name == "checkpoints"):
-                return Run.open(folder)
-        return Run.open(path) if needed and path.is_dir() else None
+                return cw.Run.open(folder)
+        return cw.Run.open(path) if needed and path.is_dir() else None
 
-    def single_run(self, *, needed: bool) -> Run | None:
+    def single_run(self, *, needed: bool) -> cw.Run | None:
         """`run`, for a command that takes one model.
 
         Raises:
@@ -133,7 +128,7 @@ class ModelSource:
             )
         return self.run(needed=needed)
 
-    def load(self, images: Images | Stream, device: str) -> nn.Module | str:
+    def load(self, images: cw.Images | Stream, device: str) -> nn.Module | str:
         """The model, or its path where the evaluation needs to know the run.
 
         Raises:
@@ -145,7 +140,6 @@ class ModelSource:
         if given == (None,) * 4 and self.outputs == "auto" and is_stored(self.model):
             return self.model
         from classwise.core.config import read_yaml
-        from classwise.models import load_model
 
         chosen: dict[str, Any] = {
             key: read_yaml(value, f"--model-set {key}={value}")
@@ -157,7 +151,7 @@ class ModelSource:
                     f"--model-set {key}: not a setting of the model; use --weights, --width, --mean, --std or --outputs"
                 )
         chosen |= {**self.normalisation, "outputs": self.outputs}
-        return load_model(self.model, self.weights, data=images, device=device, width=self.width, **chosen)
+        return cw.load_model(self.model, self.weights, data=images, device=device, width=self.width, **chosen)
 
 
 @dataclass(frozen=True)
@@ -176,7 +170,7 @@ class ImageSource:
     root: Root = None
     data_set: DataOptions = None
 
-    def source(self, run: Run | None) -> tuple[str, dict[str, Any]]:
+    def source(self, run: cw.Run | None) -> tuple[str, dict[str, Any]]:
         """The name or path of the data, and the options to read it with.
 
         Raises:
@@ -224,22 +218,19 @@ class DataSource(ImageSource):
         if (self.corruption is None) != (self.severity is None):
             raise ClasswiseError("--corruption and --severity must be given together: --corruption fog --severity 3")
 
-    def load(self, run: Run | None, seed: int) -> Images:
+    def load(self, run: cw.Run | None, seed: int) -> cw.Images:
         """The images; those of the run if none are selected.
 
         Raises:
             ClasswiseError: if they cannot be read, or neither images nor a run is named.
         """
-        from classwise.data.images import Images
-        from classwise.data.loading import load_data
-
         if self.corruption is not None:
             opened = self.open(run, seed)
-            return opened if isinstance(opened, Images) else opened.load()
+            return opened if isinstance(opened, cw.Images) else opened.load()
         source, options = self.source(run)
-        return load_data(source, seed=seed, **options)
+        return cw.load_data(source, seed=seed, **options)
 
-    def open(self, run: Run | None, seed: int) -> Images | Stream:
+    def open(self, run: cw.Run | None, seed: int) -> cw.Images | Stream:
         """As `load`, but many large images are decoded while they are used (`classwise.data.loading.open_data`).
 
         Raises:
@@ -258,7 +249,7 @@ class AttackSelection:
     """Options of the attacks, their seed, precision and device.
 
     Raises:
-        ClasswiseError: for an unknown precision.
+        ClasswiseError: for a seed, a batch size or a precision that an audit does not accept.
     """
 
     panel: ClassVar[str] = ATTACK
@@ -297,15 +288,15 @@ class AttackSelection:
     device: Device = "cpu"
 
     def __post_init__(self) -> None:
-        if self.precision not in PRECISIONS:
-            raise unknown("precision", self.precision, PRECISIONS)
+        from classwise.core.arguments import check
+
+        check(cw.audit, self.settings)
 
     @property
     def settings(self) -> dict[str, Any]:
         """The seed, the batch size and the precision, as keyword arguments of `classwise.auditing.run.audit.audit`."""
-        from classwise.core.precision import DTYPES
-
-        return {"seed": self.seed, "batch_size": self.batch_size, "precision": DTYPES.get(self.precision)}
+        precision = None if self.precision == "auto" else self.precision
+        return {"seed": self.seed, "batch_size": self.batch_size, "precision": precision}
 
     @property
     def suite(self) -> list[str] | None:
@@ -313,14 +304,12 @@ class AttackSelection:
         return self.attack or None
 
 
-def threat_of(text: str | None, run: Run | None) -> Threat | None:
+def threat_of(text: str | None, run: cw.Run | None) -> cw.Threat | None:
     """The threat of the option or of the run, or None.
 
     Raises:
         ClasswiseError: for a threat that cannot be read.
     """
-    from classwise.core.threat import Threat
-
     if text is None and run is not None:
         text = run.recipe.threat
-    return None if text is None else Threat.parse(text)
+    return None if text is None else cw.Threat.parse(text)

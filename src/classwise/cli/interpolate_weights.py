@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
+import classwise as cw
 from classwise.cli import console
 from classwise.cli.help import ATTACK, MODEL
-from classwise.cli.options import Device, Json, new_file, out_option, printing_beside, refuse_json
-from classwise.core.errors import ClasswiseError
-
-if TYPE_CHECKING:
-    from classwise.training.posthoc.weight_interpolation import WeightInterpolation
+from classwise.cli.options import Device, Json, new_file, numbers, out_option, printing_beside
 
 
 def interpolate_weights(
@@ -70,41 +67,27 @@ def interpolate_weights(
             --set model.weights=runs/at
         classwise interpolate-weights runs/finetune
     """  # noqa: D301  # \b keeps the lines of the example apart
-    from classwise.training.posthoc.weight_interpolation import interpolate_weights
-
-    target = new_file(out, "--out")
-    refuse_json(json, target)
+    target = new_file(out, "--out", json=json)
     with console.progress() as listener:
-        found = interpolate_weights(
+        found = cw.interpolate_weights(
             run,
             which=which,
             start=start,
-            shares=_shares(shares),
+            shares=numbers(shares, "--shares") or (),
             attack=attack,
             out=target,
             device=device,
             progress=listener,
         )
-    with printing_beside(target):
-        _print(found, json)
-
-
-def _print(found: WeightInterpolation, json: bool) -> None:
     tried = found.tried.groupby("share", sort=False).agg(score=("score", "first"), worst=("robust", "min"))
-    if json:
-        scores = {f"{share:g}": dict(row) for share, row in tried.iterrows()}
-        console.show_json({"weights": str(found.path), "share": found.share, "tried": scores})
-        return
-    rows = [
-        (f"{share:g}", f"{row['score']:.3f}", f"{row['worst']:.1%}", "saved" if share == found.share else "")
-        for share, row in tried.iterrows()
-    ]
-    console.show(["share of the fine-tuned", "overall + worst", "worst class", ""], rows)
-    typer.echo(f"{found.path}; selected on the validation split, so its accuracies there are biased upwards")
-
-
-def _shares(text: str) -> list[float]:
-    try:
-        return [float(word) for word in text.split(",")]
-    except ValueError as error:
-        raise ClasswiseError(f"--shares {text!r}: give numbers from 0 to 1 with commas, such as 0.3,0.5,0.7") from error
+    with printing_beside(target):
+        if json:
+            scores = {f"{share:g}": dict(row) for share, row in tried.iterrows()}
+            console.show_json({"weights": str(found.path), "share": found.share, "tried": scores})
+            return
+        rows = [
+            (f"{share:g}", f"{row['score']:.3f}", f"{row['worst']:.1%}", "saved" if share == found.share else "")
+            for share, row in tried.iterrows()
+        ]
+        console.show(["share of the fine-tuned", "overall + worst", "worst class", ""], rows)
+        typer.echo(f"{found.path}; selected on the validation split, so its accuracies there are biased upwards")

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+import classwise as cw
 from classwise.cli import console
 from classwise.cli.help import DATA as DATA_PANEL
 from classwise.cli.options import Budget, DataOptions, Json, Overrides, Root, pairs
@@ -16,9 +17,7 @@ from classwise.core.errors import ClasswiseError
 
 if TYPE_CHECKING:
     from classwise.core.registry import Registry
-    from classwise.data.images import Images
     from classwise.data.sets.base import DataSet
-    from classwise.training.recipe import Recipe
 
 
 def data(
@@ -43,23 +42,18 @@ def data(
     if source is None:
         _list_data(json)
         return
-    from classwise.data.loading import load_data
-
     chosen: dict[str, Any] = dict(pairs(options, "--data-set"))
-    images = load_data(source, split=split, root=root, **chosen)
+    images = cw.load_data(source, split=split, root=root, **chosen)
     counts = images.class_counts().tolist()
     if json:
-        console.show_json(_described(images) | {"counts": dict(zip(images.class_names, counts, strict=True))})
+        facts = {"name": images.name, "split": images.split, "images": len(images), "shape": images.shape}
+        facts |= {"columns": list(images.columns), "superclasses": list(images.superclass_names)}
+        console.show_json(facts | {"counts": dict(zip(images.class_names, counts, strict=True))})
         return
     channels, height, width = images.shape
     typer.echo(f"{images.name} {images.split}: {len(images):,} images, {channels}x{height}x{width}, {images.x.dtype}")
     rows = [(label, name, count) for label, (name, count) in enumerate(zip(images.class_names, counts, strict=True))]
     console.show(["label", "class", "images"], rows)
-
-
-def _described(images: Images) -> dict[str, Any]:
-    facts = {"name": images.name, "split": images.split, "images": len(images), "shape": images.shape}
-    return facts | {"columns": list(images.columns), "superclasses": list(images.superclass_names)}
 
 
 def _list_data(json: bool) -> None:
@@ -104,7 +98,6 @@ def attacks(
         classwise attacks tpgd
         classwise attacks autoattack
     """  # noqa: D301  # \b keeps the lines of the example apart
-    from classwise.attacks import ATTACKS
     from classwise.attacks.suites import SUITES
     from classwise.cli import docstrings
     from classwise.core.bibliography import line_of
@@ -113,7 +106,7 @@ def attacks(
 
     if name is None:
         suites = {suite: f"A suite: {', '.join(next(iter(SUITES[suite].values())))}, in cascade." for suite in SUITES}
-        _list({**_summaries(ATTACKS), **suites}, json)
+        _list({**{attack: summary(cw.ATTACKS.load(attack)) for attack in cw.ATTACKS}, **suites}, json)
         return
     if name in SUITES:
         lines = [paper.line() for paper in papers(name)]
@@ -125,11 +118,11 @@ def attacks(
         rows = [(f"{name}:version={version}", ", ".join(specs)) for version, specs in SUITES[name].items()]
         console.show(["suite", "attacks, each on the survivors of those before it"], rows)
         return
-    cls = ATTACKS.load(name)
+    cls = cw.ATTACKS.load(name)
     lines = [line_of(source) for source in sources(cls)]
-    defaults = describe(ATTACKS, make(ATTACKS, name))
+    defaults = describe(cw.ATTACKS, make(cw.ATTACKS, name))
     del defaults["name"]
-    settings = _settings(ATTACKS, cls, defaults)
+    settings = _settings(cw.ATTACKS, cls, defaults)
     if json:
         reported = {key: {"values": values, "meaning": meaning} for key, _, values, meaning in settings}
         facts = {"name": name, "summary": summary(cls), "norms": cls.norms, "sources": lines}
@@ -140,7 +133,7 @@ def attacks(
     for line in lines:
         typer.echo(f"source: {line}")
     console.show(["setting", "default", "values", "description"], settings)
-    example = vars(cls).get("example", name) if name in ATTACKS else name  # not that of a registered base class
+    example = vars(cls).get("example", name) if name in cw.ATTACKS else name  # not that of a registered base class
     typer.echo(f"as a spec: {example}")
 
 
@@ -216,7 +209,6 @@ def recipes(
         classwise recipes cfa-at --budget short
         classwise recipes cfa-at --set epochs=60 > mine.yaml
     """  # noqa: D301  # \b keeps the lines of the example apart
-    from classwise.training.recipe import Recipe
     from classwise.training.recipe_files import budgets_of, recipe_names
 
     wanted = pairs(overrides)
@@ -231,9 +223,21 @@ def recipes(
             raise ClasswiseError("--set requires the name of a recipe, such as classwise recipes at --set epochs=60")
         if budget is not None:
             raise ClasswiseError("--budget requires the name of a recipe, such as classwise recipes at --budget short")
-        found = [(Recipe.read(known), budgets_of(known)) for known in recipe_names()]
+        found = [(cw.Recipe.read(known), budgets_of(known)) for known in recipe_names()]
         if json:
-            console.show_json({one.name: _recipe_facts(one, budgets) for one, budgets in found})
+            facts = {
+                recipe.name: {
+                    "summary": recipe.description,
+                    "source": recipe.source,
+                    "epochs": recipe.epochs,
+                    "budgets": budgets,
+                    "changes": recipe.changes,
+                    "passes": dataclasses.asdict(recipe.parts.passes),
+                    "teacher": recipe.distils,
+                }
+                for recipe, budgets in found
+            }
+            console.show_json(facts)
             return
         for distils, title in ((False, ""), (True, "Distillation from a teacher, which is usually larger:")):
             rows = [
@@ -245,32 +249,15 @@ def recipes(
                 typer.echo("")
             console.show(["name", "epochs", "cost", "budgets", "description"], rows, title)
         return
-    recipe = Recipe.read(names[0], wanted, budget=budget)
-    if whole:
-        recipe = _whole(recipe)
+    recipe = cw.Recipe.read(names[0], wanted, budget=budget)
+    if whole:  # with all defaults of all parts; a threat that depends on the data set stays null
+        threat = recipe.parts.threat
+        completed = recipe.completed(threat or cw.Threat("Linf", 0.0))
+        recipe = dataclasses.replace(completed, threat=None if threat is None else str(threat))
     if json:
         console.show_json(dataclasses.asdict(recipe))
     else:
         typer.echo(recipe.yaml().rstrip())
-
-
-def _recipe_facts(recipe: Recipe, budgets: list[str]) -> dict[str, Any]:
-    facts = {"summary": recipe.description, "source": recipe.source, "epochs": recipe.epochs, "budgets": budgets}
-    return facts | {
-        "changes": recipe.changes,
-        "passes": dataclasses.asdict(recipe.parts.passes),
-        "teacher": recipe.distils,
-    }
-
-
-def _whole(recipe: Recipe) -> Recipe:
-    """The recipe with all defaults of all parts; a threat that depends on the data set stays null."""
-    from classwise.core.threat import Threat
-
-    threat = recipe.parts.threat
-    return dataclasses.replace(
-        recipe.completed(threat or Threat("Linf", 0.0)), threat=None if threat is None else str(threat)
-    )
 
 
 def cite(
@@ -296,10 +283,6 @@ def cite(
         typer.echo(f"% {name}: no paper; standard technique, or introduced by classwise")
         return
     typer.echo("\n\n".join(paper.bibtex() for paper in found))
-
-
-def _summaries(registry: Registry[Any]) -> dict[str, str]:
-    return {name: summary(registry.load(name)) for name in registry}
 
 
 def _list(found: Mapping[str, str], json: bool) -> None:

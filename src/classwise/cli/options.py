@@ -90,6 +90,7 @@ MaxTime = Annotated[
     typer.Option(
         "--max-time",
         metavar="MINUTES",
+        min=0,
         help="Time limit in minutes; the result may be incomplete.",
         show_default="none",
         rich_help_panel=COMPUTE,
@@ -169,6 +170,7 @@ _PAIRS = {
     "--data-set": "KEY=VALUE, as in --data-set size=64",
     "--model-set": "KEY=VALUE, as in --model-set depth=34",
     "--extra-data": "NAME=yes or NAME=no, as in --extra-data at=no",
+    "--slurm": "KEY=VALUE, as in --slurm partition=gpu,timeout_min=600",
     "--robustbench-info": "KEY=VALUE, as in --robustbench-info venue='CVPR 2023'",
 }
 """The options that take pairs, and what each should look like."""
@@ -230,7 +232,7 @@ def numbers(text: str | None, option: str) -> list[float] | None:
     try:
         return [float(item) for item in text.split(",")]
     except ValueError as error:
-        raise ClasswiseError(f"{option} {text!r} should be numbers with commas, one per channel") from error
+        raise ClasswiseError(f"{option} {text!r} should be numbers with commas") from error
 
 
 def check_device(device: str) -> str:
@@ -245,12 +247,13 @@ def check_device(device: str) -> str:
     return device
 
 
-def new_file(path: Path | None, option: str) -> Path | None:
+def new_file(path: Path | None, option: str, *, json: bool = False) -> Path | None:
     """The path of a file to write, checked before long work; nothing is left there. ``-`` is ``/dev/stdout``.
 
     Raises:
-        ClasswiseError: if there is a folder in its place, or it cannot be written.
+        ClasswiseError: if there is a folder in its place, it cannot be written, or JSON goes to stdout, too.
     """
+    from classwise.core.destinations import is_stdout
     from classwise.core.storage import check_writable
 
     if path is None:
@@ -259,6 +262,8 @@ def new_file(path: Path | None, option: str) -> Path | None:
         raise ClasswiseError(f"{option} {path} is a folder; give the name of a file in it")
     target = Path("/dev/stdout") if str(path) == "-" else path
     check_writable(target)
+    if json and is_stdout(target):
+        raise ClasswiseError("--json and a file named - both go to stdout; give the file another name")
     return target
 
 
@@ -276,39 +281,14 @@ def new_folder(path: Path) -> Path:
     return path
 
 
-def refuse_json(json: bool, file: Path | None) -> None:
-    """Refuse two outputs on stdout.
-
-    Raises:
-        ClasswiseError: if JSON and a file should both go there.
-    """
-    from classwise.core.destinations import is_stdout
-
-    if json and file is not None and is_stdout(file):
-        raise ClasswiseError("--json and a file named - both go to stdout; give the file another name")
-
-
 @contextlib.contextmanager
 def printing_beside(*files: Path | None) -> Iterator[None]:
     """Print to stderr where one of these files is stdout, so that stdout holds nothing but the file."""
     from classwise.core.destinations import is_stdout
 
-    if not any(file is not None and is_stdout(file) for file in files):
+    beside = any(file is not None and is_stdout(file) for file in files)
+    with contextlib.redirect_stdout(sys.stderr if beside else sys.stdout):
         yield
-        return
-    with contextlib.redirect_stdout(sys.stderr):
-        yield
-
-
-def seconds(minutes: float | None) -> float | None:
-    """``--max-time`` in seconds.
-
-    Raises:
-        ClasswiseError: if it is not above 0.
-    """
-    if minutes is not None and not minutes > 0:
-        raise ClasswiseError(f"--max-time {minutes:g}: give the minutes that the command may take, above 0")
-    return None if minutes is None else 60 * minutes
 
 
 def share(text: str, option: str, example: str) -> float:

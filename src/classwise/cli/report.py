@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, ClassVar
+from typing import Annotated, ClassVar
 
 import typer
 
+import classwise as cw
 from classwise.cli import console
 from classwise.cli.help import OUTPUT
 from classwise.cli.options import grouped, new_file, new_folder, out_option, pairs, printing_beside
 from classwise.core.errors import ClasswiseError, IncompleteError
-
-if TYPE_CHECKING:
-    from classwise.auditing.run.result import Audit
 
 NAMED = 5
 """Number of damaged files that an error message names."""
@@ -53,47 +51,30 @@ class ExportOptions:
         return [] if self.export is None else [name.strip() for name in self.export.split(",")]
 
 
-@dataclass(frozen=True)
-class RobustBenchOptions:
-    """RobustBench's ``model_info`` as a file.
-
-    Raises:
-        ClasswiseError: for options without the one that they belong to.
-    """
-
-    panel: ClassVar[str] = OUTPUT
-    robustbench: Annotated[
-        Path | None,
-        typer.Option(
-            "--robustbench", metavar="FILE", help="Also write RobustBench's model_info of an AutoAttack audit."
-        ),
-    ] = None
-    robustbench_info: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--robustbench-info",
-            metavar="KEY=VALUE",
-            help="A field of the author, such as venue='ICML 2020'. May be repeated.",
-        ),
-    ] = None
-
-    def __post_init__(self) -> None:
-        if self.facts and self.robustbench is None:
-            raise ClasswiseError("--robustbench-info requires --robustbench FILE")
-
-    @property
-    def facts(self) -> dict[str, str]:
-        """The fields of the author, by key."""
-        return pairs(self.robustbench_info, "--robustbench-info")
-
-
 @grouped
 def report(
     source: Annotated[
         Path, typer.Argument(metavar="FOLDER", help="An audit, a run with one audit, or a table of outcomes.")
     ],
     exported: ExportOptions,
-    robustbench: RobustBenchOptions,
+    robustbench: Annotated[
+        Path | None,
+        typer.Option(
+            "--robustbench",
+            metavar="FILE",
+            help="Also write RobustBench's model_info of an AutoAttack audit.",
+            rich_help_panel=OUTPUT,
+        ),
+    ] = None,
+    robustbench_info: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--robustbench-info",
+            metavar="KEY=VALUE",
+            help="A field of the author, such as venue='ICML 2020'. May be repeated.",
+            rich_help_panel=OUTPUT,
+        ),
+    ] = None,
     out: Annotated[
         Path | None,
         out_option("The page; - is stdout.", "page.html in the audit", metavar="FILE"),
@@ -120,40 +101,32 @@ def report(
         classwise report audits/aa --robustbench Rice2020Overfitting.json \\
             --robustbench-info 'venue=ICML 2020'
     """  # noqa: D301  # \b keeps the lines of the example apart
+    facts = pairs(robustbench_info, "--robustbench-info")
+    if facts and robustbench is None:
+        raise ClasswiseError("--robustbench-info requires --robustbench FILE")
     if check:
         _check(source)
         return
-    from classwise.auditing.run.result import Audit
-
-    page, target = new_file(out, "--out"), new_file(robustbench.robustbench, "--robustbench")
-    audit = Audit.load(source)
+    page, target = new_file(out, "--out"), new_file(robustbench, "--robustbench")
+    audit = cw.Audit.load(source)
     if not audit.finished and not allow_incomplete:
         advice = "continue it with classwise audit --resume, or write bounds with --allow-incomplete"
         raise IncompleteError(f"{source}: {audit.outcomes.gap}; {advice}")
     beside = audit.path if audit.path is not None and audit.path.is_dir() else Path()
     page = page or new_file(beside / "page.html", "--out")
     assert page is not None
-    _write(audit, page, exported, target, robustbench.facts)
-
-
-def _write(audit: Audit, page: Path, exported: ExportOptions, target: Path | None, facts: dict[str, str]) -> None:
-    """Write the page and the files, and print their paths."""
-    from classwise.reporting import export as export_files
-    from classwise.reporting import report as write_report
-
     place = None if exported.export is None else new_folder(exported.files or page.parent / "files")
-    written: list[Path] = []
-    left: list[str] = []
-    if target is not None:  # first, so that a refusal leaves nothing
+    written, left = list[Path](), list[str]()
+    if target is not None:  # before the page, so that a refusal leaves nothing
         from classwise.reporting.robustbench import write_robustbench
 
         block = write_robustbench(audit, target, facts)["classwise"]
         left = [*block["notes"], *(f"{key} is for you to fill in" for key in block["to_fill_in"])]
         written.append(target)
-    if place is not None:  # first, so that an unknown format leaves no page either
-        written += export_files(audit, place, exported.formats, raw_csv=exported.raw_csv)
+    if place is not None:  # before the page, so that an unknown format leaves no page either
+        written += cw.export(audit, place, exported.formats, raw_csv=exported.raw_csv)
     with printing_beside(page, target):
-        console.echo(f"page: {write_report(audit, page)}")
+        console.echo(f"page: {cw.report(audit, page)}")
         for path in written:
             console.echo(f"file: {path}")
         if not audit.finished:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+import classwise as cw
 from classwise.cli import console
 from classwise.cli.exit_status import ExitStatus
 from classwise.cli.tables import audit_facts
@@ -15,12 +16,8 @@ from classwise.core.errors import ClasswiseError, IncompleteError
 
 if TYPE_CHECKING:
     from classwise.auditing.compare.thresholds import Threshold
-    from classwise.auditing.run.result import Audit
     from classwise.cli.inputs import ModelSource
-    from classwise.core.threat import Threat
-    from classwise.data.images import Images
     from classwise.data.stream import Stream
-    from classwise.training.folder import Run
 
 
 def refuse_for_seeds(model: ModelSource, **given: object) -> None:
@@ -39,9 +36,9 @@ def refuse_for_seeds(model: ModelSource, **given: object) -> None:
 
 
 def audit_all_seeds(
-    runs: list[Run],
-    images: Images | Stream,
-    threat: Threat | None,
+    runs: list[cw.Run],
+    images: cw.Images | Stream,
+    threat: cw.Threat | None,
     attacks: list[str] | None,
     thresholds: Mapping[str, Threshold],
     settings: Mapping[str, Any],
@@ -54,21 +51,19 @@ def audit_all_seeds(
         IncompleteError: if no condition holds for any seed, but one depends on verdicts that are missing.
         typer.Exit: with 1 if a condition holds for any seed.
     """
-    from classwise.auditing.run.seeds import audit_seeds
     from classwise.core.distributed import process_group
-    from classwise.reporting import report
     from classwise.reporting.condition_text import result_text
 
     folder = runs[0].path.parent
     with process_group() as processes:
         with console.progress() as listener:
-            audits = audit_seeds(folder, images, threat, attacks, progress=listener, **settings)
+            audits = cw.audit_seeds(folder, images, threat, attacks, progress=listener, **settings)
         if not processes.is_main:
             return
     by_seed = {run.recipe.seed: run for run in runs}
     for seed, audit in audits.items():
         assert audit.path is not None
-        report(audit, audit.path / "page.html", run=by_seed[seed])
+        cw.report(audit, audit.path / "page.html", run=by_seed[seed])
     whole = {seed: audit for seed, audit in audits.items() if audit.complete}
     decided = {
         text: {seed: threshold.decide(audit) for seed, audit in audits.items()}
@@ -95,9 +90,8 @@ def audit_all_seeds(
         )
 
 
-def _show(folder: Path, audits: Mapping[int, Audit], total: int) -> None:
+def _show(folder: Path, audits: Mapping[int, cw.Audit], total: int) -> None:
     """A row for each seed, and the mean of all with the interval over seeds and images."""
-    from classwise.auditing.compare.comparison import Comparison
     from classwise.auditing.compare.pairs import population
     from classwise.reporting import formatting
     from classwise.reporting.text.comparison import heads, method_row, optional_heads
@@ -105,10 +99,10 @@ def _show(folder: Path, audits: Mapping[int, Audit], total: int) -> None:
     if not audits:
         return
     name = folder.name
-    each = Comparison({f"seed {seed}": (audit,) for seed, audit in audits.items()})
+    each = cw.Comparison({f"seed {seed}": (audit,) for seed, audit in audits.items()})
     rows = [method_row(label, row) for label, row in each.table.iterrows()]
     if len(audits) > 1:
-        mean = Comparison({name: tuple(audits.values())}).table.iloc[0]
+        mean = cw.Comparison({name: tuple(audits.values())}).table.iloc[0]
         rows.append(method_row(f"mean of {len(audits)} seeds", mean))
     columns, cells = ("seed", *heads(each.alpha)[2:]), [(row[0], *row[2:]) for row in rows]
     console.show(columns, cells, f"{name}: accuracy in percent under all", optional=optional_heads())
@@ -127,13 +121,12 @@ def _show(folder: Path, audits: Mapping[int, Audit], total: int) -> None:
         console.echo(f"next: classwise compare {folder} OTHER")
 
 
-def _facts(folder: Path, audits: Mapping[int, Audit], held: Mapping[str, list[int]], total: int) -> dict[str, Any]:
-    from classwise.auditing.compare.comparison import Comparison
+def _facts(folder: Path, audits: Mapping[int, cw.Audit], held: Mapping[str, list[int]], total: int) -> dict[str, Any]:
     from classwise.auditing.compare.pairs import population
 
     seeds = {str(seed): audit_facts(audit) | {"folder": str(audit.path)} for seed, audit in audits.items()}
     facts: dict[str, Any] = {"folder": str(folder), "complete": len(audits) == total, "seeds": seeds}
     if len(audits) > 1:
-        mean = Comparison({folder.name: tuple(audits.values())}).table.iloc[0].to_dict()
+        mean = cw.Comparison({folder.name: tuple(audits.values())}).table.iloc[0].to_dict()
         facts |= {"mean": mean, "population": population({folder.name: len(audits)})}
     return facts | {"fail_if": {text: bool(seeds) for text, seeds in held.items()}, "fail_if_seeds": held}

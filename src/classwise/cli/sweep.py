@@ -8,15 +8,16 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+import classwise as cw
 from classwise.cli import console
 from classwise.cli.cluster import ClusterOptions
-from classwise.cli.help import COMPUTE
+from classwise.cli.help import COMPUTE, PanelCommand, PanelGroup
 from classwise.cli.options import Device, Json, check_device, grouped, new_folder, out_option
-from classwise.core.errors import ClasswiseError, IncompleteError, unknown
+from classwise.core.errors import ClasswiseError, IncompleteError
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -24,28 +25,41 @@ if TYPE_CHECKING:
     from classwise.core.progress import Progress
     from classwise.sweeps.status import CellStatus
 
-CLUSTER = ("--on", "--workers", "--ray-address", "--slurm")
-TAKES = {
-    "status": ("--json",),
-    "resume": (*CLUSTER, "--json"),
-    "collect": ("--out", "--json"),
-}
-"""The options of the actions on the folder of a sweep."""
 SECONDS_BETWEEN_UPDATES = 1.0
 MOST_ROWS = 40
 """Cells in a live table; running and failed ones come first."""
 COLUMNS = ("cell", "state", "progress", "left", "host", "error")
 
 
+Folder = Annotated[Path, typer.Argument(metavar="FOLDER", help="The folder of a sweep.")]
+
+
+class PlanOrCommand(PanelGroup):
+    """The group; ``sweep plan.yaml`` is short for ``sweep run plan.yaml``."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """The command of the first word; `run` if the word has the suffix of a file."""
+        return super().resolve_command(ctx, ["run", *args] if Path(args[0]).suffix else args)
+
+
+sweep = typer.Typer(
+    name="sweep",
+    cls=PlanOrCommand,
+    help="""Train and audit every cell of a plan.
+
+    Cells are combinations of recipes, budgets, data, overrides and seeds.
+
+    A cell that fails does not stop the others. sweep plan.yaml is short for sweep run plan.yaml.
+    """,
+)
+
+
+@sweep.command(cls=PanelCommand)
 @grouped
-def sweep(
-    what: Annotated[str, typer.Argument(metavar="PLAN|status|resume|collect", help="A plan, or the action.")],
+def run(
+    plan: Annotated[str, typer.Argument(metavar="PLAN", help="The plan, a YAML file.")],
     cluster: ClusterOptions,
-    folder: Annotated[Path | None, typer.Argument(metavar="FOLDER", help="For an action: the sweep.")] = None,
-    out: Annotated[
-        Path | None,
-        out_option("The sweep's folder; for collect, that of the files.", "sweeps/PLAN"),
-    ] = None,
+    out: Annotated[Path | None, out_option("The sweep's folder.", "sweeps/PLAN")] = None,
     gpus_per_cell: Annotated[
         int | None,
         typer.Option(
@@ -68,73 +82,105 @@ def sweep(
     ] = False,
     json: Json = False,
 ) -> None:
-    """Train and audit every cell of a plan.
-
-    Cells are combinations of recipes, budgets, data, overrides and seeds.
-
-    A cell that fails does not stop the others. resume runs the unfinished cells.
+    """Start a sweep, or continue it with a larger plan.
 
     \b
     Examples:
-        classwise sweep plan.yaml --estimate
-        classwise sweep plan.yaml --out sweeps/x --workers 2
-        classwise sweep plan.yaml --on ray --ray-address auto --device cuda
-        classwise sweep plan.yaml --on slurm --slurm partition=gpu,timeout_min=600
-        classwise sweep status sweeps/x
-        classwise sweep resume sweeps/x
-        classwise sweep collect sweeps/x
+        classwise sweep run plan.yaml --estimate
+        classwise sweep run plan.yaml --out sweeps/x --workers 2
+        classwise sweep run plan.yaml --on ray --ray-address auto --device cuda
+        classwise sweep run plan.yaml --on slurm \\
+            --slurm partition=gpu,timeout_min=600
     """  # noqa: D301  # \b keeps the lines of the example apart
-    given = {option: getattr(cluster, option[2:].replace("-", "_")) is not None for option in CLUSTER}
-    given |= {"--out": out is not None, "--gpus-per-cell": gpus_per_cell is not None, "--device": device != "cpu"}
-    given |= {"--estimate": estimate, "--json": json}
-    if what not in TAKES:
-        if folder is not None:
-            raise unknown("action of sweep", what, TAKES)
-        _start(what, cluster, out or Path("sweeps") / Path(what).stem, gpus_per_cell, device, estimate, json)
-        return
-    for option, asked in given.items():
-        if asked and option not in TAKES[what]:
-            raise ClasswiseError(f"sweep {what} takes no {option}; it takes {' and '.join(TAKES[what])}")
-    if folder is None:
-        raise ClasswiseError(f"sweep {what}: name the folder of a sweep, as in classwise sweep {what} sweeps/x")
-    if what == "status":
-        _status(folder, json)
-    elif what == "resume":
-        _resume(folder, cluster, json)
-    else:
-        _collect(folder, out, json)
-
-
-def _start(
-    plan: str, cluster: ClusterOptions, out: Path, gpus_per_cell: int | None, device: str, estimate: bool, json: bool
-) -> None:
-    """Check everything, write the folder, and run the cells."""
-    from classwise.sweeps.run import sweep
-
     if device not in ("cpu", "cuda"):
         raise ClasswiseError(f"--device {device}: the executor selects the GPUs of a cell; use --device cuda or cpu")
     if gpus_per_cell and device == "cpu":
         raise ClasswiseError(f"--gpus-per-cell {gpus_per_cell} requires --device cuda")
-    gpus = int(device == "cuda") if gpus_per_cell is None else gpus_per_cell
-    if estimate:
-        _estimate(plan, cluster.workers or 1, check_device(device), json)
-        return
-    if cluster.on in (None, "local"):
+    if estimate or cluster.on in (None, "local"):
         check_device(device)
-    folder = new_folder(out)
+    if estimate:
+        _estimate(plan, cluster.workers or 1, device, json)
+        return
+    folder = new_folder(out or Path("sweeps") / Path(plan).stem)
+    gpus = int(device == "cuda") if gpus_per_cell is None else gpus_per_cell
     executor = {"gpus": gpus, **cluster.given}
     with _resumable(folder) as listener:
-        cells = sweep(plan, out=folder, executor=executor, device=device, processes=max(gpus, 1), progress=listener)
+        cells = cw.sweep(plan, out=folder, executor=executor, device=device, processes=max(gpus, 1), progress=listener)
     _report(folder, cells, json)
 
 
-def _resume(folder: Path, cluster: ClusterOptions, json: bool) -> None:
-    """Run the unfinished cells where they ran before, unless options say otherwise."""
+@sweep.command(cls=PanelCommand)
+@grouped
+def resume(folder: Folder, cluster: ClusterOptions, json: Json = False) -> None:
+    """Run unfinished cells where they ran before, or elsewhere.
+
+    \b
+    Example:
+        classwise sweep resume sweeps/x
+    """  # noqa: D301  # \b keeps the lines of the example apart
     from classwise.sweeps.run import resume_sweep
 
     with _resumable(folder) as listener:
         cells = resume_sweep(folder, executor=cluster.given, progress=listener)
     _report(folder, cells, json)
+
+
+@sweep.command(cls=PanelCommand)
+def status(folder: Folder, json: Json = False) -> None:
+    """Print the state of every cell, also while cells run.
+
+    \b
+    Example:
+        classwise sweep status sweeps/x
+    """  # noqa: D301  # \b keeps the lines of the example apart
+    from classwise.sweeps.status import is_alive, owner_host, sweep_status
+
+    cells = sweep_status(folder)
+    if json or not sys.stdout.isatty():
+        _show(cells, json)
+        return
+    from rich.console import Console
+    from rich.live import Live
+
+    with Live(_table(cells), console=Console(markup=False), auto_refresh=False) as live:
+        while any(cell.state == "running" for cell in cells) or is_alive(folder, owner_host(folder)):
+            time.sleep(SECONDS_BETWEEN_UPDATES)
+            cells = sweep_status(folder)
+            live.update(_table(cells), refresh=True)
+
+
+@sweep.command(cls=PanelCommand)
+def collect(
+    folder: Folder,
+    out: Annotated[Path | None, out_option("The folder of the files.", "results, in the sweep")] = None,
+    json: Json = False,
+) -> None:
+    """Write tables, a figure and a page of all finished audits.
+
+    \b
+    Example:
+        classwise sweep collect sweeps/x
+    """  # noqa: D301  # \b keeps the lines of the example apart
+    from classwise.cli.compare import comparison_facts
+    from classwise.sweeps.collect import collect
+
+    collected = collect(folder, out)
+    missing = [{"cell": cell, "audit": audit, "state": state} for (cell, audit), state in collected.missing.items()]
+    if json:
+        groups = [
+            {"data": group.data, "audit": group.audit, "threat": group.threat, **comparison_facts(group.comparison)}
+            for group in collected.groups
+        ]
+        console.show_json({"groups": groups, "missing": missing, "files": [str(file) for file in collected.files]})
+        return
+    for group in collected.groups:
+        console.echo(group.title)
+        console.show_result(group.comparison)
+        console.echo("")
+    if missing:
+        console.show(("cell", "audit", "state"), [tuple(row.values()) for row in missing], "not finished")
+    for file in collected.files:
+        console.echo(f"file: {file}")
 
 
 @contextlib.contextmanager
@@ -175,54 +221,6 @@ def _estimate(plan: str, workers: int, device: str, json: bool) -> None:
     console.echo(f"{cost.cells:,} cells: at most {cost.passes:,} forward and backward passes of one image")
     console.echo(f"training {training} without validation, audits at most {audits} without guards, on one {device}")
     console.echo(f"on {workers} {'worker' if workers == 1 else 'workers'} of this speed: {whole}")
-
-
-def _status(folder: Path, json: bool) -> None:
-    """Print the status; on a terminal, a table that is updated while cells run."""
-    from classwise.sweeps.status import sweep_status
-
-    cells = sweep_status(folder)
-    if json or not sys.stdout.isatty():
-        _show(cells, json)
-        return
-    from rich.console import Console
-    from rich.live import Live
-
-    with Live(_table(cells), console=Console(markup=False), auto_refresh=False) as live:
-        while _goes_on(folder, cells):
-            time.sleep(SECONDS_BETWEEN_UPDATES)
-            cells = sweep_status(folder)
-            live.update(_table(cells), refresh=True)
-
-
-def _goes_on(folder: Path, cells: Sequence[CellStatus]) -> bool:
-    """Whether a cell runs, or the command that starts cells does."""
-    from classwise.sweeps.status import is_alive, owner_host
-
-    return any(cell.state == "running" for cell in cells) or is_alive(folder, owner_host(folder))
-
-
-def _collect(folder: Path, out: Path | None, json: bool) -> None:
-    from classwise.cli.compare import comparison_facts
-    from classwise.sweeps.collect import collect
-
-    collected = collect(folder, out)
-    missing = [{"cell": cell, "audit": audit, "state": state} for (cell, audit), state in collected.missing.items()]
-    if json:
-        groups = [
-            {"data": group.data, "audit": group.audit, "threat": group.threat, **comparison_facts(group.comparison)}
-            for group in collected.groups
-        ]
-        console.show_json({"groups": groups, "missing": missing, "files": [str(file) for file in collected.files]})
-        return
-    for group in collected.groups:
-        console.echo(group.title)
-        console.show_result(group.comparison)
-        console.echo("")
-    if missing:
-        console.show(("cell", "audit", "state"), [tuple(each.values()) for each in missing], "not finished")
-    for file in collected.files:
-        console.echo(f"file: {file}")
 
 
 def _show(cells: Sequence[CellStatus], json: bool) -> None:

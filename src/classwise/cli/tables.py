@@ -5,14 +5,14 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING, Any
 
+import classwise as cw
 from classwise.reporting import formatting
 
 if TYPE_CHECKING:
     from classwise.auditing.outcomes.two_phase import TwoPhase
-    from classwise.auditing.run.result import Audit
 
 
-def audit_facts(result: Audit) -> dict[str, Any]:
+def audit_facts(result: cw.Audit) -> dict[str, Any]:
     """Results of an audit as JSON-compatible data, accuracies as fractions; bounds only for an incomplete audit."""
     from classwise.reporting.repeats import repeats_facts
 
@@ -56,7 +56,7 @@ def _estimate_facts(sampled: TwoPhase) -> dict[str, Any]:
     }
 
 
-def _worst_facts(result: Audit) -> dict[str, Any]:
+def _worst_facts(result: cw.Audit) -> dict[str, Any]:
     worst = result.worst_class()
     return {
         "class": worst.name,

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from typing import Annotated, Any
 
 import typer
 
+import classwise as cw
 from classwise.cli import console
 from classwise.cli.help import DATA, TRAINING
 from classwise.cli.options import (
@@ -28,17 +28,13 @@ from classwise.cli.options import (
 from classwise.cli.trackers import TrackerOptions
 from classwise.core.errors import ClasswiseError
 
-if TYPE_CHECKING:
-    from classwise.training.finite_checks import OnNan
-    from classwise.training.folder import Run
-    from classwise.training.recipe import Recipe
 
-
-@dataclass(frozen=True)
-class RecipeOptions:
-    """Changes of the recipe, and the seeds to train it with."""
-
-    panel: ClassVar[str] = TRAINING
+@grouped
+def train(
+    recipe: Annotated[
+        str, typer.Argument(metavar="RECIPE", help="A recipe's name (see classwise recipes) or a YAML file.")
+    ],
+    trackers: TrackerOptions,
     data: Annotated[
         str | None,
         typer.Option(
@@ -48,32 +44,29 @@ class RecipeOptions:
             show_default="that of the recipe",
             rich_help_panel=DATA,
         ),
-    ] = None
-    budget: Budget = None
-    set: Overrides = None
-    epochs: Annotated[int | None, typer.Option("--epochs", metavar="N", help="Same as --set epochs=N.")] = None
-    seed: Annotated[int | None, typer.Option("--seed", metavar="N", help="Same as --set seed=N.")] = None
+    ] = None,
+    budget: Budget = None,
+    set: Overrides = None,  # noqa: A002  # the name of the option
+    epochs: Annotated[
+        int | None,
+        typer.Option("--epochs", metavar="N", help="Same as --set epochs=N.", rich_help_panel=TRAINING),
+    ] = None,
+    seed: Annotated[
+        int | None, typer.Option("--seed", metavar="N", help="Same as --set seed=N.", rich_help_panel=TRAINING)
+    ] = None,
     seeds: Annotated[
         str | None,
-        typer.Option("--seeds", metavar="0,1,2", help="Train one run per seed."),
-    ] = None
+        typer.Option("--seeds", metavar="0,1,2", help="Train one run per seed.", rich_help_panel=TRAINING),
+    ] = None,
     on_nan: Annotated[
         str,
         typer.Option(
             "--on-nan",
             metavar="stop|continue",
             help="Action if the loss or the weights are not finite.",
+            rich_help_panel=TRAINING,
         ),
-    ] = "stop"
-
-
-@grouped
-def train(
-    recipe: Annotated[
-        str, typer.Argument(metavar="RECIPE", help="A recipe's name (see classwise recipes) or a YAML file.")
-    ],
-    changes: RecipeOptions,
-    trackers: TrackerOptions,
+    ] = "stop",
     out: Annotated[
         Path | None,
         out_option("The run folder, with --seeds the parent folder.", "runs/RECIPE"),
@@ -104,22 +97,21 @@ def train(
     """  # noqa: D301  # \b keeps the lines of the example apart
     from classwise.core.distributed import launched, local_device
     from classwise.training.finite_checks import parse_on_nan
-    from classwise.training.recipe import Recipe
 
-    wanted: dict[str, Any] = {**pairs(changes.set)}
-    _change(wanted, "--data", "data.name", changes.data)
+    wanted: dict[str, Any] = {**pairs(set)}
+    _change(wanted, "--data", "data.name", data)
     _change(wanted, "--root", "data.root", root)
-    _change(wanted, "--epochs", "epochs", changes.epochs)
-    _change(wanted, "--seed", "seed", changes.seed)
+    _change(wanted, "--epochs", "epochs", epochs)
+    _change(wanted, "--seed", "seed", seed)
     for key, value in pairs(data_set, "--data-set").items():
         _change(wanted, f"--data-set {key}=", f"data.options.{key}", value)
-    if changes.seeds is not None and "seed" in wanted:
+    if seeds is not None and "seed" in wanted:
         raise ClasswiseError("--seed and --seeds are mutually exclusive; give one of them")
-    plan, policy = Recipe.read(recipe, wanted, budget=changes.budget), parse_on_nan(changes.on_nan)
+    plan, policy = cw.Recipe.read(recipe, wanted, budget=budget), parse_on_nan(on_nan)
     folder = out or Path("runs") / plan.name
     folders = {plan.seed: folder}
-    if changes.seeds is not None:
-        folders = {number: folder / f"seed-{number}" for number in integers(changes.seeds, "--seeds")}
+    if seeds is not None:
+        folders = {number: folder / f"seed-{number}" for number in integers(seeds, "--seeds")}
     with launched() as processes:
         device = check_device(local_device(device))
         if estimate:
@@ -127,10 +119,24 @@ def train(
                 raise ClasswiseError("--estimate times one process; run it without torchrun")
             _estimate(plan, len(folders), device, json)
             return
-        with console.resumable("continue with --resume"):
-            runs = _train_all(
-                plan, folders, resume, device, policy, trackers if processes.is_main else TrackerOptions()
-            )
+        used = trackers if processes.is_main else TrackerOptions()
+        runs = []
+        with console.resumable("continue with --resume"), console.progress() as listener:
+            for number, place in folders.items():
+                if len(folders) > 1:
+                    listener.log(f"seed {number}: {place}")
+                with used.logging(listener, f"seed-{number}" if len(folders) > 1 else "") as logger:
+                    runs.append(
+                        cw.train(
+                            plan,
+                            out=place,
+                            resume=resume,
+                            device=device,
+                            on_nan=policy,
+                            overrides={"seed": number},
+                            progress=logger or listener,
+                        )
+                    )
     if not processes.is_main:
         return
     if json:
@@ -157,24 +163,7 @@ def _change(wanted: dict[str, Any], option: str, field: str, value: str | int | 
     wanted[field] = value
 
 
-def _train_all(
-    plan: Recipe, folders: dict[int, Path], resume: bool, device: str, on_nan: OnNan, trackers: TrackerOptions
-) -> list[Run]:
-    from classwise.training.train import train as train_one
-
-    runs = []
-    with console.progress() as listener:
-        for seed, folder in folders.items():
-            if len(folders) > 1:
-                listener.log(f"seed {seed}: {folder}")
-            changed = {"seed": seed}
-            settings: dict[str, Any] = {"resume": resume, "device": device, "on_nan": on_nan}
-            with trackers.logging(listener, f"seed-{seed}" if len(folders) > 1 else "") as logger:
-                runs.append(train_one(plan, out=folder, progress=logger or listener, overrides=changed, **settings))
-    return runs
-
-
-def _facts(run: Run) -> dict[str, Any]:
+def _facts(run: cw.Run) -> dict[str, Any]:
     epochs = run.epochs
     last = epochs[epochs["epoch"] == epochs["epoch"].max()]
     return {
@@ -188,7 +177,7 @@ def _facts(run: Run) -> dict[str, Any]:
     }
 
 
-def _estimate(plan: Recipe, runs: int, device: str, json: bool) -> None:
+def _estimate(plan: cw.Recipe, runs: int, device: str, json: bool) -> None:
     """Time two steps in a temporary folder."""
     import torch
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
+import classwise as cw
 from classwise.cli import console
 from classwise.cli.help import ATTACK, COMPUTE
 from classwise.cli.inputs import AttackSelection, DataSource, ModelSource, threat_of
@@ -21,14 +22,9 @@ from classwise.cli.options import (
     new_file,
     out_option,
     printing_beside,
-    refuse_json,
-    seconds,
     share,
 )
 from classwise.core.errors import ClasswiseError
-
-if TYPE_CHECKING:
-    from classwise.auditing.worst_class.result import WorstClass
 
 
 @grouped
@@ -76,7 +72,7 @@ def worst_class(
         classwise worst-class runs/cfa --tolerance 1% --confidence 0.99
         classwise worst-class runs/cfa --out audits/worst --resume
     """  # noqa: D301  # \b keeps the lines of the example apart
-    from classwise.auditing.worst_class.search import find_worst_class
+    from classwise.core.arguments import check
     from classwise.core.distributed import launched, local_device
 
     if shards is not None:
@@ -85,11 +81,18 @@ def worst_class(
             "rounds before it have left; use classwise audit --shards"
         )
     threat_of(threat, None)  # validated before anything is loaded
-    settings: dict[str, Any] = _certainty(confidence, tolerance) | {"max_time": seconds(max_time)}
+    settings = {
+        **attacks.settings,
+        "confidence": share(confidence, "--confidence", "0.95 or 95%"),
+        "tolerance": None if tolerance is None else share(tolerance, "--tolerance", "0.02 or 2%"),
+        "max_time": max_time and 60 * max_time,
+        "out": out,
+        "resume": resume,
+    }
+    check(cw.find_worst_class, settings)  # before anything is loaded
     if resume and out is None:
         raise ClasswiseError("--resume requires --out, the folder of the search")
-    page = new_file(html, "--html")
-    refuse_json(json, page)
+    page = new_file(html, "--html", json=json)
     run = model.single_run(needed=data.data is None)
     ball = threat_of(threat, run)
     with launched() as processes:
@@ -98,39 +101,18 @@ def worst_class(
         network = model.load(images, device)
         if not processes.is_main:
             return
-        settings |= {
-            **attacks.settings,
-            "device": device,
-            "out": out,
-            "resume": resume,
-        }
         with console.resumable("continue with --resume"), console.progress() as listener:
-            found = find_worst_class(network, images, ball, attacks.suite, **settings, progress=listener)
+            found = cw.find_worst_class(
+                network, images, ball, attacks.suite, device=device, progress=listener, **settings
+            )
         _write(found, page or (None if out is None else out / "page.html"), json=json)
 
 
-def _certainty(confidence: str, tolerance: str | None) -> dict[str, float | None]:
-    """The confidence and the tolerance as fractions.
-
-    Raises:
-        ClasswiseError: if they are out of range.
-    """
-    level = share(confidence, "--confidence", "0.95 or 95%")
-    if not 0 < level < 1:
-        raise ClasswiseError(f"--confidence {confidence} must be between 0 and 1, such as 0.95 or 95%")
-    slack = None if tolerance is None else share(tolerance, "--tolerance", "0.02 or 2%")
-    if slack is not None and not 0 <= slack < 1:
-        raise ClasswiseError(f"--tolerance {tolerance} must be at least 0 and below 1, such as 0.02 or 2%")
-    return {"confidence": level, "tolerance": slack}
-
-
-def _write(found: WorstClass, page: Path | None, *, json: bool) -> None:
+def _write(found: cw.WorstClass, page: Path | None, *, json: bool) -> None:
     """Write the page, if requested, and print the result."""
-    from classwise.reporting import report
-
     with printing_beside(page):
         if page is not None:
-            report(found, page)
+            cw.report(found, page)
         if json:
             console.show_json(worst_class_facts(found) | ({} if page is None else {"page": str(page)}))
             return
@@ -139,7 +121,7 @@ def _write(found: WorstClass, page: Path | None, *, json: bool) -> None:
             console.echo(f"page: {page}")
 
 
-def worst_class_facts(result: WorstClass) -> dict[str, Any]:
+def worst_class_facts(result: cw.WorstClass) -> dict[str, Any]:
     """A search as JSON; accuracies are fractions, and ``low`` and ``high`` are for these images."""
     from classwise.reporting import formatting
 

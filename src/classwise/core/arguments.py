@@ -16,7 +16,7 @@ import reprlib
 import types
 import typing
 from collections.abc import Callable, Iterable, Mapping
-from typing import Annotated, Any, TypeVar, get_args, get_origin
+from typing import Annotated, Any, TypeVar
 
 import pydantic
 
@@ -104,7 +104,7 @@ class Arguments:
 
     @functools.cached_property
     def hints(self) -> dict[str, Any]:
-        """The annotation of each argument by its name; keyword options count by their own names."""
+        """The annotation of each argument by its name."""
         function: Any = inspect.unwrap(self._function)
         written = {name: hint for name, hint in function.__annotations__.items() if name != "return"}
         hints: dict[str, Any] = {}
@@ -114,10 +114,7 @@ class Arguments:
                 found = typing.get_type_hints(owner, function.__globals__, _Names(function.__globals__), True)[name]
             except AttributeError:  # of a module that is imported for type checking only
                 found = Any
-            if get_origin(found) is typing.Unpack:
-                hints |= typing.get_type_hints(get_args(found)[0], include_extras=True)
-            else:
-                hints[name] = found
+            hints[name] = found
         return hints
 
     def bound(self, args: tuple[Any, ...], values: Mapping[str, Any]) -> inspect.BoundArguments:
@@ -147,14 +144,13 @@ class Arguments:
         Raises:
             ClasswiseError: with the nearest known name.
         """
-        kinds = {name: each.kind for name, each in self.signature.parameters.items()}
-        options = next((name for name, kind in kinds.items() if kind is inspect.Parameter.VAR_KEYWORD), None)
-        if options in self.hints:  # of any names
+        parameters = self.signature.parameters
+        if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
             return
-        known = (kinds.keys() | self.hints.keys()) - {"self", "cls", options}
+        known = parameters.keys() - {"self", "cls"}
         for name in names:
             if name not in known:
-                raise unknown(f"{'argument' if options is None else 'option'} of {self.label}():", name, known)
+                raise unknown(f"argument of {self.label}():", name, known)
 
     def validated(self, name: str, value: Any) -> Any:
         """The value of an argument, with NumPy scalars as Python numbers.

@@ -6,8 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
-from classwise.core.errors import unknown
-
 GuardMode = Literal["full", "auto", "off"]
 """How many guards an audit runs: all; those within a budget of `SHARE` of the passes of its attacks; none."""
 Reason = Literal["", "budget", "time", "off"]
@@ -16,18 +14,6 @@ MODES: tuple[GuardMode, ...] = get_args(GuardMode)
 """The modes, the most guards first."""
 SHARE = 0.2
 """The budget of the guards in the mode ``"auto"``: this fraction of the passes of the attacks."""
-
-
-def checked_mode(mode: str) -> GuardMode:
-    """The mode.
-
-    Raises:
-        ClasswiseError: if it is not one of `MODES`.
-    """
-    for known in MODES:
-        if mode == known:
-            return known
-    raise unknown("mode of the guards:", str(mode), MODES)
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Unpack
 
@@ -15,14 +15,20 @@ from torch import Tensor
 from classwise.attacks.base import Attack
 from classwise.attacks.engine import SMALLEST_BATCH, AttackInputs, CountedForward, Engine, value_and_gradient
 from classwise.auditing.guards.budget import most_passes
+from classwise.auditing.guards.report import GuardMode
+from classwise.auditing.outcomes.artifacts import Kind
 from classwise.auditing.run.inputs import Model
-from classwise.auditing.run.plan import AuditOptions, Plan, chosen_arithmetic
+from classwise.auditing.run.plan import AuditOptions, Distance, Plan, ShardLike, Shards, chosen_arithmetic
 from classwise.auditing.run.preparation import Prepared, prepare
 from classwise.auditing.run.suite import Attacks, norm_of, parse_attacks
-from classwise.core.arguments import checked
+from classwise.core.arguments import BatchSize, checked
+from classwise.core.config import Seed
 from classwise.core.description import PassCounts
+from classwise.core.precision import Dtype, Precision
+from classwise.core.repeats import RepeatCount, RepeatRule
 from classwise.core.rng import CounterRNG
 from classwise.core.threat import Threat, ThreatLike
+from classwise.core.threat_text import Grid
 from classwise.data.images import Batch, Images
 from classwise.models.modes import evaluating, frozen
 from classwise.stats.intervals import clopper_pearson
@@ -82,7 +88,20 @@ def estimate(
     attacks: Attacks | None = None,
     *,
     device: str | torch.device | None = None,
-    **options: Unpack[AuditOptions],
+    precision: Precision | Dtype | None = None,
+    batch_size: BatchSize | None = None,
+    seed: Seed = 0,
+    early_stop: bool = True,
+    cascade: bool | None = None,
+    settle: Distance | None = None,
+    save: Kind | Sequence[Kind] = (),
+    trace: Sequence[int] = (),
+    repeats: RepeatCount = 1,
+    repeat_rule: RepeatRule = "majority",
+    grid: Grid | None = None,
+    guards: GuardMode = "auto",
+    shard: ShardLike | None = None,
+    shards: Shards | None = None,
 ) -> CostEstimate:
     """Estimate how many passes and minutes an audit takes, at least and at most.
 
@@ -97,7 +116,21 @@ def estimate(
         threat: the ball.
         attacks: the attacks.
         device: where to run.
-        **options: as of `audit`. ``settle``, ``save`` and ``trace`` do not change the estimate.
+        precision: as of `classwise.audit`, like all arguments below; ``settle``, ``save`` and ``trace`` do not change
+            the estimate.
+        batch_size: images on the device at once.
+        seed: seed of the attacks' random numbers.
+        early_stop: whether to stop at the first success.
+        cascade: whether an attack runs on survivors only.
+        settle: distance of an estimate.
+        save: tensors to save.
+        trace: indices of traced images.
+        repeats: number of passes of a decision.
+        repeat_rule: the rule of several passes.
+        grid: grid of the adversarial images.
+        guards: which guards run.
+        shard: one shard of the images.
+        shards: number of shards to merge.
 
     Raises:
         ClasswiseError: see `audit`.
@@ -115,6 +148,22 @@ def estimate(
         >>> (cost.forwards_low, cost.forwards), (cost.backwards_low, cost.backwards)
         ((80, 280), (20, 200))
     """
+    options = AuditOptions(
+        precision=precision,
+        batch_size=batch_size,
+        seed=seed,
+        early_stop=early_stop,
+        cascade=cascade,
+        settle=settle,
+        save=save,
+        trace=trace,
+        repeats=repeats,
+        repeat_rule=repeat_rule,
+        grid=grid,
+        guards=guards,
+        shard=shard,
+        shards=shards,
+    )
     return _estimate(_evaluate, model, data, threat, attacks, device, options)
 
 

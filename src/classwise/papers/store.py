@@ -27,6 +27,7 @@ from classwise.core.config import Spec
 from classwise.core.errors import ClasswiseError
 from classwise.core.precision import FAST, Precision
 from classwise.core.progress import NullProgress, Progress
+from classwise.core.schema import SCHEMA_VERSIONS
 from classwise.core.storage import is_unused, read_json, write_text
 from classwise.core.threat import Threat
 from classwise.core.version import __version__
@@ -36,7 +37,6 @@ from classwise.training.folder import Run, Which
 from classwise.training.recipe import Recipe
 from classwise.training.train import train
 
-SCHEMA_VERSION = 2
 _ABOUT = "store.json"
 _LETTERS = 20
 
@@ -94,7 +94,7 @@ class Store:
             raise ClasswiseError(
                 f"store {self.path}: folder is not empty and is not a store; give a new one with --store DIR"
             )
-        header = {"schema_version": SCHEMA_VERSION, "classwise": __version__}
+        header = {"schema_version": SCHEMA_VERSIONS["store"], "classwise": __version__}
         write_text(about, json.dumps(header, indent=2) + "\n")
 
     def train(
@@ -371,10 +371,10 @@ def _check_version(about: Path) -> None:
     advice = f"give another store, or remove {about.parent}"
     header = read_json(about, advice, {"schema_version": int, "classwise": str})
     version, maker = header["schema_version"], header["classwise"]
-    if version != SCHEMA_VERSION:
+    if version != SCHEMA_VERSIONS["store"]:
         raise ClasswiseError(
             f"store {about.parent}: schema_version {version} (written by classwise {maker}) is not supported, only "
-            f"{SCHEMA_VERSION}; give another folder with --store DIR"
+            f"{SCHEMA_VERSIONS['store']}; give another folder with --store DIR"
         )
 
 

@@ -16,6 +16,7 @@ from classwise.core.distributed import ProcessGroup
 from classwise.core.environment import continued, environment
 from classwise.core.errors import ClasswiseError
 from classwise.core.rng import CounterRNG, seed_generators
+from classwise.core.schema import SCHEMA_VERSIONS
 from classwise.core.storage import check_writable, is_unused, write_text
 from classwise.core.threat import Threat, large_radius_text
 from classwise.data import Images, load_data, named_set, stratified_split
@@ -26,7 +27,7 @@ from classwise.models.weights import check_storable
 from classwise.training.averaging import FAWA
 from classwise.training.batches import Batches
 from classwise.training.data_parallel import convert_sync_batchnorm
-from classwise.training.folder import SCHEMA_VERSION, Run
+from classwise.training.folder import Run
 from classwise.training.objectives.standard import Standard
 from classwise.training.pseudo_labels import save_pseudo_labels
 from classwise.training.recipe import Parts, Recipe
@@ -290,7 +291,7 @@ def write_first_files(
     }
     if extra is not None:
         data["unlabelled"] = {"name": extra.name, "counts": extra.class_counts().tolist()}
-    content = {"schema_version": SCHEMA_VERSION, **environment_of(model, processes), "data": data}
+    content = {"schema_version": SCHEMA_VERSIONS["run"], **environment_of(model, processes), "data": data}
     write_text(run.environment_file, json.dumps(content, indent=2) + "\n", checksum=True)
     held_out = [] if valid is None else valid.index.tolist()
     write_text(run.path / "validation.json", json.dumps({"index": held_out}) + "\n", checksum=True)

@@ -19,12 +19,11 @@ from classwise.auditing.outcomes.meta import Meta
 from classwise.core.arguments import Level, checked
 from classwise.core.display import RichDisplay
 from classwise.core.errors import ClasswiseError, did_you_mean, printable
-from classwise.core.schema import check_schema_version
+from classwise.core.schema import SCHEMA_VERSIONS, check_schema_version
 from classwise.core.storage import check_writable, is_unused, replacing, verify
 from classwise.stats.counts import BoolArray, ClassCounts, FloatArray
 from classwise.stats.intervals import class_intervals, two_sided_z, wilson
 
-SCHEMA_VERSION = 2
 RADII = "radii.parquet"
 """The file of a curve in its folder."""
 OVERALL = "overall"
@@ -217,7 +216,11 @@ class Curve(RichDisplay):
     def write(self, folder: Path) -> None:
         """Write the curve into a folder atomically, without checking its contents."""
         about = {key: getattr(self, key) for key in ("highest", "rounds", "name", "alpha")}
-        about |= {"environment": dict(self.environment), "meta": self.meta.to_json(), "schema_version": SCHEMA_VERSION}
+        about |= {
+            "environment": dict(self.environment),
+            "meta": self.meta.to_json(),
+            "schema_version": SCHEMA_VERSIONS["curve"],
+        }
         table = pa.Table.from_pandas(self.frame, preserve_index=False)
         table = table.replace_schema_metadata({**(table.schema.metadata or {}), _META: json.dumps(about).encode()})
         with replacing(folder / RADII, checksum=True) as temporary:
@@ -243,7 +246,7 @@ class Curve(RichDisplay):
             raise ClasswiseError(
                 f"{file} is not a curve saved by classwise; give a folder written by classwise curve"
             ) from error
-        check_schema_version(version, SCHEMA_VERSION, str(file))
+        check_schema_version(version, SCHEMA_VERSIONS["curve"], str(file))
         return Curve(table.to_pandas(), **about | {"meta": Meta.from_json(about["meta"], str(file))})
 
 

@@ -9,10 +9,9 @@ import pandas as pd
 import pyarrow as pa
 
 from classwise.core.errors import ClasswiseError
-from classwise.core.schema import check_schema_version
+from classwise.core.schema import SCHEMA_VERSIONS, check_schema_version
 from classwise.core.storage import read_json, replacing, verify
 
-SCHEMA_VERSION = 2
 ABOUT = "audit.json"
 """The file that marks a folder as an audit's."""
 TRACE = "trace.parquet"
@@ -30,7 +29,7 @@ def read_about(folder: Path) -> dict[str, Any]:
         ClasswiseError: if it is damaged, or was written with another schema version.
     """
     about = read_json(folder / ABOUT, "run the audit again in another folder", {"schema_version": int})
-    check_schema_version(about["schema_version"], SCHEMA_VERSION, str(folder))
+    check_schema_version(about["schema_version"], SCHEMA_VERSIONS["audit"], str(folder))
     return about
 
 

@@ -22,7 +22,6 @@ from classwise.auditing.outcomes.repeats import RepeatEstimates
 from classwise.auditing.outcomes.table import ALL, CLEAN, UNION, Outcomes
 from classwise.auditing.run.audit_folder import (
     ABOUT,
-    SCHEMA_VERSION,
     audit_in,
     folder_for,
     read_about,
@@ -33,6 +32,7 @@ from classwise.core.arguments import Level, checked
 from classwise.core.display import RichDisplay
 from classwise.core.errors import ClasswiseError, IncompleteError, printable
 from classwise.core.names import checked_name
+from classwise.core.schema import SCHEMA_VERSIONS
 from classwise.core.storage import write_text
 from classwise.stats import metrics
 from classwise.stats.bounds import BoundedCounts
@@ -465,7 +465,7 @@ class Audit(RichDisplay, RepeatEstimates):
 def write_about(folder: Path, audit: Audit, **more: Any) -> None:
     """Write ``audit.json``, the last file of an audit; ``more`` are further entries."""
     about = {
-        "schema_version": SCHEMA_VERSION,
+        "schema_version": SCHEMA_VERSIONS["audit"],
         "name": audit.name,
         "group": audit.group,
         "alpha": audit.alpha,

@@ -12,17 +12,16 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from classwise.core.errors import ClasswiseError
-from classwise.core.schema import check_schema_version
+from classwise.core.schema import SCHEMA_VERSIONS, check_schema_version
 from classwise.core.storage import read_json, replacing, verify, write_text
 
-SCHEMA_VERSION = 2
 _FACTS = b"classwise"
 
 
 def write(path: Path, frame: pd.DataFrame, facts: Mapping[str, Any]) -> None:
     """Write a table and metadata (JSON values) into one file, atomically."""
     table = pa.Table.from_pandas(frame, preserve_index=False)
-    about = json.dumps({"schema_version": SCHEMA_VERSION, **facts}).encode()
+    about = json.dumps({"schema_version": SCHEMA_VERSIONS["curve"], **facts}).encode()
     table = table.replace_schema_metadata({**(table.schema.metadata or {}), _FACTS: about})
     with replacing(path) as temporary:
         pq.write_table(table, temporary, compression="zstd", write_page_checksum=True)
@@ -44,13 +43,13 @@ def read(path: Path) -> tuple[pd.DataFrame, dict[str, Any]]:
         raise ClasswiseError(
             f"{path} is damaged; remove it and resume, which repeats this part of the search"
         ) from error
-    check_schema_version(version, SCHEMA_VERSION, str(path))
+    check_schema_version(version, SCHEMA_VERSIONS["curve"], str(path))
     return table.to_pandas(), facts
 
 
 def write_settings(path: Path, settings: Mapping[str, Any]) -> None:
     """Write the settings of a search, atomically."""
-    about = {"schema_version": SCHEMA_VERSION, "settings": settings}
+    about = {"schema_version": SCHEMA_VERSIONS["curve"], "settings": settings}
     write_text(path, json.dumps(about, indent=2) + "\n", checksum=True)
 
 
@@ -62,6 +61,6 @@ def read_settings(path: Path) -> dict[str, Any]:
     """
     about = read_json(path, "search again in another folder", {"schema_version": int, "settings": dict})
     version = about["schema_version"]
-    check_schema_version(version, SCHEMA_VERSION, str(path))
+    check_schema_version(version, SCHEMA_VERSIONS["curve"], str(path))
     settings: dict[str, Any] = about["settings"]
     return settings

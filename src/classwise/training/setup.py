@@ -17,7 +17,7 @@ from classwise.core.environment import continued, environment
 from classwise.core.errors import ClasswiseError
 from classwise.core.rng import CounterRNG, seed_generators
 from classwise.core.schema import SCHEMA_VERSIONS
-from classwise.core.storage import check_writable, is_unused, write_text
+from classwise.core.storage import ResultFolder, write_text
 from classwise.core.threat import Threat, large_radius_text
 from classwise.data import Images, load_data, named_set, stratified_split
 from classwise.models import build_model, load_model
@@ -41,18 +41,15 @@ def check_folder(run: Run, *, resume: bool) -> None:
     Raises:
         ClasswiseError: if it is a file, contains another run (unless ``resume``) or other files, or is not writable.
     """
-    out = run.path
-    if out.exists() and not out.is_dir():
-        raise ClasswiseError(f"{out} is a file; the run needs a folder")
-    if run.recipe_file.is_file() and not resume:
+    folder = ResultFolder(run.path, "run")
+    folder.check("checkpoints/state.pt")
+    if not folder.marker.is_file():
+        # written before the recipe
+        folder.check_unused((run.environment_file.name, "validation.json", run.pseudo_labels_file.name))
+    elif not resume:
         raise ClasswiseError(
-            f"{out} contains another run; add --resume to load or continue that run, or use another folder"
+            f"{run.path} contains another run; add --resume to load or continue that run, or use another folder"
         )
-    early = (run.environment_file.name, "validation.json", run.pseudo_labels_file.name)  # written before the recipe
-    if not run.recipe_file.is_file() and not is_unused(out, early):
-        raise ClasswiseError(f"{out} is not empty and contains no run; use a new folder")
-    for file in (run.recipe_file, run.state_file):
-        check_writable(file)
 
 
 def training_images(settings: DataSettings, *, download: bool = True) -> Images:

@@ -19,12 +19,13 @@ from classwise.auditing.outcomes import files as outcome_files
 from classwise.auditing.outcomes.artifacts import EXAMPLES
 from classwise.auditing.outcomes.meta import CLEAN, Meta
 from classwise.auditing.outcomes.table import Outcomes
-from classwise.auditing.run.folders import settings_of
 from classwise.auditing.run.merging import merge, shard_folder
 from classwise.auditing.run.partition import Shard
 from classwise.auditing.run.plan import Plan
-from classwise.auditing.run.result import Audit, write_about
+from classwise.auditing.run.preparation import settings_of
+from classwise.auditing.run.result import Audit, about_of
 from classwise.auditing.run.suite import parse_attacks
+from classwise.core.storage import ResultFolder
 from classwise.core.threat import Threat
 
 CLASSES = 10
@@ -76,7 +77,8 @@ def write_shard(folder: Path, shard: Shard, images: int) -> None:
             number += 1
     facts = {"finished": True, "images": len(index), "overwrites": False, "attacks": list(about.attacks)}
     empty = Audit(Outcomes(pd.DataFrame(columns=list(outcome_files.COLUMNS)), about), environment={"seconds": 1.0})
-    write_about(folder, empty, settings=settings_of(plan(), about) | {"shard": str(shard)}, shard=facts)
+    settings = settings_of(plan(), about) | {"shard": str(shard)}
+    ResultFolder(folder, "audit").write(**about_of(empty), settings=settings, shard=facts)
 
 
 def _write(folder: Path, shards: int, images: int) -> None:

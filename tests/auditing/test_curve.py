@@ -304,7 +304,7 @@ def test_a_search_is_not_repeated_by_mistake(tmp_path: Path) -> None:
         search(out=tmp_path / "curve", progress=Counting(70))
     with pytest.raises(ClasswiseError, match="already contains this curve, so only outputs changed: add --resume"):
         search(out=tmp_path / "curve")
-    (part,) = (tmp_path / "curve" / "rounds").iterdir()
+    (part,) = (tmp_path / "curve" / "rounds").glob("part-*")
     part.write_bytes(part.read_bytes()[:-20])
-    with pytest.raises(ClasswiseError, match="is damaged; remove it and resume"):
+    with pytest.raises(ClasswiseError, match=r"is damaged.*; remove it and resume"):
         search(out=tmp_path / "curve", resume=True)

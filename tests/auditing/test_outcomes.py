@@ -13,9 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from classwise.auditing.outcomes.files import COLUMNS
-from classwise.auditing.outcomes.meta import SCHEMA_VERSION
 from classwise.auditing.outcomes.table import Outcomes
 from classwise.core.errors import ClasswiseError, IncompleteError
+from classwise.core.schema import SCHEMA_VERSIONS
 from classwise.core.storage import CHECKSUMS
 
 LABELS = [0, 0, 1, 1, 2, 2]
@@ -106,10 +106,10 @@ def test_a_newer_schema_is_refused_by_name(table: Outcomes, tmp_path: Path) -> N
     path = tmp_path / "part-00000.parquet"
     content = pq.read_table(path)
     about = json.loads(content.schema.metadata[b"classwise"])
-    about["schema_version"] = SCHEMA_VERSION + 1
+    about["schema_version"] = SCHEMA_VERSIONS["outcomes"] + 1
     pq.write_table(content.replace_schema_metadata({b"classwise": json.dumps(about).encode()}), path)
     (tmp_path / CHECKSUMS).unlink()
-    with pytest.raises(ClasswiseError, match=f"schema_version {SCHEMA_VERSION + 1} is newer"):
+    with pytest.raises(ClasswiseError, match=f"schema_version {SCHEMA_VERSIONS['outcomes'] + 1} is newer"):
         Outcomes.load(tmp_path)
 
 

@@ -52,10 +52,10 @@ def other(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
 def no_locks(monkeypatch: pytest.MonkeyPatch) -> None:
     """A file system without locks."""
 
-    def refuse(handle: int) -> None:
+    def refuse(handle: int, **_: bool) -> None:
         raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
 
-    monkeypatch.setattr(ownership, "_lock", refuse)
+    monkeypatch.setattr(ownership, "lock", refuse)
 
 
 def test_the_second_process_is_refused(other: subprocess.Popen[str], tmp_path: Path) -> None:
@@ -83,6 +83,19 @@ def test_the_lock_of_a_dead_process_does_not_block(other: subprocess.Popen[str],
 def test_two_owners_in_one_process(tmp_path: Path) -> None:
     with owned(tmp_path), pytest.raises(ClasswiseError, match=f"is in use by process {os.getpid()} on "):
         owned(tmp_path).__enter__()
+
+
+def test_a_second_owner_waits_on_request(other: subprocess.Popen[str], tmp_path: Path) -> None:
+    lines = []
+
+    def waiting() -> None:
+        lines.append("waiting")
+        other.kill()
+
+    with owned(tmp_path / "run", waiting=waiting):
+        assert json.loads((tmp_path / "run" / OWNER).read_text())["process"] == os.getpid()
+    with owned(tmp_path / "run", waiting=waiting):
+        assert lines == ["waiting"]
 
 
 def test_a_new_folder_without_files_is_removed(tmp_path: Path) -> None:

@@ -11,8 +11,9 @@ from safetensors import safe_open
 from torch import nn
 
 from classwise.core.errors import ClasswiseError
+from classwise.core.schema import SCHEMA_VERSIONS
 from classwise.models import fingerprint, load_model, save_weights
-from classwise.models.weights import METADATA_KEY, SCHEMA_VERSION
+from classwise.models.weights import METADATA_KEY
 from tests.models.samples import tiny
 
 
@@ -83,6 +84,6 @@ def test_a_fingerprint_is_of_names_values_types_and_buffers() -> None:
 
 
 def test_a_newer_file_is_refused_by_its_version(tmp_path: Path) -> None:
-    save_weights(tmp_path / "a.safetensors", tiny(), {"schema_version": SCHEMA_VERSION + 1})
-    with pytest.raises(ClasswiseError, match=f"schema_version {SCHEMA_VERSION + 1} is newer"):
+    save_weights(tmp_path / "a.safetensors", tiny(), {"schema_version": SCHEMA_VERSIONS["weights"] + 1})
+    with pytest.raises(ClasswiseError, match=f"schema_version {SCHEMA_VERSIONS['weights'] + 1} is newer"):
         load_model(tmp_path / "a.safetensors")

@@ -5,11 +5,12 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from typing import NamedTuple
 
 import pytest
-from filelock import BaseFileLock, FileLock, Timeout
 
+from classwise.core.ownership import FolderInUseError, owned
 from classwise.papers.catalogue import runnable
 from classwise.papers.result import Result
 from classwise.papers.runner import run
@@ -39,7 +40,7 @@ def smoke(tmp_path_factory: pytest.TempPathFactory) -> Smoke:
     store = Store((base.parent if worker else base) / "papers-store")
     order = runnable()
     for name in reversed(order) if worker[-1:] in {*"13579"} else order:
-        with contextlib.suppress(Timeout), _single(store, name, blocking=False):
+        with contextlib.suppress(FolderInUseError), _single(store, name, blocking=False):
             _result(store, name)
     for name in order:
         with _single(store, name, blocking=True):
@@ -48,15 +49,15 @@ def smoke(tmp_path_factory: pytest.TempPathFactory) -> Smoke:
     return Smoke(store, {name: Result.load(store.result_file(name, "smoke")) for name in order})
 
 
-def _single(store: Store, name: str, *, blocking: bool) -> BaseFileLock:
+def _single(store: Store, name: str, *, blocking: bool) -> AbstractContextManager[None]:
     """Lock an experiment against other processes.
 
     Raises:
-        Timeout: on entry, if another process has the lock and ``blocking`` is false.
+        FolderInUseError: on entry, if another process has the lock and ``blocking`` is false.
     """
-    folder = store.path.with_suffix(".items")
-    folder.mkdir(exist_ok=True)
-    return FileLock(folder / name.replace("/", "-"), blocking=blocking)
+    folder = store.path.with_suffix(".items") / name.replace("/", "-")
+    folder.mkdir(parents=True, exist_ok=True)
+    return owned(folder, waiting=(lambda: None) if blocking else None)
 
 
 def _result(store: Store, name: str) -> None:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from pathlib import Path
 
 import pytest
-from filelock import FileLock, Timeout
 
 from classwise.core.errors import ClasswiseError
+from classwise.core.ownership import OWNER, FolderInUseError, contents, owned
 from classwise.core.progress import NullProgress
-from classwise.core.storage import replacing
+from classwise.core.storage import CHECKSUMS, replacing
 from classwise.data import load_data
 from classwise.papers import store as module
 from classwise.papers.experiment import Context
@@ -87,16 +88,15 @@ def test_interrupted_training_resumes(tmp_path: Path) -> None:
 
 
 class Waiting(NullProgress):
-    """A listener that releases its locks once the wait for them is logged."""
+    """A listener that releases the folders of its stack once the wait for them is logged."""
 
-    def __init__(self, locks: list[FileLock]) -> None:
-        self.locks = locks
+    def __init__(self, stack: contextlib.ExitStack) -> None:
+        self.stack = stack
         self.lines: list[str] = []
 
     def log(self, line: str) -> None:
         self.lines.append(line)
-        for lock in self.locks:
-            lock.release()
+        self.stack.close()
 
 
 @pytest.mark.slow
@@ -108,14 +108,13 @@ def test_waits_for_the_lock_of_another_process(tmp_path: Path) -> None:
         lambda listener: store.train(QUICK, IMAGES, progress=listener),
         lambda listener: store.audit(trained, IMAGES, {"PGD": "pgd:steps=2"}, "Linf:0.1", progress=listener),
     ):
-        others = [FileLock(path) for path in (tmp_path / "locks").iterdir()]  # as if of another process
-        for lock in others:
-            lock.acquire()
-        listener = Waiting(others)
-        work(listener)
+        with contextlib.ExitStack() as stack:
+            for folder in (tmp_path / "owners").iterdir():
+                stack.enter_context(owned(folder))  # as if of another process
+            work(listener := Waiting(stack))
         assert len(listener.lines) == 1
         assert listener.lines[0].endswith(" is locked by another process; waiting")
-        work(nobody := Waiting([]))
+        work(nobody := Waiting(contextlib.ExitStack()))
         assert not nobody.lines
 
 
@@ -125,15 +124,17 @@ def test_homing_is_locked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     found = []
 
     def homing(run: Run, **_: object) -> Path:
-        (lock,) = (tmp_path / "locks").glob(f"homing-*{run.path.name}")
-        with pytest.raises(Timeout):
-            FileLock(lock).acquire(blocking=False)  # as if in another process
-        found.append(lock)
-        return lock
+        (folder,) = (tmp_path / "owners").glob(f"homing-*{run.path.name}")
+        with pytest.raises(FolderInUseError):
+            owned(folder).__enter__()  # as if in another process
+        found.append(folder)
+        return folder
 
     monkeypatch.setattr("classwise.papers.experiments.case_study.homing", homing)
     homing_matrices(context)
-    FileLock(found[0]).acquire(blocking=False).lock.release()
+    assert not contents(found[0])
+    with owned(found[0]):
+        assert (found[0] / OWNER).is_file()
 
 
 @pytest.mark.slow
@@ -151,10 +152,11 @@ def test_audits_are_saved(tmp_path: Path) -> None:
 
 def test_other_schema_version_is_refused(tmp_path: Path) -> None:
     Store(tmp_path)
+    (tmp_path / CHECKSUMS).unlink()
     (tmp_path / "store.json").write_text(json.dumps({"schema_version": 9, "classwise": "3.1"}))
     with pytest.raises(
         ClasswiseError,
-        match=r"schema_version 9 \(written by classwise 3.1\) is not supported, only 2; give another folder",
+        match=r"schema_version 9 is newer than the 2 supported here",
     ):
         Store(tmp_path)
     (tmp_path / "store.json").write_text("[]")
@@ -164,9 +166,9 @@ def test_other_schema_version_is_refused(tmp_path: Path) -> None:
 
 def test_other_folders_are_refused(tmp_path: Path) -> None:
     (tmp_path / "letter.txt").write_text("dear")
-    with pytest.raises(ClasswiseError, match="folder is not empty and is not a store; give a new one with --store DIR"):
+    with pytest.raises(ClasswiseError, match="is not empty and contains no store; give a new folder"):
         Store(tmp_path)
-    with pytest.raises(ClasswiseError, match="is a file, not a folder"):
+    with pytest.raises(ClasswiseError, match="is a file; give a folder for the store"):
         Store(tmp_path / "letter.txt")
 
 
@@ -176,7 +178,7 @@ def test_two_processes_create_the_same_store(tmp_path: Path) -> None:
         Store(tmp_path)
         half.write_bytes((tmp_path / "store.json").read_bytes())
     Store(tmp_path)
-    assert [entry.name for entry in tmp_path.iterdir()] == ["store.json"]
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == [CHECKSUMS, "store.json"]
 
 
 @pytest.mark.slow

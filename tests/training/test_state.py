@@ -10,12 +10,13 @@ import torch
 from torch import nn
 
 from classwise.core.errors import ClasswiseError
+from classwise.core.schema import SCHEMA_VERSIONS
 from classwise.training.averaging import Average
 from classwise.training.classes import ALWAYS, ClassSums
 from classwise.training.folder import Run
 from classwise.training.history import History
 from classwise.training.selection import last
-from classwise.training.state import SCHEMA_VERSION, TrainState, read_state, write_state
+from classwise.training.state import TrainState, read_state, write_state
 
 CPU = torch.device("cpu")
 
@@ -73,8 +74,8 @@ def test_another_recipe_or_schema_version_is_rejected(tmp_path: Path) -> None:
     with pytest.raises(ClasswiseError, match=r"state\.pt belongs to another recipe"):
         saved.load(file, "other", 1, CPU)
     for version, message in (
-        (SCHEMA_VERSION - 1, "is older than"),
-        (SCHEMA_VERSION + 1, "is newer than"),
+        (SCHEMA_VERSIONS["training state"] - 1, "is older than"),
+        (SCHEMA_VERSIONS["training state"] + 1, "is newer than"),
     ):
         changed(file, schema_version=version)
         with pytest.raises(ClasswiseError, match=f"schema_version {version} .*{message}"):

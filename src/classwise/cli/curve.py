@@ -115,8 +115,7 @@ def _run_shards(
     cluster: ClusterOptions,
 ) -> cw.Curve:
     """Run the shards of a curve and their merge as tasks, and load the merged curve."""
-    from classwise.auditing.curve.folder import is_finished
-    from classwise.auditing.curve.search import claim_for_shards
+    from classwise.auditing.curve.search import claim_for_shards, is_finished
 
     plan = claim_for_shards(network, images, norm, attacks, **settings)
     if not is_finished(settings["out"]):

@@ -27,7 +27,7 @@ import tempfile
 import threading
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -40,6 +40,8 @@ if sys.platform != "win32":
 
 OWNER = ".owner"
 """The file that the owner of a folder locks; `contents` omits it."""
+WAIT_SECONDS = 0.2
+"""Time between two attempts to own a folder of another process."""
 RENEWAL_SECONDS = 10.0
 """Time between two renewals of an owner."""
 STALE_SECONDS = 60.0
@@ -90,7 +92,7 @@ class Attempt(NamedTuple):
 
 
 @contextmanager
-def owned(folder: Path, attempt: Attempt | None = None) -> Iterator[None]:
+def owned(folder: Path, attempt: Attempt | None = None, *, waiting: Callable[[], None] | None = None) -> Iterator[None]:
     """Own a folder for the duration of the block.
 
     A missing folder is created, and removed at the end if it is still empty. A folder in which no file can be created
@@ -100,13 +102,14 @@ def owned(folder: Path, attempt: Attempt | None = None) -> Iterator[None]:
     Args:
         folder: the folder.
         attempt: the attempt of an engine's job; by default that of the environment variable `ATTEMPT`.
+        waiting: if another process owns the folder, call this once, and wait until the folder is released.
 
     Raises:
-        ClasswiseError: if another process owns the folder; the message names that process.
+        ClasswiseError: if another process owns the folder, without ``waiting``; the message names that process.
     """
     attempt = attempt or Attempt.parse(os.environ.get(ATTEMPT, ""))
     new = [place for place in (folder, *folder.parents) if not place.exists()]
-    handle = _acquired(folder, attempt)
+    handle = _acquired(folder, attempt, waiting)
     if handle is None:
         yield
         return
@@ -159,21 +162,32 @@ def contents(folder: Path) -> list[Path]:
     return [path for path in folder.iterdir() if path.name != OWNER] if folder.is_dir() else []
 
 
-def _acquired(folder: Path, attempt: Attempt | None) -> int | None:
+class FolderInUseError(ClasswiseError):
+    """Another process owns a folder."""
+
+
+def _acquired(folder: Path, attempt: Attempt | None, waiting: Callable[[], None] | None) -> int | None:
     """Open, and if possible lock, the owner file of a folder that no other process owns; None if it cannot be created.
 
     Raises:
-        ClasswiseError: if another process owns the folder.
+        FolderInUseError: if another process owns the folder, without ``waiting``.
     """
+    waited = False
     while True:
         handle = _opened(folder)
         if handle is None:
             return None
         try:
             _take(folder, handle, attempt)
-        except BaseException:
+        except BaseException as error:
             os.close(handle)
-            raise
+            if waiting is None or not isinstance(error, FolderInUseError):
+                raise
+            if not waited:
+                waiting()
+            waited = True
+            time.sleep(WAIT_SECONDS)
+            continue
         if os.fstat(handle).st_nlink:
             return handle
         os.close(handle)  # the previous owner removed the file after it was opened here
@@ -194,11 +208,11 @@ def _take(folder: Path, handle: int, attempt: Attempt | None) -> None:
     """Lock the owner file if the system has locks.
 
     Raises:
-        ClasswiseError: if another process owns the folder.
+        FolderInUseError: if another process owns the folder.
     """
     refused: OSError | None = None
     try:
-        _lock(handle)
+        lock(handle)
     except OSError as error:
         refused = error
     owner = _owner_of(folder)
@@ -206,7 +220,7 @@ def _take(folder: Path, handle: int, attempt: Attempt | None) -> None:
         _log_takeover(folder, owner, "an earlier attempt of this job")
     elif (refused and refused.errno in _LOCKED) or _is_running(folder, owner, locked=refused is None):
         advice = "wait until it has ended, or give another folder"
-        raise ClasswiseError(f"{folder} is in use by {_name(owner)}; {advice}") from refused
+        raise FolderInUseError(f"{folder} is in use by {_name(owner)}; {advice}") from refused
     elif owner and os.fstat(handle).st_nlink:
         _log_takeover(folder, owner, "which has ended")
 
@@ -215,10 +229,15 @@ def _log_takeover(folder: Path, owner: dict[str, Any], reason: str) -> None:
     logger.warning("%s: taken over from %s, %s", folder, _name(owner), reason)
 
 
-def _lock(handle: int) -> None:
+def lock(handle: int, *, wait: bool = False) -> None:
+    """Lock an open file until it is closed or the process ends.
+
+    Raises:
+        OSError: if another process has the lock and ``wait`` is false, or the system has no file locks.
+    """
     if sys.platform == "win32":
         raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
-    fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    fcntl.flock(handle, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 def _owner_of(folder: Path) -> dict[str, Any]:
@@ -300,4 +319,4 @@ def _renew(folder: Path, token: str, handle: int, ended: threading.Event) -> Non
         with contextlib.suppress(OSError):
             os.utime(handle if os.utime in os.supports_fd else folder / OWNER)
         with contextlib.suppress(OSError):  # still locked by the earlier attempt, or a file system without locks
-            _lock(handle)
+            lock(handle)

@@ -2,7 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from classwise.core.errors import ClasswiseError
+
+SCHEMA_VERSIONS: Mapping[str, int] = {
+    "audit": 2,  # audit.json
+    "outcomes": 2,  # outcomes/part-*.parquet
+    "curve": 2,  # search.json, rounds/part-*.parquet, radii.parquet
+    "worst-class search": 2,  # search.json, rounds.parquet
+    "run": 2,  # environment.json
+    "training state": 3,  # checkpoints/state.pt
+    "weights": 1,  # *.safetensors
+    "split": 1,
+    "board": 1,  # board.json
+    "robustbench": 1,
+    "store": 2,  # store.json
+    "experiment": 3,  # results/ITEM/SCALE.json
+}
+"""The current version of each format."""
 
 
 def check_schema_version(found: int, known: int, where: str) -> None:

@@ -20,20 +20,19 @@ import json
 import os
 import platform
 import re
-import sys
 import tempfile
+import textwrap
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from classwise.core import ownership
 from classwise.core.destinations import check_stream, destination, is_stream, permissions, send
 from classwise.core.errors import ClasswiseError
-
-if sys.platform != "win32":
-    import fcntl
+from classwise.core.schema import SCHEMA_VERSIONS, check_schema_version
 
 CHECKSUMS = "checksums.txt"
 """The file in a folder that lists the checksums of the other files."""
@@ -211,7 +210,7 @@ def _locked_temporary(target: Path) -> tuple[int, Path]:
     while True:
         handle, name = tempfile.mkstemp(prefix=f".{target.name}.{_HOST}.", suffix=".tmp", dir=target.parent)
         with contextlib.suppress(OSError):  # on a file system without locks no process removes the file
-            _lock(handle)
+            ownership.lock(handle, wait=True)
         if os.fstat(handle).st_nlink:
             return handle, Path(name)
         os.close(handle)  # another process removed it between its creation and the lock
@@ -223,21 +222,10 @@ def _remove_if_abandoned(path: Path) -> None:
         try:
             age = time.time() - os.fstat(handle).st_mtime
             if f".{_HOST}." in path.name or age > REMOTE_SECONDS:
-                _lock(handle, wait=False)
+                ownership.lock(handle)
                 path.unlink()
         finally:
             os.close(handle)
-
-
-def _lock(handle: int, *, wait: bool = True) -> None:
-    """Lock an open file until it is closed or the process ends.
-
-    Raises:
-        OSError: if another process has the lock and ``wait`` is false, or the system has no file locks.
-    """
-    if sys.platform == "win32":
-        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
-    fcntl.flock(handle, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 def _sync_folder(folder: Path) -> None:
@@ -307,13 +295,16 @@ def check_files(folder: Path) -> tuple[list[Path], list[Path], list[Path]]:
     return files[True], files[False], files[None]
 
 
-def read_json(path: Path, advice: str = "", keys: Mapping[str, type] | None = None) -> dict[str, Any]:
+def read_json(
+    path: Path, advice: str = "", keys: Mapping[str, type] | None = None, defaults: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
     """Read a JSON object and check it against its checksum.
 
     Args:
         path: the file.
         advice: the suggestion in the message for a damaged file.
         keys: required keys and the types of their values.
+        defaults: values of keys that may be missing.
 
     Raises:
         ClasswiseError: if the file is missing or damaged, is not a JSON object, or lacks a key.
@@ -325,11 +316,12 @@ def read_json(path: Path, advice: str = "", keys: Mapping[str, type] | None = No
         raise ClasswiseError(f"cannot read {path}: {error.strerror}") from error
     except (ValueError, RecursionError) as error:
         raise ClasswiseError(f"{path} is damaged (not JSON); {advice or 'restore it from a copy'}") from error
-    for key, kind in (keys or {}).items():
-        if not isinstance(content, dict) or not isinstance(content.get(key), kind):
-            raise ClasswiseError(f"{path} is damaged (no key {key!r}); {advice or 'restore it from a copy'}")
     if not isinstance(content, dict):
         raise ClasswiseError(f"{path} is damaged (not a JSON object); {advice or 'restore it from a copy'}")
+    content = {**(defaults or {}), **content}
+    for key, kind in (keys or {}).items():
+        if not isinstance(content.get(key), kind):
+            raise ClasswiseError(f"{path} is damaged (no key {key!r}); {advice or 'restore it from a copy'}")
     return content
 
 
@@ -356,7 +348,7 @@ def _append_checksum(target: Path, digest: str) -> None:
     handle = os.open(target.parent / CHECKSUMS, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o644)
     try:
         with contextlib.suppress(OSError):  # without locks, one write call still appends on local file systems
-            _lock(handle)
+            ownership.lock(handle, wait=True)
         size = os.fstat(handle).st_size
         os.lseek(handle, max(size - 1, 0), os.SEEK_SET)
         truncated = size > 0 and os.read(handle, 1) != b"\n"  # the last line of a process that was killed
@@ -385,3 +377,147 @@ def _parsed(file: str, size: int, changed: int) -> Mapping[str, frozenset[str]]:
     for digest, name in _LINE.findall(Path(file).read_bytes()):
         parsed.setdefault(os.fsdecode(name), set()).add(digest.decode())
     return {name: frozenset(digests) for name, digests in parsed.items()}
+
+
+# Folders of results
+
+
+MARKERS: Mapping[str, str] = {
+    "run": "recipe.yaml",
+    "audit": "audit.json",
+    "curve": "search.json",
+    "worst-class search": "search.json",
+    "store": "store.json",
+}
+"""The file that marks a folder of each kind."""
+
+
+@dataclass(frozen=True)
+class ResultFolder:
+    """The folder of a result, or of an evaluation that computes one: one owner, one marker, and one set of settings.
+
+    The marker is a JSON file (of a run, its recipe). It has the ``schema_version``, the ``kind``, the ``settings``,
+    which decide the result and which a resumed evaluation must equal, and further entries.
+
+    Args:
+        path: the folder.
+        kind: a key of `MARKERS`, also the noun in error messages.
+
+    Example:
+        >>> with tempfile.TemporaryDirectory() as name:
+        ...     folder = ResultFolder(Path(name) / "a", "audit")
+        ...     with folder.claimed({"seed": 0}, resume=False) as resumed:
+        ...         resumed, folder.read()["settings"]
+        (False, {'seed': 0})
+    """
+
+    path: Path
+    kind: str
+
+    @property
+    def marker(self) -> Path:
+        """The file that marks the folder."""
+        return self.path / MARKERS[self.kind]
+
+    def check(self, *files: str) -> None:
+        """Check, before data are read, that files can be written into the folder.
+
+        Args:
+            files: their names, beside the marker.
+
+        Raises:
+            ClasswiseError: if the folder is a file, or a file in it cannot be written.
+        """
+        self._check_no_file()
+        for file in (self.marker.name, *files):
+            check_writable(self.path / file)
+
+    def check_unused(self, early: Sequence[str] = (), *, beside: Sequence[str] = ()) -> None:
+        """Check that the folder is new (`is_unused`).
+
+        Raises:
+            ClasswiseError: if it is a file, or has other contents.
+        """
+        self._check_no_file()
+        if not is_unused(self.path, early, beside=beside):
+            raise ClasswiseError(f"{self.path} is not empty and contains no {self.kind}; give a new folder")
+
+    def _check_no_file(self) -> None:
+        if self.path.exists() and not self.path.is_dir():
+            raise ClasswiseError(f"{self.path} is a file; give a folder for the {self.kind}")
+
+    @contextmanager
+    def claimed(
+        self, settings: Mapping[str, Any], *, resume: bool, beside: Sequence[str] = (), **entries: Any
+    ) -> Iterator[bool]:
+        """Own the folder for the duration of the block; mark it, or check that it contains this evaluation.
+
+        Args:
+            settings: every setting that decides the result, as JSON values.
+            resume: whether the folder may contain this evaluation already.
+            beside: names of subfolders that a new folder may contain.
+            **entries: further entries of the marker of a new folder.
+
+        Yields:
+            Whether the folder already contained this evaluation.
+
+        Raises:
+            ClasswiseError: if another process owns the folder, or it contains something else, an evaluation with other
+                settings (naming the setting that differs), or this evaluation although ``resume`` is false.
+        """
+        with ownership.owned(self.path):
+            remove_stale_temporaries(self.path)
+            resumed = self.marker.is_file()
+            if resumed:
+                self._check_same(settings, resume=resume)
+            else:
+                self.check_unused(beside=beside)
+                self.write(settings=settings, **entries)
+            yield resumed
+
+    def _check_same(self, settings: Mapping[str, Any], *, resume: bool) -> None:
+        if differs := difference(self.read()["settings"], {"shard": None, **settings}):  # a shard is not the whole
+            article = "an" if self.kind[0] in "aeiou" else "a"
+            advice = "give another --out, or --resume with the same settings"
+            raise ClasswiseError(f"{self.path} contains {article} {self.kind} with other settings: {differs}; {advice}")
+        if not resume:
+            advice = f"add --resume, which loads a finished {self.kind} or continues it; or give another --out"
+            raise ClasswiseError(f"{self.path} already contains this {self.kind}, so only outputs changed: {advice}")
+
+    def read(self) -> dict[str, Any]:
+        """Read the marker.
+
+        Raises:
+            ClasswiseError: if it is missing or damaged, has another schema version, or is of another kind.
+        """
+        advice = f"start the {self.kind} again in another folder"
+        keys, defaults = {"schema_version": int, "settings": dict}, {"settings": {}, "kind": self.kind}
+        content = read_json(self.marker, advice, keys, defaults)
+        check_schema_version(content["schema_version"], SCHEMA_VERSIONS[self.kind], str(self.path))
+        if (found := content["kind"]) != self.kind:
+            raise ClasswiseError(f"{self.path} is the folder of a {found}, not of a {self.kind}; give another folder")
+        return content
+
+    def write(self, **entries: Any) -> None:
+        """Replace the marker atomically."""
+        content = {"schema_version": SCHEMA_VERSIONS[self.kind], "kind": self.kind, **entries}
+        write_text(self.marker, json.dumps(content, indent=2) + "\n", checksum=True)
+
+
+def difference(before: Mapping[str, Any], settings: Mapping[str, Any]) -> str:
+    """The first of these settings that was another one before, in words; empty if none was."""
+    for key, value in settings.items():
+        if before.get(key) != value:
+            return _difference(key, before.get(key), value)
+    return ""
+
+
+def _difference(key: str, was: Any, now: Any) -> str:
+    """The first difference between two values of a setting; of mappings, in their keys, then within a value."""
+    if isinstance(was, dict) and isinstance(now, dict):
+        if was.keys() != now.keys():
+            return f"{key} was {', '.join(was) or 'none'}, now {', '.join(now) or 'none'}"
+        within = next(name for name in now if was[name] != now[name])
+        return _difference(f"{key}.{within}", was[within], now[within])
+    before, after = (textwrap.shorten(json.dumps(value), 80, placeholder=" ...") for value in (was, now))
+    return f"{key} was {before}, now {after}"

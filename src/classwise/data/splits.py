@@ -12,10 +12,8 @@ from torch import Tensor
 
 from classwise.core.errors import ClasswiseError
 from classwise.core.rng import CounterRNG
-from classwise.core.schema import check_schema_version
+from classwise.core.schema import SCHEMA_VERSIONS, check_schema_version
 from classwise.core.storage import write_text
-
-SCHEMA_VERSION = 1
 
 
 def stratified_split(y: Tensor, share: float, seed: int = 0) -> tuple[Tensor, Tensor]:
@@ -96,7 +94,7 @@ def save_split(path: str | os.PathLike[str], parts: Mapping[str, Tensor], *, fin
         ClasswiseError: if the file cannot be written.
     """
     rows = {name: part.tolist() for name, part in parts.items()}
-    content = {"schema_version": SCHEMA_VERSION, "fingerprint": fingerprint, "parts": rows}
+    content = {"schema_version": SCHEMA_VERSIONS["split"], "fingerprint": fingerprint, "parts": rows}
     write_text(path, json.dumps(content) + "\n")
 
 
@@ -116,14 +114,14 @@ def load_split(path: str | os.PathLike[str], *, fingerprint: str = "") -> dict[s
     try:
         content = json.loads(Path(path).read_text(encoding="utf-8"))
         version = int(content["schema_version"])
-        if version <= SCHEMA_VERSION:
+        if version <= SCHEMA_VERSIONS["split"]:
             stored = str(content["fingerprint"])
             parts = {str(name): torch.tensor(rows, dtype=torch.int64) for name, rows in content["parts"].items()}
     except OSError as error:
         raise ClasswiseError(f"cannot read the split {path}: {error.strerror}") from error
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ClasswiseError(f"{path} is not a split written by classwise; restore it from a copy") from error
-    check_schema_version(version, SCHEMA_VERSION, str(path))
+    check_schema_version(version, SCHEMA_VERSIONS["split"], str(path))
     if fingerprint and stored and fingerprint != stored:
         raise ClasswiseError(
             f"{path} is a split of other data (fingerprint {stored[:12]}, here {fingerprint[:12]}); create a new split"

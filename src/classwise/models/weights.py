@@ -15,10 +15,10 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from classwise.core.errors import ClasswiseError
+from classwise.core.schema import SCHEMA_VERSIONS
 from classwise.core.storage import write_bytes
 from classwise.models.content import digest_of, raw_bytes, script_contents
 
-SCHEMA_VERSION = 1
 """Version of the metadata schema."""
 METADATA_KEY = "classwise"
 """The key of the safetensors metadata under which all of it is stored."""
@@ -52,7 +52,7 @@ def save_weights(
             out of the range of ``dtype``.
     """
     spec = {"model": model.spec} if isinstance(getattr(model, "spec", None), Mapping) else {}
-    entries = {"schema_version": SCHEMA_VERSION, **spec, **(metadata or {})}
+    entries = {"schema_version": SCHEMA_VERSIONS["weights"], **spec, **(metadata or {})}
     text = {key: value if isinstance(value, str) else json.dumps(value, default=list) for key, value in entries.items()}
     tensors = model.state_dict() if tensors is None else tensors
     check_storable(tensors)

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from classwise.core.errors import ClasswiseError
+from classwise.core.schema import SCHEMA_VERSIONS, check_schema_version
 from classwise.core.storage import write_text
 from classwise.core.version import __version__
 from classwise.papers import catalogue
@@ -145,9 +146,6 @@ def _several(values: Sequence[int]) -> str:
     return f"{low:,}" if low == high else f"{low:,} to {high:,}"
 
 
-SCHEMA_VERSION = 3
-
-
 @dataclass(frozen=True, kw_only=True)
 class Figure:
     """A figure of a page: an ``<svg>`` element and its caption."""
@@ -206,7 +204,7 @@ class Result:
 
     def save(self, path: Path) -> None:
         """Write the result as JSON, atomically."""
-        plain = {"schema_version": SCHEMA_VERSION, **self.to_json()}
+        plain = {"schema_version": SCHEMA_VERSIONS["experiment"], **self.to_json()}
         write_text(path, json.dumps(plain, indent=1, ensure_ascii=False) + "\n")
 
     @staticmethod
@@ -219,13 +217,10 @@ class Result:
         damaged = f"{path} is damaged; run the experiment again"
         try:
             plain = json.loads(path.read_text(encoding="utf-8"))
-            version = plain.pop("schema_version")
+            version = int(plain.pop("schema_version"))
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise ClasswiseError(damaged) from error
-        if version != SCHEMA_VERSION:
-            raise ClasswiseError(
-                f"{path}: schema_version {version} is not supported, only {SCHEMA_VERSION}; run the experiment again"
-            )
+        check_schema_version(version, SCHEMA_VERSIONS["experiment"], str(path))
         try:
             tables = [
                 Table(

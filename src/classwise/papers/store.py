@@ -17,7 +17,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from filelock import FileLock, Timeout
 from torch import nn
 
 from classwise.auditing.outcomes.artifacts import Kind
@@ -25,9 +24,10 @@ from classwise.auditing.run.audit import Audit, audit
 from classwise.auditing.run.audit_folder import ABOUT, read_about
 from classwise.core.config import Spec
 from classwise.core.errors import ClasswiseError
+from classwise.core.ownership import owned
 from classwise.core.precision import FAST, Precision
 from classwise.core.progress import NullProgress, Progress
-from classwise.core.storage import is_unused, read_json, write_text
+from classwise.core.storage import ResultFolder, write_text
 from classwise.core.threat import Threat
 from classwise.core.version import __version__
 from classwise.data.images import Images
@@ -36,8 +36,6 @@ from classwise.training.folder import Run, Which
 from classwise.training.recipe import Recipe
 from classwise.training.train import train
 
-SCHEMA_VERSION = 2
-_ABOUT = "store.json"
 _LETTERS = 20
 
 
@@ -67,20 +65,15 @@ class Store:
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
         self._work = Work()
-        about = self.path / _ABOUT
-        if self.path.exists() and not self.path.is_dir():
-            raise ClasswiseError(f"store {self.path}: is a file, not a folder")
-        # checked before store.json is read: another process may be creating the same store
-        occupied = not is_unused(self.path)
-        if about.is_file():
-            _check_version(about)
-            return
-        if occupied:
-            raise ClasswiseError(
-                f"store {self.path}: folder is not empty and is not a store; give a new one with --store DIR"
-            )
-        header = {"schema_version": SCHEMA_VERSION, "classwise": __version__}
-        write_text(about, json.dumps(header, indent=2) + "\n")
+        folder = ResultFolder(self.path, "store")
+        try:
+            folder.check_unused()
+        except ClasswiseError:
+            if not folder.marker.is_file():  # another process may be creating the same store
+                raise
+        if not folder.marker.is_file():
+            folder.write(classwise=__version__)
+        folder.read()
 
     def train(
         self,
@@ -287,18 +280,10 @@ class Store:
             key: key of a training, an audit or other exclusive work.
             progress: receives a line if another process has the lock.
         """
-        folder = self.path / "locks"
-        folder.mkdir(exist_ok=True)
-        lock = FileLock(folder / key)
-        try:
-            lock.acquire(blocking=False)
-        except Timeout:
-            (progress or NullProgress()).log(f"{key} is locked by another process; waiting")
-            lock.acquire()
-        try:
+        folder, listener = self.path / "owners" / key, progress or NullProgress()
+        folder.mkdir(parents=True, exist_ok=True)  # so that no owner removes it while another one waits
+        with owned(folder, waiting=lambda: listener.log(f"{key} is locked by another process; waiting")):
             yield
-        finally:
-            lock.release()
 
     @property
     def runs(self) -> tuple[Path, ...]:
@@ -349,17 +334,6 @@ class _Record:
     def _write(self, state: str) -> None:
         self.state = state
         write_text(self.file, json.dumps({"seconds": self.seconds, "state": state}) + "\n")
-
-
-def _check_version(about: Path) -> None:
-    advice = f"give another store, or remove {about.parent}"
-    header = read_json(about, advice, {"schema_version": int, "classwise": str})
-    version, maker = header["schema_version"], header["classwise"]
-    if version != SCHEMA_VERSION:
-        raise ClasswiseError(
-            f"store {about.parent}: schema_version {version} (written by classwise {maker}) is not supported, only "
-            f"{SCHEMA_VERSION}; give another folder with --store DIR"
-        )
 
 
 def _with_start(plan: Recipe, name: str) -> Recipe:

@@ -20,12 +20,12 @@ from classwise.auditing.run.result import Audit
 from classwise.auditing.run.suite import parse_attacks
 from classwise.core.arguments import checked
 from classwise.core.errors import ClasswiseError, unknown
+from classwise.core.schema import SCHEMA_VERSIONS
 from classwise.core.storage import write_text
 from classwise.core.version import __version__
 from classwise.data.sets import DATA
 from classwise.reporting.formatting import lowest_interval_name
 
-SCHEMA_VERSION = 1
 """Schema version of the block ``classwise``."""
 BOARDS: Mapping[str, Mapping[str, str]] = {
     "cifar10": {"Linf": "8/255", "L2": "0.5"},
@@ -221,7 +221,7 @@ def _block(audit: Audit, missing: list[str], notes: list[str]) -> dict[str, Any]
     summary = audit.by_attack.loc[ALL]
     least = worst.minimum
     return {
-        "schema_version": SCHEMA_VERSION,
+        "schema_version": SCHEMA_VERSIONS["robustbench"],
         "version": __version__,
         "unit": "fraction",
         "interval": f"{100 * (1 - audit.alpha):g} %, for new images of the same class, the model fixed",

@@ -16,11 +16,9 @@ from torch import nn
 
 from classwise.core.arguments import checked
 from classwise.core.errors import ClasswiseError, did_you_mean
-from classwise.core.schema import check_schema_version
+from classwise.core.schema import SCHEMA_VERSIONS, check_schema_version
 from classwise.core.storage import read_json, verify, write_text
 from classwise.training.recipe import Recipe
-
-SCHEMA_VERSION = 2
 
 Which = str
 """A name of saved weights: one of `WEIGHTS`, or one of the names that `epoch_weights` returns."""
@@ -83,10 +81,10 @@ class Run:
             hint = did_you_mean(path) or f"; create one with: classwise train RECIPE --out {path}"
             raise ClasswiseError(f"{path} contains no run (no recipe.yaml){hint}")
         if run.environment_file.is_file():
-            version = run.environment.get("schema_version", SCHEMA_VERSION)
+            version = run.environment.get("schema_version", SCHEMA_VERSIONS["run"])
             if not isinstance(version, int):
                 raise ClasswiseError(f"{run.environment_file} is damaged (no schema_version); restore it from a copy")
-            check_schema_version(version, SCHEMA_VERSION, str(path))
+            check_schema_version(version, SCHEMA_VERSIONS["run"], str(path))
         return run
 
     @property

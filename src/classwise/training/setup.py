@@ -16,7 +16,8 @@ from classwise.core.distributed import ProcessGroup
 from classwise.core.environment import continued, environment
 from classwise.core.errors import ClasswiseError
 from classwise.core.rng import CounterRNG, seed_generators
-from classwise.core.storage import check_writable, is_unused, write_text
+from classwise.core.schema import SCHEMA_VERSIONS
+from classwise.core.storage import ResultFolder, write_text
 from classwise.core.threat import Threat, large_radius_text
 from classwise.data import Images, load_data, named_set, stratified_split
 from classwise.models import build_model, load_model
@@ -26,7 +27,7 @@ from classwise.models.weights import check_storable
 from classwise.training.averaging import FAWA
 from classwise.training.batches import Batches
 from classwise.training.data_parallel import convert_sync_batchnorm
-from classwise.training.folder import SCHEMA_VERSION, Run
+from classwise.training.folder import Run
 from classwise.training.objectives.standard import Standard
 from classwise.training.pseudo_labels import save_pseudo_labels
 from classwise.training.recipe import Parts, Recipe
@@ -40,18 +41,15 @@ def check_folder(run: Run, *, resume: bool) -> None:
     Raises:
         ClasswiseError: if it is a file, contains another run (unless ``resume``) or other files, or is not writable.
     """
-    out = run.path
-    if out.exists() and not out.is_dir():
-        raise ClasswiseError(f"{out} is a file; the run needs a folder")
-    if run.recipe_file.is_file() and not resume:
+    folder = ResultFolder(run.path, "run")
+    folder.check("checkpoints/state.pt")
+    if not folder.marker.is_file():
+        # written before the recipe
+        folder.check_unused((run.environment_file.name, "validation.json", run.pseudo_labels_file.name))
+    elif not resume:
         raise ClasswiseError(
-            f"{out} contains another run; add --resume to load or continue that run, or use another folder"
+            f"{run.path} contains another run; add --resume to load or continue that run, or use another folder"
         )
-    early = (run.environment_file.name, "validation.json", run.pseudo_labels_file.name)  # written before the recipe
-    if not run.recipe_file.is_file() and not is_unused(out, early):
-        raise ClasswiseError(f"{out} is not empty and contains no run; use a new folder")
-    for file in (run.recipe_file, run.state_file):
-        check_writable(file)
 
 
 def training_images(settings: DataSettings, *, download: bool = True) -> Images:
@@ -290,7 +288,7 @@ def write_first_files(
     }
     if extra is not None:
         data["unlabelled"] = {"name": extra.name, "counts": extra.class_counts().tolist()}
-    content = {"schema_version": SCHEMA_VERSION, **environment_of(model, processes), "data": data}
+    content = {"schema_version": SCHEMA_VERSIONS["run"], **environment_of(model, processes), "data": data}
     write_text(run.environment_file, json.dumps(content, indent=2) + "\n", checksum=True)
     held_out = [] if valid is None else valid.index.tolist()
     write_text(run.path / "validation.json", json.dumps({"index": held_out}) + "\n", checksum=True)

@@ -12,14 +12,12 @@ import torch
 from torch import Tensor, nn
 
 from classwise.core.errors import ClasswiseError
-from classwise.core.schema import check_schema_version
+from classwise.core.schema import SCHEMA_VERSIONS, check_schema_version
 from classwise.core.storage import verify, write_bytes
 from classwise.core.transfers import all_to_device
 from classwise.training.averaging import Average
 from classwise.training.classes import ClassSums
 from classwise.training.history import History
-
-SCHEMA_VERSION = 3
 
 
 @dataclass
@@ -54,7 +52,7 @@ class TrainState:
             processes: the number of processes.
         """
         return {
-            "schema_version": SCHEMA_VERSION,
+            "schema_version": SCHEMA_VERSIONS["training state"],
             "recipe": recipe,
             "processes": processes,
             "epoch": self.epoch,
@@ -113,5 +111,5 @@ def read_state(path: Path) -> dict[str, Any]:
     except Exception as error:  # torch raises many kinds for a damaged file
         raise ClasswiseError(f"{path} is damaged ({type(error).__name__}); train in another folder") from error
     version = content["schema_version"]
-    check_schema_version(version, SCHEMA_VERSION, str(path))
+    check_schema_version(version, SCHEMA_VERSIONS["training state"], str(path))
     return content

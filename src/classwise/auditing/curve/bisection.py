@@ -18,8 +18,7 @@ from torch import Tensor
 
 from classwise.attacks.base import Attack
 from classwise.attacks.engine import Engine, Finished, Job
-from classwise.auditing.curve.brackets import Brackets
-from classwise.auditing.curve.folder import SavedBrackets
+from classwise.auditing.curve.brackets import Brackets, SavedBrackets
 from classwise.auditing.outcomes.table import CLEAN
 from classwise.auditing.run.partition import balanced_order, part_of
 from classwise.auditing.run.plan import Plan

@@ -1,13 +1,22 @@
-"""The brackets of a bisection: for each image an interval that contains its robust radius."""
+"""The brackets of a bisection: for each image an interval that contains its robust radius; and their files."""
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
+from classwise.core.distributed import ProcessGroup
+from classwise.core.errors import ClasswiseError
+from classwise.core.storage import CHECKSUMS
+from classwise.core.tables import facts_of, read_table, write_table
 from classwise.stats.counts import BoolArray, FloatArray, IntArray
+
+_ADVICE = "remove it and resume, which repeats this part of the search"
 
 
 class Brackets:
@@ -79,3 +88,64 @@ class Brackets:
         rows, radius = rows[nearer], radius[nearer]
         self.high[rows], self.attack[rows] = radius, attack
         self.low[rows] = np.where(radius <= self.low[rows], 0.0, self.low[rows])
+
+
+class SavedBrackets:
+    """The brackets of an unfinished search on disk: a file for each piece of the data and each process.
+
+    The search of an image depends on its own bracket only, so it can be resumed by any number of processes.
+    """
+
+    def __init__(
+        self, folder: Path | None, processes: ProcessGroup, written: Callable[[], None] = lambda: None
+    ) -> None:
+        self.folder, self.processes, self._written = None if folder is None else folder / "rounds", processes, written
+        self._rows = pd.DataFrame()
+        if self.folder is not None and (files := sorted(self.folder.glob("part-*.parquet"))):
+            rows = pd.concat([_saved(file) for file in files])
+            # An image may be in files of several runs with different numbers of processes: use its latest state.
+            rows = rows.sort_values("probes", kind="stable").drop_duplicates("index", keep="last")
+            self._rows = rows.set_index("index")
+
+    def rows(self, index: IntArray, label: IntArray) -> pd.DataFrame:
+        """The saved brackets among some images, by image number.
+
+        Args:
+            index: the image numbers.
+            label: their labels.
+
+        Raises:
+            ClasswiseError: if the saved labels differ.
+        """
+        if self._rows.empty:
+            return self._rows
+        rows = self._rows.loc[np.isin(self._rows.index, index)]
+        if not np.array_equal(pd.Series(label, index)[rows.index].to_numpy(), rows["label"].to_numpy()):
+            raise ClasswiseError(
+                f"{self.folder} contains a search on other images: the labels differ; give another folder"
+            )
+        return rows.drop(columns="label")
+
+    def write(self, piece: int, index: IntArray, label: IntArray, brackets: Brackets) -> None:
+        """Save the brackets of a piece atomically."""
+        if self.folder is not None:
+            name = f"part-{self.processes.world_size:03d}-{self.processes.rank:03d}-{piece:05d}.parquet"
+            frame = pd.DataFrame({"index": index, "label": label, **brackets.columns()})
+            write_table(self.folder / name, frame, "curve", {})
+            self._written()
+
+    def remove(self) -> None:
+        """Remove the files of a finished search."""
+        if self.folder is not None:
+            for file in (*self.folder.glob("part-*.parquet"), self.folder / CHECKSUMS):
+                file.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):  # the folder has other files
+                self.folder.rmdir()
+
+
+def _saved(file: Path) -> pd.DataFrame:
+    """The table in a file of brackets."""
+    table = read_table(file, _ADVICE, damaged=_ADVICE)
+    facts_of(table, "curve", file, _ADVICE)  # checks the schema version
+    frame: pd.DataFrame = table.to_pandas()
+    return frame

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -11,26 +10,23 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-import pyarrow as pa
-import pyarrow.parquet as pq
 from scipy import special
 
 from classwise.auditing.outcomes.meta import Meta
 from classwise.core.arguments import Level, checked
 from classwise.core.display import RichDisplay
 from classwise.core.errors import ClasswiseError, did_you_mean, printable
-from classwise.core.schema import check_schema_version
-from classwise.core.storage import check_writable, is_unused, replacing, verify
+from classwise.core.storage import ResultFolder
+from classwise.core.tables import facts_of, read_table, write_table
 from classwise.stats.counts import BoolArray, ClassCounts, FloatArray
 from classwise.stats.intervals import class_intervals, two_sided_z, wilson
 
-SCHEMA_VERSION = 2
 RADII = "radii.parquet"
 """The file of a curve in its folder."""
 OVERALL = "overall"
 POINTS = 65
 """The default number of radii in a table."""
-_META = b"classwise-curve"
+_KEY = "classwise-curve"
 
 COLUMNS: Mapping[str, str] = {
     "index": "int64",  # the image's number in the data set
@@ -210,18 +206,18 @@ class Curve(RichDisplay):
             ClasswiseError: if the folder has other contents, or cannot be written.
         """
         target = Path(folder)
-        check_folder(target)
+        place = ResultFolder(target, "curve")
+        place.check(RADII)
+        if not (target / RADII).is_file():
+            place.check_unused()
         self.write(target)
         return target
 
     def write(self, folder: Path) -> None:
         """Write the curve into a folder atomically, without checking its contents."""
         about = {key: getattr(self, key) for key in ("highest", "rounds", "name", "alpha")}
-        about |= {"environment": dict(self.environment), "meta": self.meta.to_json(), "schema_version": SCHEMA_VERSION}
-        table = pa.Table.from_pandas(self.frame, preserve_index=False)
-        table = table.replace_schema_metadata({**(table.schema.metadata or {}), _META: json.dumps(about).encode()})
-        with replacing(folder / RADII, checksum=True) as temporary:
-            pq.write_table(table, temporary, compression="zstd", write_page_checksum=True)
+        about |= {"environment": dict(self.environment), "meta": self.meta.to_json()}
+        write_table(folder / RADII, self.frame, "curve", about, _KEY)
 
     @staticmethod
     def load(path: str | Path) -> Curve:
@@ -231,30 +227,11 @@ class Curve(RichDisplay):
             ClasswiseError: if there is no curve, it is damaged, or it has another schema version.
         """
         file = Path(path) / RADII if Path(path).is_dir() else Path(path)
-        verify(file)
+        advice = "give a folder written by classwise curve"
         try:
-            table = pq.read_table(file, page_checksum_verification=True)
-            about: dict[str, Any] = json.loads((table.schema.metadata or {})[_META])
-            version = int(about.pop("schema_version"))
+            table = read_table(file, advice)
         except FileNotFoundError as error:
             hint = did_you_mean(path) or f"; create one with: classwise curve MODEL --out {path}"
             raise ClasswiseError(f"{path} contains no curve{hint}") from error
-        except (pa.ArrowException, OSError, KeyError, ValueError) as error:
-            raise ClasswiseError(
-                f"{file} is not a curve saved by classwise; give a folder written by classwise curve"
-            ) from error
-        check_schema_version(version, SCHEMA_VERSION, str(file))
+        about = facts_of(table, "curve", file, advice, _KEY)
         return Curve(table.to_pandas(), **about | {"meta": Meta.from_json(about["meta"], str(file))})
-
-
-def check_folder(folder: Path) -> None:
-    """Check that a curve may be written into a folder.
-
-    Raises:
-        ClasswiseError: if it is a file, has other contents than a curve, or cannot be written.
-    """
-    if folder.exists() and not folder.is_dir():
-        raise ClasswiseError(f"{folder} is a file; give a folder for the curve")
-    if not (folder / RADII).is_file() and not is_unused(folder):
-        raise ClasswiseError(f"{folder} is not empty and contains no curve; give a new folder")
-    check_writable(folder / RADII)

@@ -17,12 +17,18 @@ import torch
 from pydantic import Field
 
 from classwise.auditing.curve.bisection import Bisection
-from classwise.auditing.curve.folder import SEARCH, SavedBrackets, claimed, merge
-from classwise.auditing.curve.result import COLUMNS, Curve
+from classwise.auditing.curve.brackets import SavedBrackets
+from classwise.auditing.curve.result import COLUMNS, RADII, Curve
 from classwise.auditing.outcomes.meta import Meta
-from classwise.auditing.run.folders import check_place
 from classwise.auditing.run.inputs import Model, usual_radius
-from classwise.auditing.run.merging import SHARDS, require_shards
+from classwise.auditing.run.merging import (
+    SHARDS,
+    check_images,
+    require_finished,
+    require_shards,
+    same_hash,
+    shards_in,
+)
 from classwise.auditing.run.partition import check_shards
 from classwise.auditing.run.plan import Plan, ShardedOptions, ShardLike, Shards, chosen_arithmetic
 from classwise.auditing.run.preparation import Prepared, prepare
@@ -36,6 +42,7 @@ from classwise.core.errors import ClasswiseError
 from classwise.core.precision import Dtype, Precision
 from classwise.core.progress import Progress
 from classwise.core.progress_display import listening
+from classwise.core.storage import ResultFolder
 from classwise.core.threat import Norm, Threat
 from classwise.data.stream import as_data
 
@@ -112,13 +119,13 @@ def robustness_curve(
         _report_limits(ready, listener)
         settings, loaded = ready.settings | {"rounds": rounds}, None
         if folder is not None and processes.is_main:
-            loaded = claimed(folder, settings, stack, resume=resume, merged=shards is not None)
+            loaded = _claimed(folder, settings, stack, resume=resume, merged=shards is not None)
         finished: Curve | None = processes.broadcast(loaded)
         if finished is not None:
             return finished
         record = _record(ready, folder, processes, shards, started)
         stack.enter_context(record.saved_on_failure())
-        saved = SavedBrackets(folder, processes, record.written)
+        saved = SavedBrackets(None if folder is None else folder.path, processes, record.written)
         processes.barrier()  # every process reads the saved brackets before any process writes
         search = Bisection(ready.plan.engine(ready.model), ready.plan, processes, listener, saved)
         searched = ([] if shards else _brackets(search, ready, rounds)), ready.source.fingerprint()
@@ -128,10 +135,10 @@ def robustness_curve(
             if shards is None or folder is None:
                 frame, meta, facts = *_merged(parts, ready.meta), dict[str, float]()
             else:
-                frame, meta, facts = merge(folder, shards, settings, ready.meta)
+                frame, meta, facts = _merged_shards(folder, shards, settings, ready.meta)
             curve = _curve(frame, meta, ready.plan, rounds, folder, record.environment(**facts))
             if folder is not None:
-                curve.write(folder)
+                curve.write(folder.path)
                 saved.remove()
         result: Curve = processes.broadcast(curve)
         return result
@@ -176,7 +183,7 @@ def claim_for_shards(
     with chosen_arithmetic(options.get("precision")), contextlib.ExitStack() as stack:
         ready = _prepared(model, data, norm, attacks, highest, device, options)
         if folder is not None:
-            claimed(folder, ready.settings | {"rounds": rounds}, stack, resume=resume, merged=True)
+            _claimed(folder, ready.settings | {"rounds": rounds}, stack, resume=resume, merged=True)
     return ready.plan
 
 
@@ -204,34 +211,61 @@ def _prepared(
 
 
 def _curve(
-    frame: pd.DataFrame, meta: Meta, plan: Plan, rounds: int, folder: Path | None, environment: Mapping[str, Any]
+    frame: pd.DataFrame,
+    meta: Meta,
+    plan: Plan,
+    rounds: int,
+    folder: ResultFolder | None,
+    environment: Mapping[str, Any],
 ) -> Curve:
     """The curve of the brackets of all images."""
-    name = "curve" if folder is None else folder.resolve().name
+    name = "curve" if folder is None else folder.path.resolve().name
     return Curve(frame, meta, float(cast("float", plan.threat.epsilon)), rounds, name, environment)
 
 
 def _record(
-    ready: Prepared, folder: Path | None, processes: ProcessGroup, shards: int | None, started: float
+    ready: Prepared, folder: ResultFolder | None, processes: ProcessGroup, shards: int | None, started: float
 ) -> RunRecord:
     """The record of the search, which the first process saves in the folder."""
     of_run = {"processes": processes.world_size if processes.world_size > 1 else None, SHARDS: shards}
     facts = {**environment_of(ready.model), **{key: value for key, value in of_run.items() if value}}
-    return RunRecord(folder / SEARCH if folder is not None and processes.is_main else None, facts, started)
+    return RunRecord(folder.marker if folder is not None and processes.is_main else None, facts, started)
 
 
-def _folder(out: str | Path | None, *, merges: bool = False) -> Path | None:
+def _folder(out: str | Path | None, *, merges: bool = False) -> ResultFolder | None:
     """The folder of the curve, which is checked before any data are read; None without one.
 
     Raises:
-        ClasswiseError: if it contains something else, or no shards to merge.
+        ClasswiseError: if its files cannot be written, or there are no shards to merge.
     """
     if out is None:
         return None
-    check_place(Path(out), "curve", SEARCH)
+    folder = ResultFolder(Path(out), "curve")
+    folder.check()
     if merges:
-        require_shards(Path(out), SEARCH)
-    return Path(out)
+        require_shards(folder)
+    return folder
+
+
+def is_finished(folder: Path) -> bool:
+    """Whether a folder contains the finished curve of a shard."""
+    return ResultFolder(folder, "curve").marker.is_file() and (folder / RADII).is_file()
+
+
+def _claimed(
+    folder: ResultFolder, settings: Mapping[str, Any], stack: contextlib.ExitStack, *, resume: bool, merged: bool
+) -> Curve | None:
+    """Own the folder until the stack is closed, and load the curve in it if its search is finished.
+
+    Raises:
+        ClasswiseError: if the folder has other contents or settings, or is in use.
+    """
+    finished = folder.path / RADII
+    if finished.is_file() and not folder.marker.is_file():
+        raise ClasswiseError(f"{folder.path} contains a curve without its settings; give another --out")
+    beside = [SHARDS] if merged else []
+    resumed = stack.enter_context(folder.claimed(settings, resume=resume, beside=beside))
+    return Curve.load(folder.path) if resumed and finished.is_file() else None
 
 
 def _report_limits(ready: Prepared, listener: Progress) -> None:
@@ -268,3 +302,24 @@ def _merged(parts: list[tuple[list[pd.DataFrame], str]], meta: Meta) -> tuple[pd
     frame = pd.concat([table for tables, _ in parts for table in tables] or [pd.DataFrame(columns=list(COLUMNS))])
     frame = frame.sort_values("index", kind="stable").reset_index(drop=True)
     return frame, dataclasses.replace(meta, data_hash=parts[0][1], images=len(frame))
+
+
+def _merged_shards(
+    folder: ResultFolder, count: int, settings: Mapping[str, Any], meta: Meta
+) -> tuple[pd.DataFrame, Meta, dict[str, float]]:
+    """The radii of all images from the curves of the shards, the completed metadata, and the duration.
+
+    Raises:
+        ClasswiseError: if a shard has other settings or images.
+        IncompleteError: if shards are not finished.
+    """
+    shards = shards_in(folder, count, settings)
+    require_finished(folder.path, {shard: is_finished(place.path) for shard, place in shards.items()})
+    curves = {place.path: Curve.load(place.path) for place in shards.values()}
+    check_images({place: curve.frame["index"].to_numpy() for place, curve in curves.items()}, shards)
+    data_hash = same_hash({place: curve.meta.data_hash for place, curve in curves.items()}, meta.data_hash)
+    frame = pd.concat([curve.frame for curve in curves.values() if len(curve.frame)])
+    frame = frame.sort_values("index", kind="stable").reset_index(drop=True)
+    meta = dataclasses.replace(meta, data_hash=data_hash, images=len(frame))
+    seconds = sum(float(curve.environment.get("seconds", 0.0)) for curve in curves.values())
+    return frame, meta, {"shard_seconds": round(seconds, 3)}

@@ -14,9 +14,9 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from classwise.auditing.outcomes.meta import ALL, TABLE_COLUMNS, Meta
+from classwise.core import tables
 from classwise.core.errors import ClasswiseError, did_you_mean
 from classwise.core.names import checked_names
-from classwise.core.storage import replacing, verify
 from classwise.stats.counts import IntArray
 
 COLUMNS: Mapping[str, str] = {
@@ -49,7 +49,7 @@ REPORTED = ("zero_gradients", "queries", "minimal_distance")
 REPEATS = "correct_repeats"
 """Optional column of audits with several passes for each decision."""
 
-_META = b"classwise"
+_META = tables.KEY.encode()
 
 
 def typed(frame: pd.DataFrame, meta: Meta) -> pd.DataFrame:
@@ -153,9 +153,7 @@ def write(path: Path, frame: pd.DataFrame, meta: Meta) -> None:
 
 def write_table(path: Path, table: pa.Table, meta: Meta) -> None:
     """As `write`, of a table with the columns and types of a file."""
-    table = table.replace_schema_metadata({**(table.schema.metadata or {}), _META: meta.to_json().encode()})
-    with replacing(path, checksum=True) as temporary:
-        pq.write_table(table, temporary, compression="zstd", write_page_checksum=True)
+    tables.write_table(path, table, "outcomes", dataclasses.asdict(meta))
 
 
 def read(path: Path) -> tuple[pd.DataFrame, Meta]:
@@ -171,17 +169,13 @@ def read(path: Path) -> tuple[pd.DataFrame, Meta]:
 def read_table(path: Path) -> tuple[pa.Table, Meta]:
     """As `read`, without conversion to pandas."""
     in_audit = path.match("outcomes/part-*.parquet")  # resuming the audit recomputes its rows
-    advice = "remove it and resume the audit" if in_audit else ""
-    verify(path, advice)
+    damaged = "remove it and resume the audit" if in_audit else ""
+    advice = damaged or "give the folder of an audit, a run with one audit, or a file of outcomes"
     try:
-        with path.open("rb") as file:
-            table = pq.read_table(file, page_checksum_verification=True)
+        table = tables.read_table(path, advice, damaged=damaged)
     except FileNotFoundError as error:
         hint = did_you_mean(path) or "; give an audit, or a table of outcomes"
         raise ClasswiseError(f"there is no file or folder {path}{hint}") from error
-    except (pa.ArrowException, OSError) as error:
-        advice = advice or "give the folder of an audit, a run with one audit, or a file of outcomes"
-        raise ClasswiseError(f"{path} is not a valid Parquet file; {advice}") from error
     return table, Meta.from_json((table.schema.metadata or {}).get(_META, b""), str(path))
 
 
@@ -219,10 +213,10 @@ def read_all(path: Path) -> tuple[pd.DataFrame, Meta]:
     if path.is_file():
         return read(path)
     folder = path / "outcomes" if (path / "outcomes").is_dir() else path
-    tables = [read(file) for file in listed(folder)]
-    if not tables:
+    read_files = [read(file) for file in listed(folder)]
+    if not read_files:
         hint = did_you_mean(path) or f"; create some with: classwise audit MODEL --data DATA --out {path}"
         raise ClasswiseError(f"{path} contains no outcomes{hint}")
-    notes = dict.fromkeys(note for _, meta in tables for note in meta.notes)
-    meta = dataclasses.replace(tables[-1][1], notes=tuple(notes))
-    return pd.concat([frame for frame, _ in tables], ignore_index=True), meta
+    notes = dict.fromkeys(note for _, meta in read_files for note in meta.notes)
+    meta = dataclasses.replace(read_files[-1][1], notes=tuple(notes))
+    return pd.concat([frame for frame, _ in read_files], ignore_index=True), meta

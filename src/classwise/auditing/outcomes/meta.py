@@ -16,11 +16,10 @@ from classwise.core.config import build, configurable
 from classwise.core.errors import ClasswiseError, unknown
 from classwise.core.names import checked_name, checked_names, checked_text
 from classwise.core.repeats import RepeatCount, RepeatRule, Repeats
-from classwise.core.schema import check_schema_version
+from classwise.core.schema import SCHEMA_VERSIONS, check_schema_version
 from classwise.core.threat_text import Grid, check_stated
 from classwise.stats.counts import IntArray, class_labels, whole_numbers
 
-SCHEMA_VERSION = 2
 """Version of the columns of the table and of this metadata."""
 CLEAN, ALL = "clean", "all"
 """The pass without an attack; and all attacks together, the clean pass included."""
@@ -214,7 +213,7 @@ class Meta:
 
     def to_json(self) -> str:
         """The metadata and the schema version as one line of JSON."""
-        return json.dumps({"schema_version": SCHEMA_VERSION, **dataclasses.asdict(self)})
+        return json.dumps({"schema_version": SCHEMA_VERSIONS["outcomes"], **dataclasses.asdict(self)})
 
     @staticmethod
     def from_json(text: str | bytes, where: str) -> Meta:
@@ -228,7 +227,7 @@ class Meta:
             version = int(values.pop("schema_version"))
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise ClasswiseError(f"{where}: not a file of outcomes written by classwise") from error
-        check_schema_version(version, SCHEMA_VERSION, str(where))
+        check_schema_version(version, SCHEMA_VERSIONS["outcomes"], str(where))
         try:
             return build(Meta, values, "metadata")
         except ClasswiseError as error:

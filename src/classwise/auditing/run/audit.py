@@ -12,10 +12,9 @@ import torch
 from classwise.auditing.guards.report import GuardMode
 from classwise.auditing.outcomes import files as outcome_files
 from classwise.auditing.outcomes.artifacts import Kind
-from classwise.auditing.run.audit_folder import ABOUT, folder_for
+from classwise.auditing.run.audit_folder import folder_for
 from classwise.auditing.run.cost import estimate
 from classwise.auditing.run.execution import Execution, with_saved_choices
-from classwise.auditing.run.folders import check_place
 from classwise.auditing.run.inputs import Group, Model, group_name, training_attack_of
 from classwise.auditing.run.merging import require_shards
 from classwise.auditing.run.partition import check_shards, shard_of
@@ -32,6 +31,7 @@ from classwise.core.precision import Dtype, Precision
 from classwise.core.progress import NullProgress, Progress
 from classwise.core.progress_display import listening
 from classwise.core.repeats import RepeatCount, RepeatRule
+from classwise.core.storage import ResultFolder
 from classwise.core.threat import ThreatLike
 from classwise.core.threat_text import Grid
 from classwise.data.images import Images
@@ -262,8 +262,8 @@ def _checked_folder(out: str | Path | None, *, merges: bool = False) -> Path | N
     """
     if out is None:
         return None
-    folder = folder_for(Path(out))
-    check_place(folder, "audit", ABOUT, f"outcomes/{outcome_files.name(0)}")
+    folder = ResultFolder(folder_for(Path(out)), "audit")
+    folder.check(f"outcomes/{outcome_files.name(0)}")
     if merges:
-        require_shards(folder, ABOUT)
-    return folder
+        require_shards(folder)
+    return folder.path

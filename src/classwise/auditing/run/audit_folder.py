@@ -1,4 +1,4 @@
-"""The files of an audit's folder beside its outcomes: ``audit.json`` and ``trace.parquet``."""
+"""The folder of an audit: its place in a run folder, ``audit.json`` and ``trace.parquet``."""
 
 from __future__ import annotations
 
@@ -6,14 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-import pyarrow as pa
 
 from classwise.core.errors import ClasswiseError
-from classwise.core.schema import check_schema_version
-from classwise.core.storage import read_json, replacing, verify
+from classwise.core.storage import MARKERS, ResultFolder
+from classwise.core.tables import read_table, write_table
 
-SCHEMA_VERSION = 2
-ABOUT = "audit.json"
+ABOUT = MARKERS["audit"]
 """The file that marks a folder as an audit's."""
 TRACE = "trace.parquet"
 
@@ -27,18 +25,15 @@ def read_about(folder: Path) -> dict[str, Any]:
     """Read ``audit.json``.
 
     Raises:
-        ClasswiseError: if it is damaged, or was written with another schema version.
+        ClasswiseError: as `ResultFolder.read`.
     """
-    about = read_json(folder / ABOUT, "run the audit again in another folder", {"schema_version": int})
-    check_schema_version(about["schema_version"], SCHEMA_VERSION, str(folder))
-    return about
+    return ResultFolder(folder, "audit").read()
 
 
 def write_trace(folder: Path, trace: pd.DataFrame | None) -> None:
     """Write the trace, if there is one."""
     if trace is not None:
-        with replacing(folder / TRACE, checksum=True) as temporary:
-            trace.to_parquet(temporary, index=False)
+        write_table(folder / TRACE, trace, "audit", {})
 
 
 def read_trace(folder: Path) -> pd.DataFrame | None:
@@ -48,13 +43,7 @@ def read_trace(folder: Path) -> pd.DataFrame | None:
         ClasswiseError: if the file is damaged.
     """
     file = folder / TRACE
-    if not file.is_file():
-        return None
-    verify(file)
-    try:
-        return pd.read_parquet(file)
-    except (pa.ArrowException, OSError, ValueError) as error:
-        raise ClasswiseError(f"{file} is not a valid Parquet file; run the audit again in another folder") from error
+    return read_table(file, "run the audit again in another folder").to_pandas() if file.is_file() else None
 
 
 def audit_in(path: Path) -> Path:

@@ -24,22 +24,21 @@ from classwise.auditing.outcomes.artifacts import Artifacts
 from classwise.auditing.outcomes.table import Outcomes
 from classwise.auditing.outcomes.writer import OutcomeWriter
 from classwise.auditing.run.audit_folder import ABOUT, read_about, write_trace
-from classwise.auditing.run.folders import claim
 from classwise.auditing.run.merging import SHARDS, Merged, is_finished, merge
 from classwise.auditing.run.partition import Shard
 from classwise.auditing.run.plan import AuditOptions, Plan
 from classwise.auditing.run.preparation import Prepared
 from classwise.auditing.run.record import RunRecord, TimeLimit, environment_of
-from classwise.auditing.run.result import Audit, AuditWarning, write_about
+from classwise.auditing.run.result import Audit, AuditWarning, about_of
 from classwise.auditing.run.runner import Runner
 from classwise.core import interruption
 from classwise.core.distributed import ProcessGroup
 from classwise.core.errors import ClasswiseError, IncompleteError
-from classwise.core.ownership import owned
 from classwise.core.precision import Precision
 from classwise.core.progress import Progress
 from classwise.core.progress_record import recorded
 from classwise.core.rng import seeded
+from classwise.core.storage import ResultFolder
 from classwise.data.loading import named_set
 from classwise.data.stream import Stream
 from classwise.models.base import bare, device_of
@@ -107,7 +106,8 @@ class Execution:
                     result = self._result(runner, evidence, writer.artifacts, group, record)
                     if self.folder is not None:
                         write_trace(self.folder, result.trace)
-                        write_about(self.folder, result, settings=settings, **self._of_shards(runner))
+                        about = about_of(result) | self._of_shards(runner)
+                        ResultFolder(self.folder, "audit").write(**about, settings=settings)
                 shared: Audit = self.processes.broadcast(result)
                 return shared
 
@@ -123,18 +123,10 @@ class Execution:
             yield
             return
         columns = [*outcome_files.COLUMNS, *self.ready.meta.groups]
-        empty = Audit(Outcomes(pd.DataFrame(columns=columns), self.ready.meta), name=self.name)
-        with owned(folder):
-            claim(
-                folder,
-                "audit",
-                ABOUT,
-                settings,
-                resume=resume,
-                read=lambda: read_about(folder).get("settings", {}),
-                write=lambda: write_about(folder, empty, settings=settings, **self._of_shards()),
-                beside=[SHARDS] if self.shards else [],
-            )
+        empty = about_of(Audit(Outcomes(pd.DataFrame(columns=columns), self.ready.meta), name=self.name))
+        beside = [SHARDS] if self.shards else []
+        about = ResultFolder(folder, "audit")
+        with about.claimed(settings, resume=resume, beside=beside, **empty, **self._of_shards()):
             yield
 
     def _of_shards(self, runner: Runner | None = None) -> dict[str, Any]:

@@ -23,9 +23,9 @@ from classwise.auditing.outcomes import files as outcome_files
 from classwise.auditing.outcomes.artifacts import EXAMPLES, Array, examples_per_class
 from classwise.auditing.outcomes.meta import CLEAN, Meta
 from classwise.auditing.run.audit_folder import ABOUT, read_about
-from classwise.auditing.run.folders import difference
 from classwise.auditing.run.partition import Shard
 from classwise.core.errors import ClasswiseError, IncompleteError
+from classwise.core.storage import ResultFolder, difference
 from classwise.stats.counts import BoolArray, IntArray
 
 SHARDS = "shards"
@@ -71,20 +71,43 @@ def is_finished(folder: Path) -> bool:
     return (folder / ABOUT).is_file() and _has_all_rows(_read_shard(folder), _rows(folder))
 
 
-def require_shards(folder: Path, marker: str) -> None:
+def require_shards(folder: ResultFolder) -> None:
     """Check, before anything is written, that a folder contains shards or what they were merged into.
-
-    Args:
-        folder: the folder of the audit or curve.
-        marker: the file that marks such a folder.
 
     Raises:
         ClasswiseError: if it contains neither.
     """
-    if not (folder / SHARDS).is_dir() and not (folder / marker).is_file():
+    if not (folder.path / SHARDS).is_dir() and not folder.marker.is_file():
         raise ClasswiseError(
-            f"{folder} contains no shards; run each with --shard, or all with --on local, ray or slurm"
+            f"{folder.path} contains no shards; run each with --shard, or all with --on local, ray or slurm"
         )
+
+
+def shards_in(folder: ResultFolder, count: int, settings: Mapping[str, Any]) -> dict[Shard, ResultFolder]:
+    """The folders of all shards of an audit or curve; the existing ones have its settings, on data of any hash.
+
+    Args:
+        folder: the folder of the audit or curve.
+        count: number of shards.
+        settings: the settings of the audit or curve.
+
+    Raises:
+        ClasswiseError: if a folder contains another shard, or naming the first setting that differs.
+    """
+    shards = {shard: ResultFolder(shard_folder(folder.path, shard), folder.kind) for shard in Shard.all(count)}
+    settings = {key: value for key, value in settings.items() if key != "data_hash"}  # see `same_hash`
+    for shard, place in shards.items():
+        if not place.marker.is_file():
+            continue
+        before = place.read()["settings"]
+        if (found := before.get("shard")) != str(shard):
+            contents = "results of all images" if found is None else f"shard {found}"
+            raise ClasswiseError(f"{place.path} contains {contents}, not shard {shard}; {_repeat(shard)}")
+        if differs := difference(before, settings):
+            raise ClasswiseError(
+                f"{place.path} is a shard with other settings: {differs}; remove it, or give another --out"
+            )
+    return shards
 
 
 def require_finished(folder: Path, finished: Mapping[Shard, bool]) -> None:
@@ -100,25 +123,6 @@ def require_finished(folder: Path, finished: Mapping[Shard, bool]) -> None:
             f"{folder}: {len(missing)} of {len(finished)} shards are not finished: {named}; run them with --shard, or "
             "repeat the command with --on and --resume"
         )
-
-
-def check_shard(folder: Path, shard: Shard, before: Mapping[str, Any], settings: Mapping[str, Any]) -> None:
-    """Check that a folder contains a shard of this audit or curve, on data of any hash; see `same_hash`.
-
-    Args:
-        folder: the folder of the shard.
-        shard: the shard.
-        before: the settings in the folder.
-        settings: those of the audit or curve.
-
-    Raises:
-        ClasswiseError: if it contains another shard, or naming the first setting that differs.
-    """
-    if (found := before.get("shard")) != str(shard):
-        contents = "results of all images" if found is None else f"shard {found}"
-        raise ClasswiseError(f"{folder} contains {contents}, not shard {shard}; {_repeat(shard)}")
-    if differs := difference(before, {key: value for key, value in settings.items() if key != "data_hash"}):
-        raise ClasswiseError(f"{folder} is a shard with other settings: {differs}; remove it, or give another --out")
 
 
 def same_hash(hashes: Mapping[Path, str], expected: str) -> str:
@@ -180,12 +184,10 @@ def merge(folder: Path, count: int, meta: Meta, settings: Mapping[str, Any]) -> 
         ClasswiseError: if a shard has other settings or images, or is damaged.
         IncompleteError: if shards are not finished.
     """
-    shards = Shard.all(count)
-    places = {shard: shard_folder(folder, shard) for shard in shards}
-    abouts = {shard: _read_shard(place) for shard, place in places.items() if (place / ABOUT).is_file()}
-    for shard, about in abouts.items():
-        check_shard(places[shard], shard, about["settings"], settings)
-    rows = {shard: _rows(places[shard]) for shard in shards if shard in abouts}
+    shards = shards_in(ResultFolder(folder, "audit"), count, settings)
+    places = {shard: place.path for shard, place in shards.items()}
+    abouts = {shard: _read_shard(place.path) for shard, place in shards.items() if place.marker.is_file()}
+    rows = {shard: _rows(places[shard]) for shard in abouts}
     finished = {shard: shard in abouts and _has_all_rows(abouts[shard], rows[shard]) for shard in shards}
     require_finished(folder, finished)
     for shard, files in rows.items():
@@ -302,8 +304,8 @@ def _read_shard(folder: Path) -> dict[str, Any]:
     """
     about = read_about(folder)
     none: dict[str, Any] = {"finished": False, "images": None, "overwrites": False, "attacks": []}
-    about |= {"settings": about.get("settings", {}), "shard": about.get("shard") or none}
-    kinds = {"settings": dict, "shard": dict, "data_hash": str, "environment": dict}
+    about |= {"shard": about.get("shard") or none}
+    kinds = {"shard": dict, "data_hash": str, "environment": dict}
     of_shard = {"finished": bool, "overwrites": bool, "attacks": list}
     for values, known in ((about, kinds), (about["shard"], of_shard)):
         for key, kind in known.items():

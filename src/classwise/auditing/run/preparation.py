@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import itertools
+import json
 import logging
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -18,7 +19,6 @@ from classwise.auditing.outcomes.files import check_groupings, taken_columns
 from classwise.auditing.outcomes.meta import Meta
 from classwise.auditing.outcomes.table import CLEAN
 from classwise.auditing.run.batch_sizes import SMALL_PIXELS, Fit, fitting_batch
-from classwise.auditing.run.folders import settings_of
 from classwise.auditing.run.inputs import (
     Group,
     Model,
@@ -68,7 +68,7 @@ class Prepared:
         no_gradient: why the model has no gradient with respect to its input; empty if it has one.
         note: notes on the batch size and the classes for the user; may be empty.
         large_radius: why the radius is implausibly large; empty if it is not.
-        settings: every setting that decides rows, as JSON values (`classwise.auditing.run.folders.settings_of`).
+        settings: every setting that decides rows, as JSON values (`settings_of`).
     """
 
     model: nn.Module
@@ -154,6 +154,18 @@ def prepare(
         large_radius=large_radius_text(ball, first.shape),
         settings=settings,
     )
+
+
+def settings_of(plan: Plan, meta: Meta) -> dict[str, Any]:
+    """Every setting that decides rows, as JSON values; ``settle`` only decides how many there are."""
+    epsilon = plan.threat.epsilon
+    radii = hashlib.sha256(epsilon.cpu().numpy().tobytes()).hexdigest() if isinstance(epsilon, Tensor) else None
+    about = json.loads(meta.to_json())
+    for key in ("images", "sizes", "notes", "model", "settle"):
+        del about[key]
+    if meta.repeats == 1:  # audits written before there were repeats have no such entries
+        about |= {"repeats": None, "repeat_rule": None}
+    return {**about, "radii": radii, "save": [*plan.save], "trace": [*plan.trace]}
 
 
 def _plan_of(plan: Plan, shard: Shard, source: Images | Stream) -> Plan:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -22,7 +21,6 @@ from classwise.auditing.outcomes.repeats import RepeatEstimates
 from classwise.auditing.outcomes.table import ALL, CLEAN, UNION, Outcomes
 from classwise.auditing.run.audit_folder import (
     ABOUT,
-    SCHEMA_VERSION,
     audit_in,
     folder_for,
     read_about,
@@ -33,7 +31,7 @@ from classwise.core.arguments import Level, checked
 from classwise.core.display import RichDisplay
 from classwise.core.errors import ClasswiseError, IncompleteError, printable
 from classwise.core.names import checked_name
-from classwise.core.storage import write_text
+from classwise.core.storage import ResultFolder
 from classwise.stats import metrics
 from classwise.stats.bounds import BoundedCounts
 from classwise.stats.counts import ClassCounts
@@ -427,7 +425,7 @@ class Audit(RichDisplay, RepeatEstimates):
         self.outcomes.save(folder / "outcomes")
         self.artifacts.save(folder)
         write_trace(folder, self.trace)
-        write_about(folder, self)
+        ResultFolder(folder, "audit").write(**about_of(self))
         return folder
 
     @staticmethod
@@ -463,10 +461,9 @@ class Audit(RichDisplay, RepeatEstimates):
         )
 
 
-def write_about(folder: Path, audit: Audit, **more: Any) -> None:
-    """Write ``audit.json``, the last file of an audit; ``more`` are further entries."""
-    about = {
-        "schema_version": SCHEMA_VERSION,
+def about_of(audit: Audit) -> dict[str, Any]:
+    """The entries of ``audit.json``, the last file of an audit that is written."""
+    return {
         "name": audit.name,
         "group": audit.group,
         "alpha": audit.alpha,
@@ -478,6 +475,4 @@ def write_about(folder: Path, audit: Audit, **more: Any) -> None:
         "warnings": [[*warning] for warning in audit.warnings],
         "guards": None if audit.guards is None else dataclasses.asdict(audit.guards),
         "environment": dict(audit.environment),
-        **more,
     }
-    write_text(folder / ABOUT, json.dumps(about, indent=2) + "\n", checksum=True)

@@ -1,16 +1,22 @@
-"""The state of every image in a worst-class search."""
+"""The state of every image in a worst-class search, and its file."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from classwise.auditing.outcomes.table import CLEAN
 from classwise.core.errors import ClasswiseError
+from classwise.core.tables import facts_of, read_table, write_table
 from classwise.data.images import Images
-from classwise.stats.counts import BoolArray, IntArray
+from classwise.stats.counts import BoolArray, FloatArray, IntArray
+
+_ADVICE = "remove it and resume, which repeats this part of the search"
 
 
 @dataclass(frozen=True)
@@ -93,3 +99,36 @@ class Ledger:
             }
         )
         return table.sort_values("index", kind="stable").reset_index(drop=True)
+
+
+class SavedSearch:
+    """The state of a search on disk.
+
+    Args:
+        path: the file; None: nothing is saved.
+
+    Attributes:
+        table: a row for each image in the order of the data; None before the first pass.
+        rounds: the samples and the escalations of each round: class, number of images, number of successes.
+        totals: for each attack the number of images, successes and passes.
+        environment: that of all runs so far, with their duration in seconds; empty before the first pass.
+    """
+
+    def __init__(self, path: Path | None) -> None:
+        self.path = path
+        self.table: pd.DataFrame | None = None
+        self.rounds: list[dict[str, list[list[int]]]] = []
+        self.totals: list[list[float]] = []
+        self.environment: Mapping[str, Any] = {}
+        if path is not None and path.is_file():
+            table = read_table(path, _ADVICE, damaged=_ADVICE)
+            facts = facts_of(table, "worst-class search", path, _ADVICE)
+            self.table, self.rounds, self.totals = table.to_pandas(), facts["rounds"], facts["totals"]
+            self.environment = {"seconds": facts.get("seconds"), **facts.get("environment", {})}  # as of older ones
+
+    def write(self, ledger: Ledger, totals: FloatArray, environment: Mapping[str, Any]) -> None:
+        """Save the state of the search atomically."""
+        self.environment = environment
+        if self.path is not None:
+            facts = {"rounds": self.rounds, "totals": totals.tolist(), "environment": environment}
+            write_table(self.path, ledger.table(), "worst-class search", facts)

@@ -17,8 +17,7 @@ from classwise.auditing.run.plan import Plan
 from classwise.auditing.run.preparation import Prepared
 from classwise.auditing.run.record import RunRecord, environment_of
 from classwise.auditing.run.suite import attack_length
-from classwise.auditing.worst_class.folder import SavedSearch
-from classwise.auditing.worst_class.ledger import Ledger, SurvivorCounts
+from classwise.auditing.worst_class.ledger import Ledger, SavedSearch, SurvivorCounts
 from classwise.core import interruption
 from classwise.core.errors import ClasswiseError
 from classwise.core.progress import Progress

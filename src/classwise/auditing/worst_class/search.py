@@ -14,13 +14,11 @@ import torch
 from pydantic import Field
 
 from classwise.auditing.outcomes.meta import Meta
-from classwise.auditing.run.folders import check_place
 from classwise.auditing.run.inputs import Model
 from classwise.auditing.run.plan import AuditOptions, chosen_arithmetic
 from classwise.auditing.run.preparation import prepare
 from classwise.auditing.run.suite import Attacks, norm_of, parse_attacks, require_applicable
-from classwise.auditing.worst_class.folder import SEARCH, SavedSearch, claimed
-from classwise.auditing.worst_class.ledger import SurvivorCounts
+from classwise.auditing.worst_class.ledger import SavedSearch, SurvivorCounts
 from classwise.auditing.worst_class.result import WorstClass
 from classwise.auditing.worst_class.rounds import Rounds
 from classwise.core import interruption
@@ -29,10 +27,13 @@ from classwise.core.config import Seed
 from classwise.core.precision import Dtype, Precision
 from classwise.core.progress import Progress
 from classwise.core.progress_display import listening
+from classwise.core.storage import ResultFolder
 from classwise.core.threat import ThreatLike
 from classwise.stats.best_arm import BestArmSearch, Rules, default_sample_size, default_tolerance
 from classwise.stats.intervals import alpha_of
 
+ROUNDS = "rounds.parquet"
+"""The file with the state of the search."""
 SUITE = "autoattack"
 """The default suite: APGD on the cross-entropy on all images, targeted APGD on all survivors of an escalated class,
 FAB-T and Square on the sampled survivors only. The first two succeed on nearly all images on which the suite succeeds,
@@ -103,7 +104,9 @@ def find_worst_class(
     """
     deadline = math.inf if max_time is None else time.monotonic() + max_time
     chosen = {"alpha": alpha_of(confidence), "tolerance": tolerance}
-    _check_folder(out)
+    folder = None if out is None else ResultFolder(Path(out), "worst-class search")
+    if folder is not None:
+        folder.check()
     norm = norm_of(threat)
     suite = parse_attacks(SUITES_BY_NORM.get(norm, SUITE) if attacks is None else attacks, norm)
     with contextlib.ExitStack() as stack:
@@ -111,8 +114,9 @@ def find_worst_class(
         options = AuditOptions(precision=precision, batch_size=batch_size, seed=seed, early_stop=True, cascade=True)
         ready = prepare(model, data, suite, threat, device=device, **options)
         require_applicable(ready.plan.suite, suite, ready.no_gradient)
-        identity = ready.settings | chosen
-        saved = SavedSearch(None) if out is None else claimed(Path(out), identity, stack, resume=resume)
+        if folder is not None:
+            stack.enter_context(folder.claimed(ready.settings | chosen, resume=resume))
+        saved = SavedSearch(None if folder is None else folder.path / ROUNDS)
         search = Rounds(ready, stack.enter_context(listening(progress)), saved)
         race, counts, rounds = _run(search, chosen, deadline)
     environment = dict(search.saved.environment)  # as of the last round, also of a finished search that is loaded
@@ -126,11 +130,6 @@ def find_worst_class(
         seconds=environment.pop("seconds"),
         environment=environment,
     )
-
-
-def _check_folder(out: str | Path | None) -> None:
-    if out is not None:
-        check_place(Path(out), "worst-class search", SEARCH)
 
 
 def _run(search: Rounds, chosen: dict[str, Any], deadline: float) -> tuple[BestArmSearch, SurvivorCounts, int]:

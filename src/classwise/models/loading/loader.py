@@ -18,6 +18,7 @@ from classwise.core.config import Count
 from classwise.core.errors import ClasswiseError
 from classwise.core.precision import check_device
 from classwise.core.rng import generators_restored
+from classwise.core.schema import SCHEMA_VERSIONS, check_schema_version
 from classwise.data.images import Images
 from classwise.data.loading import named_set
 from classwise.data.stream import Stream
@@ -33,7 +34,7 @@ from classwise.models.normalization import Normalized
 from classwise.models.provenance import note_weights_file
 from classwise.models.registry import MODELS
 from classwise.models.resizing import Resized
-from classwise.models.weights import SCHEMA_VERSION, fingerprint
+from classwise.models.weights import fingerprint
 
 logger = logging.getLogger(__name__)
 
@@ -332,9 +333,8 @@ def _weights_file(path: str | os.PathLike[str]) -> Path:
 def _stored_spec(checkpoint: Checkpoint) -> dict[str, Any]:
     """The model spec in the metadata of a file written by `save_weights`; empty for other files."""
     version = checkpoint.metadata.get("schema_version", "0")[:20]
-    if version.isdecimal() and int(version) > SCHEMA_VERSION:
-        supported = f"newer than the {SCHEMA_VERSION} supported here"
-        raise ClasswiseError(f"{checkpoint.path}: schema_version {version} is {supported}; update classwise")
+    if version.isdecimal() and int(version) > SCHEMA_VERSIONS["weights"]:
+        check_schema_version(int(version), SCHEMA_VERSIONS["weights"], str(checkpoint.path))
     try:
         spec = json.loads(checkpoint.metadata.get("model", "{}"))
     except (ValueError, RecursionError):

@@ -17,10 +17,10 @@ import pandas as pd
 from classwise.core.arguments import Level, checked
 from classwise.core.csv_files import csv_text
 from classwise.core.display import RichDisplay
+from classwise.core.schema import SCHEMA_VERSIONS
 from classwise.core.storage import write_text
 from classwise.core.version import __version__
 from classwise.reporting.board.published import Published
-from classwise.reporting.board.sources import SCHEMA_VERSION
 from classwise.reporting.board.tables import BoardTable, measures
 
 
@@ -90,7 +90,7 @@ class Board(RichDisplay):
             for table in self.tables
         ]
         return {
-            "schema_version": SCHEMA_VERSION,
+            "schema_version": SCHEMA_VERSIONS["board"],
             "version": __version__,
             "unit": "fraction",
             "confidence": round(1 - self.alpha, 12),

@@ -14,13 +14,12 @@ from classwise.auditing.run.audit_folder import ABOUT
 from classwise.auditing.run.result import Audit
 from classwise.core.config import build
 from classwise.core.errors import ClasswiseError, did_you_mean
-from classwise.core.schema import check_schema_version
+from classwise.core.schema import SCHEMA_VERSIONS, check_schema_version
 from classwise.reporting.board.entries import AttackSettings, Conditions, Entry, GuardWarning
 from classwise.reporting.board.published import Published, published_in
 from classwise.training.folder import Run, runs_in
 
 T = TypeVar("T")
-SCHEMA_VERSION = 1
 """Version of ``board.json``."""
 ACCEPTED = "an audit, a run, a folder of these, board.json, or a JSON file for or from RobustBench"
 Source = Audit | str | Path
@@ -122,7 +121,7 @@ def _in_board(content: Mapping[str, Any], path: Path) -> list[Candidate | Publis
     version = content.get("schema_version")
     if not isinstance(version, int):
         raise ClasswiseError(f"{path}: schema_version is {version!r}, expected a number")
-    check_schema_version(version, SCHEMA_VERSION, str(path))
+    check_schema_version(version, SCHEMA_VERSIONS["board"], str(path))
     found: list[Candidate | Published] = []
     for number, table in enumerate(_list(content, "tables", str(path)), 1):
         where = f"{path}: table {number}"

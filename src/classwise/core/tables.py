@@ -1,0 +1,86 @@
+"""Parquet tables with metadata: written atomically with a checksum, and checked when they are read."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from classwise.core.errors import ClasswiseError
+from classwise.core.schema import SCHEMA_VERSIONS, check_schema_version
+from classwise.core.storage import replacing, verify
+
+KEY = "classwise"
+"""The entry of a file's metadata that has the facts as JSON."""
+
+
+def write_table(
+    path: Path, table: pd.DataFrame | pa.Table, kind: str, facts: Mapping[str, Any], key: str = KEY
+) -> None:
+    """Write a table atomically.
+
+    Args:
+        path: the file.
+        table: the table.
+        kind: its format, of `SCHEMA_VERSIONS`.
+        facts: JSON values, stored as metadata beside the schema version.
+        key: the entry of the metadata.
+
+    Raises:
+        ClasswiseError: as `classwise.core.storage.replacing`.
+    """
+    if isinstance(table, pd.DataFrame):
+        table = pa.Table.from_pandas(table, preserve_index=False)
+    about = json.dumps({"schema_version": SCHEMA_VERSIONS[kind], **facts}).encode()
+    table = table.replace_schema_metadata({**(table.schema.metadata or {}), key.encode(): about})
+    with replacing(path, checksum=True) as temporary:
+        pq.write_table(table, temporary, compression="zstd", write_page_checksum=True)
+
+
+def read_table(path: Path, advice: str, *, damaged: str = "") -> pa.Table:
+    """Read a table and check it against its checksums.
+
+    Args:
+        path: the file.
+        advice: the suggestion in the message for a file that is not Parquet.
+        damaged: that for a file that matches none of its checksums; empty: as of `classwise.core.storage.verify`.
+
+    Raises:
+        FileNotFoundError: if there is no file.
+        ClasswiseError: if it is damaged, or not a Parquet file.
+    """
+    verify(path, damaged)
+    try:
+        with path.open("rb") as file:
+            return pq.read_table(file, page_checksum_verification=True)
+    except FileNotFoundError:
+        raise
+    except (pa.ArrowException, OSError, ValueError) as error:
+        raise ClasswiseError(f"{path} is not a valid Parquet file; {advice}") from error
+
+
+def facts_of(table: pa.Table, kind: str, where: Path, advice: str, key: str = KEY) -> dict[str, Any]:
+    """The facts in the metadata of a table.
+
+    Args:
+        table: the table, as `read_table` returns it.
+        kind: its format.
+        where: the file, for error messages.
+        advice: the suggestion in the message for a table without facts.
+        key: the entry of the metadata.
+
+    Raises:
+        ClasswiseError: if it has no facts, or those of another schema version.
+    """
+    try:
+        facts: dict[str, Any] = json.loads((table.schema.metadata or {})[key.encode()])
+        version = int(facts.pop("schema_version"))
+    except (KeyError, ValueError, TypeError, AttributeError) as error:
+        raise ClasswiseError(f"{where} has no metadata of a {kind} written by classwise; {advice}") from error
+    check_schema_version(version, SCHEMA_VERSIONS[kind], str(where))
+    return facts

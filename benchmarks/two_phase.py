@@ -22,8 +22,14 @@ from benchmarks import ratios
 from benchmarks.tables import table
 from benchmarks.worst_class import OUTCOMES
 from classwise.core.csv_files import write_csv
-from classwise.stats.two_phase import UNKNOWN, Survivors, TwoPhaseEstimate, low_margin, two_phase_estimate
-from classwise.stats.two_phase_plan import next_sample
+from classwise.stats.two_phase import (
+    UNKNOWN,
+    Survivors,
+    TwoPhaseEstimate,
+    low_margin,
+    next_sample,
+    two_phase_estimate,
+)
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]

@@ -67,8 +67,8 @@ class Comparison(RichDisplay):
     def __post_init__(self) -> None:
         check_methods(self.audits, self.attack, self.group)
         if not self.complete and not self.allow_incomplete:
-            sampled = any(each.outcomes.meta.settle for audits in self.audits.values() for each in audits)
-            how = "--resume and without --settle" if sampled else "--resume"
+            metas = [each.outcomes.meta for audits in self.audits.values() for each in audits]
+            how = max(metas, key=lambda meta: meta.sampled).completion
             raise IncompleteError(f"{self.gaps[0]}; continue it with {how}, or allow incomplete audits")
 
     def __repr__(self) -> str:
@@ -86,7 +86,7 @@ class Comparison(RichDisplay):
                 lacking = {attack: count for attack, count in audit.outcomes.unjudged.items() if attack in needed}
                 if lacking:
                     counts = ", ".join(f"{count:,} under {attack}" for attack, count in lacking.items())
-                    what = "incomplete" if audit.outcomes.meta.settle is None else "an estimate from a sample"
+                    what = audit.outcomes.meta.kind_if_incomplete
                     phrases.append(f"{label} is {what}: images not judged: {counts}")
                 elif audit.outcomes.meta.images is None:
                     phrases.append(f"{label} is incomplete: its number of images is unknown")

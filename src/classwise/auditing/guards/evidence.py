@@ -254,14 +254,13 @@ class Evidence:
     def survivors(self) -> Tensor:
         """Whether each image of the sample is robust to the whole suite, bool (N,).
 
-        With ``settle`` also the images on which the suite did not run to its end: nothing succeeded on them so far.
+        These include images on which the suite did not run to its end: nothing succeeded on them so far.
         """
         return self._correct(ALL)
 
     def _correct(self, name: str) -> Tensor:
         assert self.probe is not None
-        verdicts = self.outcomes.verdicts(name)
-        correct = self.outcomes.index[verdicts > 0 if self.outcomes.meta.settle is None else verdicts != 0]
+        correct = self.outcomes.index[self.outcomes.verdicts(name) != 0]
         return torch.isin(self.probe.batch.index.cpu(), torch.from_numpy(correct))
 
     @cached_property

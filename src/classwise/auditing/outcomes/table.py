@@ -28,7 +28,6 @@ from classwise.auditing.outcomes.joins import joined_tables
 from classwise.auditing.outcomes.meta import ALL, BEST, CLEAN, UNION, Meta
 from classwise.auditing.outcomes.predictions import MOST_DENSE, PredictionTables
 from classwise.auditing.outcomes.verdicts import (
-    Coverage,
     Judgement,
     Verdicts,
     bounded_counts,
@@ -130,34 +129,54 @@ class Outcomes(PredictionTables):
         return self._images["label"].to_numpy(dtype=np.int64)
 
     @property
+    def total(self) -> int:
+        """Number of images of the data; if it is unknown, that of the table."""
+        return max(self.meta.images or 0, len(self))
+
+    @cached_property
     def missing(self) -> dict[str, int]:
         """Number of images without a row under each attack of an incomplete audit; only attacks that lack some."""
-        return self._coverage.missing
+        rows = {str(label): int(count) for label, count in self.frame["attack"].value_counts().items()}
+        counts = {label: self.total - rows.get(label, 0) for label in self.attacks}
+        return {label: count for label, count in counts.items() if count}
+
+    @cached_property
+    def unjudged(self) -> dict[str, int]:
+        """Number of images that are not judged under each attack; only attacks that lack some. See `verdicts`."""
+        unseen = self.total - len(self)
+        counts = {label: unseen + int((each < 0).sum()) for label, each in self._verdicts.items()}
+        return {label: count for label, count in counts.items() if count}
 
     @property
     def complete(self) -> bool:
         """Whether every attack has a row for every image, and the number of images is known."""
-        return self._coverage.complete
-
-    @property
-    def gap(self) -> str:
-        """Which images are not judged, as a sentence without its full stop; empty for a complete table."""
-        return self._coverage.gap
-
-    @property
-    def completion(self) -> str:
-        """How to complete the audit."""
-        return self._coverage.completion
-
-    @property
-    def unjudged(self) -> dict[str, int]:
-        """Number of images that are not judged under each attack; only attacks that lack some. See `verdicts`."""
-        return self._coverage.unjudged
+        return not self.missing and self.meta.images is not None
 
     @property
     def unfinished(self) -> str:
         """How many images are not judged under every attack, such as ``12 of 90``."""
-        return self._coverage.unfinished
+        if self.meta.images is None:
+            return "an unknown number of"
+        undecided = np.any([each < 0 for each in self._verdicts.values()], axis=0)
+        return f"{self.total - len(self) + int(undecided.sum()):,} of {self.total:,}"
+
+    @property
+    def gap(self) -> str:
+        """Which images are not judged, as a sentence without its full stop; empty for a complete table."""
+        if self.complete:
+            return ""
+        if not self.unjudged and self.meta.images is not None:  # the other attacks imply each missing row
+            rows = ", ".join(f"{label} {count:,}" for label, count in self.missing.items())
+            return f"the audit is incomplete: rows of images that need no attack are missing ({rows})"
+        counts = ", ".join(f"{label} {count:,}" for label, count in self.unjudged.items())
+        by_attack = f" (not judged: {counts})" if counts else ""
+        what = self.meta.kind_if_incomplete
+        return f"the audit is {what}: {self.unfinished} images are not judged by every attack{by_attack}"
+
+    @property
+    def completion(self) -> str:
+        """How to complete the audit."""
+        return f"continue the audit with {self.meta.completion}"
 
     def require_complete(self) -> None:
         """Check that no row is missing.
@@ -225,7 +244,7 @@ class Outcomes(PredictionTables):
             ClasswiseError: for a name that is not in `names`.
         """
         verdicts = self.verdicts(name)
-        if (verdicts < 0).any() or len(self) < self._coverage.total or self.meta.images is None:
+        if (verdicts < 0).any() or len(self) < self.total or self.meta.images is None:
             self.require_complete()
         return Judgement(self.index, self.labels, verdicts > 0)
 
@@ -253,7 +272,8 @@ class Outcomes(PredictionTables):
         if name in self.names and name not in self.attacks and family != name:
             return widest([self.bounds(member, group) for member in self._candidates(family)])
         verdicts, (names, ids) = self.verdicts(name), self.grouping(group)
-        return bounded_counts(verdicts, ids, len(names), self.meta.group_sizes(group), self._coverage)
+        images = float("inf") if self.meta.images is None else float(self.total)
+        return bounded_counts(verdicts, ids, len(names), self.meta.group_sizes(group), images)
 
     def inputs(self, name: str, counts: BoundedCounts | None = None, group: str | None = None) -> MetricInputs:
         """What metrics under an attack are computed from.
@@ -388,11 +408,6 @@ class Outcomes(PredictionTables):
     @cached_property
     def _verdicts(self) -> dict[str, Verdicts]:
         return verdicts_by_attack(self.frame, self.index, self.meta)
-
-    @cached_property
-    def _coverage(self) -> Coverage:
-        rows = {str(label): int(count) for label, count in self.frame["attack"].value_counts().items()}
-        return Coverage(rows, self._verdicts, len(self), self.meta.images, self.meta.settle)
 
     def _members(self, name: str) -> tuple[str, ...]:
         """The attacks whose verdicts decide that of a name."""

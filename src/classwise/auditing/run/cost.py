@@ -97,7 +97,7 @@ def estimate(
         threat: the ball.
         attacks: the attacks.
         device: where to run.
-        **options: as of `audit`. ``settle``, ``save`` and ``trace`` do not change the estimate.
+        **options: as of `audit`. ``save`` and ``trace`` do not change, nor does a sample change the estimate.
 
     Raises:
         ClasswiseError: see `audit`.
@@ -233,7 +233,7 @@ def _estimate(
     device: str | torch.device | None,
     options: AuditOptions,
 ) -> CostEstimate:
-    measured: AuditOptions = {**options, "settle": None, "save": (), "trace": ()}
+    measured: AuditOptions = {**options, "save": (), "trace": ()}
     with chosen_arithmetic(options.get("precision")):
         ready = prepare(model, data, parse_attacks(attacks, norm_of(threat)), threat, device=device, **measured)
         engine, first = ready.plan.engine(ready.model), next(ready.pieces)

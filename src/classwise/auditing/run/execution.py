@@ -32,6 +32,7 @@ from classwise.auditing.run.preparation import Prepared
 from classwise.auditing.run.record import RunRecord, TimeLimit, environment_of
 from classwise.auditing.run.result import Audit, AuditWarning, write_about
 from classwise.auditing.run.runner import Runner
+from classwise.auditing.run.sampling import Sampling
 from classwise.core import interruption
 from classwise.core.distributed import ProcessGroup
 from classwise.core.errors import ClasswiseError, IncompleteError
@@ -240,7 +241,7 @@ class Execution:
             images = outcomes.meta.images if images is None else int(self.ready.source.class_counts().sum())
             meta = dataclasses.replace(outcomes.meta, data_hash=fingerprint, images=images)
             outcomes = Outcomes(outcomes.frame, meta)
-        in_time = self.ready.plan.settle is not None and time.monotonic() <= self.limit.deadline
+        in_time = self.ready.plan.sampling is not None and time.monotonic() <= self.limit.deadline
         reason = "they are outside the sample" if in_time else "the time limit was reached"
         for label, count in outcomes.missing.items() if self.shard is None else ():
             self.progress.log(f"{label}: {count} images are not judged, {reason}")
@@ -345,7 +346,7 @@ def finished_audit(folder: Path, plan: Plan, *, is_shard: bool = False) -> Audit
 
     Args:
         folder: the folder, whose audit has the settings of the plan.
-        plan: the plan, whose guards, trace and ``settle`` the audit must have.
+        plan: the plan, whose guards, trace and sampling the audit must have.
         is_shard: whether the folder is that of a shard.
     """
     try:
@@ -356,7 +357,7 @@ def finished_audit(folder: Path, plan: Plan, *, is_shard: bool = False) -> Audit
     noted = read_about(folder).get("complete") == saved.complete
     finished = noted and (is_finished(folder) if is_shard else saved.finished)
     guarded = saved.guards is not None and saved.guards.covers(plan.guards)
-    same = saved.outcomes.meta.settle == plan.settle and (saved.trace is not None or not plan.trace)
+    same = Sampling.of_meta(saved.outcomes.meta) == plan.sampling and (saved.trace is not None or not plan.trace)
     return saved if finished and guarded and same and saved.environment else None
 
 

@@ -261,17 +261,8 @@ def _metadata(plan: Plan, trial: _Trial, source: Images | Stream, first: Images)
         data_hash=source.fingerprint(),
         images=len(source) if isinstance(source, Images) else source.expected,
         sizes=_sizes(first, len(names)) if isinstance(source, Images) else {},
-        threat=str(plan.threat),
-        norm=plan.threat.norm,
-        early_stop=plan.early_stop,
-        cascade=plan.cascade,
-        settle=plan.settle,
-        seed=plan.seed,
-        precision=plan.precision.recorded(),
         batch_size=batch_size,
-        repeats=plan.repeats.count,
-        repeat_rule=plan.repeats.rule,
-        grid=plan.grid,
+        **plan.recorded,
         notes=trial.recorded + ((small,) if batch_size < SMALLEST_BATCH else ()),
     )
 

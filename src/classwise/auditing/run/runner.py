@@ -19,11 +19,11 @@ from classwise.attacks.engine import SMALLEST_BATCH, AttackInputs, Decision, Eng
 from classwise.auditing.outcomes.artifacts import EXAMPLES, examples_per_class
 from classwise.auditing.outcomes.rows import attacked_rows, carried_rows, clean_rows, skipped_rows
 from classwise.auditing.outcomes.table import CLEAN
-from classwise.auditing.outcomes.two_phase import ROWS, candidates, successes
 from classwise.auditing.outcomes.writer import OutcomeWriter
 from classwise.auditing.run.batch_sizes import memory_of
 from classwise.auditing.run.partition import balanced_order, part_of
 from classwise.auditing.run.plan import Plan
+from classwise.auditing.run.sampling import ROWS, Sampling
 from classwise.core import interruption
 from classwise.core.distributed import ProcessGroup
 from classwise.core.errors import ClasswiseError
@@ -34,8 +34,6 @@ from classwise.core.threat import Threat
 from classwise.core.transfers import to_device
 from classwise.data.images import Batch, Images
 from classwise.stats.counts import IntArray
-from classwise.stats.two_phase import UNKNOWN
-from classwise.stats.two_phase_plan import next_sample
 
 IMAGES_SHARE = 0.25
 """Largest share of a GPU's memory that the images of a piece may take, in their stored type."""
@@ -139,10 +137,12 @@ class Runner:
             order = part_of(order, piece.y.cpu(), self.processes)
             self._clean(piece, order)
             self._choose_examples(piece, order)
-            for label, attack in self.plan.first_phase.items():
-                self._attack(label, attack, piece, order)
-            if self.plan.settle is not None:
-                self._second_phase(piece, order, self.plan.settle)
+            sampling = self.plan.sampling
+            for label, attack in self.plan.suite.attacks.items():
+                if sampling is None or label in sampling.first:
+                    self._attack(label, attack, piece, order)
+            if sampling is not None:
+                self._sample(piece, order, sampling)
             self._trace(piece)
             if self.late:
                 break
@@ -208,35 +208,21 @@ class Runner:
             self.not_graphed[label] = reason
             self.progress.log(f"the steps of {label} are not CUDA graphs: {reason}")
 
-    def _second_phase(self, piece: Images, order: Tensor, settle: float) -> None:
-        """Run the remaining attacks on samples of the survivors until the intervals are narrow enough.
-
-        Every process plans the same samples, from the results of all.
-        """
-        second, index = self.plan.second_phase, piece.index.cpu().numpy()
+    def _sample(self, piece: Images, order: Tensor, sampling: Sampling) -> None:
+        """Run the other attacks on the samples of a design, which every process computes from the rows of all."""
+        index = piece.index.cpu().numpy()
         own = _own_index(piece, order)
 
-        def gathered(labels: Iterable[str], images: IntArray) -> pd.DataFrame:
-            rows = pd.concat([self.writer.rows(label, images)[[*ROWS]] for label in labels])
+        def gathered(labels: Iterable[str], images: IntArray | None) -> pd.DataFrame:
+            chosen = own if images is None else own[np.isin(own, images)]
+            rows = pd.concat([self.writer.rows(label, chosen)[[*ROWS]] for label in labels])
             every: list[pd.DataFrame] = self.processes.all_gather(rows)
             return pd.concat(every, ignore_index=True)
 
-        first = gathered((CLEAN, *self.plan.first_phase), own)
-        found = candidates(first, self.plan.first_phase, len(piece), piece.num_classes, self.plan.seed)
-        if found is None:  # the deadline passed in the first phase
-            return
-        others = order[~np.isin(index[order.numpy()], found.index)]
-        for label, attack in second.items():
-            self._attack(label, attack, piece, others)
-        results = np.full(len(found.index), UNKNOWN)
-        while len(places := next_sample(found.survivors, results, settle)):
-            sampled = found.index[places]
-            self.progress.log(f"sample: {len(sampled):,} of {len(found.index):,} survivors")
-            for label, attack in second.items():
-                self._attack(label, attack, piece, order[np.isin(index[order.numpy()], sampled)])
-            results[places] = successes(gathered(second, own[np.isin(own, sampled)]), sampled, second)
-            if (results[places] == UNKNOWN).any():  # the deadline has passed
-                return
+        for images in sampling.samples(len(piece), piece.num_classes, gathered, self.progress.log):
+            for label in sampling.second:
+                attack = self.plan.suite.attacks[label]
+                self._attack(label, attack, piece, order[np.isin(index[order.numpy()], images)])
 
     def _attack_rows(self, label: str, attack: Attack, piece: Images, todo: Tensor) -> None:
         blocks = self.engine.attack(attack, self.plan.threat, self._jobs(piece, todo))

@@ -122,7 +122,7 @@ class Rounds:
         order = self._orders(len(race.images))
         if len(self.attacks) == 1:  # the first pass was the whole suite
             for label, rows in enumerate(order):
-                self._settle(race, label, rows)
+                self._all_known(race, label, rows)
         rounds = 0
         while (moves := race.next()) and (rounds < len(self.saved.rounds) or time.monotonic() <= deadline):
             rounds += 1
@@ -151,7 +151,7 @@ class Rounds:
                 results["escalations"].append([label, len(rows), len(rows) - len(order[label])])
                 race.observe_escalation(label, len(rows) - len(order[label]))
                 if len(self.attacks) == 2:
-                    self._settle(race, label, order[label])
+                    self._all_known(race, label, order[label])
             if replayed:
                 if results != self.saved.rounds[rounds - 1]:
                     raise ClasswiseError(
@@ -163,7 +163,7 @@ class Rounds:
             self.progress.advance(size)
         return rounds
 
-    def _settle(self, race: BestArmSearch, label: int, rows: IntArray) -> None:
+    def _all_known(self, race: BestArmSearch, label: int, rows: IntArray) -> None:
         """Count survivors on which every attack has run as settled, and report them to the race."""
         self.ledger["settled"][self._places(rows)] = 1
         race.observe_draw(label, len(rows), 0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Unpack
@@ -20,8 +21,7 @@ from classwise.auditing.run.inputs import Group, Model, group_name, training_att
 from classwise.auditing.run.merging import require_shards
 from classwise.auditing.run.partition import check_shards, shard_of
 from classwise.auditing.run.plan import AuditOptions, Distance, Plan, ShardLike, Shards, chosen_arithmetic
-from classwise.auditing.run.preparation import Prepared, prepare
-from classwise.auditing.run.record import TimeLimit
+from classwise.auditing.run.preparation import Inputs, prepare
 from classwise.auditing.run.result import Audit
 from classwise.auditing.run.sampling import check_sampling
 from classwise.auditing.run.suite import Attacks, Suite, norm_of, parse_attacks, require_applicable
@@ -149,7 +149,7 @@ def audit(
     )
     _refuse_seed_runs(model)
     with process_group(distributed=distributed) as processes, chosen_arithmetic(precision):
-        limit = TimeLimit(max_time)
+        started = time.monotonic()
         suite = parse_attacks(attacks, norm_of(threat))
         check_sampling(options, suite, norm_of(threat), group)
         check_shards(options, out)
@@ -158,7 +158,7 @@ def audit(
         ready = prepare(model, data, suite, threat, group=group, device=device, **options)
         _check_ready(ready, suite, attacks)
         with listening(progress, active=processes.is_main) as listener:
-            execution = Execution(ready, folder, processes, listener, limit, shard_of(options), shards)
+            execution = Execution(ready, folder, processes, listener, started, max_time, shard_of(options), shards)
             return execution.run(resume=resume, group=group_name(group), training_attack=training_attack_of(model))
 
 
@@ -203,7 +203,7 @@ def claim_for_shards(
     with chosen_arithmetic(options.get("precision")):
         ready = prepare(model, data, suite, threat, group=group, device=device, **options)
     _check_ready(ready, suite, attacks)
-    execution = Execution(ready, folder, ProcessGroup(), NullProgress(), TimeLimit(None), shards=options.get("shards"))
+    execution = Execution(ready, folder, ProcessGroup(), NullProgress(), time.monotonic(), shards=options.get("shards"))
     with execution.claimed(resume=resume):
         return ready.plan
 
@@ -220,7 +220,7 @@ def _refuse_seed_runs(model: Model) -> None:
         )
 
 
-def _check_ready(ready: Prepared, suite: Suite, attacks: Attacks | None) -> None:
+def _check_ready(ready: Inputs, suite: Suite, attacks: Attacks | None) -> None:
     """Check that attacks are applicable, and that a second phase is possible.
 
     Raises:

@@ -17,7 +17,7 @@ from classwise.attacks.engine import SMALLEST_BATCH, AttackInputs, CountedForwar
 from classwise.auditing.guards.budget import most_passes
 from classwise.auditing.run.inputs import Model
 from classwise.auditing.run.plan import AuditOptions, Plan, chosen_arithmetic
-from classwise.auditing.run.preparation import Prepared, prepare
+from classwise.auditing.run.preparation import Inputs, prepare
 from classwise.auditing.run.suite import Attacks, norm_of, parse_attacks
 from classwise.core.arguments import checked
 from classwise.core.description import PassCounts
@@ -242,7 +242,7 @@ def _estimate(
         return _range(ready, engine, first, clean)
 
 
-def _range(ready: Prepared, engine: Engine, piece: Images, clean: _Evaluated) -> CostEstimate:
+def _range(ready: Inputs, engine: Engine, piece: Images, clean: _Evaluated) -> CostEstimate:
     """The lowest and the highest cost; ``piece`` has the images on which passes are counted and timed."""
     plan, images = ready.plan, clean.images
     fewest, most = clean.bounds() if plan.early_stop else (images, images)

@@ -14,7 +14,7 @@ from torch import Tensor
 from classwise.attacks.engine import Finished, Job
 from classwise.auditing.outcomes.table import CLEAN
 from classwise.auditing.run.plan import Plan
-from classwise.auditing.run.preparation import Prepared
+from classwise.auditing.run.preparation import Inputs
 from classwise.auditing.run.record import RunRecord, environment_of
 from classwise.auditing.run.suite import attack_length
 from classwise.auditing.worst_class.folder import SavedSearch
@@ -43,7 +43,7 @@ class Rounds:
         saved: the saved state of the search.
     """
 
-    def __init__(self, ready: Prepared, progress: Progress, saved: SavedSearch) -> None:
+    def __init__(self, ready: Inputs, progress: Progress, saved: SavedSearch) -> None:
         self.ready, self.progress, self.saved = ready, progress, saved
         self._saved_at = time.monotonic()
         self.record = RunRecord(None, environment_of(ready.model), self._saved_at, saved.environment)

@@ -27,7 +27,7 @@ from classwise.core.destinations import is_stdout
 from classwise.core.errors import ClasswiseError
 
 if TYPE_CHECKING:
-    from classwise.auditing.compare.across import Crossing
+    from classwise.auditing.compare.compare import Crossing
     from classwise.auditing.compare.comparison import Comparison
     from classwise.auditing.compare.thresholds import ChangeThreshold
 
@@ -188,8 +188,8 @@ def _export(comparison: Comparison | Crossing, exported: ExportOptions, page: Pa
 
 def comparison_facts(comparison: Comparison | Crossing) -> dict[str, Any]:
     """A comparison as JSON; accuracies are fractions."""
-    from classwise.auditing.compare.across import Crossing
-    from classwise.auditing.compare.pairs import population
+    from classwise.auditing.compare.compare import Crossing
+    from classwise.auditing.compare.comparison import population
     from classwise.reporting import formatting
 
     facts: dict[str, Any] = {"attack": comparison.attack, "notes": comparison.notes}

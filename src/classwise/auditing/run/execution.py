@@ -17,8 +17,7 @@ import pandas as pd
 from classwise.attacks.base import Attack
 from classwise.attacks.engine import SMALLEST_BATCH
 from classwise.auditing.guards.budget import GuardRun, run_guards
-from classwise.auditing.guards.evidence import SAMPLE, Evidence, InputScale, Probe
-from classwise.auditing.guards.memory import Memory, memory_of
+from classwise.auditing.guards.evidence import SAMPLE, Evidence, InputScale, Memory, Probe, memory_of
 from classwise.auditing.guards.report import GuardReport
 from classwise.auditing.outcomes import files as outcome_files
 from classwise.auditing.outcomes.artifacts import Artifacts

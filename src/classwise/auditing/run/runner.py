@@ -6,18 +6,19 @@ import contextlib
 import dataclasses
 import math
 import time
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Collection, Generator, Iterable, Iterator
 from typing import Any, cast
 
 import numpy as np
 import pandas as pd
 import torch
+from scipy import special
 from torch import Tensor, nn
 
 from classwise.attacks.base import Attack
 from classwise.attacks.engine import SMALLEST_BATCH, AttackInputs, Decision, Engine, Finished, Job
 from classwise.auditing.outcomes.artifacts import EXAMPLES, examples_per_class
-from classwise.auditing.outcomes.rows import attacked_rows, carried_rows, clean_rows, skipped_rows
+from classwise.auditing.outcomes.files import REPEATS, REPORTED
 from classwise.auditing.outcomes.table import CLEAN
 from classwise.auditing.outcomes.writer import OutcomeWriter
 from classwise.auditing.run.batch_sizes import memory_of
@@ -31,9 +32,10 @@ from classwise.core.memory_format import share_format
 from classwise.core.progress import Progress
 from classwise.core.rng import CounterRNG, seeded
 from classwise.core.threat import Threat
-from classwise.core.transfers import to_device
+from classwise.core.transfers import to_cpu, to_device
 from classwise.data.images import Batch, Images
 from classwise.stats.counts import IntArray
+from classwise.stats.metrics import confidence_variance
 
 IMAGES_SHARE = 0.25
 """Largest share of a GPU's memory that the images of a piece may take, in their stored type."""
@@ -407,3 +409,97 @@ def trace_rows(engine: Engine, label: str, attack: Attack, batch: Batch, threat:
             "confidence": values.reshape(-1),
         }
     )
+
+
+OK, NAN, SKIPPED = "ok", "nan", "skipped"
+
+
+def clean_rows(index: Tensor, y: Tensor, decision: Decision, passes: int = 1) -> pd.DataFrame:
+    """Rows of the clean images, from their indices (N,), labels (N,) and the decision over a number of passes."""
+    columns = _of_logits(decision.logits, y, decision.prediction) | {
+        "index": _numpy(index),
+        "epsilon": 0.0,
+        "distance": 0.0,
+        "iterations": 0,
+        "forwards": passes,
+        "backwards": 0,
+    }
+    if passes > 1:
+        columns[REPEATS] = _numpy(decision.repeats)
+    return _frame(columns, CLEAN)
+
+
+def attacked_rows(attack: str, done: Finished, threat: Threat, passes: int = 1) -> pd.DataFrame:
+    """Rows of images that an attack has finished; the radius of ``threat`` is one number or (N,).
+
+    Args:
+        attack: the attack's label.
+        done: the images.
+        threat: the threat.
+        passes: number of passes of each decision.
+    """
+    epsilon = threat.epsilon
+    tensors = {name: getattr(done, name) for name in ("index", "iterations", "forwards", "backwards")}
+    tensors |= {"distance": threat.distance(done.x, done.x0), "logits": done.logits, "y": done.y}
+    tensors |= {"prediction": done.prediction} | ({REPEATS: done.repeats} if passes > 1 else {})
+    tensors |= {name: done.records[name] for name in REPORTED if name in done.records}
+    tensors |= {"epsilon": epsilon} if isinstance(epsilon, Tensor) else {}
+    measured = to_cpu({name: tensor.detach() for name, tensor in tensors.items()})
+    of_logits = _of_logits(measured.pop("logits"), measured.pop("y"), measured.pop("prediction"))
+    columns = {name: _numpy(tensor) for name, tensor in measured.items()}
+    return _frame(of_logits | {"epsilon": epsilon} | columns, attack)
+
+
+def carried_rows(attack: str, clean: pd.DataFrame, epsilon: Any, reported: Collection[str] = ()) -> pd.DataFrame:
+    """Rows of images that are misclassified without attack: the clean image, with zero steps and passes.
+
+    Args:
+        attack: the attack's label.
+        clean: the images' rows of the clean pass.
+        epsilon: the radius, one number or one for each row.
+        reported: the optional columns that the attack reports; they are 0, like the distance.
+    """
+    zeros = dict.fromkeys(("iterations", "forwards", "backwards", *(name for name in REPORTED if name in reported)), 0)
+    return clean.assign(attack=attack, epsilon=epsilon, **zeros)
+
+
+def skipped_rows(attack: str, removed: pd.DataFrame, epsilon: Any) -> pd.DataFrame:
+    """Rows of images that a cascade skips, from the rows of the attacks that succeeded on them."""
+    zeros = dict.fromkeys(("forwards", "backwards"), 0)
+    frame = removed[["index", "label", "first_success"]]
+    return frame.assign(attack=attack, epsilon=epsilon, correct=False, status=SKIPPED, **zeros)
+
+
+def _frame(columns: dict[str, Any], attack: str) -> pd.DataFrame:
+    first_success = np.array([attack, None], dtype=object)[columns["correct"].astype(np.int64)]
+    return pd.DataFrame(columns | {"attack": attack, "first_success": first_success})
+
+
+def _of_logits(logits: Tensor, y: Tensor, prediction: Tensor) -> dict[str, Any]:
+    """The columns that are computed from float32 logits (N, C) and predictions (N,), each row from its own only."""
+    values, label, predicted = _numpy(logits).astype(np.float64), _numpy(y), _numpy(prediction)
+    rows = np.arange(len(label))
+    valid = np.isfinite(values.max(axis=1))  # as in `classwise.models.logits.are_valid`
+    values = np.where(valid[:, None], values, 0.0)
+    confidence = special.softmax(values, axis=1)
+    # As in torch.argmax, the first of equal logits ranks first.
+    ranked = np.argsort(-values, axis=1, kind="stable")
+    others = values.copy()
+    others[rows, label] = -np.inf
+    columns = {
+        "prediction": predicted,
+        "p_label": confidence[rows, label],
+        "p_predicted": confidence[rows, predicted],
+        "margin": values[rows, label] - others.max(axis=1),
+        "confidence_variance": confidence_variance(confidence),
+    }
+    if values.shape[1] > 1:
+        columns["runner_up"] = ranked[:, 1]
+    known = {name: np.where(valid, column, np.nan) for name, column in columns.items()}
+    correct = valid & (predicted == label)
+    return known | {"label": label, "correct": correct, "status": np.where(valid, OK, NAN)}
+
+
+def _numpy(tensor: Tensor) -> np.ndarray[Any, Any]:
+    array: np.ndarray[Any, Any] = tensor.detach().cpu().numpy()
+    return array

@@ -6,9 +6,8 @@ import math
 from collections.abc import Iterator
 from typing import Any
 
-from classwise.auditing.compare.across import Crossing
-from classwise.auditing.compare.comparison import Comparison
-from classwise.auditing.compare.pairs import Pair, narrowing, narrowing_notes, population
+from classwise.auditing.compare.compare import Crossing
+from classwise.auditing.compare.comparison import Comparison, Pair, narrowing, narrowing_notes, population
 from classwise.reporting import formatting
 from classwise.reporting.text.layout import TextTable, in_unit, interval, percent, spanned_rows
 from classwise.reporting.untested import bounds_reason, bounds_table, crossing_reason, crossing_table

@@ -304,7 +304,7 @@ def test_an_estimate_from_a_sample(classwise: Classwise, run: Path, tmp_path: Pa
     assert text in (tmp_path / "again.html").read_text(encoding="utf-8")
     refused = classwise("report", tmp_path / "a", f"--robustbench={tmp_path / 'rb.json'}")
     assert refused.status == 2
-    assert "estimated from a sample" in refused.err
+    assert "is an estimate from a sample" in refused.err
     assert refused.err.count("\n") == 1
     undecided = classwise(
         *words, "--settle=8", "--resume", f"--fail-if=overall(all) < {audit.estimator.estimate.overall.value}"

@@ -22,8 +22,14 @@ from benchmarks import ratios
 from benchmarks.tables import table
 from benchmarks.worst_class import OUTCOMES
 from classwise.core.csv_files import write_csv
-from classwise.stats.two_phase import UNKNOWN, Survivors, TwoPhaseEstimate, low_margin, two_phase_estimate
-from classwise.stats.two_phase_plan import next_sample
+from classwise.stats.two_phase import (
+    UNKNOWN,
+    Survivors,
+    TwoPhaseEstimate,
+    low_margin,
+    next_sample,
+    two_phase_estimate,
+)
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -153,10 +159,10 @@ def record(folder: str | Path, path: Path) -> None:
     ``python -c "from benchmarks.two_phase import *; record('audits/mine', RECORDED / 'mine.csv')"``
     """
     from classwise.auditing.outcomes.table import Outcomes as Rows
-    from classwise.auditing.run.suite import in_first_phase
+    from classwise.auditing.run.sampling import Sampling
 
     rows = Rows.load(folder)
-    first = [label for label in rows.attacks if label == "clean" or in_first_phase(label)]
+    first = ("clean", *Sampling.of(0.01, rows.attacks, 0).first)
     frame = rows.frame.assign(
         phase=np.where(rows.frame["attack"].isin(first), 0, 1), correct=rows.frame["correct"].astype(bool)
     )

@@ -23,8 +23,8 @@ from classwise.core.errors import ClasswiseError
 
 ROOT = Path(__file__).parents[1]
 FURTHER = {
-    "auditing.corruptions": "audit_corruptions",
-    "auditing.cost": "estimate",
+    "auditing.run.corruptions": "audit_corruptions",
+    "auditing.run.cost": "estimate",
     "core.threat": "Threat.parse Threat.with_epsilon",
     "data.derived": "only_classes without_class",
     "data.images": "Images.take Images.batches Images.to",

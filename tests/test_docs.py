@@ -20,7 +20,7 @@ from tools.result_pages import PAGES, RESULTS
 import classwise
 from classwise.attacks import ATTACKS
 from classwise.attacks.base import Attack
-from classwise.auditing.guards.table import GUARDS
+from classwise.auditing.guards.budget import GUARDS
 from classwise.cli.demo import SMALL
 from classwise.core.config import make
 from classwise.core.errors import ClasswiseError

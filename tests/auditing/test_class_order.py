@@ -13,10 +13,9 @@ from torch import nn
 
 import classwise as cw
 from classwise.attacks.gradient.ascent import PGD
-from classwise.auditing.guards.budget import run_guards
+from classwise.auditing.guards.budget import GUARDS, run_guards
 from classwise.auditing.guards.evidence import Evidence, GuardWarning, Undecided
 from classwise.auditing.guards.report import GuardMode, GuardReport
-from classwise.auditing.guards.table import GUARDS
 from classwise.auditing.outcomes.table import Outcomes
 from classwise.auditing.run.audit import audit
 from classwise.auditing.run.merging import shard_folder

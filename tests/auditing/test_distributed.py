@@ -86,9 +86,9 @@ def test_two_processes_give_the_outcomes_of_one(ranks: list[dict[str, Any]]) -> 
 
 def test_two_processes_take_the_sample_of_one(ranks: list[dict[str, Any]]) -> None:
     single, shared = ranks[0]["sample alone"], ranks[0]["sample"]
-    assert 0 < single.two_phase.by_class["sampled"].sum() < single.two_phase.by_class["survivors"].sum()
+    assert 0 < single.estimator.estimates["sampled"].sum() < single.estimator.estimates["survivors"].sum()
     assert_same(shared.outcomes.frame, single.outcomes.frame)
-    assert_same(shared.two_phase.by_class, single.two_phase.by_class)
+    assert_same(shared.estimator.estimates, single.estimator.estimates)
     assert_same(ranks[1]["sample"].outcomes.frame, single.outcomes.frame)
 
 

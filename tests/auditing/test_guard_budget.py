@@ -15,11 +15,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from classwise.auditing.guards.budget import GuardRun, run_guards
-from classwise.auditing.guards.evidence import Evidence
-from classwise.auditing.guards.memory import Memory
+from classwise.auditing.guards.budget import COSTS, GUARDS, USEFULNESS, GuardRun, run_guards
+from classwise.auditing.guards.evidence import Evidence, Memory
 from classwise.auditing.guards.report import MODES, GuardMode, GuardReport
-from classwise.auditing.guards.table import COSTS, GUARDS, USEFULNESS
 from classwise.auditing.run import execution
 from classwise.auditing.run.audit import audit, estimate
 from classwise.auditing.run.audit_folder import ABOUT, read_about

@@ -10,9 +10,9 @@ from classwise.attacks import ATTACKS
 from classwise.attacks.base import Attack
 from classwise.attacks.gradient.apgd import APGDDLR, APGDT
 from classwise.attacks.gradient.ascent import FGSM, PGD
+from classwise.auditing.guards.budget import GUARDS
 from classwise.auditing.guards.evidence import Evidence, GuardWarning
 from classwise.auditing.guards.significance import significant_class
-from classwise.auditing.guards.table import GUARDS
 
 from .test_guards import ConstantLoss, Ratio, names_of, run, table
 

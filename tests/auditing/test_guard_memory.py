@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from classwise.attacks.gradient.ascent import FGSM, PGD
-from classwise.auditing.guards.memory import Memory, memory_of
+from classwise.auditing.guards.evidence import Memory, memory_of
 from classwise.auditing.run.audit import audit
 from classwise.auditing.run.result import Audit
 from classwise.core.precision import EXACT

@@ -18,10 +18,9 @@ import classwise as cw
 from classwise.attacks.engine import AttackInputs
 from classwise.attacks.gradient.apgd import APGDT
 from classwise.attacks.gradient.ascent import PGD, Ascent
-from classwise.auditing.guards.budget import GuardRun, run_guards
+from classwise.auditing.guards.budget import CORE, GUARDS, USEFULNESS, GuardRun, run_guards
 from classwise.auditing.guards.evidence import Evidence, InputScale
 from classwise.auditing.guards.report import GuardMode, GuardReport
-from classwise.auditing.guards.table import CORE, GUARDS, USEFULNESS
 from classwise.auditing.outcomes.table import Outcomes
 from classwise.auditing.run.audit import audit
 from classwise.auditing.run.cost import estimate

@@ -18,10 +18,11 @@ from classwise.attacks import suites
 from classwise.attacks.engine import Engine
 from classwise.auditing.compare.thresholds import Threshold
 from classwise.auditing.guards.evidence import Evidence, Probe
-from classwise.auditing.outcomes.two_phase import TwoPhase
 from classwise.auditing.run.audit import estimate
+from classwise.auditing.run.estimators import CompleteEstimator
 from classwise.auditing.run.result import Audit
 from classwise.auditing.run.runner import Runner
+from classwise.auditing.run.sampling import TwoPhaseEstimator, candidates, successes
 from classwise.cli.console import show_result
 from classwise.cli.tables import audit_facts
 from classwise.core.errors import ClasswiseError, IncompleteError
@@ -69,9 +70,9 @@ def sampled(data: Images, tmp_path_factory: pytest.TempPathFactory) -> Audit:
     return cw.audit(model(), data, EPSILON, "autoattack", settle=SETTLE, out=folder, **QUICK)
 
 
-def result(audit: Audit) -> TwoPhase:
-    assert audit.two_phase is not None
-    return audit.two_phase
+def result(audit: Audit) -> TwoPhaseEstimator:
+    assert isinstance(audit.estimator, TwoPhaseEstimator)
+    return audit.estimator
 
 
 def test_the_estimate_is_of_the_full_audit(sampled: Audit, full: Audit) -> None:
@@ -82,7 +83,7 @@ def test_the_estimate_is_of_the_full_audit(sampled: Audit, full: Audit) -> None:
     assert estimate.worst.low <= truth.min() <= estimate.worst.high
     assert max(estimate.overall.value - estimate.overall.low, estimate.overall.high - estimate.overall.value) <= 0.02
     assert truth.idxmin() in found.possibly
-    table = found.by_class
+    table = found.estimates
     assert ((table["low"] <= truth + 1e-12) & (truth <= table["high"] + 1e-12)).all()
     assert list(table["clean"]) == list(full.by_class["clean"])
     assert list(table["first"]) == list(full.by_class["pgd"])
@@ -126,7 +127,7 @@ def test_it_is_loaded_from_its_folder(sampled: Audit) -> None:
     assert sampled.path is not None
     loaded = Audit.load(sampled.path)
     assert not loaded.complete
-    pd.testing.assert_frame_equal(result(loaded).by_class, result(sampled).by_class, check_exact=True)
+    pd.testing.assert_frame_equal(result(loaded).estimates, result(sampled).estimates, check_exact=True)
     assert result(loaded).estimate.worst == result(sampled).estimate.worst
 
 
@@ -160,7 +161,7 @@ def test_a_sample_of_everything_is_the_full_audit(data: Images, full: Audit, tmp
     settings = {"out": tmp_path / "a", **QUICK}
     every = cw.audit(model(), data, EPSILON, "autoattack", settle=1e-6, **settings)
     assert every.complete
-    assert every.two_phase is None
+    assert isinstance(every.estimator, CompleteEstimator)
     pd.testing.assert_frame_equal(every.outcomes.frame, full.outcomes.frame, check_exact=True)
     pd.testing.assert_frame_equal(every.by_class, full.by_class, check_exact=True)
 
@@ -172,7 +173,7 @@ def test_an_estimate_is_completed_without_settle(data: Images, full: Audit, tmp_
     again = cw.audit(model(), data, EPSILON, "autoattack", settle=0.05, resume=True, **settings)
     sizes = [int(result(each).estimate.drawn.sum()) for each in (wide, narrow, again)]
     assert sizes[0] < sizes[1] == sizes[2]
-    assert result(Audit.load(tmp_path / "a")).settle == 0.05
+    assert result(Audit.load(tmp_path / "a")).sampling.settle == 0.05
     with pytest.raises(ClasswiseError, match="already contains this audit"):
         cw.audit(model(), data, EPSILON, "autoattack", **settings)
     whole = cw.audit(model(), data, EPSILON, "autoattack", resume=True, **settings)
@@ -212,7 +213,7 @@ def test_readers_do_not_take_it_for_a_complete_audit(sampled: Audit, full: Audit
             ask()
     assert "all" not in sampled.by_class
     assert "overall" not in sampled.by_attack
-    with pytest.raises(IncompleteError, match=r"'sampled' is an estimate from a sample: .*with --resume and without"):
+    with pytest.raises(IncompleteError, match=r"'sampled' is an estimate from a sample .*with --resume and without"):
         cw.compare({"full": full, "sampled": sampled})
     assert not cw.compare({"full": full, "sampled": sampled}, allow_incomplete=True).pairs
     assert cw.compare({"full": full, "sampled": sampled}, attack="pgd").complete
@@ -226,7 +227,7 @@ def test_robustbench_accepts_no_estimate(sampled: Audit) -> None:
     meta = dataclasses.replace(sampled.outcomes.meta, data="cifar10", threat="Linf:8/255")
     audit = Audit(type(sampled.outcomes)(sampled.outcomes.frame, meta))
     with pytest.raises(
-        ClasswiseError, match=r"autoattack_acc: .*estimated from a sample.*accepts no estimates"
+        ClasswiseError, match=r"autoattack_acc: .*an estimate from a sample.*accepts no estimates"
     ) as error:
         robustbench(audit)
     assert "\n" not in str(error.value)
@@ -251,7 +252,7 @@ def test_page_terminal_and_json_name_the_estimate(
     assert facts["worst"] is None
     assert facts["estimate"]["text"] == text
     assert facts["estimate"]["overall"] == pytest.approx(found.estimate.overall._asdict())
-    assert facts["estimate"]["sampled"] == found.by_class["sampled"].sum()
+    assert facts["estimate"]["sampled"] == found.estimates["sampled"].sum()
     names = {path.name for path in export(sampled, tmp_path / "tables", ("csv", "md"))}
     assert {"estimates.csv", "estimates.md", "classes.csv"} <= names
 
@@ -288,13 +289,11 @@ def test_guards_also_see_survivors_outside_the_sample(sampled: Audit, full: Audi
     every, some = (Evidence(audit.outcomes, probe=probe).survivors for audit in (full, sampled))
     assert torch.equal(every & some, every)
     assert some.sum() > every.sum()  # on some of these, an attack outside the sample would have succeeded
-    assert some.sum() < result(sampled).by_class["survivors"].sum()
+    assert some.sum() < result(sampled).estimates["survivors"].sum()
 
 
 def test_unknown_results_are_no_results(sampled: Audit) -> None:
     rows = sampled.outcomes.frame
-    from classwise.auditing.outcomes.two_phase import candidates, successes
-
     found = candidates(rows, FIRST, 600, 3, 0)
     assert found is not None
     results = successes(rows, found.index, SECOND)

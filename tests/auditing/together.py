@@ -93,7 +93,7 @@ def sampled(net: toys.Linear, **settings: Any) -> Audit:
     try:
         data = toys.images(201, strength=(0.033, 0.036, 0.04))
         found = audit(net, data, "Linf:0.03", "autoattack", settle=0.05, batch_size=32, precision=EXACT, **settings)
-        assert found.two_phase is not None  # it depends on these suites, and is cached in the pickled result
+        assert found.estimator is not None  # it depends on these suites, and is cached in the pickled result
         return found
     finally:
         table |= before

@@ -14,6 +14,7 @@ from torch import nn
 import classwise as cw
 from classwise.attacks import suites
 from classwise.auditing.run.result import Audit
+from classwise.auditing.run.sampling import TwoPhaseEstimator
 from classwise.cli import console
 from classwise.data import loading
 from classwise.models import build_model, save_weights
@@ -277,9 +278,9 @@ def test_an_estimate_from_a_sample(classwise: Classwise, run: Path, tmp_path: Pa
     said = classwise(*words, "--settle=8")
     assert said.status == 0, said.err
     audit = Audit.load(tmp_path / "a")
-    assert audit.two_phase is not None
-    assert audit.two_phase.estimate.settled
-    value, low, high = (f"{100 * each:.1f}" for each in audit.two_phase.estimate.overall[:3])
+    assert isinstance(audit.estimator, TwoPhaseEstimator)
+    assert audit.estimator.finished
+    value, low, high = (f"{100 * each:.1f}" for each in audit.estimator.estimate.overall[:3])
     text = f"AutoAttack, estimated: {value} % [{low}, {high}]"
     assert text in said.out
     assert text in (tmp_path / "a" / "page.html").read_text(encoding="utf-8")
@@ -290,10 +291,10 @@ def test_an_estimate_from_a_sample(classwise: Classwise, run: Path, tmp_path: Pa
     assert text in (tmp_path / "again.html").read_text(encoding="utf-8")
     refused = classwise("report", tmp_path / "a", f"--robustbench={tmp_path / 'rb.json'}")
     assert refused.status == 2
-    assert "estimated from a sample" in refused.err
+    assert "is an estimate from a sample" in refused.err
     assert refused.err.count("\n") == 1
     undecided = classwise(
-        *words, "--settle=8", "--resume", f"--fail-if=overall(all) < {audit.two_phase.estimate.overall.value}"
+        *words, "--settle=8", "--resume", f"--fail-if=overall(all) < {audit.estimator.estimate.overall.value}"
     )
     assert undecided.status == 3
     assert "repeat the command with --resume and without --settle" in undecided.err

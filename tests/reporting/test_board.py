@@ -216,7 +216,7 @@ def test_incomplete_audits_are_refused() -> None:
     part = dataclasses.replace(whole, outcomes=Outcomes(whole.outcomes.frame.iloc[:-3], whole.outcomes.meta))
     with pytest.raises(IncompleteError, match=r"^at is incomplete, and a leaderboard needs all verdicts"):
         cw.board([part])
-    with pytest.raises(IncompleteError, match=r"^at is an estimate from a sample \(settle\)"):
+    with pytest.raises(IncompleteError, match=r"^at is an estimate from a sample \(settle 0.01\)"):
         cw.board([with_meta(part, settle=0.01)])
 
 

@@ -12,8 +12,7 @@ import pytest
 from hypothesis import given
 
 from classwise.auditing.compare.compare import compare
-from classwise.auditing.compare.comparison import Comparison
-from classwise.auditing.compare.pairs import narrowing_notes, population
+from classwise.auditing.compare.comparison import Comparison, narrowing_notes, population
 from classwise.auditing.outcomes.table import Outcomes
 from classwise.auditing.run.result import Audit
 from classwise.cli.console import show_result

@@ -10,8 +10,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from classwise.auditing.compare.across import Crossing
-from classwise.auditing.compare.compare import compare
+from classwise.auditing.compare.compare import Crossing, compare
 from classwise.auditing.compare.comparison import Comparison
 from classwise.auditing.outcomes.table import Outcomes
 from classwise.auditing.run.result import Audit

@@ -12,20 +12,19 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from classwise.core.errors import ClasswiseError
-from classwise.stats.confidence_sequence import success_bounds
+from classwise.stats.confidence_sequence import SAMPLING_SHARE, success_bounds
 from classwise.stats.counts import ClassCounts, IntArray
 from classwise.stats.intervals import clopper_pearson, lowest_interval
 from classwise.stats.two_phase import (
     POOLED_SHARE,
     PRIOR,
-    SAMPLING_SHARE,
     UNKNOWN,
     Survivors,
     TwoPhaseEstimate,
     low_margin,
+    next_sample,
     two_phase_estimate,
 )
-from classwise.stats.two_phase_plan import next_sample
 
 
 class Outcome(NamedTuple):

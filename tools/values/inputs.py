@@ -23,8 +23,8 @@ Cases = Mapping[str, Callable[[], object]]
 
 INTERNAL = {
     "main": "cli:main",
-    "audit_corruptions": "auditing.corruptions:audit_corruptions",
-    "audit_seeds": "auditing.seeds:audit_seeds",
+    "audit_corruptions": "auditing.run.corruptions:audit_corruptions",
+    "audit_seeds": "auditing.run.seeds:audit_seeds",
     "adjust_logits": "training.posthoc.logit_adjustment:adjust_logits",
     "interpolate_weights": "training.posthoc.weight_interpolation:interpolate_weights",
 }

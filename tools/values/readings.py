@@ -11,6 +11,7 @@ import torch
 from tools.values.plain import Readings
 
 import classwise as cw
+from classwise.auditing.run.sampling import TwoPhaseEstimator
 
 NOT_RESULTS = frozenset({"seconds", "version", "schema_version", "environment", "folder", "page", "path", "text"})
 """Names of entries that depend on the time or the place, or are sentences."""
@@ -56,8 +57,15 @@ def audit(result: cw.Audit) -> dict[str, object]:
         "warnings": {warning.name: warning.value for warning in result.warnings},
         "guards": guards | {"undecided": sorted(getattr(result.guards, "undecided", ()))},
         "trace": result.trace,
-        "two_phase": result.two_phase,
+        "two_phase": two_phase(result.estimator) if isinstance(result.estimator, TwoPhaseEstimator) else None,
     }
+
+
+def two_phase(result: TwoPhaseEstimator) -> dict[str, object]:
+    """The estimates from a sample, and its design."""
+    names = ("estimate", "worst", "possibly", "passes", "full_audit_passes")
+    design = {name: getattr(result.sampling, name) for name in ("settle", "first", "second")}
+    return design | {name: getattr(result, name) for name in names} | {"by_class": result.estimates}
 
 
 def curve(result: cw.Curve) -> dict[str, object]:

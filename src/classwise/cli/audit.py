@@ -279,8 +279,8 @@ def _conclude(result: cw.Audit, thresholds: dict[str, Threshold], folder: Path, 
     undecided = [text for text, holds in held.items() if holds is None]
     if undecided or not (held or result.finished):
         verdict = f"; --fail-if {undecided[0]!r} is undecided" if undecided else ""
-        without = " and without --settle" if result.finished else ""
-        raise IncompleteError(f"{result.outcomes.gap}{verdict}; repeat the command with --resume{without} to continue")
+        how = result.outcomes.meta.completion if result.finished else "--resume"
+        raise IncompleteError(f"{result.outcomes.gap}{verdict}; repeat the command with {how} to continue")
 
 
 def _decided(thresholds: dict[str, Threshold]) -> AbstractContextManager[None]:

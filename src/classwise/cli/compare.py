@@ -26,7 +26,7 @@ from classwise.core.destinations import is_stdout
 from classwise.core.errors import ClasswiseError
 
 if TYPE_CHECKING:
-    from classwise.auditing.compare.across import Crossing
+    from classwise.auditing.compare.compare import Crossing
     from classwise.auditing.compare.comparison import Comparison
     from classwise.auditing.compare.thresholds import ChangeThreshold
 
@@ -161,8 +161,8 @@ def _failed(comparison: Comparison | Crossing, thresholds: dict[str, ChangeThres
 
 def comparison_facts(comparison: Comparison | Crossing) -> dict[str, Any]:
     """A comparison as JSON; accuracies are fractions."""
-    from classwise.auditing.compare.across import Crossing
-    from classwise.auditing.compare.pairs import population
+    from classwise.auditing.compare.compare import Crossing
+    from classwise.auditing.compare.comparison import population
     from classwise.reporting import formatting
 
     facts: dict[str, Any] = {"attack": comparison.attack, "notes": comparison.notes}

@@ -92,7 +92,7 @@ def audit_all_seeds(
 
 def _show(folder: Path, audits: Mapping[int, cw.Audit], total: int) -> None:
     """A row for each seed, and the mean of all with the interval over seeds and images."""
-    from classwise.auditing.compare.pairs import population
+    from classwise.auditing.compare.comparison import population
     from classwise.reporting import formatting
     from classwise.reporting.text.comparison import heads, method_row, optional_heads
 
@@ -122,7 +122,7 @@ def _show(folder: Path, audits: Mapping[int, cw.Audit], total: int) -> None:
 
 
 def _facts(folder: Path, audits: Mapping[int, cw.Audit], held: Mapping[str, list[int]], total: int) -> dict[str, Any]:
-    from classwise.auditing.compare.pairs import population
+    from classwise.auditing.compare.comparison import population
 
     seeds = {str(seed): audit_facts(audit) | {"folder": str(audit.path)} for seed, audit in audits.items()}
     facts: dict[str, Any] = {"folder": str(folder), "complete": len(audits) == total, "seeds": seeds}

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import classwise as cw
 from classwise.reporting import formatting
 
-if TYPE_CHECKING:
-    from classwise.auditing.outcomes.two_phase import TwoPhase
-
 
 def audit_facts(result: cw.Audit) -> dict[str, Any]:
     """Results of an audit as JSON-compatible data, accuracies as fractions; bounds only for an incomplete audit."""
+    from classwise.reporting.incomplete import report_of
     from classwise.reporting.repeats import repeats_facts
 
     return {
@@ -26,33 +24,12 @@ def audit_facts(result: cw.Audit) -> dict[str, Any]:
         "classes": result.by_class.to_dict("index"),
         "summary": result.by_attack.to_dict("index"),
         "worst": _worst_facts(result) if result.complete else None,
-        "estimate": None if result.two_phase is None else _estimate_facts(result.two_phase),
+        "estimate": None if result.complete else report_of(result).facts,
         "warnings": [warning._asdict() for warning in result.warnings],
         "guards": None if result.guards is None else dataclasses.asdict(result.guards),
         "repeats": repeats_facts(result),
         "grid": result.outcomes.meta.grid,
         "environment": result.environment,
-    }
-
-
-def _estimate_facts(sampled: TwoPhase) -> dict[str, Any]:
-    """AutoAttack's accuracies as estimated from a sample; the fields `low` and `high` are for these images."""
-    from classwise.reporting import two_phase
-
-    estimate = sampled.estimate
-    return {
-        "text": two_phase.headline(sampled),
-        "suite": "autoattack",
-        "settle": sampled.settle,
-        "settled": estimate.settled,
-        "confidence": 1 - estimate.alpha,
-        "overall": estimate.overall._asdict(),
-        "worst": {"class": sampled.worst, **estimate.worst._asdict(), "possibly": list(sampled.possibly)},
-        "classes": sampled.by_class.to_dict("index"),
-        "survivors": int(estimate.survivors.sum()),
-        "sampled": int(estimate.drawn.sum()),
-        "passes": sampled.passes,
-        "full_audit_passes": sampled.full_audit_passes,
     }
 
 

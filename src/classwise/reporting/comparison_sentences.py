@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from classwise.auditing.compare.comparison import Comparison
-from classwise.auditing.compare.pairs import Pair, narrowing
+from classwise.auditing.compare.comparison import Comparison, Pair, narrowing
 from classwise.reporting import formatting
 from classwise.reporting.comparison_tables import MAX_METHODS, best_of, methods_of, unexceeded_methods
 from classwise.stats.intervals import Estimate

@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from classwise.auditing.compare.comparison import Comparison
-from classwise.auditing.compare.pairs import Pair
+from classwise.auditing.compare.comparison import Comparison, Pair
 from classwise.auditing.outcomes.table import CLEAN
 from classwise.reporting import formatting
 from classwise.reporting.audit_tables import metric_cell, metrics_note

@@ -35,13 +35,12 @@ from classwise.reporting.comparison_tables import (
 from classwise.reporting.comparison_tables import class_table as comparison_class_table
 from classwise.reporting.figures.heatmap import Confusion
 from classwise.reporting.figures.radii import radius_curves
-from classwise.reporting.incomplete import attack_bounds_table, bounds_drawing, class_bounds_table
+from classwise.reporting.incomplete import report_of
 from classwise.reporting.pages.curve import radius_table
 from classwise.reporting.repeats import repeats_table
 from classwise.reporting.svg import Drawing
 from classwise.reporting.tables import Table
 from classwise.reporting.training_run import curves_of_audit
-from classwise.reporting.two_phase import estimates_drawing, estimates_table
 from classwise.training.folder import Run
 
 logger = logging.getLogger(__name__)
@@ -68,7 +67,7 @@ def export(
     - Audit. Tables: ``classes``, ``attacks``, ``confusion-<attack>``, ``epochs``; ``probabilities`` with repeats.
       Figures: ``strip``, ``classes``, ``confusion-<attack>``, ``errors-<attack>``, and the training curves
       (``epochs-<panel>``). Of an incomplete audit, the tables ``classes`` and ``attacks`` and the figure ``classes``
-      contain bounds, and nothing else is written, but for the table and the figure ``estimates`` with ``settle``.
+      contain bounds, and nothing else is written, but for the table and the figure ``estimates`` of a sample.
     - Comparison. Tables and figures: ``methods``, ``classes``, and ``difference-<method>`` relative to the first
       method. Of three or more methods also the figure ``accuracies``: worst-class against overall accuracy.
     - Curve. ``curve.csv`` contains the accuracy of each class at each radius with its interval, the table ``radii`` the
@@ -105,7 +104,7 @@ def export(
         frames = {"curve": result.table(), "radii": result.summary.reset_index()}
         contents = _Contents(frames, {"radii": radius_table(result)}, {"curve": radius_curves(result)})
     else:
-        contents = _of_audit(result, run) if result.complete else _of_bounds(result)
+        contents = _of_audit(result, run) if result.complete else _Contents(*report_of(result).contents())
     return write_files(folder, formats, *contents, raw_csv=raw_csv)
 
 
@@ -133,18 +132,6 @@ def _of_audit(audit: Audit, run: Run | None) -> _Contents:
     tables = {"classes": class_table(summary), "attacks": attack_table(summary)}
     if audit.outcomes.meta.repeats > 1:
         frames["probabilities"], tables["probabilities"] = audit.probabilities().reset_index(), repeats_table(audit)
-    return _Contents(frames, tables, drawings)
-
-
-def _of_bounds(audit: Audit) -> _Contents:
-    """The bounds of an incomplete audit."""
-    frames = {"classes": audit.by_class.reset_index(), "attacks": audit.by_attack.reset_index()}
-    tables = {"classes": class_bounds_table(audit), "attacks": attack_bounds_table(audit)}
-    drawings = {"classes": bounds_drawing(audit)}
-    if (sampled := audit.two_phase) is not None:
-        frames["estimates"] = sampled.by_class.reset_index()
-        tables["estimates"] = estimates_table(audit, sampled)
-        drawings["estimates"] = estimates_drawing(audit, sampled)
     return _Contents(frames, tables, drawings)
 
 

@@ -1,60 +1,312 @@
-"""The report of an incomplete audit: bounds and numbers of judged images instead of estimates."""
+"""The report of an audit that is not complete: bounds and numbers of judged images, or estimates from a sample."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator, Mapping
 from fractions import Fraction
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from classwise.auditing.outcomes.table import ALL
 from classwise.auditing.run.result import Audit
+from classwise.auditing.run.sampling import TwoPhaseEstimator
 from classwise.reporting import formatting
 from classwise.reporting.audit_summary import MAX_BARS, heading, inputs_of
 from classwise.reporting.audit_tables import PAGE_ORDER, means_note, metrics_note
+from classwise.reporting.figures.dots import ROW_WIDTH, Value, dot_rows
+from classwise.reporting.figures.layout import NARROW
 from classwise.reporting.figures.ranges import range_bars
 from classwise.reporting.provenance import settings_of
 from classwise.reporting.svg import Drawing
 from classwise.reporting.tables import Cell, Row, Table
 from classwise.reporting.templating import markup
+from classwise.reporting.text.layout import TextTable, spanned_rows
 from classwise.stats import Unit
 from classwise.stats.bounds import BoundedCounts, Bounds, overall
 from classwise.stats.metric import arranged
+from classwise.stats.two_phase import SampledAccuracy
 
 BOUNDS_NOTE = (
     "Images that are not judged count as misclassified in the lower bound and as correct in the upper bound. "
     "Bounds are not confidence intervals."
 )
+MAX_DOTS = 40
+"""Maximum number of classes in the figure of estimates."""
 
 
-def incomplete_context(audit: Audit) -> dict[str, Any]:
-    """Template context of the page of an incomplete audit."""
-    meta, counts = audit.outcomes.meta, audit.bounds(ALL)
-    low, high = map(float, overall(counts))
-    title = f"Incomplete audit: {audit.outcomes.unfinished} images are not judged under every attack"
-    where = " ".join(filter(None, (meta.data, meta.split)))
-    kind = audit.group or "class"
-    return {
-        "title": f"{title}: {meta.model or audit.name}",
-        "heading": title,
-        "over": [part for part in (f"classwise audit {audit.name}", meta.model, where, meta.threat) if part],
-        "lead": f"The accuracy under all attacks is between {formatting.percent(low)} and {formatting.percent(high)}.",
-        "meaning": BOUNDS_NOTE,
-        "advice": (
-            f"The worst {kind} depends on the images that are not judged, so it is not reported. Repeat the command "
-            "with --resume to continue the audit."
-        ),
-        "population": "Bounds are valid for every possible outcome of the images that are not judged.",
-        "figure": markup(bounds_drawing(audit), bounds_drawing(audit, narrow=True)),
-        "caption": "The figure shows the rows with the lowest upper bounds." if len(_shown(counts)) > MAX_BARS else "",
-        "warnings": [warning for warning in audit.warnings if warning.name != "incomplete"],
-        "guards_not_run": "" if audit.guards is None else audit.guards.sentence,
-        "attacks": attack_bounds_table(audit),
-        "classes": class_bounds_table(audit),
-        "kind": kind,
-        "settings": settings_of(audit),
-    }
+class IncompleteReport:
+    """What text, pages, notebooks and exports show of an audit that is not complete: bounds, and no estimates.
+
+    Args:
+        audit: the audit.
+    """
+
+    state, brackets = "incomplete, ", "({})"
+    """What titles of tables of the text begin with, and the form of the second number of their cells."""
+
+    def __init__(self, audit: Audit) -> None:
+        self.audit = audit
+
+    @property
+    def headline(self) -> str:
+        """The heading of the page."""
+        return f"Incomplete audit: {self.audit.outcomes.unfinished} images are not judged under every attack"
+
+    @property
+    def title(self) -> str:
+        """The title of the page."""
+        return f"{self.headline}: {self.audit.outcomes.meta.model or self.audit.name}"
+
+    @property
+    def note(self) -> str:
+        """What the numbers mean."""
+        return BOUNDS_NOTE
+
+    @property
+    def facts(self) -> Mapping[str, Any] | None:
+        """Estimates as JSON-compatible data; None if there are none."""
+        return None
+
+    def tables(self) -> Iterator[Table]:
+        """The tables of the text; the first one is that of the classes."""
+        yield class_bounds_table(self.audit)
+        yield attack_bounds_table(self.audit)
+
+    def lines(self) -> Iterator[str]:
+        """The lines below the tables of the text."""
+        yield f"{BOUNDS_NOTE} The worst class is reported once every image is judged."
+
+    def text(self) -> Iterator[str | TextTable]:
+        """The tables and the lines of the text."""
+        meta = self.audit.outcomes.meta
+        for table in self.tables():
+            title = f"{meta.model or self.audit.name}, {self.state}under {meta.threat}: {table.caption}"
+            yield TextTable(table.heads, spanned_rows(table, self.brackets), title)
+            yield ""
+        yield from self.lines()
+
+    def drawing(self, *, narrow: bool = False) -> Drawing:
+        """The figure of the classes."""
+        return bounds_drawing(self.audit, narrow=narrow)
+
+    def contents(self) -> tuple[dict[str, pd.DataFrame], dict[str, Table], dict[str, Drawing]]:
+        """Frames, tables and figures of an export."""
+        audit = self.audit
+        frames = {"classes": audit.by_class.reset_index(), "attacks": audit.by_attack.reset_index()}
+        tables = {"classes": class_bounds_table(audit), "attacks": attack_bounds_table(audit)}
+        return frames, tables, {"classes": bounds_drawing(audit)}
+
+    def context(self) -> dict[str, Any]:
+        """Template context of the page."""
+        audit, meta = self.audit, self.audit.outcomes.meta
+        where = " ".join(filter(None, (meta.data, meta.split)))
+        over = f"classwise audit {audit.name}", meta.model, where, meta.threat
+        return {
+            "title": self.title,
+            "heading": self.headline,
+            "over": [part for part in over if part],
+            "meaning": self.note,
+            "figure": markup(self.drawing(), self.drawing(narrow=True)),
+            "warnings": [warning for warning in audit.warnings if warning.name != "incomplete"],
+            "guards_not_run": "" if audit.guards is None else audit.guards.sentence,
+            "attacks": attack_bounds_table(audit),
+            "classes": next(self.tables()),
+            "kind": audit.group or "class",
+            "settings": settings_of(audit),
+            **self._sentences(),
+        }
+
+    def _sentences(self) -> dict[str, Any]:
+        """The entries of `context` that differ between bounds and estimates."""
+        counts = self.audit.bounds(ALL)
+        low, high = (formatting.percent(float(end)) for end in overall(counts))
+        return {
+            "lead": f"The accuracy under all attacks is between {low} and {high}.",
+            "advice": (
+                f"The worst {self.audit.group or 'class'} depends on the images that are not judged, so it is not "
+                "reported. Repeat the command with --resume to continue the audit."
+            ),
+            "population": "Bounds are valid for every possible outcome of the images that are not judged.",
+            "caption": "The figure shows the rows with the lowest upper bounds."
+            if len(_shown(counts)) > MAX_BARS
+            else "",
+        }
+
+
+class SampleReport(IncompleteReport):
+    """The report of an audit that estimates AutoAttack's accuracies from a sample (two-phase sampling).
+
+    Args:
+        audit: the audit.
+        estimator: its estimator.
+    """
+
+    state, brackets = "", "[{}]"
+
+    def __init__(self, audit: Audit, estimator: TwoPhaseEstimator) -> None:
+        super().__init__(audit)
+        self.estimator = estimator
+
+    @property
+    def headline(self) -> str:
+        """The overall accuracy with its interval for these images: ``AutoAttack, estimated: 38.9 % [38.4, 39.1]``."""
+        return f"AutoAttack, estimated: {_with_interval(self.estimator.estimate.overall)}"
+
+    @property
+    def title(self) -> str:
+        """The title of the page."""
+        return f"{self.audit.outcomes.meta.model or self.audit.name}: {self.headline}"
+
+    @property
+    def note(self) -> str:
+        """What the intervals and their confidence refer to."""
+        alpha = self.audit.alpha
+        return (
+            f"Intervals in brackets have {formatting.level(alpha)} confidence for these images; the probability is "
+            "over the random order of the sample. Those for new images of the same classes also cover the choice of "
+            f"the images. Beside the worst class: {formatting.lowest_interval_name(alpha)}. The estimate is not a "
+            "complete audit by AutoAttack: its accuracy on these images is known once every attack has run on every "
+            "survivor."
+        )
+
+    def tables(self) -> Iterator[Table]:
+        """The table of the estimates."""
+        yield self._table()
+
+    def lines(self) -> Iterator[str]:
+        """The estimates, the size of the sample, and what the intervals mean."""
+        yield self.headline
+        yield self._worst()
+        yield self._new_images()
+        yield f"sample: {self._sample()}"
+        yield self.note
+
+    def contents(self) -> tuple[dict[str, pd.DataFrame], dict[str, Table], dict[str, Drawing]]:
+        """Frames, tables and figures of an export: those of the bounds, and ``estimates``."""
+        frames, tables, drawings = super().contents()
+        return (
+            frames | {"estimates": self.estimator.estimates.reset_index()},
+            tables | {"estimates": self._table()},
+            drawings | {"estimates": self.drawing()},
+        )
+
+    @property
+    def facts(self) -> Mapping[str, Any]:
+        """AutoAttack's accuracies; the fields ``low`` and ``high`` are for these images."""
+        found, estimate = self.estimator, self.estimator.estimate
+        return {
+            "text": self.headline,
+            "suite": "autoattack",
+            "settle": found.sampling.settle,
+            "settled": estimate.settled,
+            "confidence": 1 - estimate.alpha,
+            "overall": estimate.overall._asdict(),
+            "worst": {"class": found.worst, **estimate.worst._asdict(), "possibly": list(found.possibly)},
+            "classes": found.estimates.to_dict("index"),
+            "survivors": int(estimate.survivors.sum()),
+            "sampled": int(estimate.drawn.sum()),
+            "passes": found.passes,
+            "full_audit_passes": found.full_audit_passes,
+        }
+
+    def drawing(self, *, narrow: bool = False) -> Drawing:
+        """Dot plot of the estimates with their intervals for these images, lowest first."""
+        rows = self.estimator.estimates.sort_values("estimate", kind="stable").head(MAX_DOTS)
+        values = [[Value(row["estimate"], row["low"], row["high"], int(row["n"]))] for _, row in rows.iterrows()]
+        names, title = [str(name) for name in rows.index], "Accuracy under AutoAttack, estimated, %"
+        width = NARROW if narrow else ROW_WIDTH
+        return dot_rows(title, names, ["estimate"], values, alpha=self.audit.alpha, width=width)
+
+    def context(self) -> dict[str, Any]:
+        """Template context of the page."""
+        context, settle = super().context(), f"{100 * self.estimator.sampling.settle:.6g} points"
+        over = [*context["over"], formatting.counted(len(self.audit.outcomes), "image")]
+        return context | {"over": over, "settings": [*context["settings"], ("Settle", settle)]}
+
+    def _sentences(self) -> dict[str, Any]:
+        hidden = len(self.estimator.estimates) - MAX_DOTS
+        return {
+            "lead": _sentence(self._worst()),
+            "meaning": _sentence(self._new_images()),
+            "advice": f"{_sentence(self._sample())} {self.note} To complete the audit, repeat the command with "
+            f"{self.audit.outcomes.meta.completion}.",
+            "population": "Intervals for these images cover the random order of the sample, with the model fixed.",
+            "caption": f"The figure shows the {MAX_DOTS} classes of lowest estimate." if hidden > 0 else "",
+        }
+
+    def _worst(self) -> str:
+        """The worst class with the interval of the lowest accuracy of these images, and the other candidates."""
+        found = self.estimator
+        others = [name for name in found.possibly if name != found.worst]
+        candidates = f"; may also be the worst of these images: {formatting.listed(others)}" if others else ""
+        worst = _with_interval(found.estimate.worst)
+        return f"worst class, estimated: {found.worst}, {worst} of these images{candidates}"
+
+    def _new_images(self) -> str:
+        """The intervals for new images of the same classes."""
+        overall, worst = self.estimator.estimate.overall, self.estimator.estimate.worst
+        return (
+            f"new images: overall {_interval(overall.new_low, overall.new_high)}, "
+            f"lowest class accuracy {_interval(worst.new_low, worst.new_high)}"
+        )
+
+    def _sample(self) -> str:
+        """The size and the cost of the sample, and whether it reached the requested width."""
+        found, design = self.estimator, self.estimator.sampling
+        sampled, survivors = (int(values.sum()) for values in (found.estimate.drawn, found.estimate.survivors))
+        images = formatting.counted(survivors, "survivor")
+        share = found.passes / found.full_audit_passes
+        cost = "under 1 %" if share < 0.01 else f"about {100 * share:.0f} %"
+        reached = "the intervals for these images are" if found.finished else "stopped before the intervals were"
+        return (
+            f"{formatting.listed(design.second)} ran on {formatting.count(sampled)} of the {images} of "
+            f"{formatting.listed(design.first)}; {cost} of the passes of a full audit; {reached} within "
+            f"{100 * design.settle:.6g} points of the estimates"
+        )
+
+    def _table(self) -> Table:
+        """Estimates per class, in label order."""
+        rows, found = [], self.estimator
+        for name, row in found.estimates.iterrows():
+            cells = [
+                Cell(formatting.count(row["n"])),
+                Cell(formatting.bare_percent(row["clean"])),
+                Cell(formatting.bare_percent(row["first"])),
+                Cell(formatting.bare_percent(row["estimate"]), formatting.span(row["low"], row["high"])),
+                Cell(formatting.span(row["new_low"], row["new_high"])),
+                Cell(f"{formatting.count(row['sampled'])} of {formatting.count(row['survivors'])}"),
+                Cell("yes" if row["may_be_worst"] else ""),
+            ]
+            rows.append(Row(str(name), cells, weak=str(name) == found.worst))
+        first, level = formatting.listed(found.sampling.first), formatting.level(self.audit.alpha)
+        note = (
+            f"Each class has {level} intervals of its own: beside the estimate for these images, and for new images. "
+            "The interval of the worst class accounts for the number of classes. Sampled: survivors on which "
+            f"{formatting.listed(found.sampling.second)} ran."
+        )
+        heads = ["class", "n", "clean", first, f"{ALL}, estimated", "new images", "sampled", "may be the worst"]
+        return Table("AutoAttack per class, estimated, percent", heads, rows, note)
+
+
+def report_of(audit: Audit) -> IncompleteReport:
+    """The report of an audit that is not complete, by its estimator."""
+    estimator = audit.estimator
+    return SampleReport(audit, estimator) if isinstance(estimator, TwoPhaseEstimator) else IncompleteReport(audit)
+
+
+def _with_interval(accuracy: SampledAccuracy) -> str:
+    return f"{formatting.bare_percent(accuracy.value)} % {_interval(accuracy.low, accuracy.high)}"
+
+
+def _interval(low: float, high: float) -> str:
+    return f"[{formatting.bare_percent(low)}, {formatting.bare_percent(high)}]"
+
+
+def _sentence(phrase: str) -> str:
+    return f"{phrase[:1].upper()}{phrase[1:]}."
 
 
 def bounds_drawing(audit: Audit, *, narrow: bool = False) -> Drawing:

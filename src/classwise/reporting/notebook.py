@@ -7,13 +7,12 @@ import base64
 from classwise.auditing.compare.comparison import Comparison
 from classwise.auditing.curve.result import Curve
 from classwise.auditing.run.result import Audit
-from classwise.reporting import two_phase
 from classwise.reporting.audit_summary import AuditSummary
 from classwise.reporting.board.result import Board
 from classwise.reporting.comparison_tables import class_dots
 from classwise.reporting.escape import markup_text
 from classwise.reporting.figures.radii import radius_curves
-from classwise.reporting.incomplete import BOUNDS_NOTE, bounds_drawing
+from classwise.reporting.incomplete import report_of
 from classwise.reporting.pages.board import board_dots
 from classwise.reporting.pages.curve import CurveFacts, curve_headline
 from classwise.reporting.sentences import AuditFacts, headline
@@ -57,16 +56,9 @@ def _parts(result: Result) -> tuple[str, str, Drawing | None]:
             for name, row in result.table.iterrows()
         ]
         return "; ".join(rows), f"Accuracy {result.conditions}.", class_dots(result)
-    if result.two_phase is not None:
-        sampled = result.two_phase
-        return (
-            two_phase.headline(sampled),
-            two_phase.meaning(result.alpha),
-            two_phase.estimates_drawing(result, sampled),
-        )
     if not result.complete:
-        gap = f"{result.outcomes.unfinished} images are not judged under every attack"
-        return f"Incomplete audit: {gap}", BOUNDS_NOTE, bounds_drawing(result)
+        partial = report_of(result)
+        return partial.headline, partial.note, partial.drawing()
     summary = AuditSummary.of(result)
     warnings = "; ".join(warning.sentence for warning in result.warnings)
     return "".join(headline(AuditFacts.of(summary))), warnings and f"Warnings: {warnings}", summary.bars(summary.main)

@@ -177,10 +177,10 @@ def _check_comparable(audit: Audit, norm: str, radius: str) -> None:
         raise ClasswiseError(f"repeats = {meta.repeats}: RobustBench decides about an image in one pass; omit repeats")
     if meta.grid is not None:
         raise ClasswiseError(f"grid {meta.grid!r}: RobustBench does not round adversarial images; omit grid")
-    if meta.settle is not None and not audit.complete:
+    if meta.sampled and not audit.complete:
         raise ClasswiseError(
-            "autoattack_acc: AutoAttack's accuracy was estimated from a sample (settle), and RobustBench accepts no "
-            f"estimates; {audit.outcomes.completion}"
+            f"autoattack_acc: the audit is {meta.kind_if_incomplete}, and RobustBench accepts no estimates; "
+            f"{audit.outcomes.completion}"
         )
     audit.outcomes.require_complete()
 

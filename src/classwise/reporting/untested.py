@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any, cast
 
-from classwise.auditing.compare.across import Crossing
+from classwise.auditing.compare.compare import Crossing
 from classwise.auditing.compare.comparison import Comparison
 from classwise.reporting import formatting
 from classwise.reporting.figures.lines import Series, line_chart

@@ -20,10 +20,9 @@ from numpy.typing import ArrayLike
 
 from classwise.core.errors import ClasswiseError
 from classwise.stats.best_arm_verdict import WorstClassVerdict
-from classwise.stats.confidence_sequence import intersect_bounds, success_bounds
+from classwise.stats.confidence_sequence import SAMPLING_SHARE, intersect_bounds, success_bounds
 from classwise.stats.counts import BoolArray, ClassCounts, FloatArray, IntArray, whole_numbers
 from classwise.stats.intervals import checked_level, lowest_interval
-from classwise.stats.two_phase import SAMPLING_SHARE
 
 MANY_CLASSES = 100
 MANY_CLASSES_TOLERANCE = 0.02

@@ -15,6 +15,9 @@ from scipy import special
 
 from classwise.stats.counts import BoolArray, FloatArray, IntArray
 
+SAMPLING_SHARE = 0.2
+"""Share of the error level of an interval for new images that is for the sampling of these images."""
+
 
 def log_prior_posterior_ratio(
     successes: ArrayLike, pool: ArrayLike, drawn: ArrayLike, hits: ArrayLike, prior: tuple[ArrayLike, ArrayLike]

@@ -10,8 +10,7 @@ from typing import Any
 
 import pandas as pd
 
-from classwise.auditing.compare.comparison import Comparison
-from classwise.auditing.compare.pairs import population
+from classwise.auditing.compare.comparison import Comparison, population
 from classwise.auditing.run.audit_folder import ABOUT
 from classwise.auditing.run.result import Audit
 from classwise.core.arguments import checked

@@ -15,7 +15,7 @@ from classwise.attacks.external import ExternalAttack
 from classwise.auditing.compare.thresholds import Threshold
 from classwise.auditing.run.audit import audit
 from classwise.auditing.run.inputs import Model
-from classwise.auditing.run.preparation import Prepared, prepare
+from classwise.auditing.run.preparation import Inputs, prepare
 from classwise.auditing.run.result import Audit
 from classwise.auditing.run.suite import Attacks, norm_of, parse_attacks
 from classwise.core.arguments import checked
@@ -136,7 +136,7 @@ def _of_this_package(attack: Attack) -> bool:
     return type(attack).__module__.startswith("classwise.") and not isinstance(attack, ExternalAttack)
 
 
-def _key(ready: Prepared, options: Mapping[str, Any]) -> str:
+def _key(ready: Inputs, options: Mapping[str, Any]) -> str:
     """Hash of the model (parameters and logits), the data, the settings and the version of classwise."""
     digest = hashlib.sha256(f"{__version__} {ready.meta.to_json()} {options.get('guards')}".encode())
     assert isinstance(ready.source, Images)

@@ -3,15 +3,161 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated, overload
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Annotated, Any, overload
 
-from classwise.auditing.compare.across import Crossing, crossing
-from classwise.auditing.compare.comparison import Comparison
-from classwise.auditing.compare.sources import Source, by_method, read_all
-from classwise.auditing.outcomes.table import ALL
+import pandas as pd
+
+from classwise.auditing.compare.comparability import CROSSED, radius_of, seed_notes, value_of
+from classwise.auditing.compare.comparison import Comparison, check_methods, population
+from classwise.auditing.compare.sources import Source, by_method, fresh_name, read_all
+from classwise.auditing.outcomes.table import ALL, CLEAN
+from classwise.auditing.run.result import Audit
 from classwise.core.arguments import Level, checked
-from classwise.core.errors import ClasswiseError
+from classwise.core.display import TextDisplay
+from classwise.core.errors import ClasswiseError, printable, unknown
 from classwise.stats.intervals import alpha_of
+
+
+@checked
+@dataclass(frozen=True, eq=False)
+class Crossing(TextDisplay):
+    """Audits that differ in one field, such as the threat: accuracies at each of its values, without tests.
+
+    The other fields agree as in a `Comparison`. A difference between two values may be due to the field, to the
+    models, or to both, so there are no p-values and no differences of methods across values.
+
+    Attributes:
+        field: the field that differs, a key of `CROSSED`.
+        levels: the comparison of the audits at each value of the field, by the value's text; radii ascend.
+    """
+
+    field: str
+    levels: Mapping[str, Comparison]
+
+    def __repr__(self) -> str:
+        return printable(f"<Crossing of {self.field}: {', '.join(self.levels)}; {', '.join(self.names)}>")
+
+    @property
+    def _first(self) -> Comparison:
+        return next(iter(self.levels.values()))
+
+    @property
+    def attack(self) -> str:
+        """The attack under which accuracies are compared."""
+        return self._first.attack
+
+    @property
+    def conditions(self) -> str:
+        """The conditions of the accuracies, in words."""
+        return " or ".join(dict.fromkeys(level.conditions for level in self.levels.values()))
+
+    @property
+    def group(self) -> str | None:
+        """The grouping that is used instead of the class."""
+        return self._first.group
+
+    @property
+    def alpha(self) -> float:
+        """1 minus the coverage of the intervals."""
+        return self._first.alpha
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the methods."""
+        return tuple(dict.fromkeys(name for level in self.levels.values() for name in level.names))
+
+    @property
+    def seeds(self) -> dict[str, int]:
+        """Smallest number of runs of each method at one value."""
+        return {
+            name: min(level.seeds[name] for level in self.levels.values() if name in level.seeds) for name in self.names
+        }
+
+    @property
+    def population(self) -> str:
+        """The population of the intervals, in words."""
+        seeds = {number for level in self.levels.values() for number in level.seeds.values()}
+        if len({number > 1 for number in seeds}) == 1:
+            return population(self.seeds)
+        return "intervals cover new images; in rows of several seeds also new training seeds"
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Distinct notes of the comparisons."""
+        notes = [note for level in self.levels.values() for note in level.notes]
+        audits = [audit for each in self.audits.values() for audit in each]
+        return tuple(dict.fromkeys([*notes, *seed_notes(audits, self.attack)]))
+
+    @property
+    def audits(self) -> dict[str, tuple[Audit, ...]]:
+        """Audits of each method at all values of the field."""
+        return {
+            name: tuple(audit for level in self.levels.values() for audit in level.audits.get(name, ()))
+            for name in self.names
+        }
+
+    @cached_property
+    def radii(self) -> tuple[str, tuple[float, ...]] | None:
+        """The norm and the radius of each level; None unless all threats have the same norm and one radius each."""
+        threats = [radius_of(next(iter(level.audits.values()))[0]) for level in self.levels.values()]
+        known = [each for each in threats if each is not None]
+        if self.field != "threat" or len(known) < len(threats) or len({norm for norm, _ in known}) > 1:
+            return None
+        return known[0][0], tuple(radius for _, radius in known)
+
+    @cached_property
+    def table(self) -> pd.DataFrame:
+        """A row for each method and value of the field, with the columns of `Comparison.table`."""
+        frames = {level: comparison.table for level, comparison in self.levels.items()}
+        frame = pd.concat(frames, names=[self.field]).swaplevel()
+        return frame.loc[[(name, level) for name in self.names for level in frames if (name, level) in frame.index]]
+
+
+def crossing(
+    methods: Mapping[str, tuple[Audit, ...]], field: str, attack: str, group: str | None, alpha: float
+) -> Crossing:
+    """Check that audits differ in one field only, and group them by its values.
+
+    Raises:
+        IncompleteError: if an audit is incomplete.
+        ClasswiseError: for an unsupported field, audits that differ in another field, or a single value.
+    """
+    if field not in CROSSED:
+        raise unknown("field to compare across:", field, CROSSED)
+    if attack == CLEAN:
+        raise ClasswiseError(f"clean accuracy does not depend on the {field}; omit across={field!r} (--across {field})")
+    check_methods(methods, attack, group, across=field)
+    levels: dict[Any, tuple[str, dict[str, list[Audit]]]] = {}
+    for name, audits in methods.items():
+        for audit in audits:
+            value = value_of(field, audit, attack)
+            if not value.stated:
+                raise ClasswiseError(f"{name!r} has no recorded {field}, so it cannot be compared across {field}")
+            levels.setdefault(value.key, (value.text, {}))[1].setdefault(name, []).append(audit)
+    if len(levels) < 2:
+        ((text, _),) = levels.values()
+        raise ClasswiseError(f"all audits have the same {field}, {text}; omit across={field!r} (--across {field})")
+    order = list(levels.values())
+    if field == "threat":
+        place = {text: radius_of(next(iter(each.values()))[0]) or ("~", 0.0) for text, each in order}
+        order.sort(key=lambda level: place[level[0]])
+    names = _distinct([text for text, _ in order])
+    comparisons = {
+        name: Comparison({method: tuple(audits) for method, audits in each.items()}, attack, group, alpha)
+        for name, (_, each) in zip(names, order, strict=True)
+    }
+    return Crossing(field, comparisons)
+
+
+def _distinct(texts: Sequence[str]) -> list[str]:
+    """The texts, with a number appended to repeated ones."""
+    names: list[str] = []
+    for text in texts:
+        names.append(fresh_name(text, dict.fromkeys(names)))
+    return names
+
 
 Compared = Annotated[
     Sequence[Source] | Source | Mapping[str, Source | Sequence[Source]],

@@ -31,7 +31,7 @@ from classwise.auditing.run.merging import (
 )
 from classwise.auditing.run.partition import check_shards
 from classwise.auditing.run.plan import Plan, ShardedOptions, ShardLike, Shards, chosen_arithmetic
-from classwise.auditing.run.preparation import Prepared, prepare
+from classwise.auditing.run.preparation import Inputs, prepare
 from classwise.auditing.run.record import RunRecord, environment_of
 from classwise.auditing.run.suite import Attacks, parse_attacks, require_applicable
 from classwise.core import interruption, limits
@@ -195,7 +195,7 @@ def _prepared(
     highest: float | None,
     device: str | torch.device | None,
     options: ShardedOptions,
-) -> Prepared:
+) -> Inputs:
     """Read the model and the data of a search up to the radius ``highest``.
 
     Raises:
@@ -224,7 +224,7 @@ def _curve(
 
 
 def _record(
-    ready: Prepared, folder: ResultFolder | None, processes: ProcessGroup, shards: int | None, started: float
+    ready: Inputs, folder: ResultFolder | None, processes: ProcessGroup, shards: int | None, started: float
 ) -> RunRecord:
     """The record of the search, which the first process saves in the folder."""
     of_run = {"processes": processes.world_size if processes.world_size > 1 else None, SHARDS: shards}
@@ -268,7 +268,7 @@ def _claimed(
     return Curve.load(folder.path) if resumed and finished.is_file() else None
 
 
-def _report_limits(ready: Prepared, listener: Progress) -> None:
+def _report_limits(ready: Inputs, listener: Progress) -> None:
     """Log the attacks that are not applicable, and the notes on the batch size and the radius."""
     if ready.meta.not_applicable:
         names = ", ".join(ready.meta.not_applicable)
@@ -276,7 +276,7 @@ def _report_limits(ready: Prepared, listener: Progress) -> None:
     ready.log_notes(listener)
 
 
-def _brackets(search: Bisection, ready: Prepared, rounds: int) -> list[pd.DataFrame]:
+def _brackets(search: Bisection, ready: Inputs, rounds: int) -> list[pd.DataFrame]:
     """Search the radii of the images of this process; returns a table for each piece of the data."""
     try:
         return [search.radii(number, piece, rounds) for number, piece in enumerate(ready.pieces)]

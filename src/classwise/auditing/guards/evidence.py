@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import NamedTuple
+from weakref import WeakKeyDictionary
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from classwise.attacks.base import Attack
 from classwise.attacks.engine import AttackInputs, Engine, value_and_gradient
 from classwise.attacks.engine.decisions import decide
 from classwise.attacks.losses import margin, negative_margin
-from classwise.auditing.guards.memory import AttackResult, Memory
 from classwise.auditing.outcomes.table import ALL, CLEAN, Outcomes
 from classwise.core.float32 import true_float32
 from classwise.core.grid import rounded
@@ -27,6 +27,67 @@ from classwise.data.images import Batch
 from classwise.models.logits import predicts, raised
 from classwise.models.modes import evaluating, frozen
 from classwise.stats.counts import IntArray
+
+TOLERANCE = 1e-4
+"""Relative difference of clean margins up to which a model is the same on an image; batches of other sizes round
+differently.
+"""
+
+
+class AttackResult(NamedTuple):
+    """The result of an attack on one image.
+
+    Attributes:
+        success: whether it succeeded.
+        passes: forward and backward passes up to its success or its end, and for the verification.
+    """
+
+    success: bool
+    passes: int
+
+
+class Memory:
+    """The results of attacks on single images, for one model with its weights on one data set.
+
+    A key is an attack with all settings that decide its result, an image and its radius.
+    """
+
+    def __init__(self) -> None:
+        self._results: dict[Hashable, tuple[float, AttackResult]] = {}
+
+    def has(self, key: Hashable, margin: float) -> bool:
+        """Whether there is a result of an image that had the same clean margin as it has now."""
+        before, _ = self._results.get(key, (math.nan, None))
+        return abs(before - margin) <= TOLERANCE * (1 + abs(margin))
+
+    def add(self, key: Hashable, margin: float, result: AttackResult) -> None:
+        """Note a result, with the clean margin of the image."""
+        self._results[key] = margin, result
+
+    def __getitem__(self, key: Hashable) -> AttackResult:
+        return self._results[key][1]
+
+
+_memories: WeakKeyDictionary[nn.Module, tuple[tuple[str, str], Memory]] = WeakKeyDictionary()
+
+
+def memory_of(model: nn.Module, model_hash: str, data_hash: str) -> Memory:
+    """The results of a model; empty once its weights or the data are others.
+
+    Only a module's own tensors are in its hash. Results are found only where its clean margins are the same, too; a
+    change of nothing but the gradients is not noticed, and the mode ``"full"`` uses no results of earlier audits.
+
+    Args:
+        model: the module; nothing is kept once it is deleted.
+        model_hash: SHA-256 of its parameters and buffers.
+        data_hash: SHA-256 of pixels and labels.
+    """
+    state, memory = _memories.get(model, (None, Memory()))
+    if state != (model_hash, data_hash):
+        memory = Memory()
+        _memories[model] = (model_hash, data_hash), memory
+    return memory
+
 
 SAMPLE = 128
 """Number of images in the sample of guards that run the model, balanced over classes."""
@@ -258,14 +319,13 @@ class Evidence:
     def survivors(self) -> Tensor:
         """Whether each image of the sample is robust to the whole suite, bool (N,).
 
-        With ``settle`` also the images on which the suite did not run to its end: nothing succeeded on them so far.
+        These include images on which the suite did not run to its end: nothing succeeded on them so far.
         """
         return self._correct(ALL)
 
     def _correct(self, name: str) -> Tensor:
         assert self.probe is not None
-        verdicts = self.outcomes.verdicts(name)
-        correct = self.outcomes.index[verdicts > 0 if self.outcomes.meta.settle is None else verdicts != 0]
+        correct = self.outcomes.index[self.outcomes.verdicts(name) != 0]
         return torch.isin(self.probe.batch.index.cpu(), torch.from_numpy(correct))
 
     @cached_property

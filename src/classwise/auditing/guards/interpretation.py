@@ -74,7 +74,7 @@ def same_images(evidence: Evidence) -> GuardWarning | None:
 def incomplete(evidence: Evidence) -> GuardWarning | None:
     """The audit was stopped before every attack had run on every image, or on its sample."""
     outcomes = evidence.outcomes
-    if outcomes.complete or outcomes.meta.settle is not None:  # an estimate says itself how far it got
+    if outcomes.complete or outcomes.meta.sampled:  # an estimate says itself how far it got
         return None
     return GuardWarning(f"{outcomes.gap.capitalize()}. {BOUNDS_ONLY}", float(sum(outcomes.missing.values())))
 

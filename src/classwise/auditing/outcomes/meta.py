@@ -165,6 +165,38 @@ class Meta:
         return tuple(note for note in self.notes if not note.startswith((CLASSES_NOTE, OUTPUTS_NOTE)))
 
     @property
+    def of_last_run(self) -> dict[str, Any]:
+        """The fields that only the end of a run knows, which ``audit.json`` repeats; see `as_of`.
+
+        The files of a stream are written while it is read, before its length and hash are known. A run with another
+        ``settle`` may find all its rows in the folder.
+        """
+        return {name: getattr(self, name) for name in ("images", "data_hash", "settle")}
+
+    def as_of(self, about: Mapping[str, Any]) -> Meta:
+        """The metadata with the fields `of_last_run` that are in ``audit.json``."""
+        known = {name: about[name] for name in ("settle",) if name in about}
+        images, data_hash = about.get("images"), about.get("data_hash")
+        if isinstance(images, int) and isinstance(data_hash, str) and data_hash:
+            known |= {"images": images, "data_hash": data_hash}
+        return dataclasses.replace(self, **known)
+
+    @property
+    def sampled(self) -> bool:
+        """Whether the last attacks were to run on a sample of the images only."""
+        return self.settle is not None
+
+    @property
+    def kind_if_incomplete(self) -> str:
+        """What an audit with missing rows is: ``incomplete``, or ``an estimate from a sample``."""
+        return f"an estimate from a sample (settle {self.settle:g})" if self.sampled else "incomplete"
+
+    @property
+    def completion(self) -> str:
+        """The options that complete an audit, in words."""
+        return f"--resume{' and without --settle' if self.sampled else ''}"
+
+    @property
     def num_classes(self) -> int:
         """Number of classes C."""
         return len(self.class_names)

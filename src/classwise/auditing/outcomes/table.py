@@ -6,50 +6,119 @@ and nothing here imports torch.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 import pandas as pd
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
+from scipy import sparse
 
 from classwise.auditing.outcomes import files as outcome_files
 from classwise.auditing.outcomes.construction import (
     Grouping,
     checked_rows,
     grouping_of,
+    joined_tables,
     table_of_predictions,
     with_grouping,
 )
-from classwise.auditing.outcomes.joins import joined_tables
 from classwise.auditing.outcomes.meta import ALL, BEST, CLEAN, UNION, Meta
-from classwise.auditing.outcomes.predictions import MOST_DENSE, PredictionTables
-from classwise.auditing.outcomes.verdicts import (
-    Coverage,
-    Judgement,
-    Verdicts,
-    bounded_counts,
-    under_all,
-    verdicts_by_attack,
-    widest,
-)
 from classwise.core.accepted import BY_CONTENT
 from classwise.core.arguments import checked
 from classwise.core.description import PassCounts
 from classwise.core.errors import ClasswiseError, IncompleteError, unknown
+from classwise.core.extras import require
 from classwise.stats.bounds import BoundedCounts, overall
+from classwise.stats.confusion import confusion, sparse_confusion
 from classwise.stats.counts import BoolArray, ClassCounts, IntArray
 from classwise.stats.metric import MetricInputs
+
+MOST_DENSE = 2_000
+"""The largest number of classes of a dense confusion matrix, which then takes 32 MB."""
+NO_PREDICTION = -1
+"""In place of a predicted class: the logits were NaN or +inf, or all -inf."""
+UNKNOWN = -1
+"""The verdict on an image that is not judged; 1 is correct, 0 misclassified."""
+
+Verdicts = NDArray[np.int8]
+
+
+class Judgement(NamedTuple):
+    """Images and whether they are classified correctly; the same rows in each array.
+
+    Attributes:
+        image: (N,) the image indices, ascending.
+        label: (N,) their labels.
+        correct: (N,) true where the image is classified correctly.
+    """
+
+    image: IntArray
+    label: IntArray
+    correct: BoolArray
+
+
+def verdicts_by_attack(frame: pd.DataFrame, index: IntArray, meta: Meta) -> dict[str, Verdicts]:
+    """(N,) verdicts of each applicable attack on the images ``index``, from the rows of an outcomes table."""
+    order = {label: place for place, label in enumerate(meta.applicable)}
+    table = np.full((len(order), len(index)), UNKNOWN, dtype=np.int8)
+    places = frame["attack"].map(order).to_numpy(dtype=np.int64)
+    table[places, np.searchsorted(index, frame["index"])] = frame["correct"]
+    final = [bool(meta.early_stop) if label == CLEAN else meta.cascade for label in order]
+    done = np.zeros(len(index), dtype=np.bool_)  # images that no later attack runs on
+    for row, is_final in zip(table, final, strict=True):
+        row[done & (row < 0)] = 0
+        done |= (row == 0) & is_final
+    return dict(zip(order, table, strict=True))
+
+
+def under_all(verdicts: Sequence[Verdicts]) -> Verdicts:
+    """(N,) verdicts under several attacks together.
+
+    Correct is correct under each attack. Misclassified is misclassified under one of them, whatever the others find.
+    """
+    lowest: Verdicts = np.min([np.where(each < 0, 2, each) for each in verdicts], 0)
+    undecided = np.any([each < 0 for each in verdicts], 0) & (lowest > 0)
+    return np.where(undecided, UNKNOWN, lowest).astype(np.int8)
+
+
+def bounded_counts(
+    verdicts: Verdicts, ids: IntArray, groups: int, sizes: IntArray | None, images: float
+) -> BoundedCounts:
+    """Count images, judged images and correct images of each group.
+
+    Args:
+        verdicts: (N,) verdicts on the images of the table.
+        ids: (N,) the group of each image.
+        groups: number of groups.
+        sizes: (groups,) number of images of each group in the data; None: unknown.
+        images: number of images of the data; infinity if it is unknown.
+    """
+    seen, judged, correct = (
+        np.bincount(ids[mask], minlength=groups) for mask in (verdicts > -2, verdicts >= 0, verdicts > 0)
+    )
+    if sizes is None or len(sizes) != groups or sizes.sum() != images or (sizes < seen).any():
+        return BoundedCounts(seen, judged, correct, images - len(ids))
+    return BoundedCounts(sizes, judged, correct)
+
+
+def widest(counts: Sequence[BoundedCounts]) -> BoundedCounts:
+    """Counts that include every completion of each of the given counts of the same images."""
+    correct = np.min([each.correct for each in counts], axis=0)
+    most = np.max([each.high.correct for each in counts], axis=0)
+    first = counts[0]
+    return BoundedCounts(first.count, first.count - most + correct, correct, first.unplaced)
+
 
 __all__ = ["ALL", "BEST", "CLEAN", "MOST_DENSE", "UNION", "Grouping", "Judgement", "Outcomes"]
 
 
 @checked
 @dataclass(frozen=True, eq=False)
-class Outcomes(PredictionTables):
+class Outcomes:
     """The outcome of every image under every attack; the clean pass is the attack ``clean``.
 
     An image is *judged* under an attack once its verdict, correct or misclassified, is known.
@@ -130,34 +199,54 @@ class Outcomes(PredictionTables):
         return self._images["label"].to_numpy(dtype=np.int64)
 
     @property
+    def total(self) -> int:
+        """Number of images of the data; if it is unknown, that of the table."""
+        return max(self.meta.images or 0, len(self))
+
+    @cached_property
     def missing(self) -> dict[str, int]:
         """Number of images without a row under each attack of an incomplete audit; only attacks that lack some."""
-        return self._coverage.missing
+        rows = {str(label): int(count) for label, count in self.frame["attack"].value_counts().items()}
+        counts = {label: self.total - rows.get(label, 0) for label in self.attacks}
+        return {label: count for label, count in counts.items() if count}
+
+    @cached_property
+    def unjudged(self) -> dict[str, int]:
+        """Number of images that are not judged under each attack; only attacks that lack some. See `verdicts`."""
+        unseen = self.total - len(self)
+        counts = {label: unseen + int((each < 0).sum()) for label, each in self._verdicts.items()}
+        return {label: count for label, count in counts.items() if count}
 
     @property
     def complete(self) -> bool:
         """Whether every attack has a row for every image, and the number of images is known."""
-        return self._coverage.complete
-
-    @property
-    def gap(self) -> str:
-        """Which images are not judged, as a sentence without its full stop; empty for a complete table."""
-        return self._coverage.gap
-
-    @property
-    def completion(self) -> str:
-        """How to complete the audit."""
-        return self._coverage.completion
-
-    @property
-    def unjudged(self) -> dict[str, int]:
-        """Number of images that are not judged under each attack; only attacks that lack some. See `verdicts`."""
-        return self._coverage.unjudged
+        return not self.missing and self.meta.images is not None
 
     @property
     def unfinished(self) -> str:
         """How many images are not judged under every attack, such as ``12 of 90``."""
-        return self._coverage.unfinished
+        if self.meta.images is None:
+            return "an unknown number of"
+        undecided = np.any([each < 0 for each in self._verdicts.values()], axis=0)
+        return f"{self.total - len(self) + int(undecided.sum()):,} of {self.total:,}"
+
+    @property
+    def gap(self) -> str:
+        """Which images are not judged, as a sentence without its full stop; empty for a complete table."""
+        if self.complete:
+            return ""
+        if not self.unjudged and self.meta.images is not None:  # the other attacks imply each missing row
+            rows = ", ".join(f"{label} {count:,}" for label, count in self.missing.items())
+            return f"the audit is incomplete: rows of images that need no attack are missing ({rows})"
+        counts = ", ".join(f"{label} {count:,}" for label, count in self.unjudged.items())
+        by_attack = f" (not judged: {counts})" if counts else ""
+        what = self.meta.kind_if_incomplete
+        return f"the audit is {what}: {self.unfinished} images are not judged by every attack{by_attack}"
+
+    @property
+    def completion(self) -> str:
+        """How to complete the audit."""
+        return f"continue the audit with {self.meta.completion}"
 
     def require_complete(self) -> None:
         """Check that no row is missing.
@@ -225,7 +314,7 @@ class Outcomes(PredictionTables):
             ClasswiseError: for a name that is not in `names`.
         """
         verdicts = self.verdicts(name)
-        if (verdicts < 0).any() or len(self) < self._coverage.total or self.meta.images is None:
+        if (verdicts < 0).any() or len(self) < self.total or self.meta.images is None:
             self.require_complete()
         return Judgement(self.index, self.labels, verdicts > 0)
 
@@ -253,7 +342,8 @@ class Outcomes(PredictionTables):
         if name in self.names and name not in self.attacks and family != name:
             return widest([self.bounds(member, group) for member in self._candidates(family)])
         verdicts, (names, ids) = self.verdicts(name), self.grouping(group)
-        return bounded_counts(verdicts, ids, len(names), self.meta.group_sizes(group), self._coverage)
+        images = float("inf") if self.meta.images is None else float(self.total)
+        return bounded_counts(verdicts, ids, len(names), self.meta.group_sizes(group), images)
 
     def inputs(self, name: str, counts: BoundedCounts | None = None, group: str | None = None) -> MetricInputs:
         """What metrics under an attack are computed from.
@@ -389,11 +479,6 @@ class Outcomes(PredictionTables):
     def _verdicts(self) -> dict[str, Verdicts]:
         return verdicts_by_attack(self.frame, self.index, self.meta)
 
-    @cached_property
-    def _coverage(self) -> Coverage:
-        rows = {str(label): int(count) for label, count in self.frame["attack"].value_counts().items()}
-        return Coverage(rows, self._verdicts, len(self), self.meta.images, self.meta.settle)
-
     def _members(self, name: str) -> tuple[str, ...]:
         """The attacks whose verdicts decide that of a name."""
         if name == ALL:
@@ -410,3 +495,108 @@ class Outcomes(PredictionTables):
             return [self.best(family)]
         least = min(overall(each).high for each in counts.values())
         return [label for label, each in counts.items() if overall(each).low <= least]
+
+    def confusion(self, name: str = ALL) -> IntArray:
+        """(C, C) confusion matrix under any of `names`: rows are true classes, columns predicted ones.
+
+        Under several attacks together, such as ``all``, an image counts by its first incorrect prediction, in the order
+        of the attacks; the diagonal counts images that are correctly classified under each of them.
+
+        Rows of the table without a prediction (images that a cascade skipped, logits of NaN or +inf) do not count.
+
+        Raises:
+            IncompleteError: if images are not judged under the attack.
+            ClasswiseError: for a name that is not in `names`, or for more than `MOST_DENSE` classes.
+        """
+        classes = self.meta.num_classes
+        if classes > MOST_DENSE:
+            size = f"{classes:,} x {classes:,}"
+            raise ClasswiseError(f"a confusion matrix of {size} is too large; use sparse_confusion({name!r})")
+        return confusion(*self._predictions(name), classes)
+
+    def sparse_confusion(self, name: str = ALL) -> sparse.csr_array:
+        """`confusion` as a sparse (C, C) matrix, for any number of classes.
+
+        Raises:
+            ClasswiseError: see `confusion`.
+        """
+        return sparse_confusion(*self._predictions(name), self.meta.num_classes)
+
+    def to_metricframe(
+        self,
+        name: str = ALL,
+        *,
+        group: str | None = None,
+        metrics: Callable[..., Any] | Mapping[str, Callable[..., Any]] | None = None,
+    ) -> Any:
+        """Convert to fairlearn's `MetricFrame`: metrics of the predictions by class, or by group.
+
+        ``y_true`` are the labels, ``y_pred`` the predictions under the attack: the label of an image that is correctly
+        classified, otherwise the first incorrect prediction, or -1 where the logits give no prediction.
+
+        Args:
+            name: one of `names`.
+            group: a grouping; None: the class.
+            metrics: functions ``(y_true, y_pred)`` by name, or one of them; None: ``accuracy`` and ``count``.
+
+        Raises:
+            IncompleteError: if images are not judged under the attack.
+            ClasswiseError: without fairlearn (the extra ``fairlearn``), or for an unknown attack or group.
+        """
+        fairlearn = require("fairlearn.metrics", "fairlearn")
+        names, ids = self.grouping(group)
+        judged, predicted = self._predicted(name)
+        return fairlearn.MetricFrame(
+            metrics=metrics or {"accuracy": _accuracy, "count": fairlearn.count},
+            y_true=judged.label,
+            y_pred=predicted,
+            sensitive_features=pd.Series(np.asarray(names, dtype=object)[ids], name=group or "class"),
+        )
+
+    def predicted(self, name: str = ALL, group: str | None = None) -> pd.DataFrame:
+        """A row for each image: its prediction under any of `names`, in the order of the images' indices.
+
+        Columns: ``index``; ``label``; ``group``, its number in a grouping (None: the class); ``prediction``, as in
+        `to_metricframe`; ``correct``; and with a clean pass ``clean``, whether it is correct without an attack.
+
+        Raises:
+            IncompleteError: if images are not judged under the attack.
+            ClasswiseError: for an unknown attack or grouping.
+        """
+        judged, predicted = self._predicted(name)
+        columns: dict[str, Any] = {"index": judged.image, "label": judged.label, "group": self.grouping(group).ids}
+        columns |= {"prediction": predicted, "correct": judged.correct}
+        return pd.DataFrame(columns | ({"clean": self.judged(CLEAN).correct} if CLEAN in self.meta.applicable else {}))
+
+    def _predictions(self, name: str) -> tuple[IntArray, IntArray]:
+        """Labels and predictions of the images that have a prediction."""
+        members = self._members(name)
+        if len(members) == 1:
+            rows = self.rows(members[0])
+            rows = rows[rows["prediction"].notna()]
+            return rows["label"].to_numpy(), rows["prediction"].to_numpy(dtype=np.int64)
+        judged, predicted = self._predicted(name)
+        known = predicted != NO_PREDICTION
+        return judged.label[known], predicted[known]
+
+    def _predicted(self, name: str) -> tuple[Judgement, IntArray]:
+        """The verdicts under any of `names`, and the prediction on each image: its label if it is correct.
+
+        An image that a cascade did not attack, since an earlier attack succeeded, has the prediction under that one.
+        """
+        judged, members = self.judged(name), self._members(name)
+        applicable = self.meta.applicable
+        if self.meta.cascade:
+            members = applicable[: 1 + max(map(applicable.index, members))]
+        wrong = self._first_wrong(members).reindex(judged.image, fill_value=NO_PREDICTION).to_numpy(np.int64)
+        return judged, np.where(judged.correct, judged.label, wrong)
+
+    def _first_wrong(self, members: tuple[str, ...]) -> pd.Series[float]:
+        """The first incorrect prediction of images by their index, in the order of some attacks."""
+        frame = self.frame[self.frame["attack"].isin(members)]
+        frame = frame[~frame["correct"] & frame["prediction"].notna()].drop_duplicates("index")
+        return frame.set_index("index")["prediction"].astype("float64")
+
+
+def _accuracy(y_true: IntArray, y_pred: IntArray) -> float:
+    return float(np.mean(y_true == y_pred))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Unpack
@@ -19,10 +20,10 @@ from classwise.auditing.run.inputs import Group, Model, group_name, training_att
 from classwise.auditing.run.merging import require_shards
 from classwise.auditing.run.partition import check_shards, shard_of
 from classwise.auditing.run.plan import AuditOptions, Distance, Plan, ShardLike, Shards, chosen_arithmetic
-from classwise.auditing.run.preparation import Prepared, prepare
-from classwise.auditing.run.record import TimeLimit
+from classwise.auditing.run.preparation import Inputs, prepare
 from classwise.auditing.run.result import Audit
-from classwise.auditing.run.suite import Attacks, Suite, check_two_phase, norm_of, parse_attacks, require_applicable
+from classwise.auditing.run.sampling import check_sampling
+from classwise.auditing.run.suite import Attacks, Suite, norm_of, parse_attacks, require_applicable
 from classwise.core.arguments import BatchSize, Seconds, check, checked
 from classwise.core.config import Seed
 from classwise.core.distributed import ProcessGroup, process_group
@@ -100,7 +101,7 @@ def audit(
             and the last iterate counts.
         cascade: run each attack on the survivors of the previous attacks only, so that none is measured separately.
             None: True if ``attacks`` contains a named suite, such as ``autoattack``.
-        settle: estimate the accuracy under ``attacks="autoattack"`` (`Audit.two_phase`) to this distance, such as
+        settle: estimate the accuracy under ``attacks="autoattack"`` (`Audit.estimator`) to this distance, such as
             0.005: FAB and Square run on a sample of the survivors of APGD. Requires images in memory. None: every
             attack on every image.
         save: tensors to save for every attacked image: ``"logits"``, ``"features"``, ``"images"``.
@@ -148,16 +149,16 @@ def audit(
     )
     _refuse_seed_runs(model)
     with process_group(distributed=distributed) as processes, chosen_arithmetic(precision):
-        limit = TimeLimit(max_time)
+        started = time.monotonic()
         suite = parse_attacks(attacks, norm_of(threat))
-        _check_settle(options, suite, threat, group)
+        check_sampling(options, suite, norm_of(threat), group)
         check_shards(options, out)
         folder = _checked_folder(out, merges=shards is not None)
         options = with_saved_choices(options, folder if resume or shards else None)
         ready = prepare(model, data, suite, threat, group=group, device=device, **options)
         _check_ready(ready, suite, attacks)
         with listening(progress, active=processes.is_main) as listener:
-            execution = Execution(ready, folder, processes, listener, limit, shard_of(options), shards)
+            execution = Execution(ready, folder, processes, listener, started, max_time, shard_of(options), shards)
             return execution.run(resume=resume, group=group_name(group), training_attack=training_attack_of(model))
 
 
@@ -194,6 +195,7 @@ def claim_for_shards(
     """
     check(audit, options)
     suite = parse_attacks(attacks, norm_of(threat))
+    check_sampling(options, suite, norm_of(threat), group)
     check_shards(options, out)
     folder = _checked_folder(out)
     if folder is not None and resume:
@@ -201,7 +203,7 @@ def claim_for_shards(
     with chosen_arithmetic(options.get("precision")):
         ready = prepare(model, data, suite, threat, group=group, device=device, **options)
     _check_ready(ready, suite, attacks)
-    execution = Execution(ready, folder, ProcessGroup(), NullProgress(), TimeLimit(None), shards=options.get("shards"))
+    execution = Execution(ready, folder, ProcessGroup(), NullProgress(), time.monotonic(), shards=options.get("shards"))
     with execution.claimed(resume=resume):
         return ready.plan
 
@@ -218,20 +220,7 @@ def _refuse_seed_runs(model: Model) -> None:
         )
 
 
-def _check_settle(options: AuditOptions, suite: Suite, threat: ThreatLike | None, group: Group | None) -> None:
-    """Check that a second phase is possible with these arguments, before any file is read.
-
-    Raises:
-        ClasswiseError: for ``settle`` with other attacks than ``autoattack``, another norm, or a grouping.
-    """
-    if options.get("settle") is None:
-        return
-    check_two_phase(suite, norm_of(threat))
-    if group is not None:
-        raise ClasswiseError("settle estimates accuracies by class; omit group (--group), or settle (--settle)")
-
-
-def _check_ready(ready: Prepared, suite: Suite, attacks: Attacks | None) -> None:
+def _check_ready(ready: Inputs, suite: Suite, attacks: Attacks | None) -> None:
     """Check that attacks are applicable, and that a second phase is possible.
 
     Raises:
@@ -241,7 +230,7 @@ def _check_ready(ready: Prepared, suite: Suite, attacks: Attacks | None) -> None
     stated = getattr(bare(ready.model), "no_gradient", "")
     if attacks is not None and suite.attacks and stated:
         require_applicable(ready.plan.suite, suite, ready.no_gradient)
-    if ready.plan.settle is None:
+    if ready.plan.sampling is None:
         return
     if not isinstance(ready.source, Images):
         raise ClasswiseError("settle samples from images in memory, not from a stream; give Images, or omit settle")

@@ -19,7 +19,7 @@ from classwise.auditing.guards.report import GuardMode
 from classwise.auditing.outcomes.artifacts import Kind
 from classwise.auditing.run.inputs import Model
 from classwise.auditing.run.plan import AuditOptions, Distance, Plan, ShardLike, Shards, chosen_arithmetic
-from classwise.auditing.run.preparation import Prepared, prepare
+from classwise.auditing.run.preparation import Inputs, prepare
 from classwise.auditing.run.suite import Attacks, norm_of, parse_attacks
 from classwise.core.arguments import BatchSize, checked
 from classwise.core.config import Seed
@@ -282,7 +282,7 @@ def _estimate(
     device: str | torch.device | None,
     options: AuditOptions,
 ) -> CostEstimate:
-    measured: AuditOptions = {**options, "settle": None, "save": (), "trace": ()}
+    measured: AuditOptions = {**options, "save": (), "trace": ()}
     with chosen_arithmetic(options.get("precision")):
         ready = prepare(model, data, parse_attacks(attacks, norm_of(threat)), threat, device=device, **measured)
         engine, first = ready.plan.engine(ready.model), next(ready.pieces)
@@ -291,7 +291,7 @@ def _estimate(
         return _range(ready, engine, first, clean)
 
 
-def _range(ready: Prepared, engine: Engine, piece: Images, clean: _Evaluated) -> CostEstimate:
+def _range(ready: Inputs, engine: Engine, piece: Images, clean: _Evaluated) -> CostEstimate:
     """The lowest and the highest cost; ``piece`` has the images on which passes are counted and timed."""
     plan, images = ready.plan, clean.images
     fewest, most = clean.bounds() if plan.early_stop else (images, images)

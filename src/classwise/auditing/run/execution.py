@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
+import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,8 +17,7 @@ import pandas as pd
 from classwise.attacks.base import Attack
 from classwise.attacks.engine import SMALLEST_BATCH
 from classwise.auditing.guards.budget import GuardRun, run_guards
-from classwise.auditing.guards.evidence import SAMPLE, Evidence, InputScale, Probe
-from classwise.auditing.guards.memory import Memory, memory_of
+from classwise.auditing.guards.evidence import SAMPLE, Evidence, InputScale, Memory, Probe, memory_of
 from classwise.auditing.guards.report import GuardReport
 from classwise.auditing.outcomes import files as outcome_files
 from classwise.auditing.outcomes.artifacts import Artifacts
@@ -27,10 +27,11 @@ from classwise.auditing.run.audit_folder import ABOUT, read_about, write_trace
 from classwise.auditing.run.merging import SHARDS, Merged, is_finished, merge
 from classwise.auditing.run.partition import Shard
 from classwise.auditing.run.plan import AuditOptions, Plan
-from classwise.auditing.run.preparation import Prepared
-from classwise.auditing.run.record import RunRecord, TimeLimit, environment_of
+from classwise.auditing.run.preparation import Inputs
+from classwise.auditing.run.record import RunRecord, environment_of
 from classwise.auditing.run.result import Audit, AuditWarning, about_of
 from classwise.auditing.run.runner import Runner
+from classwise.auditing.run.sampling import Sampling
 from classwise.core import interruption
 from classwise.core.distributed import ProcessGroup
 from classwise.core.errors import ClasswiseError, IncompleteError
@@ -53,18 +54,25 @@ class Execution:
         folder: the audit's folder; None: rows are held in memory.
         processes: the processes that share the images.
         progress: receives the progress of this process.
-        limit: the time that the audit may take.
+        started: when the audit began, on the monotonic clock.
+        max_time: seconds that it may take; None: no limit.
         shard: the shard that is attacked; None: all images.
         shards: number of the shards of which the audit is merged; None: it is not.
     """
 
-    ready: Prepared
+    ready: Inputs
     folder: Path | None
     processes: ProcessGroup
     progress: Progress
-    limit: TimeLimit
+    started: float
+    max_time: float | None = None
     shard: Shard | None = None
     shards: int | None = None
+
+    @property
+    def deadline(self) -> float:
+        """The time after which no further image is started; infinity without a limit."""
+        return math.inf if self.max_time is None else self.started + self.max_time
 
     @property
     def name(self) -> str:
@@ -91,7 +99,7 @@ class Execution:
             is_shard = self.shard is not None
             saved = finished_audit(folder, self.ready.plan, is_shard=is_shard) if resume and folder else None
             merged = self._merged()
-            record = RunRecord(folder and folder / ABOUT, self._environment(merged.environment), self.limit.started)
+            record = RunRecord(folder and folder / ABOUT, self._environment(merged.environment), self.started)
             with record.saved_on_failure():
                 runner = self._attack(merged.notes, progress, record, trace=saved is None)
                 saved = None if any(self.processes.all_gather(record.worked)) else saved
@@ -179,7 +187,7 @@ class Execution:
             ready.plan if trace else dataclasses.replace(ready.plan, trace=()),
             writer,
             progress,
-            deadline=self.limit.deadline,
+            deadline=self.deadline,
             sample_size=SAMPLE,
             processes=processes,
         )
@@ -232,7 +240,7 @@ class Execution:
             images = outcomes.meta.images if images is None else int(self.ready.source.class_counts().sum())
             meta = dataclasses.replace(outcomes.meta, data_hash=fingerprint, images=images)
             outcomes = Outcomes(outcomes.frame, meta)
-        in_time = self.ready.plan.settle is not None and time.monotonic() <= self.limit.deadline
+        in_time = self.ready.plan.sampling is not None and time.monotonic() <= self.deadline
         reason = "they are outside the sample" if in_time else "the time limit was reached"
         for label, count in outcomes.missing.items() if self.shard is None else ():
             self.progress.log(f"{label}: {count} images are not judged, {reason}")
@@ -283,7 +291,7 @@ class Execution:
 
     def _environment(self, of_shards: Mapping[str, Any]) -> dict[str, Any]:
         """The environment of this run: command, versions, machine, model; of a merge also that of the shards."""
-        facts = {**environment_of(self.ready.model), "max_time": self.limit.max_time}
+        facts = {**environment_of(self.ready.model), "max_time": self.max_time}
         facts |= {} if self.shards is None else {SHARDS: self.shards, **of_shards}
         several = {"processes": self.processes.world_size} if self.processes.world_size > 1 else {}
         return facts | several
@@ -340,7 +348,7 @@ def finished_audit(folder: Path, plan: Plan, *, is_shard: bool = False) -> Audit
 
     Args:
         folder: the folder, whose audit has the settings of the plan.
-        plan: the plan, whose guards, trace and ``settle`` the audit must have.
+        plan: the plan, whose guards, trace and sampling the audit must have.
         is_shard: whether the folder is that of a shard.
     """
     try:
@@ -351,7 +359,7 @@ def finished_audit(folder: Path, plan: Plan, *, is_shard: bool = False) -> Audit
     noted = read_about(folder).get("complete") == saved.complete
     finished = noted and (is_finished(folder) if is_shard else saved.finished)
     guarded = saved.guards is not None and saved.guards.covers(plan.guards)
-    same = saved.outcomes.meta.settle == plan.settle and (saved.trace is not None or not plan.trace)
+    same = Sampling.of_meta(saved.outcomes.meta) == plan.sampling and (saved.trace is not None or not plan.trace)
     return saved if finished and guarded and same and saved.environment else None
 
 
@@ -367,7 +375,7 @@ def _saved_guards(folder: Path | None) -> GuardRun | None:
     return GuardRun(tuple(AuditWarning(*each) for each in about["warnings"]), GuardReport.read(about["guards"]))
 
 
-def _probe(runner: Runner, ready: Prepared, data_hash: str) -> Probe | None:
+def _probe(runner: Runner, ready: Inputs, data_hash: str) -> Probe | None:
     """The model and a sample of images for the guards; None after the deadline."""
     if runner.sample is None or runner.late:
         return None

@@ -147,19 +147,15 @@ def check_shards(options: Mapping[str, Any], out: object) -> None:
         out: the folder of the evaluation, or None.
 
     Raises:
-        ClasswiseError: for a shard and a merge, for a merge without a folder, or for either with ``settle``.
+        ClasswiseError: for a shard and a merge, or for a merge without a folder.
     """
-    shard, shards, settle = shard_of(options), options.get("shards"), options.get("settle")
+    shard, shards = shard_of(options), options.get("shards")
     if shards is not None:
         check_count(shards)
         if shard is not None:
             raise ClasswiseError("shard attacks one shard and shards merges all of them; give one of the two")
         if out is None:
             raise ClasswiseError("shards requires out, the folder whose shards are merged")
-    if settle is not None and (shard or shards):
-        raise ClasswiseError(
-            "settle samples from the survivors of all images, which a shard does not know; omit settle, or the shards"
-        )
 
 
 def balanced_order(y: Tensor) -> Tensor:

@@ -5,19 +5,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Annotated, TypedDict
+from typing import Annotated, Any, TypedDict
 
 import torch
 from pydantic import Field
 from torch import nn
 
-from classwise.attacks.base import Attack
 from classwise.attacks.engine import Engine
 from classwise.auditing.guards.report import GuardMode
 from classwise.auditing.outcomes.artifacts import Kind, kinds_of
 from classwise.auditing.run.batch_sizes import USUAL_BATCH
 from classwise.auditing.run.partition import MOST_SHARDS, Shard
-from classwise.auditing.run.suite import Suite, in_first_phase
+from classwise.auditing.run.sampling import Sampling
+from classwise.auditing.run.suite import Suite
 from classwise.core.arguments import BatchSize
 from classwise.core.config import Seed
 from classwise.core.determinism import deterministic_algorithms
@@ -79,7 +79,7 @@ class Plan:
         seed: seed of the attacks' random numbers.
         save: tensors to save.
         trace: indices of the images whose confidences are recorded step by step.
-        settle: run the second phase on a sample, until the intervals are this narrow; None: on every survivor.
+        sampling: which attacks run on a sample of the images; None: every attack runs on all.
         guards: how many guards run.
         repeats: the passes that decide whether an image is correct.
         grid: the grid that adversarial images are rounded to.
@@ -98,7 +98,7 @@ class Plan:
     seed: int
     save: tuple[Kind, ...]
     trace: tuple[int, ...]
-    settle: float | None = None
+    sampling: Sampling | None = None
     guards: GuardMode = "auto"
     repeats: Repeats = ONCE
     grid: Grid | None = None
@@ -106,7 +106,7 @@ class Plan:
     @classmethod
     def of(cls, suite: Suite, threat: Threat, options: AuditOptions, device: torch.device = _CPU) -> Plan:
         """The plan of a suite with these options on a device, defaults filled in."""
-        cascade = options.get("cascade")
+        cascade, settle, seed = options.get("cascade"), options.get("settle"), options.get("seed", 0)
         return cls(
             suite=suite,
             threat=threat,
@@ -114,10 +114,10 @@ class Plan:
             cascade=suite.cascade if cascade is None else cascade,
             precision=precision_of(options.get("precision")) or fastest(device),
             batch_size=options.get("batch_size") or USUAL_BATCH,
-            seed=options.get("seed", 0),
+            seed=seed,
             save=kinds_of(options.get("save", ())),
             trace=tuple(int(index) for index in options.get("trace", ())),
-            settle=options.get("settle"),
+            sampling=None if settle is None else Sampling.of(settle, suite.attacks, seed),
             guards=options.get("guards", "auto"),
             repeats=Repeats(options.get("repeats", 1), options.get("repeat_rule", "majority")),
             grid=options.get("grid"),
@@ -135,20 +135,23 @@ class Plan:
                 )
         if self.cascade and not self.early_stop:
             raise ClasswiseError("cascade=True requires early_stop=True, as each attack runs on survivors only")
-        if self.settle is not None and not self.cascade:
+        if self.sampling is not None and not self.cascade:
             raise ClasswiseError("settle requires cascade=True, as the second phase runs on survivors only")
 
-    @property
-    def first_phase(self) -> dict[str, Attack]:
-        """The attacks that run on all images; with ``settle`` those of AutoAttack that the suite ``fast`` has."""
-        every = self.suite.attacks.items()
-        return {label: attack for label, attack in every if self.settle is None or in_first_phase(label)}
-
-    @property
-    def second_phase(self) -> dict[str, Attack]:
-        """The attacks that run on a sample of the survivors."""
-        first = self.first_phase
-        return {label: attack for label, attack in self.suite.attacks.items() if label not in first}
+    def recorded(self, device: torch.device) -> dict[str, Any]:
+        """What the metadata of the outcomes state of the plan on a device."""
+        return {
+            "threat": str(self.threat),
+            "norm": self.threat.norm,
+            "early_stop": self.early_stop,
+            "cascade": self.cascade,
+            "settle": None if self.sampling is None else self.sampling.settle,
+            "seed": self.seed,
+            "precision": self.precision.recorded(device),
+            "repeats": self.repeats.count,
+            "repeat_rule": self.repeats.rule,
+            "grid": self.grid,
+        }
 
     def engine(self, model: nn.Module, batch_size: int | None = None) -> Engine:
         """An engine for the model with these settings; ``batch_size`` replaces the plan's."""

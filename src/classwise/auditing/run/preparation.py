@@ -9,7 +9,7 @@ import json
 import logging
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Unpack
+from typing import Any, Unpack
 
 import torch
 from torch import Tensor, nn
@@ -18,7 +18,7 @@ from classwise.attacks.engine import SMALLEST_BATCH
 from classwise.auditing.outcomes.files import check_groupings, taken_columns
 from classwise.auditing.outcomes.meta import Meta
 from classwise.auditing.outcomes.table import CLEAN
-from classwise.auditing.run.batch_sizes import SMALL_PIXELS, Fit, fitting_batch
+from classwise.auditing.run.batch_sizes import SMALL_PIXELS, fitting_batch
 from classwise.auditing.run.inputs import (
     Group,
     Model,
@@ -54,8 +54,8 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class Prepared:
-    """An evaluation that is ready to run.
+class Inputs:
+    """The inputs of an evaluation: the model and the images as they were read, with the plan for them.
 
     Attributes:
         model: maps images to logits, one for each class of the data.
@@ -98,7 +98,7 @@ def prepare(
     group: Group | None = None,
     device: str | torch.device | None = None,
     **options: Unpack[AuditOptions],
-) -> Prepared:
+) -> Inputs:
     """Read the data and the model, check that they fit each other, and build the plan.
 
     Args:
@@ -129,28 +129,23 @@ def prepare(
     if "features" in plan.save and not hasattr(classifier, "features"):
         raise ClasswiseError(f"{name_of(model)} has no method features(x), so its features cannot be saved")
     _check_indices(first.index)
-    trial = _try_model(classifier, plan, source, first, options.get("batch_size"))
+    logits_model, plan, meta, no_gradient, note = _tried(classifier, plan, source, first, options.get("batch_size"))
     parameters = _fingerprint_of(classifier)
-    meta = dataclasses.replace(
-        _metadata(plan, trial, source, first),
-        model=name_of(model),
-        model_hash=_hash_of(parameters, classifier),
-    )
-    plan = dataclasses.replace(plan, suite=trial.applicable, batch_size=trial.fit.batch_size)
+    meta = dataclasses.replace(meta, model=name_of(model), model_hash=_hash_of(parameters, classifier))
     settings, shard = settings_of(plan, meta), shard_of(options)
-    pieces = (named(piece, trial.class_names) for piece in itertools.chain([first], pieces))
+    pieces = (named(piece, meta.class_names) for piece in itertools.chain([first], pieces))
     if shard is not None:
         plan, pieces, settings = _plan_of(plan, shard, source), shard.pieces(pieces), settings | {"shard": str(shard)}
-    return Prepared(
-        model=trial.model,
+    return Inputs(
+        model=logits_model,
         plan=plan,
         meta=meta,
         pieces=pieces,
         source=source,
         was_training=was_training,
         untrained=getattr(classifier, "fresh", None) == parameters,
-        no_gradient=trial.no_gradient,
-        note=trial.note,
+        no_gradient=no_gradient,
+        note=note,
         large_radius=large_radius_text(ball, first.shape),
         settings=settings,
     )
@@ -194,32 +189,15 @@ def _hash_of(parameters: str, classifier: nn.Module) -> str:
     return hashlib.sha256(f"{parameters} {inner.kind}".encode()).hexdigest()
 
 
-class _Trial(NamedTuple):
-    """The results of a few passes of a model.
-
-    Attributes:
-        model: the model, restricted to the classes of the data if these are a part of its own.
-        class_names: one for each logit.
-        applicable: the attacks that are applicable to the model.
-        no_gradient: why the model has no gradient; empty if it has one.
-        fit: the batch size.
-        note: notes for the user; may be empty.
-        recorded: notes for the metadata, on how the outputs and the classes were read.
-    """
-
-    model: nn.Module
-    class_names: tuple[str, ...]
-    applicable: Suite
-    no_gradient: str
-    fit: Fit
-    note: str
-    recorded: tuple[str, ...]
-
-
-def _try_model(
+def _tried(
     classifier: nn.Module, plan: Plan, source: Images | Stream, first: Images, batch_size: int | None
-) -> _Trial:
-    """Pass a few of the first images through the model.
+) -> tuple[nn.Module, Plan, Meta, str, str]:
+    """Pass a few of the first images through the model, and complete the plan and the metadata.
+
+    Returns:
+        The model, restricted to the classes of the data if these are a part of its own; the plan, with the attacks that
+        are applicable to it and the batch size; the metadata, without those of the model; why the model has no
+        gradient, empty if it has one; and notes for the user, which may be empty.
 
     Raises:
         ClasswiseError: if the model does not accept the images, has other classes, or does not fit into memory.
@@ -241,51 +219,38 @@ def _try_model(
         logger.warning("%s: %s", source.name, empty)
     own = getattr(model, "class_names", ())
     names = class_names_for(source, first, logits, own if isinstance(own, tuple) else ())
+    images = len(source) if isinstance(source, Images) else source.expected
     try:
         check_outputs(whole, few_images)
         applicable, no_gradient = split_suite(plan.suite, small, first.batch(slice(0, few)), plan.threat)
-        images = len(source) if isinstance(source, Images) else source.expected
         fit = fitting_batch(model, one.x.to(small.device), batch_size, images=images)
     except torch.OutOfMemoryError as error:
         raise ClasswiseError(
             f"the device has not enough memory for {few} images of shape {tuple(one.x.shape[1:])}; "
             "use smaller images, or another device"
         ) from error
-    notes = tuple(filter(None, (outputs_note, empty)))
-    return _Trial(model, names, applicable, no_gradient, fit, "; ".join(filter(None, (note, fit.note))), notes)
-
-
-def _metadata(plan: Plan, trial: _Trial, source: Images | Stream, first: Images) -> Meta:
-    """The metadata of the outcomes, without those of the model."""
-    names, suite, batch_size = trial.class_names, plan.suite, trial.fit.batch_size
-    small = f"batch size {batch_size}, limited by memory, is below {SMALLEST_BATCH}"
-    taken = taken_columns(suite.attacks)
-    return Meta(
+    small_note = f"batch size {fit.batch_size}, limited by memory, is below {SMALLEST_BATCH}"
+    notes = outputs_note, empty, small_note if fit.batch_size < SMALLEST_BATCH else ""
+    taken = taken_columns(plan.suite.attacks)
+    meta = Meta(
         class_names=names,
-        attacks={CLEAN: None, **suite.specs()},
-        not_applicable=tuple(label for label in suite.attacks if label not in trial.applicable.attacks),
-        families=suite.families,
+        attacks={CLEAN: None, **plan.suite.specs()},
+        not_applicable=tuple(label for label in plan.suite.attacks if label not in applicable.attacks),
+        families=plan.suite.families,
         groups={key: column.names for key, column in first.columns.items() if key not in taken},
         superclasses=source.superclasses if source.superclasses and len(source.superclasses) == len(names) else None,
         superclass_names=source.superclass_names,
         data=source.name,
         split=source.split,
         data_hash=source.fingerprint(),
-        images=len(source) if isinstance(source, Images) else source.expected,
+        images=images,
         sizes=_sizes(first, len(names)) if isinstance(source, Images) else {},
-        threat=str(plan.threat),
-        norm=plan.threat.norm,
-        early_stop=plan.early_stop,
-        cascade=plan.cascade,
-        settle=plan.settle,
-        seed=plan.seed,
-        precision=plan.precision.recorded(device_of(trial.model)),
-        batch_size=batch_size,
-        repeats=plan.repeats.count,
-        repeat_rule=plan.repeats.rule,
-        grid=plan.grid,
-        notes=trial.recorded + ((small,) if batch_size < SMALLEST_BATCH else ()),
+        batch_size=fit.batch_size,
+        notes=tuple(filter(None, notes)),
+        **plan.recorded(device_of(model)),
     )
+    plan = dataclasses.replace(plan, suite=applicable, batch_size=fit.batch_size)
+    return model, plan, meta, no_gradient, "; ".join(filter(None, (note, fit.note)))
 
 
 def _check_indices(index: Tensor) -> None:

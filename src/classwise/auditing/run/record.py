@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import json
-import math
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -22,30 +20,6 @@ from classwise.models.provenance import model_facts
 
 SAVE_SECONDS = 30.0
 """Seconds between two saves of the record while results are written."""
-
-
-@dataclass(frozen=True)
-class TimeLimit:
-    """The time that an audit may take.
-
-    Args:
-        max_time: seconds; None: no limit.
-        started: when the audit began, on the monotonic clock.
-
-    """
-
-    max_time: float | None
-    started: float = field(default_factory=time.monotonic)
-
-    @property
-    def deadline(self) -> float:
-        """The monotonic time after which no further image is started; infinity without a limit."""
-        return math.inf if self.max_time is None else self.started + self.max_time
-
-    @property
-    def elapsed(self) -> float:
-        """Seconds since the start."""
-        return time.monotonic() - self.started
 
 
 def environment_of(model: nn.Module) -> dict[str, Any]:

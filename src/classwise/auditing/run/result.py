@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -17,7 +17,6 @@ from classwise.auditing.outcomes import files as outcome_files
 from classwise.auditing.outcomes.artifacts import Artifacts
 from classwise.auditing.outcomes.construction import named_table
 from classwise.auditing.outcomes.grouped_metric import GroupedMetric
-from classwise.auditing.outcomes.repeats import RepeatEstimates
 from classwise.auditing.outcomes.table import ALL, CLEAN, UNION, Outcomes
 from classwise.auditing.run.audit_folder import (
     ABOUT,
@@ -27,6 +26,7 @@ from classwise.auditing.run.audit_folder import (
     read_trace,
     write_trace,
 )
+from classwise.auditing.run.estimators import BoundsEstimator, CompleteEstimator, Estimator
 from classwise.core.arguments import Level, checked
 from classwise.core.display import RichDisplay
 from classwise.core.errors import ClasswiseError, IncompleteError, printable
@@ -36,13 +36,8 @@ from classwise.stats import metrics
 from classwise.stats.bounds import BoundedCounts
 from classwise.stats.counts import ClassCounts
 from classwise.stats.intervals import Interval, class_intervals
-from classwise.stats.metric import MetricInputs, all_metrics, arranged
-from classwise.stats.worst_class import minimum, possibly_worst
-
-if TYPE_CHECKING:
-    from classwise.auditing.outcomes.two_phase import TwoPhase
-
-from classwise.stats.worst_class import Minimum
+from classwise.stats.metric import MetricInputs
+from classwise.stats.worst_class import Minimum, minimum, possibly_worst
 
 
 @dataclass(frozen=True)
@@ -94,10 +89,6 @@ class WorstClassEstimate:
         return self.minimum.high
 
 
-LOWER, UPPER = "lower_bound", "upper_bound"
-"""Suffixes of the columns of an incomplete audit: bounds over all possible verdicts on images not judged."""
-
-
 class AuditWarning(NamedTuple):
     """A warning of a guard about the evaluation.
 
@@ -114,7 +105,7 @@ class AuditWarning(NamedTuple):
 
 @checked
 @dataclass(frozen=True, eq=False)
-class Audit(RichDisplay, RepeatEstimates):
+class Audit(RichDisplay):
     """The result of an audit.
 
     Attributes:
@@ -183,10 +174,6 @@ class Audit(RichDisplay, RepeatEstimates):
         """Names of the classes, or of the groups."""
         return self.outcomes.grouping(self.group).names
 
-    @cached_property
-    def _counts(self) -> dict[str, ClassCounts]:
-        return {name: self.outcomes.counts(name, self.group) for name in self.names}
-
     def counts(self, name: str = ALL) -> ClassCounts:
         """Number of images and of correct images of each class under an attack.
 
@@ -194,9 +181,7 @@ class Audit(RichDisplay, RepeatEstimates):
             IncompleteError: if images are not judged under the attack; see `bounds`.
             ClasswiseError: for an attack that is not in `names`.
         """
-        if self.complete and name in self._counts:
-            return self._counts[name]
-        return self.outcomes.counts(name, self.group)
+        return self.inputs(name).counts.low if self.complete else self.outcomes.counts(name, self.group)
 
     def bounds(self, name: str = ALL) -> BoundedCounts:
         """Number of images of each class, of judged images under an attack, and of correct images among these.
@@ -216,7 +201,7 @@ class Audit(RichDisplay, RepeatEstimates):
         """
         return class_intervals(self.counts(name), self.alpha, simultaneous=simultaneous)
 
-    @cached_property
+    @property
     def by_class(self) -> pd.DataFrame:
         """A row for each class (or group) that has images.
 
@@ -227,25 +212,9 @@ class Audit(RichDisplay, RepeatEstimates):
         ``<name>_lower_bound`` (if all images not judged are misclassified) and ``<name>_upper_bound`` (if all of them
         are correct).
         """
-        if not self.complete:
-            return self._bounds_by_class()
-        columns: dict[str, Any] = {"n": np.max([counts.count for counts in self._counts.values()], axis=0)}
-        for name, counts in self._counts.items():
-            low, high = self.intervals(name)
-            columns |= {name: counts.accuracy, f"{name}_low": low, f"{name}_high": high}
-        frame = pd.DataFrame(columns, index=pd.Index(self.group_names, name=self.group or "class"))
-        return frame[frame["n"] > 0]
+        return self.estimator.by_class
 
-    def _bounds_by_class(self) -> pd.DataFrame:
-        bounds = {name: self.bounds(name) for name in self.names}
-        columns: dict[str, Any] = {"n": next(iter(bounds.values())).count}
-        for name, counts in bounds.items():
-            low, high = counts.accuracy
-            columns |= {f"{name}_judged": counts.judged, f"{name}_{LOWER}": low, f"{name}_{UPPER}": high}
-        frame = pd.DataFrame(columns, index=pd.Index(self.group_names, name=self.group or "class"))
-        return frame if any(counts.unplaced for counts in bounds.values()) else frame[frame["n"] > 0]
-
-    @cached_property
+    @property
     def by_attack(self) -> pd.DataFrame:
         """A row for each of `names`.
 
@@ -258,8 +227,7 @@ class Audit(RichDisplay, RepeatEstimates):
         An incomplete audit has no estimates, worst class or intervals. Its columns are ``n``, ``judged`` (images), and
         for each metric ``<metric>_lower_bound`` and ``<metric>_upper_bound`` (NaN for a metric without bounds).
         """
-        row = self._summary_row if self.complete else self._bounds_row
-        return pd.DataFrame([row(self.inputs(name)) for name in self.names], index=pd.Index(self.names, name="attack"))
+        return self.estimator.by_attack
 
     def inputs(self, name: str = ALL) -> MetricInputs:
         """What metrics under an attack are computed from.
@@ -267,39 +235,7 @@ class Audit(RichDisplay, RepeatEstimates):
         Raises:
             ClasswiseError: for an attack that is not in `names`.
         """
-        if name not in self._inputs:
-            counts = BoundedCounts.of(self.counts(name)) if self.complete else self.bounds(name)
-            self._inputs[name] = self.outcomes.inputs(name, counts, self.group)
-        return self._inputs[name]
-
-    @cached_property
-    def _inputs(self) -> dict[str, MetricInputs]:
-        """What `inputs` has returned, by the attack's name."""
-        return {}
-
-    def _bounds_row(self, inputs: MetricInputs) -> dict[str, Any]:
-        counts = inputs.counts
-        row: dict[str, Any] = {"n": counts.total, "judged": int(counts.judged.sum())}
-        for name, metric in all_metrics().items():
-            low, high = metric.possible(inputs)
-            row |= {f"{name}_{LOWER}": float(low), f"{name}_{UPPER}": float(high)}
-        return row
-
-    def _summary_row(self, inputs: MetricInputs) -> dict[str, Any]:
-        counts, known = inputs.counts.low, all_metrics()
-        overall, worst = (known[name].estimate(inputs, self.alpha) for name in ("overall", "worst"))
-        return {
-            "n": int(counts.count.sum()),
-            "overall": overall.value,
-            "overall_low": overall.low,
-            "overall_high": overall.high,
-            "macro": known["macro"].value(inputs),
-            "worst_class": self.group_names[metrics.worst_class(counts.accuracy).label],
-            "worst": worst.value,
-            "worst_low": worst.low,
-            "worst_high": worst.high,
-            **{each.name: each.value(inputs) for each in arranged(without=("overall", "macro", "worst"))},
-        }
+        return self.estimator.inputs(name)
 
     def metric(self, function: Callable[..., Any], name: str = ALL, group: str | None = None) -> GroupedMetric:
         """Compute any function of labels and predictions, over all images and by class or another grouping.
@@ -392,21 +328,49 @@ class Audit(RichDisplay, RepeatEstimates):
         return self.outcomes.complete
 
     @cached_property
-    def two_phase(self) -> TwoPhase | None:
-        """AutoAttack's accuracies estimated from a sample, of an audit with ``settle``; else None.
+    def estimator(self) -> Estimator:
+        """What the tables are computed with, by how far the outcomes are known.
 
-        None, too, until the first phase has finished, and if the sample turned out to be all images.
+        `CompleteEstimator`, or of an incomplete audit `BoundsEstimator`; if the last attacks were to run on a sample,
+        and the first have finished, `classwise.auditing.run.sampling.TwoPhaseEstimator`.
         """
-        if self.outcomes.meta.settle is None or self.complete:
-            return None
-        from classwise.auditing.outcomes.two_phase import TwoPhase  # imports torch
+        if self.complete:
+            return CompleteEstimator(self.outcomes, self.group, self.alpha)
+        if self.outcomes.meta.sampled:
+            from classwise.auditing.run.sampling import TwoPhaseEstimator  # imports torch
 
-        return TwoPhase.of(self.outcomes, self.alpha)
+            if (sampled := TwoPhaseEstimator.of(self.outcomes, self.group, self.alpha)) is not None:
+                return sampled
+        return BoundsEstimator(self.outcomes, self.group, self.alpha)
+
+    def probabilities(self, *, overall: bool = False) -> pd.DataFrame:
+        """The mean probability of a correct prediction in one pass, for each class (or group) that has images.
+
+        The value of an image is the fraction of its passes that are correct: on the clean image under ``clean``, and
+        under an attack on the image that the attack returned, in passes that the choice of that image did not depend
+        on. With early stop, images that are misclassified without attack keep their clean passes. Under ``all``, and in
+        a cascade, the value is the lowest one under all attacks so far. That is a minimum of estimates, so it is too
+        low rather than too high.
+
+        The images are independent with values in [0, 1], so the intervals are for new images of the same classes and
+        new passes (`classwise.stats.bounded_means.mean_intervals`).
+
+        Args:
+            overall: one row for all images, instead of a row for each class.
+
+        Returns:
+            Columns ``n`` (images), and for each attack and ``all`` ``<name>``, ``<name>_low`` and ``<name>_high``.
+
+        Raises:
+            ClasswiseError: if one pass decided about each image.
+            IncompleteError: if images are not judged under every attack.
+        """
+        return self.estimator.probabilities(overall=overall)
 
     @property
     def finished(self) -> bool:
         """Whether the audit is complete, or its sample has made the intervals as narrow as requested."""
-        return self.complete or (self.two_phase is not None and self.two_phase.estimate.settled)
+        return self.estimator.finished
 
     def save(self, path: str | Path) -> Path:
         """Write the audit into a folder; into ``audits/<name>`` of a run folder.
@@ -441,12 +405,8 @@ class Audit(RichDisplay, RepeatEstimates):
             raise IncompleteError(f"{folder}: no image is judged yet; continue the audit with --resume")
         outcomes = Outcomes.load(folder)
         about = read_about(folder) if (folder / ABOUT).is_file() else {}
-        # The files of a stream were written while it was read, before its length and hash were known.
-        images, data_hash = about.get("images"), about.get("data_hash")
-        if "settle" in about:  # of the last run, which may have found all its rows in the folder
-            outcomes = Outcomes(outcomes.frame, dataclasses.replace(outcomes.meta, settle=about["settle"]))
-        if isinstance(images, int) and isinstance(data_hash, str) and data_hash:
-            outcomes = Outcomes(outcomes.frame, dataclasses.replace(outcomes.meta, images=images, data_hash=data_hash))
+        if (meta := outcomes.meta.as_of(about)) != outcomes.meta:
+            outcomes = Outcomes(outcomes.frame, meta)
         return Audit(
             outcomes=outcomes,
             warnings=tuple(AuditWarning(*warning) for warning in about.get("warnings", ())),
@@ -469,9 +429,7 @@ def about_of(audit: Audit) -> dict[str, Any]:
         "alpha": audit.alpha,
         "complete": audit.complete,
         "missing": audit.outcomes.missing,
-        "images": audit.outcomes.meta.images,
-        "data_hash": audit.outcomes.meta.data_hash,
-        "settle": audit.outcomes.meta.settle,
+        **audit.outcomes.meta.of_last_run,
         "warnings": [[*warning] for warning in audit.warnings],
         "guards": None if audit.guards is None else dataclasses.asdict(audit.guards),
         "environment": dict(audit.environment),

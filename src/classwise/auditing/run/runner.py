@@ -6,24 +6,25 @@ import contextlib
 import dataclasses
 import math
 import time
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Collection, Generator, Iterable, Iterator
 from typing import Any, cast
 
 import numpy as np
 import pandas as pd
 import torch
+from scipy import special
 from torch import Tensor, nn
 
 from classwise.attacks.base import Attack
 from classwise.attacks.engine import SMALLEST_BATCH, AttackInputs, Decision, Engine, Finished, Job
 from classwise.auditing.outcomes.artifacts import EXAMPLES, examples_per_class
-from classwise.auditing.outcomes.rows import attacked_rows, carried_rows, clean_rows, skipped_rows
+from classwise.auditing.outcomes.files import REPEATS, REPORTED
 from classwise.auditing.outcomes.table import CLEAN
-from classwise.auditing.outcomes.two_phase import ROWS, candidates, successes
 from classwise.auditing.outcomes.writer import OutcomeWriter
 from classwise.auditing.run.batch_sizes import memory_of
 from classwise.auditing.run.partition import balanced_order, part_of
 from classwise.auditing.run.plan import Plan
+from classwise.auditing.run.sampling import ROWS, Sampling
 from classwise.core import interruption
 from classwise.core.distributed import ProcessGroup
 from classwise.core.errors import ClasswiseError
@@ -31,11 +32,10 @@ from classwise.core.memory_format import share_format
 from classwise.core.progress import Progress
 from classwise.core.rng import CounterRNG, seeded
 from classwise.core.threat import Threat
-from classwise.core.transfers import to_device
+from classwise.core.transfers import to_cpu, to_device
 from classwise.data.images import Batch, Images
 from classwise.stats.counts import IntArray
-from classwise.stats.two_phase import UNKNOWN
-from classwise.stats.two_phase_plan import next_sample
+from classwise.stats.metrics import confidence_variance
 
 IMAGES_SHARE = 0.25
 """Largest share of a GPU's memory that the images of a piece may take, in their stored type."""
@@ -140,10 +140,12 @@ class Runner:
             order = part_of(order, piece.y.cpu(), self.processes)
             self._clean(piece, order)
             self._choose_examples(piece, order)
-            for label, attack in self.plan.first_phase.items():
-                self._attack(label, attack, piece, order)
-            if self.plan.settle is not None:
-                self._second_phase(piece, order, self.plan.settle)
+            sampling = self.plan.sampling
+            for label, attack in self.plan.suite.attacks.items():
+                if sampling is None or label in sampling.first:
+                    self._attack(label, attack, piece, order)
+            if sampling is not None:
+                self._sample(piece, order, sampling)
             self._trace(piece)
             if self.late:
                 break
@@ -213,35 +215,21 @@ class Runner:
             self.not_graphed[label] = reason
             self.progress.log(f"the steps of {label} are not CUDA graphs: {reason}")
 
-    def _second_phase(self, piece: Images, order: Tensor, settle: float) -> None:
-        """Run the remaining attacks on samples of the survivors until the intervals are narrow enough.
-
-        Every process plans the same samples, from the results of all.
-        """
-        second, index = self.plan.second_phase, piece.index.cpu().numpy()
+    def _sample(self, piece: Images, order: Tensor, sampling: Sampling) -> None:
+        """Run the other attacks on the samples of a design, which every process computes from the rows of all."""
+        index = piece.index.cpu().numpy()
         own = _own_index(piece, order)
 
-        def gathered(labels: Iterable[str], images: IntArray) -> pd.DataFrame:
-            rows = pd.concat([self.writer.rows(label, images)[[*ROWS]] for label in labels])
+        def gathered(labels: Iterable[str], images: IntArray | None) -> pd.DataFrame:
+            chosen = own if images is None else own[np.isin(own, images)]
+            rows = pd.concat([self.writer.rows(label, chosen)[[*ROWS]] for label in labels])
             every: list[pd.DataFrame] = self.processes.all_gather(rows)
             return pd.concat(every, ignore_index=True)
 
-        first = gathered((CLEAN, *self.plan.first_phase), own)
-        found = candidates(first, self.plan.first_phase, len(piece), piece.num_classes, self.plan.seed)
-        if found is None:  # the deadline passed in the first phase
-            return
-        others = order[~np.isin(index[order.numpy()], found.index)]
-        for label, attack in second.items():
-            self._attack(label, attack, piece, others)
-        results = np.full(len(found.index), UNKNOWN)
-        while len(places := next_sample(found.survivors, results, settle)):
-            sampled = found.index[places]
-            self.progress.log(f"sample: {len(sampled):,} of {len(found.index):,} survivors")
-            for label, attack in second.items():
-                self._attack(label, attack, piece, order[np.isin(index[order.numpy()], sampled)])
-            results[places] = successes(gathered(second, own[np.isin(own, sampled)]), sampled, second)
-            if (results[places] == UNKNOWN).any():  # the deadline has passed
-                return
+        for images in sampling.samples(len(piece), piece.num_classes, gathered, self.progress.log):
+            for label in sampling.second:
+                attack = self.plan.suite.attacks[label]
+                self._attack(label, attack, piece, order[np.isin(index[order.numpy()], images)])
 
     def _attack_rows(self, label: str, attack: Attack, piece: Images, todo: Tensor) -> None:
         blocks = self.engine.attack(attack, self.plan.threat, self._jobs(piece, todo), images=len(todo))
@@ -426,3 +414,97 @@ def trace_rows(engine: Engine, label: str, attack: Attack, batch: Batch, threat:
             "confidence": values.reshape(-1),
         }
     )
+
+
+OK, NAN, SKIPPED = "ok", "nan", "skipped"
+
+
+def clean_rows(index: Tensor, y: Tensor, decision: Decision, passes: int = 1) -> pd.DataFrame:
+    """Rows of the clean images, from their indices (N,), labels (N,) and the decision over a number of passes."""
+    columns = _of_logits(decision.logits, y, decision.prediction) | {
+        "index": _numpy(index),
+        "epsilon": 0.0,
+        "distance": 0.0,
+        "iterations": 0,
+        "forwards": passes,
+        "backwards": 0,
+    }
+    if passes > 1:
+        columns[REPEATS] = _numpy(decision.repeats)
+    return _frame(columns, CLEAN)
+
+
+def attacked_rows(attack: str, done: Finished, threat: Threat, passes: int = 1) -> pd.DataFrame:
+    """Rows of images that an attack has finished; the radius of ``threat`` is one number or (N,).
+
+    Args:
+        attack: the attack's label.
+        done: the images.
+        threat: the threat.
+        passes: number of passes of each decision.
+    """
+    epsilon = threat.epsilon
+    tensors = {name: getattr(done, name) for name in ("index", "iterations", "forwards", "backwards")}
+    tensors |= {"distance": threat.distance(done.x, done.x0), "logits": done.logits, "y": done.y}
+    tensors |= {"prediction": done.prediction} | ({REPEATS: done.repeats} if passes > 1 else {})
+    tensors |= {name: done.records[name] for name in REPORTED if name in done.records}
+    tensors |= {"epsilon": epsilon} if isinstance(epsilon, Tensor) else {}
+    measured = to_cpu({name: tensor.detach() for name, tensor in tensors.items()})
+    of_logits = _of_logits(measured.pop("logits"), measured.pop("y"), measured.pop("prediction"))
+    columns = {name: _numpy(tensor) for name, tensor in measured.items()}
+    return _frame(of_logits | {"epsilon": epsilon} | columns, attack)
+
+
+def carried_rows(attack: str, clean: pd.DataFrame, epsilon: Any, reported: Collection[str] = ()) -> pd.DataFrame:
+    """Rows of images that are misclassified without attack: the clean image, with zero steps and passes.
+
+    Args:
+        attack: the attack's label.
+        clean: the images' rows of the clean pass.
+        epsilon: the radius, one number or one for each row.
+        reported: the optional columns that the attack reports; they are 0, like the distance.
+    """
+    zeros = dict.fromkeys(("iterations", "forwards", "backwards", *(name for name in REPORTED if name in reported)), 0)
+    return clean.assign(attack=attack, epsilon=epsilon, **zeros)
+
+
+def skipped_rows(attack: str, removed: pd.DataFrame, epsilon: Any) -> pd.DataFrame:
+    """Rows of images that a cascade skips, from the rows of the attacks that succeeded on them."""
+    zeros = dict.fromkeys(("forwards", "backwards"), 0)
+    frame = removed[["index", "label", "first_success"]]
+    return frame.assign(attack=attack, epsilon=epsilon, correct=False, status=SKIPPED, **zeros)
+
+
+def _frame(columns: dict[str, Any], attack: str) -> pd.DataFrame:
+    first_success = np.array([attack, None], dtype=object)[columns["correct"].astype(np.int64)]
+    return pd.DataFrame(columns | {"attack": attack, "first_success": first_success})
+
+
+def _of_logits(logits: Tensor, y: Tensor, prediction: Tensor) -> dict[str, Any]:
+    """The columns that are computed from float32 logits (N, C) and predictions (N,), each row from its own only."""
+    values, label, predicted = _numpy(logits).astype(np.float64), _numpy(y), _numpy(prediction)
+    rows = np.arange(len(label))
+    valid = np.isfinite(values.max(axis=1))  # as in `classwise.models.logits.are_valid`
+    values = np.where(valid[:, None], values, 0.0)
+    confidence = special.softmax(values, axis=1)
+    # As in torch.argmax, the first of equal logits ranks first.
+    ranked = np.argsort(-values, axis=1, kind="stable")
+    others = values.copy()
+    others[rows, label] = -np.inf
+    columns = {
+        "prediction": predicted,
+        "p_label": confidence[rows, label],
+        "p_predicted": confidence[rows, predicted],
+        "margin": values[rows, label] - others.max(axis=1),
+        "confidence_variance": confidence_variance(confidence),
+    }
+    if values.shape[1] > 1:
+        columns["runner_up"] = ranked[:, 1]
+    known = {name: np.where(valid, column, np.nan) for name, column in columns.items()}
+    correct = valid & (predicted == label)
+    return known | {"label": label, "correct": correct, "status": np.where(valid, OK, NAN)}
+
+
+def _numpy(tensor: Tensor) -> np.ndarray[Any, Any]:
+    array: np.ndarray[Any, Any] = tensor.detach().cpu().numpy()
+    return array

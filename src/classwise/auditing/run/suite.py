@@ -199,29 +199,6 @@ def _fresh(label: str, taken: list[str], *, numbered: bool) -> str:
     return next(f"{label}-{number}" for number in range(2, len(taken) + 3) if f"{label}-{number}" not in taken)
 
 
-def in_first_phase(label: str) -> bool:
-    """Whether an attack of AutoAttack is in the first phase of two-phase sampling: whether the suite ``fast`` has it.
-
-    PMA, the other member of ``fast``, does not run: what it alone misclassifies is robust to AutoAttack.
-    """
-    return label in {spec.partition(":")[0] for spec in members("fast")}
-
-
-def check_two_phase(suite: Suite, norm: str) -> None:
-    """Check that a suite can be estimated by two-phase sampling.
-
-    Raises:
-        ClasswiseError: unless its attacks are those of AutoAttack's standard version, some of them in each phase.
-    """
-    if dict(suite.attacks) != dict(parse_attacks("autoattack", norm).attacks):
-        ran = ", ".join(suite.attacks)
-        raise ClasswiseError(f"settle requires the attacks autoattack and no other, but the attacks are {ran}")
-    if all(in_first_phase(label) for label in suite.attacks):
-        raise ClasswiseError(
-            f"settle: under {norm} AutoAttack has no attack beyond {', '.join(suite.attacks)}; omit it"
-        )
-
-
 def norm_of(threat: ThreatLike | None) -> str:
     """The norm of a ball; None: Linf, the norm of all usual balls."""
     return "Linf" if threat is None else Threat.parse(threat).norm

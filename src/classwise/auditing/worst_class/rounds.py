@@ -14,7 +14,7 @@ from torch import Tensor
 from classwise.attacks.engine import Finished, Job
 from classwise.auditing.outcomes.table import CLEAN
 from classwise.auditing.run.plan import Plan
-from classwise.auditing.run.preparation import Prepared
+from classwise.auditing.run.preparation import Inputs
 from classwise.auditing.run.record import RunRecord, environment_of
 from classwise.auditing.run.suite import attack_length
 from classwise.auditing.worst_class.ledger import Ledger, SavedSearch, SurvivorCounts
@@ -42,7 +42,7 @@ class Rounds:
         saved: the saved state of the search.
     """
 
-    def __init__(self, ready: Prepared, progress: Progress, saved: SavedSearch) -> None:
+    def __init__(self, ready: Inputs, progress: Progress, saved: SavedSearch) -> None:
         self.ready, self.progress, self.saved = ready, progress, saved
         self._saved_at = time.monotonic()
         self.record = RunRecord(None, environment_of(ready.model), self._saved_at, saved.environment)
@@ -121,7 +121,7 @@ class Rounds:
         order = self._orders(len(race.images))
         if len(self.attacks) == 1:  # the first pass was the whole suite
             for label, rows in enumerate(order):
-                self._settle(race, label, rows)
+                self._all_known(race, label, rows)
         rounds = 0
         while (moves := race.next()) and (rounds < len(self.saved.rounds) or time.monotonic() <= deadline):
             rounds += 1
@@ -150,7 +150,7 @@ class Rounds:
                 results["escalations"].append([label, len(rows), len(rows) - len(order[label])])
                 race.observe_escalation(label, len(rows) - len(order[label]))
                 if len(self.attacks) == 2:
-                    self._settle(race, label, order[label])
+                    self._all_known(race, label, order[label])
             if replayed:
                 if results != self.saved.rounds[rounds - 1]:
                     raise ClasswiseError(
@@ -162,7 +162,7 @@ class Rounds:
             self.progress.advance(size)
         return rounds
 
-    def _settle(self, race: BestArmSearch, label: int, rows: IntArray) -> None:
+    def _all_known(self, race: BestArmSearch, label: int, rows: IntArray) -> None:
         """Count survivors on which every attack has run as settled, and report them to the race."""
         self.ledger["settled"][self._places(rows)] = 1
         race.observe_draw(label, len(rows), 0)

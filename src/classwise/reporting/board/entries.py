@@ -189,8 +189,10 @@ class Entry:
         """
         meta = audit.outcomes.meta
         if not audit.complete:
-            what = "is incomplete" if meta.settle is None else "is an estimate from a sample (settle)"
-            raise IncompleteError(f"{name} {what}, and a leaderboard needs all verdicts; {audit.outcomes.completion}")
+            what = meta.kind_if_incomplete
+            raise IncompleteError(
+                f"{name} is {what}, and a leaderboard needs all verdicts; {audit.outcomes.completion}"
+            )
         if meta.not_applicable and not meta.robustness_evaluated:
             raise IncompleteError(
                 f"{name} has no robust accuracy: not applicable to its model: {', '.join(meta.not_applicable)}"

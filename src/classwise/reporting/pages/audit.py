@@ -13,13 +13,12 @@ from classwise.reporting.audit_summary import MAX_BARS, AuditSummary
 from classwise.reporting.audit_tables import CUMULATIVE_NOTE, attack_table, class_table, own_intervals_note
 from classwise.reporting.examples import example_images
 from classwise.reporting.image_data import triples
-from classwise.reporting.incomplete import incomplete_context
+from classwise.reporting.incomplete import report_of
 from classwise.reporting.provenance import settings_of
 from classwise.reporting.repeats import repeats_table
 from classwise.reporting.tables import Table
 from classwise.reporting.templating import Context, markup, render
 from classwise.reporting.training_run import curves_of_audit
-from classwise.reporting.two_phase import two_phase_context
 from classwise.stats import metric_intervals
 from classwise.stats.intervals import Estimate
 
@@ -48,7 +47,7 @@ class KeyMetric:
 def audit_page(audit: Audit, run: Run | None = None) -> str:
     """Render the page of an audit, below `MAX_BYTES`.
 
-    For an incomplete audit, it has bounds instead of estimates; with ``settle``, estimates from the sample.
+    For an incomplete audit, it has bounds instead of estimates; of a sample, estimates from it.
 
     Args:
         audit: the audit to report.
@@ -58,8 +57,7 @@ def audit_page(audit: Audit, run: Run | None = None) -> str:
         summary = AuditSummary.of(audit)
         template, contexts = "audit.html", _by_decreasing_size(audit_context(audit, summary, run), class_table(summary))
     else:
-        sampled = audit.two_phase
-        context = incomplete_context(audit) if sampled is None else two_phase_context(audit, sampled)
+        context = report_of(audit).context()
         template, contexts = "incomplete.html", iter([{**context, "classes": context["classes"].first(MAX_ROWS)}])
     for reduced in contexts:
         text = render(template, reduced)

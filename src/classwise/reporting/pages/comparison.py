@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from classwise.auditing.compare.across import Crossing
-from classwise.auditing.compare.comparison import Comparison
-from classwise.auditing.compare.pairs import Pair, narrowing_notes, population
+from classwise.auditing.compare.compare import Crossing
+from classwise.auditing.compare.comparison import Comparison, Pair, narrowing_notes, population
 from classwise.reporting import formatting
 from classwise.reporting.comparison_sentences import (
     ComparisonFacts,

@@ -7,7 +7,7 @@ from functools import partial
 from os import PathLike
 from pathlib import Path
 
-from classwise.auditing.compare.across import Crossing
+from classwise.auditing.compare.compare import Crossing
 from classwise.auditing.compare.comparison import Comparison
 from classwise.auditing.curve.result import Curve
 from classwise.auditing.run.result import Audit

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from classwise.auditing.outcomes.table import ALL, CLEAN
-from classwise.auditing.outcomes.two_phase import TwoPhase
 from classwise.auditing.run.result import Audit
-from classwise.reporting import formatting, sentences, two_phase
+from classwise.reporting import formatting, sentences
 from classwise.reporting.audit_summary import AuditSummary, heading
 from classwise.reporting.audit_tables import CUMULATIVE_NOTE
-from classwise.reporting.incomplete import BOUNDS_NOTE, attack_bounds_table, class_bounds_table
+from classwise.reporting.incomplete import report_of
 from classwise.reporting.repeats import repeats_note, repeats_table
 from classwise.reporting.text.layout import TextTable, in_unit, interval, percent, spanned_rows
 from classwise.stats.metric import arranged
@@ -22,13 +21,11 @@ ABSENT = 10
 def audit_parts(result: Audit) -> Iterator[str | TextTable]:
     """An audit: results per class and per attack, the worst class with its interval, the warnings.
 
-    For an incomplete audit, bounds per class and attack and the numbers of judged images; with ``settle``, estimates.
+    For an incomplete audit, bounds per class and attack and the numbers of judged images; of a sample, estimates.
     """
-    if result.two_phase is not None:
-        yield from _estimates(result, result.two_phase)
-        return
     if not result.complete:
-        yield from _bounds(result)
+        yield from report_of(result).text()
+        yield from _warnings(result)
         return
     table = result.by_class
     meta = result.outcomes.meta
@@ -69,31 +66,6 @@ def _probabilities(result: Audit) -> Iterator[str | TextTable]:
     yield ""
     yield TextTable(table.heads, spanned_rows(table, "[{}]"), table.caption)
     yield repeats_note(result)
-
-
-def _bounds(result: Audit) -> Iterator[str | TextTable]:
-    """The bounds of an incomplete audit."""
-    name = result.outcomes.meta.model or result.name
-    for table in (class_bounds_table(result), attack_bounds_table(result)):
-        rows = spanned_rows(table, "({})")
-        yield TextTable(table.heads, rows, f"{name}, incomplete, under {result.outcomes.meta.threat}: {table.caption}")
-        yield ""
-    yield f"{BOUNDS_NOTE} The worst class is reported once every image is judged."
-    yield from _warnings(result)
-
-
-def _estimates(result: Audit, sampled: TwoPhase) -> Iterator[str | TextTable]:
-    """AutoAttack's accuracies as estimated from a sample."""
-    meta, table = result.outcomes.meta, two_phase.estimates_table(result, sampled)
-    rows = spanned_rows(table, "[{}]")
-    yield TextTable(table.heads, rows, f"{meta.model or result.name}, under {meta.threat}: {table.caption}")
-    yield ""
-    yield two_phase.headline(sampled)
-    yield two_phase.worst_line(sampled)
-    yield two_phase.new_images_line(sampled)
-    yield f"sample: {two_phase.sample_line(sampled)}"
-    yield two_phase.meaning(result.alpha)
-    yield from _warnings(result)
 
 
 def _warnings(result: Audit) -> Iterator[str]:

@@ -6,9 +6,8 @@ import math
 from collections.abc import Iterator
 from typing import Any
 
-from classwise.auditing.compare.across import Crossing
-from classwise.auditing.compare.comparison import Comparison
-from classwise.auditing.compare.pairs import narrowing_notes, population
+from classwise.auditing.compare.compare import Crossing
+from classwise.auditing.compare.comparison import Comparison, narrowing_notes, population
 from classwise.reporting import formatting
 from classwise.reporting.comparison_sentences import PairFacts
 from classwise.reporting.text.layout import TextTable, in_unit, interval, percent, spanned_rows

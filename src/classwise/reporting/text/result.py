@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from classwise.auditing.compare.across import Crossing
+from classwise.auditing.compare.compare import Crossing
 from classwise.auditing.compare.comparison import Comparison
 from classwise.auditing.curve.result import Curve
 from classwise.auditing.run.result import Audit

@@ -1,0 +1,191 @@
+"""Estimators: what an audit reports, by how far its outcomes are known.
+
+Of complete outcomes the accuracies are counted (`CompleteEstimator`), and intervals are for new images. Of incomplete
+outcomes there are bounds over all possible verdicts (`BoundsEstimator`); if the missing ones are outside a random
+sample, also estimates (`classwise.auditing.run.sampling.TwoPhaseEstimator`). With repeated passes, the
+probability of a correct one is estimated beside them (`Estimator.probabilities`).
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from classwise.auditing.outcomes.files import REPEATS
+from classwise.auditing.outcomes.meta import ALL
+from classwise.auditing.outcomes.table import Outcomes
+from classwise.core.errors import ClasswiseError
+from classwise.stats import metrics
+from classwise.stats.bounded_means import mean_intervals
+from classwise.stats.bounds import BoundedCounts
+from classwise.stats.counts import FloatArray, ratio
+from classwise.stats.intervals import class_intervals
+from classwise.stats.metric import MetricInputs, all_metrics, arranged
+
+LOWER, UPPER = "lower_bound", "upper_bound"
+"""Suffixes of the columns of an incomplete audit: bounds over all possible verdicts on images not judged."""
+
+
+@dataclass(frozen=True, eq=False)
+class Estimator(ABC):
+    """Accuracies of the classes (or groups) of an outcomes table.
+
+    Args:
+        outcomes: a row for each image and attack.
+        group: the grouping that tables use instead of the class; None: the class.
+        alpha: 1 minus the coverage of the intervals.
+    """
+
+    outcomes: Outcomes
+    group: str | None
+    alpha: float
+
+    @property
+    def finished(self) -> bool:
+        """Whether the estimates are as precise as the audit was to make them."""
+        return False
+
+    @abstractmethod
+    def counts_of(self, name: str) -> BoundedCounts:
+        """The counts under an attack, from which its metrics are computed."""
+
+    @property
+    @abstractmethod
+    def by_class(self) -> pd.DataFrame:
+        """See `classwise.Audit.by_class`."""
+
+    @abstractmethod
+    def row(self, inputs: MetricInputs) -> dict[str, Any]:
+        """The row of an attack in `by_attack`."""
+
+    @cached_property
+    def by_attack(self) -> pd.DataFrame:
+        """See `classwise.Audit.by_attack`."""
+        names = self.outcomes.names
+        return pd.DataFrame([self.row(self.inputs(name)) for name in names], index=pd.Index(names, name="attack"))
+
+    @cached_property
+    def group_names(self) -> tuple[str, ...]:
+        """Names of the classes, or of the groups."""
+        return self.outcomes.grouping(self.group).names
+
+    def inputs(self, name: str) -> MetricInputs:
+        """What metrics under an attack are computed from."""
+        if name not in self._inputs:
+            self._inputs[name] = self.outcomes.inputs(name, self.counts_of(name), self.group)
+        return self._inputs[name]
+
+    @cached_property
+    def _inputs(self) -> dict[str, MetricInputs]:
+        """What `inputs` has returned, by the attack's name."""
+        return {}
+
+    def _table(self, columns: dict[str, Any], *, overall: bool = False) -> pd.DataFrame:
+        names = ("all images",) if overall else self.group_names
+        return pd.DataFrame(columns, index=pd.Index(names, name=self.group or "class"))
+
+    def probabilities(self, *, overall: bool = False) -> pd.DataFrame:
+        """See `classwise.Audit.probabilities`."""
+        outcomes = self.outcomes
+        if outcomes.meta.repeats == 1:
+            raise ClasswiseError(
+                "one pass decided about each image; audit with repeats (--repeats 8) for probabilities"
+            )
+        outcomes.require_complete()
+        ids = np.zeros_like(outcomes.labels) if overall else outcomes.grouping(self.group).ids
+        size = 1 if overall else len(self.group_names)
+        columns: dict[str, Any] = {"n": np.bincount(ids, minlength=size)}
+        for name in (*outcomes.attacks, ALL):
+            shares = correct_shares(outcomes, name)
+            mean = ratio(np.bincount(ids, weights=shares, minlength=size), columns["n"])
+            low, high = mean_intervals(shares, ids, size, self.alpha)
+            columns |= {name: mean, f"{name}_low": low, f"{name}_high": high}
+        frame = self._table(columns, overall=overall)
+        return frame[frame["n"] > 0]
+
+
+class CompleteEstimator(Estimator):
+    """Counts of complete outcomes, with intervals for new images of the same classes."""
+
+    @property
+    def finished(self) -> bool:
+        """True: nothing is left to do."""
+        return True
+
+    def counts_of(self, name: str) -> BoundedCounts:
+        """The counts of all images."""
+        return BoundedCounts.of(self.outcomes.counts(name, self.group))
+
+    @cached_property
+    def by_class(self) -> pd.DataFrame:
+        """Accuracies with their intervals."""
+        counts = {name: self.inputs(name).counts.low for name in self.outcomes.names}
+        columns: dict[str, Any] = {"n": np.max([under.count for under in counts.values()], axis=0)}
+        for name, under in counts.items():
+            low, high = class_intervals(under, self.alpha)
+            columns |= {name: under.accuracy, f"{name}_low": low, f"{name}_high": high}
+        frame = self._table(columns)
+        return frame[frame["n"] > 0]
+
+    def row(self, inputs: MetricInputs) -> dict[str, Any]:
+        """Estimates of all metrics, and intervals of the overall and the lowest class accuracy."""
+        counts, known = inputs.counts.low, all_metrics()
+        overall, worst = (known[name].estimate(inputs, self.alpha) for name in ("overall", "worst"))
+        return {
+            "n": int(counts.count.sum()),
+            "overall": overall.value,
+            "overall_low": overall.low,
+            "overall_high": overall.high,
+            "macro": known["macro"].value(inputs),
+            "worst_class": self.group_names[metrics.worst_class(counts.accuracy).label],
+            "worst": worst.value,
+            "worst_low": worst.low,
+            "worst_high": worst.high,
+            **{each.name: each.value(inputs) for each in arranged(without=("overall", "macro", "worst"))},
+        }
+
+
+class BoundsEstimator(Estimator):
+    """Bounds over all possible verdicts on the images that are not judged; there are no estimates."""
+
+    def counts_of(self, name: str) -> BoundedCounts:
+        """The counts of judged images."""
+        return self.outcomes.bounds(name, self.group)
+
+    @cached_property
+    def by_class(self) -> pd.DataFrame:
+        """Bounds of the accuracies, and numbers of judged images."""
+        bounds = {name: self.inputs(name).counts for name in self.outcomes.names}
+        columns: dict[str, Any] = {"n": next(iter(bounds.values())).count}
+        for name, counts in bounds.items():
+            low, high = counts.accuracy
+            columns |= {f"{name}_judged": counts.judged, f"{name}_{LOWER}": low, f"{name}_{UPPER}": high}
+        frame = self._table(columns)
+        return frame if any(counts.unplaced for counts in bounds.values()) else frame[frame["n"] > 0]
+
+    def row(self, inputs: MetricInputs) -> dict[str, Any]:
+        """Bounds of all metrics."""
+        counts = inputs.counts
+        row: dict[str, Any] = {"n": counts.total, "judged": int(counts.judged.sum())}
+        for name, metric in all_metrics().items():
+            low, high = metric.possible(inputs)
+            row |= {f"{name}_{LOWER}": float(low), f"{name}_{UPPER}": float(high)}
+        return row
+
+
+def correct_shares(outcomes: Outcomes, name: str) -> FloatArray:
+    """(N,) the fraction of correct passes of each image under an attack or ``all`` (`Audit.probabilities`)."""
+    labels = outcomes.attacks
+    if name != ALL:
+        labels = labels[: labels.index(name) + 1] if outcomes.meta.cascade else (name,)
+    table = np.full((len(labels), len(outcomes)), np.inf)
+    for row, label in zip(table, labels, strict=True):
+        rows = outcomes.frame[outcomes.frame["attack"] == label]
+        row[np.searchsorted(outcomes.index, rows["index"])] = rows[REPEATS].to_numpy(np.float64, na_value=np.inf)
+    lowest: FloatArray = table.min(axis=0) / outcomes.meta.repeats
+    return np.where(np.isinf(lowest), np.nan, lowest)

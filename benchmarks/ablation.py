@@ -30,7 +30,7 @@ PARTS: dict[str, dict[str, Any]] = {
 def without(name: str, *removed: str, **changed: dict[str, Any]) -> Trained:
     """All parts except for some, and some of them changed."""
     parts = {part: changed.get(part, fields) for part, fields in PARTS.items() if part not in removed}
-    fields = {key: value for each in parts.values() for key, value in each.items()}
+    fields = {key: value for part in parts.values() for key, value in part.items()}
     return Trained(name, "trades", {**_TRADES, **fields}, EPOCHS, budget=SHORT)
 
 

@@ -144,7 +144,9 @@ def simulated(executor: Executor, count: int) -> list[str]:
         results = [(folder / "results").read_text() if (folder / "results").exists() else "" for folder in folders]
         events = [[str(line["event"]) for line in attempts(folder)] for folder in folders]
         starts, ends = ([each.count(event) for each in events] for event in ("start", "end"))
-        twice = sum((folder / "twice").exists() or overlap(*each) for folder, each in zip(folders, events, strict=True))
+        twice = sum(
+            (folder / "twice").exists() or overlap(*event) for folder, event in zip(folders, events, strict=True)
+        )
     assert not any(again)
     return [
         f"{count:,}",

@@ -114,7 +114,7 @@ _STARTS: tuple[Trained | Interpolated | Saved, ...] = (
     *QUARTER,
     *_INTERPOLATED,
 )
-_ADJUSTED = tuple(LogitAdjusted(f"{each.name}+adjusted", each) for each in _STARTS)
+_ADJUSTED = tuple(LogitAdjusted(f"{start.name}+adjusted", start) for start in _STARTS)
 METHODS: tuple[Method, ...] = (START, *RADII, *LAST, FULL, *QUARTER, *_FINE_TUNED, *_ADJUSTED, *_INTERPOLATED)
 
 SCALE = Scale(
@@ -165,7 +165,7 @@ def page(comparison: Comparison, scale: Scale, root: Path) -> str:
     rows = {name: (name, _hours(facts)) for name, facts in costs.items()}
     title = f"Robust accuracy under margin PGD-20, {_count(comparison):,} test images, percent"
     parts = [accuracy_table(common, title, rows, ("method", "hours"))]
-    places = dict.fromkeys(each["conditions"] for facts in costs.values() for each in facts if each)
+    places = dict.fromkeys(fact["conditions"] for facts in costs.values() for fact in facts if fact)
     data = DATA.get(scale.data, scale.data)
     where = f"{data}; training seed {', '.join(map(str, seeds))}{' (one seed)' if len(seeds) == 1 else ''}"
     parts.append(
@@ -182,7 +182,7 @@ def page(comparison: Comparison, scale: Scale, root: Path) -> str:
     absent = [method.name for method in METHODS if method.name not in comparison.names]
     pairs = (_effects(comparison), _post_hoc(comparison), _against_adjustment(comparison))
     note = f"{data}. Rows of one seed: intervals for new images; rows of all seeds: for new images and trainings.\n"
-    parts += [f"{each}\n{note}" for each in pairs if each]
+    parts += [f"{pair}\n{note}" for pair in pairs if pair]
     parts += filter(None, [_by_seed(comparison, root, f"{data}. Intervals for new images.\n"), _agreement(common)])
     if absent:
         parts.append(f"Part of the study, and not run yet: {', '.join(absent)}.\n")
@@ -202,7 +202,7 @@ def _cost(name: str, seed: int, root: Path) -> dict[str, Any]:
 
 def _hours(facts: Sequence[Mapping[str, Any]]) -> str:
     """The hours of threads of some trainings."""
-    return ", ".join(f"{each['threads'] * each['seconds'] / 3600:.2f}" for each in facts if each)
+    return ", ".join(f"{fact['threads'] * fact['seconds'] / 3600:.2f}" for fact in facts if fact)
 
 
 def _by_seed(comparison: Comparison, root: Path, note: str) -> str:
@@ -211,7 +211,9 @@ def _by_seed(comparison: Comparison, root: Path, note: str) -> str:
     for name, audits in comparison.audits.items():
         for audit in audits if len(audits) > 1 else ():
             row = Comparison({name: (audit,)}, comparison.attack).table.iloc[0].to_dict()
-            values = [percent(Estimate(*(row[f"{each}{end}"] for end in ("", "_low", "_high")))) for each in MEASURES]
+            values = [
+                percent(Estimate(*(row[f"{measure}{end}"] for end in ("", "_low", "_high")))) for measure in MEASURES
+            ]
             seed, clean = seed_of(audit), f"{100 * row['clean']:.1f}"
             hours = _hours([_cost(name, seed, root)])
             rows.append([name, f"{seed}", hours, clean, *values, str(row["worst_class"])])

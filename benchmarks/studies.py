@@ -239,10 +239,10 @@ class Effect:
 def of_common_seeds(comparison: Comparison) -> Comparison:
     """The runs of the seeds that all methods have; all runs if there is no such seed."""
     runs = {name: {seed_of(audit): audit for audit in audits} for name, audits in comparison.audits.items()}
-    common = sorted(set.intersection(*(set(each) for each in runs.values())))
+    common = sorted(set.intersection(*(set(run) for run in runs.values())))
     if not common:
         return comparison
-    return Comparison({name: tuple(each[seed] for seed in common) for name, each in runs.items()}, comparison.attack)
+    return Comparison({name: tuple(run[seed] for seed in common) for name, run in runs.items()}, comparison.attack)
 
 
 def shared_seeds(comparison: Comparison, first: str, second: str) -> list[int]:
@@ -264,7 +264,7 @@ def effect(comparison: Comparison, first: str, second: str, seed: int | None = N
     if not shared:
         return None
     runs = [{seed_of(audit): audit for audit in comparison.audits[name]} for name in (first, second)]
-    audits = {name: tuple(each[seed] for seed in shared) for name, each in zip((first, second), runs, strict=True)}
+    audits = {name: tuple(run[seed] for seed in shared) for name, run in zip((first, second), runs, strict=True)}
     pair = Comparison(audits, comparison.attack).pair(first, second)
     return Effect(pair.overall, pair.minima, len(shared))
 

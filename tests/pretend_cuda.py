@@ -281,7 +281,7 @@ class _Functions(TorchFunctionMode):
                 and not any(map(device.holds, tensors))
             ):
                 device.synchronise(f"{name} of host values")
-            fresh = result.clone() if any(result is each for each in tensors) else result
+            fresh = result.clone() if any(result is tensor for tensor in tensors) else result
             device.mark([fresh], target)
             result = fresh
         return device.pin(result) if pinned else result
@@ -374,22 +374,22 @@ class _Kernels(TorchDispatchMode):
         """Log a synchronisation, or raise an error for mixed devices."""
         device = self._device
         if name in ("index", "index_put", "index_put_", "_index_put_impl_"):
-            indices = [each for each in args[1] if each is not None]
+            indices = [argument for argument in args[1] if argument is not None]
             fills = name != "index" and args[2].numel() == 1 and not device.holds(args[2])  # a mask then needs no index
-            if any(each.dtype in (torch.bool, torch.uint8) for each in indices) and not fills:
+            if any(index.dtype in (torch.bool, torch.uint8) for index in indices) and not fills:
                 device.synchronise(f"{name} with a mask")
             if device.holds(args[0]):
-                for each in indices:
-                    if not device.holds(each):
+                for index in indices:
+                    if not device.holds(index):
                         device.synchronise(f"{name} with an index on the CPU")
                 tensors = [args[0], *args[2:3]]
-                here = [device.holds(each) for each in tensors if isinstance(each, Tensor)]
-                tensors = [each for each in tensors if isinstance(each, Tensor)]
+                here = [device.holds(tensor) for tensor in tensors if isinstance(tensor, Tensor)]
+                tensors = [tensor for tensor in tensors if isinstance(tensor, Tensor)]
         elif name in SYNCHRONISING:
             device.synchronise(name)
-        strangers = [each for each, is_here in zip(tensors, here, strict=True) if not is_here]
-        if any(each.ndim or name in WITHOUT_SCALARS for each in strangers):
-            shapes = [tuple(each.shape) for each in strangers]
+        strangers = [tensor for tensor, resident in zip(tensors, here, strict=True) if not resident]
+        if any(stranger.ndim or name in WITHOUT_SCALARS for stranger in strangers):
+            shapes = [tuple(stranger.shape) for stranger in strangers]
             raise DeviceMismatchError(f"{name}: CPU tensors {shapes} with others on the device, at {_place()}")
 
 

@@ -66,13 +66,13 @@ class CUDAGraph:
         """Run an operation of the capture."""
         arguments = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
         if func._schema.is_mutable or "batch_norm" in func.__name__:  # whose schemas do not mark the statistics
-            for each in arguments:
-                key = _key(each)
+            for argument in arguments:
+                key = _key(argument)
                 if key not in self._own and key not in self._before:
-                    storage: Any = each.untyped_storage()
+                    storage: Any = argument.untyped_storage()
                     self._before[key] = storage, storage.clone()
         result = func(*args, **kwargs)
-        known = {_key(each) for each in arguments}
+        known = {_key(argument) for argument in arguments}
         results = [leaf for leaf in tree_leaves(result) if isinstance(leaf, Tensor)]
         self._own |= {_key(each) for each in results} - known
         self.operations.append((func, args, kwargs, result))

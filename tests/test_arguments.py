@@ -94,7 +94,11 @@ def values() -> list[tuple[str, str]]:
 def names_of(arguments: Arguments) -> list[str]:
     """The arguments of a function; not those that it passes on without a name."""
     parameters = arguments.signature.parameters.values()
-    return [each.name for each in parameters if each.kind is not each.VAR_KEYWORD and each.name not in ("self", "cls")]
+    return [
+        parameter.name
+        for parameter in parameters
+        if parameter.kind is not parameter.VAR_KEYWORD and parameter.name not in ("self", "cls")
+    ]
 
 
 def test_every_public_function_is_decorated() -> None:

@@ -35,7 +35,7 @@ def suite(*success: list[int]) -> SuiteRun:
     stages = [
         torch.zeros(4, dtype=torch.bool).index_fill(0, torch.tensor(each, dtype=torch.long), 1) for each in success
     ]
-    return SuiteRun({name: Stage(each, 1, 1.0, 1.0) for name, each in zip("ab", stages, strict=True)})
+    return SuiteRun({name: Stage(stage, 1, 1.0, 1.0) for name, stage in zip("ab", stages, strict=True)})
 
 
 def test_verdicts_are_compared_image_by_image() -> None:

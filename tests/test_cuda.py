@@ -112,7 +112,7 @@ def attacked(model: nn.Module, attack: Attack, *, early_stop: bool) -> list[Fini
 def rows_of(blocks: list[Finished]) -> dict[str, Tensor]:
     """All columns on the CPU, in the order of the images."""
     columns = [{**vars(block), **block.records} for block in blocks]
-    joined = {name: torch.cat([each[name].cpu() for each in columns]) for name in columns[0] if name != "records"}
+    joined = {name: torch.cat([column[name].cpu() for column in columns]) for name in columns[0] if name != "records"}
     order = joined["index"].argsort()
     return {name: column[order] for name, column in joined.items()}
 

@@ -79,7 +79,7 @@ def test_example_runs(name: str, empty_folders: Path) -> None:
 def test_the_examples_of_a_module_run(name: str) -> None:
     """Those of functions that are not public names, too; they may use the names of their module."""
     module = importlib.import_module(name)
-    decorated = [each for each in vars(module).values() if hasattr(each, "arguments") and each.__module__ == name]
+    decorated = [var for var in vars(module).values() if hasattr(var, "arguments") and var.__module__ == name]
     finder = doctest.DocTestFinder()
     found = [finder.find(inspect.unwrap(each), each.__name__, module) for each in decorated]
     for test in itertools.chain(finder.find(module), *found):

@@ -352,7 +352,7 @@ def test_metrics_of_an_installed_package_are_shown_wherever_metrics_are(tmp_path
         assert float(row[f"{name}_low"]) <= value <= float(row[f"{name}_high"])
         assert float(row[f"{name}_low"]) < float(row[f"{name}_high"])
     confusion, ratio, *others = found["conditions"]
-    assert [confusion[0], ratio[0], *(each[0] for each in others)] == [False, True, True, True]
+    assert [confusion[0], ratio[0], *(other[0] for other in others)] == [False, True, True, True]
     assert confusion[1].startswith("toy_confusion under pgd is 10.0 % (40 images; 95 % interval ")
     assert ratio[1].startswith("toy_ratio under pgd is 1.2 (40 images; 95 % interval ")
     assert ratio[1].endswith("; required: at most 0.2")

@@ -68,7 +68,7 @@ def test_each_synchronisation_is_logged(gpu: PretendCuda, operation: Callable[[T
     x = torch.ones(4, device="cuda")
     with gpu.counted() as counted:
         operation(x)
-    assert [each.where for each in counted.synchronisations] == ["the test"]
+    assert [synchronisation.where for synchronisation in counted.synchronisations] == ["the test"]
 
 
 @pytest.mark.parametrize(
@@ -114,7 +114,7 @@ def test_values_arrive_with_the_event_that_follows_them(gpu: PretendCuda) -> Non
     assert host.tolist() == [9, 9, 9]
     after.synchronize()
     assert host.tolist() == [0, 1, 2]
-    assert [each.what for each in gpu.synchronisations] == ["event", "event"]
+    assert [synchronisation.what for synchronisation in gpu.synchronisations] == ["event", "event"]
 
 
 def test_launches_are_those_of_the_forward_and_the_backward_pass(gpu: PretendCuda) -> None:

@@ -40,7 +40,7 @@ def test_every_argument_is_described(name: str) -> None:
 def test_options_are_in_the_signature(name: str) -> None:
     """With their defaults, for completion in notebooks."""
     parameters = inspect.signature(getattr(cw, name)).parameters.values()
-    assert not [each.name for each in parameters if each.kind is each.VAR_KEYWORD]
+    assert not [parameter.name for parameter in parameters if parameter.kind is parameter.VAR_KEYWORD]
 
 
 def test_a_user_error_is_a_value_error() -> None:

@@ -141,8 +141,8 @@ def recipes() -> dict[str, Recipe]:
 
 
 def test_the_rows_of_the_ablation_have_one_schedule() -> None:
-    settings = [(each.lr_schedule, each.optimizer, each.epochs) for each in recipes().values()]
-    assert all(each == settings[0] for each in settings)
+    settings = [(recipe.lr_schedule, recipe.optimizer, recipe.epochs) for recipe in recipes().values()]
+    assert all(setting == settings[0] for setting in settings)
 
 
 def test_a_row_of_the_ablation_lacks_one_part() -> None:
@@ -152,7 +152,7 @@ def test_a_row_of_the_ablation_lacks_one_part() -> None:
         "DAFA": "schedules",
         "FAAL": "reduction",
     }
-    plain = {name: dataclasses.asdict(each) for name, each in recipes().items()}
+    plain = {name: dataclasses.asdict(recipe) for name, recipe in recipes().items()}
     for part, field in fields.items():
         removed, full, none = plain[f"no-{part}"], plain["all-parts"], plain["TRADES"]
         assert removed[field] == none[field]
@@ -162,7 +162,7 @@ def test_a_row_of_the_ablation_lacks_one_part() -> None:
 
 
 def test_every_row_of_the_ablation_is_shown() -> None:
-    assert {each.name for each in ablation.METHODS} == set(ablation.SHOWN)
+    assert {method.name for method in ablation.METHODS} == set(ablation.SHOWN)
 
 
 def test_every_effect_is_of_methods_that_are_trained() -> None:

@@ -97,7 +97,7 @@ def of_report(report: Mapping[str, Any]) -> Resolution:
     """The packages of a report of pip, other than classwise."""
     wanted = {_name(each["metadata"]["name"]): each["metadata"]["version"] for each in report["install"]}
     wanted.pop("classwise", None)
-    installed = {_name(each.name) for each in metadata.distributions()}
+    installed = {_name(distribution.name) for distribution in metadata.distributions()}
     added = {name: version for name, version in wanted.items() if name not in installed}
     return Resolution(added, {name: version for name, version in wanted.items() if name in installed})
 

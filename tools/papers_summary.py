@@ -37,7 +37,7 @@ def papers() -> str:
 def _paper(name: str, found: Mapping[str, Result]) -> str:
     everything = [claim.id for claim in catalogue.paper(name).claims]
     claims = [claim.id for claim in catalogue.paper(name).claims if not claim.question]
-    verdicts = [(item, one) for item, result in found.items() for one in result.verdicts]
+    verdicts = [(item, verdict) for item, result in found.items() for verdict in result.verdicts]
     summaries = [claim_verdict(claim, verdicts) for claim in claims]
     tests: dict[str, list[tuple[Verdict, Evidence, list[str]]]] = {answer: [] for answer in ANSWERS}
     for items, one in _without_repeats(verdicts, everything):
@@ -54,16 +54,18 @@ def _paper(name: str, found: Mapping[str, Result]) -> str:
         for answer in ANSWERS[:2]
         for one, evidence, items in tests[answer]
     ]
-    populations = {TRAININGS if one.trainings > 1 else IMAGES for each in tests.values() for one, *_ in each}
-    measured = Counter(one.question for result in found.values() for one in result.measurements)
+    populations = {TRAININGS if one.trainings > 1 else IMAGES for test in tests.values() for one, *_ in test}
+    measured = Counter(measurement.question for result in found.values() for measurement in result.measurements)
     lines = {
         "Inconclusive": [
             f"{_claim(one)} {estimate(one)}, {', '.join(items)}" for one, _, items in tests["inconclusive"]
         ],
         "Without a verdict as a whole, since these parts are not tested": [
-            f"{_number(one.claim)} ({markdown_text(', '.join(one.untested))})" for one in summaries if one.partial
+            f"{_number(summary.claim)} ({markdown_text(', '.join(summary.untested))})"
+            for summary in summaries
+            if summary.partial
         ],
-        "Not tested": [_number(one.claim) for one in summaries if not one.tested],
+        "Not tested": [_number(summary.claim) for summary in summaries if not summary.tested],
         "Equivalent to claims of another paper": [
             f"{_number(claim)} ({', '.join(others)})"
             for claim in claims

@@ -311,8 +311,14 @@ def _code(text: str) -> str:
 def metrics() -> str:
     """Every metric: its definition, what it is computed from, its unit and its direction."""
     rows = [
-        (f"`{name}`", each.about, each.reads, each.unit, "higher" if each.higher_is_better else "lower")
-        for name, each in all_metrics().items()
+        (
+            f"`{name}`",
+            measure.about,
+            measure.reads,
+            measure.unit,
+            "higher" if measure.higher_is_better else "lower",
+        )
+        for name, measure in all_metrics().items()
     ]
     return table(("metric", "definition", "computed from", "unit", "better"), rows)
 

@@ -230,13 +230,13 @@ def tables(every: Mapping[str, Mapping[str, Result]]) -> str:
         side = next(iter(products.values()))["matrix"]
         rows = [[name, f"{each['TFLOP/s']:,.1f}"] for name, each in products.items()]
         parts.append(table(f"Products of {side} x {side} matrices", ["arithmetic", "TFLOP/s"], rows))
-    networks = {name: each for name, each in results.items() if name.startswith("convolutions")}
+    networks = {name: result for name, result in results.items() if name.startswith("convolutions")}
     if networks:
         rows = [[name.partition(", ")[2], *_cells(each["TFLOP/s"])] for name, each in networks.items()]
         title = "All convolutions of a PreActResNet-18, channels-last, TFLOP/s"
         parts.append(table(title, ["arithmetic", *PARTS], rows))
     for name, each in networks.items():
-        rows = [[one["shape"], str(one["layers"]), *_cells(one["TFLOP/s"])] for one in each["shapes"]]
+        rows = [[shape["shape"], str(shape["layers"]), *_cells(shape["TFLOP/s"])] for shape in each["shapes"]]
         title = f"Convolutions in {name.partition(', ')[2]}, TFLOP/s"
         parts.append(table(title, ["convolution", "layers", *PARTS], rows))
     return "\n".join(parts)

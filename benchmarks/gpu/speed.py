@@ -288,7 +288,7 @@ def tables(every: Mapping[str, Mapping[str, Result]]) -> str:
             f"ceiling is the measured rate of matrix products in {MATRIX}. An epoch has {EPOCH:,} images. The plain "
             "loops are in NCHW and augment nothing.\n"
         )
-    rates = {name.partition(", ")[2]: each for name, each in results.items() if name.startswith("passes")}
+    rates = {name.partition(", ")[2]: result for name, result in results.items() if name.startswith("passes")}
     if rates:
         batch = next(iter(rates.values()))["batch"]
         rows = [[name, *(f"{rate:,.0f}" for rate in each["images/s"].values())] for name, each in rates.items()]
@@ -297,10 +297,10 @@ def tables(every: Mapping[str, Mapping[str, Result]]) -> str:
     if attacks:
         header = ["attack", "steps", "batch", *(f"{name}: images x steps/s" for name in GRAPHS), "eager / graph"]
         rows = [
-            [f"`{each['spec']}`", f"{each['steps']}", f"{each['batch']:,}"]
-            + [f"{each['batch'] * each['steps'] / each['seconds'][name]:,.0f}" for name in GRAPHS]
-            + [f"{each['ratio']:.2f}"]
-            for each in attacks
+            [f"`{attack['spec']}`", f"{attack['steps']}", f"{attack['batch']:,}"]
+            + [f"{attack['batch'] * attack['steps'] / attack['seconds'][name]:,.0f}" for name in GRAPHS]
+            + [f"{attack['ratio']:.2f}"]
+            for attack in attacks
         ]
         parts.append(
             table("Steps of attacks without early stopping, kernel by kernel and as a CUDA graph", header, rows)

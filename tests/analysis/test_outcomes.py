@@ -142,7 +142,7 @@ def test_the_norm_link() -> None:
         assert getattr(found, method).value == pytest.approx(frame.corr(method).iloc[0, 1])
     assert found.classes["accuracy_normalised"].to_list() == pytest.approx([0, 3 / 7, 2 / 7, 1, 5 / 7])
     assert found.classes["norm_normalised"].to_list() == pytest.approx([0, 0.4, 0.5, 1, 0.1])
-    assert all(each.low - 1e-9 <= each.value <= each.high + 1e-9 for each in found.intervals)
+    assert all(interval.low - 1e-9 <= interval.value <= interval.high + 1e-9 for interval in found.intervals)
     with pytest.raises(ClasswiseError, match="one value for each of the 5 classes"):
         norm_link_of(sums, tuple("abcde"), [1, 2])
 

@@ -69,7 +69,7 @@ def attacked(
 
 def rows_of(blocks: list[Finished]) -> dict[str, Tensor]:
     tables = [{**vars(block), **block.records} for block in blocks]
-    joined = {name: torch.cat([each[name].cpu() for each in tables]) for name in tables[0] if name != "records"}
+    joined = {name: torch.cat([table[name].cpu() for table in tables]) for name in tables[0] if name != "records"}
     order = joined["index"].argsort()
     return {name: column[order] for name, column in joined.items()}
 

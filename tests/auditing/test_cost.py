@@ -170,9 +170,11 @@ def test_shards_and_radii_of_images() -> None:
     radii = cw.Threat("Linf", torch.linspace(0.001, 0.1, 40))
     whole = estimate(toys.model(), data, radii, "pgd:steps=5", **COMMON)
     check(whole, cw.audit(toys.model(), data, radii, "pgd:steps=5", **COMMON))
-    shards = [estimate(toys.model(), data, "Linf:0.1", "pgd:steps=5", **COMMON, shard=(each, 3)) for each in (1, 2, 3)]
-    assert sum(each.images for each in shards) == whole.images
-    assert sum(each.forwards for each in shards) == whole.forwards
+    shards = [
+        estimate(toys.model(), data, "Linf:0.1", "pgd:steps=5", **COMMON, shard=(value, 3)) for value in (1, 2, 3)
+    ]
+    assert sum(shard.images for shard in shards) == whole.images
+    assert sum(shard.forwards for shard in shards) == whole.forwards
 
 
 def test_an_untrained_model_is_taken_as_right_and_robust() -> None:

@@ -161,7 +161,7 @@ def test_nobody_waits_for_a_process_that_failed(ranks: list[dict[str, Any]]) -> 
 
 def test_no_thread_of_python_is_left(ranks: list[dict[str, Any]]) -> None:
     """A thread inside torch during the shutdown of the interpreter aborts its process."""
-    assert [each["threads"] for each in ranks] == [["MainThread"], ["MainThread"]]
+    assert [rank["threads"] for rank in ranks] == [["MainThread"], ["MainThread"]]
 
 
 @pytest.mark.parametrize("lost", [0, 1])
@@ -175,9 +175,9 @@ def test_the_survivor_of_a_kill_reports_it(lost: int, tmp_path: Path) -> None:
 
 
 def test_processes_need_the_same_settings_and_images(ranks: list[dict[str, Any]]) -> None:
-    for each in ranks:
-        assert each["differ"] == "ClasswiseError: all processes need the same seed; process 1 has 1, process 0 has 0"
-        assert "the processes have read different images; all need the same stream" in each["shuffled"]
+    for rank in ranks:
+        assert rank["differ"] == "ClasswiseError: all processes need the same seed; process 1 has 1, process 0 has 0"
+        assert "the processes have read different images; all need the same stream" in rank["shuffled"]
 
 
 @pytest.mark.parametrize("size", [2, 3, 5])

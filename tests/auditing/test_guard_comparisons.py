@@ -47,7 +47,7 @@ def test_in_a_cascade_only_images_that_an_attack_ran_on_are_compared() -> None:
         ([ConstantLoss(steps=3), "square:steps=100"], True),
     ):
         result = run(attacks=order, cascade=True, threat="Linf:0.05")
-        assert ("black-box-stronger" in {each.name for each in result.warnings}) is warned
+        assert ("black-box-stronger" in {warning.name for warning in result.warnings}) is warned
 
 
 def test_one_step_is_compared_with_many_in_the_outcomes() -> None:

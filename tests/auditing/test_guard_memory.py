@@ -44,7 +44,7 @@ def test_an_audit_by_other_attacks_reuses_the_results_of_the_guards(reverse: boo
     expected, none = run(Counting(reverse=reverse), data, attacks=OTHER)
     assert before == none == 0 < saved
     assert (second.guards, second.warnings) == (expected.guards, expected.warnings)
-    assert {"misleading-gradients", "large-radius"} <= {each.name for each in first.warnings} or not reverse
+    assert {"misleading-gradients", "large-radius"} <= {warning.name for warning in first.warnings} or not reverse
 
 
 def with_other_weights(model: nn.Module) -> None:

@@ -319,7 +319,7 @@ def tripped(name: str, mode: GuardMode = "full") -> tuple[str, ...]:
     """All guards that the case of one of them trips, in their order."""
     torch.manual_seed(0)
     names = TRIPPED[name].names(mode)
-    return tuple(each for each in GUARDS if each in names)
+    return tuple(guard for guard in GUARDS if guard in names)
 
 
 @pytest.mark.slow
@@ -403,7 +403,7 @@ def test_one_class_may_be_masked() -> None:
         dead = (z.argmax(1) == 1)[:, None]
         return torch.where(dead, z.detach(), z)
 
-    found = {each.name: each for each in run(model=LogitTransform(mask_one)).warnings}
+    found = {warning.name: warning for warning in run(model=LogitTransform(mask_one)).warnings}
     assert "100.0 % in 'class 1'" in found["zero-gradients"].sentence
 
 
@@ -417,7 +417,7 @@ def test_targets_of_few_classes_are_not_blamed_on_the_model(classes: int) -> Non
 
 
 def test_gradients_may_mislead_in_one_class_only() -> None:
-    found = {each.name: each for each in run(model=LogitTransform(reversed_gradient_of_class_1)).warnings}
+    found = {warning.name: warning for warning in run(model=LogitTransform(reversed_gradient_of_class_1)).warnings}
     assert "most in 'class 1'" in found["misleading-gradients"].sentence
     assert found["misleading-gradients"].value == pytest.approx(1 / 3, abs=0.05)
 
@@ -428,7 +428,7 @@ def test_a_model_that_rounds_its_inputs_has_no_gradient_and_is_vulnerable_to_a_s
 
 
 def test_wrong_gradients_give_an_impossible_robust_accuracy() -> None:
-    found = {each.name: each for each in run(model=LogitTransform(reversed_gradient_of_class_1)).warnings}
+    found = {warning.name: warning for warning in run(model=LogitTransform(reversed_gradient_of_class_1)).warnings}
     grey = int(toys.model(scale=2.0)(torch.full((1, 1, toys.SIDE, toys.SIDE), 0.5)).argmax())
     assert grey != 1
     assert "and 0 % in 'class 1'" in found["large-radius"].sentence
@@ -440,7 +440,7 @@ def test_every_warning_is_one_sentence_with_a_number() -> None:
     for found in result.warnings:
         assert found.sentence.endswith(".")
         assert "\n" not in found.sentence
-    softmax = next(each for each in result.warnings if each.name == "softmax-outputs")
+    softmax = next(warning for warning in result.warnings if warning.name == "softmax-outputs")
     assert softmax.value < 1e-5
 
 
@@ -486,7 +486,7 @@ def test_a_trained_robust_model_trips_none() -> None:
     result = audit(CHECKPOINT, data, attacks="pgd:steps=20,objective=margin", batch_size=64)
     assert 0.5 < result.by_attack["overall"]["all"] < result.by_attack["overall"]["clean"]
     # With six images per class the worst class is uncertain, so that a warning about it is correct.
-    assert {each.name for each in result.warnings} <= {"same-images"}
+    assert {warning.name for warning in result.warnings} <= {"same-images"}
 
 
 if __name__ == "__main__":
@@ -514,7 +514,7 @@ def test_an_implausible_radius_is_named_with_its_value_over_255(threat: str, tex
 
     options: dict[str, Any] = {"attacks": "fgsm", "batch_size": 32}
     result = cw.audit(toys.model(), data, threat, progress=Log(), **options)
-    (sentence,) = [each.sentence for each in result.warnings if each.name == "huge-radius"]
+    (sentence,) = [warning.sentence for warning in result.warnings if warning.name == "huge-radius"]
     assert sentence.startswith(start)
     assert sentence.endswith(end)
     note = f"a{sentence[1:-1]}"

@@ -90,7 +90,7 @@ def test_bounds_and_decisions_agree_with_every_completion(
     cascade = incomplete.outcomes.meta.cascade
     for name in incomplete.names:
         for measure in Threshold.measures():
-            values = [value(measure, Audit(each), name) for each in completions]
+            values = [value(measure, Audit(completion), name) for completion in completions]
             limit = chosen.draw(st.sampled_from(values))
             if measure == "worst.split" or math.isnan(limit):
                 continue

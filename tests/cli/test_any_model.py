@@ -112,7 +112,7 @@ def test_a_module_is_copied(classwise: Classwise) -> None:
     torch.save({key: torch.zeros_like(each) for key, each in ready.state_dict().items()}, "w.pt")
     done = classwise("audit", "mynet:ready", "--weights", "w.pt", *WORDS[:-1], "again")
     assert done.status == 0, done.err
-    assert all(bool(each.any()) for each in ready.parameters())
+    assert all(bool(parameter.any()) for parameter in ready.parameters())
 
 
 def test_probabilities_on_request(classwise: Classwise) -> None:

@@ -140,7 +140,9 @@ def test_a_failed_pass_has_no_effects() -> None:
         torch.autograd.backward(torch.cat(logits).square().sum())
         assert forward.overwrites
         assert torch.equal(x, images())
-        results.append([*logits, *model.buffers(), torch.rand(2), *(each.grad for each in model.parameters())])
+        results.append(
+            [*logits, *model.buffers(), torch.rand(2), *(parameter.grad for parameter in model.parameters())]
+        )
     assert format_of(model).contiguous
     for one, other in zip(*results, strict=True):
         assert one is not None

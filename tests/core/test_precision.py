@@ -98,7 +98,7 @@ def test_every_layer_runs_in_channels_last_for_any_number_of_channels(
     assert logits["fast"].dtype == torch.float32
     close = {"float32": 1e-6, "bfloat16": 0.02}[dtype]
     assert torch.allclose(logits["fast"], logits["plain"], atol=close)
-    one, other = (torch.autograd.grad(each[:, 0].sum(), x)[0] for each in logits.values())
+    one, other = (torch.autograd.grad(logit[:, 0].sum(), x)[0] for logit in logits.values())
     assert one.shape == other.shape == x.shape
     alike = {"float32": 0.99999, "bfloat16": 0.98}[dtype]  # a rounded value may win another maximum
     assert float(torch.cosine_similarity(one.flatten(), other.flatten(), dim=0)) > alike

@@ -126,8 +126,8 @@ class Runner:
         answers = json.loads(self.process.stdout.readline())
         logs = [Path(job["log"]).read_text(errors="replace").splitlines() for job in requests]
         return [
-            Ended(each["status"], lines, each.get("count", 0), each.get("calls", {}), each["seconds"])
-            for each, lines in zip(answers, logs, strict=True)
+            Ended(answer["status"], lines, answer.get("count", 0), answer.get("calls", {}), answer["seconds"])
+            for answer, lines in zip(answers, logs, strict=True)
         ]
 
     def run_ranks(self, arguments: Sequence[object], folder: Path, *ranks: dict[str, Any]) -> list[Ended]:

@@ -259,7 +259,7 @@ def parquet_of(table: Callable[[], pa.Table], **options: Any) -> Callable[[Path]
 def image_table(contents: list[bytes | None], **columns: Any) -> pa.Table:
     """A table in the layout of image data sets."""
     kind = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
-    cells = pa.array([None if each is None else {"bytes": each, "path": "x"} for each in contents], kind)
+    cells = pa.array([None if content is None else {"bytes": content, "path": "x"} for content in contents], kind)
     return pa.table({"image": cells, **columns})
 
 
@@ -561,7 +561,7 @@ def cases(random: Random) -> Iterator[Case]:
         "per_class=1000000",
         "size=99999999999999999999",
     ):
-        parts = [f"--data-set={each}" for each in setting.split(",")]
+        parts = [f"--data-set={part}" for part in setting.split(",")]
         yield Case(f"pictures: {setting}", on("pics", *parts), folder_of(lambda: encoded("PNG")), EITHER)
     yield Case("picture: one pixel high, cut", on("pics", "--data-set=size=4096"),
                folder_of(lambda: encoded("PNG", (60_000, 1))), EITHER)  # fmt: skip

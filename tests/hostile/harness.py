@@ -242,7 +242,11 @@ def judge(case: Case, result: Result, touched: Sequence[str], reference: Result 
             json.loads(result.out, parse_constant=_refuse)
         except ValueError as error:
             problems.append(f"no JSON on stdout: {error}")
-    if case.guard and not problems and case.guard not in {each["name"] for each in json.loads(result.out)["warnings"]}:
+    if (
+        case.guard
+        and not problems
+        and case.guard not in {warning["name"] for warning in json.loads(result.out)["warnings"]}
+    ):
         problems.append(f"no warning of {case.guard}")
     if case.check and not problems and result.status == 0:
         problems += case.check(json.loads(result.out))

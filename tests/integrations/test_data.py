@@ -52,7 +52,7 @@ def hugging_face() -> Any:
     logging.getLogger("datasets").setLevel(logging.ERROR)
     datasets.disable_progress_bars()
     features = datasets.Features({"img": datasets.Image(), "label": datasets.ClassLabel(names=list(NAMES))})
-    rows = {"img": [Image.fromarray(each) for each in PIXELS], "label": Y}
+    rows = {"img": [Image.fromarray(pixel) for pixel in PIXELS], "label": Y}
     return datasets.Dataset.from_dict(rows, features=features)
 
 

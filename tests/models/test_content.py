@@ -202,7 +202,7 @@ def test_scripted_networks_in_int8_have_fingerprints_of_their_own(name: str) -> 
         torch.manual_seed(1)
         other = torch.jit.script(PUBLIC[name].make())
     others = [other, torch.jit.freeze(other)]
-    assert len({fingerprint(each) for each in [*programs, *others]}) == 4
+    assert len({fingerprint(program) for program in [*programs, *others]}) == 4
 
 
 def test_extra_state_is_not_saved_as_tensors(tmp_path: Path) -> None:

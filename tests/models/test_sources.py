@@ -406,7 +406,7 @@ def test_an_onnx_file(batch: Any, tmp_path: Path, install: Install, monkeypatch:
         ("net.onnx", {"depth": 3}, "option 'depth'"),
     ):
         (tmp_path / "bad.onnx").write_bytes(b"hello")
-        given = {key: tmp_path / "bad.onnx" if key == "weights" else each for key, each in options.items()}
+        given = {key: tmp_path / "bad.onnx" if key == "weights" else option for key, option in options.items()}
         with pytest.raises(ClasswiseError, match=message):
             load_model(tmp_path / name, **given)  # type: ignore[arg-type]
     with pytest.raises(ClasswiseError, match="the ONNX model has 3 image channels and the images 1"):

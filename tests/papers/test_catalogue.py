@@ -167,4 +167,4 @@ def test_facts_equal_the_checked_ones(paper: str) -> None:
     printed = {one["id"]: one for one in facts.printed}
     printed |= {item.id: {"id": item.id, **item.printed} for item in facts.items if isinstance(item.printed, dict)}
     assert printed == {one["id"]: one for key in ("tables", "figures") for one in checked[key] or []}
-    assert [{key: getattr(one, key) for key in CLAIM} for one in facts.claims] == checked["claims"]
+    assert [{key: getattr(claim, key) for key in CLAIM} for claim in facts.claims] == checked["claims"]

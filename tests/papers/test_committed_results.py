@@ -55,7 +55,7 @@ def results() -> dict[str, dict[str, Any]]:
 def verdicts_on(paper: str) -> list[tuple[str, dict[str, Any]]]:
     """The tests of the items of a paper, each with its item."""
     items = {item: result for item, result in results().items() if item.startswith(f"{paper}/")}
-    return [(item, one) for item, result in items.items() for one in result["verdicts"] if one["estimand"]]
+    return [(item, verdict) for item, result in items.items() for verdict in result["verdicts"] if verdict["estimand"]]
 
 
 @functools.cache
@@ -114,7 +114,11 @@ def test_every_test_has_one_interval_and_one_answer_in_all_files() -> None:
 @pytest.mark.parametrize("item", sorted(results()))
 def test_no_table_has_another_interval_of_a_tested_estimate(item: str) -> None:
     """A table names the claim that tests the estimate instead."""
-    values = [one["value"] for one in results()[item]["verdicts"] if one["value"] is not None and not one["exact"]]
+    values = [
+        verdict["value"]
+        for verdict in results()[item]["verdicts"]
+        if verdict["value"] is not None and not verdict["exact"]
+    ]
     claims = {one["claim"].partition("/")[2] for _, one in verdicts_on(item.partition("/")[0])}
     for table in results()[item]["tables"]:
         for text, small in (cell for row in table["rows"] for cell in row["cells"]):
@@ -195,9 +199,9 @@ def test_the_page_has_every_number_of_the_results(paper: str, folder: Path) -> N
     for item, result in results().items():
         if item.startswith(f"{paper}/"):
             cells = [cell for table in result["tables"] for row in table["rows"] for cell in row["cells"]]
-            numbers = [f"{one['value']:+z.2f}" for one in result["verdicts"] if one["value"] is not None]
-            ends = [f"{one['low']:+z.2f} to {one['high']:+z.2f}" for one in result["verdicts"]
-                    if one["low"] is not None and not one["exact"]]  # fmt: skip
+            numbers = [f"{verdict['value']:+z.2f}" for verdict in result["verdicts"] if verdict["value"] is not None]
+            ends = [f"{verdict['low']:+z.2f} to {verdict['high']:+z.2f}" for verdict in result["verdicts"]
+                    if verdict["low"] is not None and not verdict["exact"]]  # fmt: skip
             shown = [*(text for cell in cells for text in cell), *numbers, *ends]
             assert [
                 text for text in shown if str(escape(text)).replace("&#39;", "'") not in page.replace("&#39;", "'")
@@ -242,8 +246,8 @@ def test_the_summary_is_that_of_the_verdicts() -> None:
 def test_evidence_names_the_attacks(file: Path) -> None:
     """An item with audits names their attacks and threats; the text of a verdict is that of its evidence."""
     result = Result.load(file)
-    assert all(re.fullmatch(r"[\w-]+ in Linf:[\d./]+", one) for one in result.evidence.attacks)
+    assert all(re.fullmatch(r"[\w-]+ in Linf:[\d./]+", attack) for attack in result.evidence.attacks)
     only_clean = {"benz20/P4.1"}
     assert bool(result.evidence.attacks) == (bool(result.evidence.test_images) and result.item not in only_clean)
-    texts = [one["text"] for one in results()[result.item]["verdicts"]]
-    assert texts == [verdict_text(one, result.evidence) for one in result.verdicts]
+    texts = [verdict["text"] for verdict in results()[result.item]["verdicts"]]
+    assert texts == [verdict_text(verdict, result.evidence) for verdict in result.verdicts]

@@ -103,4 +103,4 @@ def test_a_run_with_two_trainings(tmp_path: Path) -> None:
     assert result.evidence.trainings == 2
     assert len(result.runs) == 2
     assert {table.caption.rpartition(", ")[2] for table in result.tables} == {"training 1 of 2", "training 2 of 2"}
-    assert {one.trainings for one in result.verdicts if one.estimand} <= {2}
+    assert {verdict.trainings for verdict in result.verdicts if verdict.estimand} <= {2}

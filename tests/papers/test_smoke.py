@@ -45,9 +45,9 @@ def test_each_experiment_has_output_and_a_verdict(smoke: Smoke, name: str) -> No
         assert {len(row.cells) for row in table.rows} == {len(table.heads) - 1}
     assert result.verdicts or result.measurements
     assert not any(catalogue.claim(verdict.claim).question for verdict in result.verdicts)
-    for one in result.measurements:
-        assert catalogue.claim(one.question).claim
-        assert np.isnan(one.low) or one.low <= one.value <= one.high
+    for measurement in result.measurements:
+        assert catalogue.claim(measurement.question).claim
+        assert np.isnan(measurement.low) or measurement.low <= measurement.value <= measurement.high
     for verdict in result.verdicts:
         assert catalogue.claim(verdict.claim).claim
         if verdict.answer == "supported":
@@ -99,9 +99,9 @@ def test_table_1_equals_the_outcomes(smoke: Smoke) -> None:
 
 
 def test_every_claim_is_tested_by_some_item(smoke: Smoke) -> None:
-    tested = {one.claim for result in smoke.results.values() for one in result.verdicts}
-    tested |= {one.question for result in smoke.results.values() for one in result.measurements}
-    claims = [one.id for paper in catalogue.papers() for one in catalogue.paper(paper).claims]
+    tested = {verdict.claim for result in smoke.results.values() for verdict in result.verdicts}
+    tested |= {measurement.question for result in smoke.results.values() for measurement in result.measurements}
+    claims = [claim.id for paper in catalogue.papers() for claim in catalogue.paper(paper).claims]
     assert [claim for claim in claims if not tested & set(catalogue.same_claims(claim))] == []
     assert tested <= set(claims)
 
@@ -113,7 +113,7 @@ def test_claims_about_cifar_classes_are_not_tested_on_digits(smoke: Smoke) -> No
 
 
 def test_the_theorems_hold(smoke: Smoke) -> None:
-    assert [one.answer for one in smoke.results["cfa23/F1"].verdicts] == ["supported"] * 4
+    assert [verdict.answer for verdict in smoke.results["cfa23/F1"].verdicts] == ["supported"] * 4
     assert len(smoke.results["cfa23/F1"].figures) == 2
 
 
@@ -145,14 +145,14 @@ def test_each_test_names_the_parts_of_its_claim(smoke: Smoke) -> None:
     results = [*smoke.results.values(), *(Result.load(file) for file in COMMITTED.glob("*/*/*.json"))]
     reached = set()
     for result in results:
-        for one in result.verdicts:
-            named = {part for claim, part in catalogue.claim_parts(one.claim) if claim == one.claim and part}
-            assert bool(one.covers) == bool(named and one.estimand), (result.item, one.claim)
-            reached |= {(one.claim, part) for part in set(one.covers) & named}
-            others = set(one.covers) - named
+        for verdict in result.verdicts:
+            named = {part for claim, part in catalogue.claim_parts(verdict.claim) if claim == verdict.claim and part}
+            assert bool(verdict.covers) == bool(named and verdict.estimand), (result.item, verdict.claim)
+            reached |= {(verdict.claim, part) for part in set(verdict.covers) & named}
+            others = set(verdict.covers) - named
             elsewhere = all(part.partition(": ")[0] == "cifar10" for part in others)
-            assert elsewhere or result.scale == "smoke", (result.item, one.claim, others)
-    tested = {one.claim for result in results for one in result.verdicts if one.covers}
+            assert elsewhere or result.scale == "smoke", (result.item, verdict.claim, others)
+    tested = {verdict.claim for result in results for verdict in result.verdicts if verdict.covers}
     on_other_data = {"benz20/C5", "cfa23/C21", "iclr21/C16"}
     assert tested - {claim for claim, _ in reached} <= on_other_data
 
@@ -160,15 +160,15 @@ def test_each_test_names_the_parts_of_its_claim(smoke: Smoke) -> None:
 def test_partly_tested_claims_in_json_and_terminal(smoke: Smoke) -> None:
     """kdd21/C23 has one part in F5bc, one in E10, and one that no item tests."""
     half, other = smoke.results["kdd21/F5bc"], smoke.results["kdd21/E10"]
-    verdicts = [one for one in half.verdicts if one.claim == "kdd21/C23"]
+    verdicts = [verdict for verdict in half.verdicts if verdict.claim == "kdd21/C23"]
     assert verdicts
     (facts,) = results_facts([half])
-    (plain,) = (one for one in facts["verdicts"] if one["claim"] == "kdd21/C23")
+    (plain,) = (verdict for verdict in facts["verdicts"] if verdict["claim"] == "kdd21/C23")
     if verdicts[0].estimand:
         assert plain["answer"] == "partly tested"
         assert plain["not_tested"] == ["much more on attacked images", "standard training"]
         assert any("C23 as a whole: partly tested" in line for line in _claim_lines([half]))
-        both = [one for facts in results_facts([half, other]) for one in facts["verdicts"]]
+        both = [verdict for facts in results_facts([half, other]) for verdict in facts["verdicts"]]
         both = [one for one in both if one["claim"] == "kdd21/C23"]
         assert [one["not_tested"] for one in both] == [["much more on attacked images"]] * len(both)
         assert {one["text"] for one in both} == {"smoke run, no evidence"}

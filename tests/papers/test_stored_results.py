@@ -28,7 +28,7 @@ def result_of(item: str, value: float, *more: float) -> Result:
 
 def answers_of(store: Store, item: str) -> list[str]:
     facts = json.loads(store.result_file(item, "reduced").read_text(encoding="utf-8"))
-    return [one["text"].partition(" at ")[0] for one in facts["verdicts"]]
+    return [verdict["text"].partition(" at ")[0] for verdict in facts["verdicts"]]
 
 
 def test_a_further_result_changes_the_files_of_the_others(tmp_path: Path) -> None:

@@ -123,7 +123,7 @@ class Case:
     def blank(self) -> int:
         """Misclassified images without any wrong prediction."""
         shown = sum(sum(row.values()) for row in self.first_wrong(self.truth).values())
-        return sum(not one for one in self.wins("all").values()) - shown
+        return sum(not win for win in self.wins("all").values()) - shown
 
 
 def wilson(right: int, images: int, alpha: float) -> tuple[float, float]:

@@ -54,7 +54,7 @@ def problems(page: str) -> set[str]:
     (viewport,) = [one["content"] for one in elements.of("meta") if one.get("name") == "viewport"]
     checks = {
         "language": bool(elements.of("html")[0].get("lang")),
-        "landmarks": all(tags.count(one) == 1 for one in ("header", "main", "footer")),
+        "landmarks": all(tags.count(name) == 1 for name in ("header", "main", "footer")),
         "one h1, first": levels[0] == 1 and levels.count(1) == 1,
         "heading order": all(after <= before + 1 for before, after in itertools.pairwise(levels)),
         "skip link": tags.index("a") < tags.index("header") and links[0] == f"#{elements.of('main')[0].get('id')}",
@@ -64,7 +64,7 @@ def problems(page: str) -> set[str]:
         "scopes": all(one.get("scope") in {"col", "row"} for one in elements.of("th")),
         "figure labels": all(one.get("role") == "img" and one.get("aria-label") for one in elements.of("svg")),
         "image texts": all(one.get("alt") for one in elements.of("img")),
-        "scrollers": all(one.get("tabindex") == "0" and one.get("aria-label") for one in scrollers),
+        "scrollers": all(scroller.get("tabindex") == "0" and scroller.get("aria-label") for scroller in scrollers),
         "zoom": "user-scalable" not in viewport and "maximum-scale" not in viewport,
     }
     return {name for name, passed in checks.items() if not passed}

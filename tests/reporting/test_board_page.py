@@ -95,7 +95,7 @@ def test_tables_sorted_by_rank(tmp_path: Path) -> None:
     assert page.rows[2][0][:4] == ["Author2020Paper", "53.4", "85.3", "–"]
     assert "have no worst class and no rank" in text
     assert "paired; joint confidence 95\u00a0%" in text
-    sorted_by = [[each.get("aria-sort") for each in heads] for heads in page.attributes]
+    sorted_by = [[head.get("aria-sort") for head in heads] for heads in page.attributes]
     assert sorted_by[0] == [None, "ascending", *[None] * (len(columns()) - 2)]
 
 

@@ -200,7 +200,7 @@ def test_a_comparison_page_is_well_formed_and_small(make_audit: MakeAudit, tmp_p
 
 def test_several_seeds_show_mean_and_deviation(make_audit: MakeAudit, tmp_path: Path) -> None:
     values = ((0.6, 0.6, 0.3, 0.1), (0.6, 0.6, 0.3, 0.2))
-    seeds = [make_audit(accuracy=each, meta={"model_hash": str(number)}) for number, each in enumerate(values)]
+    seeds = [make_audit(accuracy=value, meta={"model_hash": str(number)}) for number, value in enumerate(values)]
     path = report(compare({"a": seeds, "b": [*reversed(seeds)]}), tmp_path / "a.html")
     text = visible(path)
     assert "15.0 ± 7.1" in text  # the worst class: mean and deviation of 10 and 20 %

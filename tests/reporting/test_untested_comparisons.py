@@ -82,7 +82,9 @@ def test_bounds_of_incomplete_audits_follow_from_the_rows(
             if any(each.values()):
                 counts = ", ".join(f"{count} under {label}" for label, count in each.items() if count)
                 gaps.append(f"{_labelled(name, run, runs)} is incomplete: images not judged: {counts}")
-    comparison = Comparison({name: tuple(each) for name, each in audits.items()}, attack, group, allow_incomplete=True)
+    comparison = Comparison(
+        {name: tuple(audit) for name, audit in audits.items()}, attack, group, allow_incomplete=True
+    )
     assert list(comparison.gaps) == gaps
     if not gaps:
         return

@@ -117,7 +117,7 @@ def test_with_an_unknown_number_of_images_the_bounds_are_trivial() -> None:
 def test_variance_bounds_are_near_the_truth() -> None:
     """Two complete classes and one that is not evaluated: the extreme variances are at its ends or between them."""
     counts = BoundedCounts(np.array([100, 100, 100]), np.array([100, 100, 0]), np.array([20, 40, 0]))
-    found = [metrics.class_variance(each.accuracy) for each in completions(counts)]
+    found = [metrics.class_variance(completion.accuracy) for completion in completions(counts)]
     low, high = bounds("cv", counts)
     assert low == pytest.approx(min(found), abs=1e-6)
     assert max(found) <= high <= 1.5 * max(found)

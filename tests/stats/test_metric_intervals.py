@@ -18,7 +18,9 @@ from classwise.stats.metric import all_metrics
 COUNTS = st.lists(st.tuples(st.integers(1, 300), st.floats(0, 1)), min_size=1, max_size=5).map(
     lambda rows: ClassCounts(np.array([n for n, _ in rows]), np.array([round(n * share) for n, share in rows]))
 )
-METRICS = [each.interval for each in all_metrics().values() if each.reads == "counts" and each.interval is not None]
+METRICS = [
+    measure.interval for measure in all_metrics().values() if measure.reads == "counts" and measure.interval is not None
+]
 """The intervals of the registered metrics, from the counts under an attack."""
 
 

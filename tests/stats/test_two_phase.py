@@ -91,8 +91,8 @@ def test_the_intervals_cover_over_all_orders(hits: tuple[int, ...]) -> None:
     for order in orders:
         found = run(Survivors(np.array([5, 3]), label[order], low[order]), truth[order], 0.15, alpha)
         for place, (kind, true) in enumerate((("overall", found.overall), ("worst", found.worst))):
-            intervals = [getattr(each, kind) for each in found.results]
-            fails[place] += any(not each.low - 1e-9 <= true <= each.high + 1e-9 for each in intervals)
+            intervals = [getattr(result, kind) for result in found.results]
+            fails[place] += any(not interval.low - 1e-9 <= true <= interval.high + 1e-9 for interval in intervals)
         assert found.results[-1].settled
     assert (fails <= alpha * len(orders)).all()
 
@@ -121,8 +121,8 @@ def test_properties_of_every_sample(seed: int, rate: float, settle: float) -> No
     found = run(survivors, truth, settle)
     last = found.results[-1]
     assert last.settled
-    assert not any(each.settled for each in found.results[:-1])
-    drawn = [int(each.drawn.sum()) for each in found.results]
+    assert not any(result.settled for result in found.results[:-1])
+    drawn = [int(result.drawn.sum()) for result in found.results]
     assert drawn == sorted(set(drawn))
     for each in (last.overall, last.worst):
         assert each.low - 1e-12 <= each.value <= each.high + 1e-12

@@ -86,7 +86,7 @@ def test_two_processes_equal_one_with_twice_the_batch_size(recipe: str, folder: 
 
 
 def test_only_the_main_process_prints(ranks: list[dict[str, Any]], folder: Path) -> None:
-    assert [each["status"] for each in ranks] == [0, 0]
+    assert [rank["status"] for rank in ranks] == [0, 0]
     assert "2 processes, batch size 40 in total" in ranks[0]["err"]
     assert "saved weights last, best" in ranks[0]["out"]
     assert ranks[0]["err"].splitlines()[-1].startswith("classwise: --estimate times one process")
@@ -118,8 +118,8 @@ def test_a_run_can_be_resumed_with_another_number_of_processes(folder: Path, tmp
 
 
 def test_processes_must_have_the_same_arguments(ranks: list[dict[str, Any]]) -> None:
-    for each in ranks:
-        assert each["differ"].startswith(
+    for rank in ranks:
+        assert rank["differ"].startswith(
             "ClasswiseError: process 1 has a different recipe; start all processes with the same"
         )
 

@@ -51,10 +51,10 @@ def test_a_loaded_state_equals_the_saved_one(tmp_path: Path) -> None:
     assert (loaded.epoch, loaded.step) == (1, 1)
     assert loaded.history.events == saved.history.events
     assert loaded.history.best == {"best": 1.5}
-    for one, other in zip(loaded.model.parameters(), saved.model.parameters(), strict=True):
-        assert torch.equal(one, other)
+    for parameter, other in zip(loaded.model.parameters(), saved.model.parameters(), strict=True):
+        assert torch.equal(parameter, other)
         assert torch.equal(
-            loaded.optimizer.state[one]["momentum_buffer"], saved.optimizer.state[other]["momentum_buffer"]
+            loaded.optimizer.state[parameter]["momentum_buffer"], saved.optimizer.state[other]["momentum_buffer"]
         )
     assert torch.equal(loaded.sums.sums["clean_count"], saved.sums.sums["clean_count"])
     assert torch.equal(loaded.schedules[0]["t"], saved.schedules[0]["t"])

@@ -90,7 +90,7 @@ def gap(
     counts = (standard.counts(CLEAN), robust.counts(attack))
     shared = counts[0].present & counts[1].present
     names = [name for name, present in zip(standard.class_names, shared, strict=True) if present]
-    first, second = (ClassCounts(one.count[shared], one.correct[shared]) for one in counts)
+    first, second = (ClassCounts(count.count[shared], count.correct[shared]) for count in counts)
     return gap_of(first, second, names, alpha=alpha, resamples=resamples, seed=seed)
 
 

@@ -98,7 +98,7 @@ def sensitivity(
     frame = pd.DataFrame(columns, index=pd.Index(outcomes.class_names, name="class"))
     joined = np.concatenate([means[None, :, present], resampled])
     correlations = [_spearman(joined[:, 0], joined[:, row]) for row in (1, 2)]
-    vulnerable, sensitive = (percentiles(float(each[0]), each[1:], alpha) for each in correlations)
+    vulnerable, sensitive = (percentiles(float(correlation[0]), correlation[1:], alpha) for correlation in correlations)
     return Sensitivity(outcomes.member(attack), outcomes.member(tempered), frame[present], vulnerable, sensitive)
 
 

@@ -166,7 +166,9 @@ def comparison_facts(comparison: Comparison | Crossing) -> dict[str, Any]:
     from classwise.reporting import formatting
 
     facts: dict[str, Any] = {"attack": comparison.attack, "notes": comparison.notes}
-    facts["environments"] = {name: [each.environment for each in audits] for name, audits in comparison.audits.items()}
+    facts["environments"] = {
+        name: [audit.environment for audit in audits] for name, audits in comparison.audits.items()
+    }
     if isinstance(comparison, Crossing):
         rows = comparison.table.reset_index().to_dict("records")
         return facts | {"across": comparison.field, "levels": list(comparison.levels), "rows": rows, "pairs": []}

@@ -17,7 +17,7 @@ class PanelCommand(TyperCommand):
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
         """The words of the usage line: ``[OPTIONS] MODEL``."""
-        arguments = [each.metavar for each in self.get_params(ctx) if each.param_type_name == "argument"]
+        arguments = [parameter.metavar for parameter in self.get_params(ctx) if parameter.param_type_name == "argument"]
         return ["[OPTIONS]", *map(str, arguments)]
 
     def format_options(self, ctx: Any, formatter: Any) -> None:

@@ -26,7 +26,7 @@ def show_forecast(names: Sequence[str], scale: str, device: str, trainings: int,
     forecasts = {name: forecaster.item(name) for name in names}
     total = forecaster.together(names)
     if json:
-        items = {name: dataclasses.asdict(one) for name, one in forecasts.items()}
+        items = {name: dataclasses.asdict(forecast) for name, forecast in forecasts.items()}
         facts = {"scale": scale, "device": device, "items": items, "total": dataclasses.asdict(total)}
         console.show_json(facts | {"passes_per_second": forecaster.rates, "not_included": NOT_INCLUDED})
         return
@@ -46,7 +46,7 @@ def _claim_lines(results: Sequence[Result]) -> list[str]:
     from classwise.papers import catalogue
     from classwise.papers.tables import claim_text, claim_verdict
 
-    verdicts = [(result.item, one) for result in results for one in result.verdicts]
+    verdicts = [(result.item, verdict) for result in results for verdict in result.verdicts]
     evidence = {result.item: result.evidence for result in results}
     lines = []
     for claim in dict.fromkeys(one.claim for _, one in verdicts if one.covers):
@@ -59,7 +59,7 @@ def results_facts(results: Sequence[Result]) -> list[dict[str, Any]]:
     """Results as JSON; a claim of several parts has an answer only if all parts were tested."""
     from classwise.papers.tables import PARTLY, claim_verdict
 
-    verdicts = [(result.item, one) for result in results for one in result.verdicts]
+    verdicts = [(result.item, verdict) for result in results for verdict in result.verdicts]
     found = []
     for result in results:
         facts = result.to_json()

@@ -56,8 +56,8 @@ class BackgroundWriter:
     def wait(self) -> None:
         """Wait for all writes; raise the error of the first that failed."""
         writes, self._writes = self._writes, []
-        for each in writes:
-            each.result()
+        for write in writes:
+            write.result()
 
     def __enter__(self) -> BackgroundWriter:
         return self

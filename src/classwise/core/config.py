@@ -252,8 +252,8 @@ def flat_options(options: Mapping[str, Any]) -> dict[str, Any]:
         if not isinstance(value, Mapping):
             flat[key] = value
             continue
-        for inner, each in flat_options(value).items():
-            flat[key if inner == "name" else f"{key}.{inner}"] = each
+        for inner, option in flat_options(value).items():
+            flat[key if inner == "name" else f"{key}.{inner}"] = option
     return flat
 
 

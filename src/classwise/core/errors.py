@@ -74,7 +74,7 @@ def did_you_mean(path: str | os.PathLike[str]) -> str:
         missing = next(place for place in reversed((whole, *whole.parents)) if not place.exists())
         neighbours = [each for each in missing.parent.iterdir() if not each.name.startswith(".")]
         for is_kind in (Path.is_file, Path.is_dir) if missing == whole and whole.suffix else (Path.is_dir,):
-            found = {each.name.casefold(): each for each in sorted(neighbours) if is_kind(each)}
+            found = {neighbour.name.casefold(): neighbour for neighbour in sorted(neighbours) if is_kind(neighbour)}
             if near := difflib.get_close_matches(missing.name.casefold(), found, n=1):
                 corrected = found[near[0]] / whole.relative_to(missing)
                 hint = "" if corrected.exists() else did_you_mean(corrected)

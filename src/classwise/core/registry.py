@@ -245,6 +245,6 @@ def _takes(function: object, count: int) -> bool:
     if not isinstance(function, types.FunctionType | functools.partial):
         return False
     parameters = inspect.signature(function).parameters.values()
-    if any(each.kind in (each.VAR_POSITIONAL, each.VAR_KEYWORD) for each in parameters):
+    if any(parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD) for parameter in parameters):
         return False
-    return sum(each.kind is not each.KEYWORD_ONLY for each in parameters) == count
+    return sum(parameter.kind is not parameter.KEYWORD_ONLY for parameter in parameters) == count

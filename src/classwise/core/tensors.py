@@ -31,8 +31,8 @@ def as_tensor(values: Any, where: str) -> Tensor:
         return _plain(values, where)
     if np.ma.is_masked(values):
         raise ClasswiseError(f"{where}: some values are masked or missing; give a value for each image")
-    if isinstance(values, (list, tuple)) and values and all(isinstance(each, Tensor) for each in values):
-        return _stacked([_plain(each, where) for each in values], where)
+    if isinstance(values, (list, tuple)) and values and all(isinstance(value, Tensor) for value in values):
+        return _stacked([_plain(value, where) for value in values], where)
     try:
         array = np.asarray(values)
         if array.dtype.kind == "O":
@@ -55,7 +55,7 @@ def as_array(values: Any, where: str) -> Any:
     Raises:
         ClasswiseError: as `as_tensor`.
     """
-    if isinstance(values, (list, tuple)) and values and all(isinstance(each, Tensor) for each in values):
+    if isinstance(values, (list, tuple)) and values and all(isinstance(value, Tensor) for value in values):
         values = as_tensor(values, where)
     if not isinstance(values, Tensor):
         return values

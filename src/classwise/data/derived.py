@@ -144,7 +144,9 @@ def coloured_background(
         raise ClasswiseError(
             f"groups {groups}: must contain each of the {images.num_classes} classes of {images.name} once"
         )
-    if len(colours) != len(groups) or any(len(one) != 3 or not all(0 <= v <= 1 for v in one) for one in colours):
+    if len(colours) != len(groups) or any(
+        len(colour) != 3 or not all(0 <= v <= 1 for v in colour) for colour in colours
+    ):
         raise ClasswiseError(f"colours {colours}: must be three numbers in [0, 1] for each of {len(groups)} groups")
     group_of = torch.tensor(
         [next(g for g, group in enumerate(groups) if c in group) for c in range(images.num_classes)]

@@ -106,7 +106,7 @@ class EncodedImages:
         Raises:
             ClasswiseError: if the first image or a header is damaged.
         """
-        coloured = any(is_coloured(each.content(), str(each)) for each in self.locations)
+        coloured = any(is_coloured(location.content(), str(location)) for location in self.locations)
         if self.size is None:
             width, height = size_of(self.locations[0].content(), str(self.locations[0]))
         else:
@@ -141,7 +141,7 @@ class EncodedImages:
 
     def _stacked(self, locations: Iterable[Location]) -> Tensor:
         """Some images, uint8 (N, C, H, W)."""
-        return stack((str(each), self._decode(each.content(), str(each))) for each in locations)
+        return stack((str(location), self._decode(location.content(), str(location))) for location in locations)
 
 
 class _Decoded:

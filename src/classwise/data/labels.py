@@ -26,7 +26,7 @@ def _parsed(value: object) -> object:
     if isinstance(value, str):
         ends = _RANGE.fullmatch(value.strip())
         if ends is None:
-            value = [each.strip() for each in value.split(",")]
+            value = [part.strip() for part in value.split(",")]
         elif int(ends[2]) - int(ends[1]) >= limits.CLASSES:
             raise ValueError(f"more than {limits.CLASSES} classes")
         else:
@@ -35,7 +35,7 @@ def _parsed(value: object) -> object:
     if isinstance(value, np.ndarray):
         value = value.tolist()
     labels = tuple(value) if isinstance(value, Sequence) else value
-    if isinstance(labels, tuple) and (not labels or len({str(each) for each in labels}) < len(labels)):
+    if isinstance(labels, tuple) and (not labels or len({str(label) for label in labels}) < len(labels)):
         raise ValueError("give at least one label, and each label once")
     return labels
 
@@ -77,7 +77,7 @@ def encode_labels(values: Any, classes: Sequence[int | str] | None, where: str) 
         return values, None
     kinds, ids = np.unique(array, return_inverse=True)
     labels = tuple(str(kind) for kind in kinds.tolist())
-    names = labels if classes is None else tuple(str(each) for each in classes)
+    names = labels if classes is None else tuple(str(label) for label in classes)
     limits.check_classes(len(names), array.size, where)
     numbers = {name: number for number, name in enumerate(names)}
     missing = next((label for label in labels if label not in numbers), None)

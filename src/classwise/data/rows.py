@@ -140,7 +140,9 @@ def label_array(label: Any, where: str) -> Any:
         except ValueError as error:  # lists of different lengths
             raise ClasswiseError(f"{where}: labels are lists of different lengths; {ONE_CLASS}") from error
         values = array.ravel().tolist() if array.dtype.kind == "O" else label if isinstance(label, list) else []
-        other = [each for each in values if not isinstance(each, str | bytes)]  # numpy converts NaN among text to text
+        other = [
+            value for value in values if not isinstance(value, str | bytes)
+        ]  # numpy converts NaN among text to text
         if array.dtype.kind in "US" or (array.dtype.kind == "O" and (len(other) < len(values) or not values)):
             if other or np.ma.is_masked(label):
                 missing = f"the label {other[0]!r} is not text like the others" if other else "some labels are masked"
@@ -168,9 +170,9 @@ def class_names_of(source: Any, label: str | None) -> tuple[str, ...] | None:
         names = None if column is None else getattr(features.get(column), "names", None)
     if not isinstance(names, Sequence) or isinstance(names, str) or not names:
         return None
-    if all(isinstance(each, tuple) and each and all(isinstance(word, str) for word in each) for each in names):
-        names = [", ".join(each) for each in names]  # the synonyms of a class in torchvision's ImageNet
-    if not all(isinstance(each, str) for each in names):
+    if all(isinstance(name, tuple) and name and all(isinstance(word, str) for word in name) for name in names):
+        names = [", ".join(name) for name in names]  # the synonyms of a class in torchvision's ImageNet
+    if not all(isinstance(name, str) for name in names):
         return None
     return numbered_names(names)
 

@@ -306,9 +306,9 @@ def _joined(pieces: Sequence[Piece]) -> Piece:
 
 def _alike(images: Sequence[Tensor]) -> list[Tensor]:
     """The images, converted to float32 if some are not uint8."""
-    if len({each.dtype for each in images}) == 1:
+    if len({image.dtype for image in images}) == 1:
         return list(images)
-    return [to_unit(each) if each.dtype == torch.uint8 else each for each in images]
+    return [to_unit(image) if image.dtype == torch.uint8 else image for image in images]
 
 
 def _added(counts: Tensor, more: Tensor) -> Tensor:

@@ -136,7 +136,7 @@ class Statistics(NamedTuple):
     def of(cls, norms: Sequence[BatchNorm]) -> Statistics:
         """The statistics of these layers; weights and biases are ones and zeros in layers without them."""
         means, variances = [_known(norm.running_mean) for norm in norms], [_known(norm.running_var) for norm in norms]
-        variances = [each.to(torch.promote_types(each.dtype, torch.float32)) for each in variances]
+        variances = [variance.to(torch.promote_types(variance.dtype, torch.float32)) for variance in variances]
         shifted = torch._foreach_add(variances, [norm.eps for norm in norms])
         return cls(
             means,

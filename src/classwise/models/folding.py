@@ -99,7 +99,7 @@ def _graphs(module: nn.Module) -> Iterator[tuple[nn.Module, fx.Graph]]:
         return
     try:
         _, *others = inspect.signature(module.forward).parameters.values()
-        defaults = {each.name: each.default for each in others if each.default is not each.empty}
+        defaults = {other.name: other.default for other in others if other.default is not other.empty}
         graph = _Tracer().trace(module, concrete_args=defaults)
     except Exception:  # noqa: BLE001  # user code that meets a proxy in place of a tensor may raise any error
         for child in module.children():

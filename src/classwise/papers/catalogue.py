@@ -209,9 +209,9 @@ def paper(name: str) -> Paper:
         raise unknown("paper", name, papers())
     found = build(Paper, read_yaml(paper_files()[name].read_text(encoding="utf-8"), f"paper {name}"), f"paper {name}")
     entries: list[Item | Claim] = [*found.items, *found.claims]
-    for one in entries:
-        if found.id != name or not one.id.startswith(f"{name}/"):
-            wrong, expected = (found.id, name) if found.id != name else (one.id, f"{name}/ID")
+    for entry in entries:
+        if found.id != name or not entry.id.startswith(f"{name}/"):
+            wrong, expected = (found.id, name) if found.id != name else (entry.id, f"{name}/ID")
             raise ClasswiseError(f"paper {name}: id {wrong!r}; in the file {name}.yaml it must be {expected}")
     for key in ("title", "venue"):
         if key not in found.bibliography:

@@ -197,7 +197,7 @@ def correct_jointly(verdicts: Sequence[Verdict], alpha: float = ALPHA) -> tuple[
         verdicts: verdicts of `evaluate`, such as all of a paper at one scale.
         alpha: probability of any wrong conclusive verdict.
     """
-    tested = [index for index, one in enumerate(verdicts) if not one.exact and not math.isnan(one.p_value)]
+    tested = [index for index, verdict in enumerate(verdicts) if not verdict.exact and not math.isnan(verdict.p_value)]
     p_values = np.array([verdicts[index].p_value for index in tested])
     adjusted = dict(zip(tested, holm(p_values).tolist(), strict=True))
     rejected = sum(value <= alpha for value in adjusted.values())

@@ -126,9 +126,9 @@ class Forecaster:
 
     def _sum(self, planned: Iterable[_Planned]) -> Forecast:
         trainings = list(planned)
-        seconds = sum(one.passes / self._rate_of(one) for one in trainings)
-        epochs = sum(one.recipe.epochs for one in trainings)
-        return Forecast(len(trainings), epochs, sum(one.passes for one in trainings), seconds / 3600)
+        seconds = sum(training.passes / self._rate_of(training) for training in trainings)
+        epochs = sum(training.recipe.epochs for training in trainings)
+        return Forecast(len(trainings), epochs, sum(training.passes for training in trainings), seconds / 3600)
 
     def _rate_of(self, one: _Planned) -> float:
         if one.network not in self._known:

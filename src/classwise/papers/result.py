@@ -319,7 +319,7 @@ def _corrected(results: Sequence[Result]) -> list[Result]:
     replaced = list(results)
     for family in dict.fromkeys(families):
         places = [place for place, other in enumerate(families) if other == family]
-        verdicts = iter(correct_jointly([one for place in places for one in results[place].verdicts]))
+        verdicts = iter(correct_jointly([verdict for place in places for verdict in results[place].verdicts]))
         for place in places:
             count = len(results[place].verdicts)
             replaced[place] = dataclasses.replace(results[place], verdicts=tuple(itertools.islice(verdicts, count)))

@@ -40,9 +40,13 @@ def combine(repetitions: Sequence[Findings]) -> Findings:
     if not others:
         return first
     tests, missing = _combined_tests(repetitions)
-    not_tested = {claim: reason for one in reversed(repetitions) for claim, reason in one.not_tested.items()}
+    not_tested = {
+        claim: reason for repetition in reversed(repetitions) for claim, reason in repetition.not_tested.items()
+    }
     count = len(repetitions)
-    tables = [_numbered(table, place, count) for place, one in enumerate(repetitions, 1) for table in one.tables]
+    tables = [
+        _numbered(table, place, count) for place, repetition in enumerate(repetitions, 1) for table in repetition.tables
+    ]
     return Findings(
         tables=tables,
         figures=[(drawing, f"{caption} Training 1 of {count}.") for drawing, caption in first.figures],
@@ -55,7 +59,7 @@ def combine(repetitions: Sequence[Findings]) -> Findings:
 def _combined_tests(repetitions: Sequence[Findings]) -> tuple[list[Test], dict[str, str]]:
     """Tests that all repetitions have, over the trainings; and the claims of the others with the reason."""
     tests, missing = list[Test](), dict[str, str]()
-    by_key = [{_key(test): test for test in one.tests} for one in repetitions]
+    by_key = [{_key(test): test for test in repetition.tests} for repetition in repetitions]
     for key in dict.fromkeys(key for known in by_key for key in known):
         same = [known[key] for known in by_key if key in known]
         if len(same) < len(repetitions):
@@ -75,22 +79,22 @@ def _key(test: Test) -> tuple[str, str, tuple[str, ...], int]:
 def _combined_measurements(repetitions: Sequence[Findings]) -> list[Measurement]:
     """Measurements that all repetitions have; intervals include the variation between trainings."""
     found = []
-    for one in repetitions[0].measurements:
+    for measurement in repetitions[0].measurements:
         same = [
             other
-            for each in repetitions
-            for other in each.measurements
-            if (other.question, other.quantity) == (one.question, one.quantity)
+            for repetition in repetitions
+            for other in repetition.measurements
+            if (other.question, other.quantity) == (measurement.question, measurement.quantity)
         ]
         if len(same) < len(repetitions):
             continue
-        if one.low != one.low:  # NaN: the measurement has no interval for images
+        if measurement.low != measurement.low:  # NaN: the measurement has no interval for images
             value, low, high = student([each.value for each in same])
         else:
             value, low, high = over_trainings(
                 [lambda _, each=each: Estimate(each.value, each.low, each.high) for each in same]  # type: ignore[misc]
             )(0.05)
-        found.append(replace(one, value=value, low=low, high=high, population=TRAININGS))
+        found.append(replace(measurement, value=value, low=low, high=high, population=TRAININGS))
     return found
 
 

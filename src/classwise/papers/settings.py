@@ -230,7 +230,7 @@ def training_settings(recipe: Recipe, scale: Scale) -> dict[str, Value]:
         "network width": recipe.model.width,
         "loss": OBJECTIVES.name_of(type(parts.objective)),
         "attack": NOTHING,
-        "class schedules": ", ".join(SCHEDULES.name_of(type(one)) for one in parts.schedules) or NOTHING,
+        "class schedules": ", ".join(SCHEDULES.name_of(type(schedule)) for schedule in parts.schedules) or NOTHING,
         "reduction": _name(recipe.reduction),
         "update": UPDATES.name_of(type(parts.update)),
         "averaging": AVERAGERS.name_of(type(parts.averaging)),
@@ -498,7 +498,7 @@ class Comparison:
         for one in self.settings:
             values = {"paper": list(one.paper), "code": one.code, "here": one.here}
             rows.setdefault(one.row, {})[one.name] = values
-        deviations = [dataclasses.asdict(one) for one in self.deviations]
+        deviations = [dataclasses.asdict(deviation) for deviation in self.deviations]
         ours = {"rows_not_in_the_paper": list(self.ours), "reason": self.reason}
         return {"rows": rows, "deviations": deviations, "not_stated": list(self.not_stated), **ours}
 
@@ -588,8 +588,8 @@ def _read_rows(experiment: Experiment, scale: Scale) -> tuple[_Row, ...]:
         here["initial weights"] = declared[training.start].recipe if training.start else "random"
         rows.append(_Row(name, training, recipe, here))
     kinds = [(_plain(row.training), dataclasses.replace(row.recipe, seed=0).digest()) for row in rows]
-    seeds = [{row.recipe.seed for row, other in zip(rows, kinds, strict=True) if other == one} for one in kinds]
-    counts = [{_SEEDS: len(each)} for each in seeds]
+    seeds = [{row.recipe.seed for row, other in zip(rows, kinds, strict=True) if other == kind} for kind in kinds]
+    counts = [{_SEEDS: len(seed)} for seed in seeds]
     return tuple(dataclasses.replace(row, here={**row.here, **count}) for row, count in zip(rows, counts, strict=True))
 
 
@@ -710,8 +710,8 @@ def settings_table(item: str) -> Table | None:
 def deviation_lines(compared: Comparison) -> list[str]:
     """Deviations of a comparison as lines of text; equal ones of several rows share a line."""
     groups: dict[tuple[str, str, str], list[str]] = {}
-    for one in compared.deviations:
-        groups.setdefault((one.setting, one.paper, one.here), []).append(one.row)
+    for deviation in compared.deviations:
+        groups.setdefault((deviation.setting, deviation.paper, deviation.here), []).append(deviation.row)
     every = {one.row for one in compared.settings}
     lines = []
     for (setting, paper, here), rows in groups.items():

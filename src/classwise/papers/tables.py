@@ -250,17 +250,17 @@ def verdict_table(verdicts: Sequence[Verdict], evidence: Evidence) -> Table:
     """
     rows = [
         Row(
-            one.claim.partition("/")[2],
+            verdict.claim.partition("/")[2],
             [
-                Cell(catalogue.claim(one.claim).claim, one.estimand),
-                Cell(answer_text(one, evidence, short=True), one.note),
-                Cell(*estimate_text(one)),
-                Cell("exact" if one.exact else probability(one.adjusted).replace(" ", "\N{NO-BREAK SPACE}")),
+                Cell(catalogue.claim(verdict.claim).claim, verdict.estimand),
+                Cell(answer_text(verdict, evidence, short=True), verdict.note),
+                Cell(*estimate_text(verdict)),
+                Cell("exact" if verdict.exact else probability(verdict.adjusted).replace(" ", "\N{NO-BREAK SPACE}")),
             ],
-            weak=conclusive(one, evidence) == "contradicted",
-            good=conclusive(one, evidence) == "supported",
+            weak=conclusive(verdict, evidence) == "contradicted",
+            good=conclusive(verdict, evidence) == "supported",
         )
-        for one in verdicts
+        for verdict in verdicts
     ]
     return Table("Claims", ("claim", "statement", "verdict", "estimate", "adjusted p"), rows)
 
@@ -269,14 +269,17 @@ def measurement_table(measurements: Sequence[Measurement]) -> Table:
     """Table with a row for each measurement: question or claim, quantity, estimate with its interval, population."""
     rows = [
         Row(
-            one.question.partition("/")[2],
+            measurement.question.partition("/")[2],
             [
-                Cell(catalogue.claim(one.question).claim),
-                Cell(one.quantity, f"interval for {one.population}" if measurement_text(one)[1] else ""),
-                Cell(*measurement_text(one)),
+                Cell(catalogue.claim(measurement.question).claim),
+                Cell(
+                    measurement.quantity,
+                    f"interval for {measurement.population}" if measurement_text(measurement)[1] else "",
+                ),
+                Cell(*measurement_text(measurement)),
             ],
         )
-        for one in measurements
+        for measurement in measurements
     ]
     note = "Measurements have no verdict; their 95 % intervals are not corrected for multiple testing."
     return Table("Measurements", ("claim", "statement", "quantity", "estimate"), rows, note)
@@ -292,11 +295,11 @@ def claims_table(name: str, results_by_item: Mapping[str, Sequence[Result]]) -> 
     """
     first = {item: results[0] for item, results in results_by_item.items() if results}
     evidence = {item: result.evidence for item, result in first.items()}
-    verdicts = [(item, one) for item, result in first.items() for one in result.verdicts]
+    verdicts = [(item, verdict) for item, result in first.items() for verdict in result.verdicts]
     measured: dict[str, list[tuple[str, Measurement]]] = {}
     for item, result in first.items():
-        for one in result.measurements:
-            measured.setdefault(one.question, []).append((item, one))
+        for measurement in result.measurements:
+            measured.setdefault(measurement.question, []).append((item, measurement))
     rows = []
     for claim in catalogue.paper(name).claims:
         stated, number = [Cell(claim.claim), Cell(claim.paper)], claim.id.partition("/")[2]

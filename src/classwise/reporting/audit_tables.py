@@ -38,7 +38,7 @@ def means_note() -> str:
 
 def definitions(metrics: Iterable[Metric]) -> str:
     """Title and definition of each metric, a sentence each."""
-    sentences = (f"{each.title[:1].upper()}{each.title[1:]}: {each.about}." for each in metrics)
+    sentences = (f"{metric.title[:1].upper()}{metric.title[1:]}: {metric.about}." for metric in metrics)
     return " ".join(sentences).replace(" %", "\u00a0%")
 
 

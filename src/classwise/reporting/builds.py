@@ -127,7 +127,9 @@ def write_sarif(
         if check.status != "passed"
         for rule in [CONDITION if check.status == "failed" else UNDECIDED]
     ]
-    results += [_result(rules, each.name, "warning", each.sentence, each.name, artifact) for each in warnings]
+    results += [
+        _result(rules, warning.name, "warning", warning.sentence, warning.name, artifact) for warning in warnings
+    ]
     driver = {
         "name": "classwise",
         "version": __version__,

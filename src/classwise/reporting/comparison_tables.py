@@ -184,7 +184,9 @@ def _clean_cell(comparison: Comparison, name: str) -> Cell:
     if any(CLEAN not in audit.names for audit in audits):
         return Cell(formatting.NONE)
     counts = [audit.outcomes.counts(CLEAN) for audit in audits]
-    return _over_seeds(all_metrics()["overall"], [metric_intervals.overall(each, comparison.alpha) for each in counts])
+    return _over_seeds(
+        all_metrics()["overall"], [metric_intervals.overall(count, comparison.alpha) for count in counts]
+    )
 
 
 def _over_seeds(metric: Metric, estimates: list[Estimate]) -> Cell:

@@ -248,7 +248,9 @@ def _block(audit: Audit, missing: list[str], notes: list[str]) -> dict[str, Any]
             }
             for name, row in table.iterrows()
         },
-        "guards": [{"name": each.name, "sentence": each.sentence, "value": each.value} for each in audit.warnings],
+        "guards": [
+            {"name": warning.name, "sentence": warning.sentence, "value": warning.value} for warning in audit.warnings
+        ],
         "guards_not_run": [] if audit.guards is None else list(audit.guards.without_result),
         "hashes": {"model_sha256": meta.model_hash, "data_sha256": meta.data_hash},
         "settings": {

@@ -123,7 +123,7 @@ class BoundedCounts:
             return ScaledAccuracies([0] * classes, [1] * classes, 1, (self.count > 0).tolist())
         more = int(self.unplaced)
         ends = zip(self.count.tolist(), self.correct.tolist(), self.high.correct.tolist(), strict=True)
-        present = [each for each in ends if each[0] + more]
+        present = [end for end in ends if end[0] + more]
         if not present:
             raise ClasswiseError("class accuracies: no class has an image")
         whole = math.lcm(*(count + more for count, _, _ in present))

@@ -238,13 +238,15 @@ def _difference(
     expected: StepResult, gradients: list[Tensor | None], found: StepResult, found_gradients: list[Tensor | None]
 ) -> str:
     """How two results of one step differ; empty if only by rounding. Synchronises with the device."""
-    for one, other in zip(expected.losses, found.losses, strict=True):
-        error = float((one - other).abs() / one.abs().clamp_min(_TINY))
-        if not error <= LOSS_TOLERANCE and bool(one.isfinite()):
+    for loss, other in zip(expected.losses, found.losses, strict=True):
+        error = float((loss - other).abs() / loss.abs().clamp_min(_TINY))
+        if not error <= LOSS_TOLERANCE and bool(loss.isfinite()):
             return f"the loss of the graph differs by {error:.1e} of the loss"
-    if [each is None for each in gradients] != [each is None for each in found_gradients]:
+    if [gradient is None for gradient in gradients] != [gradient is None for gradient in found_gradients]:
         return "the graph computes the gradients of other weights"
-    pairs = [(one, other) for one, other in zip(gradients, found_gradients, strict=True) if one is not None]
+    pairs = [
+        (gradient, other) for gradient, other in zip(gradients, found_gradients, strict=True) if gradient is not None
+    ]
     if not pairs:
         return ""
     size = torch.stack([one.float().norm() for one, _ in pairs]).norm()

@@ -63,7 +63,7 @@ def check_start_models(
         ClasswiseError: if a start was trained on a validation image.
     """
     notes: list[str] = []
-    starts = [Start(Path(each)) for each in weights] if len(held_out) else []
+    starts = [Start(Path(weight)) for weight in weights] if len(held_out) else []
     for start in starts:  # grows by the starts of the starts
         unknown = f"cannot check whether the start model {start} was trained on validation images of this run"
         folder = _run_folder(start.weights)

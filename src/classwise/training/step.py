@@ -126,5 +126,5 @@ class TrainingStep:
 
 def _detached(step: Step) -> Step:
     others = (step.clean_logits, step.robust_logits, step.steps)
-    detached = (None if each is None else each.detach() for each in others)
+    detached = (None if other is None else other.detach() for other in others)
     return Step({name: term.detach() for name, term in step.terms.items()}, *detached)

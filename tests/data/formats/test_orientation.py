@@ -105,7 +105,7 @@ def test_damaged_exif_data_are_ignored(form: str, data: strategies.DataObject) -
         found = Decoder()(encoded(form, bytes(block)), "here")
     stored = Image.open(io.BytesIO(encoded(form))).convert("RGB")
     candidates = [stored, *(stored.transpose(method) for method in Image.Transpose)]
-    assert any(np.array_equal(found, np.asarray(each)) for each in candidates)
+    assert any(np.array_equal(found, np.asarray(candidate)) for candidate in candidates)
 
 
 def in_folder(root: Path, content: bytes) -> Any:

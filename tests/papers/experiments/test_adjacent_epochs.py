@@ -51,9 +51,9 @@ def test_items_share_the_rows_of_the_main_table(smoke: Smoke) -> None:
     main = {row.name: row for row in smoke.results["cfa23/T1"].tables[0].rows}
     for row in smoke.results["cfa23/E2"].tables[0].rows:
         assert row == main[row.name]
-    same = {one.claim: one.value for one in smoke.results["cfa23/T1"].verdicts}
-    for one in smoke.results["cfa23/E2"].verdicts:
-        np.testing.assert_equal(one.value, same[one.claim])  # equal if both are NaN
+    same = {verdict.claim: verdict.value for verdict in smoke.results["cfa23/T1"].verdicts}
+    for verdict in smoke.results["cfa23/E2"].verdicts:
+        np.testing.assert_equal(verdict.value, same[verdict.claim])  # equal if both are NaN
 
 
 @pytest.mark.parametrize("item", ["cfa23/T1", "cfa23/T3", "cfa23/E2", "cfa23/T4"])

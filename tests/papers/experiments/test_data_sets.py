@@ -153,14 +153,14 @@ def test_items_run_on_files_of_svhn(item: str, svhn: Path, monkeypatch: pytest.M
     assert [row.name, *(cell.text for cell in row.cells)][:4] == ["svhn", "10 classes", "120", "4"]
     (skipped,) = tables["Skipped data sets"].rows
     assert (skipped.name, skipped.cells[0].text) == ("stl10", "its files were not found")
-    tested = [one for one in result.verdicts if one.estimand]
+    tested = [verdict for verdict in result.verdicts if verdict.estimand]
     grouped = item == "benz20/P2.3"  # SVHN has no superclasses
     assert bool(tested) == (not grouped)
     assert {part for one in tested for part in one.covers} == (set() if grouped else {"svhn"})
     if item == "kdd21/F2":
         (similar,) = (one for one in tested if one.claim == "kdd21/C7")
         assert "6 as 8" in similar.estimand
-        assert {one.claim for one in result.verdicts} == {"kdd21/C5", "kdd21/C6", "kdd21/C7"}
+        assert {verdict.claim for verdict in result.verdicts} == {"kdd21/C5", "kdd21/C6", "kdd21/C7"}
 
 
 def test_no_data_set_is_available(svhn: Path, monkeypatch: pytest.MonkeyPatch) -> None:

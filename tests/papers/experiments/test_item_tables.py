@@ -49,7 +49,7 @@ def test_the_structure_of_a_confusion_matrix(seed: int, monkeypatch: pytest.Monk
         (row,) = table.rows
         assert row.name == "cifar10"
         rows |= {head: cell.text for head, cell in zip(table.heads[1:], row.cells, strict=True)}
-    pairs = [(one, other) for one in range(4) for other in range(4) if one != other]
+    pairs = [(number, other) for number in range(4) for other in range(4) if number != other]
     rate = {(one, other): sum((labels == one) & (predicted == other)) / sum(labels == one) for one, other in pairs}
     there, back = np.array([rate[pair] for pair in pairs]), np.array([rate[pair[::-1]] for pair in pairs])
     half = [place for place, (one, other) in enumerate(pairs) if one < other]  # each pair once, by the order of classes

@@ -172,6 +172,6 @@ def test_a_feature_set_is_cached(smoke: Smoke, tmp_path: Path, monkeypatch: pyte
 def test_measurements_name_the_network_that_is_evaluated(smoke: Smoke) -> None:
     """At smoke scale, P2.6 trains no network on its set."""
     for item, network in (("benz20/P2.5", "trained on the set"), ("benz20/P2.6", "the set's own network")):
-        quantities = [one.quantity for one in smoke.results[item].measurements]
+        quantities = [measurement.quantity for measurement in smoke.results[item].measurements]
         assert [quantity.split(", ")[-1] for quantity in quantities] == ["trained on the original", network]
         assert len(smoke.results[item].runs) == 2

@@ -62,7 +62,7 @@ def test_two_models_on_a_folder(tmp_path: Path) -> None:
         weakest = rows[f"{file}, clean"][3].text.split(", ")
         assert weakest[0] == f"{images.class_names[int(np.argmin(each))]} {100 * min(each):.0f}"
         assert float(rows[f"{file}, PGD"][0].text) <= shown[0]
-    assert {(one.claim, *one.covers) for one in result.verdicts if one.estimand} == {
+    assert {(verdict.claim, *verdict.covers) for verdict in result.verdicts if verdict.estimand} == {
         ("benz20/C1",),
         ("benz20/C2", "robustness"),
         ("benz20/C2", "accuracy"),
@@ -80,7 +80,7 @@ def test_audits_of_the_same_weights_are_loaded(tmp_path: Path) -> None:
     before = audit.stat().st_mtime_ns
     assert run("benz20/P1.2", "reduced", store, inputs=inputs).tables == first.tables
     assert audit.stat().st_mtime_ns == before
-    assert [one.note for one in first.verdicts] == ["3 test images in a class, of at least 50"] * 2
+    assert [verdict.note for verdict in first.verdicts] == ["3 test images in a class, of at least 50"] * 2
     weights(tmp_path, "a.safetensors", 1)
     run("benz20/P1.2", "reduced", store, inputs=inputs)
     assert len(list((store.path / "audits").glob("*/audit.json"))) == 2
@@ -160,7 +160,7 @@ def test_a_sample_of_imagenet(tmp_path: Path) -> None:
         "benz20/P1.2", "reduced", Store(tmp_path / "store"), inputs=UserInputs(models=[str(file)], data=str(folder))
     )
     assert result.tables[0].note.startswith("30 images of 30 classes")
-    assert json.dumps([one.note for one in result.verdicts]).count("1 test images in a class") == 2
+    assert json.dumps([verdict.note for verdict in result.verdicts]).count("1 test images in a class") == 2
 
 
 def unpacked(file: Path, folder: Path) -> Path:

@@ -52,7 +52,7 @@ def test_every_training_is_declared_and_parses(item: str) -> None:
         scale = experiment(item).scales[name]
         trainings = declared(item, scale)
         assert trainings
-        assert all(isinstance(recipe_at(scale, one), Recipe) for one in trainings.values())
+        assert all(isinstance(recipe_at(scale, training), Recipe) for training in trainings.values())
 
 
 @pytest.mark.parametrize("item", ITEMS)
@@ -73,7 +73,7 @@ def test_each_defence_has_the_settings_of_its_own_paper() -> None:
     recipes = {name: recipe_at(SCALES["full"], one) for name, one in with_rst(SCALES["full"]).items()}
     recipes["HE"] = recipe_at(SCALES["full"], defences(SCALES["full"])["HE"])
     optimisers: dict[str, Any] = {name: recipe.optimizer for name, recipe in recipes.items()}
-    assert {name: (one["lr"], one["weight_decay"]) for name, one in optimisers.items()} == {
+    assert {name: (optimiser["lr"], optimiser["weight_decay"]) for name, optimiser in optimisers.items()} == {
         "Madry": (0.1, 2e-4),
         "TRADES": (0.1, 2e-4),
         "MART": (0.1, 7e-4),
@@ -93,8 +93,15 @@ def test_the_models_of_appendix_g_have_one_budget(name: Any) -> None:
     scale = SPHERE_SCALES[name]
     recipes = [recipe_at(scale, one) for one in HYPERSPHERE.values()]
     budgets = {
-        (one.model.name, one.epochs, one.batch_size, str(one.optimizer), str(one.lr_schedule), one.selection)
-        for one in recipes
+        (
+            recipe.model.name,
+            recipe.epochs,
+            recipe.batch_size,
+            str(recipe.optimizer),
+            str(recipe.lr_schedule),
+            recipe.selection,
+        )
+        for recipe in recipes
     }
     ((network, epochs, *_),) = budgets
     assert (network, epochs) == {"reduced": ("small-cnn", 12), "full": ("resnet18", 100)}[name]
@@ -110,7 +117,7 @@ def test_the_evaluated_epoch_has_the_lower_learning_rate() -> None:
 
 def test_defences_share_a_budget_at_reduced_scale() -> None:
     assert defences(REDUCED) == DEFENCES
-    assert {recipe_at(REDUCED, one).epochs for one in DEFENCES.values()} == {12}
+    assert {recipe_at(REDUCED, defence).epochs for defence in DEFENCES.values()} == {12}
 
 
 def test_the_table_of_settings() -> None:
@@ -144,7 +151,7 @@ def test_step_sizes(tmp_path: Path) -> None:
 @pytest.mark.parametrize("item", ITEMS)
 def test_only_the_validation_split_deviates_at_full_scale(item: str) -> None:
     deviations = compare(item, "full").deviations
-    assert {one.setting for one in deviations} <= {"validation share"}
+    assert {deviation.setting for deviation in deviations} <= {"validation share"}
 
 
 class Audits:

@@ -53,12 +53,12 @@ def test_an_attack_is_evaluated_on_the_half_that_did_not_select_it() -> None:
 def test_changes_of_cv_and_mcd_by_hand() -> None:
     labels = np.repeat([0, 1], 40)
     attacked, plain = (np.arange(80) % 40 < np.where(labels == 0, one, other) for one, other in ((8, 24), (20, 28)))
-    for one in select_on_halves(outcomes({"PGD": plain, "2": attacked}, labels), ("2",), "PGD"):
-        a = one.images.accuracy
+    for selection in select_on_halves(outcomes({"PGD": plain, "2": attacked}, labels), ("2",), "PGD"):
+        a = selection.images.accuracy
         noise = a * (1 - a) / 19
         cv = [row.var() - (1 - 1 / 2) * part.mean() for row, part in zip(a, noise, strict=True)]
-        assert one.variance_change()(0.05).value == pytest.approx(1e4 * (cv[0] - cv[1]))
-        assert one.discrepancy_change()(0.05).value == pytest.approx(100 * (np.ptp(a[0]) - np.ptp(a[1])))
+        assert selection.variance_change()(0.05).value == pytest.approx(1e4 * (cv[0] - cv[1]))
+        assert selection.discrepancy_change()(0.05).value == pytest.approx(100 * (np.ptp(a[0]) - np.ptp(a[1])))
 
 
 def test_the_mean_of_dependent_numbers() -> None:

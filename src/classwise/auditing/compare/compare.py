@@ -102,7 +102,7 @@ class Crossing(TextDisplay):
     def radii(self) -> tuple[str, tuple[float, ...]] | None:
         """The norm and the radius of each level; None unless all threats have the same norm and one radius each."""
         threats = [radius_of(next(iter(level.audits.values()))[0]) for level in self.levels.values()]
-        known = [each for each in threats if each is not None]
+        known = [threat for threat in threats if threat is not None]
         if self.field != "threat" or len(known) < len(threats) or len({norm for norm, _ in known}) > 1:
             return None
         return known[0][0], tuple(radius for _, radius in known)
@@ -234,7 +234,7 @@ def compare(
     if isinstance(audits, Mapping):
         if others:
             raise ClasswiseError("compare(): give a mapping of all audits, or audits without names; not both")
-        methods = {name: read_all(each) for name, each in audits.items()}
+        methods = {name: read_all(audit) for name, audit in audits.items()}
     else:
         methods = by_method([*([audits] if isinstance(audits, Source) else audits), *others], across)
     if across is None:

@@ -209,7 +209,7 @@ class Comparison(RichDisplay):
     def __post_init__(self) -> None:
         check_methods(self.audits, self.attack, self.group)
         if not self.complete and not self.allow_incomplete:
-            metas = [each.outcomes.meta for audits in self.audits.values() for each in audits]
+            metas = [audit.outcomes.meta for audits in self.audits.values() for audit in audits]
             how = max(metas, key=lambda meta: meta.sampled).completion
             raise IncompleteError(f"{self.gaps[0]}; continue it with {how}, or allow incomplete audits")
 
@@ -338,7 +338,7 @@ class Comparison(RichDisplay):
         ``teacher``, else empty.
         """
         self._need_verdicts()
-        table = pd.DataFrame([self._row(*each) for each in self.audits.items()], pd.Index(self.names, name="method"))
+        table = pd.DataFrame([self._row(*item) for item in self.audits.items()], pd.Index(self.names, name="method"))
         return table.assign(teacher=list(self.teachers.values())) if any(self.teachers.values()) else table
 
     @cached_property
@@ -380,9 +380,9 @@ class Comparison(RichDisplay):
     def lowest_classes(self) -> dict[str, tuple[str, ...]]:
         """For each method the class of lowest mean accuracy over the seeds; several classes if they are equal."""
         lowest = {}
-        for name, each in self.counts.items():
+        for name, runs in self.counts.items():
             # All runs have the same images: a single division of integers, so that equal means are equal floats.
-            accuracy = ratio(sum(counts.correct for counts in each), sum(counts.count for counts in each))
+            accuracy = ratio(sum(run.correct for run in runs), sum(run.count for run in runs))
             labels = np.flatnonzero(accuracy == metrics.worst_class(accuracy).accuracy)
             lowest[name] = tuple(self.group_names[label] for label in labels)
         return lowest

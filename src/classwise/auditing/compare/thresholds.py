@@ -349,7 +349,7 @@ def met(audit: Audit, thresholds: Iterable[Threshold | str]) -> dict[Threshold, 
         IncompleteError: if a condition depends on images that are not judged.
         ClasswiseError: see `Threshold.parse` and `Threshold.bounds`.
     """
-    parsed = [Threshold.parse(each) if isinstance(each, str) else each for each in thresholds]
+    parsed = [Threshold.parse(threshold) if isinstance(threshold, str) else threshold for threshold in thresholds]
     return {threshold: threshold.bounds(audit) for threshold in parsed if threshold.holds(audit)}
 
 

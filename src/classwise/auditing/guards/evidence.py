@@ -233,7 +233,7 @@ class Probe:
         settings = (attack, ball.norm, engine.seed, self.precision, engine.grid, engine.passes.repeats)
         keys = [(settings, *image) for image in zip(index, radius, strict=True)]
         margins = margin(raised(self.logits), self.labels).tolist()
-        batches = [each for each in torch.split(mask.nonzero().squeeze(1), self.engine.batch_size) if len(each)]
+        batches = [part for part in torch.split(mask.nonzero().squeeze(1), self.engine.batch_size) if len(part)]
         unknown = mask & ~torch.tensor([self.memory.has(*each) for each in zip(keys, margins, strict=True)])
         for places in torch.split(unknown.nonzero().squeeze(1), self.engine.batch_size):
             for row, result in zip(places.tolist(), self._attack(places, attack, ball), strict=True):

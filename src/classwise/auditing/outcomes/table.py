@@ -80,8 +80,8 @@ def under_all(verdicts: Sequence[Verdicts]) -> Verdicts:
 
     Correct is correct under each attack. Misclassified is misclassified under one of them, whatever the others find.
     """
-    lowest: Verdicts = np.min([np.where(each < 0, 2, each) for each in verdicts], 0)
-    undecided = np.any([each < 0 for each in verdicts], 0) & (lowest > 0)
+    lowest: Verdicts = np.min([np.where(verdict < 0, 2, verdict) for verdict in verdicts], 0)
+    undecided = np.any([verdict < 0 for verdict in verdicts], 0) & (lowest > 0)
     return np.where(undecided, UNKNOWN, lowest).astype(np.int8)
 
 
@@ -107,8 +107,8 @@ def bounded_counts(
 
 def widest(counts: Sequence[BoundedCounts]) -> BoundedCounts:
     """Counts that include every completion of each of the given counts of the same images."""
-    correct = np.min([each.correct for each in counts], axis=0)
-    most = np.max([each.high.correct for each in counts], axis=0)
+    correct = np.min([count.correct for count in counts], axis=0)
+    most = np.max([count.high.correct for count in counts], axis=0)
     first = counts[0]
     return BoundedCounts(first.count, first.count - most + correct, correct, first.unplaced)
 
@@ -214,7 +214,7 @@ class Outcomes:
     def unjudged(self) -> dict[str, int]:
         """Number of images that are not judged under each attack; only attacks that lack some. See `verdicts`."""
         unseen = self.total - len(self)
-        counts = {label: unseen + int((each < 0).sum()) for label, each in self._verdicts.items()}
+        counts = {label: unseen + int((verdict < 0).sum()) for label, verdict in self._verdicts.items()}
         return {label: count for label, count in counts.items() if count}
 
     @property
@@ -227,7 +227,7 @@ class Outcomes:
         """How many images are not judged under every attack, such as ``12 of 90``."""
         if self.meta.images is None:
             return "an unknown number of"
-        undecided = np.any([each < 0 for each in self._verdicts.values()], axis=0)
+        undecided = np.any([verdict < 0 for verdict in self._verdicts.values()], axis=0)
         return f"{self.total - len(self) + int(undecided.sum()):,} of {self.total:,}"
 
     @property
@@ -491,10 +491,10 @@ class Outcomes:
     def _candidates(self, family: str) -> list[str]:
         """The members of a family that may be its strongest."""
         counts = {label: self.bounds(label) for label in self.families[family]}
-        if all(each.complete for each in counts.values()):
+        if all(count.complete for count in counts.values()):
             return [self.best(family)]
-        least = min(overall(each).high for each in counts.values())
-        return [label for label, each in counts.items() if overall(each).low <= least]
+        least = min(overall(count).high for count in counts.values())
+        return [label for label, count in counts.items() if overall(count).low <= least]
 
     def confusion(self, name: str = ALL) -> IntArray:
         """(C, C) confusion matrix under any of `names`: rows are true classes, columns predicted ones.

@@ -225,7 +225,7 @@ class Execution:
         if not isinstance(source, Stream):
             return ""
         fingerprints = self.processes.all_gather(source.fingerprint())
-        if len({each for each in fingerprints if each}) > 1:
+        if len({fingerprint for fingerprint in fingerprints if fingerprint}) > 1:
             raise ClasswiseError("the processes have read different images; all need the same stream in the same order")
         if expected and fingerprints[0] not in ("", expected):
             contents = "the folder contains an audit of" if self.shards is None else "the shards have read"
@@ -372,7 +372,7 @@ def _saved_guards(folder: Path | None) -> GuardRun | None:
     about = {} if folder is None else read_about(folder)
     if not about.get("guards") or not about.get("complete"):
         return None
-    return GuardRun(tuple(AuditWarning(*each) for each in about["warnings"]), GuardReport.read(about["guards"]))
+    return GuardRun(tuple(AuditWarning(*warning) for warning in about["warnings"]), GuardReport.read(about["guards"]))
 
 
 def _probe(runner: Runner, ready: Inputs, data_hash: str) -> Probe | None:

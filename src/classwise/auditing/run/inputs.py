@@ -194,7 +194,7 @@ def logits_on(engine: Engine, batch: Batch) -> int:
         may_be_last = shape[2] in (1, 3, 4) and shape[2] != shape[0]
         hint = f"; if they are (N, H, W, C), give {CHANNELS_FIRST}" if may_be_last else ""
         images = f"images of shape {shape} (channels, height, width)"
-        weights = [each.dtype for each in engine.model.parameters() if each.is_floating_point()]
+        weights = [parameter.dtype for parameter in engine.model.parameters() if parameter.is_floating_point()]
         others = sorted({str(dtype).removeprefix("torch.") for dtype in weights if dtype != torch.float32})
         if others and isinstance(error, RuntimeError):
             raise ClasswiseError(

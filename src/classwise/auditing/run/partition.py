@@ -188,5 +188,5 @@ def _joined(pieces: Sequence[Images]) -> Images:
     first = pieces[0]
     if len(pieces) == 1:
         return first
-    x, y, index = (torch.cat([getattr(each, name) for each in pieces]) for name in ("x", "y", "index"))
+    x, y, index = (torch.cat([getattr(piece, name) for piece in pieces]) for name in ("x", "y", "index"))
     return Images(x, y, first.class_names, first.name, first.split, index=index)

@@ -100,7 +100,7 @@ class Folder(EncodedFormat):
             ClasswiseError: if a folder with images is not one of the chosen classes.
         """
         if self.classes is not None:
-            chosen = [_normal(str(each)) for each in self.classes]
+            chosen = [_normal(str(label)) for label in self.classes]
             for name, found in groups.items():
                 if name not in chosen and any(next(Search().image_files(each), None) for each in found):
                     raise unknown(f"class folder of {folder}:", name, chosen)
@@ -173,8 +173,8 @@ def class_folders(folder: Path) -> dict[str, list[Path]]:
         ClasswiseError: if the folder cannot be read.
     """
     groups = dict[str, list[Path]]()
-    for each in subfolders(folder):
-        groups.setdefault(_normal(each.name), []).append(each)
+    for subfolder in subfolders(folder):
+        groups.setdefault(_normal(subfolder.name), []).append(subfolder)
     return dict(sorted(groups.items()))
 
 

@@ -46,7 +46,7 @@ class TinyImageNetFolder(Format):
         if (folder / _ANNOTATIONS).is_file() and (folder / "images").is_dir():
             labelled = _annotated(folder)
         else:
-            labelled = [(file, one.name) for one in subfolders(folder) for file in image_files(one)]
+            labelled = [(file, subfolder.name) for subfolder in subfolders(folder) for file in image_files(subfolder)]
         if not labelled:
             raise ClasswiseError(f"{folder} has no images")
         ids = sorted({identity for _, identity in labelled} | set(_listed(path / "wnids.txt")))

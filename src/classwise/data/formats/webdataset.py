@@ -106,7 +106,7 @@ def _samples(shard: Path, keys: Sequence[str], numbers: Numbers) -> Iterator[_Sa
     with _opened(shard) as archive:
         try:
             for name, members in _groups(archive, shard):
-                if images := [each for extension, each in members.items() if f".{extension}" in SUFFIXES]:
+                if images := [member for extension, member in members.items() if f".{extension}" in SUFFIXES]:
                     where = f"{shard}, {name}"
                     location = Location(shard, images[0].name, images[0].offset_data, images[0].size)
                     yield _Sample(location, _number(_label(archive, members, keys, where), numbers, where))

@@ -45,7 +45,7 @@ class Cifar101(Cifar10):
             ClasswiseError: for arrays of another type, or of different lengths.
         """
         folders = (root, root / self.name, root / "CIFAR-10.1", root / "CIFAR-10.1" / "datasets")
-        place = next((each for each in folders if (each / f"cifar10.1_{self.version}_data.npy").is_file()), None)
+        place = next((folder for folder in folders if (folder / f"cifar10.1_{self.version}_data.npy").is_file()), None)
         if place is None:
             return None
         files = [place / f"cifar10.1_{self.version}_{what}.npy" for what in ("data", "labels")]

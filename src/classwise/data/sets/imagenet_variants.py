@@ -160,7 +160,9 @@ class ImageNetC(_TestSet):
         folder = places[corruption] / str(self.severity)
         if not folder.is_dir():
             raise unknown(
-                f"severity of {corruption}", str(self.severity), [each.name for each in subfolders(folder.parent)]
+                f"severity of {corruption}",
+                str(self.severity),
+                [subfolder.name for subfolder in subfolders(folder.parent)],
             )
         return folder
 

@@ -144,7 +144,7 @@ def _check_archive(file: Path) -> None:
             f"{file} is a TorchScript program, which contains code, and is not loaded; if you trust it, audit "
             f"torch.jit.load({file.name!r}) in Python, or name a function that returns it: package.module:callable"
         )
-    if "models/model.json" in names or any(each.filename == _EXPORTED for each in members):
+    if "models/model.json" in names or any(member.filename == _EXPORTED for member in members):
         raise ClasswiseError(
             f"{file} is a program of torch.export, not weights; audit torch.export.load({file.name!r}).module() in "
             "Python, or name a function that returns it: package.module:callable"

@@ -185,7 +185,7 @@ def _with_published(model: nn.Module, published: SourceModel, note: str) -> tupl
     """The model with the normalisation that its source publishes, unless it has one, and the note on it."""
     notes = [note]
     if published.mean is not None and published.std is not None and _normalisation(model) is None:
-        notes = [each for each in note.split("; ") if each != "no normalisation"]
+        notes = [part for part in note.split("; ") if part != "no normalisation"]
         mean, std = torch.tensor(published.mean), torch.tensor(published.std)
         model = _outer(model, mean, std)
         notes.append(f"normalisation {_constants(mean, std)} of the source")

@@ -126,13 +126,13 @@ class ObjectMasks:
         rows = [
             Row(
                 name,
-                [Cell(percent(value)) for value in (one.area, one.empty, one.full)]
+                [Cell(percent(value)) for value in (quality.area, quality.empty, quality.full)]
                 + [
-                    Cell(NONE if one.overlap is None else f"{one.overlap:.2f}"),
-                    Cell(NONE if one.agreement is None else percent(one.agreement)),
+                    Cell(NONE if quality.overlap is None else f"{quality.overlap:.2f}"),
+                    Cell(NONE if quality.agreement is None else percent(quality.agreement)),
                 ],
             )
-            for name, one in self.qualities.items()
+            for name, quality in self.qualities.items()
         ]
         heads = ("method", "area", "nearly empty", "whole area", "overlap with the other", "equal pixels")
         return Table("Masks", heads, rows, f"Overlap: mean intersection over union. Used: {self.method}.")
@@ -160,8 +160,8 @@ class BetaOfOneClass(
         names = context.test_images.class_names
         models = context.train_all(self.trainings(context.scale)).values()
         tables = {
-            beta: context.audit(one, case_study_attack(context)).outcomes
-            for beta, one in zip((BETA, *LOWERED[context.scale.name]), models, strict=True)
+            beta: context.audit(model, case_study_attack(context)).outcomes
+            for beta, model in zip((BETA, *LOWERED[context.scale.name]), models, strict=True)
         }
         counts: dict[Key, ClassCounts] = {
             (f"beta {beta:g} for {names[TAKER]}", attack): table.counts(attack)
@@ -534,14 +534,14 @@ class HomingMatrix(_Homing):
         beyond = matrices.difference()
         rows = [
             Row(
-                f"{one['truth']} misclassified as {one['taken_for']}",
+                f"{row['truth']} misclassified as {row['taken_for']}",
                 [
-                    *(Cell(str(one[column])) for column in ("misclassified", "homing", "control")),
-                    estimate_cell(Estimate(one["share"], one["low"], one["high"])),
-                    estimate_cell(Estimate(one["difference"], one["difference_low"], one["difference_high"])),
+                    *(Cell(str(row[column])) for column in ("misclassified", "homing", "control")),
+                    estimate_cell(Estimate(row["share"], row["low"], row["high"])),
+                    estimate_cell(Estimate(row["difference"], row["difference_low"], row["difference_high"])),
                 ],
             )
-            for one in matrices.table.head(SHOWN_PAIRS).to_dict("records")
+            for row in matrices.table.head(SHOWN_PAIRS).to_dict("records")
         ]
         assert matrices.control is not None, "the control is always requested"
         totals = [Cell(str(count)) for count in (errors, home, int(matrices.control.sum()))]
@@ -596,7 +596,7 @@ class GroupRelations(_Homing):
                 "misclassified, and homing"
             )
             tests, not_tested = (
-                [Test(claim="kdd21/C20", estimand=estimand, estimators=[interval(one, 100) for one in leads])],
+                [Test(claim="kdd21/C20", estimand=estimand, estimators=[interval(lead, 100) for lead in leads])],
                 {},
             )
         caption = "Symmetric matrix: mean of the two shares."
@@ -619,16 +619,16 @@ def class_pairs(matrices: Homing, superclasses: Sequence[int] | None) -> dict[st
 
 def _tie_table(title: str, class_pairs_of_matrix: Pairs) -> Table:
     rows = []
-    for one in class_pairs_of_matrix.table.head(SHOWN_PAIRS).to_dict("records"):
-        inside = NONE if pd.isna(one["inside"]) else "yes" if one["inside"] else "no"
+    for row in class_pairs_of_matrix.table.head(SHOWN_PAIRS).to_dict("records"):
+        inside = NONE if pd.isna(row["inside"]) else "yes" if row["inside"] else "no"
         cells = [
-            str(one["there"]),
-            str(one["back"]),
-            f"{100 * one['tie']:.1f}",
-            "yes" if one["mutual"] else "no",
+            str(row["there"]),
+            str(row["back"]),
+            f"{100 * row['tie']:.1f}",
+            "yes" if row["mutual"] else "no",
             inside,
         ]
-        rows.append(Row(f"{one['first']} and {one['second']}", [Cell(cell) for cell in cells], good=one["mutual"]))
+        rows.append(Row(f"{row['first']} and {row['second']}", [Cell(cell) for cell in cells], good=row["mutual"]))
     heads = ("pair", "first as second", "second as first", "tie, percent", "mutual first", "same superclass")
     note = "Tie: mean over both classes of the share of errors that are predictions of the other class."
     rows = rows or [Row("no pair", [Cell(NONE)] * (len(heads) - 1))]
@@ -677,9 +677,9 @@ class ColouredBackgrounds(
         audit = context.audit(trained, {"PGD": context.pgd(PGD)}, images=test)
         matrices = {attack: confused(audit.outcomes, attack) for attack in ("clean", "PGD")}
         rows, contrast = list[Row](), dict[str, Estimate]()
-        for attack, one in matrices.items():
-            assert one.inside is not None
-            contrast[attack] = one.inside.contrast
+        for attack, matrix in matrices.items():
+            assert matrix.inside is not None
+            contrast[attack] = matrix.inside.contrast
         heads = ("images", "errors inside the group, percent", "beyond chance, points", INSIDE)
         note = (
             "Small print: 95 % confidence intervals for new images. Last column: mean rate of a wrong class with "
@@ -693,9 +693,9 @@ class ColouredBackgrounds(
                 estimators=[interval(contrast["PGD"], 100)],
             )
         ]
-        for attack, one in matrices.items():
-            assert one.inside is not None
-            cells = [estimate_cell(cell, tests=tests) for cell in (one.inside.share, *one.inside[2:])]
+        for attack, matrix in matrices.items():
+            assert matrix.inside is not None
+            cells = [estimate_cell(cell, tests=tests) for cell in (matrix.inside.share, *matrix.inside[2:])]
             rows.append(Row(attack, cells))
         not_tested = {}
         if matrices["clean"].matrix.sum() > matrices["clean"].matrix.trace():
@@ -713,8 +713,8 @@ class ColouredBackgrounds(
         return Findings(
             tables=(Table("Confusion by background", heads, rows, note),),
             figures=[
-                (one.figure(), f"{attack}; classes with the same background are adjacent.")
-                for attack, one in matrices.items()
+                (matrix.figure(), f"{attack}; classes with the same background are adjacent.")
+                for attack, matrix in matrices.items()
             ],
             tests=tests,
             not_tested=not_tested,

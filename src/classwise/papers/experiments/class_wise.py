@@ -291,18 +291,18 @@ class StandardModel(Experiment, scales=PRELIMINARY, trainings={"standard": STAND
             Row(
                 name,
                 [
-                    estimate_cell(metric_intervals.macro(one)),
-                    estimate_cell(metric_intervals.discrepancy(one), tests=tests if name == "clean" else ()),
-                    _spread(one),
+                    estimate_cell(metric_intervals.macro(count)),
+                    estimate_cell(metric_intervals.discrepancy(count), tests=tests if name == "clean" else ()),
+                    _spread(count),
                 ],
             )
-            for name, one in counts.items()
+            for name, count in counts.items()
         ]
         note = (
             f"C3 is tested at {shown[1]}, where the average is nearest 50 percent. "
             "Small print: 95 % confidence intervals for new images."
         )
-        classes: dict[Key, ClassCounts] = {(name,): one for name, one in counts.items()}
+        classes: dict[Key, ClassCounts] = {(name,): count for name, count in counts.items()}
         return Findings(
             tables=(
                 Table("Summary over classes", ("images", "average", "MCD", "CV, percent squared"), rows, note),
@@ -329,11 +329,11 @@ def _spread(counts: ClassCounts) -> Cell:
 
 def class_dots(title: str, counts: Sequence[ClassCounts], shown: Sequence[str], names: Sequence[str]) -> Drawing:
     """Dot plot with a row for each class: its accuracy in each of several counts with 95 % intervals."""
-    ends = [class_intervals(one) for one in counts]
+    ends = [class_intervals(count) for count in counts]
     values = [
         [
-            Value(float(one.accuracy[c]), float(low[c]), float(high[c]), int(one.count[c]))
-            for one, (low, high) in zip(counts, ends, strict=True)
+            Value(float(count.accuracy[c]), float(low[c]), float(high[c]), int(count.count[c]))
+            for count, (low, high) in zip(counts, ends, strict=True)
         ]
         for c in range(len(names))
     ]
@@ -341,7 +341,7 @@ def class_dots(title: str, counts: Sequence[ClassCounts], shown: Sequence[str], 
 
 
 def _centred(counts: Sequence[ClassCounts], shown: Sequence[str], names: Sequence[str]) -> Drawing:
-    sides = [(*metric_intervals.beyond_mean(one), one.count) for one in counts]
+    sides = [(*metric_intervals.beyond_mean(count), count.count) for count in counts]
     values = [
         [Value(float(value[c]), float(low[c]), float(high[c]), int(count[c])) for value, low, high, count in sides]
         for c in range(len(names))
@@ -925,13 +925,13 @@ class EqualNorms(Experiment, scales=CLASSWISE, trainings={"AT": AT}):
         }
         counts = {name: audit.counts("PGD") for name, audit in audits.items()}
         rows = []
-        for name, one in counts.items():
+        for name, count in counts.items():
             clean = metric_intervals.macro(audits[name].counts("clean"))
             summary = (
                 clean,
-                metric_intervals.macro(one),
-                metric_intervals.worst(one),
-                metric_intervals.discrepancy(one),
+                metric_intervals.macro(count),
+                metric_intervals.worst(count),
+                metric_intervals.discrepancy(count),
             )
             ends = f"{norms[name].min():.3g} to {norms[name].max():.3g}"
             rows.append(Row(name, [*map(estimate_cell, summary), Cell(ends)]))

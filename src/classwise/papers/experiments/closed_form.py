@@ -107,8 +107,15 @@ class Toy(Experiment):
         statements = {name: theorems.STATEMENTS[name](grid) for name in THEOREMS.values()}
         simulated = theorems.closed_forms(grid[::9])
         rows = [
-            Row(one.name, [Cell("yes" if one.holds else "no"), Cell(f"{one.cases:,}"), Cell(str(len(one.failures)))])
-            for one in (*statements.values(), theorems.gap_identity(grid), simulated)
+            Row(
+                statement.name,
+                [
+                    Cell("yes" if statement.holds else "no"),
+                    Cell(f"{statement.cases:,}"),
+                    Cell(str(len(statement.failures))),
+                ],
+            )
+            for statement in (*statements.values(), theorems.gap_identity(grid), simulated)
         ]
         tests = [
             Test(
@@ -206,8 +213,8 @@ class GradientOfWeights(Experiment, scales=SCALES):
             "limits of P: 1 and 1/C": softmax.limits(cases),
         }
         rows = [
-            Row(name, [Cell("yes" if one.holds else "no"), Cell(str(one.cases)), Cell(str(len(one.failures)))])
-            for name, one in checks.items()
+            Row(name, [Cell("yes" if check.holds else "no"), Cell(str(check.cases)), Cell(str(len(check.failures)))])
+            for name, check in checks.items()
         ]
         p = np.linspace(0, 1, 21)
         sizes = [

@@ -118,7 +118,7 @@ class DefencesByAttacks(Experiment, scales=SCALES, trainings=attacked_trainings)
         audits = audit_defences(context, self.trainings(context.scale))
         names = context.test_images.class_names
         ours: dict[Key, ClassCounts] = {
-            (defence, attack): one.counts(attack) for attack in FIVE for defence, one in audits.items()
+            (defence, attack): audit.counts(attack) for attack in FIVE for defence, audit in audits.items()
         }
         printed = by_name(catalogue.printed_rows("kdd21/T1"), "defence", "attack")
         tests = [
@@ -126,14 +126,14 @@ class DefencesByAttacks(Experiment, scales=SCALES, trainings=attacked_trainings)
                 claim="kdd21/C10",
                 covers=("CV",),
                 estimand="CV under PGD minus that under FGSM, each defence",
-                estimators=[one.paired("PGD", "FGSM").part(_cv_change, 1e4) for one in audits.values()],
+                estimators=[audit.paired("PGD", "FGSM").part(_cv_change, 1e4) for audit in audits.values()],
                 unit="%²",
             ),
             Test(
                 claim="kdd21/C10",
                 covers=("MCD",),
                 estimand="MCD under PGD minus that under FGSM, each defence",
-                estimators=[wider(one.counts("PGD"), one.counts("FGSM")) for one in audits.values()],
+                estimators=[wider(audit.counts("PGD"), audit.counts("FGSM")) for audit in audits.values()],
             ),
         ]
         not_tested = {}
@@ -159,7 +159,7 @@ def _cv_change(accuracy: FloatArray) -> FloatArray:
 
 def on_average(claim: str, audits: Mapping[str, Attacked]) -> Test:
     """Test that class 1 is above and class 3 below every other class, on average over the rows."""
-    tables = [one.main.outcomes for one in audits.values()]
+    tables = [audit.main.outcomes for audit in audits.values()]
     rows = [table.correct(name) for table in tables for name in table.attacks if name != CLEAN]
     images = Resampled(np.stack(rows), tables[0].labels, tables[0].num_classes)
     pairs = [(CAR, c) for c in range(tables[0].num_classes) if c != CAR]
@@ -204,7 +204,7 @@ class DefencesWithRST(Experiment, scales=SCALES, trainings=with_rst):
         audits = audit_defences(context, self.trainings(context.scale))
         names = context.test_images.class_names
         ours: dict[Key, ClassCounts] = {
-            (defence, attack): one.counts(attack) for attack in FIVE for defence, one in audits.items()
+            (defence, attack): audit.counts(attack) for attack in FIVE for defence, audit in audits.items()
         }
         printed = by_name(catalogue.printed_rows(self.item), "defence", "attack")
         tests: list[Test] = []
@@ -241,10 +241,10 @@ class DefencesWithRST(Experiment, scales=SCALES, trainings=with_rst):
 def _dropped(claim: str, audits: Mapping[str, Attacked], weak: str, strong: str) -> Test:
     """Test that class 3 drops more than class 1 from one attack to a stronger one, for every defence."""
     parts: Sequence[Callable[[float], Estimate]] = [
-        one.paired(weak, strong).part(
+        audit.paired(weak, strong).part(
             lambda a: (a[..., 0, CAT] - a[..., 1, CAT]) - (a[..., 0, CAR] - a[..., 1, CAR]), 100
         )
-        for one in audits.values()
+        for audit in audits.values()
     ]
     estimand = f"drop from {weak} to {strong}: class 3 minus class 1, each defence"
     return Test(claim=claim, estimand=estimand, estimators=parts)
@@ -256,7 +256,7 @@ class RankConsistency(Experiment, scales=SCALES, trainings=attacked_trainings):
     def run(self, context: Context) -> Findings:
         """Compute Spearman's correlation of all pairs of rows of T1 and Kendall's W, measured and printed."""
         audits = audit_defences(context, self.trainings(context.scale))
-        tables = {defence: one.main.outcomes for defence, one in audits.items()}
+        tables = {defence: audit.main.outcomes for defence, audit in audits.items()}
         ours = ranked_alike(tables)
         rows = catalogue.printed_rows("kdd21/T1")
         printed = consistency(pd.DataFrame([row["per_class"] for row in rows], index=names_of(rows)))
@@ -368,7 +368,7 @@ class DropOfDefences(Drops, scales=SCALES, trainings=attacked_trainings):
     def tables(self, context: Context) -> Mapping[str, Outcomes]:
         """Outcomes of both attacks from the audits of Table 1."""
         audits = audit_defences(context, self.trainings(context.scale))
-        return {name: one.outcomes(self.weak, self.strong) for name, one in audits.items()}
+        return {name: audit.outcomes(self.weak, self.strong) for name, audit in audits.items()}
 
     def printed(self) -> Mapping[str, float]:
         """Differences computed from the printed rows of Table 1."""
@@ -391,4 +391,4 @@ class HiddenGradients(Drops, trainings=lambda scale: {name: defences(scale)[name
         """Outcomes of PGD and of a suite on the same images, without a cascade."""
         attacks = {"PGD": pgd(context), **SUITE[context.scale.name]}
         models = context.train_all(self.trainings(context.scale))
-        return {name: context.audit(one, attacks, early_stop=True).outcomes for name, one in models.items()}
+        return {name: context.audit(model, attacks, early_stop=True).outcomes for name, model in models.items()}

@@ -372,7 +372,7 @@ class ClassesOfAverages(_Methods):
         audits = evaluated.audits
         names = context.test_images.class_names
         counts: dict[str, ClassCounts] = {name: audits[name, "best"].counts("all") for name in self.methods}
-        keyed: dict[Key, ClassCounts] = {(name,): one for name, one in counts.items()}
+        keyed: dict[Key, ClassCounts] = {(name,): count for name, count in counts.items()}
         pairs = {
             base: paired_models(audits[f"{base} + CFA", "best"], audits[f"{base} + EMA", "best"]) for base in bases
         }

@@ -188,7 +188,10 @@ def settings_table(scale: Scale, trainings: Mapping[str, Training]) -> Table:
         trainings: declared trainings by the name of the model.
     """
     heads = ("model", "recipe", "network", "epochs", "batch", "learning rate", "schedule", "weight decay", "loss")
-    rows = [Row(name, [Cell(text) for text in _settings(recipe_at(scale, one))]) for name, one in trainings.items()]
+    rows = [
+        Row(name, [Cell(text) for text in _settings(recipe_at(scale, training))])
+        for name, training in trainings.items()
+    ]
     note = "Learning-rate drops are shares of the epochs. The attack is that of training."
     return Table("Settings of the trainings", (*heads, "threat", "attack"), rows, note)
 

@@ -416,13 +416,13 @@ class Fluctuation(Experiment, scales=MANY_TRAININGS):
             Row(
                 name,
                 [
-                    estimate_cell(one.estimate(_overall_change)),
+                    estimate_cell(image.estimate(_overall_change)),
                     estimate_cell(_worst_change(changes, name)),
-                    estimate_cell(one.estimate(lambda a: a.mean(axis=(-1, -2)))),
-                    estimate_cell(one.estimate(lambda a: a.min(axis=-1).mean(axis=-1))),
+                    estimate_cell(image.estimate(lambda a: a.mean(axis=(-1, -2)))),
+                    estimate_cell(image.estimate(lambda a: a.min(axis=-1).mean(axis=-1))),
                 ],
             )
-            for name, one in images.items()
+            for name, image in images.items()
         ]
         note = f"Test images under PGD-10, {epochs_text(epochs)}. "
         note += "; ".join(f"{name} admitted {sum(found)} of {len(found)} epochs" for name, found in admitted.items())

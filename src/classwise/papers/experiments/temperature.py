@@ -97,7 +97,7 @@ class Temperature(Experiment, scales=TEMPERATURE_SCALES, trainings=defences):
         names = context.test_images.class_names
         attacks = temperature_grid(context)
         models = context.train_all(self.trainings(context.scale))
-        audits = {defence: context.audit(one, attacks).outcomes for defence, one in models.items()}
+        audits = {defence: context.audit(model, attacks).outcomes for defence, model in models.items()}
         inverses = [name for name in attacks if name != "PGD"]
         ours: dict[Key, ClassCounts] = {}
         for defence, table in audits.items():
@@ -117,14 +117,14 @@ class Temperature(Experiment, scales=TEMPERATURE_SCALES, trainings=defences):
                 claim="kdd21/C13",
                 covers=("CV",),
                 estimand=f"CV under the best temperature minus that under PGD, each defence; {SELECTED}",
-                estimators=[averaged([one.variance_change() for one in halves]) for halves in selected.values()],
+                estimators=[averaged([half.variance_change() for half in halves]) for halves in selected.values()],
                 unit="%²",
             ),
             Test(
                 claim="kdd21/C13",
                 covers=("MCD",),
                 estimand=f"MCD under the best temperature minus that under PGD, each defence; {SELECTED}",
-                estimators=[averaged([one.discrepancy_change() for one in halves]) for halves in selected.values()],
+                estimators=[averaged([half.discrepancy_change() for half in halves]) for halves in selected.values()],
             ),
         ]
         not_tested = {}
@@ -168,11 +168,11 @@ def _drop(accuracy: FloatArray) -> FloatArray:
 def _change_row(defence: str, halves: Sequence[Selected], tests: Sequence[Test]) -> Row:
     changes = (
         mean_of_halves(halves, lambda a: -_drop(a).mean(axis=-1)),
-        averaged([one.discrepancy_change() for one in halves]),
-        averaged([one.variance_change() for one in halves]),
+        averaged([half.discrepancy_change() for half in halves]),
+        averaged([half.variance_change() for half in halves]),
     )
     cells = [estimate_cell(change(0.05), 1, sign="+", tests=tests) for change in changes]
-    return Row(defence, [Cell(" and ".join(dict.fromkeys(one.attack for one in halves))), *cells])
+    return Row(defence, [Cell(" and ".join(dict.fromkeys(half.attack for half in halves))), *cells])
 
 
 class ChosenTemperatures(Experiment, scales=TEMPERATURE_SCALES, trainings=with_rst):
@@ -419,10 +419,12 @@ class LargeTemperatures(Experiment, scales=SPHERE_SCALES, trainings=HYPERSPHERE)
         rows, lines = [], []
         for (name, table), colour in zip(tables.items(), SERIES, strict=False):
             totals = [metric_intervals.overall(table.counts(attack)) for attack in attacks]
-            cells = [Cell(formatting.bare_percent(one.value), formatting.span(one.low, one.high)) for one in totals]
+            cells = [
+                Cell(formatting.bare_percent(total.value), formatting.span(total.low, total.high)) for total in totals
+            ]
             rows.append(Row(name, cells))
             rows.append(Row(f"{name}, printed", [Cell(f"{printed[name][inverse]:g}") for inverse in temperatures]))
-            lines.append(Series(name, temperatures, [one.value for one in totals], f"stroke-{colour}"))
+            lines.append(Series(name, temperatures, [total.value for total in totals], f"stroke-{colour}"))
         first = tables["HE"]
         stack = np.stack([table.correct(attack) for table in tables.values() for attack in attacks])
         images = Resampled(stack, first.labels, first.num_classes)
@@ -674,7 +676,7 @@ class _AlongAttack(Experiment, scales=TEMPERATURE_SCALES):
         trained = context.train_all(self.trainings(context.scale))
         audits = {defence: context.audit(one, attacks).outcomes for defence, one in trained.items()}
         rows = [audits[line.defence].rows(line.attack) for line in self.lines]
-        right = np.stack([one["correct"].to_numpy(dtype=np.bool_) for one in rows])
+        right = np.stack([row["correct"].to_numpy(dtype=np.bool_) for row in rows])
         arises, converse = self.arises(right), self.arises(right[::-1])
         index = rows[0]["index"].to_numpy(dtype=np.int64)
         number, provenance = choose_image(context.test_images, self.number, index[arises])
@@ -788,7 +790,7 @@ class MadryAndMart(_AlongAttack):
     def claims(self, right: BoolArray, rows: Sequence[pd.DataFrame], context: Context) -> list[Test]:
         """Test C13 on images robust for both models: the outputs of the weaker model are sharper."""
         where = self.arises(right)
-        values = [one["confidence_variance"].to_numpy(dtype=np.float64)[where] for one in rows]
+        values = [row["confidence_variance"].to_numpy(dtype=np.float64)[where] for row in rows]
         stronger = Resampled(right[::-1], rows[0]["label"], context.test_images.num_classes).total()
         return [
             Test(

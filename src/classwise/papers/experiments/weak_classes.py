@@ -158,14 +158,17 @@ class WeakClasses(Experiment, scales=PLANS):
             note="one training of each; sampling noise lowers the estimate, so the claim cannot be contradicted",
             covers=self.covers(context.scale),
         )
-        lowest = [estimate_cell(one.lowest, 1, 2, tests=[test] if one is columns[0] else ()) for one in columns]
+        lowest = [
+            estimate_cell(column.lowest, 1, 2, tests=[test] if column is columns[0] else ()) for column in columns
+        ]
         rows = [
             Row("lowest pairwise correlation", lowest),
             Row(
                 "Kendall's W", [Cell(f"{w.value:.2f}", f"p = {w.p_value:.3f}") for w in (a.agreement for a in columns)]
             ),
             Row(
-                "weakest classes", [Cell(", ".join(dict.fromkeys(map(str, one.extremes["worst"])))) for one in columns]
+                "weakest classes",
+                [Cell(", ".join(dict.fromkeys(map(str, column.extremes["worst"])))) for column in columns],
             ),
         ]
         heads = ("quantity", *("adversarial, PGD", "standard, clean")[: len(sides)])
@@ -174,11 +177,11 @@ class WeakClasses(Experiment, scales=PLANS):
             tables=(
                 Table("Agreement of the class rankings", heads, rows, "Small print: 95 % confidence interval."),
                 *(
-                    class_table(f"Class accuracy, {head}, in percent", one.counts, context.test_images.class_names)
-                    for head, one in zip(heads[1:], sides, strict=True)
+                    class_table(f"Class accuracy, {head}, in percent", side.counts, context.test_images.class_names)
+                    for head, side in zip(heads[1:], sides, strict=True)
                 ),
             ),
-            figures=[(one.figure(), caption) for one, caption in zip(columns, captions, strict=True)],
+            figures=[(column.figure(), caption) for column, caption in zip(columns, captions, strict=True)],
             tests=[test],
         )
 
@@ -212,7 +215,7 @@ class Optimisation(WeakClasses):
         """Settings of the grids, with the unmodified model once."""
         settings = {name: one for key, grid in GRIDS.items() if key in self.varied for name, one in grid(scale).items()}
         unmodified, *others = settings.items()
-        return dict([unmodified, *(one for one in others if one[1] != unmodified[1])])
+        return dict([unmodified, *(other for other in others if other[1] != unmodified[1])])
 
     def standard(self, scale: Scale) -> Trainings:
         """The same settings of standard training; none at smoke scale."""

@@ -103,15 +103,17 @@ def _with_extra_data(candidates: list[Candidate], extra_data: Mapping[str, bool]
     Raises:
         ClasswiseError: for the name of no row.
     """
-    names = [each.entry.name for each in candidates]
+    names = [candidate.entry.name for candidate in candidates]
     for name in extra_data:
         if name not in names:
             raise unknown("row", name, names)
     return [
-        each._replace(
-            entry=dataclasses.replace(each.entry, extra_data=extra_data.get(each.entry.name, each.entry.extra_data))
+        candidate._replace(
+            entry=dataclasses.replace(
+                candidate.entry, extra_data=extra_data.get(candidate.entry.name, candidate.entry.extra_data)
+            )
         )
-        for each in candidates
+        for candidate in candidates
     ]
 
 

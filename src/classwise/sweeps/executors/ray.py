@@ -108,7 +108,7 @@ class Ray(Executor):
 
     def _run(self, ray: Any, folders: Sequence[Path]) -> Iterator[Finished]:
         cpus, gpus = resources_of_nodes(ray, "CPU"), resources_of_nodes(ray, "GPU")
-        most = sum(each // self.gpus for each in gpus) if self.gpus else sum(cpus)
+        most = sum(count // self.gpus for count in gpus) if self.gpus else sum(cpus)
         workers = self.workers or max(most, 1)
         share = cpus_of_a_task(cpus, workers)
         remote = ray.remote(num_cpus=share, num_gpus=self.gpus, max_retries=RETRIES)(_run_task)

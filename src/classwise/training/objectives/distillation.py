@@ -162,7 +162,7 @@ class RSLAD(Distillation):
         """The teacher's logits at the temperatures for clean and for attacked images, (N, classes) each."""
         logits = teacher_logits(batch)
         divisors = [settings.of(f"{term}_temperature", batch.y) for term in ("clean", "robust")]
-        clean, robust = (torch.ones_like(logits[:, 0]) if each is None else each for each in divisors)
+        clean, robust = (torch.ones_like(logits[:, 0]) if divisor is None else divisor for divisor in divisors)
         if self.variant == "code":
             clean = robust = clean * robust
         return logits / clean[:, None], logits / robust[:, None]

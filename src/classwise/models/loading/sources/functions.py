@@ -59,9 +59,11 @@ class Function(ModelSource):
         self, make: Callable[..., object], name: str, shape: Mapping[str, Any], options: Mapping[str, Any]
     ) -> object:
         parameters = _parameters(make)
-        forwards = any(each.kind is each.VAR_KEYWORD for each in parameters.values())
+        forwards = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
         named = {
-            key: each for key, each in parameters.items() if each.kind not in (each.VAR_KEYWORD, each.VAR_POSITIONAL)
+            key: parameter
+            for key, parameter in parameters.items()
+            if parameter.kind not in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL)
         }
         for option in options:
             if option not in named and not forwards:

@@ -120,7 +120,7 @@ def _class_names(config: Any) -> tuple[str, ...] | None:
     """The names of the labels, equal ones with their number; None if they are placeholders."""
     labels = {int(key): str(value) for key, value in (config.id2label or {}).items()}
     if sorted(labels) != list(range(config.num_labels)) or all(
-        re.fullmatch(r"LABEL_\d+", each) for each in labels.values()
+        re.fullmatch(r"LABEL_\d+", label) for label in labels.values()
     ):
         return None
     return numbered_names([labels[key] for key in range(config.num_labels)])

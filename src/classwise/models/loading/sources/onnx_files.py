@@ -78,10 +78,10 @@ class OnnxModel(nn.Module):
         if len(inputs) != 1 or len(inputs[0].shape) != 4 or inputs[0].type not in TYPES:
             found = ", ".join(f"{each.name} {each.type} {each.shape}" for each in inputs)
             raise ClasswiseError(f"{file} has the inputs {found}; expected one of floating-point images (N, C, H, W)")
-        floating = [each for each in outputs if each.type in TYPES]
+        floating = [output for output in outputs if output.type in TYPES]
         logits = [each for ndim in (2, 1) for each in floating if len(each.shape) == ndim]
         if not logits:
-            found = ", ".join(f"{each.name} {each.type} {each.shape}" for each in outputs)
+            found = ", ".join(f"{output.name} {output.type} {output.shape}" for output in outputs)
             raise ClasswiseError(
                 f"{file} has the outputs {found}; expected floating-point logits (N, C), or one output per image (N,)"
             )

@@ -107,8 +107,10 @@ def check(processor: Callable[..., Any], found: Preprocessing, values: Values) -
         errors = (torch.from_numpy(theirs) - ours).abs() * torch.tensor(found.std).view(1, -1, 1, 1)
         if float(errors.mean()) <= _TOLERANCE:
             return
-    others = {key: each for key, each in values.items() if key not in {*KEYS, *_HARMLESS} and each not in (None, False)}
-    shown = ", ".join(f"{key} = {each!r}" for key, each in others.items() if not key.startswith("_"))
+    others = {
+        key: value for key, value in values.items() if key not in {*KEYS, *_HARMLESS} and value not in (None, False)
+    }
+    shown = ", ".join(f"{key} = {other!r}" for key, other in others.items() if not key.startswith("_"))
     raise ClasswiseError(f"the image processor computes other pixels than its known keys describe; its others: {shown}")
 
 
@@ -136,7 +138,7 @@ def _constants(values: Values) -> tuple[tuple[float, ...], tuple[float, ...]]:
 
 def _listed(values: Any, default: float) -> list[float]:
     values = default if values is None else values
-    return [float(each) for each in values] if isinstance(values, list | tuple) else [float(values)]
+    return [float(value) for value in values] if isinstance(values, list | tuple) else [float(values)]
 
 
 def _steps(kind: str, values: Values) -> tuple[Step, ...]:

@@ -47,7 +47,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument(
         "--from", type=Path, metavar="FILE", dest="start", help=f"continue from this {RESULTS} [that of --out]"
     )
-    parser.add_argument("--commit", metavar="SHA", help="the commit, in a folder without a git repository")
+    parser.add_argument("--commit", metavar="SHA", help="the commit [that of the git repository]")
     options = parser.parse_args(arguments)
     if unknown := set(options.stages) - set(STAGES):
         parser.error(f"unknown stage {min(unknown)!r}; known: {', '.join(STAGES)}")

@@ -25,9 +25,10 @@ def machine(device: str, commit: str | None = None) -> dict[str, Any]:
 
     Args:
         device: such as ``"cuda"``.
-        commit: the commit of the code, for a folder without a git repository.
+        commit: the commit of the code; None: that of the git repository.
     """
-    git = environment(device)["classwise_commit"] or {"commit": commit, "modified": None}
+    known = {"commit": commit, "modified": None}
+    git = known if commit else environment(device)["classwise_commit"] or known
     return {
         "device": torch.cuda.get_device_name(device),
         "memory": f"{torch.cuda.get_device_properties(device).total_memory / 2**30:.0f} GiB",

@@ -58,9 +58,13 @@ def steps_of(attack: Attack, threat: Threat, device: str) -> list[dict[str, Tens
 def test_a_step_is_that_of_the_cpu(name: str, norm: Norm) -> None:
     threat = Threat(norm, RADII[norm])
     on_cpu, on_gpu = (steps_of(brief(name), threat, device) for device in ("cpu", "cuda"))
+    correct = torch.arange(COUNT) % 4 != 0
+    # At a misclassified image the loss of C&W is the distance 0; its gradient is rounding, and Adam steps by its sign.
+    compared = correct if name == "cw-l2" else torch.ones_like(correct)
     for expected, found in zip(on_cpu, on_gpu, strict=True):
         assert found.keys() == expected.keys()
         moved = (found["x"] - expected["x"]).abs() > MOVED
+        moved[~compared] = False
         assert int(moved.sum()) <= 0.02 * moved.numel()
         same = ~moved.flatten(1).any(1)
         if "seen" in expected:

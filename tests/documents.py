@@ -16,7 +16,7 @@ DOCUMENTS = [
 ]
 """README and the documents of the site, except results, which programs write, and notebooks, which its build runs."""
 
-FENCED = re.compile(r"^```(\w*)\n(.*?)^```", re.DOTALL | re.MULTILINE)
+FENCED = re.compile(r"^```(\w*|{\w+}[^\n]*)\n(.*?)^```", re.DOTALL | re.MULTILINE)
 SHELL = ("", "shell")
 """Languages of fenced blocks with commands."""
 

@@ -297,9 +297,11 @@ def trained_and_adjusted(model: nn.Module, data: cw.Images, folder: Path) -> Non
     cw.interpolate_weights(run, start=start, shares=[0.5], attack="pgd:steps=1", device="cuda")
 
 
+DEFAULT = cw.Precision(dtype="bfloat16", channels_last=True, search="float32")
+"""That of a GPU, but that no search is in TF32, whose passes without gradients decide nothing."""
 DECIDING: dict[str, Callable[[nn.Module, cw.Images, Path], object]] = {
     "audit with all guards": lambda model, data, _: cw.audit(
-        model, data, "Linf:0.1", "pgd:steps=1", guards="full", device="cuda", grid="8bit"
+        model, data, "Linf:0.1", "pgd:steps=1", guards="full", device="cuda", grid="8bit", precision=DEFAULT
     ),
     "attack": lambda model, data, _: cw.attack(
         model.to("cuda"), data.pixels().to("cuda"), data.y.to("cuda"), "pgd:steps=1", threat="Linf:0.1"

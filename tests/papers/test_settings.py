@@ -47,6 +47,7 @@ NOT_COMPARED = {
     "model.weights",  # as the training that is declared as start
     "model.sync_batch_norm",
     "precision.channels_last",
+    "precision.search",  # verdicts are in float32
     "precision.compile",
     "precision.deterministic",
     "precision.graphs",

@@ -59,7 +59,7 @@ def test_several_processes_are_started_by_torchrun(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("facts", "said"),
     [
-        ([], "is damaged (no key 'schema_version')"),
+        ([], "is damaged (not a JSON object)"),
         ({"calls": [AUDIT]}, "is damaged (no key 'schema_version')"),
         (job(AUDIT, schema_version=2), "schema_version 2 is newer than the 1 supported here"),
         (job(AUDIT, calls=[]), "calls = []: must be a list of calls"),

@@ -129,7 +129,7 @@ def audit(
         >>> model = cw.load_model("small-cnn", data=data, width=0.25)  # or any nn.Module
         >>> audit = cw.audit(model, data, threat="Linf:0.1", attacks=["pgd:steps=5", "fgsm"])
         >>> audit.names, audit.by_class.shape  # a row per class
-        (('clean', 'pgd', 'fgsm', 'all'), (10, 7))
+        (('clean', 'pgd', 'fgsm', 'all'), (10, 13))
     """
     options = AuditOptions(
         precision=precision,

@@ -106,13 +106,13 @@ def main(arguments: Sequence[str]) -> int:
         "device": name,
     }
     rows: list[dict[str, str]] = []
-    for each in selected:
+    for benchmark in selected:
         ratios.taken()
         try:
-            print(known[each](quick=options.quick, **place), flush=True)
+            print(known[benchmark](quick=options.quick, **place), flush=True)
         except ClasswiseError as error:
-            parser.error(f"{each}: {error}")
-        rows += ratios.rows_of(each, ratios.taken(), conditions)
+            parser.error(f"{benchmark}: {error}")
+        rows += ratios.rows_of(benchmark, ratios.taken(), conditions)
     if rows:
         print(ratios.changes(rows, ratios.read()))
     if options.record:

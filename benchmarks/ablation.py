@@ -131,7 +131,7 @@ def page(comparison: Comparison, scale: Scale, root: Path) -> str:
     text = NOTES.format(**facts, epochs=scale.epochs_of(EPOCHS)).strip()
     rows = {name: (label,) for name, label in SHOWN.items()}
     accuracies = accuracy_table(comparison, "Robust accuracy, percent", rows, ("method",))
-    parts = [(each.name, ALL.name) for each in (*REMOVED, PLAIN, TRADES)]
+    parts = [(variant.name, ALL.name) for variant in (*REMOVED, PLAIN, TRADES)]
     against = [(name, BASELINE.name) for name in SHOWN if name != BASELINE.name]
     return "\n".join(
         [

@@ -101,26 +101,28 @@ def memory(task: Task, implementation: Implementation, count: int) -> float:
 
 def rows(task: Task, count: int, rounds: int) -> list[list[str]]:
     measured = measurements(task, count, rounds)
-    ours = next(each for implementation, each in measured.items() if implementation.library == OURS)
+    ours = next(samples for implementation, samples in measured.items() if implementation.library == OURS)
     lines = []
-    for implementation, each in measured.items():
+    for implementation, samples in measured.items():
         name = f"{task.name}, {implementation.keep}: {implementation.library} / {OURS}, CPU"
         is_ours = implementation.library == OURS
-        ratio = "1" if is_ours else str(recorded(name, [one.cpu for one in each], [one.cpu for one in ours]))
-        images = len(each[0].success)
+        ratio = (
+            "1" if is_ours else str(recorded(name, [sample.cpu for sample in samples], [sample.cpu for sample in ours]))
+        )
+        images = len(samples[0].success)
         lines.append(
             [
                 task.name,
                 implementation.library,
                 implementation.keep,
-                f"{statistics.mean(one.forwards for one in each) / images:,.1f}",
-                f"{statistics.mean(one.backwards for one in each) / images:,.1f}",
-                f"{statistics.median(one.cpu for one in each):.1f}",
-                f"{statistics.median(one.wall for one in each):.1f}",
+                f"{statistics.mean(sample.forwards for sample in samples) / images:,.1f}",
+                f"{statistics.mean(sample.backwards for sample in samples) / images:,.1f}",
+                f"{statistics.median(sample.cpu for sample in samples):.1f}",
+                f"{statistics.median(sample.wall for sample in samples):.1f}",
                 ratio,
-                f"{statistics.mean(one.robust for one in each):.2%}",
+                f"{statistics.mean(sample.robust for sample in samples):.2%}",
                 f"{memory(task, implementation, count):,.0f}",
-                f"{images} x {len(each)}",
+                f"{images} x {len(samples)}",
             ]
         )
     return lines
@@ -147,7 +149,9 @@ def run(*, quick: bool) -> str:
 def main() -> None:
     name, library, keep, count = sys.argv[1:]
     task = next(task for task in TASKS if task.name == name)
-    implementation = next(each for each in implementations(task) if (each.library, each.keep) == (library, keep))
+    implementation = next(
+        candidate for candidate in implementations(task) if (candidate.library, candidate.keep) == (library, keep)
+    )
     print(peak_memory(task, implementation, int(count)))
 
 

@@ -191,7 +191,7 @@ Problems = Mapping[str, tuple[Contender, Problem]]
 def run_suites(problems: Problems, seed: int, stages: Sequence[str], path: Path) -> dict[str, SuiteRun]:
     """Run AutoAttack of each contender with one seed; within a stage, they take turns."""
     runs = {name: SuiteRun() for name in problems}
-    robust = {name: ~misclassified(each.model, each.x, each.y) for name, (_, each) in problems.items()}
+    robust = {name: ~misclassified(problem.model, problem.x, problem.y) for name, (_, problem) in problems.items()}
     for stage in stages:
         for name in problems if seed % 2 == 0 else reversed(list(problems)):
             contender, problem = problems[name]
@@ -261,33 +261,34 @@ def verdicts(runs: Mapping[str, Sequence[SuiteRun]]) -> str:
         if not differ:
             lines.append(f"{key} and {last}: the same verdict on every image, with every seed.  ")
             continue
-        found = {one: attacked[one].any(0) for one in (key, last)}
+        found = {suite: attacked[suite].any(0) for suite in (key, last)}
         only = {
-            one: (found[one] & ~found[other]).nonzero().squeeze(1).tolist() for one, other in ((key, last), (last, key))
+            suite: (found[suite] & ~found[other]).nonzero().squeeze(1).tolist()
+            for suite, other in ((key, last), (last, key))
         }
-        exclusive = "; ".join(f"success of {one} only, in any seed: {rows or 'none'}" for one, rows in only.items())
+        exclusive = "; ".join(f"success of {suite} only, in any seed: {rows or 'none'}" for suite, rows in only.items())
         lines.append(f"{key} and {last}: {len(differ)} verdicts differ in single seeds; {exclusive}.  ")
     return "\n".join(lines) + "\n"
 
 
 def _row(of: str, stage: str, runs: dict[str, list[SuiteRun]], correct: Tensor) -> list[str]:
     cells = [stage]
-    for each in runs.values():
-        shares = [float((run.robust(stage) & correct).float().mean()) for run in each]
+    for suite_runs in runs.values():
+        shares = [float((run.robust(stage) & correct).float().mean()) for run in suite_runs]
         spread = f" ({min(shares):.1%} to {max(shares):.1%})" if len(shares) > 1 else ""
         cells += [
             f"{statistics.mean(shares):.2%}{spread}",
-            f"{statistics.mean(run.stages[stage].passes for run in each) / len(correct):.0f} per image",
-            f"{statistics.median(run.stages[stage].cpu for run in each):.0f}",
+            f"{statistics.mean(run.stages[stage].passes for run in suite_runs) / len(correct):.0f} per image",
+            f"{statistics.median(run.stages[stage].cpu for run in suite_runs):.0f}",
         ]
     return [*cells, *_ratios(f"{of}, {stage}", runs, lambda run: run.stages[stage].cpu)]
 
 
 def _total(of: str, runs: dict[str, list[SuiteRun]]) -> list[str]:
     cells = ["all"]
-    for each in runs.values():
-        cells += ["", f"{statistics.mean(run.passes for run in each):,.0f}"]
-        cells += [f"{statistics.median(run.cpu for run in each):.0f}"]
+    for suite_runs in runs.values():
+        cells += ["", f"{statistics.mean(run.passes for run in suite_runs):,.0f}"]
+        cells += [f"{statistics.median(run.cpu for run in suite_runs):.0f}"]
     return [*cells, *_ratios(f"{of}, all", runs, lambda run: run.cpu)]
 
 

@@ -119,8 +119,8 @@ def overhead(executor: Executor, workers: int, count: int) -> tuple[float, float
     with tempfile.TemporaryDirectory() as folder:
         folders = tasks(Path(folder), count, "")
         started, ended = time.monotonic(), []
-        for each in executor.run(folders):
-            assert each.status == 0
+        for finished in executor.run(folders):
+            assert finished.status == 0
             ended.append(time.monotonic())
     return ended[0] - started, (ended[-1] - ended[0]) * workers / (count - 1)
 
@@ -129,7 +129,7 @@ def memory(executor: Executor, count: int) -> float:
     """The largest peak memory of a worker process over cells, in MiB (Linux only)."""
     with tempfile.TemporaryDirectory() as name:
         folders = tasks(Path(name), count, MEMORY)
-        assert not any(each.status for each in executor.run(folders))
+        assert not any(finished.status for finished in executor.run(folders))
         return max(int((folder / "peak").read_text()) for folder in folders) / 1024
 
 
@@ -138,14 +138,15 @@ def simulated(executor: Executor, count: int) -> list[str]:
     with tempfile.TemporaryDirectory() as name:
         folders = tasks(Path(name), count, CELL)
         started = time.monotonic()
-        failed = [each.folder for each in executor.run(folders) if each.status]
-        again = [each.status for each in executor.run(failed)]
+        failed = [finished.folder for finished in executor.run(folders) if finished.status]
+        again = [finished.status for finished in executor.run(failed)]
         seconds = time.monotonic() - started
         results = [(folder / "results").read_text() if (folder / "results").exists() else "" for folder in folders]
         events = [[str(line["event"]) for line in attempts(folder)] for folder in folders]
-        starts, ends = ([each.count(event) for each in events] for event in ("start", "end"))
+        starts, ends = ([folder_events.count(event) for folder_events in events] for event in ("start", "end"))
         twice = sum(
-            (folder / "twice").exists() or overlap(*event) for folder, event in zip(folders, events, strict=True)
+            (folder / "twice").exists() or overlap(*folder_events)
+            for folder, folder_events in zip(folders, events, strict=True)
         )
     assert not any(again)
     return [

@@ -122,7 +122,7 @@ def _other_networks(*, quick: bool, device: str) -> str:
                 warm_up=2,
                 device=device,
             )
-        speeds = [f"{BATCH / timing.median(each):.0f}" for each in ("plain float32", "fused")]
+        speeds = [f"{BATCH / timing.median(variant):.0f}" for variant in ("plain float32", "fused")]
         rows.append([name, *speeds, str(timing.ratio("plain float32", "fused", name))])
     heads = ["network", "plain float32", "fused", "fused / plain float32"]
     title = (

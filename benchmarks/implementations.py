@@ -201,7 +201,7 @@ def _importable(name: str) -> bool:
     try:
         importlib.import_module(name)
     except (ImportError, RuntimeError):
-        for module in [each for each in sys.modules if each.partition(".")[0] == name]:
+        for module in [imported for imported in sys.modules if imported.partition(".")[0] == name]:
             del sys.modules[module]
         return False
     return True

@@ -213,8 +213,8 @@ def difference_tables(*, quick: bool) -> str:
                     count = runs // 4 if kind == "difference of worst classes" else runs
                     rng = np.random.default_rng([len(rows), images])
                     drawn = [sample(rng, profile(classes), images) for _ in range(count)]
-                    above = np.mean([one.low > truth + ROUNDING for one, truth in drawn])
-                    below = np.mean([one.high < truth - ROUNDING for one, truth in drawn])
+                    above = np.mean([interval.low > truth + ROUNDING for interval, truth in drawn])
+                    below = np.mean([interval.high < truth - ROUNDING for interval, truth in drawn])
                     cells.append(f"{100 * (1 - above - below):.1f} ({100 * above:.1f}, {100 * below:.1f})")
                 rows.append(cells)
     heads = ["interval", "true accuracies", "classes", *(f"{images:,} images" for images in SIMULATED_IMAGES)]

@@ -136,7 +136,7 @@ def run(*, quick: bool) -> str:
             agrees = max(expected / observed.median, observed.median / expected) <= AGREES
             counts = [passes.forward, passes.to_image, passes.to_weights, passes.equivalents]
             cells = [f"{count / batch:g}" for count in counts]
-            lines.append([", ".join(f"`{each}`" for each in names), *cells, f"{expected:.2f}", str(observed)])
+            lines.append([", ".join(f"`{alias}`" for alias in names), *cells, f"{expected:.2f}", str(observed)])
             lines[-1].append("" if agrees else "**differs**")
     finally:
         torch.set_num_threads(threads)

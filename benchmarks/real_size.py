@@ -51,7 +51,7 @@ RADII = tuple(
 )
 """A smaller or a larger radius for hard classes, at a constant mean radius, from random weights."""
 
-LAST = tuple(Saved(f"{each.name}-last", each, "last") for each in (START, *RADII))
+LAST = tuple(Saved(f"{method.name}-last", method, "last") for method in (START, *RADII))
 """The weights of the last epoch, where the learning rate is 0, in place of the selected ones."""
 _FIXED = {"selection": "last", "validation_attack.steps": 2, "validation_attack.step_size": "0.5eps"}
 """The last epoch, so that widths are compared at the end of the schedule; validation only observes, at less cost."""
@@ -59,8 +59,8 @@ FULL = Trained("N-FGSM-full-width", "n-fgsm", {"model.width": 1.0, **_FIXED}, 2 
 """The width and the epochs of the paper."""
 _QUARTER = {"model.width": 0.25, "precision": {"dtype": "float32", "channels_last": True}, **_FIXED}
 QUARTER = tuple(
-    dataclasses.replace(each, name=f"{each.name}-quarter-width", overrides={**each.overrides, **_QUARTER})
-    for each in (START, RADII[0])
+    dataclasses.replace(method, name=f"{method.name}-quarter-width", overrides={**method.overrides, **_QUARTER})
+    for method in (START, RADII[0])
 )
 """The images and epochs of the half width; in float32, for processors without fast bfloat16."""
 
@@ -82,16 +82,16 @@ WITH_AWP = tuple(
     for name, recipe, fields in (("AT", "at", {}), ("FAAL-0.3", "faal", {"reduction.radius": 0.3}))
 )
 CONTROLS = {
-    **{each.name: START.name for each in RADII},
+    **{method.name: START.name for method in RADII},
     LAST[0].name: START.name,
-    **{each.name: LAST[0].name for each in LAST[1:]},
+    **{method.name: LAST[0].name for method in LAST[1:]},
     AT.name: LAST[0].name,
     FROM_SMALLER.name: AT.name,
     f"{FROM_SMALLER.name}+adjusted": f"{AT.name}+adjusted",
     "N-FGSM-smaller-last+adjusted": "N-FGSM-last+adjusted",
     TRADES.name: LAST[0].name,
     TRADES_LAST.name: LAST[0].name,
-    **{each.name: AT.name for each in FAAL.values()},
+    **{method.name: AT.name for method in FAAL.values()},
     DAFA.name: TRADES_LAST.name,
     CSR.name: TRADES_LAST.name,
     "AT-AWP": AT.name,
@@ -102,7 +102,7 @@ CONTROLS = {
 }
 """The method that differs in the class-wise part only (or, for the controls, in the fine-tuning)."""
 _FINE_TUNED = (AT, FAAL[0.3], TRADES, TRADES_LAST, DAFA, FAAL[0.1], FAAL[0.5], FROM_SMALLER, CSR, *WITH_AWP)
-_INTERPOLATED = tuple(Interpolated(f"{each.name}+interpolated", each) for each in (AT, FAAL[0.3], TRADES, DAFA))
+_INTERPOLATED = tuple(Interpolated(f"{method.name}+interpolated", method) for method in (AT, FAAL[0.3], TRADES, DAFA))
 _STARTS: tuple[Trained | Interpolated | Saved, ...] = (
     START,
     *LAST[:2],
@@ -165,7 +165,7 @@ def page(comparison: Comparison, scale: Scale, root: Path) -> str:
     rows = {name: (name, _hours(facts)) for name, facts in costs.items()}
     title = f"Robust accuracy under margin PGD-20, {_count(comparison):,} test images, percent"
     parts = [accuracy_table(common, title, rows, ("method", "hours"))]
-    places = dict.fromkeys(fact["conditions"] for facts in costs.values() for fact in facts if fact)
+    places = dict.fromkeys(record["conditions"] for facts in costs.values() for record in facts if record)
     data = DATA.get(scale.data, scale.data)
     where = f"{data}; training seed {', '.join(map(str, seeds))}{' (one seed)' if len(seeds) == 1 else ''}"
     parts.append(
@@ -182,7 +182,7 @@ def page(comparison: Comparison, scale: Scale, root: Path) -> str:
     absent = [method.name for method in METHODS if method.name not in comparison.names]
     pairs = (_effects(comparison), _post_hoc(comparison), _against_adjustment(comparison))
     note = f"{data}. Rows of one seed: intervals for new images; rows of all seeds: for new images and trainings.\n"
-    parts += [f"{pair}\n{note}" for pair in pairs if pair]
+    parts += [f"{section}\n{note}" for section in pairs if section]
     parts += filter(None, [_by_seed(comparison, root, f"{data}. Intervals for new images.\n"), _agreement(common)])
     if absent:
         parts.append(f"Part of the study, and not run yet: {', '.join(absent)}.\n")
@@ -191,7 +191,7 @@ def page(comparison: Comparison, scale: Scale, root: Path) -> str:
 
 def _cost(name: str, seed: int, root: Path) -> dict[str, Any]:
     """What is known of the training of a method's weights: seconds, threads, date and processor; empty if nothing."""
-    method = next(each for each in METHODS if each.name == name)
+    method = next(known for known in METHODS if known.name == name)
     while not isinstance(method, Trained):
         assert isinstance(method, Saved | LogitAdjusted | Interpolated)
         method = method.of
@@ -202,7 +202,7 @@ def _cost(name: str, seed: int, root: Path) -> dict[str, Any]:
 
 def _hours(facts: Sequence[Mapping[str, Any]]) -> str:
     """The hours of threads of some trainings."""
-    return ", ".join(f"{fact['threads'] * fact['seconds'] / 3600:.2f}" for fact in facts if fact)
+    return ", ".join(f"{record['threads'] * record['seconds'] / 3600:.2f}" for record in facts if record)
 
 
 def _by_seed(comparison: Comparison, root: Path, note: str) -> str:
@@ -233,18 +233,20 @@ def _effects(comparison: Comparison) -> str:
 
 def _against_adjustment(comparison: Comparison) -> str:
     names = [
-        *(each.name for each in (*FAAL.values(), DAFA, CSR)),
+        *(method.name for method in (*FAAL.values(), DAFA, CSR)),
         "FAAL-0.3+adjusted",
         "DAFA+adjusted",
         "TRADES+adjusted",
-        *(f"{each.name}+adjusted" for each in LAST[:2]),
+        *(f"{method.name}+adjusted" for method in LAST[:2]),
     ]
     pairs = [(name, f"{AT.name}+adjusted") for name in names]
     return _differences(comparison, "Class-wise training minus AT with adjusted logits, points", pairs)
 
 
 def _post_hoc(comparison: Comparison) -> str:
-    pairs = [(each.name, each.of.name) for each in _ADJUSTED] + [(each.name, each.of.name) for each in _INTERPOLATED]
+    pairs = [(method.name, method.of.name) for method in _ADJUSTED] + [
+        (method.name, method.of.name) for method in _INTERPOLATED
+    ]
     return _differences(comparison, "After training minus before, points", pairs)
 
 
@@ -306,7 +308,7 @@ def _resampled_correlations(
 ) -> npt.NDArray[np.float64]:
     """Correlations of the methods' accuracies, with images drawn anew within each class."""
     judged = [comparison.audits[name][0].outcomes.judged("all") for name in names]
-    correct = np.stack([each.correct for each in judged]).astype(np.float64)
+    correct = np.stack([judgement.correct for judgement in judged]).astype(np.float64)
     labels = judged[0].label
     generator = np.random.default_rng(0)
     values = []

@@ -79,8 +79,8 @@ def agreement(data: Images, device: str) -> str:
                 success[place[index]] = hit
         by_batch[batch] = success
     rows = [
-        [str(batch), f"{1 - float(each.float().mean()):.2%}", str(int((each != by_batch[128]).sum()))]
-        for batch, each in by_batch.items()
+        [str(batch), f"{1 - float(success.float().mean()):.2%}", str(int((success != by_batch[128]).sum()))]
+        for batch, success in by_batch.items()
     ]
     header = ["batch", "robust accuracy", f"images of {len(data)} that differ from batch 128"]
     return table("PGD-20 with bfloat16 gradients at several batch sizes, cifar10-at.safetensors", header, rows)

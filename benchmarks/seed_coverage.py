@@ -392,7 +392,7 @@ def pair_cells(pair: Pair, number: int, *, quick: bool) -> list[str]:
         other = pair.likeness * z + np.sqrt(1 - pair.likeness**2) * rng.standard_normal(len(z))
         logits = [method.logits(method.runs, rng) for method in (a, b)]
         # A method with one run is fixed
-        fixed = [float(method.accuracy(each).min()) for method, each in zip((a, b), logits, strict=True)]
+        fixed = [float(method.accuracy(scores).min()) for method, scores in zip((a, b), logits, strict=True)]
         target = (truth_a if a.runs > 1 else fixed[0]) - (truth_b if b.runs > 1 else fixed[1])
         correct = a.outcomes(logits[0], rng, z), b.outcomes(logits[1], rng, other)
         unpaired.add(worst_difference_over_seeds(*correct, a.labels, a.classes)[1:3], target)

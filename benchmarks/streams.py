@@ -165,10 +165,10 @@ def rows_of(cases: Sequence[str], count: int) -> tuple[list[list[str]], dict[str
             found.setdefault(case, []).append(measured(case, Path(name)))
             print(f"{case}, {count:,} images: {found[case][-1]}", file=sys.stderr, flush=True)
     rows = []
-    for case, each in found.items():
-        seconds, growth = statistics.median(seconds for seconds, _ in each), max(growth for _, growth in each)
+    for case, timings in found.items():
+        seconds, growth = statistics.median(seconds for seconds, _ in timings), max(growth for _, growth in timings)
         rows.append([case, f"{count:,}", f"{seconds:.1f} s", f"{count / seconds:.0f}", f"{growth:,.0f} MiB"])
-    return rows, {case: [seconds for seconds, _ in each] for case, each in found.items()}
+    return rows, {case: [seconds for seconds, _ in timings] for case, timings in found.items()}
 
 
 def _table(rows: list[list[str]]) -> str:

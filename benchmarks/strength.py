@@ -57,8 +57,12 @@ def measurements(task: Task, count: int, seeds: int) -> dict[Implementation, lis
 
 
 def rows(task: Task, measured: dict[Implementation, list[Measurement]]) -> list[list[str]]:
-    ours = {implementation.keep: each for implementation, each in measured.items() if implementation.library == OURS}
-    return [_row(task, implementation, each, ours[implementation.keep]) for implementation, each in measured.items()]
+    ours = {
+        implementation.keep: samples for implementation, samples in measured.items() if implementation.library == OURS
+    }
+    return [
+        _row(task, implementation, samples, ours[implementation.keep]) for implementation, samples in measured.items()
+    ]
 
 
 def _row(task: Task, implementation: Implementation, theirs: list[Measurement], ours: list[Measurement]) -> list[str]:
@@ -68,12 +72,12 @@ def _row(task: Task, implementation: Implementation, theirs: list[Measurement], 
         task.name,
         implementation.library,
         implementation.keep,
-        f"{statistics.mean(each.robust for each in theirs):.2%}",
-        "" if is_ours else f"{statistics.mean(each.robust for each in ours):.2%}",
+        f"{statistics.mean(sample.robust for sample in theirs):.2%}",
+        "" if is_ours else f"{statistics.mean(sample.robust for sample in ours):.2%}",
         "" if is_ours else difference(ours, theirs),
         f"{_median_distance(theirs):.4f}" if implementation.keep == "nearest" else "",
-        f"{statistics.mean(each.cpu for each in theirs):.1f}",
-        f"{statistics.mean(each.wall for each in theirs):.1f}",
+        f"{statistics.mean(sample.cpu for sample in theirs):.1f}",
+        f"{statistics.mean(sample.wall for sample in theirs):.1f}",
         *(
             ["1", "1"]
             if is_ours
@@ -85,21 +89,21 @@ def _row(task: Task, implementation: Implementation, theirs: list[Measurement], 
 
 def difference(ours: list[Measurement], theirs: list[Measurement]) -> str:
     """Difference of robust accuracies with its 95 % interval, the mean over images of their means over seeds."""
-    is_robust = [1 - np.mean([each.success for each in group], axis=0) for group in (ours, theirs)]
+    is_robust = [1 - np.mean([sample.success for sample in group], axis=0) for group in (ours, theirs)]
     per_image = np.zeros(ours[0].images)  # 0 for images that are misclassified without an attack
     per_image[: len(is_robust[0])] = is_robust[0] - is_robust[1]
     half_width = 1.96 * per_image.std(ddof=1) / len(per_image) ** 0.5
     return f"{100 * per_image.mean():+.2f} ± {100 * half_width:.2f}"
 
 
-def _median_distance(each: list[Measurement]) -> float:
-    return statistics.mean(float(np.median(one.distance)) for one in each)
+def _median_distance(samples: list[Measurement]) -> float:
+    return statistics.mean(float(np.median(sample.distance)) for sample in samples)
 
 
 def _ratios(name: str, theirs: list[Measurement], ours: list[Measurement]) -> list[str]:
     """The ratios of CPU and wall-clock seconds over the seeds."""
-    cpu = recorded(f"{name} / {OURS}, CPU", [each.cpu for each in theirs], [each.cpu for each in ours])
-    wall = recorded(f"{name} / {OURS}", [each.wall for each in theirs], [each.wall for each in ours])
+    cpu = recorded(f"{name} / {OURS}, CPU", [sample.cpu for sample in theirs], [sample.cpu for sample in ours])
+    wall = recorded(f"{name} / {OURS}", [sample.wall for sample in theirs], [sample.wall for sample in ours])
     return [str(cpu), str(wall)]
 
 

@@ -108,7 +108,7 @@ class Study:
         }
         if self.records:  # a study that grows; what is there is in its tables
             return ""
-        texts = [f"{name} (seed {', '.join(map(str, each))})" for name, each in lacking.items() if each]
+        texts = [f"{name} (seed {', '.join(map(str, missing))})" for name, missing in lacking.items() if missing]
         return f"**Incomplete. Not run yet: {'; '.join(texts)}.**\n\n" if texts else ""
 
     def root(self, quick: bool) -> Path:
@@ -239,10 +239,12 @@ class Effect:
 def of_common_seeds(comparison: Comparison) -> Comparison:
     """The runs of the seeds that all methods have; all runs if there is no such seed."""
     runs = {name: {seed_of(audit): audit for audit in audits} for name, audits in comparison.audits.items()}
-    common = sorted(set.intersection(*(set(run) for run in runs.values())))
+    common = sorted(set.intersection(*(set(by_seed) for by_seed in runs.values())))
     if not common:
         return comparison
-    return Comparison({name: tuple(run[seed] for seed in common) for name, run in runs.items()}, comparison.attack)
+    return Comparison(
+        {name: tuple(by_seed[seed] for seed in common) for name, by_seed in runs.items()}, comparison.attack
+    )
 
 
 def shared_seeds(comparison: Comparison, first: str, second: str) -> list[int]:
@@ -264,7 +266,9 @@ def effect(comparison: Comparison, first: str, second: str, seed: int | None = N
     if not shared:
         return None
     runs = [{seed_of(audit): audit for audit in comparison.audits[name]} for name in (first, second)]
-    audits = {name: tuple(run[seed] for seed in shared) for name, run in zip((first, second), runs, strict=True)}
+    audits = {
+        name: tuple(by_seed[seed] for seed in shared) for name, by_seed in zip((first, second), runs, strict=True)
+    }
     pair = Comparison(audits, comparison.attack).pair(first, second)
     return Effect(pair.overall, pair.minima, len(shared))
 

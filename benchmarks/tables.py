@@ -23,7 +23,7 @@ def processor() -> str:
     found = [re.search(rf"^{name}\s*: (.*)$", text, re.MULTILINE) for name in ("model name", "cpu family", "model")]
     where = f"{os.cpu_count()} cores"
     if all(found):
-        name, family, model = (each[1].strip() for each in found if each)
+        name, family, model = (match[1].strip() for match in found if match)
         where += f" of {name} (family {family}, model {model})"
     return where
 

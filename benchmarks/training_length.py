@@ -165,9 +165,9 @@ def _effects(comparison: Comparison, when: str) -> str:
             if found is not None:
                 known[length] = found
         for measure in ("overall", "worst"):
-            values = {length: getattr(each, measure) for length, each in known.items()}
+            values = {length: getattr(difference, measure) for length, difference in known.items()}
             cells = [percent(values[length], "+") if length in values else "not run" for length in LENGTHS]
-            seeds = sorted({each.seeds for each in known.values()})
+            seeds = sorted({difference.seeds for difference in known.values()})
             shown = {"overall": "overall", "worst": "worst class"}[measure]
             answer = sign_change([verdict(value) for value in values.values()], len(LENGTHS))
             rows.append([f"{first} minus {second}", shown, *cells, "/".join(map(str, seeds)), answer])
@@ -194,7 +194,7 @@ def _admitted(root: Path) -> str:
         for length in LENGTHS:
             folders = sorted(root.glob(f"seed-*/{run_name(recipe, plain, length)}/recipe.yaml"))
             events = [[e for e in Run.open(file.parent).events if e["event"] == "fawa"] for file in folders]
-            counts = [f"{sum(bool(each['admitted']) for each in run)} of {len(run)}" for run in events]
+            counts = [f"{sum(bool(event['admitted']) for event in run)} of {len(run)}" for run in events]
             cells.append(", ".join(counts) or "not run")
         rows.append([averaged, *cells])
     header = ["method", *(f"{length} epochs" for length in LENGTHS)]

@@ -95,7 +95,7 @@ def public(version: str) -> str:
 
 def of_report(report: Mapping[str, Any]) -> Resolution:
     """The packages of a report of pip, other than classwise."""
-    wanted = {_name(each["metadata"]["name"]): each["metadata"]["version"] for each in report["install"]}
+    wanted = {_name(package["metadata"]["name"]): package["metadata"]["version"] for package in report["install"]}
     wanted.pop("classwise", None)
     installed = {_name(distribution.name) for distribution in metadata.distributions()}
     added = {name: version for name, version in wanted.items() if name not in installed}

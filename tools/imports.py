@@ -93,7 +93,7 @@ def imported_from(package: str, name: str) -> str:
 def import_graph() -> dict[str, set[str]]:
     """Each module of the package with the modules that it imports, including lazy imports and those for types."""
     names = modules()
-    return {name: {each.target for each in imports_of(name)} & set(names) for name in names}
+    return {name: {statement.target for statement in imports_of(name)} & set(names) for name in names}
 
 
 def circles(graph: Mapping[str, set[str]]) -> list[list[str]]:

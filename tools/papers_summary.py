@@ -40,25 +40,25 @@ def _paper(name: str, found: Mapping[str, Result]) -> str:
     verdicts = [(item, verdict) for item, result in found.items() for verdict in result.verdicts]
     summaries = [claim_verdict(claim, verdicts) for claim in claims]
     tests: dict[str, list[tuple[Verdict, Evidence, list[str]]]] = {answer: [] for answer in ANSWERS}
-    for items, one in _without_repeats(verdicts, everything):
-        tests[one.answer].append((one, found[items[0]].evidence, items))
+    for items, verdict in _without_repeats(verdicts, everything):
+        tests[verdict.answer].append((verdict, found[items[0]].evidence, items))
     conclusive = [
         (
-            _claim(one),
-            markdown_text(one.estimand),
-            estimate(one),
-            verdict_text(one, evidence),
-            ", ".join(evidence.attacks) if one.basis == "experiment" else "",
+            _claim(verdict),
+            markdown_text(verdict.estimand),
+            estimate(verdict),
+            verdict_text(verdict, evidence),
+            ", ".join(evidence.attacks) if verdict.basis == "experiment" else "",
             ", ".join(items),
         )
         for answer in ANSWERS[:2]
-        for one, evidence, items in tests[answer]
+        for verdict, evidence, items in tests[answer]
     ]
-    populations = {TRAININGS if one.trainings > 1 else IMAGES for test in tests.values() for one, *_ in test}
+    populations = {TRAININGS if verdict.trainings > 1 else IMAGES for group in tests.values() for verdict, *_ in group}
     measured = Counter(measurement.question for result in found.values() for measurement in result.measurements)
     lines = {
         "Inconclusive": [
-            f"{_claim(one)} {estimate(one)}, {', '.join(items)}" for one, _, items in tests["inconclusive"]
+            f"{_claim(verdict)} {estimate(verdict)}, {', '.join(items)}" for verdict, _, items in tests["inconclusive"]
         ],
         "Without a verdict as a whole, since these parts are not tested": [
             f"{_number(summary.claim)} ({markdown_text(', '.join(summary.untested))})"
@@ -91,9 +91,9 @@ def estimate(one: Verdict) -> str:
 def _without_repeats(verdicts: Iterable[tuple[str, Verdict]], claims: Sequence[str]) -> list[tuple[list[str], Verdict]]:
     """The tests of claims in the order of the claims; a test that several items repeat has their names."""
     found: dict[str, tuple[list[str], Verdict]] = {}
-    for item, one in verdicts:
-        if one.estimand and one.claim in claims:
-            found.setdefault(repr(one), ([], one))[0].append(item)
+    for item, verdict in verdicts:
+        if verdict.estimand and verdict.claim in claims:
+            found.setdefault(repr(verdict), ([], verdict))[0].append(item)
     return sorted(found.values(), key=lambda pair: claims.index(pair[1].claim))
 
 

@@ -165,7 +165,7 @@ def _with(value: float, low: float, high: float, sign: str = "") -> str:
 def resampled(audits: Sequence[Audit], samples: int = 1000) -> dict[str, tuple[float, float]]:
     """95 % bootstrap intervals, in the units of the table, from resampled seeds and images within each class."""
     judged = [audit.outcomes.judged("all") for audit in audits]
-    correct = np.stack([each.correct for each in judged]).astype(np.float64)  # (S, N)
+    correct = np.stack([judgement.correct for judgement in judged]).astype(np.float64)  # (S, N)
     generator = np.random.default_rng(0)
     chosen = generator.integers(0, len(audits), (samples, len(audits)))
     weights = np.stack([np.bincount(row, minlength=len(audits)) for row in chosen]) / len(audits)  # of the seeds
@@ -211,7 +211,7 @@ PAIRED = (
 
 def _pair_row(comparison: Comparison, name: str, baseline: str) -> list[str]:
     """One method minus another, paired by seed."""
-    by_seed, reference = ({_seed(audit): audit for audit in comparison.audits[which]} for which in (name, baseline))
+    by_seed, reference = ({_seed(audit): audit for audit in comparison.audits[method]} for method in (name, baseline))
     shared = [seed for seed in by_seed if seed in reference]
     if not shared:
         return [name, *["no seed in common"] * len(PAIRED)]

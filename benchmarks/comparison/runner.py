@@ -52,7 +52,7 @@ def check_names(kind: str, names: Sequence[str], known: Sequence[str]) -> None:
 
 def run_methods(methods: Sequence[Method], scale: Scale, root: Path, seeds: Sequence[int]) -> None:
     """Train and audit the methods that are not finished, seed by seed; METHODS, SUITES and DEVICE are read."""
-    known = [each.name for each in methods]
+    known = [method.name for method in methods]
     selected = names_in("METHODS") or known
     check_names("method", selected, known)
     check_names("suite", names_in("SUITES"), list(scale.suites))

@@ -228,15 +228,15 @@ def tables(every: Mapping[str, Mapping[str, Result]]) -> str:
     products = {name: results[cell] for name in ARITHMETIC if (cell := f"product, {name}") in results}
     if products:
         side = next(iter(products.values()))["matrix"]
-        rows = [[name, f"{each['TFLOP/s']:,.1f}"] for name, each in products.items()]
+        rows = [[name, f"{result['TFLOP/s']:,.1f}"] for name, result in products.items()]
         parts.append(table(f"Products of {side} x {side} matrices", ["arithmetic", "TFLOP/s"], rows))
     networks = {name: result for name, result in results.items() if name.startswith("convolutions")}
     if networks:
-        rows = [[name.partition(", ")[2], *_cells(each["TFLOP/s"])] for name, each in networks.items()]
+        rows = [[name.partition(", ")[2], *_cells(result["TFLOP/s"])] for name, result in networks.items()]
         title = "All convolutions of a PreActResNet-18, channels-last, TFLOP/s"
         parts.append(table(title, ["arithmetic", *PARTS], rows))
-    for name, each in networks.items():
-        rows = [[shape["shape"], str(shape["layers"]), *_cells(shape["TFLOP/s"])] for shape in each["shapes"]]
+    for name, result in networks.items():
+        rows = [[layer["shape"], str(layer["layers"]), *_cells(layer["TFLOP/s"])] for layer in result["shapes"]]
         title = f"Convolutions in {name.partition(', ')[2]}, TFLOP/s"
         parts.append(table(title, ["convolution", "layers", *PARTS], rows))
     return "\n".join(parts)

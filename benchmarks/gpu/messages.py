@@ -68,14 +68,14 @@ class _Messages:
             return
         del self._reports[report.nodeid]  # after the teardown, or the end of the worker
         message: dict[str, Any] = {"result": {"passed": True}}
-        for each in reports:
-            if each.failed:
-                message = _cause(each)
+        for phase in reports:
+            if phase.failed:
+                message = _cause(phase)
                 break
-            if each.skipped:
-                reason = each.longrepr[2] if isinstance(each.longrepr, tuple) else str(each.longrepr)
+            if phase.skipped:
+                reason = phase.longrepr[2] if isinstance(phase.longrepr, tuple) else str(phase.longrepr)
                 message = {"result": {"passed": True, "skipped": reason}}
-        self._write(end=report.nodeid, seconds=round(sum(each.duration for each in reports), 1), **message)
+        self._write(end=report.nodeid, seconds=round(sum(phase.duration for phase in reports), 1), **message)
 
 
 def _cause(report: pytest.CollectReport | pytest.TestReport) -> dict[str, str]:

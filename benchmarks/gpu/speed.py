@@ -291,7 +291,7 @@ def tables(every: Mapping[str, Mapping[str, Result]]) -> str:
     rates = {name.partition(", ")[2]: result for name, result in results.items() if name.startswith("passes")}
     if rates:
         batch = next(iter(rates.values()))["batch"]
-        rows = [[name, *(f"{rate:,.0f}" for rate in each["images/s"].values())] for name, each in rates.items()]
+        rows = [[name, *(f"{rate:,.0f}" for rate in result["images/s"].values())] for name, result in rates.items()]
         parts.append(table(f"Passes, images/s, batch {batch:,}", ["pass", "forward", "with gradient"], rows))
     attacks = [result for name, result in results.items() if name.startswith("attack")]
     if attacks:
@@ -315,7 +315,7 @@ def tables(every: Mapping[str, Mapping[str, Result]]) -> str:
 
 def _row(step: Result, steps: list[Result], ceiling: float | None) -> list[str]:
     first = next(iter(VARIANTS))
-    plain_step = next((each for each in steps if (each["variant"], each["batch"]) == (first, step["batch"])), None)
+    plain_step = next((other for other in steps if (other["variant"], other["batch"]) == (first, step["batch"])), None)
     rate = step["flops"] / step["seconds"] / 1e12
     return [
         f"{step['batch']}",

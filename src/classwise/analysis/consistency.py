@@ -120,18 +120,18 @@ def ranked_alike(
         names = outcomes.class_names
         chosen = attacks or {name: name for name in outcomes.attacks if name != "clean"}
         judged = [outcomes.judged(name) for name in chosen]
-        if any(len(one.image) != len(judged[0].image) for one in judged):
+        if any(len(judgement.image) != len(judged[0].image) for judgement in judged):
             raise ClasswiseError(f"{model!r}: the attacks were run on different images; audit without a cascade")
-        for name, one in zip(chosen.values(), judged, strict=True):
-            rows[f"{model}, {name}"] = outcomes.counts_of(one).accuracy
-        correct = np.stack([one.correct for one in judged])
+        for name, judgement in zip(chosen.values(), judged, strict=True):
+            rows[f"{model}, {name}"] = outcomes.counts_of(judgement).accuracy
+        correct = np.stack([judgement.correct for judgement in judged])
         options = {"resamples": resamples, "seed": seed + len(resampled)}
         resampled.append(resampled_accuracies(correct, judged[0].label, len(names), **options))
     if names is None:
         raise ClasswiseError("audits: empty; pass outcomes of two models, or of one model under two attacks")
     plain = consistency(pd.DataFrame(rows, index=list(names)).T, permutations=permutations, seed=seed)
     present = [name in plain.accuracies.columns for name in names]
-    pairs = np.stack([_pairs(spearman_matrix(each)) for each in np.concatenate(resampled, axis=1)[:, :, present]])
+    pairs = np.stack([_pairs(spearman_matrix(sample)) for sample in np.concatenate(resampled, axis=1)[:, :, present]])
     lowest = _with_estimate(percentiles(plain.lowest.value, np.nanmin(pairs, axis=1), alpha))
     mean = _with_estimate(percentiles(plain.mean.value, np.nanmean(pairs, axis=1), alpha))
     return Consistency(plain.accuracies, plain.correlations, lowest, mean, plain.agreement)

@@ -120,6 +120,6 @@ def extremes(outcomes: Outcomes, attack: str, label: int, *, count: int = 10, by
     if rows.empty:
         raise ClasswiseError(f"no {by} of images of {name!r} under {attack!r}; an audit of a model contains it")
     rows = rows.sort_values([by, "index"], ascending=[False, True], kind="stable")
-    names = [outcomes.class_names[int(each)] for each in rows["prediction"]]
+    names = [outcomes.class_names[int(label)] for label in rows["prediction"]]
     images = rows[["index", "p_label", "margin", "correct"]].assign(prediction=names).reset_index(drop=True)
     return Extremes(outcomes.member(attack), name, by, images, min(count, len(images)))

@@ -61,7 +61,7 @@ class Gap(AnalysisResult):
             [Value(row[side], row[f"{side}_low"], row[f"{side}_high"], int(row[f"{side}_n"])) for side in _SIDES]
             for _, row in self.classes.iterrows()
         ]
-        first, second = (formatting.points(each.value) for each in self.discrepancy)
+        first, second = (formatting.points(estimate.value) for estimate in self.discrepancy)
         title = f"Standard and robust accuracy; gap {first} and {second} points"
         return dot_rows(title, [str(name) for name in self.classes.index], _SIDES, values, width=ROW_WIDTH)
 
@@ -90,7 +90,7 @@ def gap(
     counts = (standard.counts(CLEAN), robust.counts(attack))
     shared = counts[0].present & counts[1].present
     names = [name for name, present in zip(standard.class_names, shared, strict=True) if present]
-    first, second = (ClassCounts(count.count[shared], count.correct[shared]) for count in counts)
+    first, second = (ClassCounts(class_counts.count[shared], class_counts.correct[shared]) for class_counts in counts)
     return gap_of(first, second, names, alpha=alpha, resamples=resamples, seed=seed)
 
 

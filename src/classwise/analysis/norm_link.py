@@ -139,7 +139,7 @@ def norm_link_of(
     observed = (pearson(accuracy, length, seed=seed), spearman(accuracy, length, seed=seed), kendall(accuracy, length))
     accuracies = resampled_counts(counts, resamples=resamples, seed=seed)[:, present]
     resampled = np.array([_correlations(row, length) for row in accuracies])
-    one, two, three = (percentiles(each.value, resampled[:, at], alpha) for at, each in enumerate(observed))
+    one, two, three = (percentiles(statistic.value, resampled[:, at], alpha) for at, statistic in enumerate(observed))
     return NormLink(attack, frame, *observed, (one, two, three))
 
 

@@ -52,9 +52,9 @@ class Sensitivity(AnalysisResult):
         frame = self.classes
         links = [(self.vulnerable, "accuracy"), (self.sensitive, "drop")]
         reported = [
-            f"with {what} {one.value:.2f} ({one.low:.2f} to {one.high:.2f})"
-            for one, what in links
-            if not np.isnan(one.value)
+            f"with {what} {correlation.value:.2f} ({correlation.low:.2f} to {correlation.high:.2f})"
+            for correlation, what in links
+            if not np.isnan(correlation.value)
         ]
         axes = ("CVC", f"accuracy under {self.attack}, percent")
         names = [str(name) for name in frame.index]
@@ -104,5 +104,5 @@ def sensitivity(
 
 def _spearman(first: FloatArray, second: FloatArray) -> FloatArray:
     """(R,) Spearman's correlations of the rows of two (R, C) arrays."""
-    a, b = (each - each.mean(axis=1, keepdims=True) for each in (ranks(first), ranks(second)))
+    a, b = (values - values.mean(axis=1, keepdims=True) for values in (ranks(first), ranks(second)))
     return ratio((a * b).sum(axis=1), np.sqrt((a**2).sum(axis=1) * (b**2).sum(axis=1)))

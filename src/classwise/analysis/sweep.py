@@ -68,7 +68,7 @@ class Sweep(AnalysisResult):
         sides = [chosen[chosen["value"] == value].set_index("class") for value in (first, second)]
         for value, side in zip((first, second), sides, strict=True):
             if side.empty:
-                known = ", ".join(f"{each:g}" for each in sorted(set(chosen["value"])))
+                known = ", ".join(f"{number:g}" for number in sorted(set(chosen["value"])))
                 raise ClasswiseError(f"{self.setting} = {value:g} is not in the sweep; its values: {known}")
         one, two = sides
         change = two["accuracy"] - one["accuracy"]

@@ -314,7 +314,9 @@ def _estimate(
     console.echo(f"{cost.images:,} images; {right} are correctly classified without attack")
     forwards, backwards = f"{cost.forwards_low:,} to {cost.forwards:,}", f"{cost.backwards_low:,} to {cost.backwards:,}"
     console.echo(f"passes of one image: {forwards} forward, {backwards} backward")
-    low, high, guards = (console.duration(60 * each) for each in (cost.minutes_low, cost.minutes, cost.guard_minutes))
+    low, high, guards = (
+        console.duration(60 * minutes) for minutes in (cost.minutes_low, cost.minutes, cost.guard_minutes)
+    )
     console.echo(f"time on {settings['device']}: {low} to {high}; the guards take up to {guards} more")
     console.echo(f"{_LEAST[settings['early_stop']]}; most: they are robust to all attacks")
     if cost.note:

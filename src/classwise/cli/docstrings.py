@@ -52,9 +52,9 @@ def _allowed(annotation: Any, metadata: list[Any]) -> str:
     if annotation is bool:
         return "true, false"
     bounds = [
-        f"{sign} {getattr(each, key)}"
-        for each in metadata
+        f"{sign} {getattr(constraint, key)}"
+        for constraint in metadata
         for key, sign in _BOUNDS.items()
-        if hasattr(each, key) and abs(getattr(each, key)) not in (limits.COUNT, limits.NUMBER, limits.SEED)
+        if hasattr(constraint, key) and abs(getattr(constraint, key)) not in (limits.COUNT, limits.NUMBER, limits.SEED)
     ]
     return ", ".join(bounds)

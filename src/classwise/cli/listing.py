@@ -241,9 +241,9 @@ def recipes(
             return
         for distils, title in ((False, ""), (True, "Distillation from a teacher, which is usually larger:")):
             rows = [
-                (one.name, one.epochs, one.parts.passes.equivalents, ", ".join(budgets), one.description)
-                for one, budgets in found
-                if one.distils == distils
+                (recipe.name, recipe.epochs, recipe.parts.passes.equivalents, ", ".join(budgets), recipe.description)
+                for recipe, budgets in found
+                if recipe.distils == distils
             ]
             if title:
                 typer.echo("")

@@ -31,8 +31,8 @@ def show_forecast(names: Sequence[str], scale: str, device: str, trainings: int,
         console.show_json(facts | {"passes_per_second": forecaster.rates, "not_included": NOT_INCLUDED})
         return
     rows = [
-        (name, one.trainings, f"{one.epochs:,}", f"{one.passes:,}", f"{one.hours:,.2f}")
-        for name, one in [*forecasts.items(), *([("total", total)] if len(names) > 1 else [])]
+        (name, forecast.trainings, f"{forecast.epochs:,}", f"{forecast.passes:,}", f"{forecast.hours:,.2f}")
+        for name, forecast in [*forecasts.items(), *([("total", total)] if len(names) > 1 else [])]
     ]
     heads = ["item", "trainings", "epochs", "forward passes of one image", "hours"]
     console.show(heads, rows, f"forecast at scale {scale} on {device}")
@@ -49,7 +49,7 @@ def _claim_lines(results: Sequence[Result]) -> list[str]:
     verdicts = [(result.item, verdict) for result in results for verdict in result.verdicts]
     evidence = {result.item: result.evidence for result in results}
     lines = []
-    for claim in dict.fromkeys(one.claim for _, one in verdicts if one.covers):
+    for claim in dict.fromkeys(verdict.claim for _, verdict in verdicts if verdict.covers):
         text = claim_text(claim_verdict(claim, verdicts), evidence)
         lines.append(f"{claim} as a whole: {text}: {catalogue.claim(claim).claim}")
     return lines

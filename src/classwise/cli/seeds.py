@@ -69,7 +69,7 @@ def audit_all_seeds(
         text: {seed: threshold.decide(audit) for seed, audit in audits.items()}
         for text, threshold in thresholds.items()
     }
-    held = {text: [seed for seed, holds in each.items() if holds] for text, each in decided.items()}
+    held = {text: [seed for seed, holds in decisions.items() if holds] for text, decisions in decided.items()}
     if json:
         console.show_json(_facts(folder, whole, held, len(runs)))
     else:
@@ -82,7 +82,7 @@ def audit_all_seeds(
     if any(held.values()):
         raise typer.Exit(ExitStatus.THRESHOLD_FAILED)
     known = audits if thresholds else whole
-    undecided = {seed for each in decided.values() for seed, holds in each.items() if holds is None}
+    undecided = {seed for decisions in decided.values() for seed, holds in decisions.items() if holds is None}
     lacking = [str(seed) for seed in by_seed if seed not in known or seed in undecided]
     if lacking:
         raise IncompleteError(

@@ -90,12 +90,12 @@ _LISTS = (list, tuple, Sequence, Iterable, Collection)
 
 def _annotated(base: Accepted, metadata: Sequence[Any]) -> Accepted:
     """Add the words and the ranges of ``Annotated`` to a type."""
-    words = next((each for each in metadata if isinstance(each, str)), "")
-    rules = [each for each in metadata if not isinstance(each, str)]
+    words = next((entry for entry in metadata if isinstance(entry, str)), "")
+    rules = [entry for entry in metadata if not isinstance(entry, str)]
     bounds = {
         name: getattr(rule, name)
-        for each in rules
-        for rule in getattr(each, "metadata", [each])
+        for entry in rules
+        for rule in getattr(entry, "metadata", [entry])
         for name in ("ge", "gt", "le", "lt")
         if getattr(rule, name, None) is not None
     }
@@ -229,7 +229,7 @@ def _is_array(value: Any) -> bool:
     except (ValueError, TypeError, RuntimeError, OverflowError):  # ragged, or a tensor elsewhere than in memory
         return False
     if array.dtype.kind == "O":
-        return all(each is None or isinstance(each, Number) for each in array.flat)
+        return all(element is None or isinstance(element, Number) for element in array.flat)
     return array.dtype.kind in "biuf"
 
 

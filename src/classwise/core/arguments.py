@@ -131,9 +131,9 @@ class Arguments:
         for name, value in bound.arguments.items():
             kind = self.signature.parameters[name].kind
             if kind is inspect.Parameter.VAR_KEYWORD:
-                bound.arguments[name] = {key: self.validated(key, each) for key, each in value.items()}
+                bound.arguments[name] = {key: self.validated(key, argument) for key, argument in value.items()}
             elif kind is inspect.Parameter.VAR_POSITIONAL:
-                bound.arguments[name] = tuple(self.validated(name, each) for each in value)
+                bound.arguments[name] = tuple(self.validated(name, argument) for argument in value)
             else:
                 bound.arguments[name] = self.validated(name, value)
         return bound
@@ -166,7 +166,7 @@ class Arguments:
         try:
             return kind.adapter.validate_python(value)
         except pydantic.ValidationError as error:
-            causes = (each.get("ctx", {}).get("error") for each in error.errors(include_url=False))
+            causes = (detail.get("ctx", {}).get("error") for detail in error.errors(include_url=False))
             reason = next((cause for cause in causes if isinstance(cause, ClasswiseError)), None)
             if reason is not None:
                 raise reason from None

@@ -270,7 +270,7 @@ def build(cls: type[T], values: Mapping[str, Any], where: str, field: str = "") 
         ClasswiseError: for an unknown key (the message suggests the nearest known one) or an invalid value.
     """
     if dataclasses.is_dataclass(cls):
-        known = [each.name for each in dataclasses.fields(cls) if each.init]
+        known = [field.name for field in dataclasses.fields(cls) if field.init]
         for key in values:
             if key not in known:
                 raise unknown(f"{where} field", str(key), known, f"{field}." if field else "")

@@ -72,7 +72,7 @@ def did_you_mean(path: str | os.PathLike[str]) -> str:
     whole = Path(path).expanduser()
     try:
         missing = next(place for place in reversed((whole, *whole.parents)) if not place.exists())
-        neighbours = [each for each in missing.parent.iterdir() if not each.name.startswith(".")]
+        neighbours = [neighbour for neighbour in missing.parent.iterdir() if not neighbour.name.startswith(".")]
         for is_kind in (Path.is_file, Path.is_dir) if missing == whole and whole.suffix else (Path.is_dir,):
             found = {neighbour.name.casefold(): neighbour for neighbour in sorted(neighbours) if is_kind(neighbour)}
             if near := difflib.get_close_matches(missing.name.casefold(), found, n=1):
@@ -88,6 +88,6 @@ def unknown(kind: str, name: str, known: Iterable[str], prefix: str = "") -> Cla
     """The error for an unknown name; it suggests the nearest known name. ``prefix`` is put before each name."""
     names = sorted(known)
     near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
-    listed = ", ".join(prefix + each for each in names) or "none"
+    listed = ", ".join(prefix + name for name in names) or "none"
     hint = f"did you mean {prefix + near[0]!r}?" if near else f"known: {listed}"
     return ClasswiseError(f"unknown {kind} {prefix + name!r}; {hint}")

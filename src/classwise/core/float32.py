@@ -46,7 +46,7 @@ def _settings() -> list[_Setting]:
     owners = [(getattr(cudnn, "conv", None), newer), (getattr(cudnn, "rnn", None), newer), (matmul, newer)]
     # The first setting changes that of matrix products on a CPU, which never need TF32.
     owners.append((getattr(torch.backends.mkldnn, "matmul", None), {"float32": "ieee", "tf32": "ieee"}))
-    present = [owner for owner in owners if getattr(owner[0], "fp32_precision", None) is not None]  # since torch 2.9
+    present = [pair for pair in owners if getattr(pair[0], "fp32_precision", None) is not None]  # since torch 2.9
     return settings + [_attribute(owner, "fp32_precision", values) for owner, values in present]
 
 

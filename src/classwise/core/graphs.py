@@ -57,11 +57,11 @@ def waits_noted() -> Iterator[list[str]]:
             yield found
     finally:
         torch.cuda.set_sync_debug_mode(before)
-    for each in caught:
-        if _WAITS in str(each.message):
+    for warning in caught:
+        if _WAITS in str(warning.message):
             found.append("it waits for the GPU")
         else:
-            warnings.warn_explicit(each.message, each.category, each.filename, each.lineno)
+            warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)
 
 
 def first_line(error: BaseException) -> str:

@@ -57,7 +57,7 @@ def load_object(path: str, kind: str = "object") -> Any:
     value, where = module, f"module {module_name!r}"
     for name in attribute.split("."):
         if not hasattr(value, name):
-            known = [each for each in dir(value) if not each.startswith("_")]
+            known = [attribute for attribute in dir(value) if not attribute.startswith("_")]
             raise unknown(f"{kind} in {where}:", name, known)
         value, where = getattr(value, name), f"{module_name}:{name}"
     return value

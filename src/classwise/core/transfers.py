@@ -96,12 +96,12 @@ def _mapped(content: Any, function: Callable[[Tensor], Tensor]) -> Any:
         return function(content)
     if isinstance(content, Mapping):
         return {key: _mapped(value, function) for key, value in content.items()}
-    return type(content)(_mapped(each, function) for each in content) if isinstance(content, list | tuple) else content
+    return type(content)(_mapped(item, function) for item in content) if isinstance(content, list | tuple) else content
 
 
 def _tensors(content: Any) -> Iterator[Tensor]:
     if isinstance(content, Tensor):
         yield content
     elif isinstance(content, Mapping | list | tuple):
-        for each in content.values() if isinstance(content, Mapping) else content:
-            yield from _tensors(each)
+        for item in content.values() if isinstance(content, Mapping) else content:
+            yield from _tensors(item)

@@ -69,7 +69,7 @@ def encode_labels(values: Any, classes: Sequence[int | str] | None, where: str) 
         ClasswiseError: for a label that is not one of the classes.
     """
     array = values.detach().cpu().numpy() if isinstance(values, Tensor) else np.asarray(values)
-    if array.dtype.kind == "O" and array.size and all(isinstance(each, str) for each in array.flat):
+    if array.dtype.kind == "O" and array.size and all(isinstance(element, str) for element in array.flat):
         array = array.astype(str)
     if array.dtype.kind == "S":
         array = np.char.decode(array, "utf-8", "replace")

@@ -73,15 +73,15 @@ class Rows:
             ClasswiseError: if the item is neither a pair nor a dict, or a dict without such keys.
         """
         if isinstance(item, Mapping):
-            key = self.image or next((each for each in IMAGES if each in item), None)
+            key = self.image or next((name for name in IMAGES if name in item), None)
             if key is None:
-                pillow = [str(each) for each, value in item.items() if isinstance(value, Image.Image)]
+                pillow = [str(name) for name, value in item.items() if isinstance(value, Image.Image)]
                 key = pillow[0] if len(pillow) == 1 else None
-            label = self.label or next((each for each in LABELS if each in item), None)
+            label = self.label or next((name for name in LABELS if name in item), None)
             for option, chosen in (("image", key), ("label", label)):
                 if chosen is None or chosen not in item:
                     what = f"{option} {chosen!r}" if chosen else option
-                    keys = ", ".join(str(each) for each in item)
+                    keys = ", ".join(str(name) for name in item)
                     raise ClasswiseError(f"{where} has no {what}; give {option}=, one of its keys: {keys}")
             return item[key], item[label]
         if not isinstance(item, (tuple, list)) or len(item) < 2:
@@ -94,7 +94,7 @@ class Rows:
         """The images of an item as (N, C, H, W); ``single``: the item is one image."""
         if _is_encoded(x):
             return self._stacked([x], where)
-        if isinstance(x, (list, tuple)) and len(x) and all(_is_encoded(each) for each in x):
+        if isinstance(x, (list, tuple)) and len(x) and all(_is_encoded(image) for image in x):
             return self._stacked(x, where)
         if self.size is not None:
             raise ClasswiseError(f"{where}: size applies to encoded and Pillow images, not to {type(x).__name__}")
@@ -111,7 +111,7 @@ class Rows:
         )
 
     def _stacked(self, images: Iterable[Any], where: str) -> Tensor:
-        return stack((where, self._decoded(each, where)) for each in images)
+        return stack((where, self._decoded(image, where)) for image in images)
 
     def _decoded(self, image: Any, where: str) -> np.ndarray[Any, np.dtype[np.uint8]]:
         content = image.get("bytes") if isinstance(image, Mapping) else image
@@ -185,7 +185,7 @@ def label_column(source: Any, label: str | None = None) -> str | None:
     _, features = _inner(source)
     if label is not None or features is None:
         return label
-    usual = next((each for each in LABELS if each in features), None)
+    usual = next((name for name in LABELS if name in features), None)
     named = [key for key, feature in features.items() if getattr(feature, "names", None)]
     return usual or (named[0] if len(named) == 1 else None)
 
@@ -197,7 +197,7 @@ def text_labels(splits: Mapping[str, Any], label: str | None = None) -> tuple[st
         column, (_, features) = label_column(part, label), _inner(part)
         if features is not None and getattr(features.get(column or ""), "dtype", "") in ("string", "large_string"):
             found.update(part.unique(column) if hasattr(part, "unique") else ())
-    return tuple(sorted(each for each in found if isinstance(each, str))) or None
+    return tuple(sorted(value for value in found if isinstance(value, str))) or None
 
 
 def _inner(source: Any) -> tuple[Any, Mapping[str, Any] | None]:
@@ -220,8 +220,8 @@ def _is_single(x: Any) -> bool:
 def _array_of_lists(x: list[Any], where: str) -> Any:
     """Nested lists of pixels, a row's arrays in `datasets`, or a list of tensors or arrays, as one array or tensor."""
     try:
-        if x and all(isinstance(each, Tensor) for each in x):
-            return torch.stack([as_tensor(each, where) for each in x])
+        if x and all(isinstance(element, Tensor) for element in x):
+            return torch.stack([as_tensor(element, where) for element in x])
         array = np.asarray(x)
     except (ValueError, RuntimeError) as error:
         raise ClasswiseError(f"{where}: images of different sizes; resize the images") from error

@@ -49,7 +49,7 @@ class FusedCopy:
         """Replace normalisation by the identity; return the layer before it, and the layer and norm of the model."""
         layers = {}
         for norm, layer in folds.items():
-            own, source = (cast("Layer", each.get_submodule(layer)) for each in (self.network, self._model))
+            own, source = (cast("Layer", model.get_submodule(layer)) for model in (self.network, self._model))
             # Its own parameters, since other layers may share those of the model.
             own.weight = nn.Parameter(torch.zeros_like(source.weight), requires_grad=False)
             own.bias = nn.Parameter(source.weight.new_zeros(len(source.weight)), requires_grad=False)

@@ -194,7 +194,7 @@ class Snapshot:
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Snapshot) or len(self._objects) != len(other._objects):
             return False
-        return all(_same(one, two) for one, two in zip(self._objects, other._objects, strict=True))
+        return all(_same(first, second) for first, second in zip(self._objects, other._objects, strict=True))
 
     __hash__ = None  # type: ignore[assignment]  # compared by value
 

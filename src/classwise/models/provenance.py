@@ -58,6 +58,6 @@ def _numbers(value: Any) -> list[float]:
     if isinstance(value, Tensor):
         value = value.detach().flatten().tolist()
     values = list(value) if isinstance(value, Sequence) and not isinstance(value, str) else [value]
-    if not 1 <= len(values) <= 64 or not all(type(each) in (int, float) for each in values):
+    if not 1 <= len(values) <= 64 or not all(type(number) in (int, float) for number in values):
         return []
-    return [float(f"{each:.7g}") for each in values]  # without the digits that float32 adds
+    return [float(f"{number:.7g}") for number in values]  # without the digits that float32 adds

@@ -303,7 +303,7 @@ def printed(item: str) -> Mapping[str, Any]:
     """Facts about a table or figure; for a panel such as ``F2bc``, those of the whole figure. Empty for other items."""
     entry = find(item).printed
     if isinstance(entry, str):
-        shared = {one["id"]: one for one in paper(find(item).paper).printed}
+        shared = {record["id"]: record for record in paper(find(item).paper).printed}
         return {key: value for key, value in shared[entry].items() if key != "id"} if entry else {}
     return entry
 
@@ -314,7 +314,7 @@ def claim(name: str) -> Claim:
     Raises:
         ClasswiseError: if the claim is unknown.
     """
-    known = {one.id: one for one in paper(name.partition("/")[0]).claims}
+    known = {entry.id: entry for entry in paper(name.partition("/")[0]).claims}
     if name not in known:
         raise unknown("claim", name, known)
     return known[name]

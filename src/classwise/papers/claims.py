@@ -205,18 +205,20 @@ def correct_jointly(verdicts: Sequence[Verdict], alpha: float = ALPHA) -> tuple[
     levels = dict[int, float]()
     for rank, place in enumerate(p_values.argsort(kind="stable").tolist()):
         index = tested[place]
-        one = verdicts[index]
+        verdict = verdicts[index]
         levels[index] = alpha / (len(tested) - min(rank, rejected))
-        repeats.setdefault((one.claim, one.estimand, *one.covers, one.value, one.p_value), []).append(index)
+        repeats.setdefault(
+            (verdict.claim, verdict.estimand, *verdict.covers, verdict.value, verdict.p_value), []
+        ).append(index)
     corrected = list(verdicts)
     for indices in repeats.values():
-        same = [_rescaled(verdicts[index], min(levels[each] for each in indices)) for index in indices]
-        low, high = min(one.low for one in same), max(one.high for one in same)
+        same = [_rescaled(verdicts[index], min(levels[other] for other in indices)) for index in indices]
+        low, high = min(verdict.low for verdict in same), max(verdict.high for verdict in same)
         answer: Answer = "inconclusive"
         if adjusted[indices[0]] <= alpha and (low > 0 or high < 0):
             answer = "supported" if low > 0 else "contradicted"
-        for index, one in zip(indices, same, strict=True):
-            corrected[index] = replace(one, low=low, high=high, answer=answer, adjusted=adjusted[index])
+        for index, verdict in zip(indices, same, strict=True):
+            corrected[index] = replace(verdict, low=low, high=high, answer=answer, adjusted=adjusted[index])
     return tuple(corrected)
 
 
@@ -252,13 +254,15 @@ def summarise_claim(
         parts: result of `catalogue.claim_parts`: pairs of a claim and a part, empty if the claim has one part.
         verdicts: pairs of item and verdict, on any claims.
     """
-    related = [(item, one) for item, one in verdicts if one.claim in {claim, *(known for known, _ in parts)}]
-    tests = [(item, one) for item, one in related if one.estimand]
-    covered = {(one.claim, part) for _, one in tests for part in (one.covers or ("",))}
-    unlisted = [(one, part) for one, part in sorted(covered) if (one, part) not in parts]
+    related = [
+        (item, verdict) for item, verdict in verdicts if verdict.claim in {claim, *(known for known, _ in parts)}
+    ]
+    tests = [(item, verdict) for item, verdict in related if verdict.estimand]
+    covered = {(verdict.claim, part) for _, verdict in tests for part in (verdict.covers or ("",))}
+    unlisted = [(known, part) for known, part in sorted(covered) if (known, part) not in parts]
 
     def named(pairs: Sequence[tuple[str, str]]) -> tuple[str, ...]:
-        names = (part if one == claim else f"{one}: {part}" if part else one for one, part in pairs)
+        names = (part if known == claim else f"{known}: {part}" if part else known for known, part in pairs)
         return tuple(name or "the claim" for name in names)
 
     return ClaimSummary(
@@ -274,7 +278,7 @@ def _without_repeats(
 ) -> Sequence[tuple[str, Verdict]]:
     """Keep the verdicts of items that tested the claim; all verdicts if no item did."""
     items = {item for item, _ in tests}
-    return [(item, one) for item, one in related if item in items or not items]
+    return [(item, verdict) for item, verdict in related if item in items or not items]
 
 
 def _settled(estimate: Estimate) -> Estimate:

@@ -190,12 +190,12 @@ class Context:
             images: derived training images by name, for the trainings that declare them.
         """
         trained: dict[str, Run] = {}
-        for name, one in declared.items():
+        for name, training in declared.items():
             trained[name] = self.train(
-                one,
-                start=trained[one.start] if one.start else None,
-                teacher=trained[one.teacher] if one.teacher else None,
-                unlabelled=self.spare_images if one.teacher else None,
+                training,
+                start=trained[training.start] if training.start else None,
+                teacher=trained[training.teacher] if training.teacher else None,
+                unlabelled=self.spare_images if training.teacher else None,
                 images=(images or {}).get(name),
             )
         return trained

@@ -106,7 +106,7 @@ class Forecaster:
         Raises:
             ClasswiseError: as `item`.
         """
-        return self._sum({key: one for name in names for key, one in self._planned(name).items()}.values())
+        return self._sum({key: training for name in names for key, training in self._planned(name).items()}.values())
 
     def _planned(self, name: str) -> dict[tuple[str, ...], _Planned]:
         """The trainings of an item, by what makes them the same in a store."""

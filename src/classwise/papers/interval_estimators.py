@@ -53,7 +53,9 @@ def interval(estimate: Estimate, scale: float = 1.0) -> IntervalEstimator:
 
 def difference(one: Estimate, other: Estimate) -> Estimate:
     """``one`` minus ``other`` with errors treated as independent; conservative for estimates from the same images."""
-    half_width = math.hypot(*(max(each.value - each.low, each.high - each.value) for each in (one, other)))
+    half_width = math.hypot(
+        *(max(estimate.value - estimate.low, estimate.high - estimate.value) for estimate in (one, other))
+    )
     value = one.value - other.value
     return Estimate(value, value - half_width, value + half_width)
 
@@ -194,9 +196,11 @@ def over_trainings(parts: Sequence[IntervalEstimator]) -> IntervalEstimator:
     """
 
     def at(level: float) -> Estimate:
-        each = [part(level) for part in parts]
-        mean = student([one.value for one in each], level)
-        below, above = (sum(ends) / len(each) for ends in zip(*((v - lo, hi - v) for v, lo, hi in each), strict=True))
+        estimates = [part(level) for part in parts]
+        mean = student([estimate.value for estimate in estimates], level)
+        below, above = (
+            sum(ends) / len(estimates) for ends in zip(*((v - lo, hi - v) for v, lo, hi in estimates), strict=True)
+        )
         between = mean.value - mean.low
         return Estimate(mean.value, mean.value - math.hypot(between, below), mean.value + math.hypot(between, above))
 

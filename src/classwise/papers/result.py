@@ -236,7 +236,7 @@ class Result:
             ]
             figures = [Figure(**figure) for figure in plain.pop("figures")]
             verdicts = [Verdict(**_verdict_fields(verdict)) for verdict in plain.pop("verdicts")]
-            measurements = [Measurement(**_with_nan(one)) for one in plain.pop("measurements")]
+            measurements = [Measurement(**_with_nan(values)) for values in plain.pop("measurements")]
             evidence = plain.pop("evidence")
             evidence = {key: tuple(value) if isinstance(value, list) else value for key, value in evidence.items()}
             return Result(

@@ -67,7 +67,7 @@ def _combined_tests(repetitions: Sequence[Findings]) -> tuple[list[Test], dict[s
         elif same[0].basis != "experiment":
             tests.append(same[0])
         else:
-            parts = [over_trainings(each) for each in zip(*(test.estimators for test in same), strict=True)]
+            parts = [over_trainings(estimators) for estimators in zip(*(test.estimators for test in same), strict=True)]
             tests.append(replace(same[0], estimators=parts, exact=False, trainings=len(repetitions)))
     return tests, missing
 
@@ -89,10 +89,10 @@ def _combined_measurements(repetitions: Sequence[Findings]) -> list[Measurement]
         if len(same) < len(repetitions):
             continue
         if measurement.low != measurement.low:  # NaN: the measurement has no interval for images
-            value, low, high = student([each.value for each in same])
+            value, low, high = student([other.value for other in same])
         else:
             value, low, high = over_trainings(
-                [lambda _, each=each: Estimate(each.value, each.low, each.high) for each in same]  # type: ignore[misc]
+                [lambda _, other=other: Estimate(other.value, other.low, other.high) for other in same]  # type: ignore[misc]
             )(0.05)
         found.append(replace(measurement, value=value, low=low, high=high, population=TRAININGS))
     return found

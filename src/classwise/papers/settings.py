@@ -488,16 +488,16 @@ class Comparison:
     @property
     def not_stated(self) -> tuple[str, ...]:
         """Names of settings that the paper leaves open in every row."""
-        names = dict.fromkeys(one.name for one in self.settings)
-        stated = {one.name for one in self.settings if one.paper}
+        names = dict.fromkeys(setting.name for setting in self.settings)
+        stated = {setting.name for setting in self.settings if setting.paper}
         return tuple(name for name in names if name not in stated)
 
     def facts(self) -> dict[str, Any]:
         """The comparison as JSON."""
         rows: dict[str, dict[str, Any]] = {}
-        for one in self.settings:
-            values = {"paper": list(one.paper), "code": one.code, "here": one.here}
-            rows.setdefault(one.row, {})[one.name] = values
+        for setting in self.settings:
+            values = {"paper": list(setting.paper), "code": setting.code, "here": setting.here}
+            rows.setdefault(setting.row, {})[setting.name] = values
         deviations = [dataclasses.asdict(deviation) for deviation in self.deviations]
         ours = {"rows_not_in_the_paper": list(self.ours), "reason": self.reason}
         return {"rows": rows, "deviations": deviations, "not_stated": list(self.not_stated), **ours}
@@ -559,9 +559,9 @@ def compare_with(stated: ItemSettings, experiment: Experiment, scale: Scale, tra
             if key in here
         ]
     deviations = [
-        Deviation(row=one.row, setting=one.name, paper=text(*one.paper), here=text(one.here))
-        for one in settings
-        if one.deviates
+        Deviation(row=setting.row, setting=setting.name, paper=text(*setting.paper), here=text(setting.here))
+        for setting in settings
+        if setting.deviates
     ]
     return Comparison(settings=settings, deviations=[*deviations, *_untrained(stated, rows, scale)], ours=ours)
 
@@ -589,7 +589,7 @@ def _read_rows(experiment: Experiment, scale: Scale) -> tuple[_Row, ...]:
         rows.append(_Row(name, training, recipe, here))
     kinds = [(_plain(row.training), dataclasses.replace(row.recipe, seed=0).digest()) for row in rows]
     seeds = [{row.recipe.seed for row, other in zip(rows, kinds, strict=True) if other == kind} for kind in kinds]
-    counts = [{_SEEDS: len(seed)} for seed in seeds]
+    counts = [{_SEEDS: len(distinct)} for distinct in seeds]
     return tuple(dataclasses.replace(row, here={**row.here, **count}) for row, count in zip(rows, counts, strict=True))
 
 
@@ -635,7 +635,7 @@ def _untrained(stated: ItemSettings, rows: Sequence[_Row], scale: Scale) -> list
         if not own and tables:
             found.append(Deviation(row=key, setting="training", paper=tables[0].name, here=NOTHING))
         found += [_sweep(name, table.values[name], own) for table in tables if own for name in table.sweep]
-    return [one for one in found if one.paper]
+    return [deviation for deviation in found if deviation.paper]
 
 
 def _sweep(name: str, values: Sequence[Value], rows: Sequence[_Row]) -> Deviation:
@@ -683,22 +683,25 @@ def deviation_counts(item: str) -> str:
     if not find(item).experiment:
         return ""
     compared = comparisons(item)
-    if any(one.reason for one in compared.values()):
+    if any(comparison.reason for comparison in compared.values()):
         return "no settings"
-    return ", ".join(f"{scale} {len(deviation_lines(one))}" for scale, one in compared.items())
+    return ", ".join(f"{scale} {len(deviation_lines(comparison))}" for scale, comparison in compared.items())
 
 
 def settings_table(item: str) -> Table | None:
     """Table of the settings of an item; equal settings of several rows share a row. None without stated settings."""
     compared = comparisons(item)
-    by_scale = {scale: {(one.row, one.name): one for one in each.settings} for scale, each in compared.items()}
-    keys = dict.fromkeys(key for each in by_scale.values() for key in each)
+    by_scale = {
+        scale: {(setting.row, setting.name): setting for setting in comparison.settings}
+        for scale, comparison in compared.items()
+    }
+    keys = dict.fromkeys(key for known in by_scale.values() for key in known)
     if not keys:
         return None
     groups: dict[tuple[str, ...], list[str]] = {}
     for row, name in sorted(keys, key=lambda key: TRAINING.index(key[1]) if key[1] in TRAINING else len(TRAINING)):
-        found = [each.get((row, name)) for each in by_scale.values()]
-        stated = next(one for one in found if one is not None)
+        found = [known.get((row, name)) for known in by_scale.values()]
+        stated = next(setting for setting in found if setting is not None)
         values = (text(*stated.paper), NONE if stated.code is None else text(stated.code), *map(_here, found))
         groups.setdefault((name, *values), []).append(row)
     every = {row for row, _ in keys}
@@ -712,7 +715,7 @@ def deviation_lines(compared: Comparison) -> list[str]:
     groups: dict[tuple[str, str, str], list[str]] = {}
     for deviation in compared.deviations:
         groups.setdefault((deviation.setting, deviation.paper, deviation.here), []).append(deviation.row)
-    every = {one.row for one in compared.settings}
+    every = {entry.row for entry in compared.settings}
     lines = []
     for (setting, paper, here), rows in groups.items():
         where = _where(rows, every) if any(rows) else ""

@@ -307,13 +307,19 @@ def claims_table(name: str, results_by_item: Mapping[str, Sequence[Result]]) -> 
             pairs = measured.get(claim.id, ())
             items = [item for item, _ in pairs]
             scales = ", ".join(dict.fromkeys(evidence[item].scale for item in items))
-            ours = _ours_cell(_Ours("", one.quantity, *measurement_text(one)) for _, one in pairs)
+            ours = _ours_cell(
+                _Ours("", measurement.quantity, *measurement_text(measurement)) for _, measurement in pairs
+            )
             rows.append(Row(number, [*stated, ours, Cell(scales or NONE), question_cell(items)]))
             continue
         summary = claim_verdict(claim.id, verdicts)
-        answers = set() if summary.partial else {conclusive(one, evidence[item]) for item, one in summary.verdicts}
-        tests = [(item, one) for item, one in summary.verdicts if one.estimand]
-        ours = _ours_cell(_Ours(", ".join(one.covers), one.estimand, *estimate_text(one)) for _, one in tests)
+        answers = (
+            set() if summary.partial else {conclusive(verdict, evidence[item]) for item, verdict in summary.verdicts}
+        )
+        tests = [(item, verdict) for item, verdict in summary.verdicts if verdict.estimand]
+        ours = _ours_cell(
+            _Ours(", ".join(verdict.covers), verdict.estimand, *estimate_text(verdict)) for _, verdict in tests
+        )
         scale = _scale_cell(tests, evidence)
         rows.append(
             Row(
@@ -340,7 +346,7 @@ def claim_text(summary: ClaimSummary, evidence: Mapping[str, Evidence]) -> str:
     """Text of the verdicts on a claim as a whole; if it is partly tested, of its tested and untested parts."""
     if summary.partial:
         return partly_text(summary)
-    return "; ".join(dict.fromkeys(verdict_text(one, evidence[item]) for item, one in summary.verdicts))
+    return "; ".join(dict.fromkeys(verdict_text(verdict, evidence[item]) for item, verdict in summary.verdicts))
 
 
 def partly_text(summary: ClaimSummary) -> str:
@@ -394,34 +400,34 @@ def _ours_cell(estimates: Iterable[_Ours]) -> Cell:
     """Cell of estimates without repeats; below them, what they estimate, with their intervals."""
     known = list(dict.fromkeys(estimates))
     intervals: dict[str, list[str]] = {}
-    for one in known:
-        intervals.setdefault(one.what, []).extend([one.interval] if one.interval else [])
-    values = (f"{one.parts}: {one.value}" if one.parts else one.value for one in known)
+    for estimate in known:
+        intervals.setdefault(estimate.what, []).extend([estimate.interval] if estimate.interval else [])
+    values = (f"{estimate.parts}: {estimate.value}" if estimate.parts else estimate.value for estimate in known)
     details = (f"{what}: {', '.join(ends)}" if ends else what for what, ends in intervals.items())
     return Cell("; ".join(values) or NONE, "; ".join(details))
 
 
 def _scale_cell(tests: Sequence[tuple[str, Verdict]], evidence: Mapping[str, Evidence]) -> Cell:
     """Cell of the scales of the models behind the verdicts on a claim, and their settings; a dash without models."""
-    runs = [(evidence[item], one) for item, one in tests if one.basis == "experiment"]
-    settings = dict.fromkeys(known.details(one).strip(" ()") for known, one in runs)
+    runs = [(evidence[item], verdict) for item, verdict in tests if verdict.basis == "experiment"]
+    settings = dict.fromkeys(known.details(verdict).strip(" ()") for known, verdict in runs)
     return Cell(", ".join(dict.fromkeys(known.scale for known, _ in runs)) or NONE, "; ".join(filter(None, settings)))
 
 
 def _summary_cell(summary: ClaimSummary, evidence: Mapping[str, Evidence]) -> Cell:
     """Cell of the verdicts on a claim, each with the items that gave it."""
     if summary.partial:
-        tests = [(item, one) for item, one in summary.verdicts if one.estimand]
-        by_text = _by_text((answer_text(one, evidence[item], short=True), item) for item, one in tests)
+        tests = [(item, verdict) for item, verdict in summary.verdicts if verdict.estimand]
+        by_text = _by_text((answer_text(verdict, evidence[item], short=True), item) for item, verdict in tests)
         return Cell(partly_text(summary), by_text)
     if not summary.verdicts:
         return Cell("not tested yet")
-    if all(not one.estimand for _, one in summary.verdicts):
-        return Cell(NOT_TESTED, _by_text((one.note, item) for item, one in summary.verdicts))
-    texts = dict.fromkeys(verdict_text(one, evidence[item], short=True) for item, one in summary.verdicts)
+    if all(not verdict.estimand for _, verdict in summary.verdicts):
+        return Cell(NOT_TESTED, _by_text((verdict.note, item) for item, verdict in summary.verdicts))
+    texts = dict.fromkeys(verdict_text(verdict, evidence[item], short=True) for item, verdict in summary.verdicts)
     if len(texts) == 1:
         return Cell(next(iter(texts)), _listed(item for item, _ in summary.verdicts))
-    by_text = _by_text((answer_text(one, evidence[item], short=True), item) for item, one in summary.verdicts)
+    by_text = _by_text((answer_text(verdict, evidence[item], short=True), item) for item, verdict in summary.verdicts)
     return Cell("; ".join(texts), by_text)
 
 

@@ -92,5 +92,5 @@ def with_imagenet_labels(images: Images) -> Images:
     ids = [name.split(" ", 1)[0] for name in images.class_names]
     if not set(ids) <= set(ImageNet.ids):
         return images
-    official = torch.tensor([ImageNet.ids.index(one) for one in ids])[images.y]
+    official = torch.tensor([ImageNet.ids.index(class_id) for class_id in ids])[images.y]
     return Images(images.x, official, ImageNet.class_names, ImageNet.name, images.split, index=images.index)

@@ -185,7 +185,7 @@ def _clean_cell(comparison: Comparison, name: str) -> Cell:
         return Cell(formatting.NONE)
     counts = [audit.outcomes.counts(CLEAN) for audit in audits]
     return _over_seeds(
-        all_metrics()["overall"], [metric_intervals.overall(count, comparison.alpha) for count in counts]
+        all_metrics()["overall"], [metric_intervals.overall(class_counts, comparison.alpha) for class_counts in counts]
     )
 
 

@@ -100,7 +100,7 @@ def bounds_table(comparison: Comparison) -> Table:
     rows = []
     for name, row in comparison.bounds.iterrows():
         cells = [Cell(str(int(row["seeds"]))), Cell(_count(row["n"])), Cell(formatting.count(row["judged"]))]
-        ends = [Cell(formatting.span(row[f"{each}_low"], row[f"{each}_high"])) for each in ("overall", "worst")]
+        ends = [Cell(formatting.span(row[f"{metric}_low"], row[f"{metric}_high"])) for metric in ("overall", "worst")]
         rows.append(Row(str(name), cells + ends))
     note = (
         "Bounds: the accuracy if all images without a verdict are misclassified, and if all are correct; they are "

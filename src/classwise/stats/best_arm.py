@@ -326,7 +326,7 @@ class BestArmSearch:
         )
         binomial = (1 - SAMPLING_SHARE) * alpha
         low, high = (
-            lowest_interval(ClassCounts(self.images, self.survivors - each), binomial) for each in (most, least)
+            lowest_interval(ClassCounts(self.images, self.survivors - hits), binomial) for hits in (most, least)
         )
         return low[0], high[1]
 

@@ -185,22 +185,22 @@ def variance(counts: BoundedCounts) -> Bounds[Fraction]:
     # The mean square distance of t to the intervals [l, u] is least where t is the mean of the nearest points. That is
     # between two neighbouring ends of intervals, where each point is either the end of its interval, or t itself.
     def excess(t: int) -> int:
-        return classes * t - sum(min(max(t, one), other) for one, other in ends)
+        return classes * t - sum(min(max(t, lower), upper) for lower, upper in ends)
 
     breaks = sorted({*low, *high})
     left = breaks[bisect.bisect_right(breaks, 0, key=excess) - 1]
-    fixed = [other if other <= left else one for one, other in ends if not one <= left < other]
+    fixed = [upper if upper <= left else lower for lower, upper in ends if not lower <= left < upper]
     least = Fraction(len(fixed) * sum(x * x for x in fixed) - sum(fixed) ** 2, len(fixed)) if fixed else Fraction(0)
 
     # The mean square distance of t to the farther ends is least where t is their mean, or halfway between two ends.
     farther, passed = sum(high), 0
-    for one, other in sorted(ends, key=sum):
-        if 2 * farther <= classes * (one + other):
+    for lower, upper in sorted(ends, key=sum):
+        if 2 * farther <= classes * (lower + upper):
             break
-        farther, passed = farther + one - other, one + other
+        farther, passed = farther + lower - upper, lower + upper
     twice = max(Fraction(2 * farther, classes), Fraction(passed))
     top, bottom = twice.numerator, 2 * twice.denominator
-    most = sum(max(abs(bottom * one - top), abs(bottom * other - top)) ** 2 for one, other in ends)
+    most = sum(max(abs(bottom * lower - top), abs(bottom * upper - top)) ** 2 for lower, upper in ends)
     scale = classes * whole**2
     return Bounds(least / scale, Fraction(most, bottom**2 * scale))
 

@@ -116,7 +116,7 @@ def deviation_difference(one: ClassCounts, other: ClassCounts, factor: float = 1
         Fractions.
     """
     first, second = variance(one, alpha / 2), variance(other, alpha / 2)
-    first, second = (Estimate(*(math.sqrt(max(end, 0.0)) for end in each)) for each in (first, second))
+    first, second = (Estimate(*(math.sqrt(max(end, 0.0)) for end in estimate)) for estimate in (first, second))
     scale = math.sqrt(factor)
     return Estimate(
         first.value - scale * second.value, first.low - scale * second.high, first.high - scale * second.low

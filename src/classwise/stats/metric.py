@@ -242,7 +242,7 @@ def metric(**about: Any) -> Callable[[Callable[..., Any]], Metric]:
         >>> median.value(MetricInputs(BoundedCounts.of(counts)))
         0.5
     """
-    fields = [each.name for each in dataclasses.fields(Metric) if each.name != "function"]
+    fields = [attribute.name for attribute in dataclasses.fields(Metric) if attribute.name != "function"]
     for name in about:
         if name not in fields:
             raise unknown("field of a metric", name, fields)

@@ -78,14 +78,14 @@ def worst_class_ranks(models: Sequence[Verdicts], labels: IntArray | None = None
     level = checked_level(alpha) / max(number * (number - 1) // 2, 1)
     better = np.zeros((number, number), dtype=np.bool_)
     single = [lowest_interval(model.counts, level / 2) for model in models] if number > 1 else []
-    for one, other in combinations(range(number), 2):
-        first, second = models[one].correct, models[other].correct
+    for i, j in combinations(range(number), 2):
+        first, second = models[i].correct, models[j].correct
         if first is None or second is None or labels is None:
-            low, high = single[one][0] - single[other][1], single[one][1] - single[other][0]
+            low, high = single[i][0] - single[j][1], single[i][1] - single[j][0]
         else:
-            classes = models[one].counts.num_classes
+            classes = models[i].counts.num_classes
             _, low, high = difference_of_minima(PairedCounts.from_labels(labels, first, second, classes), level)
-        better[one, other], better[other, one] = low > 0, high < 0
+        better[i, j], better[j, i] = low > 0, high < 0
     for between in range(number):
         better |= np.outer(better[:, between], better[between])
     return Ranks(1 + better.sum(axis=0), number - better.sum(axis=1), better)

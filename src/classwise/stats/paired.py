@@ -212,7 +212,7 @@ def difference_of_minima(pairs: PairedCounts, alpha: Level = 0.05) -> Estimate:
     paired = tango(pairs.only_first, pairs.only_second, pairs.count, alpha / 2)
     (low_1, high_1), (low_2, high_2) = (lowest_interval(counts, alpha / 4) for counts in (pairs.first, pairs.second))
     lower_1, lower_2 = (
-        clopper_pearson(each.correct, each.count, alpha / 4).low for each in (pairs.first, pairs.second)
+        clopper_pearson(side.correct, side.count, alpha / 4).low for side in (pairs.first, pairs.second)
     )
     low = max(float(paired.low[lower_1 <= high_1].min()), low_1 - high_2)
     high = min(float(paired.high[lower_2 <= high_2].max()), high_1 - low_2)

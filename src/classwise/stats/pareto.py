@@ -30,5 +30,5 @@ def pareto_front(accuracies: npt.ArrayLike, critical: int) -> npt.NDArray[np.boo
     for own, others in zip(values[:, critical], np.delete(values, critical, axis=1), strict=True):
         exact = [as_rational(value) for value in others[~np.isnan(others)]]  # equal means are equal
         points.append((as_rational(own), sum(exact, start=Fraction(0)) / len(exact)))
-    dominated = [any(all(map(operator.ge, one, point)) and one != point for one in points) for point in points]
+    dominated = [any(all(map(operator.ge, other, point)) and other != point for other in points) for point in points]
     return ~np.array(dominated, dtype=np.bool_)

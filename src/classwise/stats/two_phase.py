@@ -289,7 +289,7 @@ def state_of(survivors: Survivors, sample: Sample, alpha: float) -> State:
     own, half, shared = (_bounds(survivors, sample, level) for level in (alpha, alpha / 2, alpha / (2 * classes)))
     successes = np.clip(_successes(survivors, sample), own.least, own.most)
     values = (successes, own.most, own.least, half.most, shared.least)
-    return State(*(_accuracy(survivors, each) for each in values))
+    return State(*(_accuracy(survivors, count) for count in values))
 
 
 def _accuracy(survivors: Survivors, successes: FloatArray | IntArray) -> FloatArray:
@@ -350,7 +350,7 @@ def two_phase_estimate(
     overall, below, above = far_ends(state, settle)
     value = state.value[1:]
     label = int(value.argmin())
-    columns = [np.where(np.isfinite(each), each, np.nan) for each in (*state[:3], *new.units)]
+    columns = [np.where(np.isfinite(column), column, np.nan) for column in (*state[:3], *new.units)]
     shared = _accuracy(survivors, _bounds(survivors, sample, alpha / (2 * int((survivors.images > 0).sum()))).most)
     possibly = np.isfinite(value) & (shared[1:] <= state.upper[1:].min() + ROUNDING)
     return TwoPhaseEstimate(
@@ -359,7 +359,7 @@ def two_phase_estimate(
             float(value[label]), float(state.lower[1:].min()), float(state.upper[1:].min()), *new.lowest
         ),
         label=label,
-        possibly=tuple(int(each) for each in np.flatnonzero(possibly)),
+        possibly=tuple(int(place) for place in np.flatnonzero(possibly)),
         classes=ClassAccuracies(*(column[1:] for column in columns)),
         survivors=survivors.pool[1:],
         drawn=(sample.known_hits + sample.known_robust)[1:],

@@ -108,10 +108,10 @@ def build_audits(value: object) -> object:
         if not isinstance(options, Mapping | AuditSettings | None):
             raise ClasswiseError(f"plan: audits.{name} = {options!r} must be a mapping of options")
     return {
-        str(name): each
-        if isinstance(each, AuditSettings)
-        else build(AuditSettings, _listed(each or {}), f"audit {name!r}")
-        for name, each in value.items()
+        str(name): settings
+        if isinstance(settings, AuditSettings)
+        else build(AuditSettings, _listed(settings or {}), f"audit {name!r}")
+        for name, settings in value.items()
     }
 
 

@@ -138,8 +138,8 @@ def collect(folder: str | Path, out: str | Path | None = None) -> Collection:
     if not methods:
         raise IncompleteError(f"no audit in {folder} is finished: {counts_text(sweep_status(folder))}")
     groups = tuple(
-        Group(*key, Comparison({name: tuple(audits) for name, audits in method.items()}))
-        for key, method in methods.items()
+        Group(*key, Comparison({name: tuple(audits) for name, audits in audits_of.items()}))
+        for key, audits_of in methods.items()
     )
     collected = Collection(groups, missing)
     return dataclasses.replace(collected, files=_write(collected, sweep, Path(out or sweep.path / "results")))

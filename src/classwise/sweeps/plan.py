@@ -59,9 +59,9 @@ class Pattern:
 
 
 def _patterns(value: object) -> object:
-    if not isinstance(value, Sequence) or not all(isinstance(each, Mapping | Pattern) for each in value):
+    if not isinstance(value, Sequence) or not all(isinstance(pattern, Mapping | Pattern) for pattern in value):
         raise ClasswiseError(f"plan: exclude = {value!r} must be a list of partial cells, such as [{{seed: 0}}]")
-    return tuple(each if isinstance(each, Pattern) else build(Pattern, each, "exclude") for each in value)
+    return tuple(pattern if isinstance(pattern, Pattern) else build(Pattern, pattern, "exclude") for pattern in value)
 
 
 @configurable
@@ -119,8 +119,8 @@ class Plan:
     def yaml(self) -> str:
         """Return the plan as YAML, with absolute paths for files of recipes and data; `read` accepts it."""
         patterns = [
-            {name: value for name, value in dataclasses.asdict(each).items() if value not in (None, {})}
-            for each in self.exclude
+            {name: value for name, value in dataclasses.asdict(pattern).items() if value not in (None, {})}
+            for pattern in self.exclude
         ]
         values = {
             "recipes": [recipe_source(recipe) for recipe in self.recipes],
@@ -213,7 +213,7 @@ def _check_names(cells: Sequence[Cell]) -> None:
         differs = next((key for key, value in vars(cell).items() if value != vars(other)[key]), None)
         if differs is None:
             raise ClasswiseError(f"plan: the cell {cell.name} occurs twice; give each value once")
-        was, now = (json.dumps(vars(each)[differs]) for each in (other, cell))
+        was, now = (json.dumps(vars(side)[differs]) for side in (other, cell))
         raise ClasswiseError(f"plan: two cells have the name {cell.name}: {differs} {was} and {now}; rename one")
 
 

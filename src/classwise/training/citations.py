@@ -35,7 +35,7 @@ def papers(name: str) -> list[Paper]:
     if name in recipe_names():
         return papers_of(source for part in Recipe.read(name).described_parts for source in part.sources())
     names = [parse_spec(spec)[0] for spec in members(name)] if name in SUITES else [name]
-    parts = [registry.load(each) for each in names for registry in PARTS if each in registry]
+    parts = [registry.load(name) for name in names for registry in PARTS if name in registry]
     if not parts:
         raise unknown_recipe(
             name, "recipe, part or attack", [*SUITES, *(part for registry in PARTS for part in registry)]

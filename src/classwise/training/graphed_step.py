@@ -140,7 +140,7 @@ class GraphedStep:
         """
         model = self._step.model
         changed = [*model.buffers(), *inputs.sums.sums.values()]
-        before, generator = [each.clone() for each in changed], torch.cuda.get_rng_state(self._device)
+        before, generator = [tensor.clone() for tensor in changed], torch.cuda.get_rng_state(self._device)
 
         def restore() -> None:
             for tensor, value in zip(changed, before, strict=True):
@@ -187,7 +187,9 @@ class _Capture:
         """Whether a replay computes this step."""
         fixed = self._fixed
         same = fixed.settings is inputs.settings and fixed.sums is inputs.sums and fixed.epoch == inputs.epoch
-        shapes = [{name: (each.shape, each.dtype) for name, each in _tensors(b)} for b in (fixed.batch, inputs.batch)]
+        shapes = [
+            {name: (tensor.shape, tensor.dtype) for name, tensor in _tensors(b)} for b in (fixed.batch, inputs.batch)
+        ]
         return same and shapes[0] == shapes[1] and self._progress.holds(inputs.batch.progress)
 
     def compute(self, inputs: StepInputs) -> StepResult:
@@ -249,8 +251,10 @@ def _difference(
     ]
     if not pairs:
         return ""
-    size = torch.stack([one.float().norm() for one, _ in pairs]).norm()
-    distance = torch.stack([(one.float() - other.float()).norm() for one, other in pairs if other is not None]).norm()
+    size = torch.stack([gradient.float().norm() for gradient, _ in pairs]).norm()
+    distance = torch.stack(
+        [(gradient.float() - other.float()).norm() for gradient, other in pairs if other is not None]
+    ).norm()
     error = float(distance / size.clamp_min(_TINY))
     differs = not error <= GRADIENT_TOLERANCE and bool(size.isfinite())
     return f"the gradient of the graph differs by {error:.1e} of its norm" if differs else ""

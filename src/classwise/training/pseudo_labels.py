@@ -52,7 +52,7 @@ def pseudo_labelled(
         **settings.options,
     )
     if unlabelled.shape != images.shape:
-        here, there = ("x".join(str(side) for side in each.shape) for each in (unlabelled, images))
+        here, there = ("x".join(str(side) for side in tensor.shape) for tensor in (unlabelled, images))
         raise ClasswiseError(
             f"unlabelled images of {unlabelled.name!r} have shape {here}, expected {there} as {images.name!r}"
         )

@@ -146,7 +146,7 @@ class Recipe:
             numbers = {name: getattr(schedule, name, 0) for name in EPOCH_FIELDS}
             for name, at in numbers.items():
                 if at:
-                    many = [max(1, round(scale * each)) for each in (at if isinstance(at, tuple) else (at,))]
+                    many = [max(1, round(scale * epoch)) for epoch in (at if isinstance(at, tuple) else (at,))]
                     overrides[f"schedules.{index}.{name}"] = many if isinstance(at, tuple) else many[0]
         return overrides
 
@@ -245,7 +245,7 @@ class Recipe:
         del plain["precision"]["graphs"]  # another way to launch the same work
         for path, default in _LATER.items():
             *within, key = path.split(".")
-            holder = functools.reduce(lambda node, each: node[each] or {}, within, plain)
+            holder = functools.reduce(lambda node, part: node[part] or {}, within, plain)
             if isinstance(holder, dict) and holder.get(key) == default:
                 holder.pop(key, None)
         for part in (plain["objective"], *plain["schedules"]):
@@ -348,10 +348,10 @@ def build_parts(recipe: Recipe) -> Parts:
         )
     validation_attack = make(ATTACKS, recipe.validation_attack)
     threat = None if recipe.threat is None else Threat.parse(recipe.threat)
-    for each in (attack, validation_attack):
-        each.check()
+    for chosen in (attack, validation_attack):
+        chosen.check()
         if threat is not None:
-            each.supported(threat)
+            chosen.supported(threat)
     extra = recipe.data.unlabelled
     if extra is not None and not 0 < extra.of(recipe.batch_size) < recipe.batch_size:
         raise ClasswiseError(

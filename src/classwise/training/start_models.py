@@ -63,7 +63,7 @@ def check_start_models(
         ClasswiseError: if a start was trained on a validation image.
     """
     notes: list[str] = []
-    starts = [Start(Path(weight)) for weight in weights] if len(held_out) else []
+    starts = [Start(Path(path)) for path in weights] if len(held_out) else []
     for start in starts:  # grows by the starts of the starts
         unknown = f"cannot check whether the start model {start} was trained on validation images of this run"
         folder = _run_folder(start.weights)
@@ -85,8 +85,8 @@ def check_start_models(
             raise _seen(run, recipe, start, theirs, count, len(held_out))
         elif theirs.data.unlabelled is not None:
             notes.append(f"{unknown}: its unlabelled images are unknown")
-        known = {each.weights for each in starts}
-        starts += [Start(Path(each), folder) for each in further if each is not None and Path(each) not in known]
+        known = {other.weights for other in starts}
+        starts += [Start(Path(path), folder) for path in further if path is not None and Path(path) not in known]
     return notes
 
 
@@ -97,7 +97,7 @@ def starts_of(run: Run, weights: Path) -> list[str]:
 
 def _seen(run: Run, recipe: Recipe, start: Start, theirs: Recipe, count: int, total: int) -> ClasswiseError:
     """Return the error for a start that was trained on validation images."""
-    here, there = (f"data.validation={each.data.validation:g}, seed={each.seed}" for each in (recipe, theirs))
+    here, there = (f"data.validation={side.data.validation:g}, seed={side.seed}" for side in (recipe, theirs))
     change = f", or use its split here ({there})" if theirs.data.validation else ""
     return ClasswiseError(
         f"{run.path}: {count} of the {total} validation images were training images of the start model {start}; "

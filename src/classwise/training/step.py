@@ -109,7 +109,7 @@ class TrainingStep:
         step = steps[0]  # at the weights before the update; the second pass of AWP is at perturbed ones
         per_row = per_image(step, batch, settings) if self._measures_loss else None
         sums.add(batch.y, step.clean_logits, step.robust_logits, per_row, step.steps)
-        return StepResult(_detached(step), [each.detach() for each in losses])
+        return StepResult(_detached(step), [tensor.detach() for tensor in losses])
 
     def _with_teacher(self, batch: TrainingBatch) -> TrainingBatch:
         """Return the batch with the teacher's logits, if there is a teacher."""

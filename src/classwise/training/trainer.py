@@ -181,8 +181,8 @@ class Trainer:
             if self.teacher is not None:
                 check_teacher(self.run, self.teacher)
         state.schedules = [
-            schedule.before_training(each, self._outputs)
-            for schedule, each in zip(self.parts.schedules, state.schedules, strict=True)
+            schedule.before_training(schedule_state, self._outputs)
+            for schedule, schedule_state in zip(self.parts.schedules, state.schedules, strict=True)
         ]
 
     def _stop_point(self, save: Callable[[], None] | None = None) -> None:
@@ -278,8 +278,8 @@ class Trainer:
         step, losses = self._step(StepInputs(batch, settings, state.epoch, state.sums))
         self.loss_check.add(losses, state.step)
         state.schedules = [
-            schedule.after_batch(each, step, batch)
-            for schedule, each in zip(parts.schedules, state.schedules, strict=True)
+            schedule.after_batch(schedule_state, step, batch)
+            for schedule, schedule_state in zip(parts.schedules, state.schedules, strict=True)
         ]
         if parts.averaging.averages_steps:
             state.average = parts.averaging.after_step(state.average, self._weights, progress)
@@ -336,8 +336,8 @@ class Trainer:
         if "confidence" in (averaged := splits.get("valid-average", online)):
             signals["valid.average_confidence"] = averaged["confidence"]
         state.schedules = [
-            schedule.after_epoch(each, signals, epoch)
-            for schedule, each in zip(self.parts.schedules, state.schedules, strict=True)
+            schedule.after_epoch(schedule_state, signals, epoch)
+            for schedule, schedule_state in zip(self.parts.schedules, state.schedules, strict=True)
         ]
         if self.processes.is_main:
             self.run.check_exists()

@@ -138,9 +138,9 @@ class NAttack(AveragedAttack):
             reward = -0.5 * hinge.view(-1, count)
             base = reward[0] if first == 0 else base
             rewards.append(reward - base)
-            for each, sample in zip(rewards[-1], z.view(-1, *inputs.x.shape), strict=True):
+            for advantage, sample in zip(rewards[-1], z.view(-1, *inputs.x.shape), strict=True):
                 plain += sample
-                weighted.addcmul_(sample, _column(each, sample))
+                weighted.addcmul_(sample, _column(advantage, sample))
         shifted = torch.cat(rewards)
         spread = shifted.std(0, correction=0) + 1e-7
         total = weighted - _column(shifted.mean(0), inputs.x) * plain

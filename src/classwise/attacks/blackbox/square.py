@@ -181,7 +181,7 @@ def _bumps(inputs: AttackInputs) -> Tensor:
     uniform = inputs.uniform((channels + 1, down, across))
     signs = _signs(uniform[:, :channels])
     signs[:, :, -1], signs[:, :, :, -1] = 0, 0  # the border outside the grid
-    uniform, signs = (each[:, :, tiles[0]][:, :, :, tiles[1]] for each in (uniform, signs))
+    uniform, signs = (values[:, :, tiles[0]][:, :, :, tiles[1]] for values in (uniform, signs))
     upright, rotated = _bump_pair(side, device)
     is_rotated = uniform[:, channels:] >= 0.5
     rows, columns = offsets[0][:, None], offsets[1]

@@ -234,13 +234,13 @@ class Comparison:
 
 def _scale(before: Tensor, after: Tensor) -> Tensor:
     """What differences of a column are compared with, (N,): the change of an image, the magnitude of a number."""
-    earlier, later = (each.double().nan_to_num(0.0, 0.0, 0.0).flatten(1) for each in (_rows(before), _rows(after)))
+    earlier, later = (column.double().nan_to_num(0.0, 0.0, 0.0).flatten(1) for column in (_rows(before), _rows(after)))
     return (later - earlier).norm(dim=1) if after.ndim > 1 else torch.maximum(later.abs(), earlier.abs()).squeeze(1)
 
 
 def _error(expected: Tensor, found: Tensor, scale: Tensor | None) -> Tensor:
     """The difference of each row as a fraction of the scale, (N,); without a scale 1 where rows differ, else 0."""
-    one, other = (_rows(each).flatten(1) for each in (expected, found))
+    one, other = (_rows(column).flatten(1) for column in (expected, found))
     if scale is None:
         return (one != other).any(1).double()
     same = (one == other) | (one.isnan() & other.isnan())

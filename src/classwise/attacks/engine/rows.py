@@ -162,4 +162,4 @@ def choose(mask: Tensor, yes: Tensor, no: Tensor) -> Tensor:
 def same_bits(first: Columns, second: Columns) -> bool:
     """Whether all columns of two blocks are bitwise equal, NaN being equal to NaN."""
     pairs = [(value, second[name]) for name, value in first.items()]
-    return bool(torch.stack([(one.nan_to_num() == other.nan_to_num()).all() for one, other in pairs]).all())
+    return bool(torch.stack([(value.nan_to_num() == other.nan_to_num()).all() for value, other in pairs]).all())

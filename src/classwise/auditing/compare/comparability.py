@@ -67,7 +67,7 @@ def check_alike(one: Named, other: Named, attack: str, group: str | None, across
     for field, read in _FIELDS.items():
         if field in ignored:
             continue
-        first, second = (read(each.audit, attack) for each in (one, other))
+        first, second = (read(named.audit, attack) for named in (one, other))
         if first.key != second.key:
             texts = _differing(one.audit, other.audit, attack) if read is _attacks else (first.text, second.text)
             raise _difference(field, one, other, *texts)
@@ -175,13 +175,15 @@ def _data(audit: Audit) -> FieldValue:
 def _check_images(one: Named, other: Named) -> None:
     first, second = one.audit.outcomes, other.audit.outcomes
     if one.audit.complete and other.audit.complete and not np.array_equal(first.index, second.index):
-        texts = [f"{len(each):,} ({_span(each.index)})" for each in (first, second)]
+        texts = [f"{len(outcomes):,} ({_span(outcomes.index)})" for outcomes in (first, second)]
         if texts[0] == texts[1]:
             index = int(np.setxor1d(first.index, second.index)[0])
             in_first = index in first.index
             texts = [f"{'with' if present else 'without'} index {index}" for present in (in_first, not in_first)]
         raise _difference("images", one, other, *texts)
-    known = [max(each.meta.images, len(each)) for each in (first, second) if each.meta.images is not None]
+    known = [
+        max(outcomes.meta.images, len(outcomes)) for outcomes in (first, second) if outcomes.meta.images is not None
+    ]
     if len(set(known)) > 1:
         raise _difference("images", one, other, *(f"{count:,}" for count in known))
     shared, rows, other_rows = np.intersect1d(first.index, second.index, assume_unique=True, return_indices=True)
@@ -189,7 +191,7 @@ def _check_images(one: Named, other: Named) -> None:
     if differ.size:
         place = differ[0]
         labels = (first, first.labels[rows[place]]), (second, second.labels[other_rows[place]])
-        texts = [f"image {int(shared[place])} is {each.class_names[label]!r}" for each, label in labels]
+        texts = [f"image {int(shared[place])} is {outcomes.class_names[label]!r}" for outcomes, label in labels]
         raise _difference("labels", one, other, *texts)
 
 
@@ -213,7 +215,7 @@ def _span(index: Any) -> str:
 def _check_grouping(one: Named, other: Named, group: str | None) -> None:
     if group is None:
         return
-    first, second = (each.audit.outcomes.grouping(group) for each in (one, other))
+    first, second = (named.audit.outcomes.grouping(group) for named in (one, other))
     field = f"grouping {group}"
     if first.names != second.names:
         raise _difference(field, one, other, ", ".join(first.names), ", ".join(second.names))
@@ -222,7 +224,7 @@ def _check_grouping(one: Named, other: Named, group: str | None) -> None:
     if differ.size:
         place = differ[0]
         ids = first.ids[rows[place]], second.ids[other_rows[place]]
-        raise _difference(field, one, other, *(f"image {shared[place]} in {first.names[each]!r}" for each in ids))
+        raise _difference(field, one, other, *(f"image {shared[place]} in {first.names[label]!r}" for label in ids))
 
 
 def _threat(audit: Audit, attack: str) -> FieldValue:

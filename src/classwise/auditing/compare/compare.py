@@ -87,7 +87,7 @@ class Crossing(TextDisplay):
     def notes(self) -> tuple[str, ...]:
         """Distinct notes of the comparisons."""
         notes = [note for level in self.levels.values() for note in level.notes]
-        audits = [audit for each in self.audits.values() for audit in each]
+        audits = [audit for runs in self.audits.values() for audit in runs]
         return tuple(dict.fromkeys([*notes, *seed_notes(audits, self.attack)]))
 
     @property
@@ -141,12 +141,12 @@ def crossing(
         raise ClasswiseError(f"all audits have the same {field}, {text}; omit across={field!r} (--across {field})")
     order = list(levels.values())
     if field == "threat":
-        place = {text: radius_of(next(iter(each.values()))[0]) or ("~", 0.0) for text, each in order}
+        place = {text: radius_of(next(iter(audits_of.values()))[0]) or ("~", 0.0) for text, audits_of in order}
         order.sort(key=lambda level: place[level[0]])
     names = _distinct([text for text, _ in order])
     comparisons = {
-        name: Comparison({method: tuple(audits) for method, audits in each.items()}, attack, group, alpha)
-        for name, (_, each) in zip(names, order, strict=True)
+        name: Comparison({method: tuple(audits) for method, audits in audits_of.items()}, attack, group, alpha)
+        for name, (_, audits_of) in zip(names, order, strict=True)
     }
     return Crossing(field, comparisons)
 

@@ -262,7 +262,7 @@ class Comparison(RichDisplay):
     @cached_property
     def notes(self) -> tuple[str, ...]:
         """Sentences on fields whose agreement was not checked, or that differ."""
-        audits = [audit for each in self.audits.values() for audit in each]
+        audits = [audit for runs in self.audits.values() for audit in runs]
         notes = []
         if len(audits) > 1 and (fields := unstated(audits, self.attack)):
             notes.append(f"No audit records these fields, so their agreement was not checked: {', '.join(fields)}.")
@@ -338,7 +338,9 @@ class Comparison(RichDisplay):
         ``teacher``, else empty.
         """
         self._need_verdicts()
-        table = pd.DataFrame([self._row(*item) for item in self.audits.items()], pd.Index(self.names, name="method"))
+        table = pd.DataFrame(
+            [self._row(name, audits) for name, audits in self.audits.items()], pd.Index(self.names, name="method")
+        )
         return table.assign(teacher=list(self.teachers.values())) if any(self.teachers.values()) else table
 
     @cached_property
@@ -426,10 +428,10 @@ class Comparison(RichDisplay):
         self._need_verdicts()
         columns: dict[tuple[str, str], Any] = {}
         count = np.bincount(self._ids, minlength=len(self.group_names))
-        for name, each in self.counts.items():
-            accuracies = np.stack([counts.accuracy for counts in each])
+        for name, runs in self.counts.items():
+            accuracies = np.stack([counts.accuracy for counts in runs])
             low, high = self._class_intervals(name)
-            spread = accuracies.std(axis=0, ddof=1) if len(each) > 1 else np.full(len(count), np.nan)
+            spread = accuracies.std(axis=0, ddof=1) if len(runs) > 1 else np.full(len(count), np.nan)
             values = {"mean": accuracies.mean(axis=0), "low": low, "high": high, "sd": spread}
             columns |= {(name, key): value for key, value in values.items()}
         columns = {("", "n"): count, **columns}
@@ -500,17 +502,17 @@ def check_methods(
         for name, audits in methods.items()
         for number, audit in enumerate(audits)
     ]
-    for each in named:
-        meta = each.audit.outcomes.meta
-        if attack not in (*each.audit.names, *meta.attacks):
-            raise unknown(f"attack of {each.name}:", attack, each.audit.names)
+    for method in named:
+        meta = method.audit.outcomes.meta
+        if attack not in (*method.audit.names, *meta.attacks):
+            raise unknown(f"attack of {method.name}:", attack, method.audit.names)
         if attack in meta.not_applicable or (attack != CLEAN and meta.not_applicable and not meta.robustness_evaluated):
             raise IncompleteError(
-                f"{each.name} has no robust accuracy under {attack!r}: not applicable to its model: "
+                f"{method.name} has no robust accuracy under {attack!r}: not applicable to its model: "
                 f"{', '.join(meta.not_applicable)}"
             )
-    for each in named[1:]:
-        check_alike(named[0], each, attack, group, across)
+    for method in named[1:]:
+        check_alike(named[0], method, attack, group, across)
     check_runs(methods, attack, across)
 
 

@@ -103,7 +103,7 @@ def by_method(sources: Sequence[Source], across: str | None) -> dict[str, tuple[
         identified = [_method_of(audit, across) for audit in audits]
         name, digest = identified[0]
         if not isinstance(source, Audit) and audits_in(Path(source)) != [Path(source)]:
-            if len({each for _, each in identified} - {None}) > 1 and across is None:
+            if len({digest for _, digest in identified} - {None}) > 1 and across is None:
                 raise ClasswiseError(f"the runs in {source} differ in more than the seed; give each separately")
             name = name if _run_of(audits[0]) is not None else Path(source).resolve().name
         known = digest is not None and digest in labels

@@ -233,16 +233,16 @@ class Probe:
         settings = (attack, ball.norm, engine.seed, self.precision, engine.grid, engine.passes.repeats)
         keys = [(settings, *image) for image in zip(index, radius, strict=True)]
         margins = margin(raised(self.logits), self.labels).tolist()
-        batches = [part for part in torch.split(mask.nonzero().squeeze(1), self.engine.batch_size) if len(part)]
-        unknown = mask & ~torch.tensor([self.memory.has(*each) for each in zip(keys, margins, strict=True)])
+        batches = [batch for batch in torch.split(mask.nonzero().squeeze(1), self.engine.batch_size) if len(batch)]
+        unknown = mask & ~torch.tensor([self.memory.has(*pair) for pair in zip(keys, margins, strict=True)])
         for places in torch.split(unknown.nonzero().squeeze(1), self.engine.batch_size):
             for row, result in zip(places.tolist(), self._attack(places, attack, ball), strict=True):
                 self.memory.add(keys[row], margins[row], result)
         success = torch.zeros_like(mask)
         for places in batches:
             results = [self.memory[keys[row]] for row in places.tolist()]
-            success[places] = torch.tensor([each.success for each in results])
-            self.taken.total += len(places) * max(each.passes for each in results)
+            success[places] = torch.tensor([result.success for result in results])
+            self.taken.total += len(places) * max(result.passes for result in results)
         return success
 
     def _attack(self, places: Tensor, attack: Attack, threat: Threat) -> list[AttackResult]:
@@ -268,7 +268,7 @@ class Probe:
                     break
         final = torch.where(hit.view(-1, 1, 1, 1), found, threat.project(state["x"], x))
         success, passes = ~self._correct(final, x, y, threat), passes + self.verification
-        return [AttackResult(*each) for each in zip(success.tolist(), passes.tolist(), strict=True)]
+        return [AttackResult(*pair) for pair in zip(success.tolist(), passes.tolist(), strict=True)]
 
     @property
     def verification(self) -> int:

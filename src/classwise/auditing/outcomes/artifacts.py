@@ -99,8 +99,8 @@ class Artifacts:
     def _blocks_of(self, kind: str, attack: str) -> list[tuple[Array, Array]]:
         """The stored blocks; an example is a pair of clean and adversarial image, stored under the attack."""
         if kind == EXAMPLES and attack == CLEAN:
-            attacks = [each for stored, each in self._listed() if stored == EXAMPLES]
-            return [block for each in attacks for block in self._blocks_of(kind, each)]
+            attacks = [name for stored, name in self._listed() if stored == EXAMPLES]
+            return [block for name in attacks for block in self._blocks_of(kind, name)]
         return self._memory.get((kind, attack), []) if self.folder is None else _blocks(self.folder, kind, attack)
 
     def _listed(self) -> list[tuple[str, str]]:

@@ -309,7 +309,7 @@ def _check_images(first: Table, second: Table) -> None:
             values = getattr(meta, name), getattr(other_meta, name)
             if all(values) and values[0] != values[1]:
                 raise _difference(name, *map(repr, values))
-    images, other_images = (each.drop_duplicates("index").set_index("index").sort_index() for each in (frame, other))
+    images, other_images = (table.drop_duplicates("index").set_index("index").sort_index() for table in (frame, other))
     if not (images.index.equals(other_images.index) and images["label"].equals(other_images["label"])):
         raise ClasswiseError("the two tables cannot be joined: they have different images or labels")
 

@@ -107,8 +107,8 @@ def bounded_counts(
 
 def widest(counts: Sequence[BoundedCounts]) -> BoundedCounts:
     """Counts that include every completion of each of the given counts of the same images."""
-    correct = np.min([count.correct for count in counts], axis=0)
-    most = np.max([count.high.correct for count in counts], axis=0)
+    correct = np.min([class_counts.correct for class_counts in counts], axis=0)
+    most = np.max([class_counts.high.correct for class_counts in counts], axis=0)
     first = counts[0]
     return BoundedCounts(first.count, first.count - most + correct, correct, first.unplaced)
 
@@ -214,7 +214,7 @@ class Outcomes:
     def unjudged(self) -> dict[str, int]:
         """Number of images that are not judged under each attack; only attacks that lack some. See `verdicts`."""
         unseen = self.total - len(self)
-        counts = {label: unseen + int((verdict < 0).sum()) for label, verdict in self._verdicts.items()}
+        counts = {label: unseen + int((verdicts < 0).sum()) for label, verdicts in self._verdicts.items()}
         return {label: count for label, count in counts.items() if count}
 
     @property
@@ -227,7 +227,7 @@ class Outcomes:
         """How many images are not judged under every attack, such as ``12 of 90``."""
         if self.meta.images is None:
             return "an unknown number of"
-        undecided = np.any([verdict < 0 for verdict in self._verdicts.values()], axis=0)
+        undecided = np.any([verdicts < 0 for verdicts in self._verdicts.values()], axis=0)
         return f"{self.total - len(self) + int(undecided.sum()):,} of {self.total:,}"
 
     @property
@@ -491,10 +491,10 @@ class Outcomes:
     def _candidates(self, family: str) -> list[str]:
         """The members of a family that may be its strongest."""
         counts = {label: self.bounds(label) for label in self.families[family]}
-        if all(count.complete for count in counts.values()):
+        if all(class_counts.complete for class_counts in counts.values()):
             return [self.best(family)]
-        least = min(overall(count).high for count in counts.values())
-        return [label for label, count in counts.items() if overall(count).low <= least]
+        least = min(overall(class_counts).high for class_counts in counts.values())
+        return [label for label, class_counts in counts.items() if overall(class_counts).low <= least]
 
     def confusion(self, name: str = ALL) -> IntArray:
         """(C, C) confusion matrix under any of `names`: rows are true classes, columns predicted ones.

@@ -55,11 +55,11 @@ class CorruptionAudits:
             IncompleteError: if an audit is incomplete.
         """
         rows = []
-        for (corruption, severity), each in self.audits.items():
-            counts, interval = each.counts(attack), each.intervals(attack)
-            whole = each.by_attack.loc[attack, ["n", "overall", "overall_low", "overall_high"]]
+        for (corruption, severity), result in self.audits.items():
+            counts, interval = result.counts(attack), result.intervals(attack)
+            whole = result.by_attack.loc[attack, ["n", "overall", "overall_low", "overall_high"]]
             rows.append((corruption, severity, OVERALL, *whole))
-            classes = zip(each.group_names, counts.count, counts.accuracy, interval.low, interval.high, strict=True)
+            classes = zip(result.group_names, counts.count, counts.accuracy, interval.low, interval.high, strict=True)
             rows += [(corruption, severity, name, int(n), *values) for name, n, *values in classes if n]
         return pd.DataFrame(rows, columns=["corruption", "severity", "class", "n", "accuracy", "low", "high"])
 
@@ -91,7 +91,7 @@ class CorruptionAudits:
         """
         if self.audits.keys() != baseline.audits.keys():
             raise ClasswiseError("the baseline has other corruptions or severities; they must be equal")
-        ours, theirs = (1 - each.by_class(attack).drop(columns=MEAN) for each in (self, baseline))
+        ours, theirs = (1 - audits.by_class(attack).drop(columns=MEAN) for audits in (self, baseline))
         ratio = ours / theirs
         return ratio.assign(**{MEAN: ratio.mean(axis=1, skipna=False)})
 

@@ -146,7 +146,7 @@ class CompleteEstimator(Estimator):
             "worst": worst.value,
             "worst_low": worst.low,
             "worst_high": worst.high,
-            **{each.name: each.value(inputs) for each in arranged(without=("overall", "macro", "worst"))},
+            **{metric.name: metric.value(inputs) for metric in arranged(without=("overall", "macro", "worst"))},
         }
 
 

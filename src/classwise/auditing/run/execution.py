@@ -204,7 +204,7 @@ class Execution:
         processes = self.processes
         if processes.world_size == 1:
             return writer
-        notes = dict.fromkeys(note for each in processes.all_gather(writer.meta.notes) for note in each)
+        notes = dict.fromkeys(note for own_notes in processes.all_gather(writer.meta.notes) for note in own_notes)
         others = processes.gather(None if writer.folder is not None else writer)
         if not processes.is_main:
             return writer

@@ -333,7 +333,7 @@ def class_names_for(source: Images | Stream, first: Images, logits: int, own: Se
             f"the model has {logits} classes, the data set {source.name!r} has {len(names)}; the numbers must agree"
             f"{_classes_hint(first, logits) if unnamed else ''}"
         )
-    in_data, in_model = ([name.casefold() for name in each] for each in (names, own))
+    in_data, in_model = ([name.casefold() for name in classes] for classes in (names, own))
     if in_data != in_model and sorted(in_data) == sorted(in_model):
         place = next(number for number, name in enumerate(in_data) if name != in_model[number])
         raise ClasswiseError(
@@ -393,7 +393,7 @@ def pieces_of(data: Images | Stream, batch_size: int) -> Iterator[Images]:
     blocks: list[Batch] = []
     for block in data.blocks(batch_size):
         blocks.append(block)
-        if sum(each.x.nbytes for each in blocks) >= PIECE_BYTES:
+        if sum(block.x.nbytes for block in blocks) >= PIECE_BYTES:
             yield _piece(data, blocks)
     if blocks:
         yield _piece(data, blocks)

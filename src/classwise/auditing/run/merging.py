@@ -156,7 +156,7 @@ def check_images(images: Mapping[Path, IntArray], shards: Iterable[Shard]) -> No
         ClasswiseError: naming the first shard with an image of an earlier one.
     """
     number = pd.Series(np.concatenate([*images.values(), np.zeros(0, dtype=np.int64)]))
-    owner = np.repeat(np.arange(len(images)), [len(image) for image in images.values()])
+    owner = np.repeat(np.arange(len(images)), [len(numbers) for numbers in images.values()])
     repeated = np.flatnonzero(number.duplicated())
     if len(repeated):
         place, shard = [*zip(images, shards, strict=True)][owner[repeated[0]]]
@@ -279,7 +279,9 @@ def _rows(folder: Path) -> dict[Path, dict[str, IntArray]]:
 
 def _images(rows: Mapping[Path, Mapping[str, IntArray]], label: str) -> IntArray:
     """The images of one attack in all files of a shard."""
-    return np.concatenate([np.zeros(0, dtype=np.int64), *(row[label] for row in rows.values() if label in row)])
+    return np.concatenate(
+        [np.zeros(0, dtype=np.int64), *(images[label] for images in rows.values() if label in images)]
+    )
 
 
 def _check_rows(folder: Path, shard: Shard, rows: Mapping[Path, Mapping[str, IntArray]]) -> None:

@@ -117,7 +117,7 @@ class Shard:
                 yield _joined(own)
                 own = []
             own.append(piece.take(rows))
-            if sum(each.x.nbytes for each in own) >= inputs.PIECE_BYTES:
+            if sum(piece.x.nbytes for piece in own) >= inputs.PIECE_BYTES:
                 yield _joined(own)
                 own = []
         if own:

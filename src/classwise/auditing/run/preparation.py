@@ -269,4 +269,4 @@ def _sizes(images: Images, classes: int) -> dict[str, tuple[int, ...]]:
     """Number of images of each class, and of each group of their columns."""
     ids = {"class": (images.y, classes)}
     ids |= {name: (column.ids, len(column.names)) for name, column in images.columns.items()}
-    return {name: tuple(torch.bincount(each.cpu(), minlength=size).tolist()) for name, (each, size) in ids.items()}
+    return {name: tuple(torch.bincount(labels.cpu(), minlength=size).tolist()) for name, (labels, size) in ids.items()}

@@ -45,10 +45,10 @@ def seed_runs(folder: str | Path) -> list[Run]:
     for run in runs[1:]:
         if dataclasses.replace(run.recipe, seed=0) != dataclasses.replace(runs[0].recipe, seed=0):
             raise ClasswiseError(f"{runs[0].path} and {run.path} differ in more than the seed; audit each separately")
-    for one, other in itertools.pairwise(runs):
-        if one.recipe.seed == other.recipe.seed:
+    for first, second in itertools.pairwise(runs):
+        if first.recipe.seed == second.recipe.seed:
             raise ClasswiseError(
-                f"{one.path} and {other.path} have the same training seed {one.recipe.seed}; audit one of them"
+                f"{first.path} and {second.path} have the same training seed {first.recipe.seed}; audit one of them"
             )
     return runs
 

@@ -175,7 +175,7 @@ class Rounds:
             keys = rng.integers(piece.index.cpu(), (), 1 << 62).tolist()
             for row, (key, label) in enumerate(zip(keys, piece.y.tolist(), strict=True)):
                 by_class[label].append((key, number, row))
-        return [np.array([each[1:] for each in sorted(rows)], dtype=np.int64).reshape(-1, 2) for rows in by_class]
+        return [np.array([entry[1:] for entry in sorted(rows)], dtype=np.int64).reshape(-1, 2) for rows in by_class]
 
     def _places(self, rows: IntArray) -> IntArray:
         """The positions of survivors in the ledger."""

@@ -56,7 +56,7 @@ class Arrow(TableFormat):
 
 def _splits(path: Path) -> list[str]:
     """Names of the splits of a `DatasetDict`."""
-    return [str(each) for each in _json(path / _SPLITS).get("splits") or ()]
+    return [str(split) for split in _json(path / _SPLITS).get("splits") or ()]
 
 
 def _tables(folder: Path) -> list[ArrowTable]:
@@ -66,7 +66,7 @@ def _tables(folder: Path) -> list[ArrowTable]:
         ClasswiseError: if it names no files of the folder, or a selection of rows.
     """
     state = _json(folder / _STATE)
-    names = [str(each.get("filename", "")) for each in state.get("_data_files") or () if isinstance(each, dict)]
+    names = [str(entry.get("filename", "")) for entry in state.get("_data_files") or () if isinstance(entry, dict)]
     if not names or not all(name and Path(name).name == name for name in names):
         raise ClasswiseError(f"{folder / _STATE} names no files of the folder; save the data set again")
     if state.get("_indices_data_files"):

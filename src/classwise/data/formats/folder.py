@@ -72,7 +72,7 @@ class Folder(EncodedFormat):
         search, files = Search(), []
         for name in names:
             others = search.other_files
-            found = sorted(file for each in groups.get(name, ()) for file in search.image_files(each))
+            found = sorted(file for subfolder in groups.get(name, ()) for file in search.image_files(subfolder))
             if not found and search.other_files > others:
                 raise ClasswiseError(
                     f"{folder / name} has no images, only other files; if it is not a class, remove it or list the "
@@ -102,7 +102,7 @@ class Folder(EncodedFormat):
         if self.classes is not None:
             chosen = [_normal(str(label)) for label in self.classes]
             for name, found in groups.items():
-                if name not in chosen and any(next(Search().image_files(each), None) for each in found):
+                if name not in chosen and any(next(Search().image_files(subfolder), None) for subfolder in found):
                     raise unknown(f"class folder of {folder}:", name, chosen)
             return chosen
         others = {
@@ -143,7 +143,7 @@ def _folder_of_split(path: Path, split: str) -> Path:
             return folder
     search = Search()
     if len(splits) > 1 or (
-        named and not any(next(search.image_files(each), None) for each in folders if each not in named)
+        named and not any(next(search.image_files(subfolder), None) for subfolder in folders if subfolder not in named)
     ):
         names = ", ".join(folder.name for folder in splits) or "images without folders of classes"
         raise ClasswiseError(f"{path} has no split {split!r} with a subfolder per class, only {names}")

@@ -79,7 +79,7 @@ class Npz(Format):
                 if names is None and by_split and y.dtype.kind in "US" and self.classes is None:
                     keys = [key for key in archive if key.rpartition("_")[0] in _LABELS]
                     names = sorted(
-                        {_decoded(each) for key in keys for each in np.unique(_array(archive, key, path)).tolist()}
+                        {_decoded(label) for key in keys for label in np.unique(_array(archive, key, path)).tolist()}
                     )
         except ClasswiseError:
             raise

@@ -111,8 +111,8 @@ class TableFormat(Format, ABC):
         classes = self.classes
         if classes is None and _is_text(schema.field(label).type):
             more = [file.read([label]) for file in other_splits if _has_text(file.schema(), label)]
-            found = {each for table in (*tables, *more) for each in table.column(label).unique().to_pylist()}
-            classes = tuple(sorted(each for each in found if each is not None))
+            found = {value for table in (*tables, *more) for value in table.column(label).unique().to_pylist()}
+            classes = tuple(sorted(value for value in found if value is not None))
         y = _column(tables, label, features, first, classes)
         check_labels(y.ids, y.names, name)
         if classes is not None:

@@ -59,7 +59,7 @@ class WebDataset(EncodedFormat):
         """
         shards = [path] if path.is_file() else _shards_of_split(path, split)
         keys = (self.label,) if self.label else ("cls", "label")
-        chosen = None if self.classes is None else [str(each) for each in self.classes]
+        chosen = None if self.classes is None else [str(name) for name in self.classes]
         numbers = None if chosen is None else {label: number for number, label in enumerate(chosen)}
         samples = [sample for shard in shards for sample in _samples(shard, keys, numbers)]
         if not samples:
@@ -96,7 +96,7 @@ def _shards_of_split(folder: Path, split: str) -> list[Path]:
     splits = {shard: split_of_file(shard) for shard in shards}
     chosen = [shard for shard in shards if splits[shard] == split] if any(splits.values()) else shards
     if not chosen:
-        known = {*filter(None, splits.values()), *(each.parent.name for each in visible(folder, "*/*.tar"))}
+        known = {*filter(None, splits.values()), *(shard.parent.name for shard in visible(folder, "*/*.tar"))}
         raise ClasswiseError(f"{folder} has no shards of the split {split!r}, only of {', '.join(sorted(known))}")
     return chosen
 

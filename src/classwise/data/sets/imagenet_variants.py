@@ -58,7 +58,7 @@ class ImageNetV2(_TestSet):
         del split
         name = f"imagenetv2-{self.variant.replace('threshold-', 'threshold')}"
         names = (f"{name}-format-val", name)
-        folders = (parent / each for parent in (root, root / self.name, root / "imagenetv2") for each in names)
+        folders = (parent / name for parent in (root, root / self.name, root / "imagenetv2") for name in names)
         return next((folder for folder in folders if folder.is_dir()), None)
 
     def _files(self, part: Path) -> EncodedImages:
@@ -86,7 +86,7 @@ class _Subset(_TestSet):
         super().__init_subclass__()
         cls.ids = tuple((Path(__file__).parent / f"{cls.name}-classes.txt").read_text(encoding="ascii").split())
         cls.class_names = readable(cls.ids)
-        cls.logits = tuple(ImageNet.ids.index(each) for each in cls.ids)
+        cls.logits = tuple(ImageNet.ids.index(class_id) for class_id in cls.ids)
 
 
 class ImageNetA(_Subset):

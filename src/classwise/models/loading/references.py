@@ -71,7 +71,7 @@ def _python_file(file: Path, name: str) -> ClasswiseError:
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return ClasswiseError(f"{file} is not valid Python code; correct it")
     names = [node.name for node in code.body if isinstance(node, ast.ClassDef | ast.FunctionDef)]
-    public = [each for each in names if not each.startswith("_")]
+    public = [attribute for attribute in names if not attribute.startswith("_")]
     shown = name or next(iter(public), "build")
     folder = Path.cwd()
     if file.is_absolute() and not file.is_relative_to(folder):

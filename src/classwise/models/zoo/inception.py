@@ -90,7 +90,7 @@ class Mixed(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """(N, inputs, H, W) to the concatenated channels of all branches."""
-        return torch.cat([one(x) for one in self.branches], 1)
+        return torch.cat([module(x) for module in self.branches], 1)
 
 
 class InceptionV3(Classifier):

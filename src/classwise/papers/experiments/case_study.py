@@ -590,7 +590,7 @@ class GroupRelations(_Homing):
         both = class_pairs(homing_matrices(context), context.test_images.superclasses)
         tests, not_tested = [], other_data("kdd21/C20", context.scale)
         if context.scale.data == CIFAR:
-            leads = [one.lead(*pair) for one in both.values() for a, b in NAMED_PAIRS for pair in ((a, b), (b, a))]
+            leads = [ties.lead(*pair) for ties in both.values() for a, b in NAMED_PAIRS for pair in ((a, b), (b, a))]
             estimand = (
                 "the named class's share of all images minus that of the next, each class of 3-5, 1-9, 0-8; "
                 "misclassified, and homing"
@@ -601,8 +601,8 @@ class GroupRelations(_Homing):
             )
         caption = "Symmetric matrix: mean of the two shares."
         return Findings(
-            tables=[_tie_table(title, one) for title, one in both.items()],
-            figures=[(one.figure(), f"{title}. {caption}") for title, one in both.items() if one.errors.any()],
+            tables=[_tie_table(title, ties) for title, ties in both.items()],
+            figures=[(ties.figure(), f"{title}. {caption}") for title, ties in both.items() if ties.errors.any()],
             tests=tests,
             not_tested=not_tested,
         )
@@ -695,7 +695,7 @@ class ColouredBackgrounds(
         ]
         for attack, matrix in matrices.items():
             assert matrix.inside is not None
-            cells = [estimate_cell(cell, tests=tests) for cell in (matrix.inside.share, *matrix.inside[2:])]
+            cells = [estimate_cell(estimate, tests=tests) for estimate in (matrix.inside.share, *matrix.inside[2:])]
             rows.append(Row(attack, cells))
         not_tested = {}
         if matrices["clean"].matrix.sum() > matrices["clean"].matrix.trace():
@@ -800,7 +800,7 @@ class BackgroundsAndStandardTraining(
         )
         heads = ("images", "clean accuracy, percent", INSIDE)
         table = Table("Standard training", heads, rows, "Small print: 95 % confidence intervals for new images.")
-        counts: dict[Key, ClassCounts] = {(name,): one.counts("clean") for name, one in tables.items()}
+        counts: dict[Key, ClassCounts] = {(name,): outcomes.counts("clean") for name, outcomes in tables.items()}
         by_class = class_table("Clean accuracy by class, in percent", counts, grey.class_names)
         return Findings(tables=(table, by_class), tests=(claimed,))
 

@@ -79,15 +79,15 @@ class StandardAgainstAdversarial(Experiment, scales=SCALES, trainings=declare):
         """Compare gap, variance and order of the classes of both models, and test the claim on each data set."""
         audited, absent = audit_each(context)
         rows, figures, tests = [], [], []
-        for one in audited:
-            (standard, names), (adversarial, _) = one.shown("standard", "clean"), one.shown()
+        for data_set in audited:
+            (standard, names), (adversarial, _) = data_set.shown("standard", "clean"), data_set.shown()
             robust = gap_of(standard, adversarial, list(names))
-            rows += gap_rows(robust, f"{one.data}: ")
-            own = self.claims(robust) if one.judges(self.claim) else ()
-            rows.append(Row(f"{one.data}: order of the classes", _order_cells(robust, own)))
+            rows += gap_rows(robust, f"{data_set.data}: ")
+            own = self.claims(robust) if data_set.judges(self.claim) else ()
+            rows.append(Row(f"{data_set.data}: order of the classes", _order_cells(robust, own)))
             drawing = robust.figure() if len(names) <= DRAWN else spread_of(adversarial, "PGD").figure()
-            figures.append((drawing, f"{one.data}: test images, PGD."))
-            tests += [replace(test, covers=(one.data,)) for test in own]
+            figures.append((drawing, f"{data_set.data}: test images, PGD."))
+            tests += [replace(test, covers=(data_set.data,)) for test in own]
         return Findings(
             tables=(gap_table(rows), *data_tables(audited, absent)),
             figures=figures,
@@ -115,8 +115,8 @@ def gap_rows(one: Gap, prefix: str = "", tests: Sequence[Test] = ()) -> list[Row
         prefix: beginning of the names of the rows.
         tests: tests of the MCD.
     """
-    variances = (estimate_cell(each, 1e4) for each in one.variance)
-    gaps = (estimate_cell(each, tests=tests) for each in one.discrepancy)
+    variances = (estimate_cell(estimate, 1e4) for estimate in one.variance)
+    gaps = (estimate_cell(estimate, tests=tests) for estimate in one.discrepancy)
     return [
         Row(f"{prefix}MCD, points", [*gaps, estimate_cell(one.discrepancy_ratio, 1)]),
         Row(f"{prefix}CV, percent squared", [*variances, estimate_cell(one.variance_ratio, 1)]),
@@ -155,7 +155,7 @@ class AdversarialModel(Experiment, scales=CLASSWISE, trainings={"standard": STAN
     def run(self, context: Context) -> Findings:
         """Compare both models; test claim C2: a larger discrepancy in accuracy and in robustness."""
         trained = context.train_all(self.trainings(context.scale))
-        standard, adversarial = (under_pgd(context, one).outcomes for one in trained.values())
+        standard, adversarial = (under_pgd(context, model).outcomes for model in trained.values())
         robust, clean = gap(standard, adversarial, "PGD"), gap(standard, adversarial, "clean")
         gaps = [elsewhere("benz20/C1", widest(standard.counts("clean")))]
         gaps.append(elsewhere("benz20/C4", widest(adversarial.counts("PGD"))))
@@ -178,9 +178,9 @@ def discrepancy_tests(robust: Gap, clean: Gap) -> list[Test]:
             claim="benz20/C2",
             covers=(what,),
             estimand=f"{what} of the adversarial model: root of CV, and MCD, minus those of standard accuracy",
-            estimators=_more_than(one, 1),
+            estimators=_more_than(compared, 1),
         )
-        for what, one in (("robustness", robust), ("accuracy", clean))
+        for what, compared in (("robustness", robust), ("accuracy", clean))
     ]
 
 
@@ -198,16 +198,16 @@ class RobustnessHistogram(Experiment, scales=SCALES, trainings=lambda scale: dec
     def run(self, context: Context) -> Findings:
         """Count the classes per interval on each data set; test claim C16 on CIFAR-100 and ImageNet."""
         found, absent = audit_each(context, ("adversarial",))
-        audited = [one.by_class for one in found]
+        audited = [data_set.by_class for data_set in found]
         rows, figures, tests = [], [], []
-        for one in audited:
-            counts = one.counts()
+        for data_set in audited:
+            counts = data_set.counts()
             histogram = spread_of(counts, "PGD")
             bins = [Estimate(*ends) for ends in zip(histogram.count, histogram.low, histogram.high, strict=True)]
-            rows.append(Row(one.data, [estimate_cell(each, 1, 0) for each in bins]))
-            figures.append((histogram.figure(), f"{one.data}: adversarial training under PGD."))
-            if one.judges(self.claim):
-                tests.append(self._test(one.data, counts, histogram.edges))
+            rows.append(Row(data_set.data, [estimate_cell(estimate, 1, 0) for estimate in bins]))
+            figures.append((histogram.figure(), f"{data_set.data}: adversarial training under PGD."))
+            if data_set.judges(self.claim):
+                tests.append(self._test(data_set.data, counts, histogram.edges))
         edges = (100 * histogram.edges).round().astype(int).tolist()
         heads = ("data set", *(f"{low} to {high} %" for low, high in itertools.pairwise(edges)))
         note = "Small print: 95 % confidence intervals."
@@ -283,7 +283,7 @@ class StandardModel(Experiment, scales=PRELIMINARY, trainings={"standard": STAND
                 claim="benz20/C3",
                 estimand="MCD of the adversarial model under PGD minus each of: standard clean, standard under "
                 f"{shown[1]}, adversarial clean",
-                estimators=[wider(adversarial.counts("PGD"), one) for one in smaller],
+                estimators=[wider(adversarial.counts("PGD"), compared) for compared in smaller],
                 note="the standard model is evaluated at the radius where its average is nearest 50 percent",
             ),
         ]
@@ -291,18 +291,18 @@ class StandardModel(Experiment, scales=PRELIMINARY, trainings={"standard": STAND
             Row(
                 name,
                 [
-                    estimate_cell(metric_intervals.macro(count)),
-                    estimate_cell(metric_intervals.discrepancy(count), tests=tests if name == "clean" else ()),
-                    _spread(count),
+                    estimate_cell(metric_intervals.macro(class_counts)),
+                    estimate_cell(metric_intervals.discrepancy(class_counts), tests=tests if name == "clean" else ()),
+                    _spread(class_counts),
                 ],
             )
-            for name, count in counts.items()
+            for name, class_counts in counts.items()
         ]
         note = (
             f"C3 is tested at {shown[1]}, where the average is nearest 50 percent. "
             "Small print: 95 % confidence intervals for new images."
         )
-        classes: dict[Key, ClassCounts] = {(name,): count for name, count in counts.items()}
+        classes: dict[Key, ClassCounts] = {(name,): class_counts for name, class_counts in counts.items()}
         return Findings(
             tables=(
                 Table("Summary over classes", ("images", "average", "MCD", "CV, percent squared"), rows, note),
@@ -329,11 +329,11 @@ def _spread(counts: ClassCounts) -> Cell:
 
 def class_dots(title: str, counts: Sequence[ClassCounts], shown: Sequence[str], names: Sequence[str]) -> Drawing:
     """Dot plot with a row for each class: its accuracy in each of several counts with 95 % intervals."""
-    ends = [class_intervals(count) for count in counts]
+    ends = [class_intervals(class_counts) for class_counts in counts]
     values = [
         [
-            Value(float(count.accuracy[c]), float(low[c]), float(high[c]), int(count.count[c]))
-            for count, (low, high) in zip(counts, ends, strict=True)
+            Value(float(class_counts.accuracy[c]), float(low[c]), float(high[c]), int(class_counts.count[c]))
+            for class_counts, (low, high) in zip(counts, ends, strict=True)
         ]
         for c in range(len(names))
     ]
@@ -341,7 +341,7 @@ def class_dots(title: str, counts: Sequence[ClassCounts], shown: Sequence[str], 
 
 
 def _centred(counts: Sequence[ClassCounts], shown: Sequence[str], names: Sequence[str]) -> Drawing:
-    sides = [(*metric_intervals.beyond_mean(count), count.count) for count in counts]
+    sides = [(*metric_intervals.beyond_mean(class_counts), class_counts.count) for class_counts in counts]
     values = [
         [Value(float(value[c]), float(low[c]), float(high[c]), int(count[c])) for value, low, high, count in sides]
         for c in range(len(names))
@@ -370,27 +370,33 @@ class DataSets(Experiment, trainings=lambda scale: declare(scale, data_sets=_dat
         heads = ["model"]
         for attack in ("clean", "PGD"):
             heads += [f"{attack}: average", "worst class", "MCD"]
-        fit = [one for one in audited if not one.fault]
-        note = f"on {', '.join(one.data for one in fit)}; one training of each model"
+        fit = [data_set for data_set in audited if not data_set.fault]
+        note = f"on {', '.join(data_set.data for data_set in fit)}; one training of each model"
         any_gap = Test(
             claim="benz20/C1",
             estimand="MCD of clean accuracy, standard training, each data set",
-            estimators=[widest(one.counts("standard", "clean")) for one in fit],
+            estimators=[widest(data_set.counts("standard", "clean")) for data_set in fit],
             note=f"{note}; 'non-trivial' is interpreted as above zero by simultaneous intervals for all classes",
         )
         tests = [any_gap] if fit else []
-        for one in audited:
-            if one.judges("benz20/C4"):
-                estimand = f"MCD under PGD, adversarial training on {one.data}"
-                gaps = [widest(one.counts())]
-                tests.append(Test(claim="benz20/C4", covers=(one.data,), estimand=estimand, estimators=gaps))
-        rows = [Row(f"{one.data}, {kind}", _metric_cells(one, kind, tests)) for one in audited for kind in one.audits]
+        for data_set in audited:
+            if data_set.judges("benz20/C4"):
+                estimand = f"MCD under PGD, adversarial training on {data_set.data}"
+                gaps = [widest(data_set.counts())]
+                tests.append(Test(claim="benz20/C4", covers=(data_set.data,), estimand=estimand, estimators=gaps))
+        rows = [
+            Row(f"{data_set.data}, {kind}", _metric_cells(data_set, kind, tests))
+            for data_set in audited
+            for kind in data_set.audits
+        ]
         small_print = "Small print: 95 % confidence intervals for new images."
         table = Table("In percent and points", (*heads, "weakest"), rows, small_print)
-        reason = "; ".join(f"{one.data}: {one.fault}" for one in audited)
+        reason = "; ".join(f"{data_set.data}: {data_set.fault}" for data_set in audited)
         return Findings(
             tables=(table, *data_tables(audited, absent)),
-            figures=[(_drawn(one), f"{one.data}: standard clean, adversarial under PGD.") for one in audited],
+            figures=[
+                (_drawn(data_set), f"{data_set.data}: standard clean, adversarial under PGD.") for data_set in audited
+            ],
             tests=tests,
             not_tested={} if fit else {"benz20/C1": reason, "benz20/C4": reason},
         )
@@ -536,9 +542,11 @@ def _figures(outcomes: Mapping[str, Outcomes]) -> list[tuple[Drawing, str]]:
         if len(present) > DRAWN:
             figures += [(spread(table, attack).figure(), f"{name}, {attack}.") for name, table in outcomes.items()]
             continue
-        each = [ClassCounts(one.count[present], one.correct[present]) for one in (t.counts(attack) for t in tables)]
+        shown = [
+            ClassCounts(counts.count[present], counts.correct[present]) for counts in (t.counts(attack) for t in tables)
+        ]
         names = [tables[0].class_names[label] for label in present]
-        figures.append((class_dots(f"{attack}, in percent", each, list(outcomes), names), f"All models, {attack}."))
+        figures.append((class_dots(f"{attack}, in percent", shown, list(outcomes), names), f"All models, {attack}."))
     return figures
 
 
@@ -559,8 +567,11 @@ class ConfusionUnderAttack(Experiment, scales=SCALES, trainings=lambda scale: de
     def run(self, context: Context) -> Findings:
         """Measure the symmetry, and the errors inside superclasses relative to chance; test the claims."""
         audited, absent = audit_each(context, (ADVERSARIAL,))
-        classes = {one.data: _confused(one.by_class) for one in audited}
-        matrices = {one.data: _confused(one) if one.superclasses else classes[one.data] for one in audited}
+        classes = {data_set.data: _confused(data_set.by_class) for data_set in audited}
+        matrices = {
+            data_set.data: _confused(data_set) if data_set.superclasses else classes[data_set.data]
+            for data_set in audited
+        }
         caption = "rows: truth; columns: prediction on the attacked image; percent of the row."
         tests, not_tested = self.claims(audited, matrices, classes)
         return Findings(
@@ -580,7 +591,7 @@ class ConfusionUnderAttack(Experiment, scales=SCALES, trainings=lambda scale: de
             matrices: confusion matrices by data set, of superclasses where statements are about superclasses.
             classes: confusion matrices of the classes, by data set.
         """
-        fit = {one.data: one for one in audited if not one.unfit}
+        fit = {data_set.data: data_set for data_set in audited if not data_set.unfit}
         tests = [
             Test(
                 claim="kdd21/C5",
@@ -590,17 +601,17 @@ class ConfusionUnderAttack(Experiment, scales=SCALES, trainings=lambda scale: de
                 unit="",
                 limits=CORRELATION,
             )
-            for data, one in fit.items()
-            if one.judges("kdd21/C5")
+            for data, data_set in fit.items()
+            if data_set.judges("kdd21/C5")
         ]
         not_tested = no_verdict("kdd21/C5", audited)
-        inside = {data: each for data in fit if (each := classes[data].inside) is not None}
+        inside = {data: errors for data in fit if (errors := classes[data].inside) is not None}
         if inside:
             note = f"on {', '.join(inside)}; error rates of pairs need no verdict about a single class"
-            contrasts = [interval(each.contrast, 100) for each in inside.values()]
+            contrasts = [interval(errors.contrast, 100) for errors in inside.values()]
             estimand = "mean rate M_ij of pairs inside the superclasses minus that of pairs across, each data set"
             tests.append(Test(claim="kdd21/C6", covers=(INSIDE,), estimand=estimand, estimators=contrasts, note=note))
-            excesses = [interval(each.excess, 100) for each in inside.values()]
+            excesses = [interval(errors.excess, 100) for errors in inside.values()]
             estimand = "share of the errors across superclasses: chance minus measured, each data set"
             note = f"on {', '.join(inside)}"
             tests.append(Test(claim="kdd21/C6", covers=(ACROSS,), estimand=estimand, estimators=excesses, note=note))
@@ -634,7 +645,7 @@ def structure_tables(
             data,
             [
                 estimate_cell(matrix.inside.share),
-                *(estimate_cell(one, tests=tests) for one in (matrix.inside.excess, matrix.inside.contrast)),
+                *(estimate_cell(estimate, tests=tests) for estimate in (matrix.inside.excess, matrix.inside.contrast)),
             ],
         )
         for data, matrix in classes.items()
@@ -700,16 +711,16 @@ class ConfusedLabels(ConfusionUnderAttack):
             classes: confusion matrices of the classes, by data set.
         """
         del matrices
-        chosen = [one for one in audited if not one.unfit and classes[one.data].inside is not None]
+        chosen = [data_set for data_set in audited if not data_set.unfit and classes[data_set.data].inside is not None]
         if not chosen:
             return [], {"benz20/C5": "no data set with superclasses gives a verdict"}
-        found = {one.data: classes[one.data] for one in chosen}
+        found = {data_set.data: classes[data_set.data] for data_set in chosen}
         contrasts, symmetries = list[IntervalEstimator](), list[IntervalEstimator]()
-        for each in found.values():
-            assert each.inside is not None
-            assert each.superclasses is not None
-            contrasts.append(interval(each.inside.contrast, 100))
-            symmetries.append(interval(symmetry_inside(each.matrix, each.superclasses)))
+        for confusions in found.values():
+            assert confusions.inside is not None
+            assert confusions.superclasses is not None
+            contrasts.append(interval(confusions.inside.contrast, 100))
+            symmetries.append(interval(symmetry_inside(confusions.matrix, confusions.superclasses)))
         return [
             Test(
                 claim="benz20/C5",
@@ -742,16 +753,20 @@ class GapsOverEpochs(Experiment, scales=SCALES, trainings=lambda scale: declare(
         """Draw the validation accuracy over the epochs; test claims C1 to C3 on each data set."""
         audited, absent = audit_each(context, (ADVERSARIAL,))
         rows, tables, figures = [], list[Table](), []
-        for one in audited:
-            history = trend({"AT": one.trained[ADVERSARIAL]}, labels=None if one.superclasses else one.sampled)
-            caption = f"{one.data}: validation split; the band spans the lowest to the highest class."
+        for data_set in audited:
+            history = trend(
+                {"AT": data_set.trained[ADVERSARIAL]}, labels=None if data_set.superclasses else data_set.sampled
+            )
+            caption = f"{data_set.data}: validation split; the band spans the lowest to the highest class."
             figures.append((history.figure(), caption))
-            counts, names = one.shown()
+            counts, names = data_set.shown()
             metrics = (metric_intervals.macro, metric_intervals.worst, metric_intervals.discrepancy)
             weakest = Cell(names[metric_intervals.worst_label(counts)])
-            rows.append(Row(f"{one.data}, {len(names)}", [*(estimate_cell(of(counts)) for of in metrics), weakest]))
+            rows.append(
+                Row(f"{data_set.data}, {len(names)}", [*(estimate_cell(of(counts)) for of in metrics), weakest])
+            )
             if len(names) <= DRAWN:
-                title = f"{one.data}: test images at the end of training, in percent"
+                title = f"{data_set.data}: test images at the end of training, in percent"
                 tables.append(class_table(title, {("AT",): counts}, names))
         heads = ("data set, classes", "average under PGD", "worst class", "MCD", "weakest class")
         summary = Table("Test images at the end of training, in percent and points", heads, rows, _SMALL_PRINT)
@@ -762,11 +777,13 @@ class GapsOverEpochs(Experiment, scales=SCALES, trainings=lambda scale: declare(
 
 def _gap_tests(audited: Sequence[DataSetAudits]) -> tuple[list[Test], dict[str, str]]:
     """Tests of C1 to C3 on the data sets that give a verdict, and the claims that are not tested."""
-    fit = {one.data: one for one in audited if one.judges("kdd21/C1")}
-    tests = [_gap_test("kdd21/C1", "large", one, (one.data,)) for one in fit.values()]
+    fit = {data_set.data: data_set for data_set in audited if data_set.judges("kdd21/C1")}
+    tests = [_gap_test("kdd21/C1", "large", data_set, (data_set.data,)) for data_set in fit.values()]
     not_tested = no_verdict("kdd21/C1", audited)
     if MNIST not in fit:
-        not_tested["kdd21/C2"] = f"the claim is about MNIST; this run used {', '.join(one.data for one in audited)}"
+        not_tested["kdd21/C2"] = (
+            f"the claim is about MNIST; this run used {', '.join(data_set.data for data_set in audited)}"
+        )
     else:
         total = _beyond_high(fit[MNIST].counts())
         estimand = f"total under PGD at the end of training on {MNIST}, minus {HIGH} percent"
@@ -851,16 +868,16 @@ class NormsAndRobustness(Experiment, scales=SCALES, trainings=declare):
     def run(self, context: Context) -> Findings:
         """Evaluate the adversarial models under PGD and the standard ones on clean images; test claims C5 and C6."""
         found, absent = audit_each(context)
-        audited = [one.by_class for one in found]
+        audited = [data_set.by_class for data_set in found]
         rows, figures, tests = [], [], []
-        for one in audited:
-            links = {kind: _link(one, kind) for kind in EVALUATED_UNDER}
-            own = [test for test in _norm_tests(one.data, links) if one.judges(test.claim)]
+        for data_set in audited:
+            links = {kind: _link(data_set, kind) for kind in EVALUATED_UNDER}
+            own = [test for test in _norm_tests(data_set.data, links) if data_set.judges(test.claim)]
             for kind, link in links.items():
-                cells = [estimate_cell(each, 1, 2, tests=own) for each in link.intervals]
+                cells = [estimate_cell(estimate, 1, 2, tests=own) for estimate in link.intervals]
                 p_value = Cell(formatting.probability(link.spearman.p_value))
-                rows.append(Row(f"{one.data}, {kind}, {EVALUATED_UNDER[kind]}", [*cells, p_value]))
-                figures.append((link.figure(), f"{one.data}: the {kind} model, {EVALUATED_UNDER[kind]}."))
+                rows.append(Row(f"{data_set.data}, {kind}, {EVALUATED_UNDER[kind]}", [*cells, p_value]))
+                figures.append((link.figure(), f"{data_set.data}: the {kind} model, {EVALUATED_UNDER[kind]}."))
             tests += own
         heads = ("model", "Pearson", "Spearman", "Kendall", "p of Spearman")
         note = (
@@ -925,13 +942,13 @@ class EqualNorms(Experiment, scales=CLASSWISE, trainings={"AT": AT}):
         }
         counts = {name: audit.counts("PGD") for name, audit in audits.items()}
         rows = []
-        for name, count in counts.items():
+        for name, class_counts in counts.items():
             clean = metric_intervals.macro(audits[name].counts("clean"))
             summary = (
                 clean,
-                metric_intervals.macro(count),
-                metric_intervals.worst(count),
-                metric_intervals.discrepancy(count),
+                metric_intervals.macro(class_counts),
+                metric_intervals.worst(class_counts),
+                metric_intervals.discrepancy(class_counts),
             )
             ends = f"{norms[name].min():.3g} to {norms[name].max():.3g}"
             rows.append(Row(name, [*map(estimate_cell, summary), Cell(ends)]))
@@ -984,8 +1001,8 @@ class FeaturesOnAPlane(Experiment, scales=CLASSWISE, trainings={"AT": AT}):
         places = projection.purity.index.to_list()
         purity = {place: Purity(*row) for place, row in zip(places, values, strict=True)}
         rows = [
-            Row(f"{kind}, {level}", [estimate_cell(Estimate(*one[:3])), Cell(f"{100 * one.chance:.1f}")])
-            for (kind, level), one in purity.items()
+            Row(f"{kind}, {level}", [estimate_cell(Estimate(*neighbours[:3])), Cell(f"{100 * neighbours.chance:.1f}")])
+            for (kind, level), neighbours in purity.items()
         ]
         heads = ("images, neighbours of the same", "percent", "by chance")
         note = (

@@ -203,34 +203,36 @@ def audit_each(
     audited = []
     for data, own in contexts.items():
         trained = own.train_all({kind: _training(kind, data, network) for kind in kinds})
-        audits = {kind: under_pgd(own, one) for kind, one in trained.items()}
+        audits = {kind: under_pgd(own, model) for kind, model in trained.items()}
         audited.append(DataSetAudits(data, own, trained, audits, own.scale.superclasses))
     return audited, absent
 
 
 def no_verdict(claim: str, audited: Sequence[DataSetAudits]) -> dict[str, str]:
     """The claim with the reason of each data set, if none of them gives a verdict on it; else empty."""
-    if any(one.judges(claim) for one in audited):
+    if any(data_set.judges(claim) for data_set in audited):
         return {}
-    return {claim: "; ".join(f"{one.data}: {one.fault or 'not a data set of the claim'}" for one in audited)}
+    return {
+        claim: "; ".join(f"{data_set.data}: {data_set.fault or 'not a data set of the claim'}" for data_set in audited)
+    }
 
 
 def data_tables(audited: Sequence[DataSetAudits], absent: Mapping[str, str]) -> list[Table]:
     """Table of the data sets with their sizes, network, radius and accuracy, and a table of the skipped ones."""
     rows = []
-    for one in audited:
-        counts, recipe = one.counts(), one.trained[ADVERSARIAL].recipe
-        groups = "superclasses" if one.superclasses else "classes"
+    for data_set in audited:
+        counts, recipe = data_set.counts(), data_set.trained[ADVERSARIAL].recipe
+        groups = "superclasses" if data_set.superclasses else "classes"
         cells = [
             Cell(f"{int(counts.present.sum())} {groups}"),
-            Cell(f"{len(one.context.train_images):,}"),
+            Cell(f"{len(data_set.context.train_images):,}"),
             Cell(_range(counts)),
             Cell(f"{recipe.model.name}, width {recipe.model.width or 1:g}"),
-            Cell(one.context.scale.threat),
-            *(estimate_cell(metric_intervals.overall(one.counts(attack=attack))) for attack in ("clean", ROBUST)),
-            Cell(one.unfit or "yes"),
+            Cell(data_set.context.scale.threat),
+            *(estimate_cell(metric_intervals.overall(data_set.counts(attack=attack))) for attack in ("clean", ROBUST)),
+            Cell(data_set.unfit or "yes"),
         ]
-        rows.append(Row(one.data, cells))
+        rows.append(Row(data_set.data, cells))
     heads = ("data set", "statements about", "training images", "test images a class", "network", "threat")
     note = "Small print: 95 % confidence intervals for new images. A data set without verdicts is measured only."
     table = Table("Data sets", (*heads, "clean, percent", "PGD, percent", "verdicts"), rows, note)

@@ -292,7 +292,7 @@ class RankConsistency(Experiment, scales=SCALES, trainings=attacked_trainings):
 
 def _agreement_row(name: str, rows: Consistency, tests: Sequence[Test] = ()) -> Row:
     size, agreement = len(rows.correlations), rows.agreement
-    both = [estimate_cell(one, 1, 2, tests=tests) for one in (rows.lowest, rows.mean)]
+    both = [estimate_cell(correlation, 1, 2, tests=tests) for correlation in (rows.lowest, rows.mean)]
     ends = [Cell(f"{agreement.value:.2f}"), Cell(formatting.probability(agreement.p_value))]
     return Row(name, [Cell(str(size * (size - 1) // 2)), *both, *ends])
 
@@ -346,11 +346,11 @@ class Drops(Experiment):
             drops[name] = class_drop.difference
             figures.append((class_drop.figure(), f"{name}."))
         estimand = f"drop from {self.weak} to {self.strong}: vulnerable classes minus the others, each defence"
-        parts = [interval(one, 100) for one in drops.values()]
+        parts = [interval(difference, 100) for difference in drops.values()]
         tests = [] if not_tested else [Test(claim=self.claim, estimand=estimand, estimators=parts, covers=self.covers)]
-        for name, one in drops.items():
+        for name, difference in drops.items():
             printed_cells = [Cell(f"{printed[name]:+z.1f}")] if name in printed else []
-            rows.append(Row(name, [estimate_cell(one, sign="+", tests=tests), *printed_cells]))
+            rows.append(Row(name, [estimate_cell(difference, sign="+", tests=tests), *printed_cells]))
         shown = Table(
             f"Drop from {self.weak} to {self.strong}: vulnerable classes minus the others, in points",
             ("defence", "this run", *(["printed (classes 2-5)"] if printed else [])),
@@ -376,7 +376,10 @@ class DropOfDefences(Drops, scales=SCALES, trainings=attacked_trainings):
             (row["defence"], row["attack"]): np.array(row["per_class"]) for row in catalogue.printed_rows("kdd21/T1")
         }
         drops = {name: rows[name, self.weak] - rows[name, self.strong] for name in DEFENCES}
-        return {name: float(one[list(VULNERABLE)].mean() - one[list(ROBUST)].mean()) for name, one in drops.items()}
+        return {
+            name: float(by_class[list(VULNERABLE)].mean() - by_class[list(ROBUST)].mean())
+            for name, by_class in drops.items()
+        }
 
 
 class HiddenGradients(Drops, trainings=lambda scale: {name: defences(scale)[name] for name in ("TRADES", "MART")}):

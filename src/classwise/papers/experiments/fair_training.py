@@ -337,7 +337,9 @@ def frl_tests(evaluated: Evaluated) -> tuple[list[Test], dict[str, str]]:
             estimand="FRL and FRL + EMA minus TRADES + EMA, best epoch: worst class, and average with the "
             "opposite sign",
             estimators=[
-                part for one, other in pairs for part in (worst(paired(one, other)), average(paired(other, one)))
+                part
+                for method, baseline in pairs
+                for part in (worst(paired(method, baseline)), average(paired(baseline, method)))
             ],
             covers=("direction of gain and loss",),
             note=f"{NOTE}; the claimed bound of 2 points on the gain is not tested for lack of power",
@@ -372,7 +374,7 @@ class ClassesOfAverages(_Methods):
         audits = evaluated.audits
         names = context.test_images.class_names
         counts: dict[str, ClassCounts] = {name: audits[name, "best"].counts("all") for name in self.methods}
-        keyed: dict[Key, ClassCounts] = {(name,): count for name, count in counts.items()}
+        keyed: dict[Key, ClassCounts] = {(name,): class_counts for name, class_counts in counts.items()}
         pairs = {
             base: paired_models(audits[f"{base} + CFA", "best"], audits[f"{base} + EMA", "best"]) for base in bases
         }
@@ -380,7 +382,8 @@ class ClassesOfAverages(_Methods):
         for base, pair in pairs.items():
             estimate = pair.estimate(_narrowed)
             cells = [
-                Cell(f"{float(one.accuracy.std()):.3f}") for one in (counts[f"{base} + {a}"] for a in ("EMA", "CFA"))
+                Cell(f"{float(class_counts.accuracy.std()):.3f}")
+                for class_counts in (counts[f"{base} + {a}"] for a in ("EMA", "CFA"))
             ]
             rows.append(
                 Row(base, [*cells, Cell(f"{estimate.value:.3f}", f"{estimate.low:.3f} to {estimate.high:.3f}")])
@@ -562,7 +565,7 @@ def _paired(evaluated: Evaluated, one: str, other: str) -> Resampled:
 
 
 def _gains(evaluated: Evaluated, pairs: Sequence[tuple[str, str]]) -> list[IntervalEstimator]:
-    return [metric(_paired(evaluated, one, other)) for one, other in pairs for metric in (average, worst)]
+    return [metric(_paired(evaluated, method, baseline)) for method, baseline in pairs for metric in (average, worst)]
 
 
 class CalibrationOnly(_Ablation):
@@ -581,7 +584,7 @@ class CalibrationOnly(_Ablation):
             "FAT": TRAININGS["FAT"],
             "FAT + CCM": Training(recipe="cfa-fat", overrides={"schedules": [ccm(0.7)], "averaging": "none"}),
         }
-        return {name: one for name, one in everything.items() if base_of(name) in BASES[scale.name]}
+        return {name: training for name, training in everything.items() if base_of(name) in BASES[scale.name]}
 
     def methods(self, scale: Scale) -> Mapping[str, Method]:
         """A row for each training."""
@@ -666,7 +669,7 @@ class _Sweep(Experiment, scales=MANY_TRAININGS, attacks=ATTACKS):
 
     def trainings(self, scale: Scale) -> Trainings:
         """The base method, and one training for each value."""
-        plain = {name: one for name, one in TRAININGS.items() if name.partition(",")[0] == self.plain}
+        plain = {name: training for name, training in TRAININGS.items() if name.partition(",")[0] == self.plain}
         values = {
             f"{value:g}": Training(recipe=self.recipe, overrides=self.overrides(value)) for value in LAMBDAS[scale.name]
         }

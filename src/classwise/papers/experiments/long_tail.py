@@ -192,7 +192,7 @@ def compare(context: Context, *grids: Callable[[Scale, str], Trainings]) -> Comp
     weak = weakest(trained[PLAIN])
     for grid in grids:
         trained |= context.train_all(grid(context.scale, str(weak)))
-    audits = {name: under_pgd(context, one) for name, one in trained.items()}
+    audits = {name: under_pgd(context, model) for name, model in trained.items()}
     return Compared(trained, audits, weak, context.test_images.class_names)
 
 
@@ -291,7 +291,9 @@ class EqualClasses(Experiment, scales=PLANS):
             Test(
                 claim="benz20/C9",
                 estimand="average minus the class that is weakest on validation images, each training",
-                estimators=[comparison.part(name, _below(weakest(one))) for name, one in comparison.trained.items()],
+                estimators=[
+                    comparison.part(name, _below(weakest(model))) for name, model in comparison.trained.items()
+                ],
                 note=NOTE,
             ),
         ]
@@ -313,7 +315,7 @@ class OneClass(Experiment, scales=PLANS):
         accuracy = np.stack([audit.counts("PGD").accuracy for audit in comparison.audits.values()])
         others = _others(weak)
         targeted = towards_weakest(context.scale, str(weak))
-        tested = elsewhere("benz20/C8", *(comparison.gain(one, _of(weak)) for one in targeted))
+        tested = elsewhere("benz20/C8", *(comparison.gain(training, _of(weak)) for training in targeted))
         rows = []
         for place, (training, optimal) in enumerate(zip(comparison.audits, pareto_front(accuracy, weak), strict=True)):
             cells = [estimate_cell(comparison.part(training, metric)(0.05), 1) for metric in (_of(weak), others)]
@@ -337,8 +339,8 @@ class OneClass(Experiment, scales=PLANS):
         )
         weighted = critical_weights(context.scale, str(weak))
         measurements = [
-            question(f"{what}: {one} minus {PLAIN}", comparison.gain(one, metric))
-            for one in weighted
+            question(f"{what}: {training} minus {PLAIN}", comparison.gain(training, metric))
+            for training in weighted
             for what, metric in (("critical class", _of(weak)), ("average of the others", others))
         ]
         table = Table("Robust accuracy under PGD-20, in percent and points", heads, rows, note)

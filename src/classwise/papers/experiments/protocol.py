@@ -214,7 +214,7 @@ def _settings(recipe: Recipe) -> list[str]:
         f"{optimiser['lr']:g}",
         _options(schedule),
         f"{optimiser['weight_decay']:g}",
-        "; ".join([_options(loss), *(_options(describe(SCHEDULES, one)) for one in parts.schedules)]),
+        "; ".join([_options(loss), *(_options(describe(SCHEDULES, part)) for part in parts.schedules)]),
         str(recipe.threat),
         _options({key: attack[key] for key in ("name", "steps", "step_size")}) if parts.objective.attacks else NONE,
     ]
@@ -227,7 +227,7 @@ def _options(part: Mapping[str, Any]) -> str:
         if isinstance(value, Mapping):
             words.append(_options(value))
         elif key != "name" and value not in (None, False):
-            shown = [f"{one:.3g}" if isinstance(one, float) else str(one) for one in _listed(value)]
+            shown = [f"{element:.3g}" if isinstance(element, float) else str(element) for element in _listed(value)]
             words.append(f"{key.replace('_', ' ')} {' '.join(shown)}")
     return ", ".join(words)
 
@@ -238,7 +238,7 @@ def _listed(value: Any) -> Sequence[Any]:
 
 def train_with_rst(context: Context) -> dict[str, Run]:
     """Train the four defences of iclr21; the teacher of RST is not one of them."""
-    return {name: one for name, one in context.train_all(with_rst(context.scale)).items() if name != "standard"}
+    return {name: model for name, model in context.train_all(with_rst(context.scale)).items() if name != "standard"}
 
 
 def unlabelled_note(context: Context) -> str:
@@ -370,7 +370,7 @@ def select_on_halves(table: Outcomes, attacks: Sequence[str], baseline: str, see
 
 def mean_of_halves(selected: Sequence[Selected], statistic: Statistic, scale: float = 100) -> IntervalEstimator:
     """Mean over the halves of a statistic of the class accuracies (..., 2, C), times ``scale`` (100 for points)."""
-    return averaged([one.images.part(statistic, scale) for one in selected])
+    return averaged([half.images.part(statistic, scale) for half in selected])
 
 
 _FIRST = (3, 8, 8, 0, 6, 6, 1, 6, 3, 1)

@@ -221,8 +221,8 @@ class RadiusSweep(_Radii):
         rows = []
         for factor in sweep:
             pair = Resampled(np.stack([best[factor], last[factor]]), labels, classes)
-            each = [pair.estimate(lambda a, row=row: a[..., row, :].mean(-1)) for row in (0, 1)]  # type: ignore[misc]
-            cells = [estimate_cell(as_share(one)) for one in each]
+            estimates = [pair.estimate(lambda a, row=row: a[..., row, :].mean(-1)) for row in (0, 1)]  # type: ignore[misc]
+            cells = [estimate_cell(as_share(estimate)) for estimate in estimates]
             rows.append(Row(f"{factor:g} of the test radius", cells))
         larger = [factor for factor in sweep if factor > 1]
         gains = {
@@ -341,11 +341,13 @@ class BetaSweep(Experiment):
             drawing = line_chart(f"{title}, in percent", class_lines(means.table), "beta of TRADES")
             figures.append((drawing, f"One line per class, mean over {epochs_text(epochs)}."))
             for place, beta in enumerate(sweep):
-                each = [
+                estimates = [
                     means.images.estimate(lambda a, c=c, p=place, m=means: m.means(a)[..., p, c])  # type: ignore[misc]
                     for c in range(len(means.names))
                 ]
-                rows.append(Row(f"beta {beta:g}, {attack}", [estimate_cell(as_share(one)) for one in each]))
+                rows.append(
+                    Row(f"beta {beta:g}, {attack}", [estimate_cell(as_share(estimate)) for estimate in estimates])
+                )
         table = Table(
             f"Class accuracy, mean over {epochs_text(epochs)}, in percent",
             ("training", *averaged[ATTACK].names),
@@ -395,7 +397,8 @@ class Fluctuation(Experiment, scales=MANY_TRAININGS):
         if scale.budget is not None:
             declared[f"AT + FAWA{RELATIVE}"] = Training(recipe="cfa-at", overrides={"schedules": []})
         return {
-            name: with_checkpoints(one, epochs_within(scale, one, WINDOW[scale.name])) for name, one in declared.items()
+            name: with_checkpoints(training, epochs_within(scale, training, WINDOW[scale.name]))
+            for name, training in declared.items()
         }
 
     def run(self, context: Context) -> Findings:
@@ -405,24 +408,25 @@ class Fluctuation(Experiment, scales=MANY_TRAININGS):
         epochs = epochs_within(context.scale, declared["AT + FAWA"], WINDOW[context.scale.name])
         correct = {"AT": audit_epochs(context, trained["AT + FAWA"], epochs).correct(ATTACK, epochs)}
         correct |= {
-            name: audit_epochs(context, one, epochs, "average").correct(ATTACK, epochs) for name, one in trained.items()
+            name: audit_epochs(context, model, epochs, "average").correct(ATTACK, epochs)
+            for name, model in trained.items()
         }
         labels = context.test_images.y.numpy()
         classes = len(context.test_images.class_names)
         changes = fluctuation(correct, labels, classes)
         images = {name: Resampled(table, labels, classes) for name, table in correct.items()}
-        admitted = {name: gate(one) for name, one in trained.items()}
+        admitted = {name: gate(model) for name, model in trained.items()}
         rows = [
             Row(
                 name,
                 [
-                    estimate_cell(image.estimate(_overall_change)),
+                    estimate_cell(resampled.estimate(_overall_change)),
                     estimate_cell(_worst_change(changes, name)),
-                    estimate_cell(image.estimate(lambda a: a.mean(axis=(-1, -2)))),
-                    estimate_cell(image.estimate(lambda a: a.min(axis=-1).mean(axis=-1))),
+                    estimate_cell(resampled.estimate(lambda a: a.mean(axis=(-1, -2)))),
+                    estimate_cell(resampled.estimate(lambda a: a.min(axis=-1).mean(axis=-1))),
                 ],
             )
-            for name, image in images.items()
+            for name, resampled in images.items()
         ]
         note = f"Test images under PGD-10, {epochs_text(epochs)}. "
         note += "; ".join(f"{name} admitted {sum(found)} of {len(found)} epochs" for name, found in admitted.items())
@@ -598,10 +602,10 @@ class UnfairChoice(Experiment, attacks=PGD_ATTACKS):
             "table of settings, on other images. Small print: 95 % confidence intervals.",
         )
         places = [float(epoch) for epoch in robust.index]
-        each = [counts_at(int(epoch), robust, images) for epoch in robust.index]
+        by_epoch = [counts_at(int(epoch), robust, images) for epoch in robust.index]
         lines = [
-            Series("average", places, [metric_intervals.macro(one).value for one in each], "stroke-main"),
-            Series("worst class", places, [metric_intervals.worst(one).value for one in each], "line-weak"),
+            Series("average", places, [metric_intervals.macro(counts).value for counts in by_epoch], "stroke-main"),
+            Series("worst class", places, [metric_intervals.worst(counts).value for counts in by_epoch], "line-weak"),
         ]
         drawing = line_chart("Robust accuracy on the validation split, in percent", lines, "epoch")
         tests, not_tested = [], {}

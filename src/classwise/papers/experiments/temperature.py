@@ -250,7 +250,7 @@ class _Temperatures(Experiment, scales=TEMPERATURE_SCALES):
             rows.append(Row(name, [estimate_cell(Estimate(*change)) for change in changes]))
         heads = ("model", *(f"1/T = {inverse:g}" for inverse in self.temperatures))
         note = "Small print: 95 % confidence intervals. Best 1/T: "
-        note += ", ".join(f"{name} {one:g}" for name, one in result.best["inverse_temperature"].items()) + "."
+        note += ", ".join(f"{name} {inverse:g}" for name, inverse in result.best["inverse_temperature"].items()) + "."
         note = f"{note} {self.note(context)}".strip()
         tests, not_tested = self.claims(tables, context.scale)
         return Findings(
@@ -351,7 +351,7 @@ class Hypersphere(Experiment, scales=SPHERE_SCALES, trainings=HYPERSPHERE):
 
     def run(self, context: Context) -> Findings:
         """Tabulate the accuracies; test claim C18: a growing scale raises the robust accuracy under PGD."""
-        tables = {name: under_pgd(context, one).outcomes for name, one in context.train_all(HYPERSPHERE).items()}
+        tables = {name: under_pgd(context, model).outcomes for name, model in context.train_all(HYPERSPHERE).items()}
         printed = {row["defence"]: row for row in catalogue.printed_rows("iclr21/T5")}
         rows = []
         for name, table in tables.items():
@@ -490,7 +490,7 @@ class Confidences(Experiment, scales=SCALES):
     def run(self, context: Context) -> Findings:
         """Draw a bar for each class and model, and test the claims of the figure."""
         trained = context.train_all(self.trainings(context.scale))
-        tables = {name: under_pgd(context, one, step=self.step).outcomes for name, one in trained.items()}
+        tables = {name: under_pgd(context, model, step=self.step).outcomes for name, model in trained.items()}
         variances = smoothness(tables, "PGD")
         rows = [Row(name, [estimate_cell(variances.mean(name), 1000, 2)]) for name in tables]
         table = Table(
@@ -520,10 +520,10 @@ def _below(claim: str, estimand: str, variances: Smoothness, low: str, others: l
 def _stronger_is_smoother(variances: Smoothness, tables: Mapping[str, Outcomes]) -> Test:
     """Test that in each pair of models, the one with the larger total under PGD has the lower mean CVC."""
     parts = []
-    for one, other in itertools.combinations(tables, 2):
-        rows = np.stack([tables[name].correct("PGD") for name in (one, other)])
-        total = Resampled(rows, tables[one].labels, tables[one].num_classes).total()
-        parts.append(alike(total, interval(difference(variances.mean(other), variances.mean(one)), 1000)))
+    for first, second in itertools.combinations(tables, 2):
+        rows = np.stack([tables[name].correct("PGD") for name in (first, second)])
+        total = Resampled(rows, tables[first].labels, tables[first].num_classes).total()
+        parts.append(alike(total, interval(difference(variances.mean(second), variances.mean(first)), 1000)))
     estimand = "mean CVC of the model that is weaker under PGD minus that of the stronger one, each pair of models"
     return Test(
         claim="iclr21/C13", estimand=estimand, estimators=parts, unit="thousandths", covers=("stronger models",)
@@ -576,7 +576,9 @@ class SmoothVulnerableSensitive(Experiment, scales=TEMPERATURE_SCALES, trainings
     def run(self, context: Context) -> Findings:
         """Compute rank correlations over the classes of each defence; test claims C29 and C15."""
         trained = context.train_all(self.trainings(context.scale))
-        tables = {defence: context.audit(one, temperature_grid(context)).outcomes for defence, one in trained.items()}
+        tables = {
+            defence: context.audit(model, temperature_grid(context)).outcomes for defence, model in trained.items()
+        }
         inverses = [f"{inverse:g}" for inverse in TEMPERATURES]
         best = {defence: strongest(table, inverses) for defence, table in tables.items()}
         drops = {defence: largest_drop(table, [PLAIN, *inverses]) for defence, table in tables.items()}
@@ -600,7 +602,7 @@ class SmoothVulnerableSensitive(Experiment, scales=TEMPERATURE_SCALES, trainings
             Test(
                 claim="kdd21/C29",
                 estimand="Spearman's correlation of CVC and robustness over the classes, each defence",
-                estimators=[interval(one.vulnerable) for one in sensitivities.values()],
+                estimators=[interval(result.vulnerable) for result in sensitivities.values()],
                 unit="",
                 limits=CORRELATION,
             ),
@@ -621,13 +623,15 @@ class SmoothVulnerableSensitive(Experiment, scales=TEMPERATURE_SCALES, trainings
                 claim="kdd21/C15",
                 covers=("order of the confidences",),
                 estimand=f"mean CVC: {STEEP} minus TRADES and MART, each of the three minus {SMOOTH}",
-                estimators=[interval(difference(means.mean(one), means.mean(other)), 1000) for one, other in order],
+                estimators=[
+                    interval(difference(means.mean(first), means.mean(second)), 1000) for first, second in order
+                ],
                 unit="thousandths",
             ),
         ]
         rows = []
-        for defence, one in sensitivities.items():
-            both = [estimate_cell(link, 1, 2, tests=tests) for link in (one.vulnerable, one.sensitive)]
+        for defence, result in sensitivities.items():
+            both = [estimate_cell(link, 1, 2, tests=tests) for link in (result.vulnerable, result.sensitive)]
             cells = [
                 *both,
                 estimate_cell(means.mean(defence), 1000, 2),
@@ -637,7 +641,9 @@ class SmoothVulnerableSensitive(Experiment, scales=TEMPERATURE_SCALES, trainings
             rows.append(Row(defence, cells))
         return Findings(
             tables=(Table("CVC, robustness and sensitivity to the temperature", heads, rows, note),),
-            figures=[(one.figure(), f"{defence}; 1/T = {best[defence]}.") for defence, one in sensitivities.items()],
+            figures=[
+                (result.figure(), f"{defence}; 1/T = {best[defence]}.") for defence, result in sensitivities.items()
+            ],
             tests=tests,
         )
 
@@ -674,7 +680,7 @@ class _AlongAttack(Experiment, scales=TEMPERATURE_SCALES):
         """Audit the grid of temperatures, then trace the attacks on a single image."""
         attacks = temperature_grid(context)
         trained = context.train_all(self.trainings(context.scale))
-        audits = {defence: context.audit(one, attacks).outcomes for defence, one in trained.items()}
+        audits = {defence: context.audit(model, attacks).outcomes for defence, model in trained.items()}
         rows = [audits[line.defence].rows(line.attack) for line in self.lines]
         right = np.stack([row["correct"].to_numpy(dtype=np.bool_) for row in rows])
         arises, converse = self.arises(right), self.arises(right[::-1])

@@ -194,7 +194,7 @@ class _Ranked:
 
 def _ranked(context: Context, grid: Trainings, attack: str) -> _Ranked:
     """Train and audit the models of a grid, and measure the agreement of their class rankings."""
-    audits = {name: under_pgd(context, one) for name, one in context.train_all(grid).items()}
+    audits = {name: under_pgd(context, model) for name, model in context.train_all(grid).items()}
     agreement = ranked_alike({name: audit.outcomes for name, audit in audits.items()}, {attack: attack})
     return _Ranked(agreement, {(name,): audit.counts(attack) for name, audit in audits.items()})
 
@@ -213,7 +213,12 @@ class Optimisation(WeakClasses):
 
     def grid(self, scale: Scale) -> Trainings:
         """Settings of the grids, with the unmodified model once."""
-        settings = {name: one for key, grid in GRIDS.items() if key in self.varied for name, one in grid(scale).items()}
+        settings = {
+            name: training
+            for key, grid in GRIDS.items()
+            if key in self.varied
+            for name, training in grid(scale).items()
+        }
         unmodified, *others = settings.items()
         return dict([unmodified, *(other for other in others if other[1] != unmodified[1])])
 
@@ -223,8 +228,10 @@ class Optimisation(WeakClasses):
             return {}
         of_recipe = {"at-adam": ADAM}
         return {
-            name: replace(STANDARD, overrides={**STANDARD.overrides, **one.overrides, **of_recipe.get(one.recipe, {})})
-            for name, one in self.grid(scale).items()
+            name: replace(
+                STANDARD, overrides={**STANDARD.overrides, **training.overrides, **of_recipe.get(training.recipe, {})}
+            )
+            for name, training in self.grid(scale).items()
         }
 
 
@@ -531,8 +538,8 @@ def agreement(accuracy: FloatArray, rows: Sequence[int] | None = None) -> FloatA
     """
     chosen = accuracy[..., :-1, :] if rows is None else accuracy[..., list(rows), :]
     # Equal means may differ in the last bits, so the values are rounded before ranking.
-    first, second = (ranks(one.round(9)) for one in (chosen.mean(axis=-2), accuracy[..., -1, :]))
-    first, second = (one - one.mean(axis=-1, keepdims=True) for one in (first, second))
+    first, second = (ranks(values.round(9)) for values in (chosen.mean(axis=-2), accuracy[..., -1, :]))
+    first, second = (ranked - ranked.mean(axis=-1, keepdims=True) for ranked in (first, second))
     size = np.sqrt((first**2).sum(axis=-1) * (second**2).sum(axis=-1))
     correlation: FloatArray = np.divide(
         (first * second).sum(axis=-1), size, out=np.zeros(np.shape(size)), where=size > 0

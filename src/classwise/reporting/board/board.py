@@ -64,18 +64,18 @@ def board(
     found = _named(sources) if isinstance(sources, Mapping) else _all(sources)
     if not found:
         raise ClasswiseError("nothing to rank: give at least one audit")
-    published = tuple(each for each in found if isinstance(each, Published))
+    published = tuple(entry for entry in found if isinstance(entry, Published))
     groups: dict[str, list[Candidate]] = {}
-    for each in _with_extra_data([each for each in found if isinstance(each, Candidate)], extra_data or {}):
-        groups.setdefault(each.conditions.key, []).append(each)
+    for candidate in _with_extra_data([entry for entry in found if isinstance(entry, Candidate)], extra_data or {}):
+        groups.setdefault(candidate.conditions.key, []).append(candidate)
     tables = [_table(_distinct(group), alpha) for group in groups.values()]
     order = sorted(tables, key=lambda table: -len(table.entries))
-    by_threat = sorted(dict.fromkeys(published), key=lambda each: (each.data, each.threat, -each.overall))
+    by_threat = sorted(dict.fromkeys(published), key=lambda entry: (entry.data, entry.threat, -entry.overall))
     return Board(tuple(order), tuple(by_threat), alpha)
 
 
 def _all(sources: Sequence[Source] | Source) -> list[Candidate | Published]:
-    return [each for source in ([sources] if isinstance(sources, Source) else sources) for each in read(source)]
+    return [entry for source in ([sources] if isinstance(sources, Source) else sources) for entry in read(source)]
 
 
 def _named(sources: Mapping[str, Source]) -> list[Candidate | Published]:
@@ -126,20 +126,20 @@ def _distinct(group: list[Candidate]) -> list[Candidate]:
         ClasswiseError: if results of one model differ, as under another seed of the attacks.
     """
     by_model: dict[str, Candidate] = {}
-    for number, each in enumerate(group):
-        digest = each.entry.model_sha256 or _identity(each, number)
-        known = by_model.setdefault(digest, each)
-        if known.entry.correct != each.entry.correct:
+    for number, candidate in enumerate(group):
+        digest = candidate.entry.model_sha256 or _identity(candidate, number)
+        known = by_model.setdefault(digest, candidate)
+        if known.entry.correct != candidate.entry.correct:
             raise ClasswiseError(
-                f"{known.entry.name!r} and {each.entry.name!r} are audits of the same model (SHA-256 {digest[:12]}) "
-                "under the same conditions with different results; give one of them"
+                f"{known.entry.name!r} and {candidate.entry.name!r} are audits of the same model "
+                f"(SHA-256 {digest[:12]}) under the same conditions with different results; give one of them"
             )
         if known.audit is None:
-            by_model[digest] = each
+            by_model[digest] = candidate
     named: dict[str, Candidate] = {}
-    for each in by_model.values():
-        name = fresh_name(each.entry.name, named)
-        named[name] = each._replace(entry=dataclasses.replace(each.entry, name=name))
+    for candidate in by_model.values():
+        name = fresh_name(candidate.entry.name, named)
+        named[name] = candidate._replace(entry=dataclasses.replace(candidate.entry, name=name))
     return list(named.values())
 
 
@@ -157,13 +157,13 @@ def _table(group: list[Candidate], alpha: float) -> BoardTable:
     Raises:
         ClasswiseError: if two audits have other images, labels or settings, although their conditions are equal.
     """
-    audits = [Named(each.entry.name, each.audit) for each in group if each.audit is not None]
+    audits = [Named(candidate.entry.name, candidate.audit) for candidate in group if candidate.audit is not None]
     for other in audits[1:]:
         check_alike(audits[0], other, ALL if group[0].conditions.attacked else CLEAN, None)
     return BoardTable(
         conditions=group[0].conditions,
-        entries=tuple(each.entry for each in group),
-        audits=tuple(each.audit for each in group),
+        entries=tuple(candidate.entry for candidate in group),
+        audits=tuple(candidate.audit for candidate in group),
         labels=audits[0].audit.outcomes.labels if audits else None,
         alpha=alpha,
     )

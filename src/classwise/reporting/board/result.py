@@ -95,7 +95,7 @@ class Board(RichDisplay):
             "unit": "fraction",
             "confidence": round(1 - self.alpha, 12),
             "tables": tables,
-            "published": [dataclasses.asdict(each) for each in self.published],
+            "published": [dataclasses.asdict(entry) for entry in self.published],
         }
 
     def save(self, folder: str | os.PathLike[str]) -> list[Path]:
@@ -143,6 +143,7 @@ def _estimate(row: Mapping[Any, Any], name: str) -> dict[str, float | None] | No
     """A measure with its interval; None where it is unknown, also as an end of the interval."""
     value, low, high = (float(row[f"{name}{end}"]) for end in ("", "_low", "_high"))
     finite = {
-        key: each if math.isfinite(each) else None for key, each in (("value", value), ("low", low), ("high", high))
+        key: number if math.isfinite(number) else None
+        for key, number in (("value", value), ("low", low), ("high", high))
     }
     return None if finite["value"] is None else finite

@@ -180,7 +180,8 @@ def _in_robustbench(content: Mapping[str, Any], path: Path) -> Candidate:
             "model_sha256": hashes.get("model_sha256"),
             "extra_data": extra if isinstance(extra, bool) else None,
             "warnings": [
-                GuardWarning(str(each.get("name")), str(each.get("sentence"))) for each in _list(block, "guards", where)
+                GuardWarning(str(guard.get("name")), str(guard.get("sentence")))
+                for guard in _list(block, "guards", where)
             ],
             "guards": settings.get("guards"),
             "guards_not_run": block.get("guards_not_run", ()),

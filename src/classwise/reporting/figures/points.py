@@ -137,7 +137,7 @@ def trade_off(
     marks, head = title_lines(title, width)
     points = np.array([[value.value for value in pair] for pair in values])
     columns, levels = (
-        ticks(min(value.low for value in each), max(value.high for value in each)) for each in zip(*values, strict=True)
+        ticks(min(value.low for value in axis), max(value.high for value in axis)) for axis in zip(*values, strict=True)
     )
     narrow = width <= NARROW
     numbered = narrow or len(names) > MAX_NAMES

@@ -251,21 +251,21 @@ def _published(published: tuple[Published, ...], most: int) -> dict[str, Any] | 
     shown = published[: max(most, 1)]
     rows = [
         {
-            "name": each.name,
+            "name": entry.name,
             "cells": [
                 *(
                     BoardCell(_percent(share), sort="" if share is None else f"{share:.6g}")
-                    for share in (each.overall, each.clean, each.external)
+                    for share in (entry.overall, entry.clean, entry.external)
                 ),
-                *(BoardCell(text or formatting.NONE, sort=text) for text in (each.data, each.threat)),
-                _known(each.extra_data),
+                *(BoardCell(text or formatting.NONE, sort=text) for text in (entry.data, entry.threat)),
+                _known(entry.extra_data),
                 *(
                     BoardCell(text or formatting.NONE, sort=text)
-                    for text in (each.network, each.venue, each.file, each.note)
+                    for text in (entry.network, entry.venue, entry.file, entry.note)
                 ),
             ],
         }
-        for each in shown
+        for entry in shown
     ]
     omitted = len(published) - len(shown)
     return {"columns": PUBLISHED, "rows": rows, "omitted": f"{omitted} more rows are in board.json." if omitted else ""}

@@ -118,11 +118,11 @@ class Ray(Executor):
                 while waiting and len(running) < workers:
                     folder = waiting.pop(0)
                     running[remote.remote(str(folder.absolute()), share)] = folder
-                for each in _ended(ray, list(running)):
-                    yield Finished(running.pop(each), _status(ray, each))
+                for task in _ended(ray, list(running)):
+                    yield Finished(running.pop(task), _status(ray, task))
         finally:
-            for each in running:
-                ray.cancel(each)
+            for task in running:
+                ray.cancel(task)
             _await_ends(list(running.values()))
 
 

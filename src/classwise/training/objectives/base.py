@@ -132,7 +132,7 @@ class Objective(Described, ABC):
 
     def described(self) -> dict[str, Any]:
         """Return the fields for a spec; the default criterion is omitted, as in older recipes."""
-        fields = {each.name: getattr(self, each.name) for each in dataclasses.fields(self)}
+        fields = {attribute.name: getattr(self, attribute.name) for attribute in dataclasses.fields(self)}
         if fields["criterion"] == Softmax():
             del fields["criterion"]
         else:
@@ -167,7 +167,7 @@ def with_fields(attack: Attack, owner: str, **fields: str) -> Attack:
     """
     from classwise.core.errors import ClasswiseError
 
-    missing = fields.keys() - {each.name for each in dataclasses.fields(attack)}  # type: ignore[arg-type]
+    missing = fields.keys() - {attribute.name for attribute in dataclasses.fields(attack)}  # type: ignore[arg-type]
     if missing:
         raise ClasswiseError(
             f"objective {owner!r} sets {', '.join(sorted(missing))} of the inner attack, "

@@ -72,7 +72,9 @@ class Function(ModelSource):
         if shape.get("width", 1.0) != 1.0 and "width" not in accepted:
             raise _no_width(name, shape)
         values = {**accepted, **options}
-        missing = [key for key, each in named.items() if each.default is each.empty and key not in values]
+        missing = [
+            key for key, parameter in named.items() if parameter.default is parameter.empty and key not in values
+        ]
         if missing[:1] == ["self"]:
             raise ClasswiseError(f"model {name!r} is a method of an instance; give a class method or a function")
         if missing:
@@ -81,7 +83,11 @@ class Function(ModelSource):
                 f"model {name!r} cannot be built: missing a required argument: {', '.join(map(repr, missing))}; "
                 f"pass it as an option ({option})"
             )
-        first = [values.pop(key) for key, each in named.items() if each.kind is each.POSITIONAL_ONLY and key in values]
+        first = [
+            values.pop(key)
+            for key, parameter in named.items()
+            if parameter.kind is parameter.POSITIONAL_ONLY and key in values
+        ]
         optional = {key for key in accepted if key not in named and key not in options}
         return _with_accepted(make, name, first, values, optional)
 

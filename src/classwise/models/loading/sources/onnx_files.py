@@ -67,7 +67,7 @@ class OnnxModel(nn.Module):
         settings = runtime.SessionOptions()
         settings.intra_op_num_threads = torch.get_num_threads()
         preferred = ("CUDAExecutionProvider", "CPUExecutionProvider")
-        providers = [each for each in preferred if each in runtime.get_available_providers()]
+        providers = [provider for provider in preferred if provider in runtime.get_available_providers()]
         try:
             self._session = runtime.InferenceSession(str(file), settings, providers=providers)
         except Exception as error:  # the runtime's errors have no common base class
@@ -76,10 +76,10 @@ class OnnxModel(nn.Module):
             ) from error
         inputs, outputs = self._session.get_inputs(), self._session.get_outputs()
         if len(inputs) != 1 or len(inputs[0].shape) != 4 or inputs[0].type not in TYPES:
-            found = ", ".join(f"{each.name} {each.type} {each.shape}" for each in inputs)
+            found = ", ".join(f"{node.name} {node.type} {node.shape}" for node in inputs)
             raise ClasswiseError(f"{file} has the inputs {found}; expected one of floating-point images (N, C, H, W)")
         floating = [output for output in outputs if output.type in TYPES]
-        logits = [each for ndim in (2, 1) for each in floating if len(each.shape) == ndim]
+        logits = [output for ndim in (2, 1) for output in floating if len(output.shape) == ndim]
         if not logits:
             found = ", ".join(f"{output.name} {output.type} {output.shape}" for output in outputs)
             raise ClasswiseError(

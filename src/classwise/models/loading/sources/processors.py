@@ -61,7 +61,7 @@ class Preprocessing:
         """Inputs of the network for images (N, C, H, W) in [0, 1]."""
         for step in self.steps:
             x = step(x)
-        mean, std = (torch.tensor(each).view(1, -1, 1, 1) for each in (self.mean, self.std))
+        mean, std = (torch.tensor(values).view(1, -1, 1, 1) for values in (self.mean, self.std))
         return (x - mean) / std
 
 
@@ -130,10 +130,10 @@ def _constants(values: Values) -> tuple[tuple[float, ...], tuple[float, ...]]:
     normalised, again = bool(values.get("do_normalize")), bool(values.get("include_top"))
     mean = _listed(values.get("image_mean"), 0.0) if normalised else [0.0]
     std = _listed(values.get("image_std"), 1.0) if normalised or again else [1.0]
-    std = [each ** (normalised + again) for each in std] if again else std  # image_std divides once more
+    std = [value ** (normalised + again) for value in std] if again else std  # image_std divides once more
     count = max(len(mean), len(std))
-    mean, std = (each * count if len(each) == 1 else each for each in (mean, std))
-    return tuple((each + offset) / scale for each in mean), tuple(each / scale for each in std)
+    mean, std = (constant * count if len(constant) == 1 else constant for constant in (mean, std))
+    return tuple((value + offset) / scale for value in mean), tuple(value / scale for value in std)
 
 
 def _listed(values: Any, default: float) -> list[float]:
@@ -163,7 +163,7 @@ def _resized(kind: str, size: Mapping[str, int], values: Values) -> list[Step]:
     if name is None:
         raise ClasswiseError(
             f"the image processor's resample = {resample!r} is not supported; accepted are "
-            + ", ".join(f"{number} ({each})" for number, each in _FILTERS.items())
+            + ", ".join(f"{number} ({name})" for number, name in _FILTERS.items())
         )
     side = size.get("shortest_edge")
     exact = (size["height"], size["width"]) if "height" in size else None

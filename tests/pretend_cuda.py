@@ -184,7 +184,7 @@ class PretendCuda:
     def arrive(self, last: list[tuple[Tensor, Tensor]]) -> None:
         """Complete the copies under way up to the last one, unless it has been completed."""
         with self._lock:
-            places = [place for place, copy in enumerate(self.pending) if any(copy is each for each in last)]
+            places = [place for place, copy in enumerate(self.pending) if any(copy is entry for entry in last)]
             arriving = self.pending[: places[0] + 1] if places else []
             no_modes = torch.utils._python_dispatch._disable_current_modes()
             with torch._C.DisableTorchFunction(), no_modes, torch.no_grad():

@@ -74,7 +74,7 @@ class CUDAGraph:
         result = func(*args, **kwargs)
         known = {_key(argument) for argument in arguments}
         results = [leaf for leaf in tree_leaves(result) if isinstance(leaf, Tensor)]
-        self._own |= {_key(each) for each in results} - known
+        self._own |= {_key(tensor) for tensor in results} - known
         self.operations.append((func, args, kwargs, result))
         return result
 

@@ -48,7 +48,7 @@ def test_the_action_has_the_form_of_a_composite_action() -> None:
     for output in ACTION["outputs"].values():
         (step, name) = re.fullmatch(r"\$\{\{ steps\.(\w+)\.outputs\.(\w+) \}\}", output["value"]).groups()  # type: ignore[union-attr]
         assert step in ids
-        assert f"{name}=" in next(each["run"] for each in STEPS if each.get("id") == step)
+        assert f"{name}=" in next(candidate["run"] for candidate in STEPS if candidate.get("id") == step)
     for step in STEPS:
         assert step["shell"] == "bash"
         assert "${{" not in step["run"], "an input in a script would be run as code"

@@ -59,7 +59,7 @@ def decorated() -> dict[str, Arguments]:
     for module, names in FURTHER.items():
         found += [operator.attrgetter(name)(importlib.import_module(f"classwise.{module}")) for name in names.split()]
     every = [getattr(function, "arguments", None) for function in found]
-    return {each.label: each for each in every if isinstance(each, Arguments)}
+    return {arguments.label: arguments for arguments in every if isinstance(arguments, Arguments)}
 
 
 def members(cls: type) -> Iterator[Any]:
@@ -88,7 +88,7 @@ WORDS = {
 
 
 def values() -> list[tuple[str, str]]:
-    return [(label, name) for label, each in DECORATED.items() for name in names_of(each)]
+    return [(label, name) for label, arguments in DECORATED.items() for name in names_of(arguments)]
 
 
 def names_of(arguments: Arguments) -> list[str]:

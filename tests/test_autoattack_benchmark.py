@@ -33,7 +33,8 @@ def test_the_users_network_computes_the_logits_of_the_zoo() -> None:
 def suite(*success: list[int]) -> SuiteRun:
     """A run with the images on which each stage succeeds, of four."""
     stages = [
-        torch.zeros(4, dtype=torch.bool).index_fill(0, torch.tensor(each, dtype=torch.long), 1) for each in success
+        torch.zeros(4, dtype=torch.bool).index_fill(0, torch.tensor(indices, dtype=torch.long), 1)
+        for indices in success
     ]
     return SuiteRun({name: Stage(stage, 1, 1.0, 1.0) for name, stage in zip("ab", stages, strict=True)})
 

@@ -68,8 +68,8 @@ def test_the_classes_of_a_comparison_are_a_long_table() -> None:
     labels = np.arange(40) % 2
     predictions = {"at": np.where(np.arange(40) < 10, 0, labels), "cfa": labels}
     audits = {
-        name: Audit(Outcomes.from_predictions(labels, labels, {"pgd": prediction}, ("cat", "dog")))
-        for name, prediction in predictions.items()
+        name: Audit(Outcomes.from_predictions(labels, labels, {"pgd": predicted}, ("cat", "dog")))
+        for name, predicted in predictions.items()
     }
     rows = classes_of(compare(audits))
     assert list(rows.columns) == ["method", "class", "n", "mean", "low", "high"]

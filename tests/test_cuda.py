@@ -103,7 +103,7 @@ def attacked(model: nn.Module, attack: Attack, *, early_stop: bool) -> list[Fini
         y = model.eval()(x.to(engine.device)).argmax(1).cpu()
     y[:12] = (y[:12] + 1) % 10
     columns = (torch.split(column, 50) for column in (torch.arange(100), x, y))
-    jobs = [Job(*each) for each in zip(*columns, strict=True)]
+    jobs = [Job(*row) for row in zip(*columns, strict=True)]
     blocks = list(engine.attack(attack, Threat(attack.norms[0], 0.02), jobs))
     assert engine.passes.unfused == ""
     return blocks
@@ -111,8 +111,8 @@ def attacked(model: nn.Module, attack: Attack, *, early_stop: bool) -> list[Fini
 
 def rows_of(blocks: list[Finished]) -> dict[str, Tensor]:
     """All columns on the CPU, in the order of the images."""
-    columns = [{**vars(block), **block.records} for block in blocks]
-    joined = {name: torch.cat([column[name].cpu() for column in columns]) for name in columns[0] if name != "records"}
+    tables = [{**vars(block), **block.records} for block in blocks]
+    joined = {name: torch.cat([table[name].cpu() for table in tables]) for name in tables[0] if name != "records"}
     order = joined["index"].argsort()
     return {name: column[order] for name, column in joined.items()}
 
@@ -360,8 +360,8 @@ def test_pooling_on_a_gpu_has_a_deterministic_gradient(shape: tuple[int, int]) -
         on_gpu = [value.cpu() for value in value_and_gradient(x.to("cuda"), weight.to("cuda"))]
         with torch.autocast("cuda", dtype=torch.bfloat16):
             half = to_grid(x.to("cuda").bfloat16(), 4).cpu()
-    for one, other in zip(on_cpu, on_gpu, strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-6)
+    for expected, found in zip(on_cpu, on_gpu, strict=True):
+        torch.testing.assert_close(expected, found, rtol=1e-5, atol=1e-6)
     assert torch.equal(on_cpu[0], F.adaptive_avg_pool2d(x, 4))
     assert half.dtype == torch.bfloat16
     torch.testing.assert_close(half.float(), on_cpu[0], rtol=2e-2, atol=0)

@@ -79,9 +79,9 @@ def test_example_runs(name: str, empty_folders: Path) -> None:
 def test_the_examples_of_a_module_run(name: str) -> None:
     """Those of functions that are not public names, too; they may use the names of their module."""
     module = importlib.import_module(name)
-    decorated = [var for var in vars(module).values() if hasattr(var, "arguments") and var.__module__ == name]
+    decorated = [value for value in vars(module).values() if hasattr(value, "arguments") and value.__module__ == name]
     finder = doctest.DocTestFinder()
-    found = [finder.find(inspect.unwrap(each), each.__name__, module) for each in decorated]
+    found = [finder.find(inspect.unwrap(function), function.__name__, module) for function in decorated]
     for test in itertools.chain(finder.find(module), *found):
         run(test)
 

@@ -376,7 +376,7 @@ def test_metrics_of_an_installed_package_are_shown_wherever_metrics_are(tmp_path
         "toy_drop": "0.65",
     }
     (results, _) = (
-        each["results"] for each in json.loads((tmp_path / "again" / "board.json").read_text())["tables"][0]["rows"]
+        row["results"] for row in json.loads((tmp_path / "again" / "board.json").read_text())["tables"][0]["rows"]
     )
     assert results["toy_drop"] == {"value": 0.65, "low": None, "high": None}
     assert results["toy_saved"] is None

@@ -112,7 +112,7 @@ def test_rows_of_one_table_are_of_the_seeds_that_all_methods_have() -> None:
             (("ours", (0, 1, 2)), ("base", (1, 2)), ("other", (2,)))}  # fmt: skip
     common = studies.of_common_seeds(Comparison(runs))
     for audits in common.audits.values():
-        assert [studies.seed_of(each) for each in audits] == [2]
+        assert [studies.seed_of(audit) for audit in audits] == [2]
     disjoint = Comparison({"ours": runs["ours"][:2], "other": runs["other"]})
     assert studies.of_common_seeds(disjoint) is disjoint
 
@@ -135,8 +135,8 @@ def recipes() -> dict[str, Recipe]:
     """The recipes of the trained rows of the ablation."""
     trained = [method for method in ablation.METHODS if isinstance(method, Trained)]
     return {
-        each.name: Recipe.read(each.recipe, {**each.overrides, "epochs": each.epochs}, budget=each.budget)
-        for each in trained
+        method.name: Recipe.read(method.recipe, {**method.overrides, "epochs": method.epochs}, budget=method.budget)
+        for method in trained
     }
 
 

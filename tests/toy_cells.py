@@ -39,7 +39,7 @@ class Clock:
 
 def toy(cells: Mapping[str, Callable[[Timer], Result]], name: str = "toy") -> Stage:
     def tables(every: Mapping[str, Mapping[str, Result]]) -> str:
-        return " ".join(f"{cell}={each.get('n')}" for cell, each in every[name].items()) + "\n"
+        return " ".join(f"{cell}={result.get('n')}" for cell, result in every[name].items()) + "\n"
 
     return Stage(name, "Toy", functools.partial(run_cells, cells=cells), tables)
 

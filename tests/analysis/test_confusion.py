@@ -112,10 +112,10 @@ def test_excess_and_contrast_cover_what_they_estimate(stays: tuple[float, float]
         matrix = np.stack([generator.multinomial(60, row) for row in law])
         found = of_matrix(matrix, tuple(group), resamples=200).inside
         assert found is not None
-        for place, (one, truth) in enumerate(
+        for place, (interval, truth) in enumerate(
             ((found.share, share), (found.excess, excess), (found.contrast, contrast))
         ):
-            hits[place] += one.low <= truth <= one.high
+            hits[place] += interval.low <= truth <= interval.high
     assert (hits / rounds >= 0.88).all()  # 95 %, less three standard errors of 100 rounds
 
 

@@ -111,13 +111,13 @@ def test_the_gap_of_printed_rows() -> None:
     """Madry's transfer row and its PGD row: MCD 19.4 and 46.3, CV 56.1 and 224.3 (kdd21 Table 1)."""
     sides = counts(TABLE_1["Madry", "transfer"]), counts(TABLE_1["Madry", "PGD"])
     found = gap_of(*sides, [str(label) for label in range(10)], resamples=300)
-    assert [round(100 * each.value, 1) for each in found.discrepancy] == [19.4, 46.3]
+    assert [round(100 * discrepancy.value, 1) for discrepancy in found.discrepancy] == [19.4, 46.3]
     plug_in = [1e4 * side.accuracy.var() for side in sides]
     assert plug_in == pytest.approx([56.1, 224.3], abs=0.15)
     sampling = [9 / 10 * (1e4 * side.accuracy * (1 - side.accuracy) / 999).mean() for side in sides]
     corrected = np.array(plug_in) - sampling
-    assert [1e4 * each.value for each in found.variance] == pytest.approx(corrected)
-    assert all(each.low < each.value < each.high for each in found.variance)
+    assert [1e4 * variance.value for variance in found.variance] == pytest.approx(corrected)
+    assert all(variance.low < variance.value < variance.high for variance in found.variance)
     assert found.variance_ratio.value == pytest.approx(corrected[1] / corrected[0])
     assert found.discrepancy_ratio.value == pytest.approx(46.3 / 19.4)
     assert found.variance_ratio.low > 2.5

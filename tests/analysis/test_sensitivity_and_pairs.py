@@ -93,9 +93,9 @@ def test_pairs_by_a_loop() -> None:
     expected.sort(key=lambda row: -row[4])
     frame = found.table
     assert len(frame) == len(expected)
-    for row, one in zip(frame.to_numpy().tolist(), expected, strict=True):
-        assert row[:4] + row[5:] == [*one[:4], *one[5:]]
-        assert row[4] == pytest.approx(one[4])
+    for row, expected_row in zip(frame.to_numpy().tolist(), expected, strict=True):
+        assert row[:4] + row[5:] == [*expected_row[:4], *expected_row[5:]]
+        assert row[4] == pytest.approx(expected_row[4])
     assert frame["mutual"].tolist() == [True, False, False, False]
     assert found.ties == pytest.approx(found.ties.T)
     assert pairs(MATRIX, "abcd").table["inside"].isna().all()

@@ -305,7 +305,7 @@ def test_a_fallback_warns_once(attack: Attack, classes: int, warning: str) -> No
         for _ in range(2):
             cw.attack(model, x, model(x).argmax(1), attack, threat="Linf:0.01")
     assert len(caught) == (1 if warning else 0)
-    assert all(warning in str(each.message) for each in caught)
+    assert all(warning in str(record.message) for record in caught)
 
 
 @pytest.mark.filterwarnings("ignore:there are .* points with zero gradient")

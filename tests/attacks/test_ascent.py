@@ -138,9 +138,9 @@ def test_a_steep_temperature_is_as_strong_as_the_margin_in_our_arithmetic_only()
         engine = Engine(model, batch_size=250)
         jobs = [Job(torch.arange(1000), x, y)]
         done = list(engine.attack(attack, Threat("Linf", 0.04), jobs))
-        zero = sum(int(each.records["zero_gradients"].sum()) for each in done)
-        passes = sum(int(each.backwards.sum()) for each in done)
-        return 1 - sum(int(each.success.sum()) for each in done) / 1000, zero / passes
+        zero = sum(int(block.records["zero_gradients"].sum()) for block in done)
+        passes = sum(int(block.backwards.sum()) for block in done)
+        return 1 - sum(int(block.success.sum()) for block in done) / 1000, zero / passes
 
     margin_robust, _ = robust(PGD(steps=10, objective="margin"))
     stable_robust, stable_zero = robust(TemperaturePGD(steps=10, inverse_temperature=300))

@@ -61,7 +61,7 @@ def attacked(
     y = labels(net.cpu(), x)
     precision = Precision(dtype=dtype, graphs=graphs)
     engine = Engine(net.to("cuda"), precision=precision, batch_size=batch_size, early_stop=early_stop)
-    parts = [torch.split(each, 5) for each in (torch.arange(count), x, y)]
+    parts = [torch.split(column, 5) for column in (torch.arange(count), x, y)]
     more = [{name: value[rows] for name, value in (columns or {}).items()} for rows in parts[0]]
     jobs = [Job(index, x, y, extra) for index, x, y, extra in zip(*parts, more, strict=True)]
     return rows_of(list(engine.attack(attack, Threat(attack.norms[0], radius), jobs))), engine

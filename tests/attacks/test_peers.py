@@ -93,8 +93,8 @@ def test_torchattacks_squares_bumps(side: int) -> None:
         torch.manual_seed(0)
         drawn = [theirs.eta(side) for _ in range(8)]
     upright, turned = _bump_pair(side, torch.device("cpu"))
-    for each in drawn:
-        assert min(float((each - pattern).abs().max()) for pattern in (upright, turned)) < 1e-6
+    for bump in drawn:
+        assert min(float((bump - pattern).abs().max()) for pattern in (upright, turned)) < 1e-6
 
 
 class NeverLast(_Window):

@@ -82,7 +82,7 @@ def test_the_grid_is_complete_and_begins_at_its_ends() -> None:
     levels = (-0.5, 0.0, 0.5)
     every = [moved(inputs.x, *place) for place in itertools.product(levels, repeat=3)]
     for wanted in every:
-        assert any(torch.allclose(one, wanted, atol=1e-6) for one in seen)
+        assert any(torch.allclose(point, wanted, atol=1e-6) for point in seen)
     assert torch.allclose(seen[0], moved(inputs.x, -0.5, -0.5, -0.5))
     assert torch.allclose(seen[-1], inputs.x)
 

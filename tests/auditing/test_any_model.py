@@ -167,7 +167,7 @@ def test_autoattack_and_attacks_on_a_model_with_other_outputs() -> None:
     plain = AutoAttack(network(), eps=0.2)
     plain.attacks = attack.attacks
     x, y = DATA.x[:32], DATA.y[:32]
-    found, expected = (each.run_standard_evaluation(x, y, bs=32) for each in (attack, plain))
+    found, expected = (suite.run_standard_evaluation(x, y, bs=32) for suite in (attack, plain))
     assert torch.equal(found, expected)
     assert torch.equal(cw.attack(model, x, y, FGSM(), threat=RADIUS), cw.attack(network(), x, y, FGSM(), threat=RADIUS))
     assert isinstance(AutoAttack(model.forward).model.model, FunctionModel)

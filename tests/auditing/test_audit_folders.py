@@ -36,8 +36,8 @@ def test_a_killed_audit_resumes_with_the_same_rows(
     pd.testing.assert_frame_equal(again.outcomes.frame, whole.outcomes.frame, check_exact=True)
     assert again.warnings == whole.warnings
     for kind, attack in itertools.product(("logits", "images", "examples"), ("tpgd[2]", "tpgd[50]")):
-        for one, two in zip(again.artifacts.get(kind, attack), whole.artifacts.get(kind, attack), strict=True):
-            assert np.array_equal(one, two)
+        for found, expected in zip(again.artifacts.get(kind, attack), whole.artifacts.get(kind, attack), strict=True):
+            assert np.array_equal(found, expected)
 
 
 @pytest.mark.slow

@@ -183,8 +183,8 @@ def test_given_probabilities_of_class_1(shape: tuple[int, ...]) -> None:
     p = z.sigmoid().requires_grad_()
     pair = torch.stack([1 - p, p], 1).detach()
     tables = [
-        cw.Outcomes.from_predictions(DATA.y, predicted, confidences={"clean": each}, class_names=["a", "b"])
-        for each in (p.view(shape), pair)
+        cw.Outcomes.from_predictions(DATA.y, predicted, confidences={"clean": confidence}, class_names=["a", "b"])
+        for confidence in (p.view(shape), pair)
     ]
     for column in ("p_label", "p_predicted", "runner_up"):
         assert tables[0].frame[column].round(6).tolist() == tables[1].frame[column].round(6).tolist()

@@ -254,7 +254,7 @@ def test_one_attack_is_compared_whatever_the_others_are() -> None:
             compare({"a": one, "b": more}, attack=attack)
     # In a cascade what an attack sees depends on those before it.
     first: dict[str, Any] = {**PGD, "steps": 3}
-    cascades = [audited(0, specs={"pgd": each, "fgsm": {"name": "fgsm"}}, cascade=True) for each in (PGD, first)]
+    cascades = [audited(0, specs={"pgd": spec, "fgsm": {"name": "fgsm"}}, cascade=True) for spec in (PGD, first)]
     with pytest.raises(ClasswiseError, match="differ in attacks"):
         compare({"a": cascades[0], "b": cascades[1]}, attack="fgsm")
 

@@ -82,12 +82,12 @@ def test_the_audits_are_those_of_the_corrupted_images(tmp_path: Path) -> None:
     data = Images(x, torch.tensor(LABELS), ["cat", "dog"], "made")
     kinds, levels = ["brightness", "fog"], [1, 5]
     found = audit_corruptions(Bright(), data, corruptions=kinds, severities=levels, out=tmp_path, guards="off")
-    for (kind, level), each in found.audits.items():
+    for (kind, level), corrupted in found.audits.items():
         single = audit(Bright(), corrupt(data, kind, level), "Linf:0.1", "clean", guards="off")
-        assert each.outcomes.frame["prediction"].equals(single.outcomes.frame["prediction"])
-        assert each.names == ("clean", "all")
-        assert each.outcomes.meta.data == f"made, {kind} {level} (cifar-10-c)"
-        assert Audit.load(tmp_path / f"{kind}-{level}").outcomes.meta.data_hash == each.outcomes.meta.data_hash
+        assert corrupted.outcomes.frame["prediction"].equals(single.outcomes.frame["prediction"])
+        assert corrupted.names == ("clean", "all")
+        assert corrupted.outcomes.meta.data == f"made, {kind} {level} (cifar-10-c)"
+        assert Audit.load(tmp_path / f"{kind}-{level}").outcomes.meta.data_hash == corrupted.outcomes.meta.data_hash
     assert list(found.by_class().loc["cat"]) != list(found.by_class().loc["dog"])
     with pytest.raises(ClasswiseError, match="already contains this audit, so only outputs changed: add --resume"):
         audit_corruptions(Bright(), data, corruptions=["fog"], severities=[1], out=tmp_path, guards="off")

@@ -171,7 +171,7 @@ def test_shards_and_radii_of_images() -> None:
     whole = estimate(toys.model(), data, radii, "pgd:steps=5", **COMMON)
     check(whole, cw.audit(toys.model(), data, radii, "pgd:steps=5", **COMMON))
     shards = [
-        estimate(toys.model(), data, "Linf:0.1", "pgd:steps=5", **COMMON, shard=(value, 3)) for value in (1, 2, 3)
+        estimate(toys.model(), data, "Linf:0.1", "pgd:steps=5", **COMMON, shard=(number, 3)) for number in (1, 2, 3)
     ]
     assert sum(shard.images for shard in shards) == whole.images
     assert sum(shard.forwards for shard in shards) == whole.forwards

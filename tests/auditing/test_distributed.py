@@ -78,10 +78,10 @@ def test_two_processes_give_the_outcomes_of_one(ranks: list[dict[str, Any]]) -> 
     assert shared.environment["processes"] == 2
     assert "processes" not in single.environment
     assert_same(shared.trace, single.trace)
-    for one, two in zip(
+    for found, expected in zip(
         shared.artifacts.get("logits", "tpgd[5]"), single.artifacts.get("logits", "tpgd[5]"), strict=True
     ):
-        assert np.array_equal(one, two)
+        assert np.array_equal(found, expected)
 
 
 def test_two_processes_take_the_sample_of_one(ranks: list[dict[str, Any]]) -> None:

@@ -105,10 +105,10 @@ def test_a_change_at_equality(data: st.DataObject, first: int, second: int, grou
         return [(low, high - low, size - high) for (low, high), size in zip(cuts, sizes, strict=True)]
 
     runs = {"main": [run() for _ in range(first)], "new": [run() for _ in range(second)]}
-    comparison = Comparison({name: tuple(audit(each, grouped) for each in those) for name, those in runs.items()},
+    comparison = Comparison({name: tuple(audit(rows, grouped) for rows in those) for name, those in runs.items()},
                             "pgd", "animal" if grouped else None)  # fmt: skip
     means = [
-        {measure: statistics.mean(values(each)[measure] for each in those) for measure in values(those[0])}
+        {measure: statistics.mean(values(rows)[measure] for rows in those) for measure in values(those[0])}
         for those in runs.values()
     ]
     for measure in means[0]:

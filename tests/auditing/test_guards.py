@@ -347,7 +347,7 @@ def tripped_table() -> str:
     """The table of the documentation: the case, its guard, and the other guards that warn."""
     rows = ["| case | guard | other guards that warn |", "| --- | --- | --- |"]
     for name, made in TRIPPED.items():
-        others = ", ".join(f"`{each}`" for each in tripped(name) if each != name)
+        others = ", ".join(f"`{other}`" for other in tripped(name) if other != name)
         rows.append(f"| {made.what} | `{name}` | {others} |")
     return "\n".join(rows)
 

@@ -110,11 +110,11 @@ EQUAL: dict[str, Callable[[], tuple[Outcomes, Outcomes]]] = {
 @pytest.mark.parametrize("what", EQUAL)
 def test_tables_that_agree_join(what: str) -> None:
     first, second = EQUAL[what]()
-    for one, two in ((first, second), (second, first)):
-        joined = one.join(two)
+    for left, right in ((first, second), (second, first)):
+        joined = left.join(right)
         assert joined.names[0] == "clean"
         assert {*joined.names} == {"clean", "pgd", "cw", "all"}
-        np.testing.assert_array_equal(joined.correct("all"), one.correct("all") & two.correct("all"))
+        np.testing.assert_array_equal(joined.correct("all"), left.correct("all") & right.correct("all"))
 
 
 def test_settings_that_differ_by_attack_are_unknown_in_the_result() -> None:

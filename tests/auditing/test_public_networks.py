@@ -114,5 +114,5 @@ def test_two_processes(tmp_path: Path) -> None:
         assert_same(name, ranks[1][name], ranks[0][name])
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        own = {name: fingerprint(Extra(one())) for name, (one, _) in VALUES.items()}
+        own = {name: fingerprint(Extra(make())) for name, (make, _) in VALUES.items()}
     assert ranks[0]["fingerprints"] == ranks[1]["fingerprints"] == own, "with other addresses and orders of sets"

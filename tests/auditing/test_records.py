@@ -124,7 +124,7 @@ def test_a_time_limit_and_more_guards_are_further_work(tmp_path: Path) -> None:
     assert not first.complete
     second = audit(NET, DATA, out=tmp_path, resume=True, **AUDIT, guards="off")
     third = audit(NET, DATA, out=tmp_path, resume=True, **AUDIT, guards="full")
-    seconds = [each.environment["seconds"] for each in (first, second, third)]
+    seconds = [run.environment["seconds"] for run in (first, second, third)]
     assert seconds == sorted(set(seconds))
     assert third.guards is not None
     assert third.guards.mode == "full"

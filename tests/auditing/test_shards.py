@@ -70,9 +70,11 @@ def assert_same(found: Audit, single: Audit, *, saved: bool = True) -> None:
     for kind in single.artifacts.kinds() if saved else ():
         for label in single.attacks:
             if kind != "images" or label != "clean":
-                for one, other in zip(found.artifacts.get(kind, label), single.artifacts.get(kind, label), strict=True):
-                    assert np.array_equal(one, other), (kind, label)
-                    compared += len(one)
+                for joined, expected in zip(
+                    found.artifacts.get(kind, label), single.artifacts.get(kind, label), strict=True
+                ):
+                    assert np.array_equal(joined, expected), (kind, label)
+                    compared += len(joined)
     assert not saved or compared
 
 

@@ -107,7 +107,7 @@ def test_the_log_states_why_images_are_not_judged(data: Images, limit: float | N
 
 def test_its_rows_are_those_of_the_full_audit(sampled: Audit, full: Audit) -> None:
     key = ["attack", "index"]
-    some, every = (each.outcomes.frame.set_index(key) for each in (sampled, full))
+    some, every = (audit.outcomes.frame.set_index(key) for audit in (sampled, full))
     pd.testing.assert_frame_equal(some, every.loc[some.index], check_exact=True)
     passes = every[["forwards", "backwards"]].sum().sum()
     found = result(sampled)
@@ -171,7 +171,7 @@ def test_an_estimate_is_completed_without_settle(data: Images, full: Audit, tmp_
     wide = cw.audit(model(), data, EPSILON, "autoattack", settle=0.05, **settings)
     narrow = cw.audit(model(), data, EPSILON, "autoattack", settle=0.02, resume=True, **settings)
     again = cw.audit(model(), data, EPSILON, "autoattack", settle=0.05, resume=True, **settings)
-    sizes = [int(result(each).estimate.drawn.sum()) for each in (wide, narrow, again)]
+    sizes = [int(result(audit).estimate.drawn.sum()) for audit in (wide, narrow, again)]
     assert sizes[0] < sizes[1] == sizes[2]
     assert result(Audit.load(tmp_path / "a")).sampling.settle == 0.05
     with pytest.raises(ClasswiseError, match="already contains this audit"):
@@ -237,7 +237,7 @@ def test_page_terminal_and_json_name_the_estimate(
     sampled: Audit, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     found = result(sampled)
-    value, low, high = (f"{100 * each:.1f}" for each in found.estimate.overall[:3])
+    value, low, high = (f"{100 * number:.1f}" for number in found.estimate.overall[:3])
     text = f"AutoAttack, estimated: {value} % [{low}, {high}]"
     page = report(sampled, tmp_path / "page.html").read_text()
     assert f"<h1>{text}</h1>" in page

@@ -219,7 +219,7 @@ class Counting:
 def same(one: WorstClass, other: WorstClass) -> bool:
     pd.testing.assert_frame_equal(one.images, other.images, check_exact=True)
     pd.testing.assert_frame_equal(one.by_class, other.by_class, check_exact=True)
-    facts = [(each.verdict, each.rounds, each.full_audit_passes, each.passes) for each in (one, other)]
+    facts = [(result.verdict, result.rounds, result.full_audit_passes, result.passes) for result in (one, other)]
     return facts[0] == facts[1]
 
 

@@ -27,7 +27,7 @@ def run(folder: Path) -> None:
     with launched():
         for name, public in PUBLIC.items():
             found[name] = cw.audit(public.network(), images(name), guards="off", **SETTINGS).outcomes.frame
-        found["fingerprints"] = {name: fingerprint(Extra(one())) for name, (one, _) in VALUES.items()}
+        found["fingerprints"] = {name: fingerprint(Extra(make())) for name, (make, _) in VALUES.items()}
         (folder / f"rank-{dist.get_rank()}.pkl").write_bytes(pickle.dumps(found))
         dist.barrier()
 

@@ -109,7 +109,7 @@ def test_a_module_is_copied(classwise: Classwise) -> None:
     assert done.status == 0, done.err
     ready = sys.modules["mynet"].ready
     assert ready.training
-    torch.save({key: torch.zeros_like(each) for key, each in ready.state_dict().items()}, "w.pt")
+    torch.save({key: torch.zeros_like(tensor) for key, tensor in ready.state_dict().items()}, "w.pt")
     done = classwise("audit", "mynet:ready", "--weights", "w.pt", *WORDS[:-1], "again")
     assert done.status == 0, done.err
     assert all(bool(parameter.any()) for parameter in ready.parameters())

@@ -280,7 +280,7 @@ def test_an_estimate_from_a_sample(classwise: Classwise, run: Path, tmp_path: Pa
     audit = Audit.load(tmp_path / "a")
     assert isinstance(audit.estimator, TwoPhaseEstimator)
     assert audit.estimator.finished
-    value, low, high = (f"{100 * each:.1f}" for each in audit.estimator.estimate.overall[:3])
+    value, low, high = (f"{100 * number:.1f}" for number in audit.estimator.estimate.overall[:3])
     text = f"AutoAttack, estimated: {value} % [{low}, {high}]"
     assert text in said.out
     assert text in (tmp_path / "a" / "page.html").read_text(encoding="utf-8")

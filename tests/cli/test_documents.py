@@ -140,8 +140,8 @@ def check_values(name: str, given: Mapping[str, Any]) -> None:
         "papers run": catalogue.find,
     }
     names = {given.get("name"), *(given.get("names") or ())} - PLACEHOLDERS - {None}
-    for each in names if name in read else ():
-        read[name](each)
+    for argument in names if name in read else ():
+        read[name](argument)
     recipe = {"train": given.get("recipe"), "recipes": (given.get("words") or [None])[-1]}.get(name)
     if recipe is not None and recipe not in PLACEHOLDERS and not recipe.endswith(".yaml"):
         Recipe.read(recipe, pairs(given["set" if name == "train" else "overrides"]), budget=given["budget"])

@@ -201,7 +201,7 @@ def test_an_error_of_a_model_names_it_in_whichever_pass(
 
 
 def test_images_that_a_layer_of_torch_refuses_are_bad_input(classwise: Classwise, nets: Path) -> None:
-    words = ["torch.nn:Conv2d", *(f"--model-set={name}" for name in ("out_channels=10", "kernel_size=3"))]
+    words = ["torch.nn:Conv2d", *(f"--model-set={setting}" for setting in ("out_channels=10", "kernel_size=3"))]
     said = classwise("audit", *words, "--model-set=in_channels=3", *AUDIT, f"--out={nets / 'audit'}")
     assert said.status == 2
     assert "the model does not accept images of shape (1, 8, 8) (channels, height, width): Given groups=1" in said.err

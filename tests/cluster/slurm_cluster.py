@@ -76,9 +76,9 @@ class SlurmCluster:
             (folder / name).mkdir()
         with contextlib.ExitStack() as stack:
             sockets = [stack.enter_context(socket.socket()) for _ in range(3)]
-            for each in sockets:
-                each.bind(("127.0.0.1", 0))
-            ports = [each.getsockname()[1] for each in sockets]
+            for listener in sockets:
+                listener.bind(("127.0.0.1", 0))
+            ports = [listener.getsockname()[1] for listener in sockets]
         text = CONFIGURATION.format(folder=folder, ports=ports, host=socket.gethostname().partition(".")[0])
         self.configuration.write_text(text)
 

@@ -61,7 +61,7 @@ def disturb(cluster: Any, folders: list[Path]) -> tuple[Path, Path]:
 def node_of(cluster: Any, process: int) -> Any:
     """The node whose raylet has started a worker."""
     parent = int(Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[1])
-    raylets = {each.process.pid: node for node in cluster.worker_nodes for each in node.all_processes["raylet"]}
+    raylets = {raylet.process.pid: node for node in cluster.worker_nodes for raylet in node.all_processes["raylet"]}
     return raylets[parent]
 
 

@@ -144,10 +144,10 @@ def test_a_failed_pass_has_no_effects() -> None:
             [*logits, *model.buffers(), torch.rand(2), *(parameter.grad for parameter in model.parameters())]
         )
     assert format_of(model).contiguous
-    for one, other in zip(*results, strict=True):
-        assert one is not None
-        assert other is not None
-        assert torch.equal(one, other)
+    for first, second in zip(*results, strict=True):
+        assert first is not None
+        assert second is not None
+        assert torch.equal(first, second)
 
 
 def test_a_model_that_accepts_channels_last_takes_no_more_passes() -> None:

@@ -98,7 +98,7 @@ def test_every_layer_runs_in_channels_last_for_any_number_of_channels(
     assert logits["fast"].dtype == torch.float32
     close = {"float32": 1e-6, "bfloat16": 0.02}[dtype]
     assert torch.allclose(logits["fast"], logits["plain"], atol=close)
-    one, other = (torch.autograd.grad(logit[:, 0].sum(), x)[0] for logit in logits.values())
+    one, other = (torch.autograd.grad(output[:, 0].sum(), x)[0] for output in logits.values())
     assert one.shape == other.shape == x.shape
     alike = {"float32": 0.99999, "bfloat16": 0.98}[dtype]  # a rounded value may win another maximum
     assert float(torch.cosine_similarity(one.flatten(), other.flatten(), dim=0)) > alike
@@ -183,7 +183,7 @@ def test_every_attack_is_compiled_at_one_batch_size(
     attack = make(ATTACKS, spec)
     for _ in range(2):
         found = list(engine.attack(attack, Threat("Linf", 0.01), [Job(torch.arange(80), x, y)]))
-    assert sum(len(each.row) for each in found) == 80
+    assert sum(len(block.row) for block in found) == 80
     assert set(fake.passes) == kinds
     assert fake.calls == 1
 

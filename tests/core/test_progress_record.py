@@ -55,7 +55,7 @@ def test_a_training_and_an_audit_record_their_progress_while_they_run(tmp_path: 
     cw.train("at", data="digits", out=run.folder, overrides=TINY, progress=run)
     assert run.seen[:2] == [ProgressRecord("training", 0, 6, None)] * 2
     cw.audit(toys.model(), toys.images(30), "Linf:0.02", "fgsm", guards="off", out=audit.folder, progress=audit)
-    assert {each.task for each in audit.seen if each} == {"clean", "fgsm"}
+    assert {record.task for record in audit.seen if record} == {"clean", "fgsm"}
     assert None not in audit.seen
     assert [file for file in tmp_path.rglob("*") if file.name == FILE] == []
     assert FILE not in (run.folder / "checksums.txt").read_text()

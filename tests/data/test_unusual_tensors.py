@@ -28,8 +28,8 @@ ENTRIES: dict[str, Callable[[Any, Any], Images]] = {
     "pair": lambda x, y: as_images((x, y)),
     "dict": lambda x, y: as_images({"image": x, "label": y}),
     "batches": lambda x, y: Stream([(x, y)]).load(),
-    "single images": lambda x, y: Stream([(each, y[number]) for number, each in enumerate(x)]).load(),
-    "rows": lambda x, y: Stream([{"image": each, "label": y[number]} for number, each in enumerate(x)]).load(),
+    "single images": lambda x, y: Stream([(image, y[number]) for number, image in enumerate(x)]).load(),
+    "rows": lambda x, y: Stream([{"image": image, "label": y[number]} for number, image in enumerate(x)]).load(),
     "with_pixels": lambda x, y: Images(torch.zeros(4, 1, 1, 1), y).with_pixels(x, "new"),
     "with_labels": lambda x, y: Images(x, torch.zeros(4, dtype=torch.int64), ["a", "b"]).with_labels(y),
 }

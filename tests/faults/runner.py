@@ -186,18 +186,18 @@ def run(jobs: list[dict[str, Any]]) -> list[dict[str, Any]]:
             if status and failed_at is None:
                 failed_at = now
             continue
-        for each, (number, _) in pipes.items():
+        for process, (number, _) in pipes.items():
             job = jobs[number]
             if number in found:
                 continue
-            late = now - times[each]
-            if "after" in job and late > job["after"] and each not in signalled:
-                os.kill(each, job.get("signal", signal.SIGKILL))
-                signalled.add(each)
+            late = now - times[process]
+            if "after" in job and late > job["after"] and process not in signalled:
+                os.kill(process, job.get("signal", signal.SIGKILL))
+                signalled.add(process)
             if late > job.get("timeout", 120) or (failed_at is not None and now - failed_at > grace):
-                os.kill(each, signal.SIGKILL)
+                os.kill(process, signal.SIGKILL)
         time.sleep(0.002)
-    for name in [name for each in found.values() for name in each.pop("modules", ())]:
+    for name in [name for answer in found.values() for name in answer.pop("modules", ())]:
         if name not in sys.modules:
             with contextlib.suppress(ImportError):
                 importlib.import_module(name)  # once for all later processes

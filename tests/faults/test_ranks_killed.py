@@ -28,8 +28,8 @@ def together(runner: Runner, tmp_path_factory: pytest.TempPathFactory) -> tuple[
     """The folder of a complete run of two processes, and the number of counted calls in each."""
     folder = tmp_path_factory.mktemp("together") / "run"
     ended = runner.run_ranks([*TRAIN, "--out", folder], folder, {}, {})
-    assert [each.status for each in ended] == [0, 0], ended
-    return folder, [each.count for each in ended]
+    assert [rank.status for rank in ended] == [0, 0], ended
+    return folder, [rank.count for rank in ended]
 
 
 def _resumed(out: Path, marker: str) -> list[str]:
@@ -72,7 +72,7 @@ def _kill_training(runner: Runner, expected: Path, out: Path, victims: tuple[int
 
 def _train_again(runner: Runner, expected: Path, out: Path) -> None:
     ended = runner.run_ranks([*TRAIN, "--out", out, *_resumed(out, "recipe.yaml")], out, {}, {})
-    assert [each.status for each in ended] == [0, 0], ended
+    assert [rank.status for rank in ended] == [0, 0], ended
     assert files_of_run(out) == files_of_run(expected)
     assert temporaries(out) == []
     assert "have no checksum" in runner.succeed(["report", out, "--check"], out).lines[-1]
@@ -84,7 +84,7 @@ def _kill_audit(
     arguments = ["audit", model, *AUDIT, "--out", out]
     killed = _kill(runner, arguments, out, victims, "audit.json", **kill)
     ended = runner.run_ranks([*arguments, *_resumed(out, "audit.json")], out, *[{} for _ in range(again)])
-    assert [each.status for each in ended] == [0] * again, ended
+    assert [rank.status for rank in ended] == [0] * again, ended
     pd.testing.assert_frame_equal(rows_of_audit(out), rows_of_audit(audited), check_exact=True)
     assert temporaries(out) == []
     runner.succeed(["report", out, "--check"], out)
@@ -109,7 +109,7 @@ def test_two_processes_resume_an_audit_whose_clean_pass_is_saved(
         if set(outcome_files.read(part)[0]["attack"]) != {"clean"}:
             part.unlink()
     ended = runner.run_ranks(["audit", trained, *AUDIT, "--out", out, "--resume"], out, {}, {})
-    assert [each.status for each in ended] == [0, 0], ended
+    assert [rank.status for rank in ended] == [0, 0], ended
     pd.testing.assert_frame_equal(rows_of_audit(out), rows_of_audit(audited), check_exact=True)
 
 

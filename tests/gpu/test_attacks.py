@@ -51,7 +51,7 @@ def steps_of(attack: Attack, threat: Threat, device: str) -> list[dict[str, Tens
         case = AttackInputs(x, y, index, threat, CounterRNG(0, "attack"), reference=reference, restart=restart)
         start = attack.start(forward, case)
         state = attack.step(forward, case, start)
-    return [{name: value.detach().cpu() for name, value in each.items()} for each in (start, state)]
+    return [{name: value.detach().cpu() for name, value in values.items()} for values in (start, state)]
 
 
 @pytest.mark.parametrize(("name", "norm"), CASES)

@@ -59,4 +59,4 @@ def test_the_order_of_the_images_changes_no_bit(spec: str, dtype: Any) -> None:
             )
             place = index.argsort()
             found.append((x[place], logits[place]))
-    assert all(torch.equal(one, other) for one, other in zip(*found, strict=True))
+    assert all(torch.equal(first, second) for first, second in zip(*found, strict=True))

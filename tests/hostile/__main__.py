@@ -56,7 +56,7 @@ def main() -> int:
         ]
         same = numbers(control(shared, folder)) == numbers(before)
     counts = Counter(category for category, _ in cases)
-    success = Counter(each["category"] for each in failed)
+    success = Counter(failure["category"] for failure in failed)
     for category, count in counts.items():
         print(f"{category}: {count} cases, {success[category]} failures")
     lost = sum(worker.exitcode != 0 for worker in workers)

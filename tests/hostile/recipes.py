@@ -34,7 +34,7 @@ def bomb_in(path: str, kind: str = "list") -> str:
     levels = []
     for level in range(10):
         inner = ["x"] * 9 if level == 0 else [f"*a{level - 1}"] * 9
-        items = ", ".join(inner) if kind == "list" else ", ".join(f"k{n}: {each}" for n, each in enumerate(inner))
+        items = ", ".join(inner) if kind == "list" else ", ".join(f"k{n}: {item}" for n, item in enumerate(inner))
         levels.append(f"a{level}: &a{level} " + (f"[{items}]" if kind == "list" else f"{{{items}}}"))
     *within, last = path.split(".")
     pad = "  " * (len(within) + 1)

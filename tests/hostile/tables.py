@@ -34,8 +34,8 @@ COLUMNS: dict[str, tuple[Any, ...]] = {
 }
 """Values of columns, for all rows, that only a refusal answers."""
 FIELDS: dict[str, tuple[Any, ...]] = {
-    "class_names": ("ab", None, 3, [], ["a"], ["a", "a"], ["a", "a "], {"a": 0, "b": 1}, *(["a", not_name] for not_name in NOT_NAMES)),
-    "attacks": (None, "pgd", [], {}, {"clean": None}, *({"clean": None, "pgd": None, each: None} for each in (*TAKEN[1:], *UNPRINTABLE))),
+    "class_names": ("ab", None, 3, [], ["a"], ["a", "a"], ["a", "a "], {"a": 0, "b": 1}, *(["a", name] for name in NOT_NAMES)),
+    "attacks": (None, "pgd", [], {}, {"clean": None}, *({"clean": None, "pgd": None, name: None} for name in (*TAKEN[1:], *UNPRINTABLE))),
     "families": (5, {"t": ["cw"]}, {"": ["pgd"]}, {"t": 3}),
     "groups": (5, {"label": ["a", "b"]}, {"pgd": ["a", "b"]}, {"site": ["a", "a"]}, {"": ["a"]}),
     "superclasses": ("01", [0], [0, 2], [0, None], [0.5, 0], [-1, 0], [0, 1]),

@@ -52,7 +52,7 @@ def hugging_face() -> Any:
     logging.getLogger("datasets").setLevel(logging.ERROR)
     datasets.disable_progress_bars()
     features = datasets.Features({"img": datasets.Image(), "label": datasets.ClassLabel(names=list(NAMES))})
-    rows = {"img": [Image.fromarray(pixel) for pixel in PIXELS], "label": Y}
+    rows = {"img": [Image.fromarray(image) for image in PIXELS], "label": Y}
     return datasets.Dataset.from_dict(rows, features=features)
 
 
@@ -94,7 +94,7 @@ def test_unusual_columns_of_datasets(hugging_face: Any, tmp_path: Path, compatib
 
     table = hugging_face.rename_columns({"img": "photo", "label": "species"})
     check(cw.load_data(table))  # the only Pillow image, the only ClassLabel
-    table = table.add_column("from one", [each + 1 for each in Y]).add_column("text", [NAMES[each] for each in Y])
+    table = table.add_column("from one", [label + 1 for label in Y]).add_column("text", [NAMES[label] for label in Y])
     one = cw.load_data(table, image="photo", label="from one", classes=range(1, 4))
     assert (one.y.tolist(), one.class_names) == (Y, ("1", "2", "3"))
     table.save_to_disk(tmp_path / "text")

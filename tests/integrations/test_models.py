@@ -130,7 +130,7 @@ def test_a_model_of_timm(tmp_path: Path, compatibility: Record) -> None:
     torch.manual_seed(0)
     network = timm.create_model("resnet10t", num_classes=3).eval()
     torch.save(
-        {"state_dict_ema": {f"module.{key}": each for key, each in network.state_dict().items()}}, tmp_path / "w"
+        {"state_dict_ema": {f"module.{key}": tensor for key, tensor in network.state_dict().items()}}, tmp_path / "w"
     )
     model = cw.load_model("timm:resnet10t", weights=tmp_path / "w", data=data())
     mean, std = (torch.tensor(network.pretrained_cfg[key]).view(3, 1, 1) for key in ("mean", "std"))
@@ -178,7 +178,7 @@ def test_a_model_of_torchvision(tmp_path: Path, compatibility: Record) -> None:
     torch.manual_seed(0)
     network = models.resnet18(num_classes=3).eval()
     torch.save(network.state_dict(), tmp_path / "w.pt")
-    mean, std = (torch.tensor(each).view(3, 1, 1) for each in ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)))
+    mean, std = (torch.tensor(channels).view(3, 1, 1) for channels in ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)))
     with torch.no_grad():
         expected = network((X - mean) / std)
         assert torch.equal(cw.load_model("torchvision:resnet18", weights=tmp_path / "w.pt", data=data())(X), expected)
@@ -218,7 +218,7 @@ def test_a_model_of_robustbench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     monkeypatch.chdir(tmp_path)
     torch.manual_seed(0)
     network = zoo.model_dicts[enums.BenchmarkDataset.cifar_10][enums.ThreatModel.Linf]["Wong2020Fast"]["model"]().eval()
-    state = {f"module.{key}": each for key, each in network.state_dict().items() if key not in ("mu", "sigma")}
+    state = {f"module.{key}": tensor for key, tensor in network.state_dict().items() if key not in ("mu", "sigma")}
     (tmp_path / "models/cifar10/Linf").mkdir(parents=True)
     torch.save({"state_dict": state}, tmp_path / "models/cifar10/Linf/Wong2020Fast.pt")
     model = cw.load_model("robustbench:Wong2020Fast/cifar10/Linf")
@@ -254,7 +254,7 @@ def test_an_onnx_file(tmp_path: Path, compatibility: Record) -> None:
     result = cw.audit(tmp_path / "free.onnx", images, "Linf:0.3", ["pgd:steps=2", "square:steps=20"], batch_size=36)
     assert result.names == ("clean", "square", "all")
     assert result.by_class["square"].min() < 1
-    warning = next(each for each in result.warnings if each.name == "no-gradient")
+    warning = next(warning for warning in result.warnings if warning.name == "no-gradient")
     assert "ONNX Runtime computes no gradients" in warning.sentence
     (tmp_path / "bad.onnx").write_bytes(b"hello")
     with pytest.raises(cw.ClasswiseError, match=r"bad\.onnx is damaged or not an ONNX model"):

@@ -41,9 +41,9 @@ def test_values_and_gradients_are_those_of_the_layer(norm: nn.Module, shape: tup
         with AffineNorms(norm).replaced() as changed:
             assert changed == 1
             exact, mixed = both(layout), both(layout.bfloat16())
-        for one, other, close in zip(exact, expected, mixed, strict=True):
-            assert torch.equal(one, other)  # float32 is as it was
-            assert torch.allclose(close, other, rtol=0.02, atol=0.05)
+        for found, wanted, close in zip(exact, expected, mixed, strict=True):
+            assert torch.equal(found, wanted)  # float32 is as it was
+            assert torch.allclose(close, wanted, rtol=0.02, atol=0.05)
 
 
 def test_a_whole_network_and_its_gradient() -> None:
@@ -94,7 +94,7 @@ def test_later_uses_read_the_current_weights_into_the_same_tensors() -> None:
     with norms.replaced():
         before = model(x)
     expanded = [layer._expanded for layer in norms._layers.values()]
-    addresses = [tensor.data_ptr() for each in expanded for pair in each.values() for tensor in pair]
+    addresses = [tensor.data_ptr() for pairs in expanded for pair in pairs.values() for tensor in pair]
     for tensor in model.state_dict().values():
         if tensor.is_floating_point():
             tensor.data.mul_(1.5).add_(0.1)
@@ -103,7 +103,7 @@ def test_later_uses_read_the_current_weights_into_the_same_tensors() -> None:
     with AffineNorms(model).replaced():
         assert torch.equal(refreshed, model(x))
     assert not torch.equal(refreshed, before)
-    assert addresses == [tensor.data_ptr() for each in expanded for pair in each.values() for tensor in pair]
+    assert addresses == [tensor.data_ptr() for pairs in expanded for pair in pairs.values() for tensor in pair]
 
 
 def test_a_layer_that_trains_in_between_is_not_replaced() -> None:

@@ -76,8 +76,8 @@ def test_a_fused_copy_is_the_same_function_but_for_rounding(name: str) -> None:
     torch.manual_seed(0)
     model = trained(NETWORKS[name]()).double()
     fused = FusedCopy(model, foldable(model), Precision()).network
-    for one, other in zip(both(fused, digits().double()), both(model, digits().double()), strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-6, atol=1e-9 * float(other.abs().max()))
+    for found, expected in zip(both(fused, digits().double()), both(model, digits().double()), strict=True):
+        torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-9 * float(expected.abs().max()))
 
 
 @pytest.mark.parametrize("precision", [FAST, EXACT], ids=["bfloat16", "float32"])
@@ -112,8 +112,8 @@ def test_later_uses_read_the_current_weights_into_the_same_tensors(case: type[nn
     assert fusion._copies[FAST] is copies
     assert addresses == [tensor.data_ptr() for tensor in copies.network.state_dict().values()]
     with fuse(model, FAST, digits()) as forward:
-        for one, other in zip(refreshed, both(forward, digits()), strict=True):
-            assert torch.equal(one, other)
+        for found, expected in zip(refreshed, both(forward, digits()), strict=True):
+            assert torch.equal(found, expected)
     assert error(refreshed[0], before) > 0.1
 
 
@@ -191,12 +191,12 @@ def test_a_wrapped_model_is_fused() -> None:
     """The wrapper that selects the logits cannot be traced."""
     model = trained(LogitsModel(build_model("lenet", num_classes=5, in_channels=3, mean=[0.5], std=[0.2])))
     deep = trained(LogitsModel(nn.Sequential(ControlFlow())))
-    for each, count in ((model, 0), (deep, 1)):
-        fusion = Fusion(each)
+    for wrapped, count in ((model, 0), (deep, 1)):
+        fusion = Fusion(wrapped)
         with fusion.forward(EXACT, digits()) as forward:
-            assert error(forward(digits()), each(digits())) < 1e-5
+            assert error(forward(digits()), wrapped(digits())) < 1e-5
         assert fusion.unfused == ""
-        assert len(foldable(each)) == count
+        assert len(foldable(wrapped)) == count
 
 
 @pytest.mark.slow

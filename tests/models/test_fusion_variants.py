@@ -88,7 +88,10 @@ def test_a_variant_is_fused(case: type[Case]) -> None:
             if case is Random:
                 assert error(forward(digits()), forward(digits())) > 0.01
     torch.manual_seed(1)
-    assert all(torch.equal(one, two) for one, two in zip(both(EXACT.forward(model), digits()), exact, strict=True))
+    assert all(
+        torch.equal(found, expected)
+        for found, expected in zip(both(EXACT.forward(model), digits()), exact, strict=True)
+    )
 
 
 def test_what_a_model_stores_is_no_symbolic_value() -> None:

@@ -229,7 +229,7 @@ def test_weights_of_ones_own_for_timm(tmp_path: Path, install: Install) -> None:
     with pytest.raises(ClasswiseError, match=r"size mismatch for linear.weight.*; use num_classes=4"):
         load_model("timm:net", tmp_path / "w.pt")
     constants = {"mean": torch.full((3,), 0.5), "std": torch.full((3,), 0.25)}
-    torch.save({**{f"model.{key}": each for key, each in own.state_dict().items()}, **constants}, tmp_path / "n.pt")
+    torch.save({**{f"model.{key}": tensor for key, tensor in own.state_dict().items()}, **constants}, tmp_path / "n.pt")
     model = load_model("timm:net", tmp_path / "n.pt", num_classes=4)
     assert torch.equal(model(X), own((X - 0.5) / 0.25).logits)  # the file's own normalisation
 
@@ -317,7 +317,7 @@ def test_robustbench(tmp_path: Path, install: Install, monkeypatch: pytest.Monke
         if source == "none":
             file.write_bytes(b"part")
             raise OSError("no connection")
-        torch.save({"best": {}, "last": {f"module.{key}": each for key, each in state.items()}}, file)
+        torch.save({"best": {}, "last": {f"module.{key}": tensor for key, tensor in state.items()}}, file)
 
     downloads: list[str] = []
     zoo = {
@@ -335,7 +335,7 @@ def test_robustbench(tmp_path: Path, install: Install, monkeypatch: pytest.Monke
     monkeypatch.chdir(tmp_path)
     torch.manual_seed(3)
     theirs = Normalising().eval()
-    state = {key: each for key, each in theirs.state_dict().items() if key not in ("mu", "sigma")}
+    state = {key: tensor for key, tensor in theirs.state_dict().items() if key not in ("mu", "sigma")}
     model = load_model("robustbench:Name2020/cifar10/Linf")
     assert torch.equal(model(X), theirs(X))
     assert (tmp_path / "models/cifar10/Linf/Name2020.pt").is_file()

@@ -164,7 +164,7 @@ def test_facts_equal_the_checked_ones(paper: str) -> None:
         pytest.skip(f"the checked numbers are not available: {path.resolve()}")
     checked: dict[str, Any] = yaml.safe_load(path.read_text(encoding="utf-8"))
     facts = catalogue.paper(paper)
-    printed = {one["id"]: one for one in facts.printed}
+    printed = {entry["id"]: entry for entry in facts.printed}
     printed |= {item.id: {"id": item.id, **item.printed} for item in facts.items if isinstance(item.printed, dict)}
-    assert printed == {one["id"]: one for key in ("tables", "figures") for one in checked[key] or []}
+    assert printed == {entry["id"]: entry for key in ("tables", "figures") for entry in checked[key] or []}
     assert [{key: getattr(claim, key) for key in CLAIM} for claim in facts.claims] == checked["claims"]

@@ -58,7 +58,7 @@ def test_rounding_errors_of_zero_decide_no_claim(noise: float) -> None:
     sampled = Test(claim="cfa23/C11", estimand="gain", estimators=[interval(Estimate(1.0, noise, 2.0))])
     fallen = Test(claim="cfa23/C11", estimand="gain", estimators=[interval(Estimate(-1.0, -2.0, noise))])
     computed = Test(claim="cfa23/C11", estimand="gain", estimators=[exactly(noise)], exact=True)
-    assert [each.decide(0.05)[0] for each in (sampled, fallen, computed)] == [
+    assert [test.decide(0.05)[0] for test in (sampled, fallen, computed)] == [
         "inconclusive",
         "inconclusive",
         "contradicted",
@@ -118,7 +118,7 @@ def test_joint_correction_equals_one_evaluation() -> None:
         single = [verdict for test in tests for verdict in evaluate([test])]
         whole = evaluate(tests)
         found = correct_jointly([*single, not_tested("kdd21/C8", "no cats here")])
-        assert [one.answer for one in found[:7]] == [one.answer for one in whole]
+        assert [verdict.answer for verdict in found[:7]] == [verdict.answer for verdict in whole]
         for joint, expected in zip(found, whole, strict=False):
             assert (joint.low, joint.high, joint.level) == pytest.approx(
                 (expected.low, expected.high, expected.level), rel=1e-6
@@ -149,13 +149,13 @@ def test_a_repeated_test_has_one_interval(family: list[tuple[list[float], int, L
         test = Test(claim="kdd21/C1", estimand=f"number {number}", estimators=parts, limits=limits)
         for _ in range(repeats):
             items.append([test, *(claim(random.uniform(-3, 3)) for _ in range(random.randrange(3)))])
-    found = correct_jointly([one for item in items for one in evaluate(item)])
+    found = correct_jointly([verdict for item in items for verdict in evaluate(item)])
     shown = dict[str, set[str]]()
-    for one in found:
-        if one.estimand != "a number":
-            shown.setdefault(one.estimand, set()).add(repr(one))
-        assert one.level <= ALPHA
-        assert one.answer == "inconclusive" or (one.adjusted <= ALPHA and (one.low > 0 or one.high < 0))
+    for verdict in found:
+        if verdict.estimand != "a number":
+            shown.setdefault(verdict.estimand, set()).add(repr(verdict))
+        assert verdict.level <= ALPHA
+        assert verdict.answer == "inconclusive" or (verdict.adjusted <= ALPHA and (verdict.low > 0 or verdict.high < 0))
     assert all(len(texts) == 1 for texts in shown.values()), shown
     assert repr(correct_jointly(found)) == repr(found), "a second correction changes nothing"
 
@@ -166,7 +166,7 @@ def test_answers_agree_with_their_intervals() -> None:
     found = set()
     for _ in range(40):
         tests = [claim(*random.normal(0, 3, size=size)) for size in (1, 2, 5, 9, 3)]
-        for verdict in correct_jointly([one for test in tests for one in evaluate([test])]):
+        for verdict in correct_jointly([verdict for test in tests for verdict in evaluate([test])]):
             found.add(verdict.answer)
             if verdict.answer == "supported":
                 assert verdict.low > 0
@@ -180,7 +180,7 @@ def test_a_rescaled_interval_that_includes_zero_is_inconclusive() -> None:
     found = Verdict(
         claim="kdd21/C1", answer="contradicted", estimand="worst class", value=-17, low=-28, high=-0.5, p_value=0.0049
     )
-    assert [one.answer for one in correct_jointly([found])] == ["contradicted"]
+    assert [verdict.answer for verdict in correct_jointly([found])] == ["contradicted"]
     unclear = Verdict(claim="kdd21/C2", answer="inconclusive", estimand="", value=0, low=-2, high=2, p_value=0.9)
     wide, narrow, *_ = correct_jointly([found, replace(found, claim="kdd21/C3", high=-8.0), *[unclear] * 3])
     assert (wide.answer, wide.high > 0) == ("inconclusive", True)
@@ -192,13 +192,13 @@ def test_correlations_stay_within_their_limits() -> None:
     sure = Test(claim="kdd21/C1", estimand="rho", estimators=[normal(0.8, 0.25)], unit="", limits=CORRELATION)
     unsure = replace(sure, estimators=[normal(0.3, 0.25)])
     single = [verdict for test in (sure, unsure) for verdict in evaluate([test])]
-    assert [(one.answer, one.high) for one in single] == [
+    assert [(verdict.answer, verdict.high) for verdict in single] == [
         ("supported", 1.0),
         ("inconclusive", pytest.approx(0.79, abs=0.001)),
     ]
-    for one in correct_jointly(single):
-        assert -1 <= one.low < one.value < one.high <= 1
-        assert one.limits == CORRELATION
+    for verdict in correct_jointly(single):
+        assert -1 <= verdict.low < verdict.value < verdict.high <= 1
+        assert verdict.limits == CORRELATION
 
 
 def test_intervals_at_other_levels() -> None:
@@ -222,7 +222,7 @@ def test_no_negative_zeros_are_printed() -> None:
     assert estimate_text(one) == ("+0.00 points", "+0.00 to +2.00 (95\N{NO-BREAK SPACE}%)")
 
 
-CLAIMS = [one.id for paper in catalogue.papers() for one in catalogue.paper(paper).claims]
+CLAIMS = [claim.id for paper in catalogue.papers() for claim in catalogue.paper(paper).claims]
 
 
 LEVELS = {"kdd21/T1": Evidence(scale="full", trainings=1)}
@@ -236,7 +236,7 @@ def verdict_of(claim: str, part: str) -> tuple[str, Verdict]:
 @pytest.mark.parametrize("claim", CLAIMS)
 def test_a_claim_has_a_verdict_only_if_each_of_its_parts_was_tested(claim: str) -> None:
     parts = catalogue.claim_parts(claim)
-    verdicts = [verdict_of(one, part) for one, part in parts]
+    verdicts = [verdict_of(claim_id, part) for claim_id, part in parts]
     whole = claim_verdict(claim, verdicts)
     assert (claim_text(whole, LEVELS), whole.untested) == ("supported at full scale (1 training)", ())
     assert len(whole.tested) == len(parts) == len(set(parts))
@@ -255,8 +255,8 @@ def test_a_claim_has_a_verdict_only_if_each_of_its_parts_was_tested(claim: str) 
 
 def test_every_part_belongs_to_a_claim() -> None:
     for claim in CLAIMS:
-        for one, part in catalogue.claim_parts(claim):
-            assert catalogue.claim(one)
+        for claim_id, part in catalogue.claim_parts(claim):
+            assert catalogue.claim(claim_id)
             assert part.strip() == part
 
 

@@ -47,8 +47,8 @@ OTHER_QUANTITIES = {
 def results() -> dict[str, dict[str, Any]]:
     """Item to its result; all results have one scale."""
     found = [json.loads(file.read_text(encoding="utf-8")) for file in RESULTS]
-    assert len({one["item"] for one in found}) == len(found)
-    return {one["item"]: one for one in found}
+    assert len({result["item"] for result in found}) == len(found)
+    return {result["item"]: result for result in found}
 
 
 @functools.cache
@@ -79,35 +79,37 @@ def test_results_match_the_current_experiments(file: Path) -> None:
 @pytest.mark.parametrize("paper", PAPERS)
 def test_verdicts_follow_from_p_values_and_intervals(paper: str) -> None:
     """By Holm's procedure over all tests of a paper, computed by SciPy's and NumPy's functions."""
-    sampled = [one for _, one in verdicts_on(paper) if not one["exact"]]
-    order = np.sort([one["p_value"] for one in sampled])
+    sampled = [verdict for _, verdict in verdicts_on(paper) if not verdict["exact"]]
+    order = np.sort([verdict["p_value"] for verdict in sampled])
     steps = np.minimum(np.maximum.accumulate(order * np.arange(len(order), 0, -1)), 1)
     rejected = int((steps <= ALPHA).sum())
-    for one in sampled:
-        (ranks,) = np.nonzero(order == one["p_value"])
-        assert one["adjusted"] == pytest.approx(steps[ranks[-1]])
-        assert any(one["level"] == pytest.approx(ALPHA / (len(order) - min(int(rank), rejected))) for rank in ranks)
+    for verdict in sampled:
+        (ranks,) = np.nonzero(order == verdict["p_value"])
+        assert verdict["adjusted"] == pytest.approx(steps[ranks[-1]])
+        assert any(verdict["level"] == pytest.approx(ALPHA / (len(order) - min(int(rank), rejected))) for rank in ranks)
         answer = "inconclusive"
-        if one["low"] is not None:
-            assert one["low"] <= one["value"] <= one["high"]
-            limits = one["limits"] or (-math.inf, math.inf)
-            assert limits[0] <= one["low"]
-            assert one["high"] <= limits[1]
-            if one["adjusted"] <= ALPHA:
-                answer = "supported" if one["low"] > 0 else "contradicted" if one["high"] < 0 else answer
-        assert one["answer"] == answer, one["estimand"]
-    for item, one in verdicts_on(paper):
-        known = {part for claim, part in catalogue.claim_parts(one["claim"]) if claim == one["claim"] and part}
-        assert bool(one["covers"]) == bool(known), (item, one["claim"])
-        assert not one["exact"] or one["answer"] == ("supported" if one["value"] > 0 else "contradicted")
+        if verdict["low"] is not None:
+            assert verdict["low"] <= verdict["value"] <= verdict["high"]
+            limits = verdict["limits"] or (-math.inf, math.inf)
+            assert limits[0] <= verdict["low"]
+            assert verdict["high"] <= limits[1]
+            if verdict["adjusted"] <= ALPHA:
+                answer = "supported" if verdict["low"] > 0 else "contradicted" if verdict["high"] < 0 else answer
+        assert verdict["answer"] == answer, verdict["estimand"]
+    for item, verdict in verdicts_on(paper):
+        known = {part for claim, part in catalogue.claim_parts(verdict["claim"]) if claim == verdict["claim"] and part}
+        assert bool(verdict["covers"]) == bool(known), (item, verdict["claim"])
+        assert not verdict["exact"] or verdict["answer"] == ("supported" if verdict["value"] > 0 else "contradicted")
 
 
 def test_every_test_has_one_interval_and_one_answer_in_all_files() -> None:
     """Also a test that several items repeat."""
     found: dict[tuple[object, ...], set[tuple[object, ...]]] = {}
-    for _, one in (pair for paper in PAPERS for pair in verdicts_on(paper)):
-        key = (one["claim"], one["estimand"], *one["covers"], one["value"])
-        found.setdefault(key, set()).add((one["low"], one["high"], one["level"], one["adjusted"], one["answer"]))
+    for _, verdict in (pair for paper in PAPERS for pair in verdicts_on(paper)):
+        key = (verdict["claim"], verdict["estimand"], *verdict["covers"], verdict["value"])
+        found.setdefault(key, set()).add(
+            (verdict["low"], verdict["high"], verdict["level"], verdict["adjusted"], verdict["answer"])
+        )
     assert {key: values for key, values in found.items() if len(values) > 1} == {}
 
 
@@ -119,7 +121,7 @@ def test_no_table_has_another_interval_of_a_tested_estimate(item: str) -> None:
         for verdict in results()[item]["verdicts"]
         if verdict["value"] is not None and not verdict["exact"]
     ]
-    claims = {one["claim"].partition("/")[2] for _, one in verdicts_on(item.partition("/")[0])}
+    claims = {verdict["claim"].partition("/")[2] for _, verdict in verdicts_on(item.partition("/")[0])}
     for table in results()[item]["tables"]:
         for text, small in (cell for row in table["rows"] for cell in row["cells"]):
             if re.fullmatch(r"[+-]?\d+\.\d+", text) and re.fullmatch(r"[-+.\d]+( to |–)[-+.\d]+", small):
@@ -174,7 +176,7 @@ def test_summaries_agree_with_their_classes(item: str) -> None:
 
 def check_row(cells: list[tuple[str, str]], right: Any, size: int, names: list[str]) -> None:
     values, level = right / size, 1 - (1 - ALPHA) ** (1 / len(right))
-    low, high = (np.array(ends) for ends in zip(*(interval_of(one, size, level) for one in right), strict=True))
+    low, high = (np.array(ends) for ends in zip(*(interval_of(count, size, level) for count in right), strict=True))
     (total, span), (cv, cv_span), (mcd, mcd_span), (lowest, least), (highest, most) = cells
     shows(total, 100 * values.mean())
     shows(span, *(100 * end for end in wilson_of(int(right.sum()), size * len(right))))
@@ -220,9 +222,9 @@ def test_no_page_says_more_than_its_evidence(paper: str, folder: Path) -> None:
 @pytest.mark.parametrize("paper", PAPERS)
 def test_the_total_time_counts_shared_work_once(paper: str) -> None:
     found = [Result.load(file) for file in RESULTS if file.parts[-3] == paper]
-    work = {key: seconds for one in found for key, seconds in (one.work or {}).items()}
-    known = [{key: s for key, s in (one.work or {}).items() if s is not None} for one in found]
-    own = math.fsum(one.seconds - math.fsum(each.values()) for one, each in zip(found, known, strict=True))
+    work = {key: seconds for result in found for key, seconds in (result.work or {}).items()}
+    known = [{key: s for key, s in (result.work or {}).items() if s is not None} for result in found]
+    own = math.fsum(result.seconds - math.fsum(times.values()) for result, times in zip(found, known, strict=True))
     total = own + math.fsum(seconds for seconds in work.values() if seconds is not None)
     assert f" {total:,.1f} s, " in work_text(found)
 
@@ -233,10 +235,12 @@ def test_the_summary_is_that_of_the_verdicts() -> None:
     (found,) = BLOCK.findall(text)
     assert found[1] == summary()
     lines = [line.replace("\\", "") for separator in (r"\n", r"\n|; ") for line in re.split(separator, found[1])]
-    for item, one in (pair for paper in PAPERS for pair in verdicts_on(paper)):
-        value = f"{one['value']:+z.2f}"
-        ends = "" if one["exact"] or one["low"] is None else f"[{one['low']:+z.2f}, {one['high']:+z.2f}]"
-        number = one["claim"].partition("/")[2]
+    for item, verdict in (pair for paper in PAPERS for pair in verdicts_on(paper)):
+        value = f"{verdict['value']:+z.2f}"
+        ends = (
+            "" if verdict["exact"] or verdict["low"] is None else f"[{verdict['low']:+z.2f}, {verdict['high']:+z.2f}]"
+        )
+        number = verdict["claim"].partition("/")[2]
         assert any(number in line and value in line and ends in line and item in line for line in lines), (item, value)
     rest = text.replace("".join(found), "")  # the verdicts are generated only
     assert not re.search(r"[Ss]upported|[Nn]ot observed|\b(kdd21|iclr21|benz20|cfa23)/[CTFEP]\d", rest)

@@ -108,7 +108,10 @@ def test_intervals_over_seeds_and_images(sign: int, texts: tuple[str, str]) -> N
 
     fixed = Test(claim="cfa23/C11", estimand="gain", estimators=[over_seeds])
     level = dataclasses.replace(BUDGET, scale="full", trainings=3)
-    found = [verdict_text(one, level, short=True) for one in evaluate([dataclasses.replace(fixed, trainings=3), fixed])]
+    found = [
+        verdict_text(verdict, level, short=True)
+        for verdict in evaluate([dataclasses.replace(fixed, trainings=3), fixed])
+    ]
     assert found == [f"{text} at full scale" for text in texts]
 
 

@@ -41,8 +41,8 @@ def test_repetitions_have_their_own_trainings_and_items_share_theirs() -> None:
 
 
 def test_full_scale_uses_all_images_of_each_data_set() -> None:
-    names = list(experiment("benz20/P1.1").trainings(scale_of("benz20/P1.1", "full")).values())
-    assert {name.data for name in names} <= {*DATA, ""}
+    trainings = list(experiment("benz20/P1.1").trainings(scale_of("benz20/P1.1", "full")).values())
+    assert {training.data for training in trainings} <= {*DATA, ""}
     full = Forecaster("full", rate=constant).item("cfa23/F4")
     assert full.passes == 49_000 * 200 * Recipe.read("cfa-at", {"schedules": []}).parts.passes.equivalents
 

@@ -66,8 +66,8 @@ def test_noise_alone_is_no_discrepancy() -> None:
     """Classes of equal accuracy: the lower end is 0 in nearly all samples, although the plug-in is far above 0."""
     drawn = np.random.default_rng(0).binomial(20, 0.5, size=(200, 50))
     found = [widest(ClassCounts(np.full(50, 20), row))(0.05) for row in drawn]
-    assert np.mean([one.value for one in found]) > 40
-    assert np.mean([one.low > 0 for one in found]) <= 0.05
+    assert np.mean([estimate.value for estimate in found]) > 40
+    assert np.mean([estimate.low > 0 for estimate in found]) <= 0.05
     apart = widest(ClassCounts(np.array([200, 200]), np.array([180, 100])))(0.05)
     assert apart.low > 20
 
@@ -91,16 +91,16 @@ ENDS, PAIR = np.array([0.3] * 5 + [0.5] * 5), np.array([0.3, *[0.4] * 8, 0.5])
 def test_noise_alone_is_no_difference_of_worst_classes() -> None:
     """In samples, the minimum over ten classes at 30 % is below that over one; the true minima are equal."""
     found = [rows(SINGLE, TIED, images=100, seed=seed).worst()(0.05) for seed in range(60)]
-    assert np.mean([one.value for one in found]) > 4
-    assert sum(one.low > 0 or one.high < 0 for one in found) <= 3
+    assert np.mean([estimate.value for estimate in found]) > 4
+    assert sum(estimate.low > 0 or estimate.high < 0 for estimate in found) <= 3
     clear = rows(SINGLE + 0.2, TIED, images=1000, seed=0).worst()(0.05)
     assert clear.low > 0
 
 
 def test_noise_alone_is_no_difference_of_discrepancies() -> None:
     found = [wider(counts(ENDS, 100, 2 * seed), counts(PAIR, 100, 2 * seed + 1))(0.05) for seed in range(60)]
-    assert np.mean([one.value for one in found]) > 2
-    assert sum(one.low > 0 or one.high < 0 for one in found) <= 3
+    assert np.mean([estimate.value for estimate in found]) > 2
+    assert sum(estimate.low > 0 or estimate.high < 0 for estimate in found) <= 3
     assert wider(counts(np.array([0.1, 0.9]), 100, 0), counts(np.array([0.5, 0.55]), 100, 1))(0.05).low > 0
 
 
@@ -112,16 +112,16 @@ def test_noise_alone_is_no_maximum_above_zero() -> None:
         return greatest([images.total(0, place) for place in range(1, 10)])(0.05)
 
     found = [drop(rows(*[TIED] * 10, images=50, seed=seed)) for seed in range(40)]
-    assert np.mean([one.value for one in found]) > 2
-    assert sum(one.low > 0 for one in found) <= 3
+    assert np.mean([estimate.value for estimate in found]) > 2
+    assert sum(estimate.low > 0 for estimate in found) <= 3
 
 
 def test_edge_classes_fill_no_further_bins() -> None:
     """A hundred classes at the centres of four bins: noise moves some into other bins, which must not count."""
     law = np.repeat([0.25, 0.35, 0.45, 0.55], 25)
     found = [filled_bins(counts(law, 100, seed), EDGES)(0.05) for seed in range(60)]
-    assert np.mean([one.value for one in found]) > 5
-    assert all(one.low <= 4 <= one.high for one in found)
+    assert np.mean([estimate.value for estimate in found]) > 5
+    assert all(estimate.low <= 4 <= estimate.high for estimate in found)
     wide = filled_bins(counts(np.array([0.05, 0.15, 0.25, 0.35, 0.45, 0.55]), 10_000, 0), EDGES)
     assert wide(0.05) == (6, 6, 6)
 

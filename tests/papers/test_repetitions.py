@@ -89,8 +89,8 @@ def test_repetitions_have_other_seeds() -> None:
         for data in (scale.data, "mnist"):
             repeated = [on_data_set(replace(scale, repetition=repetition), data) for repetition in range(3)]
             seeds = [
-                recipe_at(one, Training(recipe="at", overrides={"seed": seed})).seed
-                for one in repeated
+                recipe_at(repeated_scale, Training(recipe="at", overrides={"seed": seed})).seed
+                for repeated_scale in repeated
                 for seed in (0, 1)
             ]
             assert len(set(seeds)) == 6

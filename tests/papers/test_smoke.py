@@ -107,7 +107,7 @@ def test_every_claim_is_tested_by_some_item(smoke: Smoke) -> None:
 
 
 def test_claims_about_cifar_classes_are_not_tested_on_digits(smoke: Smoke) -> None:
-    verdict = next(one for one in smoke.results["kdd21/T1"].verdicts if one.claim == "kdd21/C8")
+    verdict = next(verdict for verdict in smoke.results["kdd21/T1"].verdicts if verdict.claim == "kdd21/C8")
     assert verdict.answer == "inconclusive"
     assert "CIFAR-10" in verdict.note
 
@@ -169,9 +169,9 @@ def test_partly_tested_claims_in_json_and_terminal(smoke: Smoke) -> None:
         assert plain["not_tested"] == ["much more on attacked images", "standard training"]
         assert any("C23 as a whole: partly tested" in line for line in _claim_lines([half]))
         both = [verdict for facts in results_facts([half, other]) for verdict in facts["verdicts"]]
-        both = [one for one in both if one["claim"] == "kdd21/C23"]
-        assert [one["not_tested"] for one in both] == [["much more on attacked images"]] * len(both)
-        assert {one["text"] for one in both} == {"smoke run, no evidence"}
+        both = [verdict for verdict in both if verdict["claim"] == "kdd21/C23"]
+        assert [verdict["not_tested"] for verdict in both] == [["much more on attacked images"]] * len(both)
+        assert {verdict["text"] for verdict in both} == {"smoke run, no evidence"}
 
 
 LEVEL = Evidence(scale="reduced", trainings=1, epochs=(12,))

@@ -19,8 +19,12 @@ from classwise.stats.intervals import Estimate
 def result_of(item: str, value: float, *more: float) -> Result:
     """A result with a test for each value, whose standard error is 1."""
     tests = [
-        Test(claim="kdd21/C8", estimand=f"number {one}", estimators=[interval(Estimate(one, one - 1.96, one + 1.96))])
-        for one in (value, *more)
+        Test(
+            claim="kdd21/C8",
+            estimand=f"number {estimate}",
+            estimators=[interval(Estimate(estimate, estimate - 1.96, estimate + 1.96))],
+        )
+        for estimate in (value, *more)
     ]
     level = Evidence(scale="reduced", trainings=1)
     return Result(item=item, evidence=level, setting="", verdicts=evaluate(tests))

@@ -259,12 +259,12 @@ def _column(frame: pd.DataFrame, attack: str, column: str, read: Callable[[Any],
 def pairs_inside(row: dict[str, dict[str, int]], names: tuple[str, ...]) -> tuple[int, int, float]:
     """Errors, errors within the superclass, and the expected share within it of uniform errors."""
     kingdom = {name: place % 3 for place, name in enumerate(names)}
-    errors = [(one, other, count) for one, found in row.items() for other, count in found.items()]
+    errors = [(name, other, count) for name, found in row.items() for other, count in found.items()]
     total = sum(count for *_, count in errors)
-    inside = sum(count for one, other, count in errors if kingdom[one] == kingdom[other])
+    inside = sum(count for name, other, count in errors if kingdom[name] == kingdom[other])
     same = {
-        one: sum(kingdom[one] == kingdom[other] for other in names if other != one) / (len(names) - 1)
-        for one, _ in itertools.product(row, [0])
+        name: sum(kingdom[name] == kingdom[other] for other in names if other != name) / (len(names) - 1)
+        for name, _ in itertools.product(row, [0])
         if len(names) > 1
     }
-    return total, inside, sum(count * same[one] for one, _, count in errors) / total if total else math.nan
+    return total, inside, sum(count * same[name] for name, _, count in errors) / total if total else math.nan

@@ -408,20 +408,20 @@ def comparisons(draw: st.DrawFn) -> Compared:
             if same:
                 random, rates = np.random.default_rng(0), np.full(number, 0.5)
             right = {
-                each: random.random(len(labels)) < rates[labels] ** (0.5 if each == "clean" else 1) for each in order
+                name: random.random(len(labels)) < rates[labels] ** (0.5 if name == "clean" else 1) for name in order
             }
             if number == 1:
-                right = {each: np.ones(len(labels), bool) for each in order}
+                right = {name: np.ones(len(labels), bool) for name in order}
             # An audit under one attack may lack the clean pass that another run has.
             listed = order[1:] if has_clean and attack in attacks and not cascade and draw(st.booleans()) else order
             if cascade:
                 for before, after in itertools.pairwise(listed):
                     right[after] = right[after] & right[before]
-            predictions = {each: np.where(right[each], labels, (labels + 1) % number) for each in listed}
+            predictions = {name: np.where(right[name], labels, (labels + 1) % number) for name in listed}
             outcomes = Outcomes.from_predictions(
                 labels,
                 predictions.get("clean"),
-                {each: predictions[each] for each in listed if each != "clean"},
+                {name: predictions[name] for name in listed if name != "clean"},
                 CLASSES[:number],
                 **about,
                 cascade=cascade,
@@ -431,7 +431,7 @@ def comparisons(draw: st.DrawFn) -> Compared:
             audits[method].append(Audit(outcomes, raised, path=path))
             warnings[method].append(tuple(warning.name for warning in raised))
             clean[method].append(right["clean"] if "clean" in listed else None)
-            answers.append(_under(attack, {each: right[each] for each in listed}))
+            answers.append(_under(attack, {name: right[name] for name in listed}))
         correct[method] = np.stack(answers)
     ids = {None: labels, "site": sites, "superclass": labels % 3}[group]
     units: tuple[str, ...] = {None: CLASSES[:number], "site": SITES, "superclass": KINGDOMS}[group]

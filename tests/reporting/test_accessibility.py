@@ -50,8 +50,8 @@ def problems(page: str) -> set[str]:
     ids = Counter(attributes["id"] for _, attributes in elements.found if "id" in attributes)
     links = [link["href"] for link in elements.of("a")]
     captioned = [following for tag, following in itertools.pairwise(tags) if tag == "table"]
-    scrollers = [one for one in elements.of("div") if "scroll" in one.get("class", "").split()]
-    (viewport,) = [one["content"] for one in elements.of("meta") if one.get("name") == "viewport"]
+    scrollers = [division for division in elements.of("div") if "scroll" in division.get("class", "").split()]
+    (viewport,) = [meta["content"] for meta in elements.of("meta") if meta.get("name") == "viewport"]
     checks = {
         "language": bool(elements.of("html")[0].get("lang")),
         "landmarks": all(tags.count(name) == 1 for name in ("header", "main", "footer")),
@@ -61,9 +61,9 @@ def problems(page: str) -> set[str]:
         "link targets": all(link[1:] in ids for link in links if link.startswith("#")),
         "unique ids": max(ids.values()) == 1,
         "captions": set(captioned) <= {"caption"} and all(text.strip() for text in elements.captions),
-        "scopes": all(one.get("scope") in {"col", "row"} for one in elements.of("th")),
-        "figure labels": all(one.get("role") == "img" and one.get("aria-label") for one in elements.of("svg")),
-        "image texts": all(one.get("alt") for one in elements.of("img")),
+        "scopes": all(head.get("scope") in {"col", "row"} for head in elements.of("th")),
+        "figure labels": all(figure.get("role") == "img" and figure.get("aria-label") for figure in elements.of("svg")),
+        "image texts": all(image.get("alt") for image in elements.of("img")),
         "scrollers": all(scroller.get("tabindex") == "0" and scroller.get("aria-label") for scroller in scrollers),
         "zoom": "user-scalable" not in viewport and "maximum-scale" not in viewport,
     }

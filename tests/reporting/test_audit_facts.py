@@ -235,7 +235,7 @@ def test_the_confusion_matrices_follow_from_the_rows(case: Case) -> None:
     assert len(shown) == 1 or not case.audit.outcomes.meta.cascade
     order = f"by its first incorrect prediction, in the order {join_names(case.attacks)};"
     assert (order in shown[0]["caption"]) == case.attacked
-    assert {"Frames mark superclasses." in each["caption"] for each in shown} == {
+    assert {"Frames mark superclasses." in figure["caption"] for figure in shown} == {
         case.audit.outcomes.meta.superclasses is not None
     }
 

@@ -84,8 +84,8 @@ def test_sarif_has_its_required_properties(tmp_path: Path, monkeypatch: Any) -> 
     (run,) = log["runs"]
     driver = run["tool"]["driver"]
     parts = {"log": [log], "run": [run], "tool": [run["tool"]], "driver": [driver], "rule": driver["rules"]}
-    for kind, each in (parts | {"result": run["results"]}).items():
-        assert all(part.keys() >= REQUIRED[kind] for part in each)
+    for kind, objects in (parts | {"result": run["results"]}).items():
+        assert all(part.keys() >= REQUIRED[kind] for part in objects)
     assert log["version"] == "2.1.0"
     assert [(result["ruleId"], result["level"]) for result in run["results"]] == [
         ("fail-if", "error"),

@@ -91,7 +91,7 @@ def _pairs(made: Compared, comparison: Comparison) -> None:
         single = made.number(name) == made.number(first) == 1
         paired = "paired by seed" if made.paired(name, first)[2] else "not paired"
         assert pair.test == ("McNemar test" if single else f"t test over seeds and images, {paired}")
-        assert pair.population == population({each: made.number(each) for each in (name, first)})
+        assert pair.population == population({method: made.number(method) for method in (name, first)})
         assert bool(facts.advice) == (not single)
         assert ("two runs" in facts.advice) == (2 in (made.number(name), made.number(first)))
 
@@ -109,7 +109,7 @@ def _notes(made: Compared, comparison: Comparison) -> None:
     advised = " ".join(narrowing_notes(comparison.table))
     assert bool(advised) == (max(numbers) > 1)
     assert ("new training seeds are not covered" in advised) == (1 in numbers and max(numbers) > 1)
-    shown = {each["name"]: each["sentence"] for each in _warnings(comparison.audits)}
+    shown = {fact["name"]: fact["sentence"] for fact in _warnings(comparison.audits)}
     for warning in WARNINGS:
         names = []
         for method, raised in made.warnings.items():
@@ -277,7 +277,7 @@ def test_many_methods_have_one_sentence_and_a_plot_of_both_accuracies() -> None:
         return Audit(Outcomes.from_predictions(labels, labels, {"pgd": predictions}, CLASSES[:2]))
 
     correct = {"a": (5, 5), "b": (10, 5), "c": (9, 6), "d": (8, 6), "e": (7, 7), "f": (5, 9)}
-    audits = {name: audit(*each) for name, each in correct.items()}
+    audits = {name: audit(*counts) for name, counts in correct.items()}
     context = comparison_context(compare(audits))
     assert context["sentences"] == [
         "Of 6 methods, no other is higher in both overall and worst-class accuracy on these images than b, c, d and e."
@@ -319,7 +319,7 @@ def test_the_best_of_three_is_named_only_at_the_level_of_two_comparisons() -> No
                 for right in (first, second, second)
             ]
             two, three = (dict(zip(METHODS, audits[:number], strict=False)) for number in (2, 3))
-            found = [comparison_context(compare(each))["headline"]["before"] for each in (two, three)]
+            found = [comparison_context(compare(methods))["headline"]["before"] for methods in (two, three)]
     assert found == [
         "at has the highest worst-class accuracy: ",
         "No worst-class accuracy is significantly above all others; the highest is ",

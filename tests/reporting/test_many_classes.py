@@ -109,11 +109,11 @@ def test_classes_of_equal_counts_are_compared_once_with_the_same_answer(monkeypa
     assert (candidates == (counts.present & ~above.any(axis=1))).all()
     monkeypatch.setattr("classwise.stats.worst_class.BLOCK_CELLS", 100)
     assert (significantly_above(counts) == above).all()
-    for one, other in ((3, 7), (10, 50), (20, 21)):  # the verdict on a pair does not depend on the other classes
-        pair = ClassCounts(count[[one, other]], counts.correct[[one, other]])
+    for first, second in ((3, 7), (10, 50), (20, 21)):  # the verdict on a pair does not depend on the other classes
+        pair = ClassCounts(count[[first, second]], counts.correct[[first, second]])
         if (pair.count > 0).all():
             level = 0.05 / (int(counts.present.sum()) - 1)
-            assert significantly_above(pair, level)[0, 1] == above[one, other]
+            assert significantly_above(pair, level)[0, 1] == above[first, second]
 
 
 def test_the_greatest_variance_is_that_of_the_corners_or_a_bound_just_above(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -83,7 +83,7 @@ def test_bounds_of_incomplete_audits_follow_from_the_rows(
                 counts = ", ".join(f"{count} under {label}" for label, count in each.items() if count)
                 gaps.append(f"{_labelled(name, run, runs)} is incomplete: images not judged: {counts}")
     comparison = Comparison(
-        {name: tuple(audit) for name, audit in audits.items()}, attack, group, allow_incomplete=True
+        {name: tuple(seeds) for name, seeds in audits.items()}, attack, group, allow_incomplete=True
     )
     assert list(comparison.gaps) == gaps
     if not gaps:
@@ -135,11 +135,13 @@ def test_the_page_of_a_crossing_follows_from_the_answers(
     for (name, radius), number in zip(itertools.product(audits, (1, 4)), runs, strict=False):
         answers, cleans, here = [], list[Any](), []
         for _ in range(number):
-            right = {each: random.random(60) < 1 - 0.1 * radius for each in ("clean", "pgd", "cw")}
+            right = {attack_name: random.random(60) < 1 - 0.1 * radius for attack_name in ("clean", "pgd", "cw")}
             if cascade:
                 right["pgd"] &= right["clean"]
                 right["cw"] &= right["pgd"]
-            predictions = {each: np.where(one, labels, (labels + 1) % 3) for each, one in right.items()}
+            predictions = {
+                attack_name: np.where(correct, labels, (labels + 1) % 3) for attack_name, correct in right.items()
+            }
             clean = predictions.pop("clean")
             meta: dict[str, Any] = {"threat": f"Linf:{radius}/255", "norm": "Linf", "cascade": cascade}
             outcomes = Outcomes.from_predictions(labels, clean, predictions, CLASSES[:3], **meta)
@@ -159,7 +161,7 @@ def test_the_page_of_a_crossing_follows_from_the_answers(
     assert context["over"] == ["classwise comparison", "60 images", conditions]
     assert context["sentences"] == [crossing_reason(crossing)]
     assert list(crossing.levels) == ["Linf:1/255", "Linf:4/255"]
-    numbers = [len(each.correct[name]) for (name, _), each in made.items()]
+    numbers = [len(compared.correct[name]) for (name, _), compared in made.items()]
     assert crossing.population == {
         (True, False): "one training run of each method: intervals cover new images, not new training seeds",
         (False, True): "intervals cover new images and new training seeds",
@@ -172,16 +174,16 @@ def test_the_page_of_a_crossing_follows_from_the_answers(
     capsys.readouterr()
     show_result(crossing)
     terminal = capsys.readouterr().out
-    for row, ((name, radius), each) in zip(table.rows, made.items(), strict=True):
-        values = each.rows[name]
+    for row, ((name, radius), compared) in zip(table.rows, made.items(), strict=True):
+        values = compared.rows[name]
         level, seeds, images, overall, worst_class, worst = row.cells
         assert (row.name, level.text, seeds.text, images.text) == (
             name,
             f"Linf:{radius}/255",
-            str(len(each.correct[name])),
+            str(len(compared.correct[name])),
             "60",
         )
-        assert worst_class.text == each.lowest(name)[0]
+        assert worst_class.text == compared.lowest(name)[0]
         for cell, head in ((overall, "overall"), (worst, "worst")):
             assert near(cell.text, 100 * values[head].value)
             assert is_span(cell.span, values[head])

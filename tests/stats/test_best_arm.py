@@ -73,8 +73,7 @@ def test_the_ratio_does_not_grow_on_average() -> None:
     for drawn, hits in [(0, 0), (5, 1), (12, 6), (10, 0)]:
         left, hot = pool - drawn, success - hits
         after = [
-            math.exp(float(log_prior_posterior_ratio(success, pool, drawn + 1, hits + value, prior)))
-            for value in (0, 1)
+            math.exp(float(log_prior_posterior_ratio(success, pool, drawn + 1, hits + hit, prior))) for hit in (0, 1)
         ]
         chance = hot / left
         mean = sum(weight * value for weight, value in zip((1 - chance, chance), after, strict=True) if weight)

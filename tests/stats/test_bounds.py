@@ -86,7 +86,7 @@ def test_bounds_hold_for_every_completion_and_are_attained(counts: BoundedCounts
     assert math.isnan(bounds("worst.split", counts).low) or len(every) == 1
     for name in (*EXACT, *INTERVAL_ENDS):
         low, high = bounds(name, counts, known)
-        found = [value(name, each, clean) for each in every]
+        found = [value(name, completion, clean) for completion in every]
         assert low <= min(found), name
         assert max(found) <= high, name
         if name in TIGHT:
@@ -104,8 +104,8 @@ def test_bounds_hold_for_every_class_of_unplaced_images(counts: BoundedCounts, u
     counts = BoundedCounts(counts.count, counts.judged, counts.correct, float(unplaced))
     for name in {*EXACT, *INTERVAL_ENDS} - {"nrr"}:
         low, high = bounds(name, counts, counts)
-        for each in with_unplaced(counts):
-            assert low <= value(name, each, each) <= high, name
+        for completion in with_unplaced(counts):
+            assert low <= value(name, completion, completion) <= high, name
 
 
 def test_with_an_unknown_number_of_images_the_bounds_are_trivial() -> None:

@@ -71,8 +71,9 @@ def test_the_estimate_of_cv_is_unbiased_in_samples(law: FloatArray) -> None:
 def test_the_interval_of_cv_covers_it(law: FloatArray, images: int) -> None:
     found = [variance(counts) for counts in sampled(law, images, 600, images)]
     truth = law.var()
-    assert np.mean([one.low <= truth + 1e-12 and truth - 1e-12 <= one.high for one in found]) > 0.93  # 0.95 - 2.2 s.e.
-    assert np.mean([one.low > truth + 1e-12 for one in found]) < 0.06
+    # 0.95 - 2.2 s.e.
+    assert np.mean([interval.low <= truth + 1e-12 and truth - 1e-12 <= interval.high for interval in found]) > 0.93
+    assert np.mean([interval.low > truth + 1e-12 for interval in found]) < 0.06
 
 
 def test_the_interval_of_cv_is_that_of_a_chi_square_variable() -> None:
@@ -115,9 +116,9 @@ def test_noise_alone_is_no_difference(name: str, images: int) -> None:
     law, other, factor = FIRST[name]
     for difference, power in ((discrepancy_difference, 1), (deviation_difference, 2)):
         pairs = zip(sampled(law, images, 400, 1), sampled(other, images, 400, 2), strict=True)
-        found = [difference(one, two, float(factor**power)) for one, two in pairs]
-        assert np.mean([one.low > 0 or one.high < 0 for one in found]) <= 0.05
-        assert all(one.low <= one.value <= one.high for one in found)
+        found = [difference(first, second, float(factor**power)) for first, second in pairs]
+        assert np.mean([interval.low > 0 or interval.high < 0 for interval in found]) <= 0.05
+        assert all(interval.low <= interval.value <= interval.high for interval in found)
 
 
 def test_differences_have_power() -> None:

@@ -31,7 +31,7 @@ def inputs(labels: IntArray, predictions: IntArray, clean: IntArray, classes: in
     """Complete inputs of a metric, from predictions under an attack and without it."""
     correct = {"correct": predictions == labels, "clean": clean == labels}
     frame = pd.DataFrame({"index": np.arange(len(labels)), "label": labels, "group": labels, "prediction": predictions})
-    under, without = (BoundedCounts.of(ClassCounts.from_labels(labels, each, classes)) for each in correct.values())
+    under, without = (BoundedCounts.of(ClassCounts.from_labels(labels, right, classes)) for right in correct.values())
     return MetricInputs(
         under, without, lambda: confusion(labels, predictions, classes), lambda: frame.assign(**correct)
     )
@@ -101,7 +101,7 @@ def test_the_own_metrics_are_rational_and_have_independent_definitions() -> None
 
 
 def test_tables_have_every_metric_that_they_do_not_leave_out() -> None:
-    names = [each.name for each in arranged("worst", "cv", without=("macro", "nrr"))]
+    names = [metric.name for metric in arranged("worst", "cv", without=("macro", "nrr"))]
     assert names[:2] == ["worst", "cv"]
     assert sorted(names) == sorted(set(NAMES) - {"macro", "nrr"})
 

@@ -19,7 +19,7 @@ COUNTS = st.lists(st.tuples(st.integers(1, 300), st.floats(0, 1)), min_size=1, m
     lambda rows: ClassCounts(np.array([n for n, _ in rows]), np.array([round(n * share) for n, share in rows]))
 )
 METRICS = [
-    measure.interval for measure in all_metrics().values() if measure.reads == "counts" and measure.interval is not None
+    metric.interval for metric in all_metrics().values() if metric.reads == "counts" and metric.interval is not None
 ]
 """The intervals of the registered metrics, from the counts under an attack."""
 

@@ -51,7 +51,7 @@ def test_equal_models_share_the_rank() -> None:
 def test_pairing_separates_models_that_differ_on_few_images() -> None:
     models = [model(first_correct(200)), model(first_correct(240))]
     assert worst_class_ranks(models, LABELS).low.tolist() == [2, 1]
-    without = [Verdicts(each.counts) for each in models]
+    without = [Verdicts(verdicts.counts) for verdicts in models]
     assert worst_class_ranks(without, LABELS).low.tolist() == [1, 1]
     assert worst_class_ranks([models[0], without[1]], LABELS).low.tolist() == [1, 1]
 
@@ -123,7 +123,7 @@ def boards(draw: st.DrawFn) -> tuple[list[Verdicts], IntArray]:
 
 
 def worst(models: Sequence[Verdicts]) -> list[float]:
-    return [worst_class(each.counts.accuracy).accuracy for each in models]
+    return [worst_class(verdicts.counts.accuracy).accuracy for verdicts in models]
 
 
 @pytest.mark.slow
@@ -137,10 +137,10 @@ def test_ranks_are_a_strict_order_with_ties(made: tuple[list[Verdicts], IntArray
     assert not (ranks.better & ranks.better.T).any()
     assert ((ranks.low >= 1) & (ranks.low <= ranks.high) & (ranks.high <= number)).all()
     assert ranks.low.min() == 1
-    for one, other in np.argwhere(ranks.better):
-        assert ranks.low[one] < ranks.low[other]
-        assert ranks.high[one] < ranks.high[other]
-        assert least[one] > least[other]
+    for better, worse in np.argwhere(ranks.better):
+        assert ranks.low[better] < ranks.low[worse]
+        assert ranks.high[better] < ranks.high[worse]
+        assert least[better] > least[worse]
     best = np.flatnonzero(np.array(least) == max(least))
     assert (ranks.low[best] == 1).all()
     reverse = worst_class_ranks(models[::-1], labels)

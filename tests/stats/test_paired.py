@@ -182,7 +182,7 @@ def test_difference_of_minima_is_within_its_bounds(pairs: PairedCounts) -> None:
 def test_difference_of_minima_by_its_definition(pairs: PairedCounts) -> None:
     present = pairs.count > 0
     level = 2 * (1 - (1 - 0.05 / 8) ** (1 / np.count_nonzero(present)))  # upper bounds of all classes at 0.05 / 8
-    models = [(each.correct[present], each.count[present]) for each in (pairs.first, pairs.second)]
+    models = [(counts.correct[present], counts.count[present]) for counts in (pairs.first, pairs.second)]
     lower = [clopper_pearson(*model, 0.05 / 4).low for model in models]
     upper = [clopper_pearson(*model, level).high.min() for model in models]
     single = tango(pairs.only_first[present], pairs.only_second[present], pairs.count[present], 0.05 / 2)
@@ -201,7 +201,7 @@ def test_difference_of_minima_covers_the_difference_at_ties(images: int) -> None
             first = rng.random((len(law), images)) < law[:, None]
             other = rng.random((len(law), images)) < law[:, None]
             second = np.where(rng.random((len(law), images)) < 0.9, first, other)
-            cells = [(one & two).sum(axis=1) for one in (first, ~first) for two in (second, ~second)]
+            cells = [(row & column).sum(axis=1) for row in (first, ~first) for column in (second, ~second)]
             found = difference_of_minima(PairedCounts(*cells))
             held.append(found.low <= 0 <= found.high)
         assert np.mean(held) >= 0.95

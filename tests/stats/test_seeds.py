@@ -172,8 +172,8 @@ def test_the_upper_end_varies_little_with_the_halves() -> None:
     labels = np.repeat(np.arange(10), 100)
     right = rng.random((3, 1000)) < 0.3
     found = [worst_over_seeds(right, labels, 10, seed=seed) for seed in range(8)]
-    assert {each.low for each in found} == {found[0].low}
-    assert np.ptp([each.high for each in found]) < 0.06 * (found[0].high - found[0].low)
+    assert {interval.low for interval in found} == {found[0].low}
+    assert np.ptp([interval.high for interval in found]) < 0.06 * (found[0].high - found[0].low)
 
 
 @given(
@@ -322,7 +322,7 @@ def test_constant_differences_are_as_exact_as_one_pair(paired: bool) -> None:
     low, high = tango([12, 0], [0, 0], [12, 12], 1 - np.sqrt(0.95))
     assert found.low[:2].tolist() == pytest.approx(low.tolist())
     assert found.high[:2].tolist() == pytest.approx(high.tolist())
-    assert np.isnan([each[2] for each in found]).all()
+    assert np.isnan([field[2] for field in found]).all()
     worst = worst_difference_over_seeds(first, ~first, labels, 2, paired=paired)
     assert worst.value == 0
     assert -worst.low == pytest.approx(worst.high)

@@ -108,8 +108,10 @@ def test_coverage_of_larger_samples(rate: float) -> None:
         last = found.results[-1]
         assert last.settled
         pairs = (last.overall, found.overall), (last.worst, found.worst)
-        fails[:2] += [not each.low <= true + 1e-9 <= each.high + 2e-9 for each, true in pairs]
-        fails[2:] += [not each.new_low <= each.low <= each.high <= each.new_high for each, _ in pairs]
+        fails[:2] += [not estimate.low <= true + 1e-9 <= estimate.high + 2e-9 for estimate, true in pairs]
+        fails[2:] += [
+            not estimate.new_low <= estimate.low <= estimate.high <= estimate.new_high for estimate, _ in pairs
+        ]
     assert (fails[:2] <= 25).all()  # 18 expected at most, two standard deviations
     assert not fails[2:].any()
 
@@ -124,11 +126,11 @@ def test_properties_of_every_sample(seed: int, rate: float, settle: float) -> No
     assert not any(result.settled for result in found.results[:-1])
     drawn = [int(result.drawn.sum()) for result in found.results]
     assert drawn == sorted(set(drawn))
-    for each in (last.overall, last.worst):
-        assert each.low - 1e-12 <= each.value <= each.high + 1e-12
-        assert max(each.value - each.low, each.high - each.value) <= settle + 1e-6
-        assert each.new_low <= each.low + 1e-12
-        assert each.new_high >= each.high - 1e-12
+    for estimate in (last.overall, last.worst):
+        assert estimate.low - 1e-12 <= estimate.value <= estimate.high + 1e-12
+        assert max(estimate.value - estimate.low, estimate.high - estimate.value) <= settle + 1e-6
+        assert estimate.new_low <= estimate.low + 1e-12
+        assert estimate.new_high >= estimate.high - 1e-12
     assert last.worst.value == pytest.approx(np.nanmin(last.classes.value))
     assert last.label in last.possibly
 
@@ -197,8 +199,8 @@ def test_only_the_beginning_of_an_order_counts() -> None:
 def test_the_stratum_has_the_lowest_margins_of_each_class(rows: list[tuple[int, int]]) -> None:
     label, margin = (np.array(column) for column in zip(*rows, strict=True))
     low = low_margin(label, margin, 0.4)
-    for each in np.unique(label):
-        inside = label == each
+    for unit in np.unique(label):
+        inside = label == unit
         assert low[inside].sum() == int(0.4 * inside.sum())
         assert low[inside].sum() == 0 or margin[inside & low].max() <= margin[inside & ~low].min(initial=9)
 
@@ -263,5 +265,5 @@ def test_the_intervals_are_those_of_the_definitions(seed: int) -> None:
         np.array([(survivors.label == unit).sum() - by_hand(survivors, success, unit, level)[end] for unit in range(3)])
         for end, level in ((1, sampling / 2), (0, sampling / 6))
     ]
-    ends = [lowest_interval(ClassCounts(survivors.images, each), binomial) for each in robust]
+    ends = [lowest_interval(ClassCounts(survivors.images, correct), binomial) for correct in robust]
     assert (found.worst.new_low, found.worst.new_high) == pytest.approx((ends[0][0], ends[1][1]))

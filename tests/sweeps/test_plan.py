@@ -65,7 +65,7 @@ def test_a_plan_is_the_product_without_the_excluded_points(
 
     def excluded(point: dict[str, Any]) -> bool:
         return all(
-            all(key in point[name] and point[name][key] == each for key, each in value.items())
+            all(key in point[name] and point[name][key] == wanted for key, wanted in value.items())
             if name == "overrides"
             else point[name] == value
             for name, value in pattern.items()

@@ -55,7 +55,7 @@ def test_short_cfa_has_the_relative_gate_and_one_override_sets_that_of_the_paper
     assert "relative gate of FAWA" in short.description
     paper = Recipe.read(name, {"averaging.gate": "absolute"}, budget="short")
     gates = [FAWA(gate="relative", threshold=0.8, worst="class"), FAWA(gate="absolute", threshold=0.2, worst="class")]
-    assert [each.completed(Threat("Linf", 0.1), 10).parts.averaging for each in (short, paper)] == gates
+    assert [recipe.completed(Threat("Linf", 0.1), 10).parts.averaging for recipe in (short, paper)] == gates
     assert Recipe.read(name).completed(Threat("Linf", 0.1), 10).parts.averaging == gates[1]
 
 

@@ -31,12 +31,12 @@ def test_every_corruption(name: str, size: int) -> None:
     channels = 3 if name == "saturate" or size == 32 else 1
     images = some(channels=channels, size=size)
     found = [corrupt(images, name, severity) for severity in (1, 5)]
-    for one, severity in zip(found, (1, 5), strict=True):
-        assert one.x.dtype == torch.uint8
-        assert one.x.shape == images.x.shape
-        assert torch.equal(one.y, images.y)
-        assert one.name == f"some, {name} {severity} (cifar-10-c)"
-    moved = [float((one.pixels() - images.pixels()).abs().mean()) for one in found]
+    for corrupted, severity in zip(found, (1, 5), strict=True):
+        assert corrupted.x.dtype == torch.uint8
+        assert corrupted.x.shape == images.x.shape
+        assert torch.equal(corrupted.y, images.y)
+        assert corrupted.name == f"some, {name} {severity} (cifar-10-c)"
+    moved = [float((corrupted.pixels() - images.pixels()).abs().mean()) for corrupted in found]
     # The authors' severities of these two are of different kinds: less colour and more, a map and small waves.
     assert moved[1] > moved[0] or (name in ("saturate", "elastic_transform") and min(moved) > 0)
     assert torch.equal(corrupt(images, name, 5).x, found[1].x)

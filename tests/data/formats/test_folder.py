@@ -155,7 +155,7 @@ def test_a_class_has_one_number_in_all_splits(
     for split, names in splits.items():
         for source in (root, root / split):
             images = load_data(source, split=split)
-            expected = [sum(unicodedata.normalize("NFC", each) == name for each in names) for name in classes]
+            expected = [sum(unicodedata.normalize("NFC", folder) == name for folder in names) for name in classes]
             assert images.class_names == tuple(classes)
             assert images.class_counts().tolist() == expected
             assert load_data(source, split=split, classes=classes).y.tolist() == images.y.tolist()

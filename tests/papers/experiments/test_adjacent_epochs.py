@@ -43,7 +43,7 @@ def test_selected_epoch_equals_that_of_the_training(smoke: Smoke) -> None:
 @pytest.mark.parametrize("classes", [10, 12, 200])
 def test_the_worst_fifth(classes: int) -> None:
     accuracy = np.random.default_rng(0).random((7, 2, classes))
-    expected = [worst_share(one, 0.2) - worst_share(other, 0.2) for one, other in accuracy]
+    expected = [worst_share(first, 0.2) - worst_share(second, 0.2) for first, second in accuracy]
     assert worst_fifth(accuracy) == pytest.approx(expected, abs=1e-12)
 
 

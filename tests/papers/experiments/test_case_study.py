@@ -53,7 +53,7 @@ def printed() -> dict[tuple[str, str], IntArray]:
 def tables(right: list[bool], clean: list[bool]) -> Outcomes:
     """Outcomes of one class with given correctness under the attack and clean."""
     labels = np.full(len(right), VICTIM)
-    attacked, natural = (np.where(each, VICTIM, TAKER) for each in (right, clean))
+    attacked, natural = (np.where(correct, VICTIM, TAKER) for correct in (right, clean))
     return Outcomes.from_predictions(labels, natural, {ATTACK: attacked}, NAMES)
 
 
@@ -65,7 +65,7 @@ def test_claims_of_the_printed_counts() -> None:
     assert values[1] == pytest.approx([3.2, 1.6])
     assert values[2] == pytest.approx([14.1, 11.8 - 14.1 / 2, 17.3, 17.0 - 17.3 / 2])
     assert all(part(0.05).low < part(0.05).value < part(0.05).high for part in white.estimators)
-    answers = {one.claim: one.answer for one in evaluate([white, adjusted, taken])}
+    answers = {verdict.claim: verdict.answer for verdict in evaluate([white, adjusted, taken])}
     assert answers["kdd21/C26"] == "supported"
 
 
@@ -148,7 +148,9 @@ def test_masks_of_opencv_are_used_and_compared(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_only_the_beta_of_one_class_differs() -> None:
-    plain, lowered = (recipe_at(SCALES["full"], one) for one in trades_with_beta(SCALES["full"], 6.0, 0.5).values())
+    plain, lowered = (
+        recipe_at(SCALES["full"], training) for training in trades_with_beta(SCALES["full"], 6.0, 0.5).values()
+    )
     assert plain.schedules == ()
     assert lowered.schedules == ({"name": "vector-beta", "beta": {"5": 0.5}},)
     assert dataclasses.replace(lowered, schedules=()).digest() == plain.digest()
@@ -167,8 +169,8 @@ def test_both_matrices_cover_all_images_of_a_class() -> None:
     matrix = np.array([[6, 3, 1], [2, 8, 0], [5, 0, 5]])
     homing = np.array([[0, 2, 0], [1, 0, 0], [0, 0, 0]])
     both = class_pairs(Homing(("a", "b", "c"), matrix, homing, (None,) * 3), (0, 0, 1))
-    for one in both.values():
-        assert one.matrix.sum(axis=1).tolist() == [10, 10, 10]
+    for pairs in both.values():
+        assert pairs.matrix.sum(axis=1).tolist() == [10, 10, 10]
     assert both["Misclassified"].errors.tolist() == [[0, 3, 1], [2, 0, 0], [5, 0, 0]]
     assert both["Homing"].errors.tolist() == homing.tolist()
     assert both["Homing"].lead(0, 1).value == pytest.approx(0.2)

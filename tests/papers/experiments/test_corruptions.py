@@ -13,10 +13,10 @@ from classwise.stats.intervals import Estimate
 
 def test_agreement_equals_scipy() -> None:
     accuracy = np.random.default_rng(0).integers(5, size=(20, 4, 10)) / 4
-    for one, found in zip(accuracy, agreement(accuracy), strict=True):
-        assert found == pytest.approx(stats.spearmanr(one[:-1].mean(0).round(9), one[-1]).statistic)
-    for one, found in zip(accuracy, agreement(accuracy, [1]), strict=True):
-        assert found == pytest.approx(stats.spearmanr(one[1], one[-1]).statistic)
+    for severities, found in zip(accuracy, agreement(accuracy), strict=True):
+        assert found == pytest.approx(stats.spearmanr(severities[:-1].mean(0).round(9), severities[-1]).statistic)
+    for severities, found in zip(accuracy, agreement(accuracy, [1]), strict=True):
+        assert found == pytest.approx(stats.spearmanr(severities[1], severities[-1]).statistic)
     constant = np.full((3, 10), 0.3)
     assert agreement(constant) == 0
 

@@ -156,9 +156,9 @@ def test_items_run_on_files_of_svhn(item: str, svhn: Path, monkeypatch: pytest.M
     tested = [verdict for verdict in result.verdicts if verdict.estimand]
     grouped = item == "benz20/P2.3"  # SVHN has no superclasses
     assert bool(tested) == (not grouped)
-    assert {part for one in tested for part in one.covers} == (set() if grouped else {"svhn"})
+    assert {part for verdict in tested for part in verdict.covers} == (set() if grouped else {"svhn"})
     if item == "kdd21/F2":
-        (similar,) = (one for one in tested if one.claim == "kdd21/C7")
+        (similar,) = (verdict for verdict in tested if verdict.claim == "kdd21/C7")
         assert "6 as 8" in similar.estimand
         assert {verdict.claim for verdict in result.verdicts} == {"kdd21/C5", "kdd21/C6", "kdd21/C7"}
 

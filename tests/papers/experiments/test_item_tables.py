@@ -49,10 +49,13 @@ def test_the_structure_of_a_confusion_matrix(seed: int, monkeypatch: pytest.Monk
         (row,) = table.rows
         assert row.name == "cifar10"
         rows |= {head: cell.text for head, cell in zip(table.heads[1:], row.cells, strict=True)}
-    pairs = [(number, other) for number in range(4) for other in range(4) if number != other]
-    rate = {(one, other): sum((labels == one) & (predicted == other)) / sum(labels == one) for one, other in pairs}
+    pairs = [(label, other) for label in range(4) for other in range(4) if label != other]
+    rate = {
+        (label, other): sum((labels == label) & (predicted == other)) / sum(labels == label) for label, other in pairs
+    }
     there, back = np.array([rate[pair] for pair in pairs]), np.array([rate[pair[::-1]] for pair in pairs])
-    half = [place for place, (one, other) in enumerate(pairs) if one < other]  # each pair once, by the order of classes
+    # Each pair once, by the order of classes.
+    half = [place for place, (label, other) in enumerate(pairs) if label < other]
     shows(rows["correlation of M_ij with M_ji"], float(np.corrcoef(there[half], back[half])[0, 1]), digits=2)
     shows(
         rows["1 - sum |M - M^T| / sum (M + M^T)"], 1 - float(abs(there - back).sum() / (there + back).sum()), digits=2
@@ -143,7 +146,7 @@ def test_a_share_and_a_mean_of_images(right: int) -> None:
 @pytest.mark.parametrize(("admitted", "closed"), [([False, False], True), ([True, False], True), ([True, True], False)])
 def test_fawa_is_tested_where_it_averages(admitted: list[bool], closed: bool) -> None:
     """With at most one admitted epoch, its average is a plain EMA or the weights of that epoch."""
-    run = cast("Run", SimpleNamespace(events=[{"event": "fawa", "admitted": each} for each in admitted]))
+    run = cast("Run", SimpleNamespace(events=[{"event": "fawa", "admitted": epoch} for epoch in admitted]))
     plain = cast("Run", SimpleNamespace(events=[]))
     evaluated = Evaluated({"AT + FAWA": run, "AT": plain}, {})
     assert evaluated.closed(["AT + FAWA", "AT"]) == (["AT + FAWA"] if closed else [])

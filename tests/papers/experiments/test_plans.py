@@ -58,13 +58,13 @@ def recounted(smoke: Smoke, result: Result, recipe: str) -> pd.Series[float]:
 def test_grids_are_recipes(scale: Scale, grid: Callable[[Scale, str], Trainings]) -> None:
     """Every setting at every scale is a valid recipe; all differ from each other and from plain training."""
     found = [recipe_at(scale, training) for training in grid(scale, "7").values()]
-    digests = {one.digest() for one in found}
+    digests = {recipe.digest() for recipe in found}
     assert len(digests) == len(found)
     assert recipe_at(scale, AT).digest() not in digests
-    for one in found:
-        for schedule in one.schedules:
+    for recipe in found:
+        for schedule in recipe.schedules:
             assert isinstance(schedule, dict)
-            assert 0 <= int(schedule.get("start_epoch", 0)) < one.epochs
+            assert 0 <= int(schedule.get("start_epoch", 0)) < recipe.epochs
             assert schedule.get("critical", "7") == schedule.get("target", "7") == "7"
 
 
@@ -75,11 +75,13 @@ def test_networks_are_recipes(scale: Scale) -> None:
     assert isinstance(experiment, weak_classes.Networks)
     found = [recipe_at(scale, training) for training in experiment.grid(scale).values()]
     plain = [recipe_at(scale, training) for training in experiment.standard(scale).values()]
-    names = {one.model.name for one in found}
+    names = {recipe.model.name for recipe in found}
     expected = 2 if scale.name == "smoke" else 1 + len(experiment.networks)
-    assert len(found) == len({one.digest() for one in found}) == expected
+    assert len(found) == len({recipe.digest() for recipe in found}) == expected
     assert names >= ({weak_classes.SMOKE_NETWORK} if scale.name == "smoke" else set(experiment.networks))
-    assert [one.model.name for one in plain] == ([] if scale.name == "smoke" else [one.model.name for one in found])
+    assert [recipe.model.name for recipe in plain] == (
+        [] if scale.name == "smoke" else [recipe.model.name for recipe in found]
+    )
     assert found[0].digest() == recipe_at(scale, AT).digest()
 
 
@@ -88,7 +90,11 @@ def test_changes_are_relative_to_the_plain_model(smoke: Smoke) -> None:
     plain, other = (recounted(smoke, result, recipe) for recipe in ("at", "logit-similarity"))
     row = next(row for row in result.tables[0].rows if row.name == "cosine 1")
     shown = [float(cell.text) for cell in row.cells]
-    found = [100 * value for one in (other, other - plain) for value in (one.mean(), one.min(), np.ptp(one))]
+    found = [
+        100 * value
+        for accuracies in (other, other - plain)
+        for value in (accuracies.mean(), accuracies.min(), np.ptp(accuracies))
+    ]
     found[4] = 100 * (other.min() - plain.min())
     found[5] = 100 * (np.ptp(other) - np.ptp(plain))
     assert shown == pytest.approx(found, abs=0.051)
@@ -123,7 +129,9 @@ def test_optimisation_contains_the_unmodified_model_once() -> None:
     assert isinstance(experiment, weak_classes.Optimisation)
     for scale in MANY_TRAININGS.values():
         grid = experiment.grid(scale)
-        settings = [(one.recipe, tuple(sorted(map(str, one.overrides.items())))) for one in grid.values()]
+        settings = [
+            (training.recipe, tuple(sorted(map(str, training.overrides.items())))) for training in grid.values()
+        ]
         assert len(settings) == len(set(settings))
         assert ("at", ()) in settings
 
@@ -164,8 +172,8 @@ def test_a_feature_set_is_cached(smoke: Smoke, tmp_path: Path, monkeypatch: pyte
     assert len(list(tmp_path.glob("features-*.npz"))) == 2
     monkeypatch.setattr(NonRobustFeatures, "__call__", None)
     again = weak_classes.cached_set(tmp_path, maker, trained, images, context)
-    for one in (first, again):
-        assert one.fingerprint() == direct.fingerprint()
+    for cached in (first, again):
+        assert cached.fingerprint() == direct.fingerprint()
     assert not torch.equal(first.y, images.y)
 
 

@@ -58,7 +58,7 @@ def test_every_training_is_declared_and_parses(item: str) -> None:
 @pytest.mark.parametrize("item", ITEMS)
 def test_the_network_and_the_radius_of_the_paper(item: str) -> None:
     scale = experiment(item).scales["full"]
-    recipes = {name: recipe_at(scale, one) for name, one in declared(item, scale).items()}
+    recipes = {name: recipe_at(scale, training) for name, training in declared(item, scale).items()}
     networks = {name: recipe.model.name for name, recipe in recipes.items()}
     wanted = "resnet18" if item in RESNET_18 else "wrn-34-10"
     assert set(networks.values()) - ({"wrn-28-10"} if "RST" in networks else set()) == {wanted}
@@ -70,7 +70,7 @@ def test_the_network_and_the_radius_of_the_paper(item: str) -> None:
 
 
 def test_each_defence_has_the_settings_of_its_own_paper() -> None:
-    recipes = {name: recipe_at(SCALES["full"], one) for name, one in with_rst(SCALES["full"]).items()}
+    recipes = {name: recipe_at(SCALES["full"], training) for name, training in with_rst(SCALES["full"]).items()}
     recipes["HE"] = recipe_at(SCALES["full"], defences(SCALES["full"])["HE"])
     optimisers: dict[str, Any] = {name: recipe.optimizer for name, recipe in recipes.items()}
     assert {name: (optimiser["lr"], optimiser["weight_decay"]) for name, optimiser in optimisers.items()} == {
@@ -91,7 +91,7 @@ def test_each_defence_has_the_settings_of_its_own_paper() -> None:
 @pytest.mark.parametrize("name", ["reduced", "full"])
 def test_the_models_of_appendix_g_have_one_budget(name: Any) -> None:
     scale = SPHERE_SCALES[name]
-    recipes = [recipe_at(scale, one) for one in HYPERSPHERE.values()]
+    recipes = [recipe_at(scale, training) for training in HYPERSPHERE.values()]
     budgets = {
         (
             recipe.model.name,

@@ -77,8 +77,8 @@ def test_means_over_a_window() -> None:
     context = cast("Context", type("Fixed", (), {"test_images": images}))
     means = WindowMeans(context, rows, 3)
     expected = {value: pd.DataFrame(table.T).groupby(labels).mean().mean(axis=1) for value, table in rows.items()}
-    for value, one in expected.items():
-        assert means.table.loc[value, ["a", "b", "c"]].to_numpy() == pytest.approx(one.to_numpy())
+    for value, mean in expected.items():
+        assert means.table.loc[value, ["a", "b", "c"]].to_numpy() == pytest.approx(mean.to_numpy())
         assert means.table["overall"][value] == pytest.approx(rows[value].mean())
     change = means.change(1.0, 2.0, lambda change: change[..., 1])(0.05)
     assert change.value == pytest.approx(100 * (expected[2.0][1] - expected[1.0][1]))

@@ -42,17 +42,19 @@ def test_an_attack_is_evaluated_on_the_half_that_did_not_select_it() -> None:
     first = halves(labels)
     table = outcomes({"PGD": np.ones(40, bool), "2": ~first, "5": first}, labels)
     selected = select_on_halves(table, ("2", "5"), "PGD")
-    assert [one.attack for one in selected] == ["2", "5"]
+    assert [selection.attack for selection in selected] == ["2", "5"]
     assert strongest(table, ("5", "2")) == "5"  # equal on all images
-    for one in selected:
-        assert one.images.right.all()
-        assert one.images.count.tolist() == [10, 10]
+    for selection in selected:
+        assert selection.images.right.all()
+        assert selection.images.count.tolist() == [10, 10]
     assert mean_of_halves(selected, total_drop)(0.05).value == 0
 
 
 def test_changes_of_cv_and_mcd_by_hand() -> None:
     labels = np.repeat([0, 1], 40)
-    attacked, plain = (np.arange(80) % 40 < np.where(labels == 0, one, other) for one, other in ((8, 24), (20, 28)))
+    attacked, plain = (
+        np.arange(80) % 40 < np.where(labels == 0, first, second) for first, second in ((8, 24), (20, 28))
+    )
     for selection in select_on_halves(outcomes({"PGD": plain, "2": attacked}, labels), ("2",), "PGD"):
         a = selection.images.accuracy
         noise = a * (1 - a) / 19
@@ -85,8 +87,8 @@ def test_simulated_coverage_if_no_temperature_changes_anything() -> None:
         same = Resampled(np.stack([table.correct(strongest(table, GRID)), table.correct("PGD")]), labels, CLASSES)
         estimators: dict[str, IntervalEstimator] = {
             "total": mean_of_halves(selected, total_drop),
-            "CV": averaged([one.variance_change() for one in selected]),
-            "MCD": averaged([one.discrepancy_change() for one in selected]),
+            "CV": averaged([selection.variance_change() for selection in selected]),
+            "MCD": averaged([selection.discrepancy_change() for selection in selected]),
             "classes 3 and 4": mean_of_halves(selected, lambda a: beyond_others(_drop(a), HARDEST)),
             "total on the same images": same.part(total_drop, 100),
         }

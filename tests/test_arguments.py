@@ -189,8 +189,9 @@ def test_data_are_neither_copied_nor_read() -> None:
 @pytest.fixture(scope="module")
 def calls() -> dict[str, Callable[..., object]]:
     """The functions of the public API with valid arguments."""
-    x, y = torch.rand(8, 1, 4, 4), torch.arange(8) % 2
-    data, model = cw.Images(x, y), nn.Sequential(nn.Flatten(), nn.Linear(16, 2)).eval()
+    torch.manual_seed(0)
+    x, y = torch.rand(8, 1, 4, 4), torch.arange(8) % 4  # the targeted difference of logits ratio needs four classes
+    data, model = cw.Images(x, y), nn.Sequential(nn.Flatten(), nn.Linear(16, 4)).eval()
     outcomes = cw.Outcomes.from_predictions([0, 1], attacks={"pgd": [0, 0]})
     audit = cw.Audit(outcomes)
     audited: dict[str, Any] = {"model": model, "data": data, "attacks": "fgsm"}

@@ -19,7 +19,8 @@ from classwise.attacks.minimal.cw import CarliniWagnerLinf
 from classwise.attacks.minimal.fab import FAB
 from classwise.core.config import configurable
 from classwise.core.errors import ClasswiseError
-from classwise.core.precision import Forward, Precision
+from classwise.core.precision import EXACT, Forward, Precision
+from classwise.core.rng import CounterRNG
 from classwise.core.threat import Threat
 
 from .models import Linear, Small, images
@@ -134,6 +135,25 @@ def test_unbroken_images_keep_the_iterate_of_lowest_margin() -> None:
     assert bool((kept_margin <= last_margin + 1e-6).all())
     assert bool((kept_margin < last_margin - 1e-4).any())
     assert bool((kept.iterations[is_robust] < 7).any())
+
+
+def test_of_unsuccessful_starts_the_one_of_lowest_margin_is_kept() -> None:
+    """Each start is also run alone, without the engine."""
+    model, x = Small(3), images(64)
+    y = model.eval()(x).argmax(1)
+    attack = PGD(steps=1, step_size=0.01, restarts=4)
+    kept = evaluated((model, x, y), attack, early_stop=False)
+    margins = []
+    for start in range(4):
+        restart = torch.full_like(y, start)
+        inputs = AttackInputs(x, y, torch.arange(64), THREAT, CounterRNG(0, "attack"), restart=restart)
+        with torch.no_grad():
+            margins.append(margin(model(attack.run(EXACT.forward(model), inputs)), y))
+    every = torch.stack(margins)
+    is_robust = (every > 1e-4).all(0)
+    assert not bool((every[-1] <= every.amin(0) + 1e-4)[is_robust].all())  # the last start is not always the best
+    assert torch.allclose(margin(kept.logits, y)[is_robust], every.amin(0)[is_robust], atol=1e-5)
+    assert not bool(kept.success[is_robust].any())
 
 
 class Liar(nn.Module):

@@ -126,6 +126,20 @@ def test_killed_without_a_checkpoint_inside_the_epoch(reference: Run, tmp_path: 
 
 
 @pytest.mark.slow
+def test_dropout_of_a_resumed_run_has_the_masks_of_an_uninterrupted_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("classwise.training.trainer.CHECKPOINT_SECONDS", 0.0)  # a checkpoint after every step
+    overrides = {**SMALL, "model": {"name": "small-cnn", "width": 0.1, "options": {"dropout": 0.5}}, "epochs": 1}
+    uninterrupted = train("at", budget="short", out=tmp_path / "whole", data="digits", overrides=overrides)
+    out = tmp_path / "run"
+    with pytest.raises(Killed):
+        train("at", budget="short", out=out, data="digits", overrides=overrides, progress=KillAt(2))
+    resumed = train("at", budget="short", out=out, data="digits", overrides=overrides, resume=True)
+    assert contents(resumed) == contents(uninterrupted)
+
+
+@pytest.mark.slow
 def test_killed_in_the_middle_of_any_write(reference: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The process is killed before a rename; the temporary file remains."""
     rename: Callable[[Path, Path], Path] = Path.replace

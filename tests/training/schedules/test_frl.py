@@ -85,10 +85,11 @@ def test_frl_variants_change_weights_or_radii() -> None:
 
 def test_a_normalised_reduction_divides_by_the_weights_of_the_batch() -> None:
     y = torch.tensor([0, 0, 1])
-    step = Step({"clean": torch.tensor([1.0, 2.0, 3.0]), "robust": torch.tensor([4.0, 5.0, 6.0])})
+    step = Step({"clean": torch.tensor([1.0, 2.0, 3.0]), "robust": torch.tensor([4.0, 5.0, 9.0])})
     settings = ClassSettings(clean_weight=torch.tensor([0.5, 2.0, 7.0]), robust_weight=torch.tensor([1.0, 3.0, 7.0]))
-    by_hand = (0.5 + 1 + 6) / 3 + (4 + 5 + 18) / 5
+    by_hand = (0.5 + 1 + 6) / 3 + (4 + 5 + 27) / 5
     assert float(normalised(step, batch_of(y), settings)) == pytest.approx(by_hand)
+    assert float(mean(step, batch_of(y), settings)) == pytest.approx((0.5 + 1 + 6 + 4 + 5 + 27) / 3)
     plain = ClassSettings()
     assert float(normalised(step, batch_of(y), plain)) == pytest.approx(float(mean(step, batch_of(y), plain)))
 

@@ -15,7 +15,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from classwise.auditing.guards.budget import COSTS, GUARDS, USEFULNESS, GuardRun, run_guards
+from classwise.auditing.guards.budget import BY_PRIORITY, GUARDS, GuardRun, run_guards
 from classwise.auditing.guards.evidence import Evidence, Memory
 from classwise.auditing.guards.report import MODES, GuardMode, GuardReport
 from classwise.auditing.run import execution
@@ -32,6 +32,8 @@ from tests.auditing import toys
 ORDER = ["nondeterministic", "normalised-outside", "single-step", "random-noise", "batch-dependence", "no-black-box"]
 ORDER += ["not-falling"]
 """The guards that a budget may omit, the least useful last."""
+SAMPLED = [name for name, guard in GUARDS.items() if guard.reads != "outcomes"]
+"""The guards that need the sample."""
 PGD = ["pgd:steps=20,step_size=0.25eps", "pgd:steps=20,step_size=0.25eps,objective=margin"]
 
 
@@ -114,7 +116,7 @@ def resistant() -> Evidence:
     return evidence_of(Counting(reverse=True), mislabelled(100), attacks="pgd:steps=30")
 
 
-@pytest.mark.parametrize("name", COSTS)
+@pytest.mark.parametrize("name", SAMPLED)
 def test_the_declared_passes_are_those_of_the_model(resistant: Evidence, name: str) -> None:
     probe = resistant.probe
     assert probe is not None
@@ -123,15 +125,17 @@ def test_the_declared_passes_are_those_of_the_model(resistant: Evidence, name: s
     assert len(probe.logits) == 100  # these passes are shared by all guards
     before, taken = model.passes, probe.taken.total
     GUARDS[name](resistant)
-    assert model.passes - before == COSTS[name](resistant, probe) == probe.taken.total - taken
-    assert (model.passes > before) is (name in USEFULNESS)
+    passes = model.passes - before
+    assert passes == GUARDS[name].cost(resistant) == probe.taken.total - taken
+    assert (passes > 0) is (GUARDS[name].most > 0)
+    assert passes <= GUARDS[name].most * 100 + (name == "large-radius")  # the grey image
 
 
 def test_guards_without_declared_passes_do_not_run_the_model(resistant: Evidence) -> None:
     probe = resistant.probe
     assert probe is not None
     taken = probe.taken.total
-    for name in GUARDS.keys() - COSTS.keys():
+    for name in GUARDS.keys() - {*SAMPLED}:
         GUARDS[name](resistant)
     assert probe.taken.total == taken
 
@@ -170,7 +174,7 @@ def test_the_core_alone_runs_beyond_the_budget() -> None:
 
 @pytest.mark.slow
 def test_the_least_useful_guards_are_omitted_first(resistant: Evidence) -> None:
-    assert list(USEFULNESS[-len(ORDER) :]) == ORDER
+    assert [guard.name for guard in BY_PRIORITY if guard.priority] == ORDER
     seen = set()
     for budget in range(0, 20_000, 750):
         evidence = dataclasses.replace(resistant)
@@ -190,7 +194,7 @@ def test_the_least_useful_guards_are_omitted_first(resistant: Evidence) -> None:
 def test_the_documented_order_is_current() -> None:
     page = (Path(__file__).parents[2] / "docs" / "reference" / "guards.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| `([a-z-]+)` \|", page.partition("## Budget")[2], re.MULTILINE)
-    assert tuple(rows) == USEFULNESS
+    assert rows == [guard.name for guard in BY_PRIORITY if guard.most]
     assert f"at most {16 * (1 + 3 + 3 + 21) + 1} passes" in page
 
 
@@ -282,7 +286,7 @@ def test_guards_without_a_sample_are_named_after_the_time_limit(tmp_path: Path) 
     late = run(model, toys.images(60), out=tmp_path / "a", max_time=1e-6)
     assert late.guards is not None
     assert late.guards.reason == "time"
-    assert {*late.guards.not_run} == {*COSTS}
+    assert {*late.guards.not_run} == {*SAMPLED}
     assert "incomplete" in {found.name for found in late.warnings}
     whole = run(model, toys.images(60), out=tmp_path / "a", resume=True)
     assert whole.guards == run(model, toys.images(60)).guards

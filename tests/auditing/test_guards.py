@@ -18,7 +18,7 @@ import classwise as cw
 from classwise.attacks.engine import AttackInputs
 from classwise.attacks.gradient.apgd import APGDT
 from classwise.attacks.gradient.ascent import PGD, Ascent
-from classwise.auditing.guards.budget import CORE, GUARDS, USEFULNESS, GuardRun, run_guards
+from classwise.auditing.guards.budget import GUARDS, GuardRun, run_guards
 from classwise.auditing.guards.evidence import Evidence, InputScale
 from classwise.auditing.guards.report import GuardMode, GuardReport
 from classwise.auditing.outcomes.table import Outcomes
@@ -329,13 +329,15 @@ def test_the_guard_is_tripped(name: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [name for name in GUARDS if name not in USEFULNESS or name in CORE])
+@pytest.mark.parametrize("name", [name for name, guard in GUARDS.items() if not guard.priority])
 def test_the_core_and_the_guards_without_passes_are_tripped_within_the_budget(name: str) -> None:
     assert name in tripped(name, "auto")
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["zero-gradients", "no-gradient", "untrained", *CORE])
+@pytest.mark.parametrize(
+    "name", ["zero-gradients", "no-gradient", "untrained", "misleading-gradients", "zero-radius", "large-radius"]
+)
 def test_the_core_is_tripped_on_few_images(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys.modules[__name__], "run", partial(run, data=toys.images(24, strength=STRENGTH)))
     monkeypatch.setattr(sys.modules[__name__], "sound", lambda: toys.images(24, strength=STRENGTH))

@@ -11,13 +11,11 @@ from classwise.attacks.base import Attack
 from classwise.attacks.gradient.ascent import FGSM
 from classwise.attacks.losses import margin
 from classwise.auditing.guards.evidence import (
-    Cost,
     Evidence,
-    Guard,
     GuardWarning,
     Probe,
-    Result,
-    needs_gradients,
+    Reads,
+    guard,
     percent,
     quoted,
 )
@@ -30,6 +28,7 @@ ZERO_SHARE, ZERO_CLASS_SHARE = 0.05, 0.1
 """Thresholds on the share of zero gradients, overall and in one class."""
 
 
+@guard()
 def no_gradient(evidence: Evidence) -> GuardWarning | None:
     """The model has no gradient with respect to its input, so attacks that need one cannot be applied."""
     if not evidence.no_gradient:
@@ -45,6 +44,7 @@ def no_gradient(evidence: Evidence) -> GuardWarning | None:
     return GuardWarning(f"{what}; {detail}.", float(len(skipped)))
 
 
+@guard()
 def zero_gradients(evidence: Evidence) -> GuardWarning | None:
     """Many gradients are entirely zero, so that attacks cannot make progress; possibly in one class only."""
     frame = evidence.outcomes.frame
@@ -71,7 +71,24 @@ SMALL_STEP = 0.1
 """Length of that step as a fraction of the radius."""
 
 
-@needs_gradients
+def _small_step(probe: Probe) -> Tensor:
+    """The step of each image, (N, 1, 1, 1): in every norm a tenth of the radius, spread over the image."""
+    x = probe.batch.x
+    step = SMALL_STEP * 0.5 / grey_radius(probe.threat.norm, x.shape[1:]) * probe.threat.radius(x)
+    return step.expand(len(x), 1, 1, 1)
+
+
+def _with_step(evidence: Evidence, probe: Probe) -> Tensor:
+    """The images that are moved, bool (N,): those that are classified correctly and have a radius above 0."""
+    return evidence.clean & (_small_step(probe).flatten().cpu() > 0)
+
+
+def _misleading_cost(evidence: Evidence, probe: Probe) -> int:
+    """A gradient and a forward pass of each image."""
+    return 3 * int(_with_step(evidence, probe).sum())
+
+
+@guard(reads="gradients", passes=_misleading_cost, most=3, pixelwise=True)
 def misleading_gradients(evidence: Evidence, probe: Probe) -> GuardWarning | None:
     """A small step along the gradient does not decrease the margin: the gradient is that of another function."""
     tried = _with_step(evidence, probe)
@@ -92,44 +109,8 @@ def misleading_gradients(evidence: Evidence, probe: Probe) -> GuardWarning | Non
     return GuardWarning(f"{what}: misleading gradients.", share)
 
 
-def _small_step(probe: Probe) -> Tensor:
-    """The step of each image, (N, 1, 1, 1): in every norm a tenth of the radius, spread over the image."""
-    x = probe.batch.x
-    step = SMALL_STEP * 0.5 / grey_radius(probe.threat.norm, x.shape[1:]) * probe.threat.radius(x)
-    return step.expand(len(x), 1, 1, 1)
-
-
-def _with_step(evidence: Evidence, probe: Probe) -> Tensor:
-    """The images that are moved, bool (N,): those that are classified correctly and have a radius above 0."""
-    return evidence.clean & (_small_step(probe).flatten().cpu() > 0)
-
-
-def _misleading_cost(evidence: Evidence, probe: Probe) -> int:
-    """A gradient and a forward pass of each image."""
-    return 3 * int(_with_step(evidence, probe).sum()) if probe.gradients else 0
-
-
 WEAK_SHARE = 0.03
 """Threshold on the share of images on which a weak attack (one step, or noise) succeeds and the suite does not."""
-
-
-def single_step(evidence: Evidence) -> Result:
-    """A single-step attack succeeds on images that are robust to multi-step attacks, overall or in one class."""
-    if not compares_steps(evidence):
-        return _single_step_of_sample(evidence)
-    short, long = _by_length(evidence)
-    found = attack_excess(evidence.outcomes, short, long)
-    if found.label is None and found.extra <= WEAK_SHARE * found.images:
-        return None
-    where = "" if found.label is None else f", {percent(found.share)} of {evidence.name_of(found.label)}"
-    what = f"Single-step attacks ({quoted(short)}) succeed on {found.extra} more images than multi-step attacks"
-    return GuardWarning(f"{what}{where}: masked gradients.", found.extra / found.images)
-
-
-def compares_steps(evidence: Evidence) -> bool:
-    """Whether the outcomes compare single-step with multi-step attacks, so that no pass is needed."""
-    short, long = _by_length(evidence)
-    return bool(short and long) and {*short, *long} <= {*evidence.outcomes.passes}
 
 
 def _by_length(evidence: Evidence) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -138,20 +119,34 @@ def _by_length(evidence: Evidence) -> tuple[tuple[str, ...], tuple[str, ...]]:
     return short, tuple(label for label in evidence.attacks if label not in {*short, *evidence.black_box})
 
 
-@needs_gradients
-def _single_step_of_sample(evidence: Evidence, probe: Probe) -> GuardWarning | None:
-    """FGSM succeeds on images of the sample that are robust to the suite."""
-    if len(_by_length(evidence)[0]) == len(evidence.attacks):
-        return None
-    success = probe.succeeds_on(evidence.survivors, FGSM())
-    return weak_attack_warning(evidence, probe, success, "a single step")
+def _read_by_single_step(evidence: Evidence) -> Reads:
+    """The outcomes, if they compare single-step with multi-step attacks; else FGSM is run on the sample."""
+    short, long = _by_length(evidence)
+    compared = bool(short and long) and {*short, *long} <= {*evidence.outcomes.passes}
+    return "outcomes" if compared else "gradients"
 
 
 def _single_step_cost(evidence: Evidence, probe: Probe) -> int:
     """One step and its verification for each survivor."""
-    if not probe.gradients or compares_steps(evidence) or len(_by_length(evidence)[0]) == len(evidence.attacks):
+    if len(_by_length(evidence)[0]) == len(evidence.attacks):
         return 0
     return (2 + probe.verification) * int(evidence.survivors.sum())
+
+
+@guard(reads=_read_by_single_step, passes=_single_step_cost, most=3, priority=3, pixelwise=True)
+def single_step(evidence: Evidence, probe: Probe | None = None) -> GuardWarning | None:
+    """A single-step attack succeeds on images that are robust to multi-step attacks, overall or in one class."""
+    short, long = _by_length(evidence)
+    if probe is not None:
+        if len(short) == len(evidence.attacks):
+            return None
+        return weak_attack_warning(evidence, probe, probe.succeeds_on(evidence.survivors, FGSM()), "a single step")
+    found = attack_excess(evidence.outcomes, short, long)
+    if found.label is None and found.extra <= WEAK_SHARE * found.images:
+        return None
+    where = "" if found.label is None else f", {percent(found.share)} of {evidence.name_of(found.label)}"
+    what = f"Single-step attacks ({quoted(short)}) succeed on {found.extra} more images than multi-step attacks"
+    return GuardWarning(f"{what}{where}: masked gradients.", found.extra / found.images)
 
 
 def weak_attack_warning(evidence: Evidence, probe: Probe, success: Tensor, attack: str) -> GuardWarning | None:
@@ -176,6 +171,7 @@ LATE_SHARE, LATE_CLASS_SHARE = 0.02, 0.05
 """Shares of late successes under the null hypothesis, of all images and of the images of one class."""
 
 
+@guard()
 def not_converged(evidence: Evidence) -> GuardWarning | None:
     """An attack still succeeds on many images in the last quarter of its steps, overall or in one class."""
     outcomes = evidence.outcomes
@@ -207,6 +203,7 @@ DLR_CLASSES = {"apgd-dlr": 3, "apgd-t": 4}
 """Attacks that always use the difference of logits ratio (DLR) loss, and the number of classes that it needs."""
 
 
+@guard()
 def few_classes(evidence: Evidence) -> GuardWarning | None:
     """The difference of logits ratio is used with fewer classes than it needs: three, or four if it is targeted."""
     classes = evidence.outcomes.num_classes
@@ -223,15 +220,3 @@ def _classes_needed(attack: Attack) -> int:
     """The number of classes that an attack's loss needs: 4 for the targeted ratio, 3 for the plain one, else 2."""
     losses = [getattr(attack, name, None) for name in ("objective", "loss")]
     return DLR_CLASSES.get(ATTACKS.name_of(type(attack)) or "", 3 if "dlr" in losses else 2)
-
-
-GUARDS: dict[str, Guard] = {
-    "no-gradient": no_gradient,
-    "zero-gradients": zero_gradients,
-    "misleading-gradients": misleading_gradients,
-    "single-step": single_step,
-    "not-converged": not_converged,
-    "few-classes": few_classes,
-}
-COSTS: dict[str, Cost] = {"misleading-gradients": _misleading_cost, "single-step": _single_step_cost}
-"""The guards that need the sample."""

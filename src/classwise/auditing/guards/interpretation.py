@@ -6,7 +6,7 @@ import math
 
 from classwise.attacks.base import Attack
 from classwise.attacks.gradient.ascent import FGSM, PGD
-from classwise.auditing.guards.evidence import Evidence, Guard, GuardWarning, percent
+from classwise.auditing.guards.evidence import Evidence, GuardWarning, guard, percent
 from classwise.auditing.outcomes.table import ALL
 from classwise.auditing.run.suite import attack_length
 from classwise.stats.counts import IntArray
@@ -14,6 +14,7 @@ from classwise.stats.rational import difference
 from classwise.stats.worst_class import minimum, possibly_worst
 
 
+@guard()
 def training_attack(evidence: Evidence) -> GuardWarning | None:
     """The only attacks are the training attack of the model, or usual training attacks."""
     attacks = list(evidence.attacks.values())
@@ -32,6 +33,7 @@ def _is_usual_training(attack: Attack) -> bool:
     return short and (isinstance(attack, FGSM) or (isinstance(attack, PGD) and attack.objective != "margin"))
 
 
+@guard()
 def training_images(evidence: Evidence) -> GuardWarning | None:
     """The images are from a split that is used for training or model selection."""
     split = evidence.outcomes.meta.split
@@ -47,6 +49,7 @@ SELECTION_BIAS = 0.005
 """Threshold on the bias from selecting the worst class on the same images (a fraction, half a point)."""
 
 
+@guard()
 def same_images(evidence: Evidence) -> GuardWarning | None:
     """The worst class is selected and measured on the same images, and another class might be the worst."""
     if not evidence.outcomes.complete:  # there are bounds and no estimates
@@ -71,6 +74,7 @@ def same_images(evidence: Evidence) -> GuardWarning | None:
     )
 
 
+@guard()
 def incomplete(evidence: Evidence) -> GuardWarning | None:
     """The audit was stopped before every attack had run on every image, or on its sample."""
     outcomes = evidence.outcomes
@@ -79,18 +83,10 @@ def incomplete(evidence: Evidence) -> GuardWarning | None:
     return GuardWarning(f"{outcomes.gap.capitalize()}. {BOUNDS_ONLY}", float(sum(outcomes.missing.values())))
 
 
+@guard()
 def not_repeatable(evidence: Evidence) -> GuardWarning | None:
     """An event of the run may change the last bits of a repetition."""
     notes = evidence.outcomes.meta.irreproducible
     if not notes:
         return None
     return GuardWarning(f"The results may not be reproducible bit for bit: {'; '.join(notes)}.", float(len(notes)))
-
-
-GUARDS: dict[str, Guard] = {
-    "training-attack": training_attack,
-    "training-images": training_images,
-    "same-images": same_images,
-    "incomplete": incomplete,
-    "not-repeatable": not_repeatable,
-}

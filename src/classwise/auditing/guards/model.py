@@ -10,16 +10,13 @@ import torch
 from torch import Tensor
 
 from classwise.auditing.guards.evidence import (
-    Cost,
     Evidence,
-    Guard,
     GuardWarning,
     InputScale,
     Probe,
     Result,
     Undecided,
-    needs_model,
-    no_passes,
+    guard,
     percent,
     undecided,
 )
@@ -36,10 +33,173 @@ from classwise.stats.class_order import (
 from classwise.stats.paired import mcnemar
 from classwise.stats.rational import difference
 
+
+@guard()
+def nan_logits(evidence: Evidence) -> GuardWarning | None:
+    """Some logits are NaN or +inf, or all of an image are -inf; such rows count as misclassified."""
+    frame = evidence.outcomes.frame
+    labels = frame.loc[frame["status"] == "nan", "label"]
+    if not len(labels):
+        return None
+    worst = int(labels.mode().iloc[0])
+    what = f"{len(labels)} rows have no prediction, since logits are NaN or +inf, or all are -inf"
+    part = f"{int((labels == worst).sum())} of them in {evidence.name_of(worst)}"
+    return GuardWarning(f"{what} ({part}); they count as misclassified.", float(len(labels)))
+
+
+@guard()
+def train_mode(evidence: Evidence) -> GuardWarning | None:
+    """The model was in training mode when it was passed to the audit."""
+    if not evidence.was_training:
+        return None
+    return GuardWarning(
+        "The model was in training mode; it was evaluated in evaluation mode and then switched back.", 1.0
+    )
+
+
+@guard()
+def untrained(evidence: Evidence) -> GuardWarning | None:
+    """The network has its random initial weights."""
+    if not evidence.untrained:
+        return None
+    return GuardWarning("The network has its random initial weights; load trained ones, e.g. with --weights FILE.", 1.0)
+
+
+@guard()
+def overwrites_input(evidence: Evidence) -> GuardWarning | None:
+    """The model writes into its input, as ``x.clamp_()`` and ``x.sub_(mean)`` do."""
+    if not evidence.overwrites:
+        return None
+    what = "The model modifies its input in place; the audit passed it copies"
+    return GuardWarning(f"{what}, but other code that calls it may not.", 1.0)
+
+
+@guard(reads="sample")
+def softmax_outputs(_: Evidence, probe: Probe) -> GuardWarning | None:
+    """The outputs are probabilities, whose gradients vanish where the model is confident."""
+    logits = probe.logits
+    distance = float((logits.sum(1) - 1).abs().max())
+    if logits.shape[1] < 2 or not (bool((logits >= 0).all()) and distance < 1e-3):
+        return None
+    return GuardWarning("The outputs look like softmax probabilities, whose gradients vanish; return logits.", distance)
+
+
+@guard(reads="sample")
+def logit_range(_: Evidence, probe: Probe) -> GuardWarning | None:
+    """The range of the logits is so small that cross-entropy attacks are weak, as for cosines (HE)."""
+    span = float((probe.logits.amax(1) - probe.logits.amin(1)).max())
+    if not span < 2:
+        return None
+    return GuardWarning(
+        f"The logits span at most {span:.2g}, as cosines do; use attacks on the margin or a large 1/T.", span
+    )
+
+
+_NOISE = 1e-4
+"""Relative differences of logits up to this are attributed to rounding."""
+
+
+def _difference(one: Tensor, two: Tensor) -> float:
+    """The largest difference between two sets of logits, relative to their magnitude.
+
+    Equal values that are not finite do not differ (a NaN equals a NaN). If a value is not finite in one set only, the
+    difference is infinite.
+    """
+    equal = (one == two) | (one.isnan() & two.isnan())
+    change = torch.where(equal, 0.0, (one - two).abs().nan_to_num(torch.inf, torch.inf))
+    return float(change.max() / (1 + one.nan_to_num(0.0, 0.0, 0.0).abs().max()))
+
+
+@guard(reads="sample", passes=lambda _, probe: len(probe), most=1, priority=1)
+def nondeterministic(evidence: Evidence, probe: Probe) -> GuardWarning | None:
+    """Two passes of the same batch give different logits, and single passes decide about images or guide attacks."""
+    change = _difference(probe.logits, probe.logits_of(probe.batch.x))
+    advice = []
+    if probe.engine.passes.repeats.count == 1:
+        advice.append("decide about images over several passes (--repeats 8)")
+    if all(getattr(attack, "eot_iter", 1) == 1 for attack in evidence.attacks.values()) and evidence.attacks:
+        advice.append("attack the expectation of the outputs (eot_iter, as in apgd-ce:eot_iter=20)")
+    if change <= _NOISE or not advice:
+        return None
+    what = "The outputs of the same batch vary between passes"
+    return GuardWarning(f"{what}; {' and '.join(advice)}.", change)
+
+
+@guard(reads="sample", passes=lambda _, probe: 2 * len(probe) if len(probe) > 1 else 0, most=2, priority=5)
+def batch_dependence(_: Evidence, probe: Probe) -> Result:
+    """An image's logits depend on the other images of its batch."""
+    if len(probe) < 2:
+        return undecided(2, len(probe))
+    order = torch.argsort(probe.labels, stable=True)
+    halves = [probe.logits_of(probe.batch.x[part.to(probe.batch.x.device)]) for part in order.chunk(2)]
+    again = probe.logits_of(probe.batch.x)
+    change = _difference(again[order], torch.cat(halves))
+    if change <= _NOISE or _difference(probe.logits, again) > _NOISE:  # the second case is nondeterminism
+        return None
+    return GuardWarning(
+        "An image's outputs depend on the other images of its batch; the results apply to these batches only.", change
+    )
+
+
+RISE, RISE_LEVEL = 0.1, 0.001
+"""Thresholds on the increase of the clean accuracy on rescaled pixels (a fraction), and on its p-value."""
+RISE_IMAGES = next(images for images in itertools.count(1) if mcnemar(0, images) < RISE_LEVEL)
+"""The fewest images whose correction gives a p-value below the threshold."""
+
+
+def _rescaling_cost(evidence: Evidence, probe: Probe) -> int:
+    """A pass of the sample on each scale, unless the clean accuracy cannot rise, or not significantly."""
+    wrong = int((~evidence.clean).sum())
+    if wrong <= RISE * len(evidence.clean) or wrong < RISE_IMAGES:
+        return 0
+    return len(probe) * sum(1 for _ in _scaled(probe))
+
+
+@guard(reads="sample", passes=_rescaling_cost, most=4, priority=2)
+def normalised_outside(evidence: Evidence, probe: Probe) -> Result:
+    """The clean accuracy is higher on rescaled pixels: the model was trained on normalised images."""
+    right, found = evidence.clean, None
+    clean, wrong = float(right.float().mean()), int((~right).sum())
+    if wrong <= RISE * len(right):  # it cannot rise by more
+        return None
+    if wrong < RISE_IMAGES:
+        return undecided(RISE_IMAGES * len(right) / wrong, len(right))
+    for name, pixels in _scaled(probe):
+        now = probe.correct(probe.logits_of(pixels))
+        accuracy = float(now.float().mean())
+        rise = accuracy - max(clean, 1 / probe.logits.shape[1])  # any pixels raise an accuracy below chance to chance
+        p_value = float(mcnemar(int((right & ~now).sum()), int((now & ~right).sum())))
+        if difference(rise, max(RISE, found.value if found else 0.0)) > 0 and p_value < RISE_LEVEL:
+            what = f"The clean accuracy of a sample rises from {percent(clean)} to {percent(accuracy)}"
+            found = GuardWarning(f"{what} with pixels {name}: include the normalisation in the model.", rise)
+    return found
+
+
+IMAGENET = InputScale((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
+
+
+def _scaled(probe: Probe) -> Iterator[tuple[str, Tensor]]:
+    """Yield the sample on each scale that models are commonly trained on, with its name."""
+    x = probe.batch.x
+    channels = x.shape[1]
+    own = InputScale(tuple(x.mean((0, 2, 3)).tolist()), tuple(x.std((0, 2, 3)).clamp_min(1e-3).tolist()))
+    yield "standardised with the mean and deviation of the data", _standardised(x, probe.scale or own)
+    if channels == len(IMAGENET.mean):
+        yield "standardised with the mean and deviation of ImageNet", _standardised(x, IMAGENET)
+    yield "scaled to [-1, 1]", 2 * x - 1
+    yield "scaled to 0..255", 255 * x
+
+
+def _standardised(x: Tensor, scale: InputScale) -> Tensor:
+    mean, std = (torch.tensor(values, dtype=x.dtype, device=x.device).view(1, -1, 1, 1) for values in scale)
+    return (x - mean) / std
+
+
 SHOWN = 3
 """Number of moved classes that the warning names."""
 
 
+@guard()
 def class_order(evidence: Evidence) -> Result:
     """The classes of the data and the outputs of the model are in different orders, or the model is below chance."""
     frame = evidence.outcomes.frame
@@ -75,182 +235,3 @@ def _sentence(evidence: Evidence, found: ClassOrder) -> str:
     what = f"The classes of the data and the outputs of the model are in different orders, likely {which}"
     gain = f"with it the clean accuracy of {found.images:,} other images is {accuracy} (95 % interval {low} to {high})"
     return f"{what}; {gain} instead of {percent(found.present)}: correct the order of the classes, e.g. with classes=."
-
-
-def train_mode(evidence: Evidence) -> GuardWarning | None:
-    """The model was in training mode when it was passed to the audit."""
-    if not evidence.was_training:
-        return None
-    return GuardWarning(
-        "The model was in training mode; it was evaluated in evaluation mode and then switched back.", 1.0
-    )
-
-
-def untrained(evidence: Evidence) -> GuardWarning | None:
-    """The network has its random initial weights."""
-    if not evidence.untrained:
-        return None
-    return GuardWarning("The network has its random initial weights; load trained ones, e.g. with --weights FILE.", 1.0)
-
-
-def overwrites_input(evidence: Evidence) -> GuardWarning | None:
-    """The model writes into its input, as ``x.clamp_()`` and ``x.sub_(mean)`` do."""
-    if not evidence.overwrites:
-        return None
-    what = "The model modifies its input in place; the audit passed it copies"
-    return GuardWarning(f"{what}, but other code that calls it may not.", 1.0)
-
-
-def nan_logits(evidence: Evidence) -> GuardWarning | None:
-    """Some logits are NaN or +inf, or all of an image are -inf; such rows count as misclassified."""
-    frame = evidence.outcomes.frame
-    labels = frame.loc[frame["status"] == "nan", "label"]
-    if not len(labels):
-        return None
-    worst = int(labels.mode().iloc[0])
-    what = f"{len(labels)} rows have no prediction, since logits are NaN or +inf, or all are -inf"
-    part = f"{int((labels == worst).sum())} of them in {evidence.name_of(worst)}"
-    return GuardWarning(f"{what} ({part}); they count as misclassified.", float(len(labels)))
-
-
-@needs_model
-def softmax_outputs(_: Evidence, probe: Probe) -> GuardWarning | None:
-    """The outputs are probabilities, whose gradients vanish where the model is confident."""
-    logits = probe.logits
-    distance = float((logits.sum(1) - 1).abs().max())
-    if logits.shape[1] < 2 or not (bool((logits >= 0).all()) and distance < 1e-3):
-        return None
-    return GuardWarning("The outputs look like softmax probabilities, whose gradients vanish; return logits.", distance)
-
-
-@needs_model
-def logit_range(_: Evidence, probe: Probe) -> GuardWarning | None:
-    """The range of the logits is so small that cross-entropy attacks are weak, as for cosines (HE)."""
-    span = float((probe.logits.amax(1) - probe.logits.amin(1)).max())
-    if not span < 2:
-        return None
-    return GuardWarning(
-        f"The logits span at most {span:.2g}, as cosines do; use attacks on the margin or a large 1/T.", span
-    )
-
-
-_NOISE = 1e-4
-"""Relative differences of logits up to this are attributed to rounding."""
-
-
-def _difference(one: Tensor, two: Tensor) -> float:
-    """The largest difference between two sets of logits, relative to their magnitude.
-
-    Equal values that are not finite do not differ (a NaN equals a NaN). If a value is not finite in one set only, the
-    difference is infinite.
-    """
-    equal = (one == two) | (one.isnan() & two.isnan())
-    change = torch.where(equal, 0.0, (one - two).abs().nan_to_num(torch.inf, torch.inf))
-    return float(change.max() / (1 + one.nan_to_num(0.0, 0.0, 0.0).abs().max()))
-
-
-@needs_model
-def nondeterministic(evidence: Evidence, probe: Probe) -> GuardWarning | None:
-    """Two passes of the same batch give different logits, and single passes decide about images or guide attacks."""
-    change = _difference(probe.logits, probe.logits_of(probe.batch.x))
-    advice = []
-    if probe.engine.passes.repeats.count == 1:
-        advice.append("decide about images over several passes (--repeats 8)")
-    if all(getattr(attack, "eot_iter", 1) == 1 for attack in evidence.attacks.values()) and evidence.attacks:
-        advice.append("attack the expectation of the outputs (eot_iter, as in apgd-ce:eot_iter=20)")
-    if change <= _NOISE or not advice:
-        return None
-    what = "The outputs of the same batch vary between passes"
-    return GuardWarning(f"{what}; {' and '.join(advice)}.", change)
-
-
-@needs_model
-def batch_dependence(_: Evidence, probe: Probe) -> Result:
-    """An image's logits depend on the other images of its batch."""
-    if len(probe) < 2:
-        return undecided(2, len(probe))
-    order = torch.argsort(probe.labels, stable=True)
-    halves = [probe.logits_of(probe.batch.x[part.to(probe.batch.x.device)]) for part in order.chunk(2)]
-    again = probe.logits_of(probe.batch.x)
-    change = _difference(again[order], torch.cat(halves))
-    if change <= _NOISE or _difference(probe.logits, again) > _NOISE:  # the second case is nondeterminism
-        return None
-    return GuardWarning(
-        "An image's outputs depend on the other images of its batch; the results apply to these batches only.", change
-    )
-
-
-RISE, RISE_LEVEL = 0.1, 0.001
-"""Thresholds on the increase of the clean accuracy on rescaled pixels (a fraction), and on its p-value."""
-RISE_IMAGES = next(images for images in itertools.count(1) if mcnemar(0, images) < RISE_LEVEL)
-"""The fewest images whose correction gives a p-value below the threshold."""
-
-
-@needs_model
-def normalised_outside(evidence: Evidence, probe: Probe) -> Result:
-    """The clean accuracy is higher on rescaled pixels: the model was trained on normalised images."""
-    right, found = evidence.clean, None
-    clean, wrong = float(right.float().mean()), int((~right).sum())
-    if wrong <= RISE * len(right):  # it cannot rise by more
-        return None
-    if wrong < RISE_IMAGES:
-        return undecided(RISE_IMAGES * len(right) / wrong, len(right))
-    for name, pixels in _scaled(probe):
-        now = probe.correct(probe.logits_of(pixels))
-        accuracy = float(now.float().mean())
-        rise = accuracy - max(clean, 1 / probe.logits.shape[1])  # any pixels raise an accuracy below chance to chance
-        p_value = float(mcnemar(int((right & ~now).sum()), int((now & ~right).sum())))
-        if difference(rise, max(RISE, found.value if found else 0.0)) > 0 and p_value < RISE_LEVEL:
-            what = f"The clean accuracy of a sample rises from {percent(clean)} to {percent(accuracy)}"
-            found = GuardWarning(f"{what} with pixels {name}: include the normalisation in the model.", rise)
-    return found
-
-
-def _rescaling_cost(evidence: Evidence, probe: Probe) -> int:
-    """A pass of the sample on each scale, unless the clean accuracy cannot rise, or not significantly."""
-    wrong = int((~evidence.clean).sum())
-    if wrong <= RISE * len(evidence.clean) or wrong < RISE_IMAGES:
-        return 0
-    return len(probe) * sum(1 for _ in _scaled(probe))
-
-
-IMAGENET = InputScale((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
-
-
-def _scaled(probe: Probe) -> Iterator[tuple[str, Tensor]]:
-    """Yield the sample on each scale that models are commonly trained on, with its name."""
-    x = probe.batch.x
-    channels = x.shape[1]
-    own = InputScale(tuple(x.mean((0, 2, 3)).tolist()), tuple(x.std((0, 2, 3)).clamp_min(1e-3).tolist()))
-    yield "standardised with the mean and deviation of the data", _standardised(x, probe.scale or own)
-    if channels == len(IMAGENET.mean):
-        yield "standardised with the mean and deviation of ImageNet", _standardised(x, IMAGENET)
-    yield "scaled to [-1, 1]", 2 * x - 1
-    yield "scaled to 0..255", 255 * x
-
-
-def _standardised(x: Tensor, scale: InputScale) -> Tensor:
-    mean, std = (torch.tensor(values, dtype=x.dtype, device=x.device).view(1, -1, 1, 1) for values in scale)
-    return (x - mean) / std
-
-
-GUARDS: dict[str, Guard] = {
-    "nan-logits": nan_logits,
-    "train-mode": train_mode,
-    "untrained": untrained,
-    "overwrites-input": overwrites_input,
-    "softmax-outputs": softmax_outputs,
-    "logit-range": logit_range,
-    "nondeterministic": nondeterministic,
-    "batch-dependence": batch_dependence,
-    "normalised-outside": normalised_outside,
-    "class-order": class_order,
-}
-COSTS: dict[str, Cost] = {
-    "softmax-outputs": no_passes,
-    "logit-range": no_passes,
-    "nondeterministic": lambda _, probe: len(probe),
-    "batch-dependence": lambda _, probe: 2 * len(probe) if len(probe) > 1 else 0,
-    "normalised-outside": _rescaling_cost,
-}
-"""The guards that need the sample."""

@@ -11,15 +11,11 @@ from torch import Tensor
 
 from classwise.attacks.gradient.ascent import PGD
 from classwise.auditing.guards.evidence import (
-    Cost,
     Evidence,
-    Guard,
     GuardWarning,
     Probe,
     Result,
-    needs_gradients,
-    needs_model,
-    no_passes,
+    guard,
     percent,
     undecided,
 )
@@ -29,11 +25,13 @@ from classwise.stats.counts import IntArray, PairedCounts
 
 PROBE = PGD(steps=10, step_size="0.25eps")
 """The attack of these guards."""
+MOST = 2 * PROBE.steps + 1
+"""Its passes per image, with the verification."""
 REPETITIONS = 3
 """Number of repeated passes over the clean images."""
 
 
-@needs_model
+@guard(reads="sample", passes=lambda _, probe: REPETITIONS * probe.verification * len(probe), most=REPETITIONS)
 def zero_radius(evidence: Evidence, probe: Probe) -> GuardWarning | None:
     """An attack of radius 0, which can only evaluate the clean images repeatedly, changes the accuracy."""
     del evidence
@@ -48,6 +46,7 @@ def zero_radius(evidence: Evidence, probe: Probe) -> GuardWarning | None:
     )
 
 
+@guard()
 def outside_ball(evidence: Evidence) -> GuardWarning | None:
     """An adversarial image is farther away than the radius; possible for outcomes of other programs only."""
     frame = evidence.outcomes.frame
@@ -68,7 +67,12 @@ RISE_SHARE = 0.03
 FACTORS = {"half the radius": 0.5, "the radius": 1.0, "double the radius": 2.0}
 
 
-@needs_gradients
+def _falling_cost(evidence: Evidence, probe: Probe) -> int:
+    """The attack of each correctly classified image at each radius."""
+    return len(FACTORS) * (2 * PROBE.steps + probe.verification) * int(evidence.clean.sum())
+
+
+@guard(reads="gradients", passes=_falling_cost, most=len(FACTORS) * MOST, priority=7, pixelwise=True)
 def not_falling(evidence: Evidence, probe: Probe) -> GuardWarning | None:
     """The robust accuracy rises with the radius, overall or in one class, although the balls are nested."""
     balls = {name: probe.threat.with_epsilon(probe.threat.epsilon * factor) for name, factor in FACTORS.items()}
@@ -87,18 +91,24 @@ def not_falling(evidence: Evidence, probe: Probe) -> GuardWarning | None:
     return None
 
 
-def _falling_cost(evidence: Evidence, probe: Probe) -> int:
-    """The attack of each correctly classified image at each radius."""
-    return len(FACTORS) * (2 * PROBE.steps + probe.verification) * int(evidence.clean.sum()) if probe.gradients else 0
-
-
 REACH_SHARE = 0.5
 """Robust share of the attacked images, and of a class, that the attack may leave where 0 is possible."""
 REACH_IMAGES = math.floor(math.log(LEVEL) / math.log(REACH_SHARE)) + 1
 """The fewest images whose robustness is significantly above this share."""
 
 
-@needs_gradients
+def _unreached(evidence: Evidence, probe: Probe) -> Tensor:
+    """The images of the sample that may be robust at the large radius, bool (N,)."""
+    largest = float(torch.as_tensor(probe.threat.epsilon).max())
+    return evidence.survivors if largest <= grey_radius(probe.threat.norm, probe.batch.x.shape[1:]) else evidence.clean
+
+
+def _large_cost(evidence: Evidence, probe: Probe) -> int:
+    """The attack of each of these images, and a pass of the grey image."""
+    return (2 * PROBE.steps + probe.verification) * int(_unreached(evidence, probe).sum()) + 1
+
+
+@guard(reads="gradients", passes=_large_cost, most=MOST, pixelwise=True)
 def large_radius(evidence: Evidence, probe: Probe) -> Result:
     """At a radius that reaches the grey image, the robust accuracy is higher than possible, overall or in one class.
 
@@ -129,37 +139,9 @@ def _total(mask: Tensor) -> IntArray:
     return np.array([int(mask.sum())])
 
 
-def _unreached(evidence: Evidence, probe: Probe) -> Tensor:
-    """The images of the sample that may be robust at the large radius, bool (N,)."""
-    largest = float(torch.as_tensor(probe.threat.epsilon).max())
-    return evidence.survivors if largest <= grey_radius(probe.threat.norm, probe.batch.x.shape[1:]) else evidence.clean
-
-
-def _large_cost(evidence: Evidence, probe: Probe) -> int:
-    """The attack of each of these images, and a pass of the grey image."""
-    return (2 * PROBE.steps + probe.verification) * int(_unreached(evidence, probe).sum()) + 1 if probe.gradients else 0
-
-
-def huge_radius(evidence: Evidence) -> GuardWarning | None:
+@guard(reads="sample", pixelwise=True)
+def huge_radius(_: Evidence, probe: Probe) -> GuardWarning | None:
     """The radius of the audit itself reaches the grey image, as 8 instead of 8/255 does."""
-    if evidence.probe is None:
-        return None
-    threat, x = evidence.probe.threat, evidence.probe.batch.x
+    threat, x = probe.threat, probe.batch.x
     text = large_radius_text(threat, x.shape[1:])
     return GuardWarning(f"A{text[1:]}.", float(torch.as_tensor(threat.epsilon).max())) if text else None
-
-
-GUARDS: dict[str, Guard] = {
-    "zero-radius": zero_radius,
-    "outside-ball": outside_ball,
-    "not-falling": not_falling,
-    "large-radius": large_radius,
-    "huge-radius": huge_radius,
-}
-COSTS: dict[str, Cost] = {
-    "zero-radius": lambda _, probe: REPETITIONS * probe.verification * len(probe),
-    "not-falling": _falling_cost,
-    "large-radius": _large_cost,
-    "huge-radius": no_passes,
-}
-"""The guards that need the sample."""

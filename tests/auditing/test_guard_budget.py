@@ -15,13 +15,13 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from classwise.auditing.guards.budget import BY_PRIORITY, GUARDS, GuardRun, run_guards
+from classwise.auditing.guards.budget import BY_PRIORITY, GUARDS, run_guards
 from classwise.auditing.guards.evidence import Evidence, Memory
 from classwise.auditing.guards.report import MODES, GuardMode, GuardReport
 from classwise.auditing.run import execution
 from classwise.auditing.run.audit import audit, estimate
 from classwise.auditing.run.audit_folder import ABOUT, read_about
-from classwise.auditing.run.result import Audit
+from classwise.auditing.run.result import Audit, AuditWarning
 from classwise.core.errors import ClasswiseError
 from classwise.core.precision import EXACT
 from classwise.core.storage import write_text
@@ -71,7 +71,7 @@ def counted(model: Counting) -> Iterator[Spent]:
     """Count the passes before and during the guards of an audit."""
     spent = Spent()
 
-    def run(evidence: Evidence, mode: GuardMode, *, late: bool) -> GuardRun:
+    def run(evidence: Evidence, mode: GuardMode, *, late: bool) -> tuple[tuple[AuditWarning, ...], GuardReport]:
         spent.before = model.passes
         result = run_guards(evidence, mode, late=late)
         spent.guards = model.passes - spent.before
@@ -98,10 +98,10 @@ def evidence_of(model: nn.Module, data: Images, **more: Any) -> Evidence:
     """The evidence that an audit passes to its guards, without a memory of earlier audits."""
     passed: list[Evidence] = []
 
-    def record(evidence: Evidence, mode: GuardMode, *, late: bool) -> GuardRun:
+    def record(evidence: Evidence, mode: GuardMode, *, late: bool) -> tuple[tuple[AuditWarning, ...], GuardReport]:
         del late
         passed.append(evidence)
-        return GuardRun((), GuardReport(mode))
+        return (), GuardReport(mode)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(execution, "run_guards", record)
@@ -179,7 +179,7 @@ def test_the_least_useful_guards_are_omitted_first(resistant: Evidence) -> None:
     for budget in range(0, 20_000, 750):
         evidence = dataclasses.replace(resistant)
         evidence.__dict__["attack_passes"] = 5 * budget
-        report = run_guards(evidence, "auto").report
+        report = run_guards(evidence, "auto")[1]
         assert report.budget == budget
         assert report.passes <= max(budget, 449)
         decided = [name for name in ORDER if name not in report.undecided]
@@ -203,7 +203,7 @@ def test_a_larger_budget_gives_a_larger_sample(resistant: Evidence) -> None:
     for budget in (100, 2_000, 6_500, 50_000):
         evidence = dataclasses.replace(resistant)
         evidence.__dict__["attack_passes"] = 5 * budget
-        sizes.append(run_guards(evidence, "auto").report.images)
+        sizes.append(run_guards(evidence, "auto")[1].images)
     assert sizes == sorted(sizes)
     assert (sizes[0], sizes[-1]) == (16, 100)
 
@@ -269,7 +269,7 @@ def test_a_resumed_audit_reuses_the_guards(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_guards_that_an_interrupted_audit_lacks_are_run_on_resumption(tmp_path: Path) -> None:
-    def interrupted(evidence: Evidence, mode: GuardMode, *, late: bool) -> GuardRun:
+    def interrupted(evidence: Evidence, mode: GuardMode, *, late: bool) -> tuple[tuple[AuditWarning, ...], GuardReport]:
         raise KeyboardInterrupt
 
     expected = run(toys.model(scale=2.0), toys.images(60))

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import NamedTuple
 
 from classwise.auditing.guards import gradient_free, gradients, interpretation, model, radius
-from classwise.auditing.guards.evidence import SAMPLE, Evidence, Guard, GuardWarning, Probe, Result, Undecided
+from classwise.auditing.guards.evidence import SAMPLE, Evidence, Guard, Probe, Undecided
 from classwise.auditing.guards.gradient_free import QUERY_SHARE
 from classwise.auditing.guards.report import SHARE, GuardMode, GuardReport, Reason
 from classwise.auditing.run.result import AuditWarning
@@ -21,25 +20,17 @@ BY_PRIORITY = sorted(GUARDS.values(), key=lambda made: made.priority)
 _ALWAYS = sum(not made.priority for made in BY_PRIORITY)
 
 
+Results = dict[str, AuditWarning | Undecided | None]
+"""The results of guards, by name."""
 SIZES = (SAMPLE, 64, 32, 16)
 """Sizes of the sample under a budget."""
 USUAL = 32
 """The sample is larger only if as many guards fit as on this number of images."""
 
 
-class GuardRun(NamedTuple):
-    """The result of all guards of an audit.
-
-    Attributes:
-        warnings: the warnings, in the order of the guards.
-        report: which guards ran.
-    """
-
-    warnings: tuple[AuditWarning, ...]
-    report: GuardReport
-
-
-def run_guards(evidence: Evidence, mode: GuardMode = "full", *, late: bool = False) -> GuardRun:
+def run_guards(
+    evidence: Evidence, mode: GuardMode = "full", *, late: bool = False
+) -> tuple[tuple[AuditWarning, ...], GuardReport]:
     """Run the guards.
 
     In the mode ``"auto"`` their passes are at most `SHARE` of those of the attacks, except that those of priority
@@ -49,9 +40,12 @@ def run_guards(evidence: Evidence, mode: GuardMode = "full", *, late: bool = Fal
         evidence: the outcomes, and the sample if there is a model.
         mode: how many guards to run.
         late: whether the sample is missing because of the time limit.
+
+    Returns:
+        The warnings, in the order of the guards, and which guards ran.
     """
     if mode == "off":
-        return GuardRun((), GuardReport(mode, not_run=tuple(GUARDS), reason="off"))
+        return (), GuardReport(mode, not_run=tuple(GUARDS), reason="off")
     probe = evidence.probe
     if probe is None:
         omitted = [name for name, guard in GUARDS.items() if late and guard.reads_of(evidence) != "outcomes"]
@@ -72,11 +66,11 @@ def run_guards(evidence: Evidence, mode: GuardMode = "full", *, late: bool = Fal
     return _result(found, GuardReport(mode, len(probe), probe.taken.total, budget, not_run, reason))
 
 
-def _run(evidence: Evidence, probe: Probe, budget: int | None) -> tuple[list[str], dict[str, Result]]:
+def _run(evidence: Evidence, probe: Probe, budget: int | None) -> tuple[list[str], Results]:
     """The guards that do not fit the budget, and the results of the others."""
     assert len(probe.logits)  # these passes are shared
     omitted: list[str] = []
-    found: dict[str, Result] = {}
+    found: Results = {}
     for guard in BY_PRIORITY:
         cost = guard.cost(evidence)
         fits = budget is None or not guard.priority or (not omitted and probe.taken.total + cost <= budget)
@@ -87,11 +81,11 @@ def _run(evidence: Evidence, probe: Probe, budget: int | None) -> tuple[list[str
     return omitted, found
 
 
-def _result(found: dict[str, Result], report: GuardReport) -> GuardRun:
-    results = [(name, found.get(name)) for name in GUARDS]
-    undecided = {name: result.reason for name, result in results if isinstance(result, Undecided)}
-    warnings = tuple(AuditWarning(name, *result) for name, result in results if isinstance(result, GuardWarning))
-    return GuardRun(warnings, dataclasses.replace(report, undecided=undecided))
+def _result(found: Results, report: GuardReport) -> tuple[tuple[AuditWarning, ...], GuardReport]:
+    results = {name: found[name] for name in GUARDS if name in found}
+    undecided = {name: result.reason for name, result in results.items() if isinstance(result, Undecided)}
+    warnings = tuple(result for result in results.values() if isinstance(result, AuditWarning))
+    return warnings, dataclasses.replace(report, undecided=undecided)
 
 
 def most_passes(mode: GuardMode, images: int, attack_passes: int) -> int:

@@ -18,6 +18,7 @@ from classwise.attacks.engine import AttackInputs, Engine, value_and_gradient
 from classwise.attacks.engine.decisions import decide
 from classwise.attacks.losses import margin, negative_margin
 from classwise.auditing.outcomes.table import ALL, CLEAN, Outcomes
+from classwise.auditing.run.result import AuditWarning
 from classwise.core.float32 import true_float32
 from classwise.core.grid import rounded
 from classwise.core.precision import EXACT, Forward, Precision
@@ -350,13 +351,6 @@ class Evidence:
         return repr(self.outcomes.class_names[label])
 
 
-class GuardWarning(NamedTuple):
-    """The result of a guard: a sentence, and the number behind it."""
-
-    sentence: str
-    value: float = math.nan
-
-
 class Undecided(NamedTuple):
     """The result of a guard that could neither detect nor exclude its problem: why."""
 
@@ -375,8 +369,8 @@ def undecided(needed: float, images: int) -> Undecided | None:
     return Undecided(f"{math.ceil(needed)} images needed, and there {'is' if images == 1 else 'are'} {images}")
 
 
-Result = GuardWarning | Undecided | None
-"""The result of a guard; None if there is nothing to report."""
+Result = tuple[str, float] | Undecided | None
+"""The result of a guard: the sentence of a warning and the number behind it (NaN: none); None: nothing to report."""
 Reads = Literal["outcomes", "sample", "gradients"]
 """What a guard reads: the outcomes only; also the model and the sample; also the gradients of the model."""
 
@@ -410,10 +404,11 @@ class Guard:
         """The name of the function, with hyphens."""
         return self.function.__name__.replace("_", "-")
 
-    def __call__(self, evidence: Evidence) -> Result:
+    def __call__(self, evidence: Evidence) -> AuditWarning | Undecided | None:
         """Run the guard."""
         arguments = self._arguments(evidence)
-        return None if arguments is None else self.function(*arguments)
+        result = None if arguments is None else self.function(*arguments)
+        return result if result is None or isinstance(result, Undecided) else AuditWarning(self.name, *result)
 
     def cost(self, evidence: Evidence) -> int:
         """The passes of the guard; 0 if it does not apply, or reads the outcomes only."""

@@ -8,7 +8,6 @@ from classwise.attacks import ATTACKS
 from classwise.attacks.base import Attack
 from classwise.auditing.guards.evidence import (
     Evidence,
-    GuardWarning,
     Probe,
     Result,
     guard,
@@ -31,7 +30,7 @@ def _noise_cost(evidence: Evidence, probe: Probe) -> int:
 
 
 @guard(reads="sample", passes=_noise_cost, most=NOISES, priority=4, pixelwise=True)
-def random_noise(evidence: Evidence, probe: Probe) -> GuardWarning | None:
+def random_noise(evidence: Evidence, probe: Probe) -> Result:
     """Random noise of the full radius succeeds on images that are robust to the suite, overall or in one class."""
     success = evidence.survivors.clone()
     if not (evidence.attacks and success.any()):
@@ -63,7 +62,7 @@ def black_box_stronger(evidence: Evidence) -> Result:
     where = "" if found.label is None else f", {percent(found.share)} of {evidence.name_of(found.label)}"
     count = f"{found.extra} more images ({percent(found.extra / found.images)}{where})"
     what = f"Gradient-free attacks ({quoted(black)}) succeed on {count} than gradient-based ones"
-    return GuardWarning(f"{what}: masked gradients.", found.extra / found.images)
+    return f"{what}: masked gradients.", found.extra / found.images
 
 
 def _undecided(extra: int, robust: int, images: int) -> Result:
@@ -114,4 +113,4 @@ def no_black_box(evidence: Evidence, probe: Probe) -> Result:
     worst = significant_class(probe.by_class(misclassified), probe.images, BLACK_BOX_SHARE)
     where = "" if worst is None else f", most in {evidence.name_of(worst)}"
     what = f"The suite has no gradient-free attack, and {percent(share)} of a sample survive it but not a short one"
-    return GuardWarning(f"{what}{where}: add 'square'.", share)
+    return f"{what}{where}: add 'square'.", share

@@ -12,9 +12,9 @@ from classwise.attacks.gradient.ascent import FGSM
 from classwise.attacks.losses import margin
 from classwise.auditing.guards.evidence import (
     Evidence,
-    GuardWarning,
     Probe,
     Reads,
+    Result,
     guard,
     percent,
     quoted,
@@ -29,7 +29,7 @@ ZERO_SHARE, ZERO_CLASS_SHARE = 0.05, 0.1
 
 
 @guard()
-def no_gradient(evidence: Evidence) -> GuardWarning | None:
+def no_gradient(evidence: Evidence) -> Result:
     """The model has no gradient with respect to its input, so attacks that need one cannot be applied."""
     if not evidence.no_gradient:
         return None
@@ -41,11 +41,11 @@ def no_gradient(evidence: Evidence) -> GuardWarning | None:
         detail = f"not applicable: {quoted(skipped)}; the results are based on {quoted(applied)} only"
     else:
         detail = f"the results are based on gradient-free attacks ({quoted(applied)}) only"
-    return GuardWarning(f"{what}; {detail}.", float(len(skipped)))
+    return f"{what}; {detail}.", float(len(skipped))
 
 
 @guard()
-def zero_gradients(evidence: Evidence) -> GuardWarning | None:
+def zero_gradients(evidence: Evidence) -> Result:
     """Many gradients are entirely zero, so that attacks cannot make progress; possibly in one class only."""
     frame = evidence.outcomes.frame
     reported = frame[frame["zero_gradients"].notna() & (frame["backwards"].fillna(0) > 0) & (frame["status"] != "nan")]
@@ -61,7 +61,7 @@ def zero_gradients(evidence: Evidence) -> GuardWarning | None:
         if share > ZERO_SHARE or shares[worst] > ZERO_CLASS_SHARE:
             part = f"{percent(shares[worst])} in {evidence.name_of(worst)}"
             where = f"{percent(share)} of the gradients of {label!r} are zero ({part})"
-            return GuardWarning(f"{where}; gradient masking may inflate the robust accuracy.", share)
+            return f"{where}; gradient masking may inflate the robust accuracy.", share
     return None
 
 
@@ -89,7 +89,7 @@ def _misleading_cost(evidence: Evidence, probe: Probe) -> int:
 
 
 @guard(reads="gradients", passes=_misleading_cost, most=3, pixelwise=True)
-def misleading_gradients(evidence: Evidence, probe: Probe) -> GuardWarning | None:
+def misleading_gradients(evidence: Evidence, probe: Probe) -> Result:
     """A small step along the gradient does not decrease the margin: the gradient is that of another function."""
     tried = _with_step(evidence, probe)
     if not tried.any():
@@ -106,7 +106,7 @@ def misleading_gradients(evidence: Evidence, probe: Probe) -> GuardWarning | Non
         return None
     where = "" if worst is None else f", most in {evidence.name_of(worst)}"
     what = f"A small step along the gradient does not decrease the margin of {percent(share)} of a sample{where}"
-    return GuardWarning(f"{what}: misleading gradients.", share)
+    return f"{what}: misleading gradients.", share
 
 
 WEAK_SHARE = 0.03
@@ -134,7 +134,7 @@ def _single_step_cost(evidence: Evidence, probe: Probe) -> int:
 
 
 @guard(reads=_read_by_single_step, passes=_single_step_cost, most=3, priority=3, pixelwise=True)
-def single_step(evidence: Evidence, probe: Probe | None = None) -> GuardWarning | None:
+def single_step(evidence: Evidence, probe: Probe | None = None) -> Result:
     """A single-step attack succeeds on images that are robust to multi-step attacks, overall or in one class."""
     short, long = _by_length(evidence)
     if probe is not None:
@@ -146,10 +146,10 @@ def single_step(evidence: Evidence, probe: Probe | None = None) -> GuardWarning 
         return None
     where = "" if found.label is None else f", {percent(found.share)} of {evidence.name_of(found.label)}"
     what = f"Single-step attacks ({quoted(short)}) succeed on {found.extra} more images than multi-step attacks"
-    return GuardWarning(f"{what}{where}: masked gradients.", found.extra / found.images)
+    return f"{what}{where}: masked gradients.", found.extra / found.images
 
 
-def weak_attack_warning(evidence: Evidence, probe: Probe, success: Tensor, attack: str) -> GuardWarning | None:
+def weak_attack_warning(evidence: Evidence, probe: Probe, success: Tensor, attack: str) -> Result:
     """Warn if a weak attack succeeds on survivors of the suite, overall or in one class.
 
     Args:
@@ -164,7 +164,7 @@ def weak_attack_warning(evidence: Evidence, probe: Probe, success: Tensor, attac
         return None
     where = "" if worst is None else f", most in {evidence.name_of(worst)}"
     what = f"{percent(extra / count)} of a sample survive the suite but not {attack}{where}"
-    return GuardWarning(f"{what}: masked gradients.", extra / count)
+    return f"{what}: masked gradients.", extra / count
 
 
 LATE_SHARE, LATE_CLASS_SHARE = 0.02, 0.05
@@ -172,7 +172,7 @@ LATE_SHARE, LATE_CLASS_SHARE = 0.02, 0.05
 
 
 @guard()
-def not_converged(evidence: Evidence) -> GuardWarning | None:
+def not_converged(evidence: Evidence) -> Result:
     """An attack still succeeds on many images in the last quarter of its steps, overall or in one class."""
     outcomes = evidence.outcomes
     if not outcomes.meta.early_stop:
@@ -195,7 +195,7 @@ def not_converged(evidence: Evidence) -> GuardWarning | None:
         if overall is not None or worst is not None:
             where = "" if worst is None else f" ({percent(hits[worst] / images[worst])} of {evidence.name_of(worst)})"
             what = f"{label!r} succeeds on {percent(share)} of its images{where} in the last quarter of its steps"
-            return GuardWarning(f"{what}: use more steps.", share)
+            return f"{what}: use more steps.", share
     return None
 
 
@@ -204,7 +204,7 @@ DLR_CLASSES = {"apgd-dlr": 3, "apgd-t": 4}
 
 
 @guard()
-def few_classes(evidence: Evidence) -> GuardWarning | None:
+def few_classes(evidence: Evidence) -> Result:
     """The difference of logits ratio is used with fewer classes than it needs: three, or four if it is targeted."""
     classes = evidence.outcomes.num_classes
     needed = {label: _classes_needed(attack) for label, attack in evidence.attacks.items()}
@@ -213,7 +213,7 @@ def few_classes(evidence: Evidence) -> GuardWarning | None:
         return None
     least = max(needed[label] for label in labels)
     what = f"{quoted(labels)}: the difference of logits ratio needs {least} classes and there are {classes}"
-    return GuardWarning(f"{what}; another loss is used instead, so the suite is less diverse.", float(classes))
+    return f"{what}; another loss is used instead, so the suite is less diverse.", float(classes)
 
 
 def _classes_needed(attack: Attack) -> int:

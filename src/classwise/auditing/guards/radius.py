@@ -12,7 +12,6 @@ from torch import Tensor
 from classwise.attacks.gradient.ascent import PGD
 from classwise.auditing.guards.evidence import (
     Evidence,
-    GuardWarning,
     Probe,
     Result,
     guard,
@@ -32,7 +31,7 @@ REPETITIONS = 3
 
 
 @guard(reads="sample", passes=lambda _, probe: REPETITIONS * probe.verification * len(probe), most=REPETITIONS)
-def zero_radius(evidence: Evidence, probe: Probe) -> GuardWarning | None:
+def zero_radius(evidence: Evidence, probe: Probe) -> Result:
     """An attack of radius 0, which can only evaluate the clean images repeatedly, changes the accuracy."""
     del evidence
     success = torch.zeros_like(probe.wrong)
@@ -41,13 +40,14 @@ def zero_radius(evidence: Evidence, probe: Probe) -> GuardWarning | None:
     extra = int((success & ~probe.wrong).sum())
     if not extra:
         return None
-    return GuardWarning(
-        f"An attack of radius 0 succeeds on {extra} correctly classified images: the outputs are random.", float(extra)
+    return (
+        f"An attack of radius 0 succeeds on {extra} correctly classified images: the outputs are random.",
+        float(extra),
     )
 
 
 @guard()
-def outside_ball(evidence: Evidence) -> GuardWarning | None:
+def outside_ball(evidence: Evidence) -> Result:
     """An adversarial image is farther away than the radius; possible for outcomes of other programs only."""
     frame = evidence.outcomes.frame
     excess = (frame["distance"] - frame["epsilon"]).fillna(0)
@@ -55,9 +55,7 @@ def outside_ball(evidence: Evidence) -> GuardWarning | None:
     if not far.any():
         return None
     label = str(frame["attack"].iloc[int(excess.to_numpy().argmax())])
-    return GuardWarning(
-        f"{int(far.sum())} images are outside the ball, the farthest under {label!r}.", float(excess.max())
-    )
+    return (f"{int(far.sum())} images are outside the ball, the farthest under {label!r}.", float(excess.max()))
 
 
 RISE_SHARE = 0.03
@@ -73,7 +71,7 @@ def _falling_cost(evidence: Evidence, probe: Probe) -> int:
 
 
 @guard(reads="gradients", passes=_falling_cost, most=len(FACTORS) * MOST, priority=7, pixelwise=True)
-def not_falling(evidence: Evidence, probe: Probe) -> GuardWarning | None:
+def not_falling(evidence: Evidence, probe: Probe) -> Result:
     """The robust accuracy rises with the radius, overall or in one class, although the balls are nested."""
     balls = {name: probe.threat.with_epsilon(probe.threat.epsilon * factor) for name, factor in FACTORS.items()}
     right = evidence.clean
@@ -87,7 +85,7 @@ def not_falling(evidence: Evidence, probe: Probe) -> GuardWarning | None:
         where = "" if rise.label is None else f"; it rises most in {evidence.name_of(rise.label)}"
         what = f"The robust accuracy of a sample is {percent(survivors[small].mean())} at {small}"
         what = f"{what} and {percent(survivors[large].mean())} at {large}{where}"
-        return GuardWarning(f"{what}: masked gradients.", rise.extra / rise.images)
+        return f"{what}: masked gradients.", rise.extra / rise.images
     return None
 
 
@@ -131,7 +129,7 @@ def large_radius(evidence: Evidence, probe: Probe) -> Result:
     what = f"At {probe.threat.norm} {radius:g} the robust accuracy of a sample is {percent(accuracy)}"
     others = "" if overall is None else f" (and 0 % in the classes other than {evidence.name_of(grey)})"
     where = others if worst is None else f" (and 0 % in {evidence.name_of(worst)})"
-    return GuardWarning(f"{what}, but at most {percent(share)} is possible{where}: the attack is too weak.", accuracy)
+    return f"{what}, but at most {percent(share)} is possible{where}: the attack is too weak.", accuracy
 
 
 def _total(mask: Tensor) -> IntArray:
@@ -140,8 +138,8 @@ def _total(mask: Tensor) -> IntArray:
 
 
 @guard(reads="sample", pixelwise=True)
-def huge_radius(_: Evidence, probe: Probe) -> GuardWarning | None:
+def huge_radius(_: Evidence, probe: Probe) -> Result:
     """The radius of the audit itself reaches the grey image, as 8 instead of 8/255 does."""
     threat, x = probe.threat, probe.batch.x
     text = large_radius_text(threat, x.shape[1:])
-    return GuardWarning(f"A{text[1:]}.", float(torch.as_tensor(threat.epsilon).max())) if text else None
+    return (f"A{text[1:]}.", float(torch.as_tensor(threat.epsilon).max())) if text else None

@@ -16,7 +16,7 @@ import pandas as pd
 
 from classwise.attacks.base import Attack
 from classwise.attacks.engine import SMALLEST_BATCH
-from classwise.auditing.guards.budget import GuardRun, run_guards
+from classwise.auditing.guards.budget import run_guards
 from classwise.auditing.guards.evidence import SAMPLE, Evidence, InputScale, Memory, Probe, memory_of
 from classwise.auditing.guards.report import GuardReport
 from classwise.auditing.outcomes import files as outcome_files
@@ -276,17 +276,17 @@ class Execution:
             facts["not_fused"] = runner.unfused
         if runner.not_graphed:
             facts["without_graphs"] = runner.not_graphed
-        guards = self._guards(evidence)
+        warnings, report = self._guards(evidence)
         return Audit(
             outcomes=evidence.outcomes,
-            warnings=guards.warnings,
+            warnings=warnings,
             group=group,
             name=self.name,
             path=self.folder,
             environment=record.environment(**facts),
             artifacts=artifacts,
             trace=pd.concat(runner.traces, ignore_index=True) if runner.traces else None,
-            guards=guards.report,
+            guards=report,
         )
 
     def _environment(self, of_shards: Mapping[str, Any]) -> dict[str, Any]:
@@ -296,10 +296,10 @@ class Execution:
         several = {"processes": self.processes.world_size} if self.processes.world_size > 1 else {}
         return facts | several
 
-    def _guards(self, evidence: Evidence) -> GuardRun:
+    def _guards(self, evidence: Evidence) -> tuple[tuple[AuditWarning, ...], GuardReport]:
         """Run the guards, or reuse those of a finished audit in the folder, whose outcomes are the same."""
         mode, saved = self.ready.plan.guards, _saved_guards(self.folder)
-        if saved is not None and saved.report.covers(mode):
+        if saved is not None and saved[1].covers(mode):
             return saved
         if mode != "off":
             self.progress.log(f"guards: {mode}")
@@ -367,12 +367,12 @@ def _hash_of(audit: Audit) -> str:
     return audit.outcomes.meta.data_hash
 
 
-def _saved_guards(folder: Path | None) -> GuardRun | None:
+def _saved_guards(folder: Path | None) -> tuple[tuple[AuditWarning, ...], GuardReport] | None:
     """The guards of the complete audit in a folder; else None."""
     about = {} if folder is None else read_about(folder)
     if not about.get("guards") or not about.get("complete"):
         return None
-    return GuardRun(tuple(AuditWarning(*warning) for warning in about["warnings"]), GuardReport.read(about["guards"]))
+    return tuple(AuditWarning(*warning) for warning in about["warnings"]), GuardReport.read(about["guards"])
 
 
 def _probe(runner: Runner, ready: Inputs, data_hash: str) -> Probe | None:

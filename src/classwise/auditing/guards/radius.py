@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import math
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -20,7 +19,7 @@ from classwise.auditing.guards.evidence import (
 )
 from classwise.auditing.guards.significance import LEVEL, paired_excess, significant_class
 from classwise.core.threat import Threat, grey_radius, large_radius_text
-from classwise.stats.counts import IntArray, PairedCounts
+from classwise.stats.counts import PairedCounts
 
 PROBE = PGD(steps=10, step_size="0.25eps")
 """The attack of these guards."""
@@ -31,11 +30,10 @@ REPETITIONS = 3
 
 
 @guard(reads="sample", passes=lambda _, probe: REPETITIONS * probe.verification * len(probe), most=REPETITIONS)
-def zero_radius(evidence: Evidence, probe: Probe) -> Result:
+def zero_radius(_: Evidence, probe: Probe) -> Result:
     """An attack of radius 0, which can only evaluate the clean images repeatedly, changes the accuracy."""
-    del evidence
     success = torch.zeros_like(probe.wrong)
-    for _ in range(REPETITIONS):
+    for _repetition in range(REPETITIONS):
         success |= ~probe.correct_at(probe.batch.x, probe.batch.x, probe.batch.y, probe.threat)
     extra = int((success & ~probe.wrong).sum())
     if not extra:
@@ -121,7 +119,8 @@ def large_radius(evidence: Evidence, probe: Probe) -> Result:
     accuracy, share = float(survivors.float().mean()), float(torch.bincount(y).max()) / len(y)
     impossible, tried = survivors & (y != grey), attacked & (y != grey)
     worst = significant_class(probe.by_class(impossible), probe.images, REACH_SHARE)
-    overall = significant_class(_total(impossible), _total(tried), REACH_SHARE)
+    misses, attempts = (mask.sum(0, keepdim=True).numpy() for mask in (impossible, tried))
+    overall = significant_class(misses, attempts, REACH_SHARE)
     if accuracy <= share + 3 * math.sqrt(share * (1 - share) / len(y)) and worst is None and overall is None:
         count = int(tried.sum())
         too_few = count < REACH_IMAGES and bool(impossible.any())
@@ -130,11 +129,6 @@ def large_radius(evidence: Evidence, probe: Probe) -> Result:
     others = "" if overall is None else f" (and 0 % in the classes other than {evidence.name_of(grey)})"
     where = others if worst is None else f" (and 0 % in {evidence.name_of(worst)})"
     return f"{what}, but at most {percent(share)} is possible{where}: the attack is too weak.", accuracy
-
-
-def _total(mask: Tensor) -> IntArray:
-    """The number of images of a mask, (1,)."""
-    return np.array([int(mask.sum())])
 
 
 @guard(reads="sample", pixelwise=True)

@@ -14,13 +14,13 @@ from torch import nn
 import classwise as cw
 from classwise.attacks.gradient.ascent import PGD
 from classwise.auditing.guards.budget import GUARDS, run_guards
-from classwise.auditing.guards.evidence import Evidence, GuardWarning, Undecided
+from classwise.auditing.guards.evidence import Evidence, Undecided
 from classwise.auditing.guards.report import GuardMode, GuardReport
 from classwise.auditing.outcomes.table import Outcomes
 from classwise.auditing.run.audit import audit
 from classwise.auditing.run.merging import shard_folder
 from classwise.auditing.run.partition import Shard
-from classwise.auditing.run.result import Audit
+from classwise.auditing.run.result import Audit, AuditWarning
 from classwise.core.precision import EXACT
 from classwise.data.images import Images
 from classwise.stats.class_order import images_needed
@@ -89,7 +89,7 @@ def test_two_swapped_classes_are_named() -> None:
     labels = np.arange(400) % 10
     swapped = np.where(labels == 3, 5, np.where(labels == 5, 3, labels))
     warning = GUARDS["class-order"](evidence(labels, swapped, 10))
-    assert isinstance(warning, GuardWarning)
+    assert isinstance(warning, AuditWarning)
     assert "likely 'class 3' -> 'class 5', 'class 5' -> 'class 3'; with it" in warning.sentence
     assert warning.value == 1.0
 
@@ -97,7 +97,7 @@ def test_two_swapped_classes_are_named() -> None:
 def test_many_moved_classes_are_counted() -> None:
     labels = np.arange(2000) % 100
     warning = GUARDS["class-order"](evidence(labels, (labels + 1) % 100, 100))
-    assert isinstance(warning, GuardWarning)
+    assert isinstance(warning, AuditWarning)
     assert warning.sentence.count("->") == 3
     assert "and 97 more" in warning.sentence
 
@@ -107,7 +107,7 @@ def test_an_accuracy_below_chance_is_reported_in_other_words(images: int, why: s
     labels = np.arange(images) % 2
     wrong = np.where(np.arange(images) % 10 < (7 if images > 100 else 10), 1 - labels, labels)
     warning = GUARDS["class-order"](evidence(labels, wrong, 2))
-    assert isinstance(warning, GuardWarning)
+    assert isinstance(warning, AuditWarning)
     assert "is significantly below chance (50.0 %)" in warning.sentence
     assert why in warning.sentence
 
@@ -154,7 +154,7 @@ def test_too_few_images_for_the_large_radius(count: int, decided: bool) -> None:
     model = InputTransform(reversed_gradient)
     given = evidence_of(model, toys.images(count, strength=0.2, noise=0.0), attacks="pgd:steps=5")
     result = GUARDS["large-radius"](given)
-    assert isinstance(result, GuardWarning if decided else Undecided)
+    assert isinstance(result, AuditWarning if decided else Undecided)
 
 
 def test_one_image_is_no_batch() -> None:
@@ -189,10 +189,10 @@ def test_guards_that_could_not_decide_are_reported(tmp_path: Path, mode: GuardMo
 
 def test_a_smaller_sample_names_the_mode_that_takes_a_larger_one() -> None:
     given = evidence_of(toys.model(scale=2.0), every_fourth(100), attacks="fgsm")
-    report = run_guards(given, "auto").report
+    report = run_guards(given, "auto")[1]
     assert report.images == 16
     assert report.undecided["normalised-outside"].endswith("in the sample; guards=full takes up to 128")
-    assert "normalised-outside" not in run_guards(given, "full").report.undecided
+    assert "normalised-outside" not in run_guards(given, "full")[1].undecided
 
 
 def test_a_report_of_an_earlier_version_is_read() -> None:

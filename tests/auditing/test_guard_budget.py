@@ -15,13 +15,13 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from classwise.auditing.guards.budget import COSTS, GUARDS, USEFULNESS, GuardRun, run_guards
+from classwise.auditing.guards.budget import BY_PRIORITY, GUARDS, run_guards
 from classwise.auditing.guards.evidence import Evidence, Memory
 from classwise.auditing.guards.report import MODES, GuardMode, GuardReport
 from classwise.auditing.run import execution
 from classwise.auditing.run.audit import audit, estimate
 from classwise.auditing.run.audit_folder import ABOUT, read_about
-from classwise.auditing.run.result import Audit
+from classwise.auditing.run.result import Audit, AuditWarning
 from classwise.core.errors import ClasswiseError
 from classwise.core.precision import EXACT
 from classwise.core.storage import write_text
@@ -32,6 +32,8 @@ from tests.auditing import toys
 ORDER = ["nondeterministic", "normalised-outside", "single-step", "random-noise", "batch-dependence", "no-black-box"]
 ORDER += ["not-falling"]
 """The guards that a budget may omit, the least useful last."""
+SAMPLED = [name for name, guard in GUARDS.items() if guard.reads != "outcomes"]
+"""The guards that need the sample."""
 PGD = ["pgd:steps=20,step_size=0.25eps", "pgd:steps=20,step_size=0.25eps,objective=margin"]
 
 
@@ -69,7 +71,7 @@ def counted(model: Counting) -> Iterator[Spent]:
     """Count the passes before and during the guards of an audit."""
     spent = Spent()
 
-    def run(evidence: Evidence, mode: GuardMode, *, late: bool) -> GuardRun:
+    def run(evidence: Evidence, mode: GuardMode, *, late: bool) -> tuple[tuple[AuditWarning, ...], GuardReport]:
         spent.before = model.passes
         result = run_guards(evidence, mode, late=late)
         spent.guards = model.passes - spent.before
@@ -96,10 +98,10 @@ def evidence_of(model: nn.Module, data: Images, **more: Any) -> Evidence:
     """The evidence that an audit passes to its guards, without a memory of earlier audits."""
     passed: list[Evidence] = []
 
-    def record(evidence: Evidence, mode: GuardMode, *, late: bool) -> GuardRun:
+    def record(evidence: Evidence, mode: GuardMode, *, late: bool) -> tuple[tuple[AuditWarning, ...], GuardReport]:
         del late
         passed.append(evidence)
-        return GuardRun((), GuardReport(mode))
+        return (), GuardReport(mode)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(execution, "run_guards", record)
@@ -114,7 +116,7 @@ def resistant() -> Evidence:
     return evidence_of(Counting(reverse=True), mislabelled(100), attacks="pgd:steps=30")
 
 
-@pytest.mark.parametrize("name", COSTS)
+@pytest.mark.parametrize("name", SAMPLED)
 def test_the_declared_passes_are_those_of_the_model(resistant: Evidence, name: str) -> None:
     probe = resistant.probe
     assert probe is not None
@@ -123,15 +125,17 @@ def test_the_declared_passes_are_those_of_the_model(resistant: Evidence, name: s
     assert len(probe.logits) == 100  # these passes are shared by all guards
     before, taken = model.passes, probe.taken.total
     GUARDS[name](resistant)
-    assert model.passes - before == COSTS[name](resistant, probe) == probe.taken.total - taken
-    assert (model.passes > before) is (name in USEFULNESS)
+    passes = model.passes - before
+    assert passes == GUARDS[name].cost(resistant) == probe.taken.total - taken
+    assert (passes > 0) is (GUARDS[name].most > 0)
+    assert passes <= GUARDS[name].most * 100 + (name == "large-radius")  # the grey image
 
 
 def test_guards_without_declared_passes_do_not_run_the_model(resistant: Evidence) -> None:
     probe = resistant.probe
     assert probe is not None
     taken = probe.taken.total
-    for name in GUARDS.keys() - COSTS.keys():
+    for name in GUARDS.keys() - {*SAMPLED}:
         GUARDS[name](resistant)
     assert probe.taken.total == taken
 
@@ -170,12 +174,12 @@ def test_the_core_alone_runs_beyond_the_budget() -> None:
 
 @pytest.mark.slow
 def test_the_least_useful_guards_are_omitted_first(resistant: Evidence) -> None:
-    assert list(USEFULNESS[-len(ORDER) :]) == ORDER
+    assert [guard.name for guard in BY_PRIORITY if guard.priority] == ORDER
     seen = set()
     for budget in range(0, 20_000, 750):
         evidence = dataclasses.replace(resistant)
         evidence.__dict__["attack_passes"] = 5 * budget
-        report = run_guards(evidence, "auto").report
+        report = run_guards(evidence, "auto")[1]
         assert report.budget == budget
         assert report.passes <= max(budget, 449)
         decided = [name for name in ORDER if name not in report.undecided]
@@ -190,7 +194,7 @@ def test_the_least_useful_guards_are_omitted_first(resistant: Evidence) -> None:
 def test_the_documented_order_is_current() -> None:
     page = (Path(__file__).parents[2] / "docs" / "reference" / "guards.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| `([a-z-]+)` \|", page.partition("## Budget")[2], re.MULTILINE)
-    assert tuple(rows) == USEFULNESS
+    assert rows == [guard.name for guard in BY_PRIORITY if guard.most]
     assert f"at most {16 * (1 + 3 + 3 + 21) + 1} passes" in page
 
 
@@ -199,7 +203,7 @@ def test_a_larger_budget_gives_a_larger_sample(resistant: Evidence) -> None:
     for budget in (100, 2_000, 6_500, 50_000):
         evidence = dataclasses.replace(resistant)
         evidence.__dict__["attack_passes"] = 5 * budget
-        sizes.append(run_guards(evidence, "auto").report.images)
+        sizes.append(run_guards(evidence, "auto")[1].images)
     assert sizes == sorted(sizes)
     assert (sizes[0], sizes[-1]) == (16, 100)
 
@@ -265,7 +269,7 @@ def test_a_resumed_audit_reuses_the_guards(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_guards_that_an_interrupted_audit_lacks_are_run_on_resumption(tmp_path: Path) -> None:
-    def interrupted(evidence: Evidence, mode: GuardMode, *, late: bool) -> GuardRun:
+    def interrupted(evidence: Evidence, mode: GuardMode, *, late: bool) -> tuple[tuple[AuditWarning, ...], GuardReport]:
         raise KeyboardInterrupt
 
     expected = run(toys.model(scale=2.0), toys.images(60))
@@ -282,7 +286,7 @@ def test_guards_without_a_sample_are_named_after_the_time_limit(tmp_path: Path) 
     late = run(model, toys.images(60), out=tmp_path / "a", max_time=1e-6)
     assert late.guards is not None
     assert late.guards.reason == "time"
-    assert {*late.guards.not_run} == {*COSTS}
+    assert {*late.guards.not_run} == {*SAMPLED}
     assert "incomplete" in {found.name for found in late.warnings}
     whole = run(model, toys.images(60), out=tmp_path / "a", resume=True)
     assert whole.guards == run(model, toys.images(60)).guards

@@ -11,8 +11,9 @@ from classwise.attacks.base import Attack
 from classwise.attacks.gradient.apgd import APGDDLR, APGDT
 from classwise.attacks.gradient.ascent import FGSM, PGD
 from classwise.auditing.guards.budget import GUARDS
-from classwise.auditing.guards.evidence import Evidence, GuardWarning
+from classwise.auditing.guards.evidence import Evidence
 from classwise.auditing.guards.significance import significant_class
+from classwise.auditing.run.result import AuditWarning
 
 from .test_guards import ConstantLoss, Ratio, names_of, run, table
 
@@ -34,7 +35,7 @@ def test_black_boxes_are_compared_overall_and_by_class(
     """In one class b images to none have the p-value 2^(1-b), which Holm multiplies by the ten classes."""
     found = GUARDS["black-box-stronger"](Evidence(table(10, 100, white=white, black=black)))
     assert (found is None) is (expected is None)
-    if isinstance(found, GuardWarning) and expected is not None:
+    if isinstance(found, AuditWarning) and expected is not None:
         assert expected in found.sentence
         assert ("of 'class" in found.sentence) is bool(expected)
 
@@ -56,7 +57,7 @@ def test_one_step_is_compared_with_many_in_the_outcomes() -> None:
     masked = Evidence(table(10, 100, fgsm={0: 20, 4: 15}, pgd={0: 50}), attacks)
     assert GUARDS["single-step"](equal) is None
     found = GUARDS["single-step"](masked)
-    assert isinstance(found, GuardWarning)
+    assert isinstance(found, AuditWarning)
     assert "15.0 % of 'class 4'" in found.sentence
 
 
@@ -64,7 +65,7 @@ def test_one_step_is_compared_with_many_in_the_outcomes() -> None:
 def test_a_class_may_need_more_steps_than_others(late: dict[int, int], expected: str | None) -> None:
     """With 100 images and a rate of 5 %, 13 or more have the probability 0.0015, below 0.05 / 10; 5 have 0.56."""
     found = GUARDS["not-converged"](Evidence(table(10, 100, pgd=late), {"pgd": PGD(steps=12)}))
-    sentence = found.sentence if isinstance(found, GuardWarning) else ""
+    sentence = found.sentence if isinstance(found, AuditWarning) else ""
     assert (expected in sentence) if expected else found is None
 
 
@@ -85,7 +86,7 @@ def test_the_ratio_of_logits_needs_three_classes_and_four_if_targeted(attack: At
     for classes in (2, 3, 4):
         found = GUARDS["few-classes"](Evidence(table(classes, 5, a={}), {"a": attack}))
         assert (found is not None) is (classes < least)
-        assert not isinstance(found, GuardWarning) or f"needs {least} classes and there are {classes}" in found.sentence
+        assert not isinstance(found, AuditWarning) or f"needs {least} classes and there are {classes}" in found.sentence
 
 
 @pytest.mark.slow

@@ -18,13 +18,13 @@ import classwise as cw
 from classwise.attacks.engine import AttackInputs
 from classwise.attacks.gradient.apgd import APGDT
 from classwise.attacks.gradient.ascent import PGD, Ascent
-from classwise.auditing.guards.budget import CORE, GUARDS, USEFULNESS, GuardRun, run_guards
+from classwise.auditing.guards.budget import GUARDS, run_guards
 from classwise.auditing.guards.evidence import Evidence, InputScale
 from classwise.auditing.guards.report import GuardMode, GuardReport
 from classwise.auditing.outcomes.table import Outcomes
 from classwise.auditing.run.audit import audit
 from classwise.auditing.run.cost import estimate
-from classwise.auditing.run.result import Audit
+from classwise.auditing.run.result import Audit, AuditWarning
 from classwise.auditing.run.suite import parse_attacks
 from classwise.core.config import configurable
 from classwise.core.errors import ClasswiseError
@@ -154,7 +154,7 @@ class Ratio(Ascent):
 def of_columns(change: Callable[[Outcomes], Outcomes]) -> Callable[[GuardMode], set[str]]:
     def names(mode: GuardMode) -> set[str]:
         result = run(guards="off")
-        return {found.name for found in run_guards(Evidence(change(result.outcomes)), mode).warnings}
+        return {found.name for found in run_guards(Evidence(change(result.outcomes)), mode)[0]}
 
     return names
 
@@ -177,7 +177,7 @@ def with_training_attack(mode: GuardMode) -> set[str]:
     attack = PGD(steps=30)
     result = run(attacks=attack, guards="off")
     evidence = Evidence(result.outcomes, {"pgd": attack}, training_attack=attack)
-    return {found.name for found in run_guards(evidence, mode).warnings}
+    return {found.name for found in run_guards(evidence, mode)[0]}
 
 
 def noted(outcomes: Outcomes) -> Outcomes:
@@ -329,13 +329,15 @@ def test_the_guard_is_tripped(name: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [name for name in GUARDS if name not in USEFULNESS or name in CORE])
+@pytest.mark.parametrize("name", [name for name, guard in GUARDS.items() if not guard.priority])
 def test_the_core_and_the_guards_without_passes_are_tripped_within_the_budget(name: str) -> None:
     assert name in tripped(name, "auto")
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["zero-gradients", "no-gradient", "untrained", *CORE])
+@pytest.mark.parametrize(
+    "name", ["zero-gradients", "no-gradient", "untrained", "misleading-gradients", "zero-radius", "large-radius"]
+)
 def test_the_core_is_tripped_on_few_images(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys.modules[__name__], "run", partial(run, data=toys.images(24, strength=STRENGTH)))
     monkeypatch.setattr(sys.modules[__name__], "sound", lambda: toys.images(24, strength=STRENGTH))
@@ -447,17 +449,17 @@ def test_every_warning_is_one_sentence_with_a_number() -> None:
 def test_guards_of_imported_predictions_need_no_model() -> None:
     labels = np.arange(60) % 3
     outcomes = Outcomes.from_predictions(labels, labels, {"aa": np.where(labels == 0, 1, labels)}, list("abc"))
-    assert run_guards(Evidence(outcomes)).warnings == ()
+    assert run_guards(Evidence(outcomes))[0] == ()
 
 
 def evidence_of(**more: Any) -> Evidence:
     """The evidence that an audit passes to its guards."""
     passed: list[Evidence] = []
 
-    def record(evidence: Evidence, mode: GuardMode, *, late: bool) -> GuardRun:
+    def record(evidence: Evidence, mode: GuardMode, *, late: bool) -> tuple[tuple[AuditWarning, ...], GuardReport]:
         assert not late
         passed.append(evidence)
-        return GuardRun((), GuardReport(mode))
+        return (), GuardReport(mode)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("classwise.auditing.run.execution.run_guards", record)

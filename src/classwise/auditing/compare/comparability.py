@@ -201,9 +201,8 @@ def _repeats(audit: Audit) -> FieldValue:
     return FieldValue(repeats, str(repeats))
 
 
-def _grid(audit: Audit, attack: str) -> FieldValue:
+def _grid(audit: Audit, _: str) -> FieldValue:
     """The grid that adversarial images are rounded to."""
-    del attack
     grid = audit.outcomes.meta.grid
     return FieldValue(grid, grid or "none")
 
@@ -272,15 +271,13 @@ def _spec(item: tuple[str, Mapping[str, Any] | None]) -> str:
     return f"{label}:{chosen}" if chosen else label
 
 
-def _early_stop(audit: Audit, attack: str) -> FieldValue:
-    del attack
+def _early_stop(audit: Audit, _: str) -> FieldValue:
     early_stop = audit.outcomes.meta.early_stop
     known = {True: "an attack stops at its first success", False: "an attack runs all its steps"}
     return FieldValue(early_stop, UNSTATED if early_stop is None else known[early_stop], stated=early_stop is not None)
 
 
-def _cascade(audit: Audit, attack: str) -> FieldValue:
-    del attack
+def _cascade(audit: Audit, _: str) -> FieldValue:
     cascade = audit.outcomes.meta.cascade
     return FieldValue(cascade, "yes" if cascade else "no")
 

@@ -393,7 +393,12 @@ class Comparison(RichDisplay):
         each, known = self.counts[name], all_metrics()
         values = pd.DataFrame(
             [{key: metric.value(inputs) for key, metric in known.items()} for inputs in self.inputs[name]]
-        ).assign(clean=[_clean_accuracy(audit) for audit in audits])
+        ).assign(
+            clean=[
+                metrics.overall_micro(audit.outcomes.counts(CLEAN)) if CLEAN in audit.names else np.nan
+                for audit in audits
+            ]
+        )
         mean, deviation = values.mean(skipna=False), values.std(ddof=1, skipna=False)
         if len(audits) > 1:
             mean[[key for key, metric in known.items() if not metric.mean_over_seeds]] = np.nan
@@ -480,10 +485,6 @@ class Comparison(RichDisplay):
             return ()
         first, *others = self.names
         return tuple(self.pair(name, first) for name in others)
-
-
-def _clean_accuracy(audit: Audit) -> float:
-    return metrics.overall_micro(audit.outcomes.counts(CLEAN)) if CLEAN in audit.names else float("nan")
 
 
 def check_methods(

@@ -136,7 +136,9 @@ def robustness_curve(
                 frame, meta, facts = *_merged(parts, ready.meta), dict[str, float]()
             else:
                 frame, meta, facts = _merged_shards(folder, shards, settings, ready.meta)
-            curve = _curve(frame, meta, ready.plan, rounds, folder, record.environment(**facts))
+            name = "curve" if folder is None else folder.path.resolve().name
+            radius = float(cast("float", ready.plan.threat.epsilon))
+            curve = Curve(frame, meta, radius, rounds, name, record.environment(**facts))
             if folder is not None:
                 curve.write(folder.path)
                 saved.remove()
@@ -208,19 +210,6 @@ def _prepared(
     ready = prepare(model, source, suite, ball, device=device, early_stop=True, cascade=True, **options)
     require_applicable(ready.plan.suite, suite, ready.no_gradient)
     return dataclasses.replace(ready, large_radius="") if highest is None else ready
-
-
-def _curve(
-    frame: pd.DataFrame,
-    meta: Meta,
-    plan: Plan,
-    rounds: int,
-    folder: ResultFolder | None,
-    environment: Mapping[str, Any],
-) -> Curve:
-    """The curve of the brackets of all images."""
-    name = "curve" if folder is None else folder.path.resolve().name
-    return Curve(frame, meta, float(cast("float", plan.threat.epsilon)), rounds, name, environment)
 
 
 def _record(

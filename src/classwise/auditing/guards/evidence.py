@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import NamedTuple
+from typing import Any, Literal, NamedTuple
 from weakref import WeakKeyDictionary
 
 import torch
@@ -18,6 +18,7 @@ from classwise.attacks.engine import AttackInputs, Engine, value_and_gradient
 from classwise.attacks.engine.decisions import decide
 from classwise.attacks.losses import margin, negative_margin
 from classwise.auditing.outcomes.table import ALL, CLEAN, Outcomes
+from classwise.auditing.run.result import AuditWarning
 from classwise.core.float32 import true_float32
 from classwise.core.grid import rounded
 from classwise.core.precision import EXACT, Forward, Precision
@@ -350,13 +351,6 @@ class Evidence:
         return repr(self.outcomes.class_names[label])
 
 
-class GuardWarning(NamedTuple):
-    """The result of a guard: a sentence, and the number behind it."""
-
-    sentence: str
-    value: float = math.nan
-
-
 class Undecided(NamedTuple):
     """The result of a guard that could neither detect nor exclude its problem: why."""
 
@@ -375,43 +369,69 @@ def undecided(needed: float, images: int) -> Undecided | None:
     return Undecided(f"{math.ceil(needed)} images needed, and there {'is' if images == 1 else 'are'} {images}")
 
 
-Result = GuardWarning | Undecided | None
-"""The result of a guard; None if there is nothing to report."""
-Guard = Callable[[Evidence], Result]
+Result = tuple[str, float] | Undecided | None
+"""The result of a guard: the sentence of a warning and the number behind it (NaN: none); None: nothing to report."""
+Reads = Literal["outcomes", "sample", "gradients"]
+"""What a guard reads: the outcomes only; also the model and the sample; also the gradients of the model."""
 
 
-Cost = Callable[[Evidence, Probe], int]
-"""The forward and backward passes of single images that a guard takes at most, besides the logits of the sample.
+@dataclass(frozen=True)
+class Guard:
+    """A check of an audit, which the decorator `guard` makes of a function.
 
-It takes exactly as many unless an attack of the guard succeeds on all of its images before its last step.
-"""
+    Args:
+        function: takes the evidence and, unless it reads the outcomes only, the model with the sample.
+        reads: what it reads, or a function of the evidence that decides; without it the guard returns None.
+        passes: a function of the same arguments: the forward and backward passes of single images that the guard takes
+            at most, besides the logits of the sample. It takes as many unless its attack succeeds on all images before
+            the last step.
+        most: the largest number of these passes per image of any sample, if one pass decides about an image.
+        priority: a budget omits the guards of the highest numbers first; 0: never omitted.
+        pixelwise: whether it perturbs pixels, or expects gradient-based attacks to be stronger. A grid finds more
+            rotations and translations than gradients do (Engstrom et al., ICML 2019), so that is no warning: the guard
+            returns None for spatial threats.
+    """
+
+    function: Callable[..., Result]
+    reads: Reads | Callable[[Evidence], Reads] = "outcomes"
+    passes: Callable[[Evidence, Probe], int] = lambda *_: 0
+    most: int = 0
+    priority: int = 0
+    pixelwise: bool = False
+
+    @property
+    def name(self) -> str:
+        """The name of the function, with hyphens."""
+        return self.function.__name__.replace("_", "-")
+
+    def __call__(self, evidence: Evidence) -> AuditWarning | Undecided | None:
+        """Run the guard."""
+        arguments = self._arguments(evidence)
+        result = None if arguments is None else self.function(*arguments)
+        return result if result is None or isinstance(result, Undecided) else AuditWarning(self.name, *result)
+
+    def cost(self, evidence: Evidence) -> int:
+        """The passes of the guard; 0 if it does not apply, or reads the outcomes only."""
+        arguments = self._arguments(evidence) or ()
+        return self.passes(*arguments) if len(arguments) == 2 else 0
+
+    def reads_of(self, evidence: Evidence) -> Reads:
+        """What the guard reads of this evidence."""
+        return self.reads(evidence) if callable(self.reads) else self.reads
+
+    def _arguments(self, evidence: Evidence) -> tuple[Any, ...] | None:
+        """The arguments of the function; None if the guard does not apply."""
+        reads, probe = self.reads_of(evidence), evidence.probe
+        if self.pixelwise and evidence.outcomes.meta.norm == "spatial":
+            return None
+        if reads == "outcomes":
+            return (evidence,)
+        return None if probe is None or (reads == "gradients" and not probe.gradients) else (evidence, probe)
 
 
-def needs_model(function: Callable[[Evidence, Probe], Result]) -> Guard:
-    """Make a guard of a function that needs a model; without one the guard returns None."""
-
-    def run(evidence: Evidence) -> Result:
-        return None if evidence.probe is None else function(evidence, evidence.probe)
-
-    run.__doc__ = function.__doc__
-    return run
-
-
-def needs_gradients(function: Callable[[Evidence, Probe], Result]) -> Guard:
-    """Make a guard of a function that needs a model with gradients; without them the guard returns None."""
-
-    def run(evidence: Evidence) -> Result:
-        probe = evidence.probe
-        return None if probe is None or not probe.gradients else function(evidence, probe)
-
-    run.__doc__ = function.__doc__
-    return run
-
-
-def no_passes(evidence: Evidence, probe: Probe) -> int:
-    """The cost of a guard that needs the sample, but no passes besides its logits."""
-    del evidence, probe
-    return 0
+def guard(**about: Any) -> Callable[[Callable[..., Result]], Guard]:
+    """Make a guard of a function; ``about`` are the fields of `Guard` other than ``function``."""
+    return partial(Guard, **about)
 
 
 def percent(share: float) -> str:

@@ -7,13 +7,10 @@ import torch
 from classwise.attacks import ATTACKS
 from classwise.attacks.base import Attack
 from classwise.auditing.guards.evidence import (
-    Cost,
     Evidence,
-    Guard,
-    GuardWarning,
     Probe,
     Result,
-    needs_model,
+    guard,
     percent,
     quoted,
     undecided,
@@ -27,8 +24,13 @@ NOISES = 10
 """Number of noise samples for each image."""
 
 
-@needs_model
-def random_noise(evidence: Evidence, probe: Probe) -> GuardWarning | None:
+def _noise_cost(evidence: Evidence, probe: Probe) -> int:
+    """The verification of each survivor for each noise sample."""
+    return NOISES * probe.verification * int(evidence.survivors.sum()) if evidence.attacks else 0
+
+
+@guard(reads="sample", passes=_noise_cost, most=NOISES, priority=4, pixelwise=True)
+def random_noise(evidence: Evidence, probe: Probe) -> Result:
     """Random noise of the full radius succeeds on images that are robust to the suite, overall or in one class."""
     success = evidence.survivors.clone()
     if not (evidence.attacks and success.any()):
@@ -42,15 +44,11 @@ def random_noise(evidence: Evidence, probe: Probe) -> GuardWarning | None:
     return weak_attack_warning(evidence, probe, success, "random noise of the full radius")
 
 
-def _noise_cost(evidence: Evidence, probe: Probe) -> int:
-    """The verification of each survivor for each noise sample."""
-    return NOISES * probe.verification * int(evidence.survivors.sum()) if evidence.attacks else 0
-
-
 BLACK_BOX_SHARE, BLACK_BOX_IMAGES = 0.002, 2
 """Thresholds on the additional successes of gradient-free attacks: a share, and a least number of images."""
 
 
+@guard(pixelwise=True)
 def black_box_stronger(evidence: Evidence) -> Result:
     """Gradient-free attacks succeed on more images than gradient-based ones, overall or in one class."""
     black = evidence.black_box
@@ -64,7 +62,7 @@ def black_box_stronger(evidence: Evidence) -> Result:
     where = "" if found.label is None else f", {percent(found.share)} of {evidence.name_of(found.label)}"
     count = f"{found.extra} more images ({percent(found.extra / found.images)}{where})"
     what = f"Gradient-free attacks ({quoted(black)}) succeed on {count} than gradient-based ones"
-    return GuardWarning(f"{what}: masked gradients.", found.extra / found.images)
+    return f"{what}: masked gradients.", found.extra / found.images
 
 
 def _undecided(extra: int, robust: int, images: int) -> Result:
@@ -86,22 +84,6 @@ QUERY_SHARE = 0.05
 """Between these limits, the search uses this fraction of the passes of the attacks."""
 
 
-@needs_model
-def no_black_box(evidence: Evidence, probe: Probe) -> Result:
-    """The suite has no gradient-free attack, and a short one succeeds on images that are robust to the suite."""
-    attack = _short_search(evidence, probe)
-    if attack is None:
-        return None
-    misclassified = probe.succeeds_on(evidence.survivors, attack)
-    extra, share = int(misclassified.sum()), float(misclassified.float().mean())
-    if extra < BLACK_BOX_IMAGES or share <= BLACK_BOX_SHARE:
-        return _undecided(extra, int(evidence.survivors.sum()), len(probe))
-    worst = significant_class(probe.by_class(misclassified), probe.images, BLACK_BOX_SHARE)
-    where = "" if worst is None else f", most in {evidence.name_of(worst)}"
-    what = f"The suite has no gradient-free attack, and {percent(share)} of a sample survive it but not a short one"
-    return GuardWarning(f"{what}{where}: add 'square'.", share)
-
-
 def _short_search(evidence: Evidence, probe: Probe) -> Attack | None:
     """Square with few queries; None if it is not needed, not registered, or does not support the norm."""
     robust = int(evidence.survivors.sum())
@@ -118,10 +100,17 @@ def _search_cost(evidence: Evidence, probe: Probe) -> int:
     return 0 if attack is None else (attack.length + probe.verification) * int(evidence.survivors.sum())
 
 
-GUARDS: dict[str, Guard] = {
-    "random-noise": random_noise,
-    "black-box-stronger": black_box_stronger,
-    "no-black-box": no_black_box,
-}
-COSTS: dict[str, Cost] = {"random-noise": _noise_cost, "no-black-box": _search_cost}
-"""The guards that need the sample."""
+@guard(reads="sample", passes=_search_cost, most=QUERIES + 2, priority=6, pixelwise=True)
+def no_black_box(evidence: Evidence, probe: Probe) -> Result:
+    """The suite has no gradient-free attack, and a short one succeeds on images that are robust to the suite."""
+    attack = _short_search(evidence, probe)
+    if attack is None:
+        return None
+    misclassified = probe.succeeds_on(evidence.survivors, attack)
+    extra, share = int(misclassified.sum()), float(misclassified.float().mean())
+    if extra < BLACK_BOX_IMAGES or share <= BLACK_BOX_SHARE:
+        return _undecided(extra, int(evidence.survivors.sum()), len(probe))
+    worst = significant_class(probe.by_class(misclassified), probe.images, BLACK_BOX_SHARE)
+    where = "" if worst is None else f", most in {evidence.name_of(worst)}"
+    what = f"The suite has no gradient-free attack, and {percent(share)} of a sample survive it but not a short one"
+    return f"{what}{where}: add 'square'.", share

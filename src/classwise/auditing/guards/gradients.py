@@ -11,13 +11,11 @@ from classwise.attacks.base import Attack
 from classwise.attacks.gradient.ascent import FGSM
 from classwise.attacks.losses import margin
 from classwise.auditing.guards.evidence import (
-    Cost,
     Evidence,
-    Guard,
-    GuardWarning,
     Probe,
+    Reads,
     Result,
-    needs_gradients,
+    guard,
     percent,
     quoted,
 )
@@ -30,7 +28,8 @@ ZERO_SHARE, ZERO_CLASS_SHARE = 0.05, 0.1
 """Thresholds on the share of zero gradients, overall and in one class."""
 
 
-def no_gradient(evidence: Evidence) -> GuardWarning | None:
+@guard()
+def no_gradient(evidence: Evidence) -> Result:
     """The model has no gradient with respect to its input, so attacks that need one cannot be applied."""
     if not evidence.no_gradient:
         return None
@@ -42,10 +41,11 @@ def no_gradient(evidence: Evidence) -> GuardWarning | None:
         detail = f"not applicable: {quoted(skipped)}; the results are based on {quoted(applied)} only"
     else:
         detail = f"the results are based on gradient-free attacks ({quoted(applied)}) only"
-    return GuardWarning(f"{what}; {detail}.", float(len(skipped)))
+    return f"{what}; {detail}.", float(len(skipped))
 
 
-def zero_gradients(evidence: Evidence) -> GuardWarning | None:
+@guard()
+def zero_gradients(evidence: Evidence) -> Result:
     """Many gradients are entirely zero, so that attacks cannot make progress; possibly in one class only."""
     frame = evidence.outcomes.frame
     reported = frame[frame["zero_gradients"].notna() & (frame["backwards"].fillna(0) > 0) & (frame["status"] != "nan")]
@@ -61,7 +61,7 @@ def zero_gradients(evidence: Evidence) -> GuardWarning | None:
         if share > ZERO_SHARE or shares[worst] > ZERO_CLASS_SHARE:
             part = f"{percent(shares[worst])} in {evidence.name_of(worst)}"
             where = f"{percent(share)} of the gradients of {label!r} are zero ({part})"
-            return GuardWarning(f"{where}; gradient masking may inflate the robust accuracy.", share)
+            return f"{where}; gradient masking may inflate the robust accuracy.", share
     return None
 
 
@@ -69,27 +69,6 @@ MISLED_SHARE = 0.1
 """Threshold on the share of images, overall or in a class, whose margin does not decrease along its own gradient."""
 SMALL_STEP = 0.1
 """Length of that step as a fraction of the radius."""
-
-
-@needs_gradients
-def misleading_gradients(evidence: Evidence, probe: Probe) -> GuardWarning | None:
-    """A small step along the gradient does not decrease the margin: the gradient is that of another function."""
-    tried = _with_step(evidence, probe)
-    if not tried.any():
-        return None
-    x, y, step = probe.rows(tried).x, probe.labels[tried], _small_step(probe)[tried.to(probe.batch.x.device)]
-    logits = probe.logits_of((x + step * probe.margin_gradient(tried).sign()).clamp(0, 1))
-    # Rows without a prediction count as misclassified, also if the label's logit is the largest.
-    after = torch.where(are_valid(logits), margin(raised(logits), y), -torch.inf)
-    misled = torch.zeros_like(tried)
-    misled[tried] = ~(after < margin(raised(probe.logits[tried]), y))
-    share = int(misled.sum()) / int(tried.sum())
-    worst = significant_class(probe.by_class(misled), probe.by_class(tried), MISLED_SHARE)
-    if share <= MISLED_SHARE and worst is None:
-        return None
-    where = "" if worst is None else f", most in {evidence.name_of(worst)}"
-    what = f"A small step along the gradient does not decrease the margin of {percent(share)} of a sample{where}"
-    return GuardWarning(f"{what}: misleading gradients.", share)
 
 
 def _small_step(probe: Probe) -> Tensor:
@@ -106,30 +85,32 @@ def _with_step(evidence: Evidence, probe: Probe) -> Tensor:
 
 def _misleading_cost(evidence: Evidence, probe: Probe) -> int:
     """A gradient and a forward pass of each image."""
-    return 3 * int(_with_step(evidence, probe).sum()) if probe.gradients else 0
+    return 3 * int(_with_step(evidence, probe).sum())
+
+
+@guard(reads="gradients", passes=_misleading_cost, most=3, pixelwise=True)
+def misleading_gradients(evidence: Evidence, probe: Probe) -> Result:
+    """A small step along the gradient does not decrease the margin: the gradient is that of another function."""
+    tried = _with_step(evidence, probe)
+    if not tried.any():
+        return None
+    x, y, step = probe.rows(tried).x, probe.labels[tried], _small_step(probe)[tried.to(probe.batch.x.device)]
+    logits = probe.logits_of((x + step * probe.margin_gradient(tried).sign()).clamp(0, 1))
+    # Rows without a prediction count as misclassified, also if the label's logit is the largest.
+    after = torch.where(are_valid(logits), margin(raised(logits), y), -torch.inf)
+    misled = torch.zeros_like(tried)
+    misled[tried] = ~(after < margin(raised(probe.logits[tried]), y))
+    share = int(misled.sum()) / int(tried.sum())
+    worst = significant_class(probe.by_class(misled), probe.by_class(tried), MISLED_SHARE)
+    if share <= MISLED_SHARE and worst is None:
+        return None
+    where = "" if worst is None else f", most in {evidence.name_of(worst)}"
+    what = f"A small step along the gradient does not decrease the margin of {percent(share)} of a sample{where}"
+    return f"{what}: misleading gradients.", share
 
 
 WEAK_SHARE = 0.03
 """Threshold on the share of images on which a weak attack (one step, or noise) succeeds and the suite does not."""
-
-
-def single_step(evidence: Evidence) -> Result:
-    """A single-step attack succeeds on images that are robust to multi-step attacks, overall or in one class."""
-    if not compares_steps(evidence):
-        return _single_step_of_sample(evidence)
-    short, long = _by_length(evidence)
-    found = attack_excess(evidence.outcomes, short, long)
-    if found.label is None and found.extra <= WEAK_SHARE * found.images:
-        return None
-    where = "" if found.label is None else f", {percent(found.share)} of {evidence.name_of(found.label)}"
-    what = f"Single-step attacks ({quoted(short)}) succeed on {found.extra} more images than multi-step attacks"
-    return GuardWarning(f"{what}{where}: masked gradients.", found.extra / found.images)
-
-
-def compares_steps(evidence: Evidence) -> bool:
-    """Whether the outcomes compare single-step with multi-step attacks, so that no pass is needed."""
-    short, long = _by_length(evidence)
-    return bool(short and long) and {*short, *long} <= {*evidence.outcomes.passes}
 
 
 def _by_length(evidence: Evidence) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -138,23 +119,37 @@ def _by_length(evidence: Evidence) -> tuple[tuple[str, ...], tuple[str, ...]]:
     return short, tuple(label for label in evidence.attacks if label not in {*short, *evidence.black_box})
 
 
-@needs_gradients
-def _single_step_of_sample(evidence: Evidence, probe: Probe) -> GuardWarning | None:
-    """FGSM succeeds on images of the sample that are robust to the suite."""
-    if len(_by_length(evidence)[0]) == len(evidence.attacks):
-        return None
-    success = probe.succeeds_on(evidence.survivors, FGSM())
-    return weak_attack_warning(evidence, probe, success, "a single step")
+def _read_by_single_step(evidence: Evidence) -> Reads:
+    """The outcomes, if they compare single-step with multi-step attacks; else FGSM is run on the sample."""
+    short, long = _by_length(evidence)
+    compared = bool(short and long) and {*short, *long} <= {*evidence.outcomes.passes}
+    return "outcomes" if compared else "gradients"
 
 
 def _single_step_cost(evidence: Evidence, probe: Probe) -> int:
     """One step and its verification for each survivor."""
-    if not probe.gradients or compares_steps(evidence) or len(_by_length(evidence)[0]) == len(evidence.attacks):
+    if len(_by_length(evidence)[0]) == len(evidence.attacks):
         return 0
     return (2 + probe.verification) * int(evidence.survivors.sum())
 
 
-def weak_attack_warning(evidence: Evidence, probe: Probe, success: Tensor, attack: str) -> GuardWarning | None:
+@guard(reads=_read_by_single_step, passes=_single_step_cost, most=3, priority=3, pixelwise=True)
+def single_step(evidence: Evidence, probe: Probe | None = None) -> Result:
+    """A single-step attack succeeds on images that are robust to multi-step attacks, overall or in one class."""
+    short, long = _by_length(evidence)
+    if probe is not None:
+        if len(short) == len(evidence.attacks):
+            return None
+        return weak_attack_warning(evidence, probe, probe.succeeds_on(evidence.survivors, FGSM()), "a single step")
+    found = attack_excess(evidence.outcomes, short, long)
+    if found.label is None and found.extra <= WEAK_SHARE * found.images:
+        return None
+    where = "" if found.label is None else f", {percent(found.share)} of {evidence.name_of(found.label)}"
+    what = f"Single-step attacks ({quoted(short)}) succeed on {found.extra} more images than multi-step attacks"
+    return f"{what}{where}: masked gradients.", found.extra / found.images
+
+
+def weak_attack_warning(evidence: Evidence, probe: Probe, success: Tensor, attack: str) -> Result:
     """Warn if a weak attack succeeds on survivors of the suite, overall or in one class.
 
     Args:
@@ -169,14 +164,15 @@ def weak_attack_warning(evidence: Evidence, probe: Probe, success: Tensor, attac
         return None
     where = "" if worst is None else f", most in {evidence.name_of(worst)}"
     what = f"{percent(extra / count)} of a sample survive the suite but not {attack}{where}"
-    return GuardWarning(f"{what}: masked gradients.", extra / count)
+    return f"{what}: masked gradients.", extra / count
 
 
 LATE_SHARE, LATE_CLASS_SHARE = 0.02, 0.05
 """Shares of late successes under the null hypothesis, of all images and of the images of one class."""
 
 
-def not_converged(evidence: Evidence) -> GuardWarning | None:
+@guard()
+def not_converged(evidence: Evidence) -> Result:
     """An attack still succeeds on many images in the last quarter of its steps, overall or in one class."""
     outcomes = evidence.outcomes
     if not outcomes.meta.early_stop:
@@ -199,7 +195,7 @@ def not_converged(evidence: Evidence) -> GuardWarning | None:
         if overall is not None or worst is not None:
             where = "" if worst is None else f" ({percent(hits[worst] / images[worst])} of {evidence.name_of(worst)})"
             what = f"{label!r} succeeds on {percent(share)} of its images{where} in the last quarter of its steps"
-            return GuardWarning(f"{what}: use more steps.", share)
+            return f"{what}: use more steps.", share
     return None
 
 
@@ -207,7 +203,8 @@ DLR_CLASSES = {"apgd-dlr": 3, "apgd-t": 4}
 """Attacks that always use the difference of logits ratio (DLR) loss, and the number of classes that it needs."""
 
 
-def few_classes(evidence: Evidence) -> GuardWarning | None:
+@guard()
+def few_classes(evidence: Evidence) -> Result:
     """The difference of logits ratio is used with fewer classes than it needs: three, or four if it is targeted."""
     classes = evidence.outcomes.num_classes
     needed = {label: _classes_needed(attack) for label, attack in evidence.attacks.items()}
@@ -216,22 +213,10 @@ def few_classes(evidence: Evidence) -> GuardWarning | None:
         return None
     least = max(needed[label] for label in labels)
     what = f"{quoted(labels)}: the difference of logits ratio needs {least} classes and there are {classes}"
-    return GuardWarning(f"{what}; another loss is used instead, so the suite is less diverse.", float(classes))
+    return f"{what}; another loss is used instead, so the suite is less diverse.", float(classes)
 
 
 def _classes_needed(attack: Attack) -> int:
     """The number of classes that an attack's loss needs: 4 for the targeted ratio, 3 for the plain one, else 2."""
     losses = [getattr(attack, name, None) for name in ("objective", "loss")]
     return DLR_CLASSES.get(ATTACKS.name_of(type(attack)) or "", 3 if "dlr" in losses else 2)
-
-
-GUARDS: dict[str, Guard] = {
-    "no-gradient": no_gradient,
-    "zero-gradients": zero_gradients,
-    "misleading-gradients": misleading_gradients,
-    "single-step": single_step,
-    "not-converged": not_converged,
-    "few-classes": few_classes,
-}
-COSTS: dict[str, Cost] = {"misleading-gradients": _misleading_cost, "single-step": _single_step_cost}
-"""The guards that need the sample."""

@@ -6,7 +6,7 @@ import math
 
 from classwise.attacks.base import Attack
 from classwise.attacks.gradient.ascent import FGSM, PGD
-from classwise.auditing.guards.evidence import Evidence, Guard, GuardWarning, percent
+from classwise.auditing.guards.evidence import Evidence, Result, guard, percent
 from classwise.auditing.outcomes.table import ALL
 from classwise.auditing.run.suite import attack_length
 from classwise.stats.counts import IntArray
@@ -14,15 +14,16 @@ from classwise.stats.rational import difference
 from classwise.stats.worst_class import minimum, possibly_worst
 
 
-def training_attack(evidence: Evidence) -> GuardWarning | None:
+@guard()
+def training_attack(evidence: Evidence) -> Result:
     """The only attacks are the training attack of the model, or usual training attacks."""
     attacks = list(evidence.attacks.values())
     if not attacks:
         return None
     if evidence.training_attack is not None and all(attack == evidence.training_attack for attack in attacks):
-        return GuardWarning("The only attack is the one that the model was trained against; add others.")
+        return "The only attack is the one that the model was trained against; add others.", math.nan
     if all(_is_usual_training(attack) for attack in attacks):
-        return GuardWarning("All attacks are usual training attacks (FGSM, or PGD of at most 10 steps); add others.")
+        return "All attacks are usual training attacks (FGSM, or PGD of at most 10 steps); add others.", math.nan
     return None
 
 
@@ -32,13 +33,15 @@ def _is_usual_training(attack: Attack) -> bool:
     return short and (isinstance(attack, FGSM) or (isinstance(attack, PGD) and attack.objective != "margin"))
 
 
-def training_images(evidence: Evidence) -> GuardWarning | None:
+@guard()
+def training_images(evidence: Evidence) -> Result:
     """The images are from a split that is used for training or model selection."""
     split = evidence.outcomes.meta.split
     if split not in ("train", "valid"):
         return None
-    return GuardWarning(
-        f"The images are from the {split!r} split, which training or model selection uses; audit on test images."
+    return (
+        f"The images are from the {split!r} split, which training or model selection uses; audit on test images.",
+        math.nan,
     )
 
 
@@ -47,7 +50,8 @@ SELECTION_BIAS = 0.005
 """Threshold on the bias from selecting the worst class on the same images (a fraction, half a point)."""
 
 
-def same_images(evidence: Evidence) -> GuardWarning | None:
+@guard()
+def same_images(evidence: Evidence) -> Result:
     """The worst class is selected and measured on the same images, and another class might be the worst."""
     if not evidence.outcomes.complete:  # there are bounds and no estimates
         return None
@@ -62,35 +66,28 @@ def same_images(evidence: Evidence) -> GuardWarning | None:
     what = (
         f"{len(suspects)} classes may be the worst; {name!r} ({percent(least.plug_in)}) was selected on the same images"
     )
+    what = f"{what}, which biases its accuracy downwards"
     if math.isnan(least.split):
-        return GuardWarning(f"{what}, which biases its accuracy downwards.")
-    return GuardWarning(
-        f"{what}, which biases its accuracy downwards; selected on one half and measured on the other: "
-        f"{percent(least.split)}.",
+        return f"{what}.", math.nan
+    return (
+        f"{what}; selected on one half and measured on the other: {percent(least.split)}.",
         least.split - least.plug_in,
     )
 
 
-def incomplete(evidence: Evidence) -> GuardWarning | None:
+@guard()
+def incomplete(evidence: Evidence) -> Result:
     """The audit was stopped before every attack had run on every image, or on its sample."""
     outcomes = evidence.outcomes
     if outcomes.complete or outcomes.meta.sampled:  # an estimate says itself how far it got
         return None
-    return GuardWarning(f"{outcomes.gap.capitalize()}. {BOUNDS_ONLY}", float(sum(outcomes.missing.values())))
+    return f"{outcomes.gap.capitalize()}. {BOUNDS_ONLY}", float(sum(outcomes.missing.values()))
 
 
-def not_repeatable(evidence: Evidence) -> GuardWarning | None:
+@guard()
+def not_repeatable(evidence: Evidence) -> Result:
     """An event of the run may change the last bits of a repetition."""
     notes = evidence.outcomes.meta.irreproducible
     if not notes:
         return None
-    return GuardWarning(f"The results may not be reproducible bit for bit: {'; '.join(notes)}.", float(len(notes)))
-
-
-GUARDS: dict[str, Guard] = {
-    "training-attack": training_attack,
-    "training-images": training_images,
-    "same-images": same_images,
-    "incomplete": incomplete,
-    "not-repeatable": not_repeatable,
-}
+    return f"The results may not be reproducible bit for bit: {'; '.join(notes)}.", float(len(notes))

@@ -10,16 +10,12 @@ import torch
 from torch import Tensor
 
 from classwise.auditing.guards.evidence import (
-    Cost,
     Evidence,
-    Guard,
-    GuardWarning,
     InputScale,
     Probe,
     Result,
     Undecided,
-    needs_model,
-    no_passes,
+    guard,
     percent,
     undecided,
 )
@@ -36,72 +32,9 @@ from classwise.stats.class_order import (
 from classwise.stats.paired import mcnemar
 from classwise.stats.rational import difference
 
-SHOWN = 3
-"""Number of moved classes that the warning names."""
 
-
-def class_order(evidence: Evidence) -> Result:
-    """The classes of the data and the outputs of the model are in different orders, or the model is below chance."""
-    frame = evidence.outcomes.frame
-    rows = frame[(frame["attack"] == CLEAN) & frame["prediction"].notna()]
-    labels, predictions = (rows[name].to_numpy(dtype=np.int64) for name in ("label", "prediction"))
-    too_few = len(labels) < images_needed()
-    found = likely_order(labels, predictions, evidence.outcomes.class_names)
-    if found is not None:
-        return GuardWarning(_sentence(evidence, found), found.accuracy.value)
-    low = below_chance(labels, predictions)
-    if low is not None:
-        what = f"The clean accuracy ({percent(low.accuracy)}) is significantly below chance ({percent(low.expected)})"
-        reason = "no other order of the classes explains the predictions far better"
-        if too_few:
-            reason = f"{images_needed()} images are needed to find the order of the classes"
-        return GuardWarning(f"{what}; {reason}: check labels, class names and preprocessing.", low.accuracy)
-    if occurring_classes(labels, predictions) > MOST_CLASSES:
-        return Undecided(f"of more than {MOST_CLASSES:,} classes only usual orders are tested")
-    if too_few and not explains_best(labels, predictions):
-        return undecided(images_needed(), len(labels))
-    return None
-
-
-def _sentence(evidence: Evidence, found: ClassOrder) -> str:
-    """The warning about another order: which, the accuracy in it, and what to do."""
-    moved = np.flatnonzero(found.order != np.arange(len(found.order)))
-    pairs = [
-        f"{evidence.name_of(int(label))} -> {evidence.name_of(int(found.order[label]))}" for label in moved[:SHOWN]
-    ]
-    more = f" and {len(moved) - SHOWN:,} more" if len(moved) > SHOWN else ""
-    which = f"{found.name}: {', '.join(pairs)}{more}".removeprefix(": ")
-    accuracy, low, high = (percent(share) for share in found.accuracy)
-    what = f"The classes of the data and the outputs of the model are in different orders, likely {which}"
-    gain = f"with it the clean accuracy of {found.images:,} other images is {accuracy} (95 % interval {low} to {high})"
-    return f"{what}; {gain} instead of {percent(found.present)}: correct the order of the classes, e.g. with classes=."
-
-
-def train_mode(evidence: Evidence) -> GuardWarning | None:
-    """The model was in training mode when it was passed to the audit."""
-    if not evidence.was_training:
-        return None
-    return GuardWarning(
-        "The model was in training mode; it was evaluated in evaluation mode and then switched back.", 1.0
-    )
-
-
-def untrained(evidence: Evidence) -> GuardWarning | None:
-    """The network has its random initial weights."""
-    if not evidence.untrained:
-        return None
-    return GuardWarning("The network has its random initial weights; load trained ones, e.g. with --weights FILE.", 1.0)
-
-
-def overwrites_input(evidence: Evidence) -> GuardWarning | None:
-    """The model writes into its input, as ``x.clamp_()`` and ``x.sub_(mean)`` do."""
-    if not evidence.overwrites:
-        return None
-    what = "The model modifies its input in place; the audit passed it copies"
-    return GuardWarning(f"{what}, but other code that calls it may not.", 1.0)
-
-
-def nan_logits(evidence: Evidence) -> GuardWarning | None:
+@guard()
+def nan_logits(evidence: Evidence) -> Result:
     """Some logits are NaN or +inf, or all of an image are -inf; such rows count as misclassified."""
     frame = evidence.outcomes.frame
     labels = frame.loc[frame["status"] == "nan", "label"]
@@ -110,28 +43,51 @@ def nan_logits(evidence: Evidence) -> GuardWarning | None:
     worst = int(labels.mode().iloc[0])
     what = f"{len(labels)} rows have no prediction, since logits are NaN or +inf, or all are -inf"
     part = f"{int((labels == worst).sum())} of them in {evidence.name_of(worst)}"
-    return GuardWarning(f"{what} ({part}); they count as misclassified.", float(len(labels)))
+    return f"{what} ({part}); they count as misclassified.", float(len(labels))
 
 
-@needs_model
-def softmax_outputs(_: Evidence, probe: Probe) -> GuardWarning | None:
+@guard()
+def train_mode(evidence: Evidence) -> Result:
+    """The model was in training mode when it was passed to the audit."""
+    if not evidence.was_training:
+        return None
+    return ("The model was in training mode; it was evaluated in evaluation mode and then switched back.", 1.0)
+
+
+@guard()
+def untrained(evidence: Evidence) -> Result:
+    """The network has its random initial weights."""
+    if not evidence.untrained:
+        return None
+    return "The network has its random initial weights; load trained ones, e.g. with --weights FILE.", 1.0
+
+
+@guard()
+def overwrites_input(evidence: Evidence) -> Result:
+    """The model writes into its input, as ``x.clamp_()`` and ``x.sub_(mean)`` do."""
+    if not evidence.overwrites:
+        return None
+    what = "The model modifies its input in place; the audit passed it copies"
+    return f"{what}, but other code that calls it may not.", 1.0
+
+
+@guard(reads="sample")
+def softmax_outputs(_: Evidence, probe: Probe) -> Result:
     """The outputs are probabilities, whose gradients vanish where the model is confident."""
     logits = probe.logits
     distance = float((logits.sum(1) - 1).abs().max())
     if logits.shape[1] < 2 or not (bool((logits >= 0).all()) and distance < 1e-3):
         return None
-    return GuardWarning("The outputs look like softmax probabilities, whose gradients vanish; return logits.", distance)
+    return "The outputs look like softmax probabilities, whose gradients vanish; return logits.", distance
 
 
-@needs_model
-def logit_range(_: Evidence, probe: Probe) -> GuardWarning | None:
+@guard(reads="sample")
+def logit_range(_: Evidence, probe: Probe) -> Result:
     """The range of the logits is so small that cross-entropy attacks are weak, as for cosines (HE)."""
     span = float((probe.logits.amax(1) - probe.logits.amin(1)).max())
     if not span < 2:
         return None
-    return GuardWarning(
-        f"The logits span at most {span:.2g}, as cosines do; use attacks on the margin or a large 1/T.", span
-    )
+    return (f"The logits span at most {span:.2g}, as cosines do; use attacks on the margin or a large 1/T.", span)
 
 
 _NOISE = 1e-4
@@ -149,8 +105,8 @@ def _difference(one: Tensor, two: Tensor) -> float:
     return float(change.max() / (1 + one.nan_to_num(0.0, 0.0, 0.0).abs().max()))
 
 
-@needs_model
-def nondeterministic(evidence: Evidence, probe: Probe) -> GuardWarning | None:
+@guard(reads="sample", passes=lambda _, probe: len(probe), most=1, priority=1)
+def nondeterministic(evidence: Evidence, probe: Probe) -> Result:
     """Two passes of the same batch give different logits, and single passes decide about images or guide attacks."""
     change = _difference(probe.logits, probe.logits_of(probe.batch.x))
     advice = []
@@ -161,10 +117,10 @@ def nondeterministic(evidence: Evidence, probe: Probe) -> GuardWarning | None:
     if change <= _NOISE or not advice:
         return None
     what = "The outputs of the same batch vary between passes"
-    return GuardWarning(f"{what}; {' and '.join(advice)}.", change)
+    return f"{what}; {' and '.join(advice)}.", change
 
 
-@needs_model
+@guard(reads="sample", passes=lambda _, probe: 2 * len(probe) if len(probe) > 1 else 0, most=2, priority=5)
 def batch_dependence(_: Evidence, probe: Probe) -> Result:
     """An image's logits depend on the other images of its batch."""
     if len(probe) < 2:
@@ -175,8 +131,9 @@ def batch_dependence(_: Evidence, probe: Probe) -> Result:
     change = _difference(again[order], torch.cat(halves))
     if change <= _NOISE or _difference(probe.logits, again) > _NOISE:  # the second case is nondeterminism
         return None
-    return GuardWarning(
-        "An image's outputs depend on the other images of its batch; the results apply to these batches only.", change
+    return (
+        "An image's outputs depend on the other images of its batch; the results apply to these batches only.",
+        change,
     )
 
 
@@ -186,10 +143,18 @@ RISE_IMAGES = next(images for images in itertools.count(1) if mcnemar(0, images)
 """The fewest images whose correction gives a p-value below the threshold."""
 
 
-@needs_model
+def _rescaling_cost(evidence: Evidence, probe: Probe) -> int:
+    """A pass of the sample on each scale, unless the clean accuracy cannot rise, or not significantly."""
+    wrong = int((~evidence.clean).sum())
+    if wrong <= RISE * len(evidence.clean) or wrong < RISE_IMAGES:
+        return 0
+    return len(probe) * sum(1 for _ in _scaled(probe))
+
+
+@guard(reads="sample", passes=_rescaling_cost, most=4, priority=2)
 def normalised_outside(evidence: Evidence, probe: Probe) -> Result:
     """The clean accuracy is higher on rescaled pixels: the model was trained on normalised images."""
-    right, found = evidence.clean, None
+    right, found, largest = evidence.clean, None, RISE
     clean, wrong = float(right.float().mean()), int((~right).sum())
     if wrong <= RISE * len(right):  # it cannot rise by more
         return None
@@ -200,18 +165,11 @@ def normalised_outside(evidence: Evidence, probe: Probe) -> Result:
         accuracy = float(now.float().mean())
         rise = accuracy - max(clean, 1 / probe.logits.shape[1])  # any pixels raise an accuracy below chance to chance
         p_value = float(mcnemar(int((right & ~now).sum()), int((now & ~right).sum())))
-        if difference(rise, max(RISE, found.value if found else 0.0)) > 0 and p_value < RISE_LEVEL:
+        if difference(rise, largest) > 0 and p_value < RISE_LEVEL:
             what = f"The clean accuracy of a sample rises from {percent(clean)} to {percent(accuracy)}"
-            found = GuardWarning(f"{what} with pixels {name}: include the normalisation in the model.", rise)
+            largest = rise
+            found = f"{what} with pixels {name}: include the normalisation in the model.", rise
     return found
-
-
-def _rescaling_cost(evidence: Evidence, probe: Probe) -> int:
-    """A pass of the sample on each scale, unless the clean accuracy cannot rise, or not significantly."""
-    wrong = int((~evidence.clean).sum())
-    if wrong <= RISE * len(evidence.clean) or wrong < RISE_IMAGES:
-        return 0
-    return len(probe) * sum(1 for _ in _scaled(probe))
 
 
 IMAGENET = InputScale((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
@@ -234,23 +192,43 @@ def _standardised(x: Tensor, scale: InputScale) -> Tensor:
     return (x - mean) / std
 
 
-GUARDS: dict[str, Guard] = {
-    "nan-logits": nan_logits,
-    "train-mode": train_mode,
-    "untrained": untrained,
-    "overwrites-input": overwrites_input,
-    "softmax-outputs": softmax_outputs,
-    "logit-range": logit_range,
-    "nondeterministic": nondeterministic,
-    "batch-dependence": batch_dependence,
-    "normalised-outside": normalised_outside,
-    "class-order": class_order,
-}
-COSTS: dict[str, Cost] = {
-    "softmax-outputs": no_passes,
-    "logit-range": no_passes,
-    "nondeterministic": lambda _, probe: len(probe),
-    "batch-dependence": lambda _, probe: 2 * len(probe) if len(probe) > 1 else 0,
-    "normalised-outside": _rescaling_cost,
-}
-"""The guards that need the sample."""
+SHOWN = 3
+"""Number of moved classes that the warning names."""
+
+
+@guard()
+def class_order(evidence: Evidence) -> Result:
+    """The classes of the data and the outputs of the model are in different orders, or the model is below chance."""
+    frame = evidence.outcomes.frame
+    rows = frame[(frame["attack"] == CLEAN) & frame["prediction"].notna()]
+    labels, predictions = (rows[name].to_numpy(dtype=np.int64) for name in ("label", "prediction"))
+    too_few = len(labels) < images_needed()
+    found = likely_order(labels, predictions, evidence.outcomes.class_names)
+    if found is not None:
+        return _sentence(evidence, found), found.accuracy.value
+    low = below_chance(labels, predictions)
+    if low is not None:
+        what = f"The clean accuracy ({percent(low.accuracy)}) is significantly below chance ({percent(low.expected)})"
+        reason = "no other order of the classes explains the predictions far better"
+        if too_few:
+            reason = f"{images_needed()} images are needed to find the order of the classes"
+        return f"{what}; {reason}: check labels, class names and preprocessing.", low.accuracy
+    if occurring_classes(labels, predictions) > MOST_CLASSES:
+        return Undecided(f"of more than {MOST_CLASSES:,} classes only usual orders are tested")
+    if too_few and not explains_best(labels, predictions):
+        return undecided(images_needed(), len(labels))
+    return None
+
+
+def _sentence(evidence: Evidence, found: ClassOrder) -> str:
+    """The warning about another order: which, the accuracy in it, and what to do."""
+    moved = np.flatnonzero(found.order != np.arange(len(found.order)))
+    pairs = [
+        f"{evidence.name_of(int(label))} -> {evidence.name_of(int(found.order[label]))}" for label in moved[:SHOWN]
+    ]
+    more = f" and {len(moved) - SHOWN:,} more" if len(moved) > SHOWN else ""
+    which = f"{found.name}: {', '.join(pairs)}{more}".removeprefix(": ")
+    accuracy, low, high = (percent(share) for share in found.accuracy)
+    what = f"The classes of the data and the outputs of the model are in different orders, likely {which}"
+    gain = f"with it the clean accuracy of {found.images:,} other images is {accuracy} (95 % interval {low} to {high})"
+    return f"{what}; {gain} instead of {percent(found.present)}: correct the order of the classes, e.g. with classes=."

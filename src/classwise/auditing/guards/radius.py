@@ -5,50 +5,47 @@ from __future__ import annotations
 import itertools
 import math
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from classwise.attacks.gradient.ascent import PGD
 from classwise.auditing.guards.evidence import (
-    Cost,
     Evidence,
-    Guard,
-    GuardWarning,
     Probe,
     Result,
-    needs_gradients,
-    needs_model,
-    no_passes,
+    guard,
     percent,
     undecided,
 )
 from classwise.auditing.guards.significance import LEVEL, paired_excess, significant_class
 from classwise.core.threat import Threat, grey_radius, large_radius_text
-from classwise.stats.counts import IntArray, PairedCounts
+from classwise.stats.counts import PairedCounts
 
 PROBE = PGD(steps=10, step_size="0.25eps")
 """The attack of these guards."""
+MOST = 2 * PROBE.steps + 1
+"""Its passes per image, with the verification."""
 REPETITIONS = 3
 """Number of repeated passes over the clean images."""
 
 
-@needs_model
-def zero_radius(evidence: Evidence, probe: Probe) -> GuardWarning | None:
+@guard(reads="sample", passes=lambda _, probe: REPETITIONS * probe.verification * len(probe), most=REPETITIONS)
+def zero_radius(_: Evidence, probe: Probe) -> Result:
     """An attack of radius 0, which can only evaluate the clean images repeatedly, changes the accuracy."""
-    del evidence
     success = torch.zeros_like(probe.wrong)
-    for _ in range(REPETITIONS):
+    for _repetition in range(REPETITIONS):
         success |= ~probe.correct_at(probe.batch.x, probe.batch.x, probe.batch.y, probe.threat)
     extra = int((success & ~probe.wrong).sum())
     if not extra:
         return None
-    return GuardWarning(
-        f"An attack of radius 0 succeeds on {extra} correctly classified images: the outputs are random.", float(extra)
+    return (
+        f"An attack of radius 0 succeeds on {extra} correctly classified images: the outputs are random.",
+        float(extra),
     )
 
 
-def outside_ball(evidence: Evidence) -> GuardWarning | None:
+@guard()
+def outside_ball(evidence: Evidence) -> Result:
     """An adversarial image is farther away than the radius; possible for outcomes of other programs only."""
     frame = evidence.outcomes.frame
     excess = (frame["distance"] - frame["epsilon"]).fillna(0)
@@ -56,9 +53,7 @@ def outside_ball(evidence: Evidence) -> GuardWarning | None:
     if not far.any():
         return None
     label = str(frame["attack"].iloc[int(excess.to_numpy().argmax())])
-    return GuardWarning(
-        f"{int(far.sum())} images are outside the ball, the farthest under {label!r}.", float(excess.max())
-    )
+    return (f"{int(far.sum())} images are outside the ball, the farthest under {label!r}.", float(excess.max()))
 
 
 RISE_SHARE = 0.03
@@ -68,8 +63,13 @@ RISE_SHARE = 0.03
 FACTORS = {"half the radius": 0.5, "the radius": 1.0, "double the radius": 2.0}
 
 
-@needs_gradients
-def not_falling(evidence: Evidence, probe: Probe) -> GuardWarning | None:
+def _falling_cost(evidence: Evidence, probe: Probe) -> int:
+    """The attack of each correctly classified image at each radius."""
+    return len(FACTORS) * (2 * PROBE.steps + probe.verification) * int(evidence.clean.sum())
+
+
+@guard(reads="gradients", passes=_falling_cost, most=len(FACTORS) * MOST, priority=7, pixelwise=True)
+def not_falling(evidence: Evidence, probe: Probe) -> Result:
     """The robust accuracy rises with the radius, overall or in one class, although the balls are nested."""
     balls = {name: probe.threat.with_epsilon(probe.threat.epsilon * factor) for name, factor in FACTORS.items()}
     right = evidence.clean
@@ -83,13 +83,8 @@ def not_falling(evidence: Evidence, probe: Probe) -> GuardWarning | None:
         where = "" if rise.label is None else f"; it rises most in {evidence.name_of(rise.label)}"
         what = f"The robust accuracy of a sample is {percent(survivors[small].mean())} at {small}"
         what = f"{what} and {percent(survivors[large].mean())} at {large}{where}"
-        return GuardWarning(f"{what}: masked gradients.", rise.extra / rise.images)
+        return f"{what}: masked gradients.", rise.extra / rise.images
     return None
-
-
-def _falling_cost(evidence: Evidence, probe: Probe) -> int:
-    """The attack of each correctly classified image at each radius."""
-    return len(FACTORS) * (2 * PROBE.steps + probe.verification) * int(evidence.clean.sum()) if probe.gradients else 0
 
 
 REACH_SHARE = 0.5
@@ -98,7 +93,18 @@ REACH_IMAGES = math.floor(math.log(LEVEL) / math.log(REACH_SHARE)) + 1
 """The fewest images whose robustness is significantly above this share."""
 
 
-@needs_gradients
+def _unreached(evidence: Evidence, probe: Probe) -> Tensor:
+    """The images of the sample that may be robust at the large radius, bool (N,)."""
+    largest = float(torch.as_tensor(probe.threat.epsilon).max())
+    return evidence.survivors if largest <= grey_radius(probe.threat.norm, probe.batch.x.shape[1:]) else evidence.clean
+
+
+def _large_cost(evidence: Evidence, probe: Probe) -> int:
+    """The attack of each of these images, and a pass of the grey image."""
+    return (2 * PROBE.steps + probe.verification) * int(_unreached(evidence, probe).sum()) + 1
+
+
+@guard(reads="gradients", passes=_large_cost, most=MOST, pixelwise=True)
 def large_radius(evidence: Evidence, probe: Probe) -> Result:
     """At a radius that reaches the grey image, the robust accuracy is higher than possible, overall or in one class.
 
@@ -113,7 +119,8 @@ def large_radius(evidence: Evidence, probe: Probe) -> Result:
     accuracy, share = float(survivors.float().mean()), float(torch.bincount(y).max()) / len(y)
     impossible, tried = survivors & (y != grey), attacked & (y != grey)
     worst = significant_class(probe.by_class(impossible), probe.images, REACH_SHARE)
-    overall = significant_class(_total(impossible), _total(tried), REACH_SHARE)
+    misses, attempts = (mask.sum(0, keepdim=True).numpy() for mask in (impossible, tried))
+    overall = significant_class(misses, attempts, REACH_SHARE)
     if accuracy <= share + 3 * math.sqrt(share * (1 - share) / len(y)) and worst is None and overall is None:
         count = int(tried.sum())
         too_few = count < REACH_IMAGES and bool(impossible.any())
@@ -121,45 +128,12 @@ def large_radius(evidence: Evidence, probe: Probe) -> Result:
     what = f"At {probe.threat.norm} {radius:g} the robust accuracy of a sample is {percent(accuracy)}"
     others = "" if overall is None else f" (and 0 % in the classes other than {evidence.name_of(grey)})"
     where = others if worst is None else f" (and 0 % in {evidence.name_of(worst)})"
-    return GuardWarning(f"{what}, but at most {percent(share)} is possible{where}: the attack is too weak.", accuracy)
+    return f"{what}, but at most {percent(share)} is possible{where}: the attack is too weak.", accuracy
 
 
-def _total(mask: Tensor) -> IntArray:
-    """The number of images of a mask, (1,)."""
-    return np.array([int(mask.sum())])
-
-
-def _unreached(evidence: Evidence, probe: Probe) -> Tensor:
-    """The images of the sample that may be robust at the large radius, bool (N,)."""
-    largest = float(torch.as_tensor(probe.threat.epsilon).max())
-    return evidence.survivors if largest <= grey_radius(probe.threat.norm, probe.batch.x.shape[1:]) else evidence.clean
-
-
-def _large_cost(evidence: Evidence, probe: Probe) -> int:
-    """The attack of each of these images, and a pass of the grey image."""
-    return (2 * PROBE.steps + probe.verification) * int(_unreached(evidence, probe).sum()) + 1 if probe.gradients else 0
-
-
-def huge_radius(evidence: Evidence) -> GuardWarning | None:
+@guard(reads="sample", pixelwise=True)
+def huge_radius(_: Evidence, probe: Probe) -> Result:
     """The radius of the audit itself reaches the grey image, as 8 instead of 8/255 does."""
-    if evidence.probe is None:
-        return None
-    threat, x = evidence.probe.threat, evidence.probe.batch.x
+    threat, x = probe.threat, probe.batch.x
     text = large_radius_text(threat, x.shape[1:])
-    return GuardWarning(f"A{text[1:]}.", float(torch.as_tensor(threat.epsilon).max())) if text else None
-
-
-GUARDS: dict[str, Guard] = {
-    "zero-radius": zero_radius,
-    "outside-ball": outside_ball,
-    "not-falling": not_falling,
-    "large-radius": large_radius,
-    "huge-radius": huge_radius,
-}
-COSTS: dict[str, Cost] = {
-    "zero-radius": lambda _, probe: REPETITIONS * probe.verification * len(probe),
-    "not-falling": _falling_cost,
-    "large-radius": _large_cost,
-    "huge-radius": no_passes,
-}
-"""The guards that need the sample."""
+    return (f"A{text[1:]}.", float(torch.as_tensor(threat.epsilon).max())) if text else None

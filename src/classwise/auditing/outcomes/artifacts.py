@@ -105,7 +105,10 @@ class Artifacts:
 
     def _listed(self) -> list[tuple[str, str]]:
         """The stored kinds and attacks, each pair once."""
-        return list(self._memory) if self.folder is None else _listed(self.folder)
+        if self.folder is None:
+            return list(self._memory)
+        paths = sorted((self.folder / FOLDER).glob("*/*.safetensors"))
+        return list(dict.fromkeys((path.parent.name, _attack_of(path)) for path in paths))
 
     def save(self, folder: Path) -> None:
         """Write all tensors into an audit's folder."""
@@ -119,14 +122,6 @@ def write(folder: Path, kind: str, attack: str, number: int, index: Array, rows:
     path = folder / FOLDER / kind / outcome_files.name(number).replace(".parquet", ".safetensors")
     content = save({"index": index, kind: np.ascontiguousarray(rows)}, {"attack": attack})
     write_bytes(path, content, checksum=True)
-
-
-def _listed(folder: Path) -> list[tuple[str, str]]:
-    """The kinds and attacks in a folder, each pair once."""
-    pairs: dict[tuple[str, str], None] = {}
-    for path in sorted((folder / FOLDER).glob("*/*.safetensors")):
-        pairs[path.parent.name, _attack_of(path)] = None
-    return list(pairs)
 
 
 def _blocks(folder: Path, kind: str, attack: str) -> list[tuple[Array, Array]]:

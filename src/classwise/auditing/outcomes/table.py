@@ -588,14 +588,11 @@ class Outcomes:
         applicable = self.meta.applicable
         if self.meta.cascade:
             members = applicable[: 1 + max(map(applicable.index, members))]
-        wrong = self._first_wrong(members).reindex(judged.image, fill_value=NO_PREDICTION).to_numpy(np.int64)
-        return judged, np.where(judged.correct, judged.label, wrong)
-
-    def _first_wrong(self, members: tuple[str, ...]) -> pd.Series[float]:
-        """The first incorrect prediction of images by their index, in the order of some attacks."""
         frame = self.frame[self.frame["attack"].isin(members)]
-        frame = frame[~frame["correct"] & frame["prediction"].notna()].drop_duplicates("index")
-        return frame.set_index("index")["prediction"].astype("float64")
+        frame = frame[~frame["correct"] & frame["prediction"].notna()].drop_duplicates("index")  # the first incorrect
+        predictions = frame.set_index("index")["prediction"].astype("float64")
+        wrong = predictions.reindex(judged.image, fill_value=NO_PREDICTION).to_numpy(np.int64)
+        return judged, np.where(judged.correct, judged.label, wrong)
 
 
 def _accuracy(y_true: IntArray, y_pred: IntArray) -> float:

@@ -147,16 +147,15 @@ def audit(
         shard=shard,
         shards=shards,
     )
-    _refuse_seed_runs(model)
+    if isinstance(model, str | os.PathLike) and is_stored(model) and runs_in(Path(model)):
+        raise ClasswiseError(
+            f"{model} contains one run per seed; give one of them, or use classwise.audit_seeds for all"
+        )
     with process_group(distributed=distributed) as processes, chosen_arithmetic(precision):
         started = time.monotonic()
-        suite = parse_attacks(attacks, norm_of(threat))
-        check_sampling(options, suite, norm_of(threat), group)
-        check_shards(options, out)
-        folder = _checked_folder(out, merges=shards is not None)
-        options = with_saved_choices(options, folder if resume or shards else None)
-        ready = prepare(model, data, suite, threat, group=group, device=device, **options)
-        _check_ready(ready, suite, attacks)
+        folder, ready = _prepared(
+            model, data, threat, attacks, out, group, device, options, resume=resume, merges=shards is not None
+        )
         with listening(progress, active=processes.is_main) as listener:
             execution = Execution(ready, folder, processes, listener, started, max_time, shard_of(options), shards)
             return execution.run(resume=resume, group=group_name(group), training_attack=training_attack_of(model))
@@ -194,30 +193,37 @@ def claim_for_shards(
         ClasswiseError: as `audit`.
     """
     check(audit, options)
-    suite = parse_attacks(attacks, norm_of(threat))
-    check_sampling(options, suite, norm_of(threat), group)
-    check_shards(options, out)
-    folder = _checked_folder(out)
-    if folder is not None and resume:
-        options = with_saved_choices(options, folder)
     with chosen_arithmetic(options.get("precision")):
-        ready = prepare(model, data, suite, threat, group=group, device=device, **options)
-    _check_ready(ready, suite, attacks)
+        folder, ready = _prepared(
+            model, data, threat, attacks, out, group, device, options, resume=resume, merges=False
+        )
     execution = Execution(ready, folder, ProcessGroup(), NullProgress(), time.monotonic(), shards=options.get("shards"))
     with execution.claimed(resume=resume):
         return ready.plan
 
 
-def _refuse_seed_runs(model: Model) -> None:
-    """Refuse a folder with one run for each seed.
-
-    Raises:
-        ClasswiseError: if the model is such a folder.
-    """
-    if isinstance(model, str | os.PathLike) and is_stored(model) and runs_in(Path(model)):
-        raise ClasswiseError(
-            f"{model} contains one run per seed; give one of them, or use classwise.audit_seeds for all"
-        )
+def _prepared(
+    model: Model,
+    data: Any,
+    threat: ThreatLike | None,
+    attacks: Attacks | None,
+    out: str | Path | None,
+    group: Group | None,
+    device: str | torch.device | None,
+    options: AuditOptions,
+    *,
+    resume: bool,
+    merges: bool,
+) -> tuple[Path | None, Inputs]:
+    """The folder and the inputs of an audit, after all checks; ``merges``: whether shards in the folder are merged."""
+    suite = parse_attacks(attacks, norm_of(threat))
+    check_sampling(options, suite, norm_of(threat), group)
+    check_shards(options, out)
+    folder = _checked_folder(out, merges=merges)
+    options = with_saved_choices(options, folder if resume or merges else None)
+    ready = prepare(model, data, suite, threat, group=group, device=device, **options)
+    _check_ready(ready, suite, attacks)
+    return folder, ready
 
 
 def _check_ready(ready: Inputs, suite: Suite, attacks: Attacks | None) -> None:

@@ -340,9 +340,8 @@ def _evaluate(engine: Engine, pieces: Iterator[Images], expected: int | None) ->
     return _Evaluated(count, count, correct)
 
 
-def _all_correct(engine: Engine, pieces: Iterator[Images], expected: int | None) -> _Evaluated:
+def _all_correct(_: Engine, pieces: Iterator[Images], expected: int | None) -> _Evaluated:
     """All images, as if they were correctly classified."""
-    del engine
     images = expected or sum(len(piece) for piece in pieces)
     return _Evaluated(images, images, images)
 
@@ -364,7 +363,7 @@ def _attack_costs(engine: Engine, plan: Plan, piece: Images, size: int) -> Itera
 def _clock(model: CountedForward, x: Tensor, device: torch.device, *, gradients: bool) -> tuple[float, float]:
     """Seconds of a forward pass and of a backward pass of one image; 0 for the latter without gradients."""
     forward = _timed(lambda: model(x), device)
-    both = _timed(lambda: value_and_gradient(model, x, _first_logit), device) if gradients else forward
+    both = _timed(lambda: value_and_gradient(model, x, lambda logits: logits[:, 0]), device) if gradients else forward
     return forward / len(x), max(both - forward, 0.0) / len(x)
 
 
@@ -386,10 +385,6 @@ def _step_passes(engine: Engine, model: CountedForward, attack: Attack, piece: I
     state, before = attack.start(model, inputs), (model.forwards, model.backwards)
     attack.step(model, inputs, state)
     return PassCounts((model.forwards - before[0]) // len(x), (model.backwards - before[1]) // len(x))
-
-
-def _first_logit(logits: Tensor) -> Tensor:
-    return logits[:, 0]
 
 
 def _timed(work: Callable[[], object], device: torch.device) -> float:

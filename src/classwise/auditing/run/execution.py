@@ -6,7 +6,6 @@ import contextlib
 import dataclasses
 import json
 import math
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,8 +15,8 @@ import pandas as pd
 
 from classwise.attacks.base import Attack
 from classwise.attacks.engine import SMALLEST_BATCH
-from classwise.auditing.guards.budget import GuardRun, run_guards
-from classwise.auditing.guards.evidence import SAMPLE, Evidence, InputScale, Memory, Probe, memory_of
+from classwise.auditing.guards.budget import run_guards
+from classwise.auditing.guards.evidence import Evidence, InputScale, Memory, Probe, memory_of
 from classwise.auditing.guards.report import GuardReport
 from classwise.auditing.outcomes import files as outcome_files
 from classwise.auditing.outcomes.artifacts import Artifacts
@@ -70,11 +69,6 @@ class Execution:
     shards: int | None = None
 
     @property
-    def deadline(self) -> float:
-        """The time after which no further image is started; infinity without a limit."""
-        return math.inf if self.max_time is None else self.started + self.max_time
-
-    @property
     def name(self) -> str:
         """Name of the audit: that of its folder."""
         return "audit" if self.folder is None else self.folder.resolve().name
@@ -104,12 +98,14 @@ class Execution:
                 runner = self._attack(merged.notes, progress, record, trace=saved is None)
                 saved = None if any(self.processes.all_gather(record.worked)) else saved
                 writer = self._gathered(runner.writer)
-                fingerprint = self._stream_fingerprint(merged.data_hash or ("" if saved is None else _hash_of(saved)))
+                fingerprint = self._stream_fingerprint(
+                    merged.data_hash or ("" if saved is None else saved.outcomes.meta.data_hash)
+                )
                 result: Audit | None = None
                 if self.processes.is_main and saved is not None:  # nothing was left to do
                     result = dataclasses.replace(saved, group=group)
                 elif self.processes.is_main:
-                    outcomes = self._outcomes(writer, runner.images, fingerprint)
+                    outcomes = self._outcomes(runner, writer, fingerprint)
                     evidence = self._evidence(runner, outcomes, training_attack, overwrites=merged.overwrites)
                     result = self._result(runner, evidence, writer.artifacts, group, record)
                     if self.folder is not None:
@@ -187,8 +183,7 @@ class Execution:
             ready.plan if trace else dataclasses.replace(ready.plan, trace=()),
             writer,
             progress,
-            deadline=self.deadline,
-            sample_size=SAMPLE,
+            deadline=math.inf if self.max_time is None else self.started + self.max_time,
             processes=processes,
         )
         try:
@@ -232,15 +227,15 @@ class Execution:
             raise ClasswiseError(f"{contents} other images; all need the same stream in the same order")
         return str(fingerprints[0])
 
-    def _outcomes(self, writer: OutcomeWriter, images: int | None, fingerprint: str) -> Outcomes:
-        """The outcomes of all processes; ``images`` and ``fingerprint`` complete the metadata of a stream."""
+    def _outcomes(self, runner: Runner, writer: OutcomeWriter, fingerprint: str) -> Outcomes:
+        """The outcomes of all processes, whose number of images and ``fingerprint`` are known of a stream once read."""
         outcomes = writer.outcomes()
         if isinstance(self.ready.source, Stream):
             # A shard attacks some of the images that it reads.
-            images = outcomes.meta.images if images is None else int(self.ready.source.class_counts().sum())
+            images = outcomes.meta.images if runner.images is None else int(self.ready.source.class_counts().sum())
             meta = dataclasses.replace(outcomes.meta, data_hash=fingerprint, images=images)
             outcomes = Outcomes(outcomes.frame, meta)
-        in_time = self.ready.plan.sampling is not None and time.monotonic() <= self.deadline
+        in_time = self.ready.plan.sampling is not None and not runner.late
         reason = "they are outside the sample" if in_time else "the time limit was reached"
         for label, count in outcomes.missing.items() if self.shard is None else ():
             self.progress.log(f"{label}: {count} images are not judged, {reason}")
@@ -270,23 +265,29 @@ class Execution:
         group: str | None,
         record: RunRecord,
     ) -> Audit:
-        """Run the guards and build the result."""
+        """Run the guards, or reuse those of a finished audit in the folder, and build the result."""
         facts = dict[str, Any]()
         if runner.unfused:
             facts["not_fused"] = runner.unfused
         if runner.not_graphed:
             facts["without_graphs"] = runner.not_graphed
-        guards = self._guards(evidence)
+        mode, saved = self.ready.plan.guards, _saved_guards(self.folder)
+        if saved is None or not saved[1].covers(mode):
+            if mode != "off":
+                self.progress.log(f"guards: {mode}")
+            with seeded(self.ready.plan.seed % (1 << 32), device_of(self.ready.model)):
+                saved = run_guards(evidence, mode, late=evidence.probe is None)
+        warnings, report = saved
         return Audit(
             outcomes=evidence.outcomes,
-            warnings=guards.warnings,
+            warnings=warnings,
             group=group,
             name=self.name,
             path=self.folder,
             environment=record.environment(**facts),
             artifacts=artifacts,
             trace=pd.concat(runner.traces, ignore_index=True) if runner.traces else None,
-            guards=guards.report,
+            guards=report,
         )
 
     def _environment(self, of_shards: Mapping[str, Any]) -> dict[str, Any]:
@@ -295,16 +296,6 @@ class Execution:
         facts |= {} if self.shards is None else {SHARDS: self.shards, **of_shards}
         several = {"processes": self.processes.world_size} if self.processes.world_size > 1 else {}
         return facts | several
-
-    def _guards(self, evidence: Evidence) -> GuardRun:
-        """Run the guards, or reuse those of a finished audit in the folder, whose outcomes are the same."""
-        mode, saved = self.ready.plan.guards, _saved_guards(self.folder)
-        if saved is not None and saved.report.covers(mode):
-            return saved
-        if mode != "off":
-            self.progress.log(f"guards: {mode}")
-        with seeded(self.ready.plan.seed % (1 << 32), device_of(self.ready.model)):
-            return run_guards(evidence, mode, late=evidence.probe is None)
 
 
 def with_saved_choices(options: AuditOptions, folder: Path | None) -> AuditOptions:
@@ -363,16 +354,12 @@ def finished_audit(folder: Path, plan: Plan, *, is_shard: bool = False) -> Audit
     return saved if finished and guarded and same and saved.environment else None
 
 
-def _hash_of(audit: Audit) -> str:
-    return audit.outcomes.meta.data_hash
-
-
-def _saved_guards(folder: Path | None) -> GuardRun | None:
+def _saved_guards(folder: Path | None) -> tuple[tuple[AuditWarning, ...], GuardReport] | None:
     """The guards of the complete audit in a folder; else None."""
     about = {} if folder is None else read_about(folder)
     if not about.get("guards") or not about.get("complete"):
         return None
-    return GuardRun(tuple(AuditWarning(*warning) for warning in about["warnings"]), GuardReport.read(about["guards"]))
+    return tuple(AuditWarning(*warning) for warning in about["warnings"]), GuardReport.read(about["guards"])
 
 
 def _probe(runner: Runner, ready: Inputs, data_hash: str) -> Probe | None:

@@ -195,7 +195,9 @@ def merge(folder: Path, count: int, meta: Meta, settings: Mapping[str, Any]) -> 
     check_images({places[shard]: _images(files, CLEAN) for shard, files in rows.items()}, shards)
     data_hash = same_hash({places[shard]: about["data_hash"] for shard, about in abouts.items()}, meta.data_hash)
     merged = _in_common(abouts.values(), itertools.chain(*rows.values()), data_hash)
-    _remove_files(folder)
+    for path in outcome_files.listed(folder / "outcomes"):  # of an interrupted merge
+        path.unlink()
+    artifacts.remove_orphans(folder)
     meta = dataclasses.replace(meta, notes=tuple(dict.fromkeys((*meta.notes, *merged.notes))))
     number, examples = itertools.count(), _Examples(meta)
     for label in meta.applicable:
@@ -337,10 +339,3 @@ def _in_common(abouts: Iterable[Mapping[str, Any]], paths: Iterable[Path], data_
         facts |= {key: environment[key] for key in FUSION_FACTS if key in environment}
     notes = dict.fromkeys(note for path in paths for note in outcome_files.read_meta(path).notes)
     return Merged(tuple(notes), data_hash, overwrites, facts | {"shard_seconds": round(seconds, 3)})
-
-
-def _remove_files(folder: Path) -> None:
-    """Remove the files of an interrupted merge."""
-    for path in outcome_files.listed(folder / "outcomes"):
-        path.unlink()
-    artifacts.remove_orphans(folder)

@@ -130,7 +130,8 @@ def prepare(
         raise ClasswiseError(f"{name_of(model)} has no method features(x), so its features cannot be saved")
     _check_indices(first.index)
     logits_model, plan, meta, no_gradient, note = _tried(classifier, plan, source, first, options.get("batch_size"))
-    parameters = _fingerprint_of(classifier)
+    # `LogitsModel` would put a prefix before the names of the parameters.
+    parameters = fingerprint(classifier.model if isinstance(classifier, LogitsModel) else classifier)
     meta = dataclasses.replace(meta, model=name_of(model), model_hash=_hash_of(parameters, classifier))
     settings, shard = settings_of(plan, meta), shard_of(options)
     pieces = (named(piece, meta.class_names) for piece in itertools.chain([first], pieces))
@@ -174,11 +175,6 @@ def _plan_of(plan: Plan, shard: Shard, source: Images | Stream) -> Plan:
 def _is_quantised(module: nn.Module) -> bool:
     """Whether a layer computes in int8: it has no modes, but torch creates it in training mode."""
     return type(module).__module__.startswith(("torch.ao.nn.quantized", "torch.ao.nn.intrinsic.quantized"))
-
-
-def _fingerprint_of(classifier: nn.Module) -> str:
-    """The fingerprint of a model's own parameters: `LogitsModel` would put a prefix before their names."""
-    return fingerprint(classifier.model if isinstance(classifier, LogitsModel) else classifier)
 
 
 def _hash_of(parameters: str, classifier: nn.Module) -> str:

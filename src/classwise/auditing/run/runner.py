@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import math
 import time
 from collections.abc import Collection, Generator, Iterable, Iterator
 from typing import Any, cast
@@ -17,6 +16,7 @@ from torch import Tensor, nn
 
 from classwise.attacks.base import Attack
 from classwise.attacks.engine import SMALLEST_BATCH, AttackInputs, Decision, Engine, Finished, Job
+from classwise.auditing.guards.evidence import SAMPLE
 from classwise.auditing.outcomes.artifacts import EXAMPLES, examples_per_class
 from classwise.auditing.outcomes.files import REPEATS, REPORTED
 from classwise.auditing.outcomes.table import CLEAN
@@ -64,7 +64,6 @@ class Runner:
         writer: collects rows, and has those of an interrupted audit.
         progress: receives the progress.
         deadline: the time (`time.monotonic`) after which no further image is started; infinity: none.
-        sample_size: number of images to collect for the guards.
         processes: the processes that share the images; each attacks its share of every class.
 
     Attributes:
@@ -83,17 +82,15 @@ class Runner:
         writer: OutcomeWriter,
         progress: Progress,
         *,
-        deadline: float = math.inf,
-        sample_size: int = 0,
-        processes: ProcessGroup | None = None,
+        deadline: float,
+        processes: ProcessGroup,
     ) -> None:
         self.model = model
         self.plan = plan
         self.writer = writer
         self.progress = progress
         self.deadline = deadline
-        self.sample_size = sample_size
-        self.processes = processes or ProcessGroup()
+        self.processes = processes
         self.engine = plan.engine(model)
         self.traces: list[pd.DataFrame] = []
         self.sample: Batch | None = None
@@ -135,7 +132,7 @@ class Runner:
             images += len(piece)
             order = balanced_order(piece.y.cpu())
             if self.sample is None:
-                rows = order[: self.sample_size]
+                rows = order[:SAMPLE]
                 self.sample, self.sample_radius = piece.batch(rows), self._radii(rows)
             order = part_of(order, piece.y.cpu(), self.processes)
             self._clean(piece, order)

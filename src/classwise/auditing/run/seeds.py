@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -132,8 +132,12 @@ def audit_seeds(
     """
     runs = seed_runs(folder)
     folders = {run.recipe.seed: run.audits / name if out is None else Path(out) / run.path.name for run in runs}
-    if not resume:
-        _check_new(folders.values())
+    for given in () if resume else folders.values():
+        if (folder_for(given) / ABOUT).is_file():
+            raise ClasswiseError(
+                f"{given} already contains an audit; if only outputs changed: add --resume, which loads finished "
+                "audits and continues others; or give another out"
+            )
     started = time.monotonic()
     audits: dict[int, Audit] = {}
     with listening(progress) as listener:
@@ -170,17 +174,3 @@ def audit_seeds(
                 shards=shards,
             )
     return audits
-
-
-def _check_new(folders: Iterable[Path]) -> None:
-    """Check that no folder contains an audit.
-
-    Raises:
-        ClasswiseError: naming the first one that does.
-    """
-    for folder in folders:
-        if (folder_for(folder) / ABOUT).is_file():
-            raise ClasswiseError(
-                f"{folder} already contains an audit; if only outputs changed: add --resume, which loads finished "
-                "audits and continues others; or give another out"
-            )

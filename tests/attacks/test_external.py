@@ -162,6 +162,7 @@ def test_an_image_in_whole_levels_is_read() -> None:
     [
         ({"attack": lambda x, y: x[:1] + 0 * y[0]}, r"returns shape \(1, 2, 4, 4\); .* of shape \(12, 2, 4, 4\)"),
         ({"attack": lambda x, y: (x, y)}, "returns a tuple"),
+        ({"attack": lambda x, y: x + 1j}, "returns complex numbers; expected images"),
         ({"build": lambda _: None}, "returns None; expected a callable attack"),
         ({}, "external: no attack; set one"),
     ],

@@ -144,10 +144,13 @@ class ExternalAttack(Attack):
                     adversarial = attack(x.clone(), y.clone())
                 else:
                     adversarial = attack(_required(module, "an attack on the model"), x.clone(), y.clone())
-        if not isinstance(adversarial, Tensor) or adversarial.shape != x.shape or adversarial.is_meta:
-            what = f"a {type(adversarial).__name__}"
-            if isinstance(adversarial, Tensor):
+        what = "" if isinstance(adversarial, Tensor) else f"a {type(adversarial).__name__}"
+        if isinstance(adversarial, Tensor):
+            if adversarial.shape != x.shape or adversarial.is_meta:
                 what = f"{'a meta tensor of ' if adversarial.is_meta else ''}shape {tuple(adversarial.shape)}"
+            elif adversarial.is_complex():
+                what = "complex numbers"
+        if what:
             raise ClasswiseError(f"{_name(attack)} returns {what}; expected images of shape {tuple(x.shape)}")
         adversarial = adversarial.detach().to(x.device)
         return adversarial.to(x.dtype) if adversarial.is_floating_point() else adversarial.to(x.dtype) / 255

@@ -24,8 +24,8 @@ from classwise.auditing.run.inputs import Model, usual_radius
 from classwise.auditing.run.merging import (
     SHARDS,
     check_images,
+    checked_folder,
     require_finished,
-    require_shards,
     same_hash,
     shards_in,
 )
@@ -101,7 +101,7 @@ def robustness_curve(
     started = time.monotonic()
     shards = options.get("shards")
     check_shards(options, out)
-    folder = _folder(out, merges=shards is not None)
+    folder = checked_folder(None if out is None else Path(out), "curve", merges=shards is not None)
     with process_group(distributed=distributed) as processes, contextlib.ExitStack() as stack:
         stack.enter_context(chosen_arithmetic(options.get("precision")))
         listener = stack.enter_context(listening(progress, active=processes.is_main))
@@ -150,24 +150,12 @@ def claim_for_shards(
 ) -> Plan:
     """Check all arguments of a sharded `robustness_curve`, and mark its folder with its settings.
 
-    Args:
-        model: as of `robustness_curve`, like all other arguments.
-        data: the images.
-        norm: the norm.
-        attacks: the attacks.
-        out: folder of the curve.
-        highest: the largest radius.
-        rounds: how often the range is halved.
-        resume: whether the folder may contain this curve already.
-        **options: as of `robustness_curve`; ``shards`` among them.
+    The arguments and errors are those of `robustness_curve`; ``shards`` is among them.
 
     Returns:
         The plan, whose batch size and precision all shards must have.
-
-    Raises:
-        ClasswiseError: as `robustness_curve`.
     """
-    folder = _folder(out)
+    folder = checked_folder(out, "curve", merges=False)
     check_shards(options, out)
     check(robustness_curve, {"highest": highest, "rounds": rounds, **options})
     with chosen_arithmetic(options.get("precision")), contextlib.ExitStack() as stack:
@@ -206,21 +194,6 @@ def _record(
     of_run = {"processes": processes.world_size if processes.world_size > 1 else None, SHARDS: shards}
     facts = {**environment_of(ready.model), **{key: value for key, value in of_run.items() if value}}
     return RunRecord(folder.marker if folder is not None and processes.is_main else None, facts, started)
-
-
-def _folder(out: str | Path | None, *, merges: bool = False) -> ResultFolder | None:
-    """The folder of the curve, which is checked before any data are read; None without one.
-
-    Raises:
-        ClasswiseError: if its files cannot be written, or there are no shards to merge.
-    """
-    if out is None:
-        return None
-    folder = ResultFolder(Path(out), "curve")
-    folder.check()
-    if merges:
-        require_shards(folder)
-    return folder
 
 
 def is_finished(folder: Path) -> bool:

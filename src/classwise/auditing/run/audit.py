@@ -14,7 +14,7 @@ from classwise.auditing.run.audit_folder import folder_for
 from classwise.auditing.run.cost import estimate
 from classwise.auditing.run.execution import Execution, with_saved_choices
 from classwise.auditing.run.inputs import Group, Model, group_name, training_attack_of
-from classwise.auditing.run.merging import require_shards
+from classwise.auditing.run.merging import checked_folder
 from classwise.auditing.run.options import AuditOptions, with_options
 from classwise.auditing.run.partition import check_shards, shard_of
 from classwise.auditing.run.plan import Plan, chosen_arithmetic
@@ -27,7 +27,6 @@ from classwise.core.distributed import ProcessGroup, process_group
 from classwise.core.errors import ClasswiseError
 from classwise.core.progress import NullProgress, Progress
 from classwise.core.progress_display import listening
-from classwise.core.storage import ResultFolder
 from classwise.core.threat import ThreatLike
 from classwise.data.images import Images
 from classwise.models.base import bare
@@ -116,21 +115,10 @@ def claim_for_shards(
 ) -> Plan:
     """Check all arguments of a sharded `audit`, and mark its folder with its settings, before the first shard runs.
 
-    Args:
-        model: as of `audit`, like all other arguments.
-        data: the images.
-        threat: the ball.
-        attacks: the attacks.
-        out: folder of the audit.
-        resume: whether it may contain this audit already.
-        group: the grouping.
-        **options: as of `audit`; ``shards`` among them.
+    The arguments and errors are those of `audit`; ``shards`` is among them.
 
     Returns:
         The plan, whose batch size and precision all shards must have.
-
-    Raises:
-        ClasswiseError: as `audit`.
     """
     check(audit, options)
     with chosen_arithmetic(options.get("precision")):
@@ -156,11 +144,12 @@ def _prepared(
     suite = parse_attacks(attacks, norm_of(threat))
     check_sampling(options, suite, norm_of(threat), group)
     check_shards(options, out)
-    folder = _checked_folder(out, merges=merges)
-    options = with_saved_choices(options, folder if resume or merges else None)
+    path = None if out is None else folder_for(Path(out))
+    checked_folder(path, "audit", f"outcomes/{outcome_files.name(0)}", merges=merges)
+    options = with_saved_choices(options, path if resume or merges else None)
     ready = prepare(model, data, suite, threat, group=group, **options)
     _check_ready(ready, suite, attacks)
-    return folder, ready
+    return path, ready
 
 
 def _check_ready(ready: Inputs, suite: Suite, attacks: Attacks | None) -> None:
@@ -180,22 +169,3 @@ def _check_ready(ready: Inputs, suite: Suite, attacks: Attacks | None) -> None:
     if ready.meta.not_applicable:
         names = ", ".join(ready.meta.not_applicable)
         raise ClasswiseError(f"settle requires all attacks, and the model has no gradient for {names}; omit settle")
-
-
-def _checked_folder(out: str | Path | None, *, merges: bool = False) -> Path | None:
-    """The folder of the audit; None without one.
-
-    Args:
-        out: the folder, or its parent.
-        merges: whether shards in it are to be merged.
-
-    Raises:
-        ClasswiseError: if its files cannot be written, or there are no shards to merge.
-    """
-    if out is None:
-        return None
-    folder = ResultFolder(folder_for(Path(out)), "audit")
-    folder.check(f"outcomes/{outcome_files.name(0)}")
-    if merges:
-        require_shards(folder)
-    return folder.path

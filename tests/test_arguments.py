@@ -259,6 +259,7 @@ def test_names_and_numbers_of_arguments() -> None:
         (lambda: cw.load_model("x", weight="y"), r"unknown model|weight"),
         (lambda: cw.board([], confidences=0.9), r"^unknown argument of board\(\): .* did you mean 'confidence'"),  # type: ignore[call-arg]
         (lambda: cw.audit("x", "digits", sed=1), r"^unknown argument of audit\(\): .* did you mean 'seed'"),  # type: ignore[call-arg]
+        (lambda: cw.audit("x", "digits", seed="8"), r"^audit\(\): seed = '8': must be an integer"),  # type: ignore[arg-type]
     ):
         with pytest.raises(ClasswiseError, match=message):
             call()

@@ -6,10 +6,15 @@ import inspect
 import re
 import subprocess
 import sys
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 
 import classwise as cw
+from classwise.auditing.run.corruptions import audit_corruptions
+from classwise.auditing.run.cost import estimate
+from classwise.auditing.run.options import DEFAULTS, AuditOptions
 
 NAMES = {
     "adjust_logits", "attack", "audit", "audit_seeds", "board", "compare", "export", "find_worst_class",
@@ -19,8 +24,16 @@ NAMES = {
 }  # fmt: skip
 
 
-def functions() -> list[str]:
-    return sorted(name for name in NAMES if inspect.isfunction(getattr(cw, name)))
+EVALUATIONS: list[Callable[..., Any]] = [
+    cw.audit, cw.audit_seeds, cw.robustness_curve, cw.find_worst_class, audit_corruptions, estimate
+]  # fmt: skip
+FUNCTIONS: set[Callable[..., Any]] = {*filter(inspect.isfunction, map(cw.__getattr__, NAMES)), *EVALUATIONS}
+
+
+def descriptions(function: Callable[..., Any]) -> dict[str, str]:
+    """The description of each argument in the docstring."""
+    section = (inspect.getdoc(function) or "").partition("\nArgs:\n")[2].partition("\n\nR")[0]
+    return dict(re.findall(r"^    \**(\w+): ((?:.+|\n {8})*)", section, re.MULTILINE))
 
 
 def test_the_public_names() -> None:
@@ -28,19 +41,32 @@ def test_the_public_names() -> None:
     assert set(dir(cw)) >= NAMES
 
 
-@pytest.mark.parametrize("name", functions())
-def test_every_argument_is_described(name: str) -> None:
-    function = getattr(cw, name)
-    section = (inspect.getdoc(function) or "").partition("\nArgs:\n")[2].partition("\n\nR")[0]
-    described = re.findall(r"^    \**(\w+): ", section, re.MULTILINE)
-    assert described == list(inspect.signature(function).parameters)
+@pytest.mark.parametrize("function", sorted(FUNCTIONS, key=str))
+def test_every_argument_is_described(function: Callable[..., Any]) -> None:
+    assert list(descriptions(function)) == list(inspect.signature(function).parameters)
 
 
-@pytest.mark.parametrize("name", ["audit", "robustness_curve", "find_worst_class", "attack"])
-def test_options_are_in_the_signature(name: str) -> None:
+@pytest.mark.parametrize("function", [*EVALUATIONS, cw.attack])
+def test_options_are_in_the_signature(function: Callable[..., Any]) -> None:
     """With their defaults, for completion in notebooks."""
-    parameters = inspect.signature(getattr(cw, name)).parameters.values()
+    parameters = inspect.signature(function).parameters.values()
     assert not [parameter.name for parameter in parameters if parameter.kind is parameter.VAR_KEYWORD]
+
+
+def test_evaluations_have_equal_options() -> None:
+    """In the signature and in the docstring; `audit` has all of them."""
+    every, described = inspect.signature(cw.audit).parameters, descriptions(cw.audit)
+    assert {name: every[name].default for name in AuditOptions.__annotations__} == {
+        "device": None, "precision": None, "batch_size": None, "seed": 0, "shard": None, "shards": None,
+        "early_stop": True, "cascade": None, "settle": None, "save": (), "trace": (), "repeats": 1,
+        "repeat_rule": "majority", "grid": None, "guards": "auto",
+    }  # fmt: skip
+    assert DEFAULTS.keys() <= AuditOptions.__annotations__.keys()
+    for function in EVALUATIONS:
+        options = inspect.signature(function).parameters
+        for name in AuditOptions.__annotations__.keys() & options.keys():
+            assert (options[name], descriptions(function)[name]) == (every[name], described[name])
+    assert str(every["precision"]) == "precision: 'Precision | Dtype | None' = None"
 
 
 def test_a_user_error_is_a_value_error() -> None:

@@ -16,7 +16,7 @@ from classwise.attacks import ATTACKS
 from classwise.attacks.blackbox.transfer import Transfer
 from classwise.attacks.gradient.ascent import PGD
 from classwise.auditing.run import cost as cost_module
-from classwise.auditing.run.cost import CostEstimate, estimate, highest_cost
+from classwise.auditing.run.cost import CostEstimate, estimate
 from classwise.auditing.run.result import Audit
 from classwise.core.precision import EXACT
 from classwise.data.images import Images
@@ -179,7 +179,7 @@ def test_shards_and_radii_of_images() -> None:
 
 def test_an_untrained_model_is_taken_as_right_and_robust() -> None:
     trained = estimate(toys.model(), labelled(1), "Linf:0.1", "pgd:steps=5", **COMMON)
-    highest = highest_cost(toys.model(), labelled(0), "Linf:0.1", "pgd:steps=5", **COMMON)
+    highest = estimate(toys.model(), labelled(0), "Linf:0.1", "pgd:steps=5", trained=False, **COMMON)
     assert (highest.forwards, highest.backwards) == (trained.forwards, trained.backwards)
 
 

@@ -87,6 +87,8 @@ class Attack(Described, ABC):
         True
     """
 
+    #: Maximum number of starts per image; a setting of attacks with random starts.
+    restarts: int = 1
     #: State columns that are written to the outcomes, in addition to iterations and passes.
     records: ClassVar[tuple[str, ...]] = ()
     #: Supported threats: norms, ``"recolour"`` and ``"spatial"``.
@@ -123,8 +125,8 @@ class Attack(Described, ABC):
 
     @property
     def starts(self) -> int:
-        """Number of starts per image, all of which must fail before the image counts as robust."""
-        return 1
+        """Maximum number of starts per image, all of which must fail before the image counts as robust."""
+        return self.restarts
 
     def starts_for(self, classes: int) -> int:
         """Number of starts per image for a model with ``classes`` classes; fewer if each start has its own target."""
@@ -179,6 +181,26 @@ class Attack(Described, ABC):
             f"{type(self).__name__} has no model and no threat; call "
             "classwise.attack(model, images, labels, attack, threat='Linf:8/255')"
         )
+
+
+class TargetedAttack(Attack):
+    """Base class of attacks whose starts each have a target class, in the order of the clean logits, highest first."""
+
+    targets: int
+
+    @property
+    def needs_reference(self) -> bool:
+        """The clean logits rank the targets."""
+        return True
+
+    @property
+    def starts(self) -> int:
+        """Maximum number of starts per image, over all targets."""
+        return self.targets * self.restarts
+
+    def starts_for(self, classes: int) -> int:
+        """Starts per image: one for each target and restart."""
+        return min(self.targets, classes - 1) * self.restarts
 
 
 class AveragedAttack(Attack):

@@ -92,11 +92,6 @@ class ExternalAttack(Attack):
         """One step per start."""
         return 1
 
-    @property
-    def starts(self) -> int:
-        """Maximum number of runs of the attack."""
-        return self.restarts
-
     def start(self, model: Forward, inputs: AttackInputs) -> State:
         """Start from the clean images."""
         del model

@@ -9,31 +9,13 @@ import typer
 
 import classwise as cw
 from classwise.cli import console
-from classwise.cli.help import ATTACK, MODEL
-from classwise.cli.options import Device, Json, new_file, out_option, printing_beside
+from classwise.cli.options import Device, Json, ValidationAttack, Weights, new_file, out_option, printing_beside
 
 
 def adjust_logits(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.")],
-    which: Annotated[
-        str | None,
-        typer.Option(
-            "--which",
-            metavar="NAME",
-            help="Weights, such as last, best-average, epoch-12 or interpolated.",
-            show_default="selected by validation",
-            rich_help_panel=MODEL,
-        ),
-    ] = None,
-    attack: Annotated[
-        str,
-        typer.Option(
-            "--attack",
-            metavar="SPEC",
-            help="Attack on the validation split, at the run's radius.",
-            rich_help_panel=ATTACK,
-        ),
-    ] = "pgd:steps=8,step_size=0.25eps",
+    which: Weights = None,
+    attack: ValidationAttack = "pgd:steps=8,step_size=0.25eps",
     out: Annotated[
         Path | None,
         out_option("The weights to write.", "RUN/checkpoints/adjusted.safetensors", metavar="FILE"),

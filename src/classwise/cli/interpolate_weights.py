@@ -9,22 +9,22 @@ import typer
 
 import classwise as cw
 from classwise.cli import console
-from classwise.cli.help import ATTACK, MODEL
-from classwise.cli.options import Device, Json, new_file, numbers, out_option, printing_beside
+from classwise.cli.help import MODEL
+from classwise.cli.options import (
+    Device,
+    Json,
+    ValidationAttack,
+    Weights,
+    new_file,
+    numbers,
+    out_option,
+    printing_beside,
+)
 
 
 def interpolate_weights(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder; the run must have a model.weights.")],
-    which: Annotated[
-        str | None,
-        typer.Option(
-            "--which",
-            metavar="NAME",
-            help="Weights, such as last, best-average or epoch-12.",
-            show_default="selected by validation",
-            rich_help_panel=MODEL,
-        ),
-    ] = None,
+    which: Weights = None,
     start: Annotated[
         Path | None,
         typer.Option(
@@ -41,15 +41,7 @@ def interpolate_weights(
             "--shares", metavar="A,B,...", help="Shares of the fine-tuned weights to try.", rich_help_panel=MODEL
         ),
     ] = "0.3,0.4,0.5,0.6,0.7",
-    attack: Annotated[
-        str,
-        typer.Option(
-            "--attack",
-            metavar="SPEC",
-            help="Attack on the validation split, at the run's radius.",
-            rich_help_panel=ATTACK,
-        ),
-    ] = "pgd:steps=10,step_size=0.25eps",
+    attack: ValidationAttack = "pgd:steps=10,step_size=0.25eps",
     out: Annotated[
         Path | None,
         out_option("The weights to write.", "RUN/checkpoints/interpolated.safetensors", metavar="FILE"),

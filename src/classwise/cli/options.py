@@ -13,7 +13,7 @@ from typing import Annotated, Any, get_type_hints
 
 import typer
 
-from classwise.cli.help import ATTACK, COMPUTE, DATA, OUTPUT, TRAINING
+from classwise.cli.help import ATTACK, COMPUTE, DATA, MODEL, OUTPUT, TRAINING
 from classwise.core.errors import ClasswiseError
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.", rich_help_panel=OUTPUT)]
@@ -109,6 +109,26 @@ Group = Annotated[
     str | None,
     typer.Option(
         "--group", metavar="COLUMN", help="Group by this column.", show_default="the class", rich_help_panel=DATA
+    ),
+]
+
+Weights = Annotated[
+    str | None,
+    typer.Option(
+        "--which",
+        metavar="NAME",
+        help="Weights, such as last, best-average, epoch-12 or interpolated.",
+        show_default="selected by validation",
+        rich_help_panel=MODEL,
+    ),
+]
+ValidationAttack = Annotated[
+    str,
+    typer.Option(
+        "--attack",
+        metavar="SPEC",
+        help="Attack on the validation split, at the run's radius.",
+        rich_help_panel=ATTACK,
     ),
 ]
 

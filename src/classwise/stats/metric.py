@@ -255,7 +255,9 @@ def metric(**about: Any) -> Callable[[Callable[..., Any]], Metric]:
     return made
 
 
-@metric(
+overall = Metric(
+    "overall",
+    metrics.overall_micro,
     title="overall",
     about="mean over images",
     rational=True,
@@ -263,24 +265,18 @@ def metric(**about: Any) -> Callable[[Callable[..., Any]], Metric]:
     bounds=bounds.overall,
     ends={"low": functools.partial(bounds.overall_end, end=0), "high": functools.partial(bounds.overall_end, end=1)},
 )
-def overall(counts: ClassCounts) -> float:
-    """The accuracy over all images."""
-    return metrics.overall_micro(counts)
-
-
-@metric(
+macro = Metric(
+    "macro",
+    lambda counts: metrics.overall_macro(counts.accuracy),
     title="class mean",
     about="mean over classes",
     rational=True,
     interval=metric_intervals.macro,
     bounds=bounds.macro,
 )
-def macro(counts: ClassCounts) -> float:
-    """The mean of the class accuracies."""
-    return metrics.overall_macro(counts.accuracy)
-
-
-@metric(
+worst = Metric(
+    "worst",
+    lambda counts: metrics.worst_class(counts.accuracy).accuracy,
     title="worst class",
     about="lowest class accuracy",
     rational=True,
@@ -292,24 +288,18 @@ def macro(counts: ClassCounts) -> float:
         "split": bounds.split,
     },
 )
-def worst(counts: ClassCounts) -> float:
-    """The lowest class accuracy."""
-    return metrics.worst_class(counts.accuracy).accuracy
-
-
-@metric(
+worst20 = Metric(
+    "worst20",
+    lambda counts: metrics.worst_share(counts.accuracy, metric_intervals.FIFTH),
     title="worst 20 %",
     about="mean over the 20 % of classes with the lowest accuracy",
     rational=True,
     interval=metric_intervals.worst_fifth,
     bounds=bounds.worst20,
 )
-def worst20(counts: ClassCounts) -> float:
-    """The mean of the lowest fifth of the class accuracies."""
-    return metrics.worst_share(counts.accuracy, metric_intervals.FIFTH)
-
-
-@metric(
+cv = Metric(
+    "cv",
+    lambda counts: metrics.class_variance(counts.accuracy),
     title="CV",
     about="class-wise variance of the accuracy, in percent squared",
     unit="fraction squared",
@@ -318,12 +308,9 @@ def worst20(counts: ClassCounts) -> float:
     interval=metric_intervals.variance,
     bounds=bounds.variance,
 )
-def cv(counts: ClassCounts) -> float:
-    """The population variance of the class accuracies."""
-    return metrics.class_variance(counts.accuracy)
-
-
-@metric(
+mcd = Metric(
+    "mcd",
+    lambda counts: metrics.max_class_discrepancy(counts.accuracy),
     title="MCD",
     about="maximum class discrepancy, highest minus lowest class accuracy, in percentage points",
     higher_is_better=False,
@@ -331,12 +318,9 @@ def cv(counts: ClassCounts) -> float:
     interval=metric_intervals.discrepancy,
     bounds=bounds.discrepancy,
 )
-def mcd(counts: ClassCounts) -> float:
-    """The highest class accuracy minus the lowest."""
-    return metrics.max_class_discrepancy(counts.accuracy)
-
-
-@metric(
+nrr = Metric(
+    "nrr",
+    lambda clean, counts: metrics.nrr(metrics.overall_micro(clean), metrics.overall_micro(counts)),
     title="NRR",
     about="harmonic mean of clean and robust accuracy",
     reads="clean and counts",
@@ -344,21 +328,15 @@ def mcd(counts: ClassCounts) -> float:
     interval=metric_intervals.clean_and_robust,
     bounds=bounds.clean_and_robust,
 )
-def nrr(clean: ClassCounts, counts: ClassCounts) -> float:
-    """The harmonic mean of clean and robust accuracy."""
-    return metrics.nrr(metrics.overall_micro(clean), metrics.overall_micro(counts))
-
-
-@metric(
+hmw = Metric(
+    "hmw",
+    lambda counts: metrics.hmw(metrics.overall_micro(counts), metrics.worst_class(counts.accuracy).accuracy),
     title="HMW",
     about="harmonic mean of overall and worst-class accuracy",
     rational=True,
     interval=metric_intervals.overall_and_worst,
     bounds=bounds.overall_and_worst,
 )
-def hmw(counts: ClassCounts) -> float:
-    """The harmonic mean of overall and worst-class accuracy."""
-    return metrics.hmw(metrics.overall_micro(counts), metrics.worst_class(counts.accuracy).accuracy)
 
 
 @functools.cache

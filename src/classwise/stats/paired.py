@@ -141,7 +141,7 @@ def _restricted_variance(d: FloatArray, b: FloatArray, c: FloatArray, n: FloatAr
 
 
 class ClassDifferences(NamedTuple):
-    """Accuracy of the first model minus that of the second; every field is a (C,) array, NaN for absent classes.
+    """Accuracy of the first model (or mean over seeds) minus that of the second; (C,) arrays, NaN for absent classes.
 
     Intervals and adjusted p-values are simultaneous over the classes (Sidak): a class interval excludes 0 exactly if
     its adjusted p-value is below alpha.
@@ -151,7 +151,8 @@ class ClassDifferences(NamedTuple):
         low: lower end of the interval.
         high: upper end.
         p_value: two-sided p-value of no difference.
-        adjusted: p-values adjusted for the number of classes with images.
+        adjusted: p-values adjusted for the number of classes that are tested: those with images; over several seeds,
+            with two images or more.
     """
 
     difference: FloatArray

@@ -19,7 +19,7 @@ from classwise.core.errors import ClasswiseError
 from classwise.stats.counts import BoolArray, ClassCounts, FloatArray, IntArray, class_labels, outcomes, ratio
 from classwise.stats.crossed import Crossed, DifferenceComponents, added_by_runs, checked_runs
 from classwise.stats.intervals import checked_level, lowest_interval, sidak
-from classwise.stats.paired import paired_interval, paired_p_value, sidak_adjusted
+from classwise.stats.paired import ClassDifferences, paired_interval, paired_p_value, sidak_adjusted
 from classwise.stats.sample_splitting import HALVINGS, End, Halves, from_above, from_below
 
 ROUNDING = 1e-13
@@ -69,31 +69,10 @@ def mean_over_seeds(correct: ArrayLike, labels: ArrayLike, num_classes: Count, a
     return SeedMeans(table.mean, np.maximum(low, 0.0), np.minimum(high, 1.0))
 
 
-class SeedDifferences(NamedTuple):
-    """Mean accuracy of one method minus that of another; every field is a (C,) array, NaN for absent classes.
-
-    Intervals and adjusted p-values are simultaneous over the classes (Sidak): a class interval excludes 0 exactly if
-    its adjusted p-value is below alpha.
-
-    Attributes:
-        difference: difference of the means over all seeds, in -1 .. 1.
-        low: lower end of the interval.
-        high: upper end.
-        p_value: two-sided p-value of no difference.
-        adjusted: p-values adjusted for the number of classes that are tested, those with two images or more.
-    """
-
-    difference: FloatArray
-    low: FloatArray
-    high: FloatArray
-    p_value: FloatArray
-    adjusted: FloatArray
-
-
 @checked
 def difference_over_seeds(
     first: ArrayLike, second: ArrayLike, labels: ArrayLike, num_classes: Count, alpha: Level = 0.05, *, paired: bool
-) -> SeedDifferences:
+) -> ClassDifferences:
     """Compare two methods over all their training seeds on the same images, per class.
 
     The variance of the difference of the means is the sum of
@@ -145,7 +124,7 @@ def difference_over_seeds(
     exact, half_width = paired_interval(up, down, count, level), components.half_width(level)
     low = np.where(constant, exact.low, np.maximum(difference - half_width, -1.0))
     high = np.where(constant, exact.high, np.minimum(difference + half_width, 1.0))
-    return SeedDifferences(difference, low, high, p_value, sidak_adjusted(p_value))
+    return ClassDifferences(difference, low, high, p_value, sidak_adjusted(p_value))
 
 
 class OverSeeds(NamedTuple):

@@ -6,12 +6,13 @@ import dataclasses
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 import pydantic
 
 from classwise.auditing.guards.report import GuardMode
 from classwise.auditing.run import plan as audit_plan
+from classwise.auditing.run.options import AuditOptions
 from classwise.auditing.run.suite import norm_of, parse_attacks
 from classwise.core.arguments import BatchSize
 from classwise.core.config import Count, Seed, build, configurable
@@ -83,11 +84,13 @@ class AuditSettings:
         Raises:
             ClasswiseError: for an unknown attack, or one that does not support the norm.
         """
-        suite = parse_attacks(self.attack, norm_of(threat))
-        options: audit_plan.AuditOptions = {"batch_size": self.batch_size, "seed": self.seed}
-        options |= {"cascade": self.cascade, "early_stop": self.early_stop, "guards": self.guards}
-        options |= {"repeats": self.repeats, "repeat_rule": self.repeat_rule, "grid": self.grid}
-        audit_plan.Plan.of(suite, Threat.parse(threat), options)
+        audit_plan.Plan.of(parse_attacks(self.attack, norm_of(threat)), Threat.parse(threat), self.audit_options)
+
+    @property
+    def audit_options(self) -> AuditOptions:
+        """The fields that are options of `classwise.audit`."""
+        names = AuditOptions.__annotations__.keys() & {field.name for field in dataclasses.fields(self)}
+        return cast("AuditOptions", {name: getattr(self, name) for name in names})
 
     def options(self) -> dict[str, Any]:
         """The options that differ from their defaults, as JSON values."""

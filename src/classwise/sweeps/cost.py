@@ -5,8 +5,8 @@ from __future__ import annotations
 import collections
 from typing import NamedTuple
 
-from classwise.auditing.run.cost import highest_cost
-from classwise.auditing.run.plan import AuditOptions
+from classwise.auditing.run.cost import estimate
+from classwise.auditing.run.options import AuditOptions
 from classwise.core.arguments import checked
 from classwise.core.progress import NullProgress, Progress
 from classwise.core.threat import Threat
@@ -85,7 +85,6 @@ def _audit_cost(recipe: Recipe, audit: AuditSettings, device: str) -> tuple[int,
     )
     given = audit.threat or recipe.threat
     threat = default_threat(trained_on) if given is None else Threat.parse(given)
-    options: AuditOptions = {"batch_size": audit.batch_size, "early_stop": audit.early_stop, "guards": "off"}
-    options |= {"repeats": audit.repeats, "repeat_rule": audit.repeat_rule, "grid": audit.grid}
-    cost = highest_cost(model, images, threat, audit.attack, device=device, **options)
+    options: AuditOptions = {**audit.audit_options, "device": device, "guards": "off"}
+    cost = estimate(model, images, threat, audit.attack, trained=False, **options)
     return cost.forwards + cost.backwards, cost.minutes

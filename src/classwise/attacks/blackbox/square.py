@@ -68,11 +68,6 @@ class Square(AveragedAttack):
         """Points queried per start."""
         return self.steps + 1
 
-    @property
-    def starts(self) -> int:
-        """Maximum number of starts per image."""
-        return self.restarts
-
     def start(self, model: Forward, inputs: AttackInputs) -> State:
         """Start from the image with stripes (Linf) or bumps (L2)."""
         del model

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from classwise.attacks import losses
-from classwise.attacks.base import Attack
+from classwise.attacks.base import Attack, TargetedAttack
 from classwise.attacks.engine import AttackInputs, State, value_and_gradient
 from classwise.core.config import Count, Share, configurable
 from classwise.core.precision import Forward
@@ -55,11 +55,6 @@ class AutoPGD(Attack):
     def length(self) -> int:
         """Evaluations per start."""
         return self.steps + 1
-
-    @property
-    def starts(self) -> int:
-        """Maximum number of starts per image."""
-        return self.restarts
 
     @abstractmethod
     def loss(self, logits: Tensor, inputs: AttackInputs, state: State) -> Tensor:
@@ -280,7 +275,7 @@ class APGDDLR(APGD):
 
 
 @configurable
-class APGDT(AutoPGD):
+class APGDT(TargetedAttack, AutoPGD):
     """Auto-PGD on the targeted difference of logits ratio, one target after the other.
 
     The targets are the other classes in the order of their logits on the clean image, highest first; at most C - 1 for
@@ -301,20 +296,6 @@ class APGDT(AutoPGD):
     example = "apgd-t:steps=50,targets=3"
 
     targets: Count = 9
-
-    @property
-    def needs_reference(self) -> bool:
-        """The clean logits rank the targets."""
-        return True
-
-    @property
-    def starts(self) -> int:
-        """Maximum number of starts per image, over all targets."""
-        return self.targets * self.restarts
-
-    def starts_for(self, classes: int) -> int:
-        """Starts per image: one for each target and restart."""
-        return min(self.targets, classes - 1) * self.restarts
 
     def start(self, model: Forward, inputs: AttackInputs) -> State:
         """Start from a random point, with the target class of this start."""

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from classwise.attacks import losses
-from classwise.attacks.base import Attack
+from classwise.attacks.base import Attack, TargetedAttack
 from classwise.attacks.engine import AttackInputs, State, value_and_gradient
 from classwise.core.config import Count, Positive, StepSize, configurable, relative_step
 from classwise.core.errors import ClasswiseError
@@ -173,7 +173,7 @@ class PGD(Ascent):
 
 
 @configurable
-class PGDT(Ascent):
+class PGDT(TargetedAttack, Ascent):
     """Targeted PGD on the margin z_t - z_y, one start per target class.
 
     Args:
@@ -184,17 +184,6 @@ class PGDT(Ascent):
     example = "pgd-t:steps=20,targets=3"
 
     targets: Count = 9
-
-    needs_reference = True
-
-    @property
-    def starts(self) -> int:
-        """Maximum number of starts per image, over all targets."""
-        return self.targets * self.restarts
-
-    def starts_for(self, classes: int) -> int:
-        """Starts per image: one for each target and restart."""
-        return min(self.targets, classes - 1) * self.restarts
 
     def start(self, model: Forward, inputs: AttackInputs) -> State:
         """Start near the image, with the target class of this start."""

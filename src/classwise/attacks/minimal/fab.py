@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from classwise.attacks import losses
-from classwise.attacks.base import Attack
+from classwise.attacks.base import Attack, TargetedAttack
 from classwise.attacks.engine import AttackInputs, NoGradientError, State, image_gradient, value_and_gradient
 from classwise.attacks.engine.rows import choose
 from classwise.attacks.minimal.base import check_norm, evaluated, initial_best, updated_best
@@ -147,11 +147,6 @@ class FAB(_Boundary):
     source = ("croce2020minimally",)
     example = "fab:steps=50,restarts=2"
 
-    @property
-    def starts(self) -> int:
-        """Maximum number of starts per image."""
-        return self.restarts
-
     def boundary(self, model: Forward, x: Tensor, inputs: AttackInputs, state: State) -> tuple[Tensor, Tensor, Tensor]:
         """The nearest linearised boundary; only one gradient is in memory at a time."""
         del state
@@ -182,7 +177,7 @@ class FAB(_Boundary):
 
 
 @configurable
-class FABTargeted(_Boundary):
+class FABTargeted(TargetedAttack, _Boundary):
     """Targeted FAB: one target class per start, in the order of the clean logits, highest first.
 
     An iteration takes 2 forward passes and 1 backward pass for any number of classes. A row with a target uses only
@@ -196,20 +191,6 @@ class FABTargeted(_Boundary):
     example = "fab-t:steps=50,targets=3"
 
     targets: Count = 9
-
-    @property
-    def needs_reference(self) -> bool:
-        """The clean logits rank the targets."""
-        return True
-
-    @property
-    def starts(self) -> int:
-        """Maximum number of starts per image, over all targets."""
-        return self.targets * self.restarts
-
-    def starts_for(self, classes: int) -> int:
-        """Starts per image: one for each target and restart."""
-        return min(self.targets, classes - 1) * self.restarts
 
     def start(self, model: Forward, inputs: AttackInputs) -> State:
         """Start from the clean image or a point near it, with the target class of this start."""

@@ -24,22 +24,21 @@ from classwise.auditing.run.inputs import Model, usual_radius
 from classwise.auditing.run.merging import (
     SHARDS,
     check_images,
+    checked_folder,
     require_finished,
-    require_shards,
     same_hash,
     shards_in,
 )
+from classwise.auditing.run.options import ShardedOptions, with_options
 from classwise.auditing.run.partition import check_shards
-from classwise.auditing.run.plan import Plan, ShardedOptions, ShardLike, Shards, chosen_arithmetic
+from classwise.auditing.run.plan import Plan, chosen_arithmetic
 from classwise.auditing.run.preparation import Inputs, prepare
 from classwise.auditing.run.record import RunRecord, environment_of
 from classwise.auditing.run.suite import Attacks, parse_attacks, require_applicable
 from classwise.core import interruption, limits
-from classwise.core.arguments import BatchSize, check, checked
-from classwise.core.config import Seed
+from classwise.core.arguments import check, checked
 from classwise.core.distributed import ProcessGroup, process_group
 from classwise.core.errors import ClasswiseError
-from classwise.core.precision import Dtype, Precision
 from classwise.core.progress import Progress
 from classwise.core.progress_display import listening
 from classwise.core.storage import ResultFolder
@@ -56,6 +55,7 @@ USUAL_TIMES = 2.0
 
 @checked
 @torch.inference_mode(mode=False)
+@with_options
 def robustness_curve(
     model: Model,
     data: Any,
@@ -66,14 +66,9 @@ def robustness_curve(
     rounds: Rounds = ROUNDS,
     out: str | Path | None = None,
     resume: bool = False,
-    device: str | torch.device | None = None,
     progress: Progress | bool | None = None,
     distributed: bool = True,
-    precision: Precision | Dtype | None = None,
-    batch_size: BatchSize | None = None,
-    seed: Seed = 0,
-    shard: ShardLike | None = None,
-    shards: Shards | None = None,
+    **options: Unpack[ShardedOptions],
 ) -> Curve:
     """Find for every image the smallest radius at which one of the attacks succeeds.
 
@@ -86,14 +81,9 @@ def robustness_curve(
         rounds: how often the range is halved: an image's bracket ends at most ``highest / 2**rounds`` wide.
         out: a folder for the curve; each finished round of the search is written into it.
         resume: continue the search in ``out``, or load it if it has finished; it must have the same settings.
-        device: where to run; None: where the model is.
         progress: True shows a progress bar; or a listener.
         distributed: share the images among the processes of `torch.distributed`, as in `audit`.
-        precision: of the gradients, as in `audit`.
-        batch_size: images on the device at once, as in `audit`.
-        seed: seed of the attacks' random numbers.
-        shard: search one shard of the images, such as ``"7/40"``, as in `audit`.
-        shards: merge this number of finished shards in ``out``.
+        **options: see `classwise.auditing.run.options.ShardedOptions`.
 
     Returns:
         The curve: a row for each image with its bracket, the radii between which its robust radius lies.
@@ -109,13 +99,13 @@ def robustness_curve(
         0.05
     """
     started = time.monotonic()
-    options = ShardedOptions(precision=precision, batch_size=batch_size, seed=seed, shard=shard, shards=shards)
+    shards = options.get("shards")
     check_shards(options, out)
-    folder = _folder(out, merges=shards is not None)
+    folder = checked_folder(None if out is None else Path(out), "curve", merges=shards is not None)
     with process_group(distributed=distributed) as processes, contextlib.ExitStack() as stack:
-        stack.enter_context(chosen_arithmetic(precision))
+        stack.enter_context(chosen_arithmetic(options.get("precision")))
         listener = stack.enter_context(listening(progress, active=processes.is_main))
-        ready = _prepared(model, data, norm, attacks, highest, device, options)
+        ready = _prepared(model, data, norm, attacks, highest, options)
         _report_limits(ready, listener)
         settings, loaded = ready.settings | {"rounds": rounds}, None
         if folder is not None and processes.is_main:
@@ -156,34 +146,20 @@ def claim_for_shards(
     highest: float | None = None,
     rounds: int = ROUNDS,
     resume: bool = False,
-    device: str | torch.device | None = None,
     **options: Unpack[ShardedOptions],
 ) -> Plan:
     """Check all arguments of a sharded `robustness_curve`, and mark its folder with its settings.
 
-    Args:
-        model: as of `robustness_curve`, like all other arguments.
-        data: the images.
-        norm: the norm.
-        attacks: the attacks.
-        out: folder of the curve.
-        highest: the largest radius.
-        rounds: how often the range is halved.
-        resume: whether the folder may contain this curve already.
-        device: where to make a few passes of the model.
-        **options: as of `robustness_curve`; ``shards`` among them.
+    The arguments and errors are those of `robustness_curve`; ``shards`` is among them.
 
     Returns:
         The plan, whose batch size and precision all shards must have.
-
-    Raises:
-        ClasswiseError: as `robustness_curve`.
     """
-    folder = _folder(out)
+    folder = checked_folder(out, "curve", merges=False)
     check_shards(options, out)
     check(robustness_curve, {"highest": highest, "rounds": rounds, **options})
     with chosen_arithmetic(options.get("precision")), contextlib.ExitStack() as stack:
-        ready = _prepared(model, data, norm, attacks, highest, device, options)
+        ready = _prepared(model, data, norm, attacks, highest, options)
         if folder is not None:
             _claimed(folder, ready.settings | {"rounds": rounds}, stack, resume=resume, merged=True)
     return ready.plan
@@ -195,7 +171,6 @@ def _prepared(
     norm: Norm,
     attacks: Attacks | None,
     highest: float | None,
-    device: str | torch.device | None,
     options: ShardedOptions,
 ) -> Inputs:
     """Read the model and the data of a search up to the radius ``highest``.
@@ -207,7 +182,7 @@ def _prepared(
     source = as_data(data)
     ball = Threat(norm, USUAL_TIMES * usual_radius(source, norm) if highest is None else highest)
     suite = parse_attacks(attacks, norm)
-    ready = prepare(model, source, suite, ball, device=device, early_stop=True, cascade=True, **options)
+    ready = prepare(model, source, suite, ball, early_stop=True, cascade=True, **options)
     require_applicable(ready.plan.suite, suite, ready.no_gradient)
     return dataclasses.replace(ready, large_radius="") if highest is None else ready
 
@@ -219,21 +194,6 @@ def _record(
     of_run = {"processes": processes.world_size if processes.world_size > 1 else None, SHARDS: shards}
     facts = {**environment_of(ready.model), **{key: value for key, value in of_run.items() if value}}
     return RunRecord(folder.marker if folder is not None and processes.is_main else None, facts, started)
-
-
-def _folder(out: str | Path | None, *, merges: bool = False) -> ResultFolder | None:
-    """The folder of the curve, which is checked before any data are read; None without one.
-
-    Raises:
-        ClasswiseError: if its files cannot be written, or there are no shards to merge.
-    """
-    if out is None:
-        return None
-    folder = ResultFolder(Path(out), "curve")
-    folder.check()
-    if merges:
-        require_shards(folder)
-    return folder
 
 
 def is_finished(folder: Path) -> bool:

@@ -4,37 +4,30 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Unpack
 
 import torch
 
-from classwise.auditing.guards.report import GuardMode
 from classwise.auditing.outcomes import files as outcome_files
-from classwise.auditing.outcomes.artifacts import Kind
 from classwise.auditing.run.audit_folder import folder_for
 from classwise.auditing.run.cost import estimate
 from classwise.auditing.run.execution import Execution, with_saved_choices
 from classwise.auditing.run.inputs import Group, Model, group_name, training_attack_of
-from classwise.auditing.run.merging import require_shards
+from classwise.auditing.run.merging import checked_folder
+from classwise.auditing.run.options import AuditOptions, with_options
 from classwise.auditing.run.partition import check_shards, shard_of
-from classwise.auditing.run.plan import AuditOptions, Distance, Plan, ShardLike, Shards, chosen_arithmetic
+from classwise.auditing.run.plan import Plan, chosen_arithmetic
 from classwise.auditing.run.preparation import Inputs, prepare
 from classwise.auditing.run.result import Audit
 from classwise.auditing.run.sampling import check_sampling
 from classwise.auditing.run.suite import Attacks, Suite, norm_of, parse_attacks, require_applicable
-from classwise.core.arguments import BatchSize, Seconds, check, checked
-from classwise.core.config import Seed
+from classwise.core.arguments import Seconds, check, checked
 from classwise.core.distributed import ProcessGroup, process_group
 from classwise.core.errors import ClasswiseError
-from classwise.core.precision import Dtype, Precision
 from classwise.core.progress import NullProgress, Progress
 from classwise.core.progress_display import listening
-from classwise.core.repeats import RepeatCount, RepeatRule
-from classwise.core.storage import ResultFolder
 from classwise.core.threat import ThreatLike
-from classwise.core.threat_text import Grid
 from classwise.data.images import Images
 from classwise.models.base import bare
 from classwise.models.loading.references import is_stored
@@ -45,6 +38,7 @@ __all__ = ["Audit", "audit", "estimate"]
 
 @checked
 @torch.inference_mode(mode=False)
+@with_options
 def audit(
     model: Model,
     data: Any,
@@ -55,23 +49,9 @@ def audit(
     out: str | Path | None = None,
     resume: bool = False,
     max_time: Seconds | None = None,
-    device: str | torch.device | None = None,
     progress: Progress | bool | None = None,
     distributed: bool = True,
-    precision: Precision | Dtype | None = None,
-    batch_size: BatchSize | None = None,
-    seed: Seed = 0,
-    early_stop: bool = True,
-    cascade: bool | None = None,
-    settle: Distance | None = None,
-    save: Kind | Sequence[Kind] = (),
-    trace: Sequence[int] = (),
-    repeats: RepeatCount = 1,
-    repeat_rule: RepeatRule = "majority",
-    grid: Grid | None = None,
-    guards: GuardMode = "auto",
-    shard: ShardLike | None = None,
-    shards: Shards | None = None,
+    **options: Unpack[AuditOptions],
 ) -> Audit:
     """Attack a model on every image and report its accuracy for each class.
 
@@ -87,34 +67,10 @@ def audit(
         out: folder for the audit, written in blocks; a run folder stores it as ``audits/audit``.
         resume: continue the audit in ``out``, which must have the same settings.
         max_time: seconds after which no further image is started. Tables of an incomplete audit contain bounds.
-        device: where to run; None: where the model is. A module is moved to the device.
         progress: True shows a progress bar; or a listener.
         distributed: where `torch.distributed` is initialised, all processes must call this function with the same
             arguments, share the images, and receive the outcomes of one process, bit for bit. False: this process only.
-        precision: of the gradients, a `Precision` or its dtype; success is decided in float32. None: the fastest on the
-            device (`classwise.core.precision.fastest`), or with ``resume`` that of the saved audit.
-        batch_size: images on the device at once, at least 32. Results repeat bit for bit at one batch size. None: 128,
-            on a GPU 1024 or as many as there are, and for images above 64 x 64 pixels as many as fit; with ``resume``
-            that of the saved audit.
-        seed: seed of the attacks' random numbers.
-        early_stop: stop attacking an image at the first success. False: every attack runs all its steps on every image,
-            and the last iterate counts.
-        cascade: run each attack on the survivors of the previous attacks only, so that none is measured separately.
-            None: True if ``attacks`` contains a named suite, such as ``autoattack``.
-        settle: estimate the accuracy under ``attacks="autoattack"`` (`Audit.estimator`) to this distance, such as
-            0.005: FAB and Square run on a sample of the survivors of APGD. Requires images in memory. None: every
-            attack on every image.
-        save: tensors to save for every attacked image: ``"logits"``, ``"features"``, ``"images"``.
-        trace: indices of the images whose confidences are recorded step by step.
-        repeats: number of passes that decide whether an image is correct, each with new random numbers of the model;
-            for models with random outputs.
-        repeat_rule: ``"majority"``: an image is correct if more than half of the passes are; ``"all"``: if all are.
-        grid: ``"8bit"``: adversarial images are rounded to multiples of 1/255 inside the ball before success is
-            decided, as stored images are.
-        guards: ``"auto"`` limits the guards to 20 % of the passes of the attacks, ``"full"`` runs all, ``"off"`` none.
-            Outcomes do not depend on it.
-        shard: attack one shard of the images, such as ``"7/40"``; ``out`` is ``.../shards/007-of-040``.
-        shards: merge this number of finished shards in ``out``; on a CPU, with the bits of an audit without shards.
+        **options: see `AuditOptions`.
 
     Returns:
         The audit with its outcomes and the warnings of the guards.
@@ -131,30 +87,15 @@ def audit(
         >>> audit.names, audit.by_class.shape  # a row per class
         (('clean', 'pgd', 'fgsm', 'all'), (10, 13))
     """
-    options = AuditOptions(
-        precision=precision,
-        batch_size=batch_size,
-        seed=seed,
-        early_stop=early_stop,
-        cascade=cascade,
-        settle=settle,
-        save=save,
-        trace=trace,
-        repeats=repeats,
-        repeat_rule=repeat_rule,
-        grid=grid,
-        guards=guards,
-        shard=shard,
-        shards=shards,
-    )
     if isinstance(model, str | os.PathLike) and is_stored(model) and runs_in(Path(model)):
         raise ClasswiseError(
             f"{model} contains one run per seed; give one of them, or use classwise.audit_seeds for all"
         )
-    with process_group(distributed=distributed) as processes, chosen_arithmetic(precision):
+    shards = options.get("shards")
+    with process_group(distributed=distributed) as processes, chosen_arithmetic(options.get("precision")):
         started = time.monotonic()
         folder, ready = _prepared(
-            model, data, threat, attacks, out, group, device, options, resume=resume, merges=shards is not None
+            model, data, threat, attacks, out, group, options, resume=resume, merges=shards is not None
         )
         with listening(progress, active=processes.is_main) as listener:
             execution = Execution(ready, folder, processes, listener, started, max_time, shard_of(options), shards)
@@ -170,33 +111,18 @@ def claim_for_shards(
     out: Path,
     resume: bool = False,
     group: Group | None = None,
-    device: str | torch.device | None = None,
     **options: Unpack[AuditOptions],
 ) -> Plan:
     """Check all arguments of a sharded `audit`, and mark its folder with its settings, before the first shard runs.
 
-    Args:
-        model: as of `audit`, like all other arguments.
-        data: the images.
-        threat: the ball.
-        attacks: the attacks.
-        out: folder of the audit.
-        resume: whether it may contain this audit already.
-        group: the grouping.
-        device: where to make a few passes of the model.
-        **options: as of `audit`; ``shards`` among them.
+    The arguments and errors are those of `audit`; ``shards`` is among them.
 
     Returns:
         The plan, whose batch size and precision all shards must have.
-
-    Raises:
-        ClasswiseError: as `audit`.
     """
     check(audit, options)
     with chosen_arithmetic(options.get("precision")):
-        folder, ready = _prepared(
-            model, data, threat, attacks, out, group, device, options, resume=resume, merges=False
-        )
+        folder, ready = _prepared(model, data, threat, attacks, out, group, options, resume=resume, merges=False)
     execution = Execution(ready, folder, ProcessGroup(), NullProgress(), time.monotonic(), shards=options.get("shards"))
     with execution.claimed(resume=resume):
         return ready.plan
@@ -209,7 +135,6 @@ def _prepared(
     attacks: Attacks | None,
     out: str | Path | None,
     group: Group | None,
-    device: str | torch.device | None,
     options: AuditOptions,
     *,
     resume: bool,
@@ -219,11 +144,12 @@ def _prepared(
     suite = parse_attacks(attacks, norm_of(threat))
     check_sampling(options, suite, norm_of(threat), group)
     check_shards(options, out)
-    folder = _checked_folder(out, merges=merges)
-    options = with_saved_choices(options, folder if resume or merges else None)
-    ready = prepare(model, data, suite, threat, group=group, device=device, **options)
+    path = None if out is None else folder_for(Path(out))
+    checked_folder(path, "audit", f"outcomes/{outcome_files.name(0)}", merges=merges)
+    options = with_saved_choices(options, path if resume or merges else None)
+    ready = prepare(model, data, suite, threat, group=group, **options)
     _check_ready(ready, suite, attacks)
-    return folder, ready
+    return path, ready
 
 
 def _check_ready(ready: Inputs, suite: Suite, attacks: Attacks | None) -> None:
@@ -243,22 +169,3 @@ def _check_ready(ready: Inputs, suite: Suite, attacks: Attacks | None) -> None:
     if ready.meta.not_applicable:
         names = ", ".join(ready.meta.not_applicable)
         raise ClasswiseError(f"settle requires all attacks, and the model has no gradient for {names}; omit settle")
-
-
-def _checked_folder(out: str | Path | None, *, merges: bool = False) -> Path | None:
-    """The folder of the audit; None without one.
-
-    Args:
-        out: the folder, or its parent.
-        merges: whether shards in it are to be merged.
-
-    Raises:
-        ClasswiseError: if its files cannot be written, or there are no shards to merge.
-    """
-    if out is None:
-        return None
-    folder = ResultFolder(folder_for(Path(out)), "audit")
-    folder.check(f"outcomes/{outcome_files.name(0)}")
-    if merges:
-        require_shards(folder)
-    return folder.path

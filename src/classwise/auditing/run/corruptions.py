@@ -5,29 +5,22 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 import pandas as pd
-import torch
 
-from classwise.auditing.guards.report import GuardMode
-from classwise.auditing.outcomes.artifacts import Kind
 from classwise.auditing.outcomes.table import ALL, CLEAN
 from classwise.auditing.run.audit import audit
 from classwise.auditing.run.inputs import Model
-from classwise.auditing.run.plan import Distance, ShardLike, Shards
+from classwise.auditing.run.options import AuditOptions, with_options
 from classwise.auditing.run.result import Audit
 from classwise.auditing.run.suite import Attacks
-from classwise.core.arguments import BatchSize, checked
-from classwise.core.config import Seed
+from classwise.core.arguments import checked
 from classwise.core.csv_files import write_csv
 from classwise.core.errors import ClasswiseError
-from classwise.core.precision import Dtype, Precision
 from classwise.core.progress import Progress
 from classwise.core.progress_display import listening
-from classwise.core.repeats import RepeatCount, RepeatRule
 from classwise.core.threat import ThreatLike
-from classwise.core.threat_text import Grid
 from classwise.data.corruptions.corrupt import SEVERITIES, STANDARD, Severity
 from classwise.data.images import Images
 from classwise.data.loading import open_corrupted
@@ -106,6 +99,7 @@ class CorruptionAudits:
 
 
 @checked
+@with_options
 def audit_corruptions(
     model: Model,
     data: str | Path | Images,
@@ -117,22 +111,8 @@ def audit_corruptions(
     load: Mapping[str, Any] | None = None,
     out: str | Path | None = None,
     resume: bool = False,
-    device: str | torch.device | None = None,
     progress: Progress | bool | None = None,
-    precision: Precision | Dtype | None = None,
-    batch_size: BatchSize | None = None,
-    seed: Seed = 0,
-    early_stop: bool = True,
-    cascade: bool | None = None,
-    settle: Distance | None = None,
-    save: Kind | Sequence[Kind] = (),
-    trace: Sequence[int] = (),
-    repeats: RepeatCount = 1,
-    repeat_rule: RepeatRule = "majority",
-    grid: Grid | None = None,
-    guards: GuardMode = "auto",
-    shard: ShardLike | None = None,
-    shards: Shards | None = None,
+    **options: Unpack[AuditOptions],
 ) -> CorruptionAudits:
     """Audit a model under every corruption and severity, by default without attacks.
 
@@ -147,22 +127,8 @@ def audit_corruptions(
         load: options of `classwise.load_data` for a name or path, such as ``{"root": "data", "subset": 1000}``.
         out: folder for the audits, ``fog-3`` and so on; None: they are in memory only.
         resume: load finished audits in ``out``, continue interrupted ones, and run the missing ones.
-        device: where to run.
         progress: True shows a progress bar; or a listener.
-        precision: as of `classwise.audit`, like all arguments below.
-        batch_size: images on the device at once.
-        seed: seed of the attacks' random numbers.
-        early_stop: whether to stop at the first success.
-        cascade: whether an attack runs on survivors only.
-        settle: distance of an estimate.
-        save: tensors to save.
-        trace: indices of traced images.
-        repeats: number of passes of a decision.
-        repeat_rule: the rule of several passes.
-        grid: grid of the adversarial images.
-        guards: which guards run.
-        shard: one shard of the images.
-        shards: number of shards to merge.
+        **options: see `AuditOptions`.
 
     Returns:
         The audits, and the class-by-corruption tables computed from their outcomes.
@@ -194,21 +160,7 @@ def audit_corruptions(
                 attacks,
                 out=None if out is None else Path(out) / f"{corruption}-{severity}",
                 resume=resume,
-                device=device,
                 progress=listener,
-                precision=precision,
-                batch_size=batch_size,
-                seed=seed,
-                early_stop=early_stop,
-                cascade=cascade,
-                settle=settle,
-                save=save,
-                trace=trace,
-                repeats=repeats,
-                repeat_rule=repeat_rule,
-                grid=grid,
-                guards=guards,
-                shard=shard,
-                shards=shards,
+                **options,
             )
     return CorruptionAudits(audits)

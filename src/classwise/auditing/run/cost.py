@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Unpack
 
@@ -15,20 +15,15 @@ from torch import Tensor
 from classwise.attacks.base import Attack
 from classwise.attacks.engine import SMALLEST_BATCH, AttackInputs, CountedForward, Engine, value_and_gradient
 from classwise.auditing.guards.budget import most_passes
-from classwise.auditing.guards.report import GuardMode
-from classwise.auditing.outcomes.artifacts import Kind
 from classwise.auditing.run.inputs import Model
-from classwise.auditing.run.plan import AuditOptions, Distance, Plan, ShardLike, Shards, chosen_arithmetic
+from classwise.auditing.run.options import AuditOptions, with_options
+from classwise.auditing.run.plan import Plan, chosen_arithmetic
 from classwise.auditing.run.preparation import Inputs, prepare
 from classwise.auditing.run.suite import Attacks, norm_of, parse_attacks
-from classwise.core.arguments import BatchSize, checked
-from classwise.core.config import Seed
+from classwise.core.arguments import checked
 from classwise.core.description import PassCounts
-from classwise.core.precision import Dtype, Precision
-from classwise.core.repeats import RepeatCount, RepeatRule
 from classwise.core.rng import CounterRNG
 from classwise.core.threat import Threat, ThreatLike
-from classwise.core.threat_text import Grid
 from classwise.data.images import Batch, Images
 from classwise.models.modes import evaluating, frozen
 from classwise.stats.intervals import clopper_pearson
@@ -81,56 +76,32 @@ class CostEstimate:
 
 @checked
 @torch.inference_mode(mode=False)
+@with_options
 def estimate(
     model: Model,
     data: Any,
     threat: ThreatLike | None = None,
     attacks: Attacks | None = None,
     *,
-    device: str | torch.device | None = None,
-    precision: Precision | Dtype | None = None,
-    batch_size: BatchSize | None = None,
-    seed: Seed = 0,
-    early_stop: bool = True,
-    cascade: bool | None = None,
-    settle: Distance | None = None,
-    save: Kind | Sequence[Kind] = (),
-    trace: Sequence[int] = (),
-    repeats: RepeatCount = 1,
-    repeat_rule: RepeatRule = "majority",
-    grid: Grid | None = None,
-    guards: GuardMode = "auto",
-    shard: ShardLike | None = None,
-    shards: Shards | None = None,
+    trained: bool = True,
+    **options: Unpack[AuditOptions],
 ) -> CostEstimate:
     """Estimate how many passes and minutes an audit takes, at least and at most.
 
     The images are evaluated without attack, since the cost depends on how many are correctly classified. The passes of
     one step of each attack are counted on a few images, and a pass is timed on one batch. The passes of an external
     attack on these images are taken for those on every image. With ``repeats``, each decision takes as many passes, and
-    the image that an attack returns is decided once more.
+    the image that an attack returns is decided once more. ``settle``, ``save`` and ``trace`` do not change the
+    estimate.
 
     Args:
         model: see `classwise.auditing.run.audit.audit`.
         data: the images.
         threat: the ball.
         attacks: the attacks.
-        device: where to run.
-        precision: as of `classwise.audit`, like all arguments below; ``settle``, ``save`` and ``trace`` do not change
-            the estimate.
-        batch_size: images on the device at once.
-        seed: seed of the attacks' random numbers.
-        early_stop: whether to stop at the first success.
-        cascade: whether an attack runs on survivors only.
-        settle: distance of an estimate.
-        save: tensors to save.
-        trace: indices of traced images.
-        repeats: number of passes of a decision.
-        repeat_rule: the rule of several passes.
-        grid: grid of the adversarial images.
-        guards: which guards run.
-        shard: one shard of the images.
-        shards: number of shards to merge.
+        trained: whether the images are evaluated without attack. False: all of them count as correctly classified, for
+            the cost of a model before its training.
+        **options: see `AuditOptions`.
 
     Raises:
         ClasswiseError: see `audit`.
@@ -148,40 +119,13 @@ def estimate(
         >>> (cost.forwards_low, cost.forwards), (cost.backwards_low, cost.backwards)
         ((80, 280), (20, 200))
     """
-    options = AuditOptions(
-        precision=precision,
-        batch_size=batch_size,
-        seed=seed,
-        early_stop=early_stop,
-        cascade=cascade,
-        settle=settle,
-        save=save,
-        trace=trace,
-        repeats=repeats,
-        repeat_rule=repeat_rule,
-        grid=grid,
-        guards=guards,
-        shard=shard,
-        shards=shards,
-    )
-    return _estimate(_evaluate, model, data, threat, attacks, device, options)
-
-
-@torch.inference_mode(mode=False)
-def highest_cost(
-    model: Model,
-    data: Any,
-    threat: ThreatLike | None = None,
-    attacks: Attacks | None = None,
-    *,
-    device: str | torch.device | None = None,
-    **options: Unpack[AuditOptions],
-) -> CostEstimate:
-    """The cost if every image is correctly classified without attack, for a model that is not yet trained.
-
-    The arguments and errors are those of `estimate`.
-    """
-    return _estimate(_all_correct, model, data, threat, attacks, device, options)
+    options = {**options, "save": (), "trace": ()}
+    with chosen_arithmetic(options.get("precision")):
+        ready = prepare(model, data, parse_attacks(attacks, norm_of(threat)), threat, **options)
+        engine, first = ready.plan.engine(ready.model), next(ready.pieces)
+        expected = len(first) if isinstance(ready.source, Images) else ready.source.expected
+        evaluate = _evaluate if trained else _all_correct
+        return _range(ready, engine, first, evaluate(engine, itertools.chain([first], ready.pieces), expected))
 
 
 class _Evaluated(NamedTuple):
@@ -267,28 +211,6 @@ class _Speed(NamedTuple):
     def seconds(self, images: int) -> float:
         """Duration of a pass of some images."""
         return -(-images // self.batch_size) * self.batch_seconds
-
-
-_Evaluation = Callable[[Engine, Iterator[Images], int | None], _Evaluated]
-"""Counts the correctly classified images, from the engine, the images in pieces and their expected number."""
-
-
-def _estimate(
-    evaluate: _Evaluation,
-    model: Model,
-    data: Any,
-    threat: ThreatLike | None,
-    attacks: Attacks | None,
-    device: str | torch.device | None,
-    options: AuditOptions,
-) -> CostEstimate:
-    measured: AuditOptions = {**options, "save": (), "trace": ()}
-    with chosen_arithmetic(options.get("precision")):
-        ready = prepare(model, data, parse_attacks(attacks, norm_of(threat)), threat, device=device, **measured)
-        engine, first = ready.plan.engine(ready.model), next(ready.pieces)
-        expected = len(first) if isinstance(ready.source, Images) else ready.source.expected
-        clean = evaluate(engine, itertools.chain([first], ready.pieces), expected)
-        return _range(ready, engine, first, clean)
 
 
 def _range(ready: Inputs, engine: Engine, piece: Images, clean: _Evaluated) -> CostEstimate:

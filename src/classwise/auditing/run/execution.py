@@ -24,8 +24,9 @@ from classwise.auditing.outcomes.table import Outcomes
 from classwise.auditing.outcomes.writer import OutcomeWriter
 from classwise.auditing.run.audit_folder import ABOUT, read_about, write_trace
 from classwise.auditing.run.merging import SHARDS, Merged, is_finished, merge
+from classwise.auditing.run.options import AuditOptions
 from classwise.auditing.run.partition import Shard
-from classwise.auditing.run.plan import AuditOptions, Plan
+from classwise.auditing.run.plan import Plan
 from classwise.auditing.run.preparation import Inputs
 from classwise.auditing.run.record import RunRecord, environment_of
 from classwise.auditing.run.result import Audit, AuditWarning, about_of

@@ -71,16 +71,20 @@ def is_finished(folder: Path) -> bool:
     return (folder / ABOUT).is_file() and _has_all_rows(_read_shard(folder), _rows(folder))
 
 
-def require_shards(folder: ResultFolder) -> None:
-    """Check, before anything is written, that a folder contains shards or what they were merged into.
+def checked_folder(path: Path | None, kind: str, *files: str, merges: bool) -> ResultFolder | None:
+    """The folder of a result, checked before data are read; None without a path.
 
     Raises:
-        ClasswiseError: if it contains neither.
+        ClasswiseError: if its files cannot be written, or shards are to be merged and it contains neither shards nor
+            what they were merged into.
     """
-    if not (folder.path / SHARDS).is_dir() and not folder.marker.is_file():
-        raise ClasswiseError(
-            f"{folder.path} contains no shards; run each with --shard, or all with --on local, ray or slurm"
-        )
+    if path is None:
+        return None
+    folder = ResultFolder(path, kind)
+    folder.check(*files)
+    if merges and not (path / SHARDS).is_dir() and not folder.marker.is_file():
+        raise ClasswiseError(f"{path} contains no shards; run each with --shard, or all with --on local, ray or slurm")
+    return folder
 
 
 def shards_in(folder: ResultFolder, count: int, settings: Mapping[str, Any]) -> dict[Shard, ResultFolder]:

@@ -135,7 +135,7 @@ def check_count(count: int) -> None:
 
 
 def shard_of(options: Mapping[str, Any]) -> Shard | None:
-    """The shard of the options of an evaluation (`classwise.auditing.run.plan.ShardedOptions`); None for all images."""
+    """The shard of the options of an evaluation; None for all images."""
     return None if options.get("shard") is None else Shard.parse(options["shard"])
 
 
@@ -143,7 +143,7 @@ def check_shards(options: Mapping[str, Any], out: object) -> None:
     """Check the options ``shard`` and ``shards`` of an evaluation.
 
     Args:
-        options: see `classwise.auditing.run.plan.ShardedOptions`.
+        options: see `classwise.auditing.run.options.ShardedOptions`.
         out: the folder of the evaluation, or None.
 
     Raises:

@@ -2,62 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Annotated, Any, TypedDict
+from typing import Any
 
 import torch
-from pydantic import Field
 from torch import nn
 
 from classwise.attacks.engine import Engine
 from classwise.auditing.guards.report import GuardMode
 from classwise.auditing.outcomes.artifacts import Kind, kinds_of
 from classwise.auditing.run.batch_sizes import USUAL_BATCH
-from classwise.auditing.run.partition import MOST_SHARDS, Shard
+from classwise.auditing.run.options import DEFAULTS, AuditOptions
 from classwise.auditing.run.sampling import Sampling
 from classwise.auditing.run.suite import Suite
-from classwise.core.arguments import BatchSize
-from classwise.core.config import Seed
 from classwise.core.determinism import deterministic_algorithms
 from classwise.core.errors import ClasswiseError
 from classwise.core.precision import FLOAT32, Dtype, Precision, fastest, precision_of
-from classwise.core.repeats import ONCE, RepeatCount, RepeatRule, Repeats
+from classwise.core.repeats import ONCE, Repeats
 from classwise.core.threat import Threat
 from classwise.core.threat_text import Grid
 
 _CPU = torch.device("cpu")
-
-
-ShardLike = Annotated[str | tuple[int, int] | Shard, "text such as '7/40', a pair of integers, or a Shard"]
-Shards = Annotated[int, Field(ge=1, le=MOST_SHARDS)]
-Distance = Annotated[float, Field(gt=0, lt=1)]
-"""A distance between accuracies, as a fraction."""
-
-
-class ShardedOptions(TypedDict, total=False):
-    """Options that `audit` and `robustness_curve` share, for functions that pass them on; see `audit`."""
-
-    precision: Precision | Dtype | None
-    batch_size: BatchSize | None
-    seed: Seed
-    shard: ShardLike | None
-    shards: Shards | None
-
-
-class AuditOptions(ShardedOptions, total=False):
-    """Options of `audit`, for functions that pass them on."""
-
-    early_stop: bool
-    cascade: bool | None
-    settle: Distance | None
-    save: Kind | Sequence[Kind]
-    trace: Sequence[int]
-    repeats: RepeatCount
-    repeat_rule: RepeatRule
-    grid: Grid | None
-    guards: GuardMode
 
 
 def chosen_arithmetic(precision: Precision | Dtype | None) -> AbstractContextManager[None]:
@@ -106,21 +72,22 @@ class Plan:
     @classmethod
     def of(cls, suite: Suite, threat: Threat, options: AuditOptions, device: torch.device = _CPU) -> Plan:
         """The plan of a suite with these options on a device, defaults filled in."""
-        cascade, settle, seed = options.get("cascade"), options.get("settle"), options.get("seed", 0)
+        given: AuditOptions = {**DEFAULTS, **options}
+        cascade, settle = given.get("cascade"), given.get("settle")
         return cls(
             suite=suite,
             threat=threat,
-            early_stop=options.get("early_stop", True),
+            early_stop=given["early_stop"],
             cascade=suite.cascade if cascade is None else cascade,
-            precision=precision_of(options.get("precision")) or fastest(device),
-            batch_size=options.get("batch_size") or USUAL_BATCH,
-            seed=seed,
-            save=kinds_of(options.get("save", ())),
-            trace=tuple(int(index) for index in options.get("trace", ())),
-            sampling=None if settle is None else Sampling.of(settle, suite.attacks, seed),
-            guards=options.get("guards", "auto"),
-            repeats=Repeats(options.get("repeats", 1), options.get("repeat_rule", "majority")),
-            grid=options.get("grid"),
+            precision=precision_of(given.get("precision")) or fastest(device),
+            batch_size=given.get("batch_size") or USUAL_BATCH,
+            seed=given["seed"],
+            save=kinds_of(given["save"]),
+            trace=tuple(int(index) for index in given["trace"]),
+            sampling=None if settle is None else Sampling.of(settle, suite.attacks, given["seed"]),
+            guards=given["guards"],
+            repeats=Repeats(given["repeats"], given["repeat_rule"]),
+            grid=given.get("grid"),
         )
 
     def __post_init__(self) -> None:

@@ -38,8 +38,9 @@ from classwise.auditing.run.inputs import (
     stored,
     threat_for,
 )
+from classwise.auditing.run.options import AuditOptions
 from classwise.auditing.run.partition import Shard, shard_of
-from classwise.auditing.run.plan import AuditOptions, Plan
+from classwise.auditing.run.plan import Plan
 from classwise.auditing.run.suite import Suite, split_suite
 from classwise.core.errors import ClasswiseError
 from classwise.core.progress import Progress
@@ -96,7 +97,6 @@ def prepare(
     threat: ThreatLike | None,
     *,
     group: Group | None = None,
-    device: str | torch.device | None = None,
     **options: Unpack[AuditOptions],
 ) -> Inputs:
     """Read the data and the model, check that they fit each other, and build the plan.
@@ -107,7 +107,6 @@ def prepare(
         suite: the attacks.
         threat: the ball; None: the usual one of the data.
         group: a grouping to add to the data.
-        device: where to run; None: where the model is.
         **options: as of `audit`. Of a shard, the plan has no trace and no guards, and the metadata are those of
             all images.
 
@@ -119,7 +118,7 @@ def prepare(
         check_groupings([grouping], suite.attacks)
     no_threat = Threat("Linf", 0.0) if not suite.attacks and threat is None else None
     ball = no_threat or threat_for(source, threat)
-    classifier = as_classifier(model, source, device)
+    classifier = as_classifier(model, source, options.get("device"))
     plan = Plan.of(suite, ball, options, device_of(classifier))
     was_training = any(module.training for module in classifier.modules() if not _is_quantised(module))
     pieces = pieces_of(source, plan.batch_size)

@@ -106,7 +106,7 @@ def check_sampling(options: Mapping[str, Any], suite: Suite, norm: str, group: o
     """Check that a second phase is possible with the options of an audit, before any file is read.
 
     Args:
-        options: see `classwise.auditing.run.plan.AuditOptions`.
+        options: see `classwise.auditing.run.options.AuditOptions`.
         suite: the attacks.
         norm: the norm of the ball.
         group: the grouping, or None.

@@ -5,29 +5,20 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import time
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
-import torch
-
-from classwise.auditing.guards.report import GuardMode
-from classwise.auditing.outcomes.artifacts import Kind
 from classwise.auditing.run.audit import audit
 from classwise.auditing.run.audit_folder import ABOUT, folder_for
 from classwise.auditing.run.inputs import Group
-from classwise.auditing.run.plan import Distance, ShardLike, Shards
+from classwise.auditing.run.options import AuditOptions, with_options
 from classwise.auditing.run.result import Audit
 from classwise.auditing.run.suite import Attacks
-from classwise.core.arguments import BatchSize, Seconds, checked
-from classwise.core.config import Seed
+from classwise.core.arguments import Seconds, checked
 from classwise.core.errors import ClasswiseError
-from classwise.core.precision import Dtype, Precision
 from classwise.core.progress import Progress
 from classwise.core.progress_display import listening
-from classwise.core.repeats import RepeatCount, RepeatRule
 from classwise.core.threat import ThreatLike
-from classwise.core.threat_text import Grid
 from classwise.training.folder import Run, runs_in
 
 
@@ -54,6 +45,7 @@ def seed_runs(folder: str | Path) -> list[Run]:
 
 
 @checked
+@with_options
 def audit_seeds(
     folder: str | Path,
     data: Any,
@@ -65,23 +57,9 @@ def audit_seeds(
     out: str | Path | None = None,
     resume: bool = False,
     max_time: Seconds | None = None,
-    device: str | torch.device | None = None,
     progress: Progress | bool | None = None,
     distributed: bool = True,
-    precision: Precision | Dtype | None = None,
-    batch_size: BatchSize | None = None,
-    seed: Seed = 0,
-    early_stop: bool = True,
-    cascade: bool | None = None,
-    settle: Distance | None = None,
-    save: Kind | Sequence[Kind] = (),
-    trace: Sequence[int] = (),
-    repeats: RepeatCount = 1,
-    repeat_rule: RepeatRule = "majority",
-    grid: Grid | None = None,
-    guards: GuardMode = "auto",
-    shard: ShardLike | None = None,
-    shards: Shards | None = None,
+    **options: Unpack[AuditOptions],
 ) -> dict[int, Audit]:
     """Audit every run of a folder of training seeds, into ``audits/<name>`` of each run.
 
@@ -95,23 +73,9 @@ def audit_seeds(
         out: a folder for the audits, as ``seed-0``, ``seed-1``, ...; None: those of the runs.
         resume: continue interrupted audits, load finished ones, and run the missing ones.
         max_time: seconds for all seeds together; seeds that do not start in time have no audit.
-        device: where to run.
         progress: as of `classwise.audit`.
         distributed: whether to share the images among processes.
-        precision: as of `classwise.audit`, like all arguments below.
-        batch_size: images on the device at once.
-        seed: seed of the attacks' random numbers.
-        early_stop: whether to stop at the first success.
-        cascade: whether an attack runs on survivors only.
-        settle: distance of an estimate.
-        save: tensors to save.
-        trace: indices of traced images.
-        repeats: number of passes of a decision.
-        repeat_rule: the rule of several passes.
-        grid: grid of the adversarial images.
-        guards: which guards run.
-        shard: one shard of the images.
-        shards: number of shards to merge.
+        **options: see `AuditOptions`.
 
     Returns:
         The audits by training seed, ascending. `classwise.compare` reads the same folder as one method.
@@ -155,22 +119,8 @@ def audit_seeds(
                 out=folders[run.recipe.seed],
                 resume=resume,
                 max_time=remaining,
-                device=device,
                 progress=listener,
                 distributed=distributed,
-                precision=precision,
-                batch_size=batch_size,
-                seed=seed,
-                early_stop=early_stop,
-                cascade=cascade,
-                settle=settle,
-                save=save,
-                trace=trace,
-                repeats=repeats,
-                repeat_rule=repeat_rule,
-                grid=grid,
-                guards=guards,
-                shard=shard,
-                shards=shards,
+                **options,
             )
     return audits

@@ -6,7 +6,7 @@ import contextlib
 import math
 import time
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Unpack
 
 import numpy as np
 import pandas as pd
@@ -15,16 +15,15 @@ from pydantic import Field
 
 from classwise.auditing.outcomes.meta import Meta
 from classwise.auditing.run.inputs import Model
-from classwise.auditing.run.plan import AuditOptions, chosen_arithmetic
+from classwise.auditing.run.options import EvaluationOptions, with_options
+from classwise.auditing.run.plan import chosen_arithmetic
 from classwise.auditing.run.preparation import prepare
 from classwise.auditing.run.suite import Attacks, norm_of, parse_attacks, require_applicable
 from classwise.auditing.worst_class.ledger import SavedSearch, SurvivorCounts
 from classwise.auditing.worst_class.result import WorstClass
 from classwise.auditing.worst_class.rounds import Rounds
 from classwise.core import interruption
-from classwise.core.arguments import BatchSize, Level, Seconds, checked
-from classwise.core.config import Seed
-from classwise.core.precision import Dtype, Precision
+from classwise.core.arguments import Level, Seconds, checked
 from classwise.core.progress import Progress
 from classwise.core.progress_display import listening
 from classwise.core.storage import ResultFolder
@@ -47,6 +46,7 @@ SUITES_BY_NORM = {
 
 @checked
 @torch.inference_mode(mode=False)
+@with_options
 def find_worst_class(
     model: Model,
     data: Any,
@@ -58,11 +58,8 @@ def find_worst_class(
     max_time: Seconds | None = None,
     out: str | Path | None = None,
     resume: bool = False,
-    device: str | torch.device | None = None,
     progress: Progress | bool | None = None,
-    precision: Precision | Dtype | None = None,
-    batch_size: BatchSize | None = None,
-    seed: Seed = 0,
+    **options: Unpack[EvaluationOptions],
 ) -> WorstClass:
     """Find the worst class by racing (best-arm identification), without running every attack on every image.
 
@@ -82,11 +79,8 @@ def find_worst_class(
         max_time: seconds after which no further round is begun; then more classes may be the worst.
         out: a folder for the search; the first pass is written into it every `SAVE_SECONDS`, and each finished round.
         resume: continue the search in ``out``, or load it if it has finished; it must have the same settings.
-        device: where to run; None: where the model is.
         progress: True shows a progress bar; or a listener.
-        precision: of the gradients, as in `audit`.
-        batch_size: images on the device at once, as in `audit`.
-        seed: seed of the attacks' random numbers, and of the order in which survivors are sampled.
+        **options: see `classwise.auditing.run.options.EvaluationOptions`.
 
     Returns:
         The worst class with its interval, and the classes that may be it.
@@ -110,9 +104,8 @@ def find_worst_class(
     norm = norm_of(threat)
     suite = parse_attacks(SUITES_BY_NORM.get(norm, SUITE) if attacks is None else attacks, norm)
     with contextlib.ExitStack() as stack:
-        stack.enter_context(chosen_arithmetic(precision))
-        options = AuditOptions(precision=precision, batch_size=batch_size, seed=seed, early_stop=True, cascade=True)
-        ready = prepare(model, data, suite, threat, device=device, **options)
+        stack.enter_context(chosen_arithmetic(options.get("precision")))
+        ready = prepare(model, data, suite, threat, early_stop=True, cascade=True, **options)
         require_applicable(ready.plan.suite, suite, ready.no_gradient)
         if folder is not None:
             stack.enter_context(folder.claimed(ready.settings | chosen, resume=resume))

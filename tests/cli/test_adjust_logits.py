@@ -18,15 +18,19 @@ def test_adjust_logits_writes_a_model_and_says_what_it_did(
     shutil.copytree(run_folder, run)
     said = classwise("adjust-logits", run, "--attack", "pgd:steps=1")
     assert said.status == 0, said.err
-    assert "constant" in said.out
+    assert "cross-fitted" in said.out
+    assert "another attack may find another class weaker" in said.out
     assert (run / "checkpoints" / "adjusted.safetensors").is_file()
-    said = classwise(
-        "adjust-logits", run, "--which", "last", "--attack", "pgd:steps=1", "--json", "--out", tmp_path / "o.st"
-    )
+    words = ["adjust-logits", run, "--which", "last", "--attack", "pgd:steps=1", "--folds", "0", "--json"]
+    said = classwise(*words, "--out", tmp_path / "o.st")
     assert said.status == 0, said.err
     facts = json.loads(said.out)
     assert Path(facts["weights"]) == tmp_path / "o.st"
     assert len(facts["classes"]) == 10
+    columns = set(next(iter(facts["classes"].values())))
+    assert columns == {"n", "adjustment", "fitted"} | {
+        f"{name}{end}" for name in ("before", "robust") for end in ("", "_low", "_high")
+    }
 
 
 def test_a_mistake_is_one_line(classwise: Classwise, run_folder: Path, tmp_path: Path) -> None:
@@ -38,7 +42,7 @@ def test_a_mistake_is_one_line(classwise: Classwise, run_folder: Path, tmp_path:
 
 def test_a_run_that_another_process_uses_is_not_written(classwise: Classwise, run_folder: Path, tmp_path: Path) -> None:
     run = Path(shutil.copytree(run_folder, tmp_path / "run"))
-    words = ["adjust-logits", run, "--attack", "pgd:steps=1"]
+    words = ["adjust-logits", run, "--attack", "pgd:steps=1", "--folds", "0"]
     with owned(run):
         said = classwise(*words)
         assert (said.status, said.err.count("\n")) == (2, 1)

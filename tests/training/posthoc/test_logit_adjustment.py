@@ -6,17 +6,22 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import scipy.stats
 import torch
 from torch import nn
 
 from classwise.core.errors import ClasswiseError
 from classwise.core.storage import write_text
-from classwise.data import load_data
+from classwise.data import Images, load_data
 from classwise.models import load_model
 from classwise.models.normalization import Normalized
+from classwise.stats.counts import ClassCounts
 from classwise.training.folder import Run
+from classwise.training.posthoc import logit_adjustment
 from classwise.training.posthoc.logit_adjustment import _bias, adjust_logits
+from classwise.training.posthoc.validation import robust_counts
 from classwise.training.train import train
 
 from ..test_trainer import SMALL
@@ -33,7 +38,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
 
 
 def test_a_round_changes_each_constant_by_the_distance_from_the_mean(run: Run, tmp_path: Path) -> None:
-    found = adjust_logits(run, which="last", attack=ATTACK, rates=[0.3], out=tmp_path / "one.safetensors")
+    found = adjust_logits(run, which="last", attack=ATTACK, rates=[0.3], folds=0, out=tmp_path / "one.safetensors")
     before = found.rounds.query("round == 0")
     assert before["adjustment"].eq(0).all()
     robust = torch.tensor(before["robust"].to_numpy())
@@ -44,7 +49,7 @@ def test_a_round_changes_each_constant_by_the_distance_from_the_mean(run: Run, t
 
 def test_the_constants_are_the_sum_over_rounds(run: Run, tmp_path: Path) -> None:
     rates = [0.5, 0.25, 0.125]
-    found = adjust_logits(run, which="last", attack=ATTACK, rates=rates, out=tmp_path / "three.safetensors")
+    found = adjust_logits(run, which="last", attack=ATTACK, rates=rates, folds=0, out=tmp_path / "three.safetensors")
     expected = torch.zeros(10, dtype=torch.float64)
     for turn, rate in enumerate(rates):
         robust = torch.tensor(found.rounds.query(f"round == {turn}")["robust"].to_numpy())
@@ -57,7 +62,7 @@ def test_the_constants_are_the_sum_over_rounds(run: Run, tmp_path: Path) -> None
 def test_the_saved_model_is_the_original_plus_the_constants(run: Run) -> None:
     plain = run.model("last")
     before = {name: value.clone() for name, value in plain.state_dict().items()}
-    found = adjust_logits(run, which="last", attack=ATTACK)
+    found = adjust_logits(run, which="last", attack=ATTACK, folds=0)
     assert found.path == run.path / "checkpoints" / "adjusted.safetensors"
     assert "adjusted" in run.saved_weights()
     assert run.default_weights() != "adjusted"
@@ -67,7 +72,7 @@ def test_the_saved_model_is_the_original_plus_the_constants(run: Run) -> None:
         assert torch.allclose(run.model("adjusted")(x), load_model(found.path)(x))
     assert all(torch.equal(value, before[name]) for name, value in run.model("last").state_dict().items())
     again = found.path.read_bytes()
-    adjust_logits(run, which="last", attack=ATTACK)
+    adjust_logits(run, which="last", attack=ATTACK, folds=0)
     assert found.path.read_bytes() == again
 
 
@@ -83,6 +88,48 @@ def test_images_passed_to_the_run_and_classes_without_validation_images(tmp_path
         adjust_logits(own, data=images)
 
 
+def test_cross_fitting_attacks_no_image_under_constants_that_it_chose(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    attacked: list[tuple[frozenset[int], tuple[float, ...]]] = []
+
+    def counted(model: nn.Module, images: Images, *rest: Any) -> ClassCounts:
+        bias = _bias(model).detach() - trained
+        attacked.append((frozenset(images.index.tolist()), tuple(bias.tolist())))
+        return robust_counts(model, images, *rest)
+
+    trained = _bias(run.model("last")).detach().clone()
+    monkeypatch.setattr(logit_adjustment, "robust_counts", counted)
+    found = adjust_logits(
+        run, which="last", attack=ATTACK, rates=[0.3, 0.2], folds=3, out=tmp_path / "folds.safetensors"
+    )
+    *folds, first, second, last = attacked
+    split = first[0]
+    assert second[0] == last[0] == split
+    assert np.allclose(last[1], found.constants.numpy(), atol=1e-6)
+    held = folds[2::3]  # two rounds on the other folds, then the fold under the constants of the last of them
+    assert frozenset().union(*(images for images, _ in held)) == split
+    assert sum(len(images) for images, _ in held) == len(split)
+    for fitted, (images, constants) in zip(folds[1::3], held, strict=True):
+        assert fitted[0] == split - images
+        assert list(constants) != found.constants.tolist()
+    assert len({constants for _, constants in held}) == 3
+
+
+def test_accuracies_by_class_are_those_of_the_rounds_and_have_simultaneous_intervals(run: Run, tmp_path: Path) -> None:
+    found = adjust_logits(run, which="last", attack=ATTACK, rates=[0.3], folds=0, out=tmp_path / "none.safetensors")
+    classes = found.classes.set_index("class")
+    for column, turn in {"before": 0, "fitted": 1}.items():
+        expected = found.rounds[found.rounds["round"] == turn].set_index("class")["robust"]
+        assert (classes[column] - expected).abs().max() == 0
+    assert classes["robust"].isna().all()
+    level = 1 - 0.95 ** (1 / classes["n"].gt(0).sum())
+    for _, row in classes.iterrows():
+        correct = round(row["before"] * row["n"])
+        exact = scipy.stats.binomtest(correct, int(row["n"])).proportion_ci(1 - level)
+        assert (row["before_low"], row["before_high"]) == pytest.approx((exact.low, exact.high), abs=1e-9)
+
+
 def refused(run: Run | Path, **more: Any) -> str:
     with pytest.raises(ClasswiseError) as caught:
         adjust_logits(run, **more)
@@ -94,6 +141,7 @@ def test_impossible_requests_raise_errors(run: Run, tmp_path: Path) -> None:
     assert "has no weights 'average'" in refused(run, which="average")
     assert "rates = []" in refused(run, rates=[])
     assert "rates = [0.3, -1.0]" in refused(run, rates=[0.3, -1])
+    assert "folds = 1 must be 2 or more" in refused(run, folds=1)
     assert "no device 'gpu7'" in refused(run, device="gpu7")
     assert "contains no run" in refused(tmp_path)
     shutil.copytree(run.path, tmp_path / "bare")

@@ -17,6 +17,7 @@ from classwise.core.progress import NullProgress, Progress
 from classwise.core.storage import read_json
 from classwise.core.threat import Threat
 from classwise.data import Images
+from classwise.stats.counts import ClassCounts
 from classwise.training.folder import Run
 from classwise.training.recipe import Recipe
 from classwise.training.setup import training_images
@@ -59,8 +60,8 @@ def writing_into(run: Run, path: Path) -> AbstractContextManager[None]:
     return owned(run.path) if path.resolve().is_relative_to(run.path.resolve()) else nullcontext()
 
 
-def robust_accuracy(model: nn.Module, images: Images, attack: Attack, threat: Threat, recipe: Recipe) -> Tensor:
-    """Compute the robust accuracy of each class, (C,); NaN for a class without images.
+def robust_counts(model: nn.Module, images: Images, attack: Attack, threat: Threat, recipe: Recipe) -> ClassCounts:
+    """Count the images of each class, and those that are correctly classified under the attack.
 
     Args:
         model: the model, on the device of the images.
@@ -72,9 +73,15 @@ def robust_accuracy(model: nn.Module, images: Images, attack: Attack, threat: Th
     engine = Engine(
         model, precision=recipe.precision, batch_size=max(32, recipe.batch_size), early_stop=False, seed=recipe.seed
     )
-    count = images.class_counts().to(images.y.device)
-    hits = torch.zeros(len(count), device=images.y.device)
+    count = images.class_counts()
+    correct = torch.zeros_like(count)
     jobs = [Job(batch.index, batch.x, batch.y) for batch in images.batches(engine.batch_size)]
     for done in engine.attack(attack, threat, jobs):
-        hits.index_add_(0, done.y, (~done.success).float())
-    return torch.where(count > 0, hits / count, torch.nan)
+        correct.index_add_(0, done.y, (~done.success).to(correct.dtype))
+    return ClassCounts(count.cpu().numpy(), correct.cpu().numpy())
+
+
+def robust_accuracy(model: nn.Module, images: Images, attack: Attack, threat: Threat, recipe: Recipe) -> Tensor:
+    """Compute the robust accuracy of each class, (C,); NaN for a class without images. See `robust_counts`."""
+    accuracy = robust_counts(model, images, attack, threat, recipe).accuracy
+    return torch.tensor(accuracy, dtype=torch.float32, device=images.y.device)

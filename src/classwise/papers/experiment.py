@@ -329,15 +329,13 @@ class Findings:
     Attributes:
         tables: measured numbers next to the printed ones.
         figures: pairs of a drawing and its caption.
-        tests: tests of the claims, corrected jointly for multiple testing.
-        not_tested: claim id to the reason why this scale cannot test it.
+        tests: tests of the claims, corrected jointly for multiple testing, and claims that are not tested.
         measurements: measured quantities for open questions, without verdicts.
     """
 
     tables: Sequence[Table] = ()
     figures: Sequence[tuple[Drawing, str]] = ()
     tests: Sequence[Test] = ()
-    not_tested: Mapping[str, str] = field(default_factory=dict)
     measurements: Sequence[Measurement] = ()
 
 

@@ -245,11 +245,6 @@ def on_data_set(scale: Scale, data: str) -> Scale:
     return replace(scale, data=data)
 
 
-def other_data(claim: str, scale: Scale) -> dict[str, str]:
-    """The reason why a claim about classes of CIFAR-10 is not tested on other data, by claim id."""
-    return {claim: f"the claim names classes of CIFAR-10; this scale uses {scale.data}"}
-
-
 DEFAULT_SCALES: Mapping[Name, Scale] = {"smoke": SMOKE, "reduced": REDUCED, "full": FULL}
 MANY_TRAININGS: Mapping[Name, Scale] = {**DEFAULT_SCALES, "reduced": FASHION}
 PRELIMINARY: Mapping[Name, Scale] = {**DEFAULT_SCALES, "full": RESNET18}

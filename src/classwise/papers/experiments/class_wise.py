@@ -20,7 +20,7 @@ from classwise.auditing.outcomes.table import Outcomes
 from classwise.auditing.run.result import Audit
 from classwise.core.threat import Threat
 from classwise.data.splits import stratified_subset
-from classwise.papers.claims import CORRELATION, Measurement, Test
+from classwise.papers.claims import CORRELATION, Measurement, Test, not_tested
 from classwise.papers.experiment import Context, Experiment, Findings, Training
 from classwise.papers.experiments.data_set_audits import (
     ADVERSARIAL,
@@ -91,8 +91,7 @@ class StandardAgainstAdversarial(Experiment, scales=SCALES, trainings=declare):
         return Findings(
             tables=(gap_table(rows), *data_tables(audited, absent)),
             figures=figures,
-            tests=tests,
-            not_tested=no_verdict(self.claim, audited),
+            tests=[*tests, *no_verdict(self.claim, audited)],
         )
 
     def claims(self, robust: Gap) -> Sequence[Test]:
@@ -214,8 +213,7 @@ class RobustnessHistogram(Experiment, scales=SCALES, trainings=lambda scale: dec
         return Findings(
             tables=(Table("Number of classes by their robustness", heads, rows, note), *data_tables(audited, absent)),
             figures=figures,
-            tests=tests,
-            not_tested=no_verdict(self.claim, audited),
+            tests=[*tests, *no_verdict(self.claim, audited)],
         )
 
     def _test(self, data: str, counts: ClassCounts, edges: FloatArray) -> Test:
@@ -397,8 +395,7 @@ class DataSets(Experiment, trainings=lambda scale: declare(scale, data_sets=_dat
             figures=[
                 (_drawn(data_set), f"{data_set.data}: standard clean, adversarial under PGD.") for data_set in audited
             ],
-            tests=tests,
-            not_tested={} if fit else {"benz20/C1": reason, "benz20/C4": reason},
+            tests=tests if fit else [*tests, not_tested("benz20/C1", reason), not_tested("benz20/C4", reason)],
         )
 
 
@@ -468,12 +465,10 @@ class PretrainedModels(
             "Small print: 95 % confidence intervals for new images."
         )
         hashes = [Row(name, [Cell(str(table.meta.model_hash)[:12])]) for name, table in outcomes.items()]
-        tests, not_tested = _tests(outcomes, smoke=context.scale.name == "smoke")
         return Findings(
             tables=(Table("In percent and points", heads, rows, note), Table("Models", ("model", "SHA-256"), hashes)),
             figures=_figures(outcomes),
-            tests=tests,
-            not_tested=not_tested,
+            tests=_tests(outcomes, smoke=context.scale.name == "smoke"),
         )
 
 
@@ -511,14 +506,14 @@ def _cells(table: Outcomes, attack: str) -> list[Cell]:
     return [*(estimate_cell(of(counts)) for of in metrics), Cell(", ".join(names))]
 
 
-def _tests(outcomes: Mapping[str, Outcomes], *, smoke: bool) -> tuple[Sequence[Test], dict[str, str]]:
-    """Tests of C1 and C2, and the reasons where they are not tested."""
+def _tests(outcomes: Mapping[str, Outcomes], *, smoke: bool) -> list[Test]:
+    """Tests of C1 and C2."""
     tables = list(outcomes.values())
     counts = tables[0].counts("clean")
     least = int(counts.count[counts.present].min())
     if least < LEAST_IMAGES and not smoke:
         reason = f"{least} test images in a class, of at least {LEAST_IMAGES}"
-        return (), {"benz20/C1": reason, "benz20/C2": reason}
+        return [not_tested("benz20/C1", reason), not_tested("benz20/C2", reason)]
     any_gap = Test(
         claim="benz20/C1",
         estimand="MCD of clean accuracy, the first model",
@@ -527,10 +522,10 @@ def _tests(outcomes: Mapping[str, Outcomes], *, smoke: bool) -> tuple[Sequence[T
         "simultaneous intervals for all classes",
     )
     if len(tables) != 2:
-        return (any_gap,), {"benz20/C2": "the claim compares a standard and an adversarially trained model"}
+        return [any_gap, not_tested("benz20/C2", "the claim compares a standard and an adversarially trained model")]
     note = "the second model is taken to be adversarially trained"
     robust, clean = (gap(tables[0], tables[1], attack) for attack in ("PGD", "clean"))
-    return (any_gap, *(replace(test, note=note) for test in discrepancy_tests(robust, clean))), {}
+    return [any_gap, *(replace(test, note=note) for test in discrepancy_tests(robust, clean))]
 
 
 def _figures(outcomes: Mapping[str, Outcomes]) -> list[tuple[Drawing, str]]:
@@ -573,17 +568,16 @@ class ConfusionUnderAttack(Experiment, scales=SCALES, trainings=lambda scale: de
             for data_set in audited
         }
         caption = "rows: truth; columns: prediction on the attacked image; percent of the row."
-        tests, not_tested = self.claims(audited, matrices, classes)
+        tests = self.claims(audited, matrices, classes)
         return Findings(
             tables=(*structure_tables(matrices, classes, tests), *data_tables(audited, absent)),
             figures=[(matrix.figure(), f"{data}: {caption}") for data, matrix in matrices.items()],
             tests=tests,
-            not_tested=not_tested,
         )
 
     def claims(
         self, audited: Sequence[DataSetAudits], matrices: Mapping[str, Confused], classes: Mapping[str, Confused]
-    ) -> tuple[list[Test], dict[str, str]]:
+    ) -> list[Test]:
         """Test kdd21 C5 on each data set, C6 where there are superclasses, and C7 on SVHN.
 
         Args:
@@ -604,7 +598,7 @@ class ConfusionUnderAttack(Experiment, scales=SCALES, trainings=lambda scale: de
             for data, data_set in fit.items()
             if data_set.judges("kdd21/C5")
         ]
-        not_tested = no_verdict("kdd21/C5", audited)
+        tests += no_verdict("kdd21/C5", audited)
         inside = {data: errors for data in fit if (errors := classes[data].inside) is not None}
         if inside:
             note = f"on {', '.join(inside)}; error rates of pairs need no verdict about a single class"
@@ -616,12 +610,10 @@ class ConfusionUnderAttack(Experiment, scales=SCALES, trainings=lambda scale: de
             note = f"on {', '.join(inside)}"
             tests.append(Test(claim="kdd21/C6", covers=(ACROSS,), estimand=estimand, estimators=excesses, note=note))
         else:
-            not_tested["kdd21/C6"] = "no data set with superclasses gives a verdict"
+            tests.append(not_tested("kdd21/C6", "no data set with superclasses gives a verdict"))
         if SVHN in fit:
-            tests.append(_similar_digits(matrices[SVHN].matrix))
-        else:
-            not_tested["kdd21/C7"] = "the claim is about SVHN, which is not available or gives no verdict"
-        return tests, not_tested
+            return [*tests, _similar_digits(matrices[SVHN].matrix)]
+        return [*tests, not_tested("kdd21/C7", "the claim is about SVHN, which is not available or gives no verdict")]
 
 
 def _confused(one: DataSetAudits) -> Confused:
@@ -702,7 +694,7 @@ class ConfusedLabels(ConfusionUnderAttack):
 
     def claims(
         self, audited: Sequence[DataSetAudits], matrices: Mapping[str, Confused], classes: Mapping[str, Confused]
-    ) -> tuple[list[Test], dict[str, str]]:
+    ) -> list[Test]:
         """Test benz20 C5: confusion is more frequent inside the superclasses, and mutual there.
 
         Args:
@@ -713,7 +705,7 @@ class ConfusedLabels(ConfusionUnderAttack):
         del matrices
         chosen = [data_set for data_set in audited if not data_set.unfit and classes[data_set.data].inside is not None]
         if not chosen:
-            return [], {"benz20/C5": "no data set with superclasses gives a verdict"}
+            return [not_tested("benz20/C5", "no data set with superclasses gives a verdict")]
         found = {data_set.data: classes[data_set.data] for data_set in chosen}
         contrasts, symmetries = list[IntervalEstimator](), list[IntervalEstimator]()
         for confusions in found.values():
@@ -736,7 +728,7 @@ class ConfusedLabels(ConfusionUnderAttack):
                 limits=CORRELATION,
                 covers=[f"{data}: {MUTUAL}" for data in found],
             ),
-        ], {}
+        ]
 
 
 LARGE, VISIBLE = 10, 1
@@ -770,20 +762,18 @@ class GapsOverEpochs(Experiment, scales=SCALES, trainings=lambda scale: declare(
                 tables.append(class_table(title, {("AT",): counts}, names))
         heads = ("data set, classes", "average under PGD", "worst class", "MCD", "weakest class")
         summary = Table("Test images at the end of training, in percent and points", heads, rows, _SMALL_PRINT)
-        tests, not_tested = _gap_tests(audited)
         tables = [summary, *data_tables(audited, absent), *tables]
-        return Findings(tables=tables, figures=figures, tests=tests, not_tested=not_tested)
+        return Findings(tables=tables, figures=figures, tests=_gap_tests(audited))
 
 
-def _gap_tests(audited: Sequence[DataSetAudits]) -> tuple[list[Test], dict[str, str]]:
-    """Tests of C1 to C3 on the data sets that give a verdict, and the claims that are not tested."""
+def _gap_tests(audited: Sequence[DataSetAudits]) -> list[Test]:
+    """Tests of C1 to C3 on the data sets that give a verdict."""
     fit = {data_set.data: data_set for data_set in audited if data_set.judges("kdd21/C1")}
     tests = [_gap_test("kdd21/C1", "large", data_set, (data_set.data,)) for data_set in fit.values()]
-    not_tested = no_verdict("kdd21/C1", audited)
+    tests += no_verdict("kdd21/C1", audited)
     if MNIST not in fit:
-        not_tested["kdd21/C2"] = (
-            f"the claim is about MNIST; this run used {', '.join(data_set.data for data_set in audited)}"
-        )
+        used = ", ".join(data_set.data for data_set in audited)
+        tests.append(not_tested("kdd21/C2", f"the claim is about MNIST; this run used {used}"))
     else:
         total = _beyond_high(fit[MNIST].counts())
         estimand = f"total under PGD at the end of training on {MNIST}, minus {HIGH} percent"
@@ -792,12 +782,11 @@ def _gap_tests(audited: Sequence[DataSetAudits]) -> tuple[list[Test], dict[str, 
         if total(0.05).value > 0:
             tests.append(_gap_test("kdd21/C2", "visible", fit[MNIST], ("visible gap",)))
         else:
-            not_tested["kdd21/C2"] = f"the gap is that of a model above {HIGH} percent, which this one is not"
+            reason = f"the gap is that of a model above {HIGH} percent, which this one is not"
+            tests.append(not_tested("kdd21/C2", reason))
     if "imagenet" in fit:
-        tests.append(_growth(fit["imagenet"]))
-    else:
-        not_tested["kdd21/C3"] = "the claim is about ImageNet, whose training takes days on a GPU"
-    return tests, not_tested
+        return [*tests, _growth(fit["imagenet"])]
+    return [*tests, not_tested("kdd21/C3", "the claim is about ImageNet, whose training takes days on a GPU")]
 
 
 def _gap_test(claim: str, word: str, one: DataSetAudits, covers: Sequence[str] = ()) -> Test:
@@ -885,10 +874,8 @@ class NormsAndRobustness(Experiment, scales=SCALES, trainings=declare):
             "Small print: 95 % confidence intervals for new images. p by permutation of the classes."
         )
         table = Table("Correlation of class accuracy with the norm of the class's row", heads, rows, note)
-        not_tested = {**no_verdict("iclr21/C5", audited), **no_verdict("iclr21/C6", audited)}
-        return Findings(
-            tables=(table, *data_tables(audited, absent)), figures=figures, tests=tests, not_tested=not_tested
-        )
+        tests += [test for claim in ("iclr21/C5", "iclr21/C6") for test in no_verdict(claim, audited)]
+        return Findings(tables=(table, *data_tables(audited, absent)), figures=figures, tests=tests)
 
 
 def _link(one: DataSetAudits, kind: str) -> NormLink:
@@ -1012,8 +999,8 @@ class FeaturesOnAPlane(Experiment, scales=CLASSWISE, trainings={"AT": AT}):
         table = Table("Share of the ten nearest neighbours", heads, rows, note)
         caption = "Penultimate features; the paper does not state the layer."
         if ("clean", "superclass") not in purity:
-            not_tested = {"iclr21/C15": f"{context.scale.data} has no superclasses"}
-            return Findings(tables=(table,), figures=((projection.figure(), caption),), not_tested=not_tested)
+            absent = not_tested("iclr21/C15", f"{context.scale.data} has no superclasses")
+            return Findings(tables=(table,), figures=((projection.figure(), caption),), tests=[absent])
         separates = Test(
             claim="iclr21/C15",
             estimand="chance-corrected share of neighbours (Cohen's kappa): superclass minus class, clean and attacked",

@@ -8,7 +8,7 @@ from typing import ClassVar
 import numpy as np
 
 from classwise.core.rng import CounterRNG
-from classwise.papers.claims import Test
+from classwise.papers.claims import Test, not_tested
 from classwise.papers.experiment import Context, Experiment, Findings
 from classwise.papers.interval_estimators import exactly
 from classwise.papers.scales import NAMES, Name, Scale
@@ -80,9 +80,9 @@ SCALES: Mapping[Name, Scale] = {
 LOGITS = (1.0, 2.0, 0.2)
 """Logits of the sketch: an adversarial example of class 0 close to class 1; the paper gives no values."""
 INVERSES = (1.0, 3.0, 1 / 3)
-NOT_TESTED = {
-    "iclr21/C17": "the claim is about trained models (iclr21/T6); this item covers only the underlying arithmetic"
-}
+NOT_TESTED = not_tested(
+    "iclr21/C17", "the claim is about trained models (iclr21/T6); this item covers only the underlying arithmetic"
+)
 
 
 def _scale(name: Name, about: str) -> Scale:
@@ -193,7 +193,7 @@ class Sketch(Experiment, scales=SCALES):
                     "Above: probabilities; below: gradient norms for the weights of each class (∇), as in Eq. 4.",
                 ),
             ),
-            not_tested=NOT_TESTED,
+            tests=[NOT_TESTED],
         )
 
 
@@ -245,5 +245,5 @@ class GradientOfWeights(Experiment, scales=SCALES):
                     "The logits of iclr21/F9: towards 1/3 on the left, towards 1 and 0 on the right.",
                 ),
             ),
-            not_tested=NOT_TESTED,
+            tests=[NOT_TESTED],
         )

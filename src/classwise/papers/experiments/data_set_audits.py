@@ -13,6 +13,7 @@ from classwise.auditing.outcomes.table import Outcomes
 from classwise.auditing.run.result import Audit
 from classwise.core.rng import CounterRNG
 from classwise.papers import catalogue
+from classwise.papers.claims import Test, not_tested
 from classwise.papers.experiment import Context, Training
 from classwise.papers.experiments.protocol import AT, STANDARD, under_pgd
 from classwise.papers.scales import OWN_DATA, PAPER_DATA, REDUCED, SMOKE, TIAN, Name, Scale
@@ -208,13 +209,11 @@ def audit_each(
     return audited, absent
 
 
-def no_verdict(claim: str, audited: Sequence[DataSetAudits]) -> dict[str, str]:
-    """The claim with the reason of each data set, if none of them gives a verdict on it; else empty."""
-    if any(data_set.judges(claim) for data_set in audited):
-        return {}
-    return {
-        claim: "; ".join(f"{data_set.data}: {data_set.fault or 'not a data set of the claim'}" for data_set in audited)
-    }
+def no_verdict(claim: str, audited: Sequence[DataSetAudits]) -> list[Test]:
+    """The claim as not tested with the reason of each data set, if none of them gives a verdict on it; else empty."""
+    reasons = (f"{data_set.data}: {data_set.fault or 'not a data set of the claim'}" for data_set in audited)
+    judged = any(data_set.judges(claim) for data_set in audited)
+    return [] if judged else [not_tested(claim, "; ".join(reasons))]
 
 
 def data_tables(audited: Sequence[DataSetAudits], absent: Mapping[str, str]) -> list[Table]:

@@ -14,11 +14,11 @@ from classwise.auditing.run.result import Audit
 from classwise.core.config import Spec
 from classwise.core.threat import Threat
 from classwise.papers import catalogue
-from classwise.papers.claims import Test
+from classwise.papers.claims import Test, not_tested
 from classwise.papers.experiment import Context, Experiment, Findings, Training, Trainings
 from classwise.papers.experiments.protocol import average, paired_models, worst
 from classwise.papers.interval_estimators import IntervalEstimator, Resampled, exactly, plus
-from classwise.papers.scales import CIFAR, DEFAULT_SCALES, MANY_TRAININGS, Name, Scale, other_data
+from classwise.papers.scales import DEFAULT_SCALES, MANY_TRAININGS, Name, Scale
 from classwise.papers.tables import Key, class_table
 from classwise.reporting import formatting
 from classwise.reporting.figures.bars import class_bars
@@ -255,7 +255,6 @@ def closed_gate(names: Sequence[str]) -> str:
     )
 
 
-NO_FAT = "this scale does not include FAT"
 LIFTED, LOWERED = (2, 3, 4, 6), (7, 8)
 """Classes of CIFAR-10 that are better, and slightly worse, with CFA in the paper."""
 
@@ -278,15 +277,14 @@ class MainTable(_Methods):
         methods = at_scale(self.methods, context.scale)
         evaluated = evaluate_methods(context, methods, self.trainings(context.scale))
         table = with_gate_note(evaluated, methods_table("cfa23/T1", methods, evaluated, context.scale))
-        tests, not_tested = _main_tests(evaluated, BASES[context.scale.name])
-        return Findings(tables=(table,), tests=tests, not_tested=not_tested)
+        return Findings(tables=(table,), tests=_main_tests(evaluated, BASES[context.scale.name]))
 
 
-def _main_tests(evaluated: Evaluated, bases: Sequence[str]) -> tuple[list[Test], dict[str, str]]:
+def _main_tests(evaluated: Evaluated, bases: Sequence[str]) -> list[Test]:
     def paired(one: str, other: str, kind: str, attack: str = "all") -> Resampled:
         return paired_models(evaluated.audits[one, kind], evaluated.audits[other, kind], attack)
 
-    tests, not_tested = frl_tests(evaluated)
+    tests = frl_tests(evaluated)
     closed = evaluated.closed([f"{base} + CFA" for base in bases])
     averaged = [base for base in bases if f"{base} + CFA" not in closed]
     if averaged:
@@ -314,17 +312,15 @@ def _main_tests(evaluated: Evaluated, bases: Sequence[str]) -> tuple[list[Test],
             ),
         ]
     if closed:
-        not_tested |= {claim: closed_gate(closed) for claim in ("cfa23/C11", "cfa23/C12")}
-    if "FAT" in bases:
-        falls = [worst(paired(other, "FAT", "best")) for other in ("AT", "TRADES")]
-        estimand = "worst class of AT and of TRADES minus that of FAT, best epoch"
-        tests.append(Test(claim="cfa23/C13", estimand=estimand, estimators=falls, note=NOTE))
-    else:
-        not_tested["cfa23/C13"] = NO_FAT
-    return tests, not_tested
+        tests += [not_tested(claim, closed_gate(closed)) for claim in ("cfa23/C11", "cfa23/C12")]
+    if "FAT" not in bases:
+        return [*tests, not_tested("cfa23/C13", "this scale does not include FAT")]
+    falls = [worst(paired(other, "FAT", "best")) for other in ("AT", "TRADES")]
+    estimand = "worst class of AT and of TRADES minus that of FAT, best epoch"
+    return [*tests, Test(claim="cfa23/C13", estimand=estimand, estimators=falls, note=NOTE)]
 
 
-def frl_tests(evaluated: Evaluated) -> tuple[list[Test], dict[str, str]]:
+def frl_tests(evaluated: Evaluated) -> list[Test]:
     """Tests of C14 (FRL against TRADES + EMA) and C15 (TRADES + CFA against FRL), and the claims not tested."""
 
     def paired(one: str, other: str, kind: str = "best") -> Resampled:
@@ -346,18 +342,18 @@ def frl_tests(evaluated: Evaluated) -> tuple[list[Test], dict[str, str]]:
         )
     ]
     if closed := evaluated.closed(["TRADES + CFA"]):
-        return tests, {"cfa23/C15": closed_gate(closed)}
+        return [*tests, not_tested("cfa23/C15", closed_gate(closed))]
     over_frl = paired("TRADES + CFA", "FRL + EMA")
-    tests.append(
+    return [
+        *tests,
         Test(
             claim="cfa23/C15",
             estimand="TRADES + CFA minus FRL + EMA: average and worst class, best epoch; the reverse: worst "
             "class, last epoch",
             estimators=[average(over_frl), worst(over_frl), worst(paired("FRL + EMA", "TRADES + CFA", "last"))],
             note=NOTE,
-        )
-    )
-    return tests, {}
+        ),
+    ]
 
 
 class ClassesOfAverages(_Methods):
@@ -401,29 +397,27 @@ class ClassesOfAverages(_Methods):
             )
             for base, pair in pairs.items()
         ]
-        not_tested = {}
-        if closed := evaluated.closed([f"{base} + CFA" for base in bases]):
-            tests, not_tested = [], {"cfa23/C22": closed_gate(closed)}
-        elif context.scale.data == CIFAR:
-            parts = [
+        single = Test(
+            claim="cfa23/C22",
+            covers=("single classes",),
+            estimand="CFA minus EMA for classes 2, 3, 4, 6 and EMA minus CFA for 7 and 8, AT and TRADES, best epoch",
+            estimators=[
                 pair.part(lambda a, c=c, sign=sign: sign * (a[..., 0, c] - a[..., 1, c]), 100)  # type: ignore[misc]
                 for pair in pairs.values()
                 for classes, sign in ((LIFTED, 1), (LOWERED, -1))
                 for c in classes
-            ]
-            estimand = "CFA minus EMA for classes 2, 3, 4, 6 and EMA minus CFA for 7 and 8, AT and TRADES, best epoch"
-            covers = ("single classes",)
-            tests.append(Test(claim="cfa23/C22", estimand=estimand, estimators=parts, note=NOTE, covers=covers))
-        else:
-            not_tested = other_data("cfa23/C22", context.scale)
+            ],
+            note=NOTE,
+            cifar10=True,
+        )
+        closed = evaluated.closed([f"{base} + CFA" for base in bases])
         spread = Table(
             "Standard deviation of the class accuracies (fractions)", ("method", "EMA", "CFA", "EMA minus CFA"), rows
         )
         return Findings(
             tables=(spread, class_table("Class accuracy, best epoch, attacked, in percent", keyed, names)),
             figures=((class_bars(names, counts, range(len(names))), "Best epoch, attacked as in cfa23/T1."),),
-            tests=tests,
-            not_tested=not_tested,
+            tests=[not_tested("cfa23/C22", closed_gate(closed))] if closed else [*tests, single],
         )
 
 
@@ -438,8 +432,7 @@ class FairnessOfFRL(_Methods):
         """Tabulate the rows of T1 about TRADES and FRL; test claims C14 and C15."""
         evaluated = evaluate_methods(context, self.methods, self.trainings(context.scale))
         table = methods_table("cfa23/T1", self.methods, evaluated, context.scale)
-        tests, not_tested = frl_tests(evaluated)
-        return Findings(tables=(with_gate_note(evaluated, table),), tests=tests, not_tested=not_tested)
+        return Findings(tables=(with_gate_note(evaluated, table),), tests=frl_tests(evaluated))
 
 
 class TinyImageNet(_Methods):
@@ -551,12 +544,11 @@ class _Ablation(Experiment, scales=MANY_TRAININGS, attacks=ATTACKS):
         table = Table(
             "Average / worst class, best epoch, attacked, in percent", ("method", "this run", "printed"), rows, note
         )
-        tests, not_tested = self.claims(evaluated)
-        return Findings(tables=(with_gate_note(evaluated, table),), tests=tests, not_tested=not_tested)
+        return Findings(tables=(with_gate_note(evaluated, table),), tests=self.claims(evaluated))
 
     @abstractmethod
-    def claims(self, evaluated: Evaluated) -> tuple[list[Test], dict[str, str]]:
-        """Tests of the claims of the table, and the claims that are not tested with the reasons."""
+    def claims(self, evaluated: Evaluated) -> list[Test]:
+        """Tests of the claims of the table."""
 
 
 def _paired(evaluated: Evaluated, one: str, other: str) -> Resampled:
@@ -590,7 +582,7 @@ class CalibrationOnly(_Ablation):
         """A row for each training."""
         return {name: Method(name) for name in self.trainings(scale)}
 
-    def claims(self, evaluated: Evaluated) -> tuple[list[Test], dict[str, str]]:
+    def claims(self, evaluated: Evaluated) -> list[Test]:
         """Test C16: each part improves average and worst class, and both together most."""
         names = list(evaluated.runs)
         pairs_of_base = [(name, base_of(name)) for name in names if "+" in name]
@@ -604,7 +596,7 @@ class CalibrationOnly(_Ablation):
             Test(claim="cfa23/C16", estimand=estimand, estimators=_gains(evaluated, pairs), note=NOTE, covers=covers)
             for estimand, (pairs, covers) in comparisons.items()
             if pairs
-        ], {}
+        ]
 
 
 class AveragingOnly(_Ablation):
@@ -626,7 +618,7 @@ class AveragingOnly(_Ablation):
         """A row for each training: its averaged weights."""
         return {name: Method(name, averaged=True) for name in self.trainings(scale)}
 
-    def claims(self, evaluated: Evaluated) -> tuple[list[Test], dict[str, str]]:
+    def claims(self, evaluated: Evaluated) -> list[Test]:
         """Test C19: the worst class gains and the average loses little (up to 0.3 points in the paper)."""
         names = [name for name in evaluated.runs if name.endswith("FAWA")]
         closed = evaluated.closed(names)
@@ -636,7 +628,7 @@ class AveragingOnly(_Ablation):
         parts += [plus(average(pair), AVERAGING_COST) for pair in pairs]
         estimand = f"FAWA minus EMA: worst class, and average plus {AVERAGING_COST} points"
         tests = [Test(claim="cfa23/C19", estimand=estimand, estimators=parts, note=NOTE, covers=bases)] if bases else []
-        return tests, {"cfa23/C19": closed_gate(closed)} if closed else {}
+        return [*tests, *([not_tested("cfa23/C19", closed_gate(closed))] if closed else [])]
 
 
 def class_quantity(run: Run, quantity: str) -> tuple[Drawing, Mapping[str, float]]:
@@ -709,7 +701,6 @@ class _Sweep(Experiment, scales=MANY_TRAININGS, attacks=ATTACKS):
                 covers=self.covers(values),
             )
         ]
-        more, not_tested = self.further_tests(audits, last, own, context.scale)
         rows = [Row(name, [pair_cell(audit.counts("all"))]) for name, audit in audits.items()]
         heads = ("method or lambda", "average / worst class")
         return Findings(
@@ -725,14 +716,11 @@ class _Sweep(Experiment, scales=MANY_TRAININGS, attacks=ATTACKS):
                 (line_chart("Average and worst class, in percent", lines, "lambda"), "Dashed: the base method."),
                 (drawing, f"At lambda {DRAWN:g}."),
             ),
-            tests=[*tests, *more],
-            not_tested=not_tested,
+            tests=[*tests, *self.further_tests(audits, last, own)],
         )
 
     @abstractmethod
-    def further_tests(
-        self, audits: Mapping[str, Audit], last: Mapping[str, float], run: Run, scale: Scale
-    ) -> tuple[list[Test], dict[str, str]]:
+    def further_tests(self, audits: Mapping[str, Audit], last: Mapping[str, float], run: Run) -> list[Test]:
         """Further tests, on the audits by value and on the class-wise quantity at the end of a run."""
 
 
@@ -750,9 +738,7 @@ class MarginBase(_Sweep):
         """Use CCM alone."""
         return {"schedules": [ccm(value)]}
 
-    def further_tests(
-        self, audits: Mapping[str, Audit], last: Mapping[str, float], run: Run, scale: Scale
-    ) -> tuple[list[Test], dict[str, str]]:
+    def further_tests(self, audits: Mapping[str, Audit], last: Mapping[str, float], run: Run) -> list[Test]:
         """Test C17 (0.5 is best, the value matters little) and C18 (hard classes have a radius below the default)."""
         others = [audit for name, audit in audits.items() if name not in (self.plain, "0.5")]
         ways = [
@@ -777,8 +763,6 @@ class MarginBase(_Sweep):
             )
             if parts
         ]
-        if scale.data != CIFAR:
-            return tests, other_data("cfa23/C18", scale)
         default = Threat.parse(str(run.recipe.threat)).epsilon
         assert isinstance(default, float)
         sides = [(default - e if c in HARD else e - default) * 255 for c, e in enumerate(last.values())]
@@ -789,8 +773,9 @@ class MarginBase(_Sweep):
             unit="/255",
             exact=True,
             note="one training",
+            cifar10=True,
         )
-        return [*tests, test], {}
+        return [*tests, test]
 
 
 class RegularisationBase(_Sweep):
@@ -808,11 +793,9 @@ class RegularisationBase(_Sweep):
         """Use CCM at 0.3, and CCR."""
         return {"schedules": [ccm(0.3), ccr(value)]}
 
-    def further_tests(
-        self, audits: Mapping[str, Audit], last: Mapping[str, float], run: Run, scale: Scale
-    ) -> tuple[list[Test], dict[str, str]]:
+    def further_tests(self, audits: Mapping[str, Audit], last: Mapping[str, float], run: Run) -> list[Test]:
         """Test the second half of C23: hard classes have a smaller beta at the end."""
-        del run, scale
+        del run
         beta = np.array(list(last.values()))
 
         def easier(accuracy: FloatArray) -> FloatArray:
@@ -830,4 +813,4 @@ class RegularisationBase(_Sweep):
             unit="",
             note="one training; follows almost directly from the definition of CCR",
         )
-        return [test], {}
+        return [test]

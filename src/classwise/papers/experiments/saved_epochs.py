@@ -16,7 +16,7 @@ from classwise.analysis.fluctuation import fluctuation
 from classwise.auditing.outcomes.table import Outcomes
 from classwise.core.threat import Threat
 from classwise.papers import catalogue
-from classwise.papers.claims import Test
+from classwise.papers.claims import Test, not_tested
 from classwise.papers.experiment import Context, Experiment, Findings, Training, Trainings, recipe_at
 from classwise.papers.experiments.fair_training import (
     LEAST_ADMITTED,
@@ -31,7 +31,7 @@ from classwise.papers.experiments.fair_training import (
 )
 from classwise.papers.experiments.protocol import paired_models, worst
 from classwise.papers.interval_estimators import IntervalEstimator, Resampled, exactly, plus
-from classwise.papers.scales import CIFAR, MANY_TRAININGS, Name, Scale, other_data
+from classwise.papers.scales import MANY_TRAININGS, Name, Scale
 from classwise.papers.tables import estimate_cell
 from classwise.reporting.figures.lines import OVERALL, Series, class_lines, line_chart
 from classwise.reporting.palette import SERIES
@@ -281,6 +281,7 @@ class RadiusSweepByClass(_Radii):
             figures.append((drawing, f"One line per class, mean over {epochs_text(epochs)}."))
             ends[name] = averaged
         middle, end = ends.values()
+        easy = [c for c in range(len(end.names)) if c not in HARD]
         tests = [
             Test(
                 claim="cfa23/C7",
@@ -291,25 +292,19 @@ class RadiusSweepByClass(_Radii):
                     for c in range(len(end.names))
                 ],
                 note=SWEEP_NOTE,
-            )
+            ),
+            Test(
+                claim="cfa23/C6",
+                estimand="change beyond the test radius after the first drop: hard classes fall, the others rise",
+                estimators=[
+                    middle.change(1.0, max(sweep), lambda change: -_mean_of(change, HARD)),
+                    middle.change(1.0, max(sweep), lambda change: _mean_of(change, easy)),
+                ],
+                note=SWEEP_NOTE,
+                cifar10=True,
+            ),
         ]
-        not_tested = {}
-        if context.scale.data == CIFAR:
-            easy = [c for c in range(len(end.names)) if c not in HARD]
-            tests.append(
-                Test(
-                    claim="cfa23/C6",
-                    estimand="change beyond the test radius after the first drop: hard classes fall, the others rise",
-                    estimators=[
-                        middle.change(1.0, max(sweep), lambda change: -_mean_of(change, HARD)),
-                        middle.change(1.0, max(sweep), lambda change: _mean_of(change, easy)),
-                    ],
-                    note=SWEEP_NOTE,
-                )
-            )
-        else:
-            not_tested = other_data("cfa23/C6", context.scale)
-        return Findings(figures=figures, tests=tests, not_tested=not_tested)
+        return Findings(figures=figures, tests=tests)
 
 
 class BetaSweep(Experiment):
@@ -354,25 +349,20 @@ class BetaSweep(Experiment):
             rows,
             "Small print: 95 % confidence intervals for new images.",
         )
-        tests, not_tested = [], {}
-        if context.scale.data == CIFAR:
-            easy = [c for c in range(len(table.heads) - 1) if c not in HARD]
-            ends = (min(sweep), max(sweep))
-            tests.append(
-                Test(
-                    claim="cfa23/C8",
-                    estimand="from the smallest to the largest beta: clean loss of hard classes minus that of "
-                    "the others; robust gain of the others minus that of hard classes",
-                    estimators=[
-                        averaged[attack].change(*ends, lambda change: _mean_of(change, easy) - _mean_of(change, HARD))
-                        for attack in ("clean", ATTACK)
-                    ],
-                    note=SWEEP_NOTE,
-                )
-            )
-        else:
-            not_tested = other_data("cfa23/C8", context.scale)
-        return Findings(tables=(table,), figures=figures, tests=tests, not_tested=not_tested)
+        easy = [c for c in range(len(table.heads) - 1) if c not in HARD]
+        ends = (min(sweep), max(sweep))
+        test = Test(
+            claim="cfa23/C8",
+            estimand="from the smallest to the largest beta: clean loss of hard classes minus that of "
+            "the others; robust gain of the others minus that of hard classes",
+            estimators=[
+                averaged[attack].change(*ends, lambda change: _mean_of(change, easy) - _mean_of(change, HARD))
+                for attack in ("clean", ATTACK)
+            ],
+            note=SWEEP_NOTE,
+            cifar10=True,
+        )
+        return Findings(tables=(table,), figures=figures, tests=[test])
 
 
 def _mean_of(change: FloatArray, classes: Sequence[int]) -> FloatArray:
@@ -434,12 +424,11 @@ class Fluctuation(Experiment, scales=MANY_TRAININGS):
         note += "Small print: 95 % confidence intervals."
         heads = ("model", "change, overall", "change, worst class", "mean, overall", "mean, worst class")
         drawing = line_chart("Worst class of each epoch, in percent", _worst_lines(correct, labels, epochs), "epoch")
-        tests, not_tested = self.claims(context, images, correct, admitted["AT + FAWA"], trained["AT + FAWA"])
+        tests = self.claims(context, images, correct, admitted["AT + FAWA"], trained["AT + FAWA"])
         return Findings(
             tables=(Table("Adjacent epochs: mean absolute change in points, and mean accuracy", heads, rows, note),),
             figures=((drawing, "Test images under PGD-10."),),
             tests=tests,
-            not_tested=not_tested,
         )
 
     def claims(
@@ -449,8 +438,8 @@ class Fluctuation(Experiment, scales=MANY_TRAININGS):
         correct: Mapping[str, BoolArray],
         admitted: Sequence[bool],
         run: Run,
-    ) -> tuple[list[Test], dict[str, str]]:
-        """Tests of C9, C20 and C24, and the claims that are not tested."""
+    ) -> list[Test]:
+        """Tests of C9, C20 and C24."""
         classes = len(context.test_images.class_names)
         few = int(np.bincount(context.test_images.y.numpy(), minlength=classes).min())
         noise = _sampling_change(few, float(images["AT"].accuracy.min(axis=-1).mean()))
@@ -476,11 +465,12 @@ class Fluctuation(Experiment, scales=MANY_TRAININGS):
             ),
         ]
         if sum(admitted) < LEAST_ADMITTED:
-            return tests, {"cfa23/C20": closed_gate(["AT + FAWA"])}
+            return [*tests, not_tested("cfa23/C20", closed_gate(["AT + FAWA"]))]
         calm = images["AT + FAWA"].part(lambda a: 0.01 - _change_of(a.min(axis=-1)), 100)
         pair = Resampled(np.concatenate([correct["AT + FAWA"], correct["AT"]]), images["AT"].labels, classes)
         half = len(correct["AT"])
-        tests += [
+        return [
+            *tests,
             Test(
                 claim="cfa23/C20",
                 covers=("adjacent epochs",),
@@ -496,7 +486,6 @@ class Fluctuation(Experiment, scales=MANY_TRAININGS):
                 note=NOTE,
             ),
         ]
-        return tests, {}
 
 
 def _change_of(accuracy: FloatArray) -> FloatArray:
@@ -608,20 +597,13 @@ class UnfairChoice(Experiment, attacks=PGD_ATTACKS):
             Series("worst class", places, [metric_intervals.worst(counts).value for counts in by_epoch], "line-weak"),
         ]
         drawing = line_chart("Robust accuracy on the validation split, in percent", lines, "epoch")
-        tests, not_tested = [], {}
-        if len(set(epochs.values())) == 1:
-            not_tested["cfa23/C10"] = f"both rules select epoch {epochs['overall']} of this training"
-        else:
-            pair = paired_models(audits["overall + worst"], audits["overall"])
-            tests.append(
-                Test(
-                    claim="cfa23/C10",
-                    estimand="worst class on test images at the epoch selected by the sum minus that at the epoch "
-                    "selected by the overall accuracy",
-                    estimators=[worst(pair)],
-                    note=f"both selected on the validation split; {NOTE}",
-                )
+        test = not_tested("cfa23/C10", f"both rules select epoch {epochs['overall']} of this training")
+        if len(set(epochs.values())) > 1:
+            test = Test(
+                claim="cfa23/C10",
+                estimand="worst class on test images at the epoch selected by the sum minus that at the epoch "
+                "selected by the overall accuracy",
+                estimators=[worst(paired_models(audits["overall + worst"], audits["overall"]))],
+                note=f"both selected on the validation split; {NOTE}",
             )
-        return Findings(
-            tables=(table,), figures=((drawing, "Adversarial training."),), tests=tests, not_tested=not_tested
-        )
+        return Findings(tables=(table,), figures=((drawing, "Adversarial training."),), tests=[test])

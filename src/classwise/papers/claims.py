@@ -310,9 +310,8 @@ def _clip(low: float, high: float, limits: Limits) -> tuple[float, float]:
 def _verdict(test: Test, level: float, p_value: float) -> Verdict:
     answer, estimate, shares = test.decide(level)
     low, high = _clip(estimate.low, estimate.high, test.limits)
-    shared = {field.name: getattr(test, field.name) for field in fields(Tested)} | {"covers": tuple(test.covers)}
     return Verdict(
-        **shared,
+        **{field.name: getattr(test, field.name) for field in fields(Tested)} | {"covers": tuple(test.covers)},
         answer=answer,
         value=estimate.value,
         low=low,

@@ -253,8 +253,7 @@ class Resampled:
         Where no resample differs, r is the largest change that one image causes.
         """
         value = float(statistic(self.accuracy))
-        values = statistic(self.resampled)
-        low, high = np.quantile(values, (_PERCENTILE_LEVEL / 2, 1 - _PERCENTILE_LEVEL / 2))
+        low, high = np.quantile(statistic(self.resampled), (_PERCENTILE_LEVEL / 2, 1 - _PERCENTILE_LEVEL / 2))
         half_width = max(value - float(low), float(high) - value, 0.0) or self._of_one_image(statistic, value)
         half_width *= two_sided_z(level) / two_sided_z(_PERCENTILE_LEVEL)
         return Estimate(value, value - half_width, value + half_width)

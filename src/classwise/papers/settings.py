@@ -569,8 +569,7 @@ def compare_with(stated: ItemSettings, experiment: Experiment, scale: Scale, tra
 @cache
 def _rows_at(experiment: Experiment, scale_name: str) -> tuple[_Row, ...]:
     """Trainings of an experiment at one of its own scales, with their recipes."""
-    scale = next(value for name, value in experiment.scales.items() if name == scale_name)
-    return _read_rows(experiment, scale)
+    return _read_rows(experiment, next(value for name, value in experiment.scales.items() if name == scale_name))
 
 
 def _rows(experiment: Experiment, scale: Scale) -> tuple[_Row, ...]:

@@ -320,11 +320,10 @@ def claims_table(name: str, results_by_item: Mapping[str, Sequence[Result]]) -> 
         ours = _ours_cell(
             _Ours(", ".join(verdict.covers), verdict.estimand, *estimate_text(verdict)) for _, verdict in tests
         )
-        scale = _scale_cell(tests, evidence)
         rows.append(
             Row(
                 number,
-                [*stated, ours, scale, _summary_cell(summary, evidence)],
+                [*stated, ours, _scale_cell(tests, evidence), _summary_cell(summary, evidence)],
                 weak=answers == {"contradicted"},
                 good=answers == {"supported"},
             )
@@ -376,8 +375,7 @@ def measurement_text(one: Measurement) -> tuple[str, str]:
     """Texts of a measured value and of its 95 % interval."""
     if math.isnan(one.value):
         return NONE, ""
-    value = f"{one.value:z.2f} {one.unit}".strip()
-    return value, "" if math.isnan(one.low) else f"{one.low:z.2f} to {one.high:z.2f}"
+    return f"{one.value:z.2f} {one.unit}".strip(), "" if math.isnan(one.low) else f"{one.low:z.2f} to {one.high:z.2f}"
 
 
 def question_cell(items: Sequence[str]) -> Cell:

@@ -158,8 +158,7 @@ class AdversarialModel(Experiment, scales=CLASSWISE, trainings={"standard": STAN
         robust, clean = gap(standard, adversarial, "PGD"), gap(standard, adversarial, "clean")
         gaps = [elsewhere("benz20/C1", widest(standard.counts("clean")))]
         gaps.append(elsewhere("benz20/C4", widest(adversarial.counts("PGD"))))
-        rows = [*gap_rows(robust, tests=gaps), *gap_rows(clean, "adversarial training, clean: ", gaps[:1])]
-        table = gap_table(rows)
+        table = gap_table([*gap_rows(robust, tests=gaps), *gap_rows(clean, "adversarial training, clean: ", gaps[:1])])
         return Findings(
             tables=(table,), figures=((robust.figure(), "Test images, PGD."),), tests=discrepancy_tests(robust, clean)
         )
@@ -248,8 +247,7 @@ def at_radius(context: Context, trained: Run, share: float) -> Audit:
     threat = Threat.parse(context.scale.threat)
     assert isinstance(threat.epsilon, float)
     scale = replace(context.scale, threat=f"{threat.norm}:{share * threat.epsilon!r}")
-    own = Context(scale, context.store, device=context.device, progress=context.progress)
-    return under_pgd(own, trained)
+    return under_pgd(Context(scale, context.store, device=context.device, progress=context.progress), trained)
 
 
 class StandardModel(Experiment, scales=PRELIMINARY, trainings={"standard": STANDARD, "adversarial": AT}):
@@ -264,8 +262,7 @@ class StandardModel(Experiment, scales=PRELIMINARY, trainings={"standard": STAND
         counts = {"clean": first.counts("clean")}
         counts |= {radius_name(context.scale, share): audit.counts("PGD") for share, audit in audits.items()}
         robust = {share: float(audit.counts("PGD").accuracy.mean()) for share, audit in audits.items()}
-        reference_share = min(RADII, key=lambda share: abs(robust[share] - HALF))
-        shown = ("clean", radius_name(context.scale, reference_share))
+        shown = ("clean", radius_name(context.scale, min(RADII, key=lambda share: abs(robust[share] - HALF))))
         drawn = [counts[name] for name in shown]
         table = first.outcomes
         adversarial = under_pgd(context, models["adversarial"]).outcomes
@@ -930,9 +927,8 @@ class EqualNorms(Experiment, scales=CLASSWISE, trainings={"AT": AT}):
         counts = {name: audit.counts("PGD") for name, audit in audits.items()}
         rows = []
         for name, class_counts in counts.items():
-            clean = metric_intervals.macro(audits[name].counts("clean"))
             summary = (
-                clean,
+                metric_intervals.macro(audits[name].counts("clean")),
                 metric_intervals.macro(class_counts),
                 metric_intervals.worst(class_counts),
                 metric_intervals.discrepancy(class_counts),

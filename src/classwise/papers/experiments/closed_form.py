@@ -166,23 +166,22 @@ class Sketch(Experiment, scales=SCALES):
         sizes = {inverse: np.abs(p - np.eye(len(LOGITS))[0]) for inverse, p in probabilities.items()}
         panels = [Panel(f"P, 1/T = {inverse:.2g}", p.tolist(), marked=[0]) for inverse, p in probabilities.items()]
         panels += [Panel(f"∇, 1/T = {inverse:.2g}", size.tolist(), marked=[0]) for inverse, size in sizes.items()]
-        rows = [
-            Row(
-                f"1/T = {inverse:.2g}",
-                [
-                    Cell(f"{probabilities[inverse][0]:.3f}"),
-                    Cell(f"{sizes[inverse][0]:.3f}"),
-                    Cell(f"{inverse * sizes[inverse][0]:.3f}"),
-                ],
-            )
-            for inverse in sorted(INVERSES)
-        ]
         return Findings(
             tables=(
                 Table(
                     "Probability and gradient of the label",
                     ("temperature", "P", "1 − P, as in Eq. 4", "(1 − P) / T, the derivative"),
-                    rows,
+                    [
+                        Row(
+                            f"1/T = {inverse:.2g}",
+                            [
+                                Cell(f"{probabilities[inverse][0]:.3f}"),
+                                Cell(f"{sizes[inverse][0]:.3f}"),
+                                Cell(f"{inverse * sizes[inverse][0]:.3f}"),
+                            ],
+                        )
+                        for inverse in sorted(INVERSES)
+                    ],
                     f"Logits {', '.join(f'{value:g}' for value in LOGITS)}, that of the label first; the values "
                     "are ours.",
                 ),
@@ -204,12 +203,10 @@ class GradientOfWeights(Experiment, scales=SCALES):
         """Compare the closed form with central differences, and check the limits, on a grid."""
         del context
         cases = softmax.grid()
-        plain = [case for case in cases if case.inverse == 1]
-        others = [case for case in cases if case.inverse != 1]
         checks = {
             "gradient (P_i − [i = y]) z / T": softmax.closed_form(cases),
-            "gradient as printed, 1/T = 1": softmax.as_printed(plain),
-            "gradient as printed, other 1/T": softmax.as_printed(others),
+            "gradient as printed, 1/T = 1": softmax.as_printed([case for case in cases if case.inverse == 1]),
+            "gradient as printed, other 1/T": softmax.as_printed([case for case in cases if case.inverse != 1]),
             "limits of P: 1 and 1/C": softmax.limits(cases),
         }
         rows = [

@@ -288,18 +288,17 @@ def _main_tests(evaluated: Evaluated, bases: Sequence[str]) -> list[Test]:
     closed = evaluated.closed([f"{base} + CFA" for base in bases])
     averaged = [base for base in bases if f"{base} + CFA" not in closed]
     if averaged:
-        differences = [
-            metric(paired(f"{base} + CFA", other, kind))
-            for base in averaged
-            for other in (base, f"{base} + EMA")
-            for kind in CHOSEN
-            for metric in (average, worst)
-        ]
         tests += [
             Test(
                 claim="cfa23/C11",
                 estimand="CFA minus plain and minus EMA: average and worst class, best and last, each base",
-                estimators=differences,
+                estimators=[
+                    metric(paired(f"{base} + CFA", other, kind))
+                    for base in averaged
+                    for other in (base, f"{base} + EMA")
+                    for kind in CHOSEN
+                    for metric in (average, worst)
+                ],
                 note=NOTE,
                 covers=tuple(averaged),
             ),
@@ -459,17 +458,16 @@ class TinyImageNet(_Methods):
         methods = at_scale(self.methods, context.scale)
         evaluated = evaluate_methods(context, methods, self.trainings(context.scale))
         audits = evaluated.audits
-        parts = [
-            part
-            for base in BASES[context.scale.name]
-            for pair in [paired_models(audits[f"{base} + CFA", "best"], audits[f"{base} + EMA", "best"])]
-            for part in (average(pair), pair.part(worst_fifth, 100))
-        ]
         test = Test(
             claim="cfa23/C21",
             covers=(context.scale.data,),
             estimand="CFA minus EMA: average and worst fifth of the classes, best epoch, each base",
-            estimators=parts,
+            estimators=[
+                part
+                for base in BASES[context.scale.name]
+                for pair in [paired_models(audits[f"{base} + CFA", "best"], audits[f"{base} + EMA", "best"])]
+                for part in (average(pair), pair.part(worst_fifth, 100))
+            ],
             note=NOTE if context.scale.data == "tiny-imagenet" else f"{NOTE}; on {context.scale.data}",
         )
         table = methods_table(
@@ -701,14 +699,12 @@ class _Sweep(Experiment, scales=MANY_TRAININGS, attacks=ATTACKS):
                 covers=self.covers(values),
             )
         ]
-        rows = [Row(name, [pair_cell(audit.counts("all"))]) for name, audit in audits.items()]
-        heads = ("method or lambda", "average / worst class")
         return Findings(
             tables=(
                 Table(
                     "Best epoch, attacked, in percent",
-                    heads,
-                    rows,
+                    ("method or lambda", "average / worst class"),
+                    [Row(name, [pair_cell(audit.counts("all"))]) for name, audit in audits.items()],
                     "Small print: 95 % confidence intervals for new images.",
                 ),
             ),
@@ -746,7 +742,6 @@ class MarginBase(_Sweep):
             for other in others
             for pair in (paired_models(audits["0.5"], other), paired_models(other, audits["0.5"]))
         ]
-        best = "average and worst class at 0.5 minus those at each other value"
         flat = (
             f"{INSENSITIVE} points minus the change of average and worst class from 0.5 to each other value, in "
             "either direction"
@@ -756,7 +751,7 @@ class MarginBase(_Sweep):
             for covered, estimand, parts in (
                 (
                     "0.5 best",
-                    best,
+                    "average and worst class at 0.5 minus those at each other value",
                     [metric(paired_models(audits["0.5"], other)) for other in others for metric in self.metrics],
                 ),
                 ("insensitive", flat, [plus(metric(pair), INSENSITIVE) for pair in ways for metric in self.metrics]),

@@ -179,8 +179,7 @@ class ChosenTemperatures(Experiment, scales=TEMPERATURE_SCALES, trainings=with_r
         printed = {row["defence"]: row for row in catalogue.printed_rows(self.item)}
         rows, parts = [], []
         for name, trained in train_with_rst(context).items():
-            table = context.audit(trained, attacks).outcomes
-            pair = resampled(table, [f"{CHOSEN_TEMPERATURES[name]:g}", "PGD"])
+            pair = resampled(context.audit(trained, attacks).outcomes, [f"{CHOSEN_TEMPERATURES[name]:g}", "PGD"])
             cells = [
                 Cell(f"{CHOSEN_TEMPERATURES[name]:g}"),
                 estimate_cell(pair.estimate(lambda a: (a[..., 0, :] - a[..., 1, :]).mean(-1))),
@@ -270,13 +269,12 @@ class TemperatureAblation(_Temperatures, trainings=with_rst):
         attacks = ["PGD", *(f"{inverse:g}" for inverse in self.temperatures)]
         _, *others = tables.values()
         estimand = "largest drop of the total over 1/T: TRADES, MART and RST minus Madry's model"
-        steep = largest_drop(next(iter(tables.values())), attacks)
         return [
             Test(claim="iclr21/C11", estimand=estimand, estimators=dropped_more(tables, attacks), covers=COVERS[:1]),
             Test(
                 claim="iclr21/C11",
                 estimand=f"{LITTLE} point minus the largest drop of Madry's model over 1/T",
-                estimators=[plus(negative(steep), LITTLE)],
+                estimators=[plus(negative(largest_drop(next(iter(tables.values())), attacks)), LITTLE)],
                 note=f"'nearly insensitive' is interpreted as less than {LITTLE} point",
                 covers=COVERS[1:],
             ),
@@ -479,16 +477,14 @@ class Confidences(Experiment, scales=SCALES):
         trained = context.train_all(self.trainings(context.scale))
         tables = {name: under_pgd(context, model, step=self.step).outcomes for name, model in trained.items()}
         variances = smoothness(tables, "PGD")
-        rows = [Row(name, [estimate_cell(variances.mean(name), 1000, 2)]) for name in tables]
         table = Table(
             "Mean CVC over the classes",
             ("model", "CVC, thousandths"),
-            rows,
+            [Row(name, [estimate_cell(variances.mean(name), 1000, 2)]) for name in tables],
             "Small print: 95 % confidence intervals for new images.",
         )
         caption = "Smooth confidences have a low CVC; the lowest class of each model is highlighted."
-        figures = ((variances.figure(), caption),)
-        return Findings(tables=(table,), figures=figures, tests=self.claims(variances, tables))
+        return Findings(tables=(table,), figures=((variances.figure(), caption),), tests=self.claims(variances, tables))
 
     def claims(self, variances: Smoothness, tables: Mapping[str, Outcomes]) -> list[Test]:
         """Test C13 of iclr21: of two models, the more robust one under PGD is smoother."""

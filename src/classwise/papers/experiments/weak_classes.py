@@ -348,18 +348,17 @@ class _FeatureSet(Experiment):
         clean = [audit.counts("clean") for audit in audits.values()]
         names = context.test_images.class_names
         drawing = class_dots("Clean accuracy by training images, in percent", clean, list(audits), names)
-        measurements = [
-            Measurement.of(
-                "benz20/C1",
-                f"MCD of clean accuracy on the original test images, {name}",
-                Estimate(*(100 * end for end in metric_intervals.discrepancy(counts))),
-            )
-            for name, counts in zip(audits, clean, strict=True)
-        ]
         return Findings(
             tables=(Table("Original test images, in percent and points", (*heads, "weakest, clean"), rows, note),),
             figures=((drawing, "Original test images."),),
-            measurements=measurements,
+            measurements=[
+                Measurement.of(
+                    "benz20/C1",
+                    f"MCD of clean accuracy on the original test images, {name}",
+                    Estimate(*(100 * end for end in metric_intervals.discrepancy(counts))),
+                )
+                for name, counts in zip(audits, clean, strict=True)
+            ],
         )
 
 
@@ -445,8 +444,7 @@ def evaluate_corruptions(context: Context, trained: Run) -> Corrupted:
     """Evaluate the model of a run on the test images under every corruption and severity of the scale."""
     images = context.test_images
     context.note_audit(images, {})
-    model = trained.model().to(context.device)
-    engine = Engine(model, precision=context.scale.precision)
+    engine = Engine(trained.model().to(context.device), precision=context.scale.precision)
 
     def right(corrupt_images: Images) -> BoolArray:
         batches = corrupt_images.to(torch.device(context.device)).batches(engine.batch_size)

@@ -263,6 +263,8 @@ def summarise_claim(
         (item, verdict) for item, verdict in verdicts if verdict.claim in {claim, *(known for known, _ in parts)}
     ]
     tests = [(item, verdict) for item, verdict in related if verdict.estimand]
+    items = {item for item, _ in tests}
+    tested = [(item, verdict) for item, verdict in related if item in items]
     covered = {(verdict.claim, part) for _, verdict in tests for part in (verdict.covers or ("",))}
     unlisted = [(known, part) for known, part in sorted(covered) if (known, part) not in parts]
 
@@ -272,18 +274,10 @@ def summarise_claim(
 
     return ClaimSummary(
         claim,
-        _without_repeats(tests, related),
+        tested or related,
         named([*(pair for pair in parts if pair in covered), *unlisted]),
         named([pair for pair in parts if pair not in covered]),
     )
-
-
-def _without_repeats(
-    tests: Sequence[tuple[str, Verdict]], related: Sequence[tuple[str, Verdict]]
-) -> Sequence[tuple[str, Verdict]]:
-    """Keep the verdicts of items that tested the claim; all verdicts if no item did."""
-    items = {item for item, _ in tests}
-    return [(item, verdict) for item, verdict in related if item in items or not items]
 
 
 def _settled(estimate: Estimate) -> Estimate:

@@ -230,7 +230,7 @@ def on_data_set(scale: Scale, data: str) -> Scale:
     """Adapt a scale to another data set; on its own data set it is unchanged, so that models are shared.
 
     At full scale, the settings are those of the paper. At reduced scale, they are those of `FASHION` with the radius of
-    the data set. ImageNet has no reduced settings; its trainings are declared in `data_set_audits`.
+    the data set. ImageNet has no reduced settings; its trainings are declared in `experiments.class_wise`.
     """
     if data == scale.data:
         return scale

@@ -21,8 +21,8 @@ from classwise.papers import experiment as context_module
 from classwise.papers.catalogue import claim_parts
 from classwise.papers.claims import not_tested
 from classwise.papers.experiment import Context, recipe_at
-from classwise.papers.experiments import class_wise, data_set_audits
-from classwise.papers.experiments.data_set_audits import (
+from classwise.papers.experiments import class_wise
+from classwise.papers.experiments.class_wise import (
     DATA_SETS,
     SCALES,
     DataSetAudits,
@@ -45,7 +45,7 @@ ITEMS = ("iclr21/F7", "kdd21/E1", "iclr21/F6", "kdd21/F2", "benz20/P2.3", "benz2
 
 def plain(scale: Scale) -> Mapping[str, Any]:
     """The settings of adversarial training on the data set of a scale."""
-    recipe = recipe_at(scale, data_set_audits._training("adversarial", scale.data))
+    recipe = recipe_at(scale, class_wise._training("adversarial", scale.data))
     assert isinstance(recipe.optimizer, dict)
     assert isinstance(recipe.attack, dict)
     assert isinstance(recipe.lr_schedule, dict | str)
@@ -138,7 +138,7 @@ def svhn(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(loading, "data_directories", lambda root: [folder.parent])
         patch.setattr(loading, "_fetch", _no_network)
-        patch.setattr(data_set_audits, "DATA_SETS", {"smoke": ("svhn", "stl10")})
+        patch.setattr(class_wise, "DATA_SETS", {"smoke": ("svhn", "stl10")})
         patch.setattr(class_wise, "_data", lambda scale: ("svhn", "stl10"))
         yield Store(base / "store")
 
@@ -167,7 +167,7 @@ def test_items_run_on_files_of_svhn(item: str, svhn: Store) -> None:
 
 
 def test_no_data_set_is_available(svhn: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(data_set_audits, "DATA_SETS", {"smoke": ("stl10", "nowhere")})
+    monkeypatch.setattr(class_wise, "DATA_SETS", {"smoke": ("stl10", "nowhere")})
     with pytest.raises(
         ClasswiseError, match=r"none of the data sets stl10, nowhere is available: stl10 \(train\) is not"
     ):

@@ -12,8 +12,8 @@ from classwise.papers.claims import Test, not_tested
 from classwise.papers.experiment import Context, Experiment, Findings
 from classwise.papers.interval_estimators import exactly
 from classwise.papers.scales import NAMES, Name, Scale
-from classwise.papers.theory import softmax, theorems
-from classwise.papers.theory.toy import EASY, HARD, Sample, ToyModel
+from classwise.papers.theory import softmax, toy_model
+from classwise.papers.theory.toy_model import EASY, HARD, Sample, ToyModel
 from classwise.reporting.figures.columns import Panel, column_panels
 from classwise.reporting.figures.curves import ticks
 from classwise.reporting.figures.lines import Series, line_chart
@@ -103,9 +103,9 @@ class Toy(Experiment):
         model = ToyModel()
         assert context.scale.test is not None
         weights = np.linspace(0.05, 4, 120)
-        grid = theorems.grid()[:: 9 if context.scale.name == "smoke" else 1]
-        statements = {name: theorems.STATEMENTS[name](grid) for name in THEOREMS.values()}
-        simulated = theorems.closed_forms(grid[::9])
+        grid = toy_model.grid()[:: 9 if context.scale.name == "smoke" else 1]
+        statements = {name: toy_model.STATEMENTS[name](grid) for name in THEOREMS.values()}
+        simulated = toy_model.closed_forms(grid[::9])
         rows = [
             Row(
                 statement.name,
@@ -115,7 +115,7 @@ class Toy(Experiment):
                     Cell(str(len(statement.failures))),
                 ],
             )
-            for statement in (*statements.values(), theorems.gap_identity(grid), simulated)
+            for statement in (*statements.values(), toy_model.gap_identity(grid), simulated)
         ]
         tests = [
             Test(

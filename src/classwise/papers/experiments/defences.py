@@ -36,7 +36,7 @@ from classwise.papers.experiments.protocol import (
 )
 from classwise.papers.interval_estimators import Resampled, exactly, interval, lowered, wider
 from classwise.papers.scales import Name, Scale
-from classwise.papers.tables import Key, by_name, class_table, estimate_cell, names_of, summary_table
+from classwise.papers.tables import Key, by_name, class_table, estimate_cell, row_name, summary_table
 from classwise.reporting import formatting
 from classwise.reporting.tables import Cell, Row, Table
 from classwise.stats.counts import ClassCounts, FloatArray
@@ -114,14 +114,31 @@ class DefencesByAttacks(Experiment, scales=SCALES, trainings=attacked_trainings)
     """kdd21 Table 1: class accuracies, total, CV and MCD of four defences under five attacks."""
 
     def run(self, context: Context) -> Findings:
-        """Audit each defence twice, tabulate the accuracies, and test claims C8 and C10."""
-        audits = audit_defences(context, self.trainings(context.scale))
-        names = context.test_images.class_names
+        """Audit each defence twice, tabulate the accuracies, and test the claims."""
+        trainings, names = self.trainings(context.scale), context.test_images.class_names
+        audits = audit_defences(context, trainings)
         ours: dict[Key, ClassCounts] = {
             (defence, attack): audit.counts(attack) for attack in FIVE for defence, audit in audits.items()
         }
-        printed = by_name(catalogue.printed_rows("kdd21/T1"), "defence", "attack")
-        tests = [
+        printed = by_name(catalogue.printed_rows(self.item), "defence", "attack")
+        summary = summary_table("Four defences under five attacks, in percent", ours, printed, names)
+        return Findings(
+            tables=(
+                replace(summary, note=f"{summary.note} {self.note(context)}".strip()),
+                class_table("By class, in percent", ours, names),
+                settings_table(context.scale, trainings),
+            ),
+            tests=self.claims(audits, ours),
+        )
+
+    def note(self, context: Context) -> str:
+        """Further note on the defences."""
+        del context
+        return ""
+
+    def claims(self, audits: Mapping[str, Attacked], ours: Mapping[Key, ClassCounts]) -> list[Test]:
+        """Test claims C8 and C10."""
+        return [
             Test(
                 claim="kdd21/C10",
                 covers=("CV",),
@@ -138,14 +155,6 @@ class DefencesByAttacks(Experiment, scales=SCALES, trainings=attacked_trainings)
             on_average("kdd21/C8", audits),
             extremes("kdd21/C8", ours),
         ]
-        return Findings(
-            tables=(
-                summary_table("Four defences under five attacks, in percent", ours, printed, names),
-                class_table("By class, in percent", ours, names),
-                settings_table(context.scale, self.trainings(context.scale)),
-            ),
-            tests=tests,
-        )
 
 
 def _cv_change(accuracy: FloatArray) -> FloatArray:
@@ -194,32 +203,22 @@ def extremes(claim: str, ours: Mapping[Key, ClassCounts]) -> Test:
     )
 
 
-class DefencesWithRST(Experiment, scales=SCALES, trainings=with_rst):
+class DefencesWithRST(DefencesByAttacks, trainings=with_rst):
     """iclr21 Table 2: class accuracies of Madry's model, TRADES, MART and RST under five attacks."""
 
-    def run(self, context: Context) -> Findings:
-        """Audit each defence twice, tabulate the accuracies, and test claims C7, C8 and C9."""
-        audits = audit_defences(context, self.trainings(context.scale))
-        names = context.test_images.class_names
-        ours: dict[Key, ClassCounts] = {
-            (defence, attack): audit.counts(attack) for attack in FIVE for defence, audit in audits.items()
-        }
-        printed = by_name(catalogue.printed_rows(self.item), "defence", "attack")
-        summary = summary_table("Four defences under five attacks, in percent", ours, printed, names)
-        note = f"{summary.note} RST: PGD-40 with step size {RST_TEST_STEP:g} at radius 0.031, as in the paper."
-        return Findings(
-            tables=(
-                replace(summary, note=f"{note} {unlabelled_note(context)}"),
-                class_table("By class, in percent", ours, names),
-                settings_table(context.scale, self.trainings(context.scale)),
-            ),
-            tests=[
-                on_average("iclr21/C7", audits),
-                extremes("iclr21/C7", ours),
-                _dropped("iclr21/C8", audits, "FGSM", "PGD"),
-                _dropped("iclr21/C9", audits, "transfer", "N_attack"),
-            ],
-        )
+    def note(self, context: Context) -> str:
+        """Note on the attack of RST, and on the source of its unlabelled images."""
+        attack = f"RST: PGD-40 with step size {RST_TEST_STEP:g} at radius 0.031, as in the paper."
+        return f"{attack} {unlabelled_note(context)}"
+
+    def claims(self, audits: Mapping[str, Attacked], ours: Mapping[Key, ClassCounts]) -> list[Test]:
+        """Test claims C7, C8 and C9."""
+        return [
+            on_average("iclr21/C7", audits),
+            extremes("iclr21/C7", ours),
+            _dropped("iclr21/C8", audits, "FGSM", "PGD"),
+            _dropped("iclr21/C9", audits, "transfer", "N_attack"),
+        ]
 
 
 def _dropped(claim: str, audits: Mapping[str, Attacked], weak: str, strong: str) -> Test:
@@ -243,7 +242,7 @@ class RankConsistency(Experiment, scales=SCALES, trainings=attacked_trainings):
         tables = {defence: audit.main.outcomes for defence, audit in audits.items()}
         ours = ranked_alike(tables)
         rows = catalogue.printed_rows("kdd21/T1")
-        printed = consistency(pd.DataFrame([row["per_class"] for row in rows], index=names_of(rows)))
+        printed = consistency(pd.DataFrame([row["per_class"] for row in rows], index=[row_name(row) for row in rows]))
         heads = ("rows of", "pairs", "lowest correlation", "mean", "Kendall's W", "p")
         tests = [
             Test(

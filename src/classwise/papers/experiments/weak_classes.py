@@ -31,9 +31,9 @@ from classwise.papers.claims import CORRELATION, Measurement, Test
 from classwise.papers.experiment import Context, Experiment, Findings, Training, Trainings
 from classwise.papers.experiments.class_wise import EVALUATED_UNDER, class_dots
 from classwise.papers.experiments.protocol import AT, STANDARD, under_pgd
-from classwise.papers.interval_estimators import Resampled, interval, lowered
+from classwise.papers.interval_estimators import Resampled, in_points, interval, lowered
 from classwise.papers.scales import FASHION, FULL, PLANS, PRELIMINARY, RESNET18, SMOKE, Name, Scale
-from classwise.papers.tables import Key, class_table, estimate_cell
+from classwise.papers.tables import HEADS_OF_BOTH, Key, class_table, estimate_cell, metric_cells
 from classwise.reporting import formatting
 from classwise.reporting.figures.lines import class_lines, line_chart
 from classwise.reporting.figures.points import scatter
@@ -323,21 +323,20 @@ class _FeatureSet(Experiment):
         if own == OWN:
             trained |= context.train_all({OWN: declared[OWN]}, images={OWN: made})
         audits = {name: under_pgd(context, trained[name]) for name in (ORIGINAL, own)}
-        rows = []
-        for name, audit in audits.items():
-            cells = []
-            for attack in ("clean", "PGD"):
-                counts = audit.counts(attack)
-                cells += [
-                    estimate_cell(of(counts))
-                    for of in (metric_intervals.macro, metric_intervals.worst, metric_intervals.discrepancy)
-                ]
-            cells.append(Cell(audit.outcomes.class_names[metric_intervals.worst_label(audit.counts("clean"))]))
-            rows.append(Row(name, cells))
+        names = context.test_images.class_names
+        clean = [audit.counts("clean") for audit in audits.values()]
+        rows = [
+            Row(
+                name,
+                [
+                    *metric_cells(counts),
+                    *metric_cells(audit.counts("PGD")),
+                    Cell(names[metric_intervals.worst_label(counts)]),
+                ],
+            )
+            for (name, audit), counts in zip(audits.items(), clean, strict=True)
+        ]
         alike = ranked_alike({name: audit.outcomes for name, audit in audits.items()}, {"clean": "clean"})
-        heads = ["model"]
-        for attack in ("clean", "PGD"):
-            heads += [f"{attack}: average", "worst class", "MCD"]
         order = f"Spearman's correlation of the two class orders, clean: {alike.lowest.value:.2f}"
         if not np.isnan(alike.lowest.low):
             order = f"{order} ({alike.lowest.low:.2f} to {alike.lowest.high:.2f})"
@@ -345,17 +344,22 @@ class _FeatureSet(Experiment):
             f"{order}; p {formatting.probability(alike.agreement.p_value)}. Small print: 95 % confidence intervals "
             "for new images."
         )
-        clean = [audit.counts("clean") for audit in audits.values()]
-        names = context.test_images.class_names
         drawing = class_dots("Clean accuracy by training images, in percent", clean, list(audits), names)
         return Findings(
-            tables=(Table("Original test images, in percent and points", (*heads, "weakest, clean"), rows, note),),
+            tables=(
+                Table(
+                    "Original test images, in percent and points",
+                    ("model", *HEADS_OF_BOTH, "weakest, clean"),
+                    rows,
+                    note,
+                ),
+            ),
             figures=((drawing, "Original test images."),),
             measurements=[
                 Measurement.of(
                     "benz20/C1",
                     f"MCD of clean accuracy on the original test images, {name}",
-                    Estimate(*(100 * end for end in metric_intervals.discrepancy(counts))),
+                    in_points(metric_intervals.discrepancy(counts)),
                 )
                 for name, counts in zip(audits, clean, strict=True)
             ],

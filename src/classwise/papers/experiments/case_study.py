@@ -168,7 +168,8 @@ class BetaOfOneClass(
             for attack in (ATTACK, "clean")
             for beta, table in tables.items()
         }
-        ends = _resampled(tables[LOWEST], tables[BETA])
+        rows = np.stack([tables[beta].correct(ATTACK) for beta in (LOWEST, BETA)])
+        ends = Resampled(rows, tables[BETA].labels, len(names))
         test = Test(
             claim="kdd21/C21",
             estimand=f"class {VICTIM} at beta {LOWEST:g} minus at {BETA:g}; class {TAKER} with the opposite sign",
@@ -197,11 +198,6 @@ def accuracies(tables: Mapping[float, Outcomes]) -> pd.DataFrame:
         overall = counts.correct.sum() / counts.count.sum()
         rows[beta] = dict(zip((*table.class_names, OVERALL), (*counts.accuracy, overall), strict=True))
     return pd.DataFrame.from_dict(rows, orient="index")
-
-
-def _resampled(first: Outcomes, second: Outcomes) -> Resampled:
-    rows = np.stack([first.correct(ATTACK), second.correct(ATTACK)])
-    return Resampled(rows, first.labels, first.num_classes)
 
 
 class SortedByConfidence(Experiment, scales=SCALES, trainings=lambda scale: trades_with_beta(scale, BETA)):

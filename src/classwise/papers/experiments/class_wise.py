@@ -26,7 +26,7 @@ from classwise.papers import catalogue
 from classwise.papers.claims import CORRELATION, Measurement, Test, not_tested
 from classwise.papers.experiment import Context, Experiment, Findings, Training
 from classwise.papers.experiments.fair_training import counts_at
-from classwise.papers.experiments.protocol import AT, PGD, STANDARD, average, paired_models, under_pgd, worst
+from classwise.papers.experiments.protocol import AT, PGD, STANDARD, paired_models, under_pgd
 from classwise.papers.interval_estimators import (
     ALPHA,
     IntervalEstimator,
@@ -1144,7 +1144,7 @@ class EqualNorms(Experiment, scales=CLASSWISE, trainings={"AT": AT}):
             rows.append(Row(name, [*map(estimate_cell, summary), Cell(ends)]))
         pair = paired_models(audits["equal norms"], audits["as trained"], "PGD")
         gap = wider(counts["equal norms"], counts["as trained"])
-        gains = {"average": average(pair), "worst class": worst(pair), "gap": gap}
+        gains = {"average": pair.total(), "worst class": pair.worst(), "gap": gap}
         test = Test(
             claim="iclr21/C22",
             covers=("norms of rows",),

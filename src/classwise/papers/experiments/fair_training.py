@@ -22,7 +22,7 @@ from classwise.core.threat import Threat
 from classwise.papers import catalogue
 from classwise.papers.claims import Test, not_tested
 from classwise.papers.experiment import Context, Experiment, Findings, Training, Trainings, recipe_at
-from classwise.papers.experiments.protocol import average, paired_models, worst
+from classwise.papers.experiments.protocol import paired_models
 from classwise.papers.interval_estimators import IntervalEstimator, Resampled, exactly, plus
 from classwise.papers.scales import DEFAULT_SCALES, MANY_TRAININGS, Name, Scale
 from classwise.papers.tables import Key, class_table, estimate_cell
@@ -72,6 +72,8 @@ LEAST_ADMITTED = 2
 RUNS = {"cfa23/T1": ", mean of five runs"}
 """Number of trainings that the printed numbers average, if the paper states it."""
 CHOSEN: Mapping[str, tuple[Which, Which]] = {"best": ("best", "best-average"), "last": ("last", "average")}
+BOTH_METRICS = (Resampled.total, Resampled.worst)
+"""Differences of the average and of the worst class of two models."""
 UNSCALED = "TRADES, unscaled"
 """TRADES as its own paper writes it, CE + 6 KL; the TRADES of cfa23's public code is divided by 1 + beta."""
 
@@ -150,13 +152,10 @@ class Evaluated:
     runs: Mapping[str, Run]
     audits: Mapping[tuple[str, str], Audit]
 
-    def gates(self, name: str) -> list[bool]:
-        """Whether FAWA admitted each epoch that it evaluated in the run of a row; empty without FAWA."""
-        return gate(self.runs[name])
-
     def closed(self, names: Sequence[str]) -> list[str]:
         """Rows with FAWA whose gate admitted fewer than `LEAST_ADMITTED` epochs."""
-        return [name for name in names if self.gates(name) and sum(self.gates(name)) < LEAST_ADMITTED]
+        gates = {name: gate(self.runs[name]) for name in names}
+        return [name for name, admitted in gates.items() if admitted and sum(admitted) < LEAST_ADMITTED]
 
 
 def evaluate_methods(
@@ -305,7 +304,7 @@ def _main_tests(evaluated: Evaluated, bases: Sequence[str]) -> list[Test]:
                     for base in averaged
                     for other in (base, f"{base} + EMA")
                     for kind in CHOSEN
-                    for metric in (average, worst)
+                    for metric in BOTH_METRICS
                 ],
                 note=NOTE,
                 covers=tuple(averaged),
@@ -313,7 +312,7 @@ def _main_tests(evaluated: Evaluated, bases: Sequence[str]) -> list[Test]:
             Test(
                 claim="cfa23/C12",
                 estimand="clean average of the plain method minus that of CFA, best epoch, each base",
-                estimators=[average(paired(base, f"{base} + CFA", "best", "clean")) for base in averaged],
+                estimators=[paired(base, f"{base} + CFA", "best", "clean").total() for base in averaged],
                 note=NOTE,
                 covers=tuple(averaged),
             ),
@@ -322,7 +321,7 @@ def _main_tests(evaluated: Evaluated, bases: Sequence[str]) -> list[Test]:
         tests += [not_tested(claim, closed_gate(closed)) for claim in ("cfa23/C11", "cfa23/C12")]
     if "FAT" not in bases:
         return [*tests, not_tested("cfa23/C13", "this scale does not include FAT")]
-    falls = [worst(paired(other, "FAT", "best")) for other in ("AT", "TRADES")]
+    falls = [paired(other, "FAT", "best").worst() for other in ("AT", "TRADES")]
     estimand = "worst class of AT and of TRADES minus that of FAT, best epoch"
     return [*tests, Test(claim="cfa23/C13", estimand=estimand, estimators=falls, note=NOTE)]
 
@@ -342,7 +341,7 @@ def frl_tests(evaluated: Evaluated) -> list[Test]:
             estimators=[
                 part
                 for method, baseline in pairs
-                for part in (worst(paired(method, baseline)), average(paired(baseline, method)))
+                for part in (paired(method, baseline).worst(), paired(baseline, method).total())
             ],
             covers=("direction of gain and loss",),
             note=f"{NOTE}; the claimed bound of 2 points on the gain is not tested for lack of power",
@@ -357,7 +356,7 @@ def frl_tests(evaluated: Evaluated) -> list[Test]:
             claim="cfa23/C15",
             estimand="TRADES + CFA minus FRL + EMA: average and worst class, best epoch; the reverse: worst "
             "class, last epoch",
-            estimators=[average(over_frl), worst(over_frl), worst(paired("FRL + EMA", "TRADES + CFA", "last"))],
+            estimators=[over_frl.total(), over_frl.worst(), paired("FRL + EMA", "TRADES + CFA", "last").worst()],
             note=NOTE,
         ),
     ]
@@ -474,7 +473,7 @@ class TinyImageNet(_Methods):
                 part
                 for base in BASES[context.scale.name]
                 for pair in [paired_models(audits[f"{base} + CFA", "best"], audits[f"{base} + EMA", "best"])]
-                for part in (average(pair), pair.part(worst_fifth, 100))
+                for part in (pair.total(), pair.part(worst_fifth, 100))
             ],
             note=NOTE if context.scale.data == "tiny-imagenet" else f"{NOTE}; on {context.scale.data}",
         )
@@ -563,7 +562,7 @@ def _paired(evaluated: Evaluated, one: str, other: str) -> Resampled:
 
 
 def _gains(evaluated: Evaluated, pairs: Sequence[tuple[str, str]]) -> list[IntervalEstimator]:
-    return [metric(_paired(evaluated, method, baseline)) for method, baseline in pairs for metric in (average, worst)]
+    return [metric(_paired(evaluated, method, baseline)) for method, baseline in pairs for metric in BOTH_METRICS]
 
 
 class CalibrationOnly(_Ablation):
@@ -630,8 +629,7 @@ class AveragingOnly(_Ablation):
         closed = evaluated.closed(names)
         bases = [base_of(name) for name in names if name not in closed]
         pairs = [_paired(evaluated, f"{base} + FAWA", f"{base} + EMA") for base in bases]
-        parts = [worst(pair) for pair in pairs]
-        parts += [plus(average(pair), AVERAGING_COST) for pair in pairs]
+        parts = [*(pair.worst() for pair in pairs), *(plus(pair.total(), AVERAGING_COST) for pair in pairs)]
         estimand = f"FAWA minus EMA: worst class, and average plus {AVERAGING_COST} points"
         tests = [Test(claim="cfa23/C19", estimand=estimand, estimators=parts, note=NOTE, covers=bases)] if bases else []
         return [*tests, *([not_tested("cfa23/C19", closed_gate(closed))] if closed else [])]
@@ -736,7 +734,7 @@ class MarginBase(_Sweep):
     claim = "cfa23/C17"
     full_range = "all better than AT"
     quantity = "epsilon"
-    metrics = (average, worst)
+    metrics = BOTH_METRICS
 
     def overrides(self, value: float) -> Mapping[str, Any]:
         """Use CCM alone."""
@@ -790,7 +788,7 @@ class RegularisationBase(_Sweep):
     full_range = "worst class over lambda_2"
     attacks = PGD_ATTACKS
     quantity = "beta"
-    metrics = (worst,)
+    metrics = (Resampled.worst,)
 
     def overrides(self, value: float) -> Mapping[str, Any]:
         """Use CCM at 0.3, and CCR."""
@@ -1380,7 +1378,7 @@ class UnfairChoice(Experiment, attacks=PGD_ATTACKS):
                 claim="cfa23/C10",
                 estimand="worst class on test images at the epoch selected by the sum minus that at the epoch "
                 "selected by the overall accuracy",
-                estimators=[worst(paired_models(audits["overall + worst"], audits["overall"]))],
+                estimators=[paired_models(audits["overall + worst"], audits["overall"]).worst()],
                 note=f"both selected on the validation split; {NOTE}",
             )
         return Findings(tables=(table,), figures=((drawing, "Adversarial training."),), tests=[test])

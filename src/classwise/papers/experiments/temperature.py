@@ -224,8 +224,8 @@ class _Temperatures(Experiment, scales=TEMPERATURE_SCALES):
         return context.train_all(self.trainings(context.scale))
 
     @abstractmethod
-    def claims(self, tables: Mapping[str, Outcomes]) -> list[Test]:
-        """Tests of the claims."""
+    def claims(self, tables: Mapping[str, Outcomes], attacks: Sequence[str]) -> list[Test]:
+        """Tests of the claims, from the tables of each model and the names of PGD and of the attacks of the grid."""
 
     def note(self, context: Context) -> str:
         """Further note on the models."""
@@ -247,7 +247,7 @@ class _Temperatures(Experiment, scales=TEMPERATURE_SCALES):
         return Findings(
             tables=(Table("Change of the total from PGD, in points", heads, rows, note),),
             figures=((result.figure(), "All classes; shaded: 95 % confidence intervals."),),
-            tests=self.claims(tables),
+            tests=self.claims(tables, ["PGD", *(f"{inverse:g}" for inverse in self.temperatures)]),
         )
 
 
@@ -264,9 +264,8 @@ class TemperatureAblation(_Temperatures, trainings=with_rst):
         """Note on the source of the unlabelled images of RST."""
         return unlabelled_note(context)
 
-    def claims(self, tables: Mapping[str, Outcomes]) -> list[Test]:
+    def claims(self, tables: Mapping[str, Outcomes], attacks: Sequence[str]) -> list[Test]:
         """Test C11 (Madry's model is the least sensitive) and C12 (class 4 loses at every 1/T)."""
-        attacks = ["PGD", *(f"{inverse:g}" for inverse in self.temperatures)]
         _, *others = tables.values()
         estimand = "largest drop of the total over 1/T: TRADES, MART and RST minus Madry's model"
         return [
@@ -296,9 +295,8 @@ class TemperatureGrid(_Temperatures, trainings=defences):
 
     temperatures = TEMPERATURES
 
-    def claims(self, tables: Mapping[str, Outcomes]) -> list[Test]:
+    def claims(self, tables: Mapping[str, Outcomes], attacks: Sequence[str]) -> list[Test]:
         """Test C12: the best temperature lowers the total of every defence."""
-        attacks = ["PGD", *(f"{inverse:g}" for inverse in self.temperatures)]
         parts = [largest_drop(table, attacks) for table in tables.values()]
         estimand = "total under PGD minus that under the best temperature, each defence"
         return [Test(claim="kdd21/C12", estimand=estimand, estimators=parts)]
@@ -316,9 +314,8 @@ class SmoothLabels(_Temperatures, scales=SPHERE_SCALES):
         smooth = {"name": "at", "criterion": {"name": "label-smoothing", "smoothing": SMOOTHING}}
         return {"AT": AT, "AT, smooth labels": Training(recipe="at", overrides={"objective": smooth})}
 
-    def claims(self, tables: Mapping[str, Outcomes]) -> list[Test]:
+    def claims(self, tables: Mapping[str, Outcomes], attacks: Sequence[str]) -> list[Test]:
         """Test C20: its total drops more than that of adversarial training."""
-        attacks = ["PGD", *(f"{inverse:g}" for inverse in self.temperatures)]
         parts = [largest_drop(tables["AT, smooth labels"], attacks), *dropped_more(tables, attacks)]
         note = f"label smoothing {SMOOTHING:g}; the paper gives no value"
         estimand = "largest drop of the total over 1/T with smooth labels; the same minus that of adversarial training"

@@ -144,15 +144,14 @@ class WeakClasses(Experiment, scales=PLANS):
 
     def run(self, context: Context) -> Findings:
         """Attack each model by PGD; test the part of the claim that the grid covers."""
-        robust = _ranked(context, self.grid(context.scale), "PGD")
-        columns, sides = [robust.agreement], [robust]
+        ranked = {"adversarial, PGD": _ranked(context, self.grid(context.scale), "PGD")}
         if standard := self.standard(context.scale):
-            sides.append(_ranked(context, standard, "clean"))
-            columns.append(sides[1].agreement)
+            ranked["standard, clean"] = _ranked(context, standard, "clean")
+        columns = [agreement for agreement, _ in ranked.values()]
         test = Test(
             claim=self.claim,
             estimand="lowest of Spearman's correlations of class robustness over the grid",
-            estimators=[lowered(interval(robust.agreement.lowest), CORRELATION[1])],
+            estimators=[lowered(interval(columns[0].lowest), CORRELATION[1])],
             unit="",
             limits=CORRELATION,
             note="one training of each; sampling noise lowers the estimate, so the claim cannot be contradicted",
@@ -164,39 +163,40 @@ class WeakClasses(Experiment, scales=PLANS):
         rows = [
             Row("lowest pairwise correlation", lowest),
             Row(
-                "Kendall's W", [Cell(f"{w.value:.2f}", f"p = {w.p_value:.3f}") for w in (a.agreement for a in columns)]
+                "Kendall's W",
+                [Cell(f"{w.value:.2f}", f"p = {w.p_value:.3f}") for w in (column.agreement for column in columns)],
             ),
             Row(
                 "weakest classes",
                 [Cell(", ".join(dict.fromkeys(map(str, column.extremes["worst"])))) for column in columns],
             ),
         ]
-        heads = ("quantity", *("adversarial, PGD", "standard, clean")[: len(sides)])
-        captions = [f"Spearman's correlation of the class rankings, {head}." for head in heads[1:]]
         return Findings(
             tables=(
-                Table("Agreement of the class rankings", heads, rows, "Small print: 95 % confidence interval."),
+                Table(
+                    "Agreement of the class rankings",
+                    ("quantity", *ranked),
+                    rows,
+                    "Small print: 95 % confidence interval.",
+                ),
                 *(
-                    class_table(f"Class accuracy, {head}, in percent", side.counts, context.test_images.class_names)
-                    for head, side in zip(heads[1:], sides, strict=True)
+                    class_table(f"Class accuracy, {head}, in percent", counts, context.test_images.class_names)
+                    for head, (_, counts) in ranked.items()
                 ),
             ),
-            figures=[(column.figure(), caption) for column, caption in zip(columns, captions, strict=True)],
+            figures=[
+                (agreement.figure(), f"Spearman's correlation of the class rankings, {head}.")
+                for head, (agreement, _) in ranked.items()
+            ],
             tests=[test],
         )
 
 
-@dataclass(frozen=True)
-class _Ranked:
-    agreement: Consistency
-    counts: Mapping[Key, ClassCounts]
-
-
-def _ranked(context: Context, grid: Trainings, attack: str) -> _Ranked:
-    """Train and audit the models of a grid, and measure the agreement of their class rankings."""
+def _ranked(context: Context, grid: Trainings, attack: str) -> tuple[Consistency, Mapping[Key, ClassCounts]]:
+    """Train and audit the models of a grid: the agreement of their class rankings, and the counts of each model."""
     audits = {name: under_pgd(context, model) for name, model in context.train_all(grid).items()}
     agreement = ranked_alike({name: audit.outcomes for name, audit in audits.items()}, {attack: attack})
-    return _Ranked(agreement, {(name,): audit.counts(attack) for name, audit in audits.items()})
+    return agreement, {(name,): audit.counts(attack) for name, audit in audits.items()}
 
 
 @configurable

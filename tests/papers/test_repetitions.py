@@ -9,10 +9,9 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from classwise.papers.claims import Measurement, Test, evaluate
+from classwise.papers.claims import Measurement, Test
 from classwise.papers.experiment import Findings, Training, recipe_at
 from classwise.papers.interval_estimators import exactly, interval, over_trainings
-from classwise.papers.result import Evidence, verdict_text
 from classwise.papers.runner import TRAININGS, combine, for_data, run
 from classwise.papers.scales import REDUCED, SMOKE, on_data_set
 from classwise.papers.store import Store
@@ -51,14 +50,6 @@ def test_estimates_over_trainings_by_hand() -> None:
     assert measured.population == TRAININGS
     assert measured.high == pytest.approx(estimate.high)
     assert [table.caption for table in combined.tables] == [f"Accuracy, training {place} of 3" for place in (1, 2, 3)]
-
-
-def test_a_claim_is_confirmed_by_three_trainings_only() -> None:
-    evidence = Evidence(scale="full", trainings=3)
-    three = evaluate(combine([findings(value) for value in (30.0, 31.0, 32.0)]).tests)[0]
-    one = evaluate(combine([findings(30.0)]).tests)[0]
-    assert verdict_text(three, evidence) == "confirmed at full scale (3 trainings)"
-    assert verdict_text(one, evidence).startswith("supported at full scale")
 
 
 def test_a_test_that_one_training_does_not_have_is_not_tested() -> None:

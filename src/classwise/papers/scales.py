@@ -88,7 +88,7 @@ SMOKE = Scale(
     train=300,
     test=100,
     few=40,
-    attack_steps=5,
+    attack_steps=2,
     precision=EXACT,
     overrides={
         "data.augment": "none",
@@ -96,7 +96,7 @@ SMOKE = Scale(
         "model.name": "small-cnn",
         "model.width": 0.1,
         "epochs": 4,
-        "batch_size": 32,
+        "batch_size": 64,
         "optimizer.lr": 0.1,
         "attack.steps": 2,
         "attack.step_size": "0.5eps",

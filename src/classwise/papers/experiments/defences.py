@@ -45,8 +45,8 @@ from classwise.stats.worst_class import possibly_best, possibly_worst
 
 COSTLY: Mapping[Name, Mapping[str, Mapping[str, Any]]] = {
     "smoke": {
-        "CW_inf": {"name": "cw", "steps": 20, "binary_search_steps": 2},
-        "N_attack": {"name": "nattack", "steps": 5, "samples": 20, "sigma": 0.1, "learning_rate": 0.1},
+        "CW_inf": {"name": "cw", "steps": 10, "binary_search_steps": 2},
+        "N_attack": {"name": "nattack", "steps": 3, "samples": 20, "sigma": 0.1, "learning_rate": 0.1},
     },
     "reduced": {
         "CW_inf": {"name": "cw", "steps": 100},

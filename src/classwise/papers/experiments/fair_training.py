@@ -58,7 +58,7 @@ BASES: Mapping[Name, Sequence[str]] = {
 """Base methods of CFA and of weight averaging."""
 NOTE = "one training run of each method: intervals cover the sampling of images, not the variation between trainings"
 ATTACKS: Mapping[Name, Mapping[str, Spec]] = {
-    "smoke": {"robust": "pgd:steps=5,step_size=0.4eps"},
+    "smoke": {"robust": "pgd:steps=2,step_size=1eps"},
     "reduced": {"robust": "pgd:steps=20,step_size=0.1eps,objective=margin"},
     "full": {"apgd-ce": "apgd-ce", "apgd-t": "apgd-t", "fab-t": "fab-t", "square": "square"},
 }

@@ -62,7 +62,7 @@ def test_covered_items_name_the_right_part() -> None:
     assert HYPERSPHERE["HE"].overrides == {"objective.criterion.margin": 0}
     assert any(name.endswith(":HYPERSPHERE") for name in catalogue.find("iclr21/M3").covered_by)
     assert not any("training" in name for name in catalogue.find("benz20/Q1").covered_by), "a quantity, not a training"
-    assert catalogue.find("iclr21/D1").covered_by[1].endswith("data_set_audits:sampled_classes")
+    assert catalogue.find("iclr21/D1").covered_by[1].endswith("class_wise:sampled_classes")
     for name in ("D1", "D2", "D3", "D4", "D5", "D6"):
         kinds = [reference.partition(" ")[0] for reference in catalogue.find(f"kdd21/{name}").covered_by]
         assert kinds[:4] == ["data", "model", "recipe", "settings"]

@@ -105,7 +105,7 @@ def test_exact_claims_do_not_count_for_holm() -> None:
 
 
 def test_untested_claims_give_the_reason() -> None:
-    verdict = not_tested("kdd21/C8", "no cats here")
+    _, verdict = evaluate([claim(2.0), not_tested("kdd21/C8", "no cats here")])
     assert (verdict.answer, verdict.note) == ("inconclusive", "no cats here")
     assert np.isnan(verdict.value)
 
@@ -117,7 +117,7 @@ def test_joint_correction_equals_one_evaluation() -> None:
         tests = [claim(float(value)) for value in random.normal(0, 2.5, size=7)]
         single = [verdict for test in tests for verdict in evaluate([test])]
         whole = evaluate(tests)
-        found = correct_jointly([*single, not_tested("kdd21/C8", "no cats here")])
+        found = correct_jointly([*single, *evaluate([not_tested("kdd21/C8", "no cats here")])])
         assert [verdict.answer for verdict in found[:7]] == [verdict.answer for verdict in whole]
         for joint, expected in zip(found, whole, strict=False):
             assert (joint.low, joint.high, joint.level) == pytest.approx(
@@ -247,7 +247,7 @@ def test_a_claim_has_a_verdict_only_if_each_of_its_parts_was_tested(claim: str) 
         assert len(fewer.untested) == 1
         assert fewer.partial == bool(others)
     one = parts[0][0]  # an untested claim, or a test of another part, does not complete the claim
-    assert claim_verdict(claim, [*verdicts[1:], (verdicts[0][0], not_tested(one, "no cats"))]).untested
+    assert claim_verdict(claim, [*verdicts[1:], (verdicts[0][0], evaluate([not_tested(one, "no cats")])[0])]).untested
     beside = claim_verdict(claim, [*verdicts[1:], verdict_of(one, "something else")])
     assert beside.partial
     assert claim_text(beside, LEVELS).startswith("partly tested: ")

@@ -13,7 +13,7 @@ from classwise.core.precision import FAST
 from classwise.papers import scales
 from classwise.papers.catalogue import experiment, runnable
 from classwise.papers.experiment import recipe_at
-from classwise.papers.experiments.saved_epochs import UnfairChoice
+from classwise.papers.experiments.fair_training import UnfairChoice
 from classwise.papers.forecast import Forecaster
 from classwise.papers.result import Result
 from classwise.papers.runner import run

@@ -27,7 +27,7 @@ RESULT = Result(
     tables=(Table("A table", ("row", "total"), (Row("AT", (Cell("50.0", "40.0–60.0"),)),), "Small print."),),
     verdicts=(
         *evaluate([Test(estimand="a number", estimators=[interval(Estimate(5.0, 3.04, 6.96))], **WORDS)]),  # type: ignore[arg-type]
-        not_tested("kdd21/C8", "no cats here"),
+        *evaluate([not_tested("kdd21/C8", "no cats here")]),
     ),
     measurements=(Measurement.of("kdd21/C9", "a correlation", Estimate(0.5, 0.25, 0.75), unit=""),),
     runs={"key": "at"},

@@ -357,7 +357,7 @@ def present(reference: str) -> bool:
     if kind == "recipe":
         return (resources.files("classwise") / "recipes" / f"{name}.yaml").is_file()
     if kind == "theorem":
-        return name in importlib.import_module("classwise.papers.theory.theorems").STATEMENTS
+        return name in importlib.import_module("classwise.papers.theory.toy_model").STATEMENTS
     if kind not in REGISTRIES:
         raise ClasswiseError(
             f"reference {reference!r}: unknown kind {kind!r}; known are python, facts, settings, recipe, "

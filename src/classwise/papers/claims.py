@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Literal
 
 import numpy as np
@@ -32,16 +32,14 @@ _LEAST_LEVEL = 1e-9
 
 
 @dataclass(frozen=True, kw_only=True)
-class Test:
-    """A test of one claim.
+class Tested:
+    """What a test and its verdict share.
 
-    Args:
+    Attributes:
         claim: claim id, such as ``kdd21/C8``.
-        estimand: description of the estimated quantity; the claim is that it is above zero.
+        estimand: description of the estimated quantity; the claim is that it is above zero. Empty if the claim is not
+            tested; the note is then the reason.
         unit: unit of the estimate: ``points``, ``%²`` or empty.
-        estimators: functions from an error level to an estimate with its interval; the claim is that all are above
-            zero. "supported" requires all intervals above zero, each at the full level; "contradicted" requires one
-            interval below zero, each at its share of the level.
         exact: whether there is no sampling error; the interval is then the value itself.
         limits: range of the estimate, such as -1 and 1 for a correlation; intervals are clipped to it.
         note: remark shown with the verdict.
@@ -49,6 +47,28 @@ class Test:
         basis: what the test uses. A computation and the printed numbers are exact.
         trainings: number of independent trainings (seeds) of each model that the intervals cover, such as those of
             `classwise.stats.seeds`; 1 if the intervals are for fixed models.
+    """
+
+    claim: str
+    estimand: str
+    unit: str = ""
+    exact: bool = False
+    limits: Limits = None
+    note: str = ""
+    covers: Sequence[str] = ()
+    basis: Basis = "experiment"
+    trainings: int = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Test(Tested):
+    """A test of one claim, or the reason why an experiment does not test it.
+
+    Args:
+        estimators: functions from an error level to an estimate with its interval; the claim is that all are above
+            zero. "supported" requires all intervals above zero, each at the full level; "contradicted" requires one
+            interval below zero, each at its share of the level. Empty if the claim is not tested.
+        cifar10: whether the claim names classes of CIFAR-10; on other data it is not tested.
 
     Example:
         >>> from classwise.papers.claims import Test, evaluate
@@ -61,16 +81,9 @@ class Test:
 
     __test__ = False  # not a pytest class
 
-    claim: str
-    estimand: str
-    estimators: Sequence[IntervalEstimator]
+    estimators: Sequence[IntervalEstimator] = ()
     unit: str = "points"
-    exact: bool = False
-    limits: Limits = None
-    note: str = ""
-    covers: Sequence[str] = ()
-    basis: Basis = "experiment"
-    trainings: int = 1
+    cifar10: bool = False
 
     def __post_init__(self) -> None:
         assert self.exact or self.basis == "experiment", "a computation has no sampling error"
@@ -115,50 +128,38 @@ class Test:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Verdict:
+class Verdict(Tested):
     """The verdict on a claim, or on parts of it.
 
     Attributes:
-        claim: claim id.
         answer: ``supported``, ``contradicted`` or ``inconclusive``, by the evidence of this result;
             `classwise.papers.result.verdict_text` qualifies it by the level of the evidence.
-        estimand: description of the estimated quantity; empty if the claim was not tested.
         value: estimate, with its interval ``low`` to ``high`` at `level`; NaN if there is no estimate.
-        unit: unit of the estimate.
-        limits: range of the value and of the interval; None if unlimited.
         level: error level after Holm's correction.
         shares: number of estimators that share this level.
         p_value: p-value before the correction.
         adjusted: p-value after Holm's correction; NaN without a test, or for an exact claim.
-        exact: whether there is no sampling error.
-        note: remark shown with the verdict.
-        covers: the tested parts of the claim; empty if the claim has one part, or was not tested.
-        basis: what the test used.
-        trainings: number of independent trainings of each model that the interval covers; 1 for fixed models.
     """
 
-    claim: str
     answer: Answer
-    estimand: str
     value: float = float("nan")
     low: float = float("nan")
     high: float = float("nan")
-    unit: str = ""
-    limits: Limits = None
     level: float = ALPHA
     shares: int = 1
     p_value: float = float("nan")
     adjusted: float = float("nan")
-    exact: bool = False
-    note: str = ""
-    covers: Sequence[str] = ()
-    basis: Basis = "experiment"
-    trainings: int = 1
 
 
-def not_tested(claim: str, reason: str) -> Verdict:
-    """Create the verdict on a claim that a scale cannot test, with the reason as its note."""
-    return Verdict(claim=claim, answer="inconclusive", estimand="", note=reason)
+def not_tested(claim: str, reason: str, *, cifar10: bool = False) -> Test:
+    """A claim that an experiment does not test, with the reason.
+
+    Args:
+        claim: claim id.
+        reason: why it is not tested; the note of its verdict.
+        cifar10: as in `Test`.
+    """
+    return Test(claim=claim, estimand="", note=reason, cifar10=cifar10)
 
 
 def evaluate(tests: Sequence[Test], alpha: float = ALPHA) -> tuple[Verdict, ...]:
@@ -171,18 +172,22 @@ def evaluate(tests: Sequence[Test], alpha: float = ALPHA) -> tuple[Verdict, ...]
     Returns:
         A verdict for each test, in order.
     """
-    p_values = [_LEAST_LEVEL if test.exact else test.p_value() for test in tests]
-    sampled = sorted((index for index, test in enumerate(tests) if not test.exact), key=lambda index: p_values[index])
-    verdicts = {index: _verdict(test, alpha, 0.0) for index, test in enumerate(tests) if test.exact}
+    verdicts = {
+        place: _verdict(test, alpha, 0.0) if test.estimators else _untested(test)
+        for place, test in enumerate(tests)
+        if test.exact or not test.estimators
+    }
+    p_values = {place: test.p_value() for place, test in enumerate(tests) if place not in verdicts}
+    sampled = sorted(p_values, key=lambda place: p_values[place])
     stopped = False
     level = alpha
-    adjusted = holm([p_values[index] for index in sampled]).tolist()
-    for rank, index in enumerate(sampled):
+    adjusted = holm([p_values[place] for place in sampled]).tolist()
+    for rank, place in enumerate(sampled):
         level = alpha / (len(sampled) - rank) if not stopped else level
-        verdict = replace(_verdict(tests[index], level, p_values[index]), adjusted=adjusted[rank])
-        verdicts[index] = replace(verdict, answer="inconclusive") if stopped else verdict
+        verdict = replace(_verdict(tests[place], level, p_values[place]), adjusted=adjusted[rank])
+        verdicts[place] = replace(verdict, answer="inconclusive") if stopped else verdict
         stopped = stopped or verdict.answer == "inconclusive"
-    return tuple(verdicts[index] for index in range(len(tests)))
+    return tuple(verdicts[place] for place in range(len(tests)))
 
 
 def correct_jointly(verdicts: Sequence[Verdict], alpha: float = ALPHA) -> tuple[Verdict, ...]:
@@ -258,6 +263,8 @@ def summarise_claim(
         (item, verdict) for item, verdict in verdicts if verdict.claim in {claim, *(known for known, _ in parts)}
     ]
     tests = [(item, verdict) for item, verdict in related if verdict.estimand]
+    items = {item for item, _ in tests}
+    tested = [(item, verdict) for item, verdict in related if item in items]
     covered = {(verdict.claim, part) for _, verdict in tests for part in (verdict.covers or ("",))}
     unlisted = [(known, part) for known, part in sorted(covered) if (known, part) not in parts]
 
@@ -267,18 +274,10 @@ def summarise_claim(
 
     return ClaimSummary(
         claim,
-        _without_repeats(tests, related),
+        tested or related,
         named([*(pair for pair in parts if pair in covered), *unlisted]),
         named([pair for pair in parts if pair not in covered]),
     )
-
-
-def _without_repeats(
-    tests: Sequence[tuple[str, Verdict]], related: Sequence[tuple[str, Verdict]]
-) -> Sequence[tuple[str, Verdict]]:
-    """Keep the verdicts of items that tested the claim; all verdicts if no item did."""
-    items = {item for item, _ in tests}
-    return [(item, verdict) for item, verdict in related if item in items or not items]
 
 
 def _settled(estimate: Estimate) -> Estimate:
@@ -306,23 +305,19 @@ def _verdict(test: Test, level: float, p_value: float) -> Verdict:
     answer, estimate, shares = test.decide(level)
     low, high = _clip(estimate.low, estimate.high, test.limits)
     return Verdict(
-        claim=test.claim,
+        **{field.name: getattr(test, field.name) for field in fields(Tested)} | {"covers": tuple(test.covers)},
         answer=answer,
-        estimand=test.estimand,
         value=estimate.value,
         low=low,
         high=high,
-        unit=test.unit,
-        limits=test.limits,
         level=level,
         shares=shares,
         p_value=p_value,
-        exact=test.exact,
-        note=test.note,
-        covers=tuple(test.covers),
-        basis=test.basis,
-        trainings=test.trainings,
     )
+
+
+def _untested(test: Test) -> Verdict:
+    return Verdict(claim=test.claim, answer="inconclusive", estimand="", note=test.note)
 
 
 IMAGES = "new images of the same classes, with the trained models fixed"

@@ -237,7 +237,7 @@ class Context:
     def note_audit(self, images: Images, attacks: Mapping[str, Spec]) -> None:
         """Record the number of images of an audit, and its attacks with the threat of the scale."""
         self.tested.add(len(images))
-        self.attacks |= {f"{_name(spec)} in {self.scale.threat}" for spec in attacks.values()}
+        self.attacks |= {f"{name_and_options(spec)[0]} in {self.scale.threat}" for spec in attacks.values()}
 
     def audit(
         self,
@@ -273,7 +273,8 @@ class Context:
         chosen = images if images is not None else self.few_images if few else self.test_images
         self.note_audit(chosen, attacks)
         if precision is None:
-            precision = EXACT if any(map(_in_float32, attacks.values())) else self.scale.precision
+            exact = any(name_and_options(spec)[1].get("arithmetic") == "paper" for spec in attacks.values())
+            precision = EXACT if exact else self.scale.precision
         return self.store.audit(
             trained,
             chosen,
@@ -290,14 +291,9 @@ class Context:
         )
 
 
-def _name(spec: Spec) -> str:
-    return parse_spec(spec)[0] if isinstance(spec, str) else str(spec["name"])
-
-
-def _in_float32(spec: Spec) -> bool:
-    """Whether an attack uses the paper's arithmetic."""
-    options = parse_spec(spec)[1] if isinstance(spec, str) else spec
-    return options.get("arithmetic") == "paper"
+def name_and_options(spec: Spec) -> tuple[str, Mapping[str, Any]]:
+    """The name of an attack, and its options."""
+    return parse_spec(spec) if isinstance(spec, str) else (str(spec["name"]), spec)
 
 
 def recipe_at(scale: Scale, training: Training) -> Recipe:
@@ -329,15 +325,13 @@ class Findings:
     Attributes:
         tables: measured numbers next to the printed ones.
         figures: pairs of a drawing and its caption.
-        tests: tests of the claims, corrected jointly for multiple testing.
-        not_tested: claim id to the reason why this scale cannot test it.
+        tests: tests of the claims, corrected jointly for multiple testing, and claims that are not tested.
         measurements: measured quantities for open questions, without verdicts.
     """
 
     tables: Sequence[Table] = ()
     figures: Sequence[tuple[Drawing, str]] = ()
     tests: Sequence[Test] = ()
-    not_tested: Mapping[str, str] = field(default_factory=dict)
     measurements: Sequence[Measurement] = ()
 
 

@@ -72,16 +72,12 @@ def widest(counts: ClassCounts, beyond: float = 0.0) -> IntervalEstimator:
     Returns:
         An estimator in points.
     """
-
-    def at(level: float) -> Estimate:
-        return Estimate(*(100 * end - beyond for end in metric_intervals.discrepancy(counts, level)))
-
-    return at
+    return plus(lambda level: in_points(metric_intervals.discrepancy(counts, level)), -beyond)
 
 
 def wider(one: ClassCounts, other: ClassCounts, factor: float = 1.0) -> IntervalEstimator:
     """MCD of ``one`` minus ``factor`` times that of ``other``, in points (`gap_intervals.discrepancy_difference`)."""
-    return lambda level: _in_points(gap_intervals.discrepancy_difference(one, other, factor, level))
+    return lambda level: in_points(gap_intervals.discrepancy_difference(one, other, factor, level))
 
 
 def more_varied(one: ClassCounts, other: ClassCounts, factor: float = 1.0) -> IntervalEstimator:
@@ -90,10 +86,11 @@ def more_varied(one: ClassCounts, other: ClassCounts, factor: float = 1.0) -> In
     It is above 0 exactly if CV of ``one`` is above ``factor`` times CV of ``other``; see
     `gap_intervals.deviation_difference`.
     """
-    return lambda level: _in_points(gap_intervals.deviation_difference(one, other, factor, level))
+    return lambda level: in_points(gap_intervals.deviation_difference(one, other, factor, level))
 
 
-def _in_points(one: Estimate) -> Estimate:
+def in_points(one: Estimate) -> Estimate:
+    """An estimate in fractions as one in points."""
     return Estimate(*(100 * end for end in one))
 
 
@@ -124,20 +121,20 @@ def negative(one: IntervalEstimator) -> IntervalEstimator:
 
 def greatest(parts: Sequence[IntervalEstimator]) -> IntervalEstimator:
     """The maximum of several numbers, from intervals that are simultaneous (Bonferroni)."""
-
-    def at(level: float) -> Estimate:
-        each = [part(level / len(parts)) for part in parts]
-        return Estimate(*(max(ends) for ends in zip(*each, strict=True)))
-
-    return at
+    return _jointly(parts, max)
 
 
 def averaged(parts: Sequence[IntervalEstimator]) -> IntervalEstimator:
     """The mean of several numbers, from intervals that are simultaneous (Bonferroni); they may be dependent."""
+    return _jointly(parts, lambda ends: sum(ends) / len(parts))
+
+
+def _jointly(parts: Sequence[IntervalEstimator], function: Callable[[tuple[float, ...]], float]) -> IntervalEstimator:
+    """A function of several numbers that increases in each of them, from simultaneous intervals."""
 
     def at(level: float) -> Estimate:
-        each = [part(level / len(parts)) for part in parts]
-        return Estimate(*(sum(ends) / len(parts) for ends in zip(*each, strict=True)))
+        estimates = [part(level / len(parts)) for part in parts]
+        return Estimate(*(function(ends) for ends in zip(*estimates, strict=True)))
 
     return at
 
@@ -253,8 +250,7 @@ class Resampled:
         Where no resample differs, r is the largest change that one image causes.
         """
         value = float(statistic(self.accuracy))
-        values = statistic(self.resampled)
-        low, high = np.quantile(values, (_PERCENTILE_LEVEL / 2, 1 - _PERCENTILE_LEVEL / 2))
+        low, high = np.quantile(statistic(self.resampled), (_PERCENTILE_LEVEL / 2, 1 - _PERCENTILE_LEVEL / 2))
         half_width = max(value - float(low), float(high) - value, 0.0) or self._of_one_image(statistic, value)
         half_width *= two_sided_z(level) / two_sided_z(_PERCENTILE_LEVEL)
         return Estimate(value, value - half_width, value + half_width)
@@ -283,7 +279,7 @@ class Resampled:
         over few (see `classwise.stats.paired.difference_of_minima`).
         """
         pairs = PairedCounts.from_labels(self.labels, self.right[first], self.right[second], len(self.count))
-        return lambda level: Estimate(*(100 * end for end in difference_of_minima(pairs, level)))
+        return lambda level: in_points(difference_of_minima(pairs, level))
 
 
 def beyond_others(change: FloatArray, classes: Sequence[int]) -> FloatArray:

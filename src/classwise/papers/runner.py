@@ -16,10 +16,9 @@ from classwise.papers.claims import Measurement, Test, evaluate, not_tested
 from classwise.papers.experiment import Context, Experiment, Findings, recipe_at
 from classwise.papers.interval_estimators import over_trainings
 from classwise.papers.result import Evidence, Figure, Result, save_result
-from classwise.papers.scales import NAMES, Scale
+from classwise.papers.scales import CIFAR, NAMES, Scale
 from classwise.papers.store import Store
 from classwise.papers.user_inputs import UserInputs
-from classwise.reporting.tables import Table
 from classwise.stats.intervals import Estimate, student
 
 TRAININGS = "new trainings of the same models and new images of the same classes"
@@ -39,37 +38,36 @@ def combine(repetitions: Sequence[Findings]) -> Findings:
     first, *others = repetitions
     if not others:
         return first
-    tests, missing = _combined_tests(repetitions)
-    not_tested = {
-        claim: reason for repetition in reversed(repetitions) for claim, reason in repetition.not_tested.items()
-    }
     count = len(repetitions)
-    tables = [
-        _numbered(table, place, count) for place, repetition in enumerate(repetitions, 1) for table in repetition.tables
-    ]
     return Findings(
-        tables=tables,
+        tables=[
+            replace(table, caption=f"{table.caption}, training {place} of {count}")
+            for place, repetition in enumerate(repetitions, 1)
+            for table in repetition.tables
+        ],
         figures=[(drawing, f"{caption} Training 1 of {count}.") for drawing, caption in first.figures],
-        tests=tests,
-        not_tested={**missing, **not_tested},
+        tests=_combined_tests(repetitions),
         measurements=_combined_measurements(repetitions),
     )
 
 
-def _combined_tests(repetitions: Sequence[Findings]) -> tuple[list[Test], dict[str, str]]:
-    """Tests that all repetitions have, over the trainings; and the claims of the others with the reason."""
-    tests, missing = list[Test](), dict[str, str]()
-    by_key = [{_key(test): test for test in repetition.tests} for repetition in repetitions]
+def _combined_tests(repetitions: Sequence[Findings]) -> list[Test]:
+    """Tests that all repetitions have, over the trainings; and claims that some repetition does not test."""
+    tests, missing = list[Test](), dict[str, Test]()
+    by_key = [{_key(test): test for test in repetition.tests if test.estimators} for repetition in repetitions]
     for key in dict.fromkeys(key for known in by_key for key in known):
         same = [known[key] for known in by_key if key in known]
         if len(same) < len(repetitions):
-            missing[same[0].claim] = f"{same[0].estimand}: tested in {len(same)} of {len(repetitions)} trainings only"
+            reason = f"{same[0].estimand}: tested in {len(same)} of {len(repetitions)} trainings only"
+            missing[same[0].claim] = not_tested(same[0].claim, reason)
         elif same[0].basis != "experiment":
             tests.append(same[0])
         else:
             parts = [over_trainings(estimators) for estimators in zip(*(test.estimators for test in same), strict=True)]
             tests.append(replace(same[0], estimators=parts, exact=False, trainings=len(repetitions)))
-    return tests, missing
+    for repetition in reversed(repetitions):
+        missing |= {test.claim: test for test in repetition.tests if not test.estimators}
+    return [*tests, *missing.values()]
 
 
 def _key(test: Test) -> tuple[str, str, tuple[str, ...], int]:
@@ -96,10 +94,6 @@ def _combined_measurements(repetitions: Sequence[Findings]) -> list[Measurement]
             )(0.05)
         found.append(replace(measurement, value=value, low=low, high=high, population=TRAININGS))
     return found
-
-
-def _numbered(table: Table, place: int, count: int) -> Table:
-    return replace(table, caption=f"{table.caption}, training {place} of {count}")
 
 
 Value = TypeVar("Value", str, int, float)
@@ -171,7 +165,7 @@ def run(
     with store.collect_work() as work:
         repetitions = [chosen_experiment.run(context.repeated(repetition)) for repetition in range(trainings)]
     _check_declared(chosen_experiment, context, trainings)
-    findings = combine(repetitions)
+    findings = combine([replace(found, tests=for_data(chosen.data, found.tests)) for found in repetitions])
     _check_trainings(findings.tests, context)
     own = time.monotonic() - started - work.waited
     result = Result(
@@ -180,7 +174,7 @@ def run(
         setting=chosen.about,
         tables=tuple(findings.tables),
         figures=tuple(Figure(svg=drawing.svg(), caption=caption) for drawing, caption in findings.figures),
-        verdicts=(*evaluate(with_parts(findings.tests)), *(not_tested(*pair) for pair in findings.not_tested.items())),
+        verdicts=evaluate(with_parts(findings.tests)),
         measurements=tuple(findings.measurements),
         runs=dict(context.trainings),
         seconds=round(own + sum(seconds for seconds in work.seconds.values() if seconds is not None), 2),
@@ -198,11 +192,19 @@ def _check_declared(one: Experiment, context: Context, trainings: int) -> None:
     assert not declared or not undeclared, f"{one.item}: undeclared trainings: {', '.join(undeclared)}"
 
 
+def for_data(data: str, tests: Sequence[Test]) -> list[Test]:
+    """Tests on a data set, followed by the claims that are not tested, each once."""
+    reason = f"the claim names classes of CIFAR-10; this scale uses {data}"
+    suited = [not_tested(test.claim, reason) if test.cifar10 and data != CIFAR else test for test in tests]
+    untested = {test.claim: test for test in suited if not test.estimators}
+    return [*(test for test in suited if test.estimators), *untested.values()]
+
+
 def with_parts(tests: Sequence[Test]) -> list[Test]:
     """Name the default part of its claim in each test that names none."""
     defaults = [catalogue.claim(test.claim).default_part for test in tests]
     return [
-        dataclasses.replace(test, covers=(part,)) if part and not test.covers else test
+        replace(test, covers=(part,)) if part and test.estimators and not test.covers else test
         for test, part in zip(tests, defaults, strict=True)
     ]
 

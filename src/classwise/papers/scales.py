@@ -88,7 +88,7 @@ SMOKE = Scale(
     train=300,
     test=100,
     few=40,
-    attack_steps=5,
+    attack_steps=2,
     precision=EXACT,
     overrides={
         "data.augment": "none",
@@ -96,7 +96,7 @@ SMOKE = Scale(
         "model.name": "small-cnn",
         "model.width": 0.1,
         "epochs": 4,
-        "batch_size": 32,
+        "batch_size": 64,
         "optimizer.lr": 0.1,
         "attack.steps": 2,
         "attack.step_size": "0.5eps",
@@ -230,7 +230,7 @@ def on_data_set(scale: Scale, data: str) -> Scale:
     """Adapt a scale to another data set; on its own data set it is unchanged, so that models are shared.
 
     At full scale, the settings are those of the paper. At reduced scale, they are those of `FASHION` with the radius of
-    the data set. ImageNet has no reduced settings; its trainings are declared in `data_set_audits`.
+    the data set. ImageNet has no reduced settings; its trainings are declared in `experiments.class_wise`.
     """
     if data == scale.data:
         return scale
@@ -243,11 +243,6 @@ def on_data_set(scale: Scale, data: str) -> Scale:
         adapted = replace(FASHION, data=data, repetition=scale.repetition, **own)
         return adapted.with_float32() if scale.in_float32 else adapted
     return replace(scale, data=data)
-
-
-def other_data(claim: str, scale: Scale) -> dict[str, str]:
-    """The reason why a claim about classes of CIFAR-10 is not tested on other data, by claim id."""
-    return {claim: f"the claim names classes of CIFAR-10; this scale uses {scale.data}"}
 
 
 DEFAULT_SCALES: Mapping[Name, Scale] = {"smoke": SMOKE, "reduced": REDUCED, "full": FULL}

@@ -25,13 +25,13 @@ from typing import Any, Literal
 
 from classwise.attacks import ATTACKS
 from classwise.attacks.base import Attack
-from classwise.core.config import Spec, describe, number, parse_spec, relative_step
+from classwise.core.config import Spec, describe, number, relative_step
 from classwise.core.errors import unknown
 from classwise.core.threat import Threat
 from classwise.data import DATA
 from classwise.papers import catalogue
 from classwise.papers.catalogue import experiment, find
-from classwise.papers.experiment import Experiment, Training, recipe_at
+from classwise.papers.experiment import Experiment, Training, name_and_options, recipe_at
 from classwise.papers.scales import Name, Scale, on_data_set
 from classwise.reporting.formatting import NONE
 from classwise.reporting.tables import Cell, Row, Table
@@ -236,7 +236,7 @@ def training_settings(recipe: Recipe, scale: Scale) -> dict[str, Value]:
         "averaging": AVERAGERS.name_of(type(parts.averaging)),
         "epochs": recipe.epochs,
         "batch size": recipe.batch_size,
-        "optimiser": _optimiser(optimiser),
+        "optimiser": f"{optimiser['name']}, Nesterov" if optimiser.get("nesterov") else optimiser["name"],
         "learning rate": parts.optimizer.lr,
         "learning-rate schedule": _schedule(recipe),
         "selection": _selection(recipe, classes),
@@ -269,7 +269,7 @@ def evaluation_settings(scale: Scale, attacks: Mapping[str, Spec] | None = None)
         "threat": _threat(scale.threat),
         "precision": scale.precision.dtype,
     }
-    named = [parse_spec(spec) if isinstance(spec, str) else (spec["name"], spec) for spec in (attacks or {}).values()]
+    named = [name_and_options(spec) for spec in (attacks or {}).values()]
     if named:
         here["attacks"] = ", ".join(name for name, _ in named)
     own = named[0][1] if len(named) == 1 else scale.evaluation
@@ -306,10 +306,6 @@ def _count(images: int | None) -> Value:
 
 def _name(part: str | Mapping[str, Any]) -> str:
     return part.partition(":")[0] if isinstance(part, str) else str(part["name"])
-
-
-def _optimiser(described: Mapping[str, Any]) -> str:
-    return f"{described['name']}, Nesterov" if described.get("nesterov") else str(described["name"])
 
 
 def _threat(spec: str) -> str:
@@ -569,8 +565,7 @@ def compare_with(stated: ItemSettings, experiment: Experiment, scale: Scale, tra
 @cache
 def _rows_at(experiment: Experiment, scale_name: str) -> tuple[_Row, ...]:
     """Trainings of an experiment at one of its own scales, with their recipes."""
-    scale = next(value for name, value in experiment.scales.items() if name == scale_name)
-    return _read_rows(experiment, scale)
+    return _read_rows(experiment, next(value for name, value in experiment.scales.items() if name == scale_name))
 
 
 def _rows(experiment: Experiment, scale: Scale) -> tuple[_Row, ...]:
@@ -587,10 +582,15 @@ def _read_rows(experiment: Experiment, scale: Scale) -> tuple[_Row, ...]:
         here = training_settings(recipe, own)
         here["initial weights"] = declared[training.start].recipe if training.start else "random"
         rows.append(_Row(name, training, recipe, here))
-    kinds = [(_plain(row.training), dataclasses.replace(row.recipe, seed=0).digest()) for row in rows]
+    kinds = [
+        (dataclasses.replace(row.training, recipe="", overrides={}), dataclasses.replace(row.recipe, seed=0).digest())
+        for row in rows
+    ]
     seeds = [{row.recipe.seed for row, other in zip(rows, kinds, strict=True) if other == kind} for kind in kinds]
-    counts = [{_SEEDS: len(distinct)} for distinct in seeds]
-    return tuple(dataclasses.replace(row, here={**row.here, **count}) for row, count in zip(rows, counts, strict=True))
+    return tuple(
+        dataclasses.replace(row, here={**row.here, _SEEDS: len(distinct)})
+        for row, distinct in zip(rows, seeds, strict=True)
+    )
 
 
 def _recipe(scale: Scale, training: Training) -> Recipe:
@@ -602,11 +602,6 @@ def _recipe(scale: Scale, training: Training) -> Recipe:
 
 
 _RECIPES: dict[str, Recipe] = {}
-
-
-def _plain(training: Training) -> Training:
-    """A training without its recipe."""
-    return dataclasses.replace(training, recipe="", overrides={})
 
 
 def _beside(row: str, table: PaperSettings, here: Mapping[str, Value]) -> list[Setting]:
@@ -702,7 +697,8 @@ def settings_table(item: str) -> Table | None:
     for row, name in sorted(keys, key=lambda key: TRAINING.index(key[1]) if key[1] in TRAINING else len(TRAINING)):
         found = [known.get((row, name)) for known in by_scale.values()]
         stated = next(setting for setting in found if setting is not None)
-        values = (text(*stated.paper), NONE if stated.code is None else text(stated.code), *map(_here, found))
+        here = (NONE if setting is None else text(setting.here) for setting in found)
+        values = (text(*stated.paper), NONE if stated.code is None else text(stated.code), *here)
         groups.setdefault((name, *values), []).append(row)
     every = {row for row, _ in keys}
     rows = [Row(name, [Cell(_where(own, every)), *map(Cell, values)]) for (name, *values), own in groups.items()]
@@ -724,10 +720,6 @@ def deviation_lines(compared: Comparison) -> list[str]:
 
 
 ALL_ROWS = "all"
-
-
-def _here(one: Setting | None) -> str:
-    return NONE if one is None else text(one.here)
 
 
 def _where(rows: Sequence[str], every: set[str]) -> str:

@@ -109,8 +109,7 @@ class Store:
             overrides["data.unlabelled.teacher"] = str(teacher.path)
         if unlabelled is not None:
             overrides["data.unlabelled.name"] = unlabelled.name
-        classes = int((images.class_counts() > 0).sum())
-        plan = Recipe.read(recipe, overrides).completed(Threat.parse(threat), classes)
+        plan = Recipe.read(recipe, overrides).completed(Threat.parse(threat), int((images.class_counts() > 0).sum()))
         hashed = plan if start is None else _with_start(plan, f"store:{start.path.name}")
         hashed = hashed if teacher is None else _with_teacher(hashed, f"store:{teacher.path.name}")
         about: dict[str, Any] = {"recipe": hashed.digest(), "data": images.fingerprint(), "seed": plan.seed}

@@ -208,6 +208,19 @@ def elsewhere(claim: str, *estimators: IntervalEstimator) -> Test:
     return Test(claim=claim, estimand="tested by another item", estimators=estimators)
 
 
+METRICS = (metric_intervals.macro, metric_intervals.worst, metric_intervals.discrepancy)
+"""Average, worst class and MCD, the metrics of most tables."""
+
+
+def metric_cells(counts: ClassCounts, tests: Sequence[Test] = ()) -> list[Cell]:
+    """Cells of `METRICS`, in percent and points; the tests are those of the MCD."""
+    return [estimate_cell(of(counts), tests=tests if of is METRICS[-1] else ()) for of in METRICS]
+
+
+HEADS_OF_BOTH = ("clean: average", "worst class", "MCD", "PGD: average", "worst class", "MCD")
+"""Heads of `metric_cells` on clean images and under PGD."""
+
+
 def skipped_table(absent: Mapping[str, str]) -> list[Table]:
     """A table of skipped data sets with the reasons, in a list; an empty list if none was skipped."""
     rows = [Row(data, [Cell(reason)]) for data, reason in absent.items()]
@@ -217,11 +230,6 @@ def skipped_table(absent: Mapping[str, str]) -> list[Table]:
 def by_name(rows: Sequence[Mapping[str, Any]], *keys: str) -> dict[Key, Mapping[str, Any]]:
     """Index printed rows by the values of some keys."""
     return {tuple(str(row[key]) for key in keys): row for row in rows}
-
-
-def names_of(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Names of printed rows."""
-    return [row_name(row) for row in rows]
 
 
 def _at(accuracies: FloatArray, value: float) -> list[int]:
@@ -320,11 +328,10 @@ def claims_table(name: str, results_by_item: Mapping[str, Sequence[Result]]) -> 
         ours = _ours_cell(
             _Ours(", ".join(verdict.covers), verdict.estimand, *estimate_text(verdict)) for _, verdict in tests
         )
-        scale = _scale_cell(tests, evidence)
         rows.append(
             Row(
                 number,
-                [*stated, ours, scale, _summary_cell(summary, evidence)],
+                [*stated, ours, _scale_cell(tests, evidence), _summary_cell(summary, evidence)],
                 weak=answers == {"contradicted"},
                 good=answers == {"supported"},
             )
@@ -376,8 +383,7 @@ def measurement_text(one: Measurement) -> tuple[str, str]:
     """Texts of a measured value and of its 95 % interval."""
     if math.isnan(one.value):
         return NONE, ""
-    value = f"{one.value:z.2f} {one.unit}".strip()
-    return value, "" if math.isnan(one.low) else f"{one.low:z.2f} to {one.high:z.2f}"
+    return f"{one.value:z.2f} {one.unit}".strip(), "" if math.isnan(one.low) else f"{one.low:z.2f} to {one.high:z.2f}"
 
 
 def question_cell(items: Sequence[str]) -> Cell:

@@ -11,8 +11,7 @@ import pytest
 
 from classwise.analysis.epochs import images_of, measured
 from classwise.core.errors import ClasswiseError
-from classwise.papers.experiments.fair_training import worst_fifth
-from classwise.papers.experiments.saved_epochs import RULES, counts_at, selected_epoch
+from classwise.papers.experiments.fair_training import RULES, counts_at, selected_epoch, worst_fifth
 from classwise.papers.runner import scale_of
 from classwise.stats.metrics import worst_share
 from classwise.training.folder import Run

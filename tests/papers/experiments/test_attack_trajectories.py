@@ -76,7 +76,7 @@ def test_the_trace_of_an_image_agrees_with_the_full_audit(tmp_path: Path) -> Non
     audit = context.audit(trained, attack, images=one, trace=[number])
     assert audit.trace is not None
     assert context.audit(trained, attack, images=one).trace is None
-    last = audit.trace[audit.trace["iteration"] == 5].sort_values("class")
+    last = audit.trace[audit.trace["iteration"] == SMOKE.attack_steps].sort_values("class")
     assert set(last["index"]) == {number}
     confidence = last["confidence"].to_numpy()
     row = everything.loc[number]

@@ -13,7 +13,7 @@ from classwise.auditing.outcomes.table import Outcomes
 from classwise.papers import catalogue
 from classwise.papers.catalogue import experiment
 from classwise.papers.experiments import case_study, class_wise
-from classwise.papers.experiments.data_set_audits import DataSetAudits
+from classwise.papers.experiments.class_wise import DataSetAudits
 from classwise.papers.experiments.defences import DropOfDefences
 from classwise.papers.experiments.fair_training import Evaluated
 from classwise.papers.experiments.protocol import mean, proportion

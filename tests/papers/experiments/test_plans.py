@@ -24,15 +24,6 @@ from classwise.training.folder import Run
 
 from ..conftest import Smoke
 
-GRIDS = (
-    long_tail.class_weights,
-    long_tail.effective_numbers,
-    long_tail.ldam_margins,
-    long_tail.resampled_classes,
-    long_tail.cosine_penalties,
-    long_tail.towards_weakest,
-)
-
 
 def recounted(smoke: Smoke, result: Result, recipe: str) -> pd.Series[float]:
     """Robust accuracy of each class for the run of a recipe, from the files of its audit."""
@@ -54,7 +45,7 @@ def recounted(smoke: Smoke, result: Result, recipe: str) -> pd.Series[float]:
 
 
 @pytest.mark.parametrize("scale", MANY_TRAININGS.values(), ids=lambda scale: scale.name)
-@pytest.mark.parametrize("grid", GRIDS)
+@pytest.mark.parametrize("grid", long_tail.TECHNIQUES.values(), ids=list(long_tail.TECHNIQUES))
 def test_grids_are_recipes(scale: Scale, grid: Callable[[Scale, str], Trainings]) -> None:
     """Every setting at every scale is a valid recipe; all differ from each other and from plain training."""
     found = [recipe_at(scale, training) for training in grid(scale, "7").values()]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import numpy as np
@@ -145,30 +144,3 @@ def test_a_model_is_named_once(tmp_path: Path) -> None:
 def test_inputs_are_checked(item: str, scale: str, inputs: dict[str, object], line: str) -> None:
     with pytest.raises(ClasswiseError, match=line):
         check_inputs(item, scale, UserInputs(**inputs))  # type: ignore[arg-type]
-
-
-def test_a_sample_of_imagenet(tmp_path: Path) -> None:
-    """Photographs of full size, one a class: no verdict."""
-    sample = Path(__file__).parents[4] / "shared" / "data" / "imagenet-sample-30.parquet"
-    if not sample.is_file():
-        pytest.skip("the sample of ImageNet is not beside this checkout")
-    torch.manual_seed(0)
-    file = tmp_path / "a.safetensors"
-    save_weights(file, load_model("small-cnn", num_classes=1000, in_channels=3, width=0.1))
-    folder = unpacked(sample, tmp_path / "photos")
-    result = run(
-        "benz20/P1.2", "reduced", Store(tmp_path / "store"), inputs=UserInputs(models=[str(file)], data=str(folder))
-    )
-    assert result.tables[0].note.startswith("30 images of 30 classes")
-    assert json.dumps([verdict.note for verdict in result.verdicts]).count("1 test images in a class") == 2
-
-
-def unpacked(file: Path, folder: Path) -> Path:
-    """The photographs of a Parquet file as files, in a folder for each WordNet id."""
-    import pyarrow.parquet as pq
-
-    for row in pq.read_table(file)["image"].to_pylist():
-        name = Path(row["path"]).name
-        (folder / name.split("_")[0]).mkdir(parents=True)
-        (folder / name.split("_")[0] / name).write_bytes(row["bytes"])
-    return folder

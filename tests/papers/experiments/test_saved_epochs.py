@@ -12,7 +12,7 @@ import torch
 from classwise.data.images import Images
 from classwise.papers.catalogue import experiment
 from classwise.papers.experiment import Context, Training, recipe_at
-from classwise.papers.experiments.saved_epochs import (
+from classwise.papers.experiments.fair_training import (
     AFTER_DROP,
     AT_END,
     LATE,

@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from classwise.papers.theory import theorems
-from classwise.papers.theory.toy import HARD, ToyModel
+from classwise.papers.theory import toy_model
+from classwise.papers.theory.toy_model import HARD, ToyModel
 from classwise.stats.counts import FloatArray
 
-GRID = theorems.grid()
+GRID = toy_model.grid()
 
 
 def test_the_grid_is_wide() -> None:
@@ -19,7 +19,7 @@ def test_the_grid_is_wide() -> None:
 
 @pytest.mark.parametrize("name", ["cfa23/Th1", "cfa23/Th2", "cfa23/Th3", "cfa23/Th4"])
 def test_theorems_hold(name: str) -> None:
-    statement = theorems.STATEMENTS[name](GRID)
+    statement = toy_model.STATEMENTS[name](GRID)
     assert statement.name == name
     assert statement.failures == ()
     assert statement.holds
@@ -28,11 +28,11 @@ def test_theorems_hold(name: str) -> None:
 
 
 def test_clean_and_robust_gaps_are_equal() -> None:
-    assert theorems.gap_identity(GRID).holds
+    assert toy_model.gap_identity(GRID).holds
 
 
 def test_closed_forms_against_simulation() -> None:
-    statement = theorems.closed_forms(GRID[::40])
+    statement = toy_model.closed_forms(GRID[::40])
     assert statement.holds
     assert statement.cases == 9 * 12
 
@@ -49,7 +49,7 @@ class Upside(ToyModel):
 
 @pytest.mark.parametrize("name", ["cfa23/Th1", "cfa23/Th3", "cfa23/Th4"])
 def test_a_false_statement_is_detected(name: str) -> None:
-    statement = theorems.STATEMENTS[name]([Upside()])
+    statement = toy_model.STATEMENTS[name]([Upside()])
     assert not statement.holds
     assert "fail for Upside" in statement.failures[0]
 
@@ -59,11 +59,11 @@ def test_a_wrong_optimum_is_detected() -> None:
         def best_weight(self, epsilon: float) -> float:
             return 1.5 * super().best_weight(epsilon)
 
-    assert any("optimum" in failure for failure in theorems.theorem_2([Wrong()]).failures)
+    assert any("optimum" in failure for failure in toy_model.theorem_2([Wrong()]).failures)
 
 
 def test_weights_reach_both_sides() -> None:
-    w = theorems.weights(ToyModel())
+    w = toy_model.weights(ToyModel())
     assert w[0] < 0.05
     assert w[-1] > ToyModel().best_class_weight(1)
     assert (np.diff(w) > 0).all()

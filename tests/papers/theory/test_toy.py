@@ -9,7 +9,7 @@ import pytest
 from scipy import integrate, optimize, stats
 
 from classwise.core.errors import ClasswiseError
-from classwise.papers.theory.toy import EASY, HARD, ToyModel, attacked, classify
+from classwise.papers.theory.toy_model import EASY, HARD, ToyModel, attacked, classify
 
 MODEL = ToyModel()
 

@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 
 from classwise.papers.experiments.closed_form import accuracy_curves, scatter
-from classwise.papers.theory.toy import ToyModel
+from classwise.papers.theory.toy_model import ToyModel
 from classwise.reporting.figures.lines import BOTTOM, HEIGHT, NAMED, TOP, Series, class_lines, line_chart
 from classwise.reporting.palette import SERIES
 

@@ -28,7 +28,7 @@ from classwise.data.masks import (
     mask_quality,
 )
 from classwise.papers import catalogue
-from classwise.papers.claims import Test
+from classwise.papers.claims import Test, not_tested
 from classwise.papers.experiment import Context, Experiment, Findings, Training
 from classwise.papers.experiments.protocol import (
     AT,
@@ -45,7 +45,7 @@ from classwise.papers.experiments.protocol import (
     under_pgd,
 )
 from classwise.papers.interval_estimators import Resampled, difference, interval
-from classwise.papers.scales import CIFAR, CLASSWISE, MNIST, REDUCED, SMOKE, TIAN, Name, Scale, on_data_set, other_data
+from classwise.papers.scales import CIFAR, CLASSWISE, MNIST, REDUCED, SMOKE, TIAN, Name, Scale, on_data_set
 from classwise.papers.tables import Key, class_table, estimate_cell
 from classwise.reporting import formatting
 from classwise.reporting.figures.gallery import GalleryRow, gallery
@@ -168,28 +168,25 @@ class BetaOfOneClass(
             for attack in (ATTACK, "clean")
             for beta, table in tables.items()
         }
-        tests, not_tested = [], other_data("kdd21/C21", context.scale)
-        if context.scale.data == CIFAR:
-            ends = _resampled(tables[LOWEST], tables[BETA])
-            gain, loss = f"class {VICTIM} at beta {LOWEST:g} minus at {BETA:g}", f"class {TAKER} with the opposite sign"
-            test = Test(
-                claim="kdd21/C21",
-                estimand=f"{gain}; {loss}",
-                estimators=[
-                    ends.part(lambda a: np.asarray(a[..., 0, VICTIM] - a[..., 1, VICTIM]), 100),
-                    ends.part(lambda a: np.asarray(a[..., 1, TAKER] - a[..., 0, TAKER]), 100),
-                ],
-                note="one training at each beta: intervals cover the sampling of images only",
-            )
-            tests, not_tested = [test], {}
+        rows = np.stack([tables[beta].correct(ATTACK) for beta in (LOWEST, BETA)])
+        ends = Resampled(rows, tables[BETA].labels, len(names))
+        test = Test(
+            claim="kdd21/C21",
+            estimand=f"class {VICTIM} at beta {LOWEST:g} minus at {BETA:g}; class {TAKER} with the opposite sign",
+            estimators=[
+                ends.part(lambda a: np.asarray(a[..., 0, VICTIM] - a[..., 1, VICTIM]), 100),
+                ends.part(lambda a: np.asarray(a[..., 1, TAKER] - a[..., 0, TAKER]), 100),
+            ],
+            note="one training at each beta: intervals cover the sampling of images only",
+            cifar10=True,
+        )
         lines = class_lines(accuracies(tables))
         drawing = line_chart(f"Class accuracy under {ATTACK}, in percent", lines, f"beta of {names[TAKER]}")
         caption = f"One line per class; every other class has beta {BETA:g}. 1/T = {INVERSE:g}."
         return Findings(
             tables=(class_table("Class accuracy, in percent", counts, names),),
             figures=((drawing, caption),),
-            tests=tests,
-            not_tested=not_tested,
+            tests=[test],
         )
 
 
@@ -201,11 +198,6 @@ def accuracies(tables: Mapping[float, Outcomes]) -> pd.DataFrame:
         overall = counts.correct.sum() / counts.count.sum()
         rows[beta] = dict(zip((*table.class_names, OVERALL), (*counts.accuracy, overall), strict=True))
     return pd.DataFrame.from_dict(rows, orient="index")
-
-
-def _resampled(first: Outcomes, second: Outcomes) -> Resampled:
-    rows = np.stack([first.correct(ATTACK), second.correct(ATTACK)])
-    return Resampled(rows, first.labels, first.num_classes)
 
 
 class SortedByConfidence(Experiment, scales=SCALES, trainings=lambda scale: trades_with_beta(scale, BETA)):
@@ -242,19 +234,19 @@ class SortedByConfidence(Experiment, scales=SCALES, trainings=lambda scale: trad
             "intervals for new images."
         )
         heads = ("images", "count", "robust", "brightness of the background, percent")
-        tests, not_tested = [], other_data("kdd21/C24", context.scale)
-        if context.scale.data == CIFAR:
-            estimand = "brightness outside the mask: most robust quarter minus least robust, in percent of white"
-            between = [interval(contrast(ordered[parts[0]], ordered[parts[-1]]), 100)]
-            tests, not_tested = [Test(claim="kdd21/C24", estimand=estimand, estimators=between)], {}
+        test = Test(
+            claim="kdd21/C24",
+            estimand="brightness outside the mask: most robust quarter minus least robust, in percent of white",
+            estimators=[interval(contrast(ordered[parts[0]], ordered[parts[-1]]), 100)],
+            cifar10=True,
+        )
         return Findings(
             tables=(Table(f"Images of {order.class_name} by quarter", heads, rows, note),),
             figures=(
                 (order.gallery(images), "Both ends of the order, with confidence in the class and prediction."),
                 (order.figure(), "All images of the class, the most robust first."),
             ),
-            tests=tests,
-            not_tested=not_tested,
+            tests=[test],
         )
 
 
@@ -314,9 +306,6 @@ class WhiteBackground(Experiment, scales=SCALES, trainings=lambda scale: trades_
             for name, (trained, images) in models.items()
         }
         predicted = {(name, kind): predictions(table, kind) for name, table in outcomes.items() for kind in KINDS}
-        not_tested: dict[str, str] = {}
-        for claim in ("kdd21/C26", "kdd21/C27", "kdd21/C28") if context.scale.data != CIFAR else ():
-            not_tested |= other_data(claim, context.scale)
         names = data.images.class_names
         note = (
             f"{len(data.images)} images of {names[VICTIM]}; the paper has 1,000. 'White elsewhere' is a control: as "
@@ -342,8 +331,7 @@ class WhiteBackground(Experiment, scales=SCALES, trainings=lambda scale: trades_
                 ),
                 data.found.table(),
             ),
-            tests=[] if not_tested else claims(predicted),
-            not_tested=not_tested,
+            tests=claims(predicted),
         )
 
 
@@ -380,26 +368,23 @@ class SingleImages(Experiment, scales=SCALES, trainings=lambda scale: trades_wit
                 rows.append(Row(f"image {number}, {title}", cells))
         heads = ("image", *(f"{kind}, {rank}" for kind in KINDS.values() for rank in ("first", "second")))
         provenance = f"Most robust: {of_first} Repaired: {of_second}"
-        not_tested = other_data("kdd21/C25", context.scale)
-        tests = []
-        if context.scale.data == CIFAR and misclassified.any():
-            estimand = (
-                "share of non-robust images that a white background makes robust (clean prediction correct), "
-                "minus the share for as much white elsewhere"
-            )
+        test = not_tested("kdd21/C25", "every image is robust", cifar10=True)
+        if misclassified.any():
             either = np.stack([became_robust, repaired(before, control)])[:, misclassified]
             victims = Resampled(either, np.zeros(either.shape[1], dtype=np.int64), 1)
-            parts = [victims.part(lambda a: a[..., 0, 0] - a[..., 1, 0], 100)]
-            not_tested, tests = {}, [Test(claim="kdd21/C25", estimand=estimand, estimators=parts)]
-        elif context.scale.data == CIFAR:
-            not_tested = {"kdd21/C25": "every image is robust"}
+            test = Test(
+                claim="kdd21/C25",
+                estimand="share of non-robust images that a white background makes robust (clean prediction correct), "
+                "minus the share for as much white elsewhere",
+                estimators=[victims.part(lambda a: a[..., 0, 0] - a[..., 1, 0], 100)],
+                cifar10=True,
+            )
         counts = f"{int(became_robust.sum())} of {int(misclassified.sum())}"
         caption = f"{provenance} {counts} non-robust images become robust."
         return Findings(
             tables=(Table("Two most likely classes with confidence", heads, rows, data.found.note),),
             figures=((gallery("Before and after painting the background white", pictures), caption),),
-            tests=tests,
-            not_tested=not_tested,
+            tests=[test],
         )
 
 
@@ -447,12 +432,14 @@ def claims(predicted: Mapping[tuple[str, str], IntArray]) -> list[Test]:
             claim="kdd21/C26",
             estimand="share predicted as class 3: white minus original; adversarial, natural",
             estimators=[images.part(lambda a, k=kind: gain(a, k, WHITE, ORIGINAL), 100) for kind in (ATTACK, CLEAN)],  # type: ignore[misc]
+            cifar10=True,
         ),
         Test(
             claim="kdd21/C27",
             estimand="share predicted as class 3: white with beta lowered minus white; adversarial, natural",
             estimators=[images.part(lambda a, k=kind: gain(a, k, ADJUSTED, WHITE), 100) for kind in (ATTACK, CLEAN)],  # type: ignore[misc]
             note="one training of each: intervals cover the sampling of images only",
+            cifar10=True,
         ),
         Test(
             claim="kdd21/C28",
@@ -466,6 +453,7 @@ def claims(predicted: Mapping[tuple[str, str], IntArray]) -> list[Test]:
                 )
             ],
             note="'mainly' is interpreted as at least half",
+            cifar10=True,
         ),
     ]
 
@@ -577,8 +565,8 @@ class HomingMatrix(_Homing):
                     note="homing beyond a change of seed; one training without each class and one control; 'many' is "
                     "interpreted as more than a quarter",
                 ),
+                *([] if context.scale.data == CIFAR else [not_tested("kdd21/C20", "", cifar10=True)]),
             ),
-            not_tested={} if context.scale.data == CIFAR else other_data("kdd21/C20", context.scale),
         )
 
 
@@ -588,23 +576,19 @@ class GroupRelations(_Homing):
     def run(self, context: Context) -> Findings:
         """Compare the strongest ties of both matrices with the superclasses; test claim C20 over the named pairs."""
         both = class_pairs(homing_matrices(context), context.test_images.superclasses)
-        tests, not_tested = [], other_data("kdd21/C20", context.scale)
-        if context.scale.data == CIFAR:
-            leads = [ties.lead(*pair) for ties in both.values() for a, b in NAMED_PAIRS for pair in ((a, b), (b, a))]
-            estimand = (
-                "the named class's share of all images minus that of the next, each class of 3-5, 1-9, 0-8; "
-                "misclassified, and homing"
-            )
-            tests, not_tested = (
-                [Test(claim="kdd21/C20", estimand=estimand, estimators=[interval(lead, 100) for lead in leads])],
-                {},
-            )
+        leads = [ties.lead(*pair) for ties in both.values() for a, b in NAMED_PAIRS for pair in ((a, b), (b, a))]
+        test = Test(
+            claim="kdd21/C20",
+            estimand="the named class's share of all images minus that of the next, each class of 3-5, 1-9, 0-8; "
+            "misclassified, and homing",
+            estimators=[interval(lead, 100) for lead in leads],
+            cifar10=True,
+        )
         caption = "Symmetric matrix: mean of the two shares."
         return Findings(
             tables=[_tie_table(title, ties) for title, ties in both.items()],
             figures=[(ties.figure(), f"{title}. {caption}") for title, ties in both.items() if ties.errors.any()],
-            tests=tests,
-            not_tested=not_tested,
+            tests=[test],
         )
 
 
@@ -697,27 +681,21 @@ class ColouredBackgrounds(
             assert matrix.inside is not None
             cells = [estimate_cell(estimate, tests=tests) for estimate in (matrix.inside.share, *matrix.inside[2:])]
             rows.append(Row(attack, cells))
-        not_tested = {}
-        if matrices["clean"].matrix.sum() > matrices["clean"].matrix.trace():
-            tests.append(
-                Test(
-                    claim="kdd21/C23",
-                    covers=("attacked against clean",),
-                    estimand="the same difference, attacked minus clean",
-                    estimators=[interval(difference(contrast["PGD"], contrast["clean"]), 100)],
-                    note="standard training is tested by kdd21/E10",
-                )
-            )
-        else:
-            not_tested["kdd21/C23"] = "no clean image is misclassified"
+        change = Test(
+            claim="kdd21/C23",
+            covers=("attacked against clean",),
+            estimand="the same difference, attacked minus clean",
+            estimators=[interval(difference(contrast["PGD"], contrast["clean"]), 100)],
+            note="standard training is tested by kdd21/E10",
+        )
+        errors = matrices["clean"].matrix.sum() > matrices["clean"].matrix.trace()
         return Findings(
             tables=(Table("Confusion by background", heads, rows, note),),
             figures=[
                 (matrix.figure(), f"{attack}; classes with the same background are adjacent.")
                 for attack, matrix in matrices.items()
             ],
-            tests=tests,
-            not_tested=not_tested,
+            tests=[*tests, change if errors else not_tested("kdd21/C23", "no clean image is misclassified")],
         )
 
 
@@ -761,7 +739,7 @@ class DigitsFigure(Experiment, scales=COLOURED_SCALES):
             figures=(
                 (gallery("Digits on the backgrounds of their groups", rows), "The first test image of each class."),
             ),
-            not_tested={"kdd21/C22": reason},
+            tests=[not_tested("kdd21/C22", reason)],
         )
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import ClassVar, NamedTuple
 
 import numpy as np
@@ -18,28 +19,19 @@ from classwise.analysis.spread import spread, spread_of
 from classwise.analysis.trend import trend
 from classwise.auditing.outcomes.table import Outcomes
 from classwise.auditing.run.result import Audit
+from classwise.core.rng import CounterRNG
 from classwise.core.threat import Threat
 from classwise.data.splits import stratified_subset
-from classwise.papers.claims import CORRELATION, Measurement, Test
+from classwise.papers import catalogue
+from classwise.papers.claims import CORRELATION, Measurement, Test, not_tested
 from classwise.papers.experiment import Context, Experiment, Findings, Training
-from classwise.papers.experiments.data_set_audits import (
-    ADVERSARIAL,
-    DRAWN,
-    LEAST_IMAGES,
-    ROBUST,
-    SCALES,
-    DataSetAudits,
-    audit_each,
-    data_tables,
-    declare,
-    no_verdict,
-)
-from classwise.papers.experiments.protocol import AT, PGD, STANDARD, average, paired_models, under_pgd, worst
-from classwise.papers.experiments.saved_epochs import counts_at
+from classwise.papers.experiments.fair_training import counts_at
+from classwise.papers.experiments.protocol import AT, PGD, STANDARD, paired_models, under_pgd
 from classwise.papers.interval_estimators import (
     ALPHA,
     IntervalEstimator,
     difference,
+    in_points,
     interval,
     more_varied,
     plus,
@@ -47,8 +39,30 @@ from classwise.papers.interval_estimators import (
     wider,
     widest,
 )
-from classwise.papers.scales import CIFAR, CLASSWISE, MNIST, PLANS, PRELIMINARY, RESNET18, SMOKE, Name, Scale
-from classwise.papers.tables import Key, class_table, elsewhere, estimate_cell
+from classwise.papers.scales import (
+    CIFAR,
+    CLASSWISE,
+    MNIST,
+    OWN_DATA,
+    PAPER_DATA,
+    PLANS,
+    PRELIMINARY,
+    REDUCED,
+    RESNET18,
+    SMOKE,
+    TIAN,
+    Name,
+    Scale,
+)
+from classwise.papers.tables import (
+    HEADS_OF_BOTH,
+    Key,
+    class_table,
+    elsewhere,
+    estimate_cell,
+    metric_cells,
+    skipped_table,
+)
 from classwise.reporting import formatting
 from classwise.reporting.figures.bars import class_bars
 from classwise.reporting.figures.dots import ROW_WIDTH, Value, dot_rows
@@ -57,10 +71,228 @@ from classwise.reporting.tables import Cell, Row, Table
 from classwise.stats import metric_intervals
 from classwise.stats.counts import ClassCounts, FloatArray, IntArray, ratio
 from classwise.stats.gap_intervals import discrepancy_difference
-from classwise.stats.intervals import Estimate, class_intervals
+from classwise.stats.intervals import Estimate, class_intervals, wilson
 from classwise.stats.resampling import RESAMPLES, percentiles, resampled_rows
 from classwise.training.folder import Run
 from classwise.training.posthoc.equal_norms import equalise_norms
+
+DATA_SETS: Mapping[Name, Sequence[str]] = {
+    "smoke": (SMOKE.data,),
+    "reduced": (*PAPER_DATA, *OWN_DATA),
+    "full": PAPER_DATA,
+}
+"""The data sets of each scale; unavailable ones are skipped."""
+SCALES: Mapping[Name, Scale] = {
+    "smoke": SMOKE,
+    "reduced": replace(REDUCED, about=f"{REDUCED.about}; and the other available data sets, see their table"),
+    "full": replace(TIAN, about=f"{TIAN.about}, and its other data sets; unavailable ones are skipped"),
+}
+"""Scales of the class-wise analysis on all data sets."""
+FAST = Training(recipe="fast-at-three-stage")
+"""Adversarial training on ImageNet, kdd21 A.1."""
+STANDARD_IMAGENET = replace(
+    STANDARD, overrides={**STANDARD.overrides, "optimizer.lr": 0.4, "lr_schedule": "three-stage"}
+)
+"""Standard training on ImageNet with the learning rates of `FAST`."""
+LEAST_IMAGES = 50
+"""Test images of a class below which a data set gives intervals but no verdict."""
+BEYOND_CHANCE = 2
+"""Multiple of chance that the total under attack must exceed for a verdict."""
+DRAWN = 20
+"""Largest number of classes listed as columns of a table, or as rows of a figure."""
+KINDS = ("standard", "adversarial")
+ADVERSARIAL, ROBUST = "adversarial", "PGD"
+
+
+def declare(
+    scale: Scale, kinds: Sequence[str] = KINDS, *, data_sets: Sequence[str] | None = None, network: str = ""
+) -> dict[str, Training]:
+    """Declare a training of each kind on each data set, those of the scale by default, named ``kind, data``.
+
+    Args:
+        scale: scale of the experiment.
+        kinds: kinds of training.
+        data_sets: names of the data sets; None for those of the scale.
+        network: network for all data sets; empty for that of each.
+    """
+    return {
+        f"{kind}, {data}": replace(_training(kind, data, network), data=data)
+        for data in data_sets or DATA_SETS[scale.name]
+        for kind in kinds
+    }
+
+
+def _training(kind: str, data: str, network: str = "") -> Training:
+    adversarial, standard = (FAST, STANDARD_IMAGENET) if data == "imagenet" else (AT, STANDARD)
+    own = standard if kind == "standard" else adversarial
+    return replace(own, overrides={**own.overrides, "model.name": network}) if network else own
+
+
+@dataclass(frozen=True)
+class DataSetAudits:
+    """Models of one data set and their audits under PGD.
+
+    Attributes:
+        data: name of the data set.
+        context: context of the data set.
+        trained: trainings by kind.
+        audits: audits by kind.
+        superclasses: whether statements are about superclasses.
+    """
+
+    data: str
+    context: Context
+    trained: Mapping[str, Run]
+    audits: Mapping[str, Audit]
+    superclasses: bool
+
+    @property
+    def by_class(self) -> DataSetAudits:
+        """The same with statements about classes."""
+        return replace(self, superclasses=False)
+
+    def outcomes(self, kind: str = ADVERSARIAL) -> Outcomes:
+        """Outcomes of a model, by superclass where statements are about superclasses."""
+        outcomes = self.audits[kind].outcomes
+        return by_superclass(outcomes) if self.superclasses else outcomes
+
+    def counts(self, kind: str = ADVERSARIAL, attack: str = ROBUST) -> ClassCounts:
+        """Per-class counts of `outcomes`."""
+        return self.outcomes(kind).counts(attack)
+
+    @cached_property
+    def sampled(self) -> Sequence[int] | None:
+        """Labels of the 12 classes that the papers show on this data set; None for all classes."""
+        outcomes = self.outcomes()
+        return sampled_classes(self.data) if outcomes.num_classes == _CLASSES.get(self.data) else None
+
+    def shown(self, kind: str = ADVERSARIAL, attack: str = ROBUST) -> tuple[ClassCounts, Sequence[str]]:
+        """Per-class counts and names of the sampled classes, or of all classes with images."""
+        counts, names = self.counts(kind, attack), self.outcomes(kind).class_names
+        rows = np.flatnonzero(counts.present).tolist() if self.sampled is None else list(self.sampled)
+        return ClassCounts(counts.count[rows], counts.correct[rows]), [names[row] for row in rows]
+
+    @cached_property
+    def fault(self) -> str:
+        """The reason why the images or the model allow intervals but no verdict; empty if they allow one.
+
+        At smoke scale, whose numbers mean nothing, the tests run regardless.
+        """
+        if self.context.scale.name == "smoke":
+            return ""
+        counts = self.counts()
+        least = int(counts.count[counts.present].min())
+        if least < LEAST_IMAGES:
+            return f"{least} test images in a class, of at least {LEAST_IMAGES}"
+        chance = BEYOND_CHANCE / int(counts.present.sum())
+        low, _ = wilson(counts.correct.sum(), counts.count.sum())
+        if low <= chance:
+            return f"the total is not above {BEYOND_CHANCE} times chance ({100 * chance:.3g} percent)"
+        return ""
+
+    @property
+    def unfit(self) -> str:
+        """`fault`, or that the data set is not one of the class-wise analysis of the papers."""
+        own = self.context.scale.name != "smoke" and self.data not in PAPER_DATA
+        return "not a data set of the papers" if own else self.fault
+
+    def judges(self, claim: str) -> bool:
+        """Whether this data set gives a verdict on a claim: it is a part of the claim, and there is no `fault`.
+
+        At smoke scale, its data set replaces those of the claims.
+        """
+        parts = {part for name, part in catalogue.claim_parts(claim) if name == claim}
+        return not self.fault and (self.data in parts or self.context.scale.name == "smoke")
+
+
+_CLASSES: Mapping[str, int] = {"cifar100": 100, "imagenet": 1000}
+_LISTS: Mapping[str, str] = {"cifar100": "CIFAR-100", "imagenet": "ImageNet"}
+
+
+def sampled_classes(data: str) -> Sequence[int] | None:
+    """The 12 classes of a data set in the figures of the papers (iclr21/D1); None if the figures show all.
+
+    One label of ImageNet is unreadable except for its first digit, 8: a seeded choice replaces it.
+    """
+    if data not in _LISTS:
+        return None
+    labels = catalogue.paper("iclr21").sampled_classes[_LISTS[data]]["classes"]
+    order = CounterRNG(0, "unreadable class of iclr21 Figure 7").permutation(100).tolist()
+    spare = next(label for label in (800 + place for place in order) if label not in labels)
+    return [spare if label is None else int(label) for label in labels]
+
+
+def by_superclass(outcomes: Outcomes) -> Outcomes:
+    """Outcomes with superclasses as labels and predictions: an image is correct if its superclass is predicted."""
+    parents = np.asarray(outcomes.meta.superclasses)
+    rows = {attack: outcomes.rows(attack).sort_values("index") for attack in outcomes.attacks}
+    predictions = {attack: parents[frame["prediction"].to_numpy(dtype=np.int64)] for attack, frame in rows.items()}
+    clean = predictions.pop("clean")
+    return Outcomes.from_predictions(
+        parents[outcomes.labels], clean, predictions, outcomes.meta.superclass_names, threat=outcomes.meta.threat
+    )
+
+
+def audit_each(
+    context: Context, kinds: Sequence[str] = KINDS, *, data_sets: Sequence[str] | None = None, network: str = ""
+) -> tuple[list[DataSetAudits], dict[str, str]]:
+    """Train and audit models of the given kinds on each available data set, of those of the scale by default.
+
+    Args:
+        context: context of the experiment.
+        kinds: kinds of training.
+        data_sets: names of the data sets; None for those of the scale.
+        network: network for all data sets; empty for that of each.
+
+    Returns:
+        The audits, and for each unavailable data set the reason.
+
+    Raises:
+        ClasswiseError: if no data set is available.
+    """
+    contexts, absent = context.for_data_sets(data_sets or DATA_SETS[context.scale.name])
+    audited = []
+    for data, own in contexts.items():
+        trained = own.train_all({kind: _training(kind, data, network) for kind in kinds})
+        audits = {kind: under_pgd(own, model) for kind, model in trained.items()}
+        audited.append(DataSetAudits(data, own, trained, audits, own.scale.superclasses))
+    return audited, absent
+
+
+def no_verdict(claim: str, audited: Sequence[DataSetAudits]) -> list[Test]:
+    """The claim as not tested with the reason of each data set, if none of them gives a verdict on it; else empty."""
+    reasons = (f"{data_set.data}: {data_set.fault or 'not a data set of the claim'}" for data_set in audited)
+    judged = any(data_set.judges(claim) for data_set in audited)
+    return [] if judged else [not_tested(claim, "; ".join(reasons))]
+
+
+def data_tables(audited: Sequence[DataSetAudits], absent: Mapping[str, str]) -> list[Table]:
+    """Table of the data sets with their sizes, network, radius and accuracy, and a table of the skipped ones."""
+    rows = []
+    for data_set in audited:
+        counts, recipe = data_set.counts(), data_set.trained[ADVERSARIAL].recipe
+        groups = "superclasses" if data_set.superclasses else "classes"
+        cells = [
+            Cell(f"{int(counts.present.sum())} {groups}"),
+            Cell(f"{len(data_set.context.train_images):,}"),
+            Cell(_range(counts)),
+            Cell(f"{recipe.model.name}, width {recipe.model.width or 1:g}"),
+            Cell(data_set.context.scale.threat),
+            *(estimate_cell(metric_intervals.overall(data_set.counts(attack=attack))) for attack in ("clean", ROBUST)),
+            Cell(data_set.unfit or "yes"),
+        ]
+        rows.append(Row(data_set.data, cells))
+    heads = ("data set", "statements about", "training images", "test images a class", "network", "threat")
+    note = "Small print: 95 % confidence intervals for new images. A data set without verdicts is measured only."
+    table = Table("Data sets", (*heads, "clean, percent", "PGD, percent", "verdicts"), rows, note)
+    return [table, *skipped_table(absent)]
+
+
+def _range(counts: ClassCounts) -> str:
+    present = counts.count[counts.present]
+    least, most = int(present.min()), int(present.max())
+    return str(least) if least == most else f"{least} to {most}"
+
 
 FILLED_BINS = 4
 """Number of ten-point intervals interpreted as a broad distribution."""
@@ -84,15 +316,15 @@ class StandardAgainstAdversarial(Experiment, scales=SCALES, trainings=declare):
             robust = gap_of(standard, adversarial, list(names))
             rows += gap_rows(robust, f"{data_set.data}: ")
             own = self.claims(robust) if data_set.judges(self.claim) else ()
-            rows.append(Row(f"{data_set.data}: order of the classes", _order_cells(robust, own)))
+            order = [Cell(""), Cell(""), estimate_cell(robust.order_interval, 1, 2, tests=own)]
+            rows.append(Row(f"{data_set.data}: order of the classes", order))
             drawing = robust.figure() if len(names) <= DRAWN else spread_of(adversarial, "PGD").figure()
             figures.append((drawing, f"{data_set.data}: test images, PGD."))
             tests += [replace(test, covers=(data_set.data,)) for test in own]
         return Findings(
             tables=(gap_table(rows), *data_tables(audited, absent)),
             figures=figures,
-            tests=tests,
-            not_tested=no_verdict(self.claim, audited),
+            tests=[*tests, *no_verdict(self.claim, audited)],
         )
 
     def claims(self, robust: Gap) -> Sequence[Test]:
@@ -121,10 +353,6 @@ def gap_rows(one: Gap, prefix: str = "", tests: Sequence[Test] = ()) -> list[Row
         Row(f"{prefix}MCD, points", [*gaps, estimate_cell(one.discrepancy_ratio, 1)]),
         Row(f"{prefix}CV, percent squared", [*variances, estimate_cell(one.variance_ratio, 1)]),
     ]
-
-
-def _order_cells(one: Gap, tests: Sequence[Test]) -> list[Cell]:
-    return [Cell(""), Cell(""), estimate_cell(one.order_interval, 1, 2, tests=tests)]
 
 
 def gap_table(rows: Sequence[Row]) -> Table:
@@ -159,8 +387,7 @@ class AdversarialModel(Experiment, scales=CLASSWISE, trainings={"standard": STAN
         robust, clean = gap(standard, adversarial, "PGD"), gap(standard, adversarial, "clean")
         gaps = [elsewhere("benz20/C1", widest(standard.counts("clean")))]
         gaps.append(elsewhere("benz20/C4", widest(adversarial.counts("PGD"))))
-        rows = [*gap_rows(robust, tests=gaps), *gap_rows(clean, "adversarial training, clean: ", gaps[:1])]
-        table = gap_table(rows)
+        table = gap_table([*gap_rows(robust, tests=gaps), *gap_rows(clean, "adversarial training, clean: ", gaps[:1])])
         return Findings(
             tables=(table,), figures=((robust.figure(), "Test images, PGD."),), tests=discrepancy_tests(robust, clean)
         )
@@ -207,24 +434,22 @@ class RobustnessHistogram(Experiment, scales=SCALES, trainings=lambda scale: dec
             rows.append(Row(data_set.data, [estimate_cell(estimate, 1, 0) for estimate in bins]))
             figures.append((histogram.figure(), f"{data_set.data}: adversarial training under PGD."))
             if data_set.judges(self.claim):
-                tests.append(self._test(data_set.data, counts, histogram.edges))
+                tests.append(
+                    Test(
+                        claim=self.claim,
+                        covers=(data_set.data,),
+                        estimand="number of ten-point intervals that contain a class, minus 4",
+                        estimators=[plus(filled_bins(counts, histogram.edges), -FILLED_BINS)],
+                        unit="",
+                    )
+                )
         edges = (100 * histogram.edges).round().astype(int).tolist()
         heads = ("data set", *(f"{low} to {high} %" for low, high in itertools.pairwise(edges)))
         note = "Small print: 95 % confidence intervals."
         return Findings(
             tables=(Table("Number of classes by their robustness", heads, rows, note), *data_tables(audited, absent)),
             figures=figures,
-            tests=tests,
-            not_tested=no_verdict(self.claim, audited),
-        )
-
-    def _test(self, data: str, counts: ClassCounts, edges: FloatArray) -> Test:
-        return Test(
-            claim=self.claim,
-            covers=(data,),
-            estimand="number of ten-point intervals that contain a class, minus 4",
-            estimators=[plus(filled_bins(counts, edges), -FILLED_BINS)],
-            unit="",
+            tests=[*tests, *no_verdict(self.claim, audited)],
         )
 
 
@@ -250,8 +475,7 @@ def at_radius(context: Context, trained: Run, share: float) -> Audit:
     threat = Threat.parse(context.scale.threat)
     assert isinstance(threat.epsilon, float)
     scale = replace(context.scale, threat=f"{threat.norm}:{share * threat.epsilon!r}")
-    own = Context(scale, context.store, device=context.device, progress=context.progress)
-    return under_pgd(own, trained)
+    return under_pgd(Context(scale, context.store, device=context.device, progress=context.progress), trained)
 
 
 class StandardModel(Experiment, scales=PRELIMINARY, trainings={"standard": STANDARD, "adversarial": AT}):
@@ -266,8 +490,7 @@ class StandardModel(Experiment, scales=PRELIMINARY, trainings={"standard": STAND
         counts = {"clean": first.counts("clean")}
         counts |= {radius_name(context.scale, share): audit.counts("PGD") for share, audit in audits.items()}
         robust = {share: float(audit.counts("PGD").accuracy.mean()) for share, audit in audits.items()}
-        reference_share = min(RADII, key=lambda share: abs(robust[share] - HALF))
-        shown = ("clean", radius_name(context.scale, reference_share))
+        shown = ("clean", radius_name(context.scale, min(RADII, key=lambda share: abs(robust[share] - HALF))))
         drawn = [counts[name] for name in shown]
         table = first.outcomes
         adversarial = under_pgd(context, models["adversarial"]).outcomes
@@ -293,7 +516,7 @@ class StandardModel(Experiment, scales=PRELIMINARY, trainings={"standard": STAND
                 [
                     estimate_cell(metric_intervals.macro(class_counts)),
                     estimate_cell(metric_intervals.discrepancy(class_counts), tests=tests if name == "clean" else ()),
-                    _spread(class_counts),
+                    estimate_cell(metric_intervals.variance(class_counts), 1e4),
                 ],
             )
             for name, class_counts in counts.items()
@@ -321,10 +544,6 @@ def radius_name(scale: Scale, share: float) -> str:
     radius = Threat.parse(scale.threat).epsilon
     assert isinstance(radius, float)
     return f"PGD at {255 * share * radius:.3g}/255"
-
-
-def _spread(counts: ClassCounts) -> Cell:
-    return estimate_cell(metric_intervals.variance(counts), 1e4)
 
 
 def class_dots(title: str, counts: Sequence[ClassCounts], shown: Sequence[str], names: Sequence[str]) -> Drawing:
@@ -367,9 +586,6 @@ class DataSets(Experiment, trainings=lambda scale: declare(scale, data_sets=_dat
     def run(self, context: Context) -> Findings:
         """Tabulate averages and gaps of both models on each available data set; test claims C1 and C4."""
         audited, absent = audit_each(context, data_sets=_data(context.scale), network=_network(context.scale))
-        heads = ["model"]
-        for attack in ("clean", "PGD"):
-            heads += [f"{attack}: average", "worst class", "MCD"]
         fit = [data_set for data_set in audited if not data_set.fault]
         note = f"on {', '.join(data_set.data for data_set in fit)}; one training of each model"
         any_gap = Test(
@@ -390,15 +606,14 @@ class DataSets(Experiment, trainings=lambda scale: declare(scale, data_sets=_dat
             for kind in data_set.audits
         ]
         small_print = "Small print: 95 % confidence intervals for new images."
-        table = Table("In percent and points", (*heads, "weakest"), rows, small_print)
+        table = Table("In percent and points", ("model", *HEADS_OF_BOTH, "weakest"), rows, small_print)
         reason = "; ".join(f"{data_set.data}: {data_set.fault}" for data_set in audited)
         return Findings(
             tables=(table, *data_tables(audited, absent)),
             figures=[
                 (_drawn(data_set), f"{data_set.data}: standard clean, adversarial under PGD.") for data_set in audited
             ],
-            tests=tests,
-            not_tested={} if fit else {"benz20/C1": reason, "benz20/C4": reason},
+            tests=tests if fit else [*tests, not_tested("benz20/C1", reason), not_tested("benz20/C4", reason)],
         )
 
 
@@ -412,14 +627,12 @@ def _network(scale: Scale) -> str:
 
 
 def _metric_cells(one: DataSetAudits, kind: str, tests: Sequence[Test]) -> list[Cell]:
-    cells = []
-    for attack in ("clean", "PGD"):
-        counts = one.counts(kind, attack)
-        tested = tests if (kind, attack) in (("standard", "clean"), ("adversarial", "PGD")) else ()
-        cells += [estimate_cell(of(counts)) for of in (metric_intervals.macro, metric_intervals.worst)]
-        cells.append(estimate_cell(metric_intervals.discrepancy(counts), tests=tested))
     label = metric_intervals.worst_label(one.counts(kind))
-    return [*cells, Cell(one.outcomes(kind).class_names[label])]
+    return [
+        *metric_cells(one.counts(kind, "clean"), tests if kind == "standard" else ()),
+        *metric_cells(one.counts(kind, "PGD"), tests if kind == "adversarial" else ()),
+        Cell(one.outcomes(kind).class_names[label]),
+    ]
 
 
 def _drawn(one: DataSetAudits) -> Drawing:
@@ -436,7 +649,7 @@ BOTH = ("clean", "PGD")
 IMAGENET = Scale(
     name="full", about="the named models on all named images, PGD-20 at Linf 4/255", data="", threat="Linf:4/255"
 )
-REDUCED = replace(
+IMAGENET_REDUCED = replace(
     IMAGENET,
     name="reduced",
     about="the named models on at most 1,000 of the named images, PGD-5 at Linf 4/255",
@@ -453,7 +666,7 @@ class PretrainedModels(
     takes_models = True
     scales: ClassVar[Mapping[Name, Scale]] = {
         "smoke": replace(SMOKE, about=f"{SMOKE.about}; without --model, a standard and a robust model are trained"),
-        "reduced": REDUCED,
+        "reduced": IMAGENET_REDUCED,
         "full": IMAGENET,
     }
 
@@ -468,12 +681,10 @@ class PretrainedModels(
             "Small print: 95 % confidence intervals for new images."
         )
         hashes = [Row(name, [Cell(str(table.meta.model_hash)[:12])]) for name, table in outcomes.items()]
-        tests, not_tested = _tests(outcomes, smoke=context.scale.name == "smoke")
         return Findings(
             tables=(Table("In percent and points", heads, rows, note), Table("Models", ("model", "SHA-256"), hashes)),
             figures=_figures(outcomes),
-            tests=tests,
-            not_tested=not_tested,
+            tests=_tests(outcomes, smoke=context.scale.name == "smoke"),
         )
 
 
@@ -504,21 +715,20 @@ def _outcomes(context: Context, trainings: Mapping[str, Training]) -> dict[str, 
 
 def _cells(table: Outcomes, attack: str) -> list[Cell]:
     counts = table.counts(attack)
-    metrics = (metric_intervals.macro, metric_intervals.worst, metric_intervals.discrepancy)
     weakest = np.argsort(np.where(counts.present, counts.accuracy, np.inf), kind="stable")[:WEAKEST]
     shown = [label for label in weakest.tolist() if counts.present[label]]
     names = [f"{table.class_names[label]} {100 * counts.accuracy[label]:.0f}" for label in shown]
-    return [*(estimate_cell(of(counts)) for of in metrics), Cell(", ".join(names))]
+    return [*metric_cells(counts), Cell(", ".join(names))]
 
 
-def _tests(outcomes: Mapping[str, Outcomes], *, smoke: bool) -> tuple[Sequence[Test], dict[str, str]]:
-    """Tests of C1 and C2, and the reasons where they are not tested."""
+def _tests(outcomes: Mapping[str, Outcomes], *, smoke: bool) -> list[Test]:
+    """Tests of C1 and C2."""
     tables = list(outcomes.values())
     counts = tables[0].counts("clean")
     least = int(counts.count[counts.present].min())
     if least < LEAST_IMAGES and not smoke:
         reason = f"{least} test images in a class, of at least {LEAST_IMAGES}"
-        return (), {"benz20/C1": reason, "benz20/C2": reason}
+        return [not_tested("benz20/C1", reason), not_tested("benz20/C2", reason)]
     any_gap = Test(
         claim="benz20/C1",
         estimand="MCD of clean accuracy, the first model",
@@ -527,10 +737,10 @@ def _tests(outcomes: Mapping[str, Outcomes], *, smoke: bool) -> tuple[Sequence[T
         "simultaneous intervals for all classes",
     )
     if len(tables) != 2:
-        return (any_gap,), {"benz20/C2": "the claim compares a standard and an adversarially trained model"}
+        return [any_gap, not_tested("benz20/C2", "the claim compares a standard and an adversarially trained model")]
     note = "the second model is taken to be adversarially trained"
     robust, clean = (gap(tables[0], tables[1], attack) for attack in ("PGD", "clean"))
-    return (any_gap, *(replace(test, note=note) for test in discrepancy_tests(robust, clean))), {}
+    return [any_gap, *(replace(test, note=note) for test in discrepancy_tests(robust, clean))]
 
 
 def _figures(outcomes: Mapping[str, Outcomes]) -> list[tuple[Drawing, str]]:
@@ -573,17 +783,16 @@ class ConfusionUnderAttack(Experiment, scales=SCALES, trainings=lambda scale: de
             for data_set in audited
         }
         caption = "rows: truth; columns: prediction on the attacked image; percent of the row."
-        tests, not_tested = self.claims(audited, matrices, classes)
+        tests = self.claims(audited, matrices, classes)
         return Findings(
             tables=(*structure_tables(matrices, classes, tests), *data_tables(audited, absent)),
             figures=[(matrix.figure(), f"{data}: {caption}") for data, matrix in matrices.items()],
             tests=tests,
-            not_tested=not_tested,
         )
 
     def claims(
         self, audited: Sequence[DataSetAudits], matrices: Mapping[str, Confused], classes: Mapping[str, Confused]
-    ) -> tuple[list[Test], dict[str, str]]:
+    ) -> list[Test]:
         """Test kdd21 C5 on each data set, C6 where there are superclasses, and C7 on SVHN.
 
         Args:
@@ -604,7 +813,7 @@ class ConfusionUnderAttack(Experiment, scales=SCALES, trainings=lambda scale: de
             for data, data_set in fit.items()
             if data_set.judges("kdd21/C5")
         ]
-        not_tested = no_verdict("kdd21/C5", audited)
+        tests += no_verdict("kdd21/C5", audited)
         inside = {data: errors for data in fit if (errors := classes[data].inside) is not None}
         if inside:
             note = f"on {', '.join(inside)}; error rates of pairs need no verdict about a single class"
@@ -616,12 +825,10 @@ class ConfusionUnderAttack(Experiment, scales=SCALES, trainings=lambda scale: de
             note = f"on {', '.join(inside)}"
             tests.append(Test(claim="kdd21/C6", covers=(ACROSS,), estimand=estimand, estimators=excesses, note=note))
         else:
-            not_tested["kdd21/C6"] = "no data set with superclasses gives a verdict"
+            tests.append(not_tested("kdd21/C6", "no data set with superclasses gives a verdict"))
         if SVHN in fit:
-            tests.append(_similar_digits(matrices[SVHN].matrix))
-        else:
-            not_tested["kdd21/C7"] = "the claim is about SVHN, which is not available or gives no verdict"
-        return tests, not_tested
+            return [*tests, _similar_digits(matrices[SVHN].matrix)]
+        return [*tests, not_tested("kdd21/C7", "the claim is about SVHN, which is not available or gives no verdict")]
 
 
 def _confused(one: DataSetAudits) -> Confused:
@@ -702,7 +909,7 @@ class ConfusedLabels(ConfusionUnderAttack):
 
     def claims(
         self, audited: Sequence[DataSetAudits], matrices: Mapping[str, Confused], classes: Mapping[str, Confused]
-    ) -> tuple[list[Test], dict[str, str]]:
+    ) -> list[Test]:
         """Test benz20 C5: confusion is more frequent inside the superclasses, and mutual there.
 
         Args:
@@ -713,7 +920,7 @@ class ConfusedLabels(ConfusionUnderAttack):
         del matrices
         chosen = [data_set for data_set in audited if not data_set.unfit and classes[data_set.data].inside is not None]
         if not chosen:
-            return [], {"benz20/C5": "no data set with superclasses gives a verdict"}
+            return [not_tested("benz20/C5", "no data set with superclasses gives a verdict")]
         found = {data_set.data: classes[data_set.data] for data_set in chosen}
         contrasts, symmetries = list[IntervalEstimator](), list[IntervalEstimator]()
         for confusions in found.values():
@@ -736,7 +943,7 @@ class ConfusedLabels(ConfusionUnderAttack):
                 limits=CORRELATION,
                 covers=[f"{data}: {MUTUAL}" for data in found],
             ),
-        ], {}
+        ]
 
 
 LARGE, VISIBLE = 10, 1
@@ -760,44 +967,39 @@ class GapsOverEpochs(Experiment, scales=SCALES, trainings=lambda scale: declare(
             caption = f"{data_set.data}: validation split; the band spans the lowest to the highest class."
             figures.append((history.figure(), caption))
             counts, names = data_set.shown()
-            metrics = (metric_intervals.macro, metric_intervals.worst, metric_intervals.discrepancy)
             weakest = Cell(names[metric_intervals.worst_label(counts)])
-            rows.append(
-                Row(f"{data_set.data}, {len(names)}", [*(estimate_cell(of(counts)) for of in metrics), weakest])
-            )
+            rows.append(Row(f"{data_set.data}, {len(names)}", [*metric_cells(counts), weakest]))
             if len(names) <= DRAWN:
                 title = f"{data_set.data}: test images at the end of training, in percent"
                 tables.append(class_table(title, {("AT",): counts}, names))
         heads = ("data set, classes", "average under PGD", "worst class", "MCD", "weakest class")
         summary = Table("Test images at the end of training, in percent and points", heads, rows, _SMALL_PRINT)
-        tests, not_tested = _gap_tests(audited)
         tables = [summary, *data_tables(audited, absent), *tables]
-        return Findings(tables=tables, figures=figures, tests=tests, not_tested=not_tested)
+        return Findings(tables=tables, figures=figures, tests=_gap_tests(audited))
 
 
-def _gap_tests(audited: Sequence[DataSetAudits]) -> tuple[list[Test], dict[str, str]]:
-    """Tests of C1 to C3 on the data sets that give a verdict, and the claims that are not tested."""
+def _gap_tests(audited: Sequence[DataSetAudits]) -> list[Test]:
+    """Tests of C1 to C3 on the data sets that give a verdict."""
     fit = {data_set.data: data_set for data_set in audited if data_set.judges("kdd21/C1")}
     tests = [_gap_test("kdd21/C1", "large", data_set, (data_set.data,)) for data_set in fit.values()]
-    not_tested = no_verdict("kdd21/C1", audited)
+    tests += no_verdict("kdd21/C1", audited)
     if MNIST not in fit:
-        not_tested["kdd21/C2"] = (
-            f"the claim is about MNIST; this run used {', '.join(data_set.data for data_set in audited)}"
-        )
+        used = ", ".join(data_set.data for data_set in audited)
+        tests.append(not_tested("kdd21/C2", f"the claim is about MNIST; this run used {used}"))
     else:
-        total = _beyond_high(fit[MNIST].counts())
+        counts = fit[MNIST].counts()
+        total = plus(lambda level: in_points(metric_intervals.overall(counts, level)), -HIGH)
         estimand = f"total under PGD at the end of training on {MNIST}, minus {HIGH} percent"
         covers = (f"more than {HIGH} percent overall",)
         tests.append(Test(claim="kdd21/C2", covers=covers, estimand=estimand, estimators=[total]))
         if total(0.05).value > 0:
             tests.append(_gap_test("kdd21/C2", "visible", fit[MNIST], ("visible gap",)))
         else:
-            not_tested["kdd21/C2"] = f"the gap is that of a model above {HIGH} percent, which this one is not"
+            reason = f"the gap is that of a model above {HIGH} percent, which this one is not"
+            tests.append(not_tested("kdd21/C2", reason))
     if "imagenet" in fit:
-        tests.append(_growth(fit["imagenet"]))
-    else:
-        not_tested["kdd21/C3"] = "the claim is about ImageNet, whose training takes days on a GPU"
-    return tests, not_tested
+        return [*tests, _growth(fit["imagenet"])]
+    return [*tests, not_tested("kdd21/C3", "the claim is about ImageNet, whose training takes days on a GPU")]
 
 
 def _gap_test(claim: str, word: str, one: DataSetAudits, covers: Sequence[str] = ()) -> Test:
@@ -811,15 +1013,6 @@ def _gap_test(claim: str, word: str, one: DataSetAudits, covers: Sequence[str] =
         + (", since the paper reports 6" if one.data == MNIST else ""),
         covers=covers,
     )
-
-
-def _beyond_high(counts: ClassCounts) -> IntervalEstimator:
-    """Total minus the total of the paper on MNIST, in points."""
-
-    def at(level: float) -> Estimate:
-        return Estimate(*(100 * end - HIGH for end in metric_intervals.overall(counts, level)))
-
-    return at
 
 
 def _growth(one: DataSetAudits) -> Test:
@@ -885,10 +1078,8 @@ class NormsAndRobustness(Experiment, scales=SCALES, trainings=declare):
             "Small print: 95 % confidence intervals for new images. p by permutation of the classes."
         )
         table = Table("Correlation of class accuracy with the norm of the class's row", heads, rows, note)
-        not_tested = {**no_verdict("iclr21/C5", audited), **no_verdict("iclr21/C6", audited)}
-        return Findings(
-            tables=(table, *data_tables(audited, absent)), figures=figures, tests=tests, not_tested=not_tested
-        )
+        tests += [test for claim in ("iclr21/C5", "iclr21/C6") for test in no_verdict(claim, audited)]
+        return Findings(tables=(table, *data_tables(audited, absent)), figures=figures, tests=tests)
 
 
 def _link(one: DataSetAudits, kind: str) -> NormLink:
@@ -943,9 +1134,8 @@ class EqualNorms(Experiment, scales=CLASSWISE, trainings={"AT": AT}):
         counts = {name: audit.counts("PGD") for name, audit in audits.items()}
         rows = []
         for name, class_counts in counts.items():
-            clean = metric_intervals.macro(audits[name].counts("clean"))
             summary = (
-                clean,
+                metric_intervals.macro(audits[name].counts("clean")),
                 metric_intervals.macro(class_counts),
                 metric_intervals.worst(class_counts),
                 metric_intervals.discrepancy(class_counts),
@@ -954,7 +1144,7 @@ class EqualNorms(Experiment, scales=CLASSWISE, trainings={"AT": AT}):
             rows.append(Row(name, [*map(estimate_cell, summary), Cell(ends)]))
         pair = paired_models(audits["equal norms"], audits["as trained"], "PGD")
         gap = wider(counts["equal norms"], counts["as trained"])
-        gains = {"average": average(pair), "worst class": worst(pair), "gap": gap}
+        gains = {"average": pair.total(), "worst class": pair.worst(), "gap": gap}
         test = Test(
             claim="iclr21/C22",
             covers=("norms of rows",),
@@ -1012,8 +1202,8 @@ class FeaturesOnAPlane(Experiment, scales=CLASSWISE, trainings={"AT": AT}):
         table = Table("Share of the ten nearest neighbours", heads, rows, note)
         caption = "Penultimate features; the paper does not state the layer."
         if ("clean", "superclass") not in purity:
-            not_tested = {"iclr21/C15": f"{context.scale.data} has no superclasses"}
-            return Findings(tables=(table,), figures=((projection.figure(), caption),), not_tested=not_tested)
+            absent = not_tested("iclr21/C15", f"{context.scale.data} has no superclasses")
+            return Findings(tables=(table,), figures=((projection.figure(), caption),), tests=[absent])
         separates = Test(
             claim="iclr21/C15",
             estimand="chance-corrected share of neighbours (Cohen's kappa): superclass minus class, clean and attacked",

@@ -8,12 +8,12 @@ from typing import ClassVar
 import numpy as np
 
 from classwise.core.rng import CounterRNG
-from classwise.papers.claims import Test
+from classwise.papers.claims import Test, not_tested
 from classwise.papers.experiment import Context, Experiment, Findings
 from classwise.papers.interval_estimators import exactly
 from classwise.papers.scales import NAMES, Name, Scale
-from classwise.papers.theory import softmax, theorems
-from classwise.papers.theory.toy import EASY, HARD, Sample, ToyModel
+from classwise.papers.theory import softmax, toy_model
+from classwise.papers.theory.toy_model import EASY, HARD, Sample, ToyModel
 from classwise.reporting.figures.columns import Panel, column_panels
 from classwise.reporting.figures.curves import ticks
 from classwise.reporting.figures.lines import Series, line_chart
@@ -80,9 +80,9 @@ SCALES: Mapping[Name, Scale] = {
 LOGITS = (1.0, 2.0, 0.2)
 """Logits of the sketch: an adversarial example of class 0 close to class 1; the paper gives no values."""
 INVERSES = (1.0, 3.0, 1 / 3)
-NOT_TESTED = {
-    "iclr21/C17": "the claim is about trained models (iclr21/T6); this item covers only the underlying arithmetic"
-}
+NOT_TESTED = not_tested(
+    "iclr21/C17", "the claim is about trained models (iclr21/T6); this item covers only the underlying arithmetic"
+)
 
 
 def _scale(name: Name, about: str) -> Scale:
@@ -103,9 +103,9 @@ class Toy(Experiment):
         model = ToyModel()
         assert context.scale.test is not None
         weights = np.linspace(0.05, 4, 120)
-        grid = theorems.grid()[:: 9 if context.scale.name == "smoke" else 1]
-        statements = {name: theorems.STATEMENTS[name](grid) for name in THEOREMS.values()}
-        simulated = theorems.closed_forms(grid[::9])
+        grid = toy_model.grid()[:: 9 if context.scale.name == "smoke" else 1]
+        statements = {name: toy_model.STATEMENTS[name](grid) for name in THEOREMS.values()}
+        simulated = toy_model.closed_forms(grid[::9])
         rows = [
             Row(
                 statement.name,
@@ -115,7 +115,7 @@ class Toy(Experiment):
                     Cell(str(len(statement.failures))),
                 ],
             )
-            for statement in (*statements.values(), theorems.gap_identity(grid), simulated)
+            for statement in (*statements.values(), toy_model.gap_identity(grid), simulated)
         ]
         tests = [
             Test(
@@ -166,23 +166,22 @@ class Sketch(Experiment, scales=SCALES):
         sizes = {inverse: np.abs(p - np.eye(len(LOGITS))[0]) for inverse, p in probabilities.items()}
         panels = [Panel(f"P, 1/T = {inverse:.2g}", p.tolist(), marked=[0]) for inverse, p in probabilities.items()]
         panels += [Panel(f"∇, 1/T = {inverse:.2g}", size.tolist(), marked=[0]) for inverse, size in sizes.items()]
-        rows = [
-            Row(
-                f"1/T = {inverse:.2g}",
-                [
-                    Cell(f"{probabilities[inverse][0]:.3f}"),
-                    Cell(f"{sizes[inverse][0]:.3f}"),
-                    Cell(f"{inverse * sizes[inverse][0]:.3f}"),
-                ],
-            )
-            for inverse in sorted(INVERSES)
-        ]
         return Findings(
             tables=(
                 Table(
                     "Probability and gradient of the label",
                     ("temperature", "P", "1 − P, as in Eq. 4", "(1 − P) / T, the derivative"),
-                    rows,
+                    [
+                        Row(
+                            f"1/T = {inverse:.2g}",
+                            [
+                                Cell(f"{probabilities[inverse][0]:.3f}"),
+                                Cell(f"{sizes[inverse][0]:.3f}"),
+                                Cell(f"{inverse * sizes[inverse][0]:.3f}"),
+                            ],
+                        )
+                        for inverse in sorted(INVERSES)
+                    ],
                     f"Logits {', '.join(f'{value:g}' for value in LOGITS)}, that of the label first; the values "
                     "are ours.",
                 ),
@@ -193,7 +192,7 @@ class Sketch(Experiment, scales=SCALES):
                     "Above: probabilities; below: gradient norms for the weights of each class (∇), as in Eq. 4.",
                 ),
             ),
-            not_tested=NOT_TESTED,
+            tests=[NOT_TESTED],
         )
 
 
@@ -204,12 +203,10 @@ class GradientOfWeights(Experiment, scales=SCALES):
         """Compare the closed form with central differences, and check the limits, on a grid."""
         del context
         cases = softmax.grid()
-        plain = [case for case in cases if case.inverse == 1]
-        others = [case for case in cases if case.inverse != 1]
         checks = {
             "gradient (P_i − [i = y]) z / T": softmax.closed_form(cases),
-            "gradient as printed, 1/T = 1": softmax.as_printed(plain),
-            "gradient as printed, other 1/T": softmax.as_printed(others),
+            "gradient as printed, 1/T = 1": softmax.as_printed([case for case in cases if case.inverse == 1]),
+            "gradient as printed, other 1/T": softmax.as_printed([case for case in cases if case.inverse != 1]),
             "limits of P: 1 and 1/C": softmax.limits(cases),
         }
         rows = [
@@ -245,5 +242,5 @@ class GradientOfWeights(Experiment, scales=SCALES):
                     "The logits of iclr21/F9: towards 1/3 on the left, towards 1 and 0 on the right.",
                 ),
             ),
-            not_tested=NOT_TESTED,
+            tests=[NOT_TESTED],
         )

@@ -19,7 +19,7 @@ from classwise.auditing.run.result import Audit
 from classwise.core.config import Spec, configurable
 from classwise.core.errors import ClasswiseError
 from classwise.papers import catalogue
-from classwise.papers.claims import CORRELATION, Test
+from classwise.papers.claims import CORRELATION, Test, not_tested
 from classwise.papers.experiment import Context, Experiment, Findings, Training
 from classwise.papers.experiments.protocol import (
     CAR,
@@ -35,8 +35,8 @@ from classwise.papers.experiments.protocol import (
     with_rst,
 )
 from classwise.papers.interval_estimators import Resampled, exactly, interval, lowered, wider
-from classwise.papers.scales import CIFAR, Name, Scale, other_data
-from classwise.papers.tables import Key, by_name, class_table, estimate_cell, names_of, summary_table
+from classwise.papers.scales import Name, Scale
+from classwise.papers.tables import Key, by_name, class_table, estimate_cell, row_name, summary_table
 from classwise.reporting import formatting
 from classwise.reporting.tables import Cell, Row, Table
 from classwise.stats.counts import ClassCounts, FloatArray
@@ -45,8 +45,8 @@ from classwise.stats.worst_class import possibly_best, possibly_worst
 
 COSTLY: Mapping[Name, Mapping[str, Mapping[str, Any]]] = {
     "smoke": {
-        "CW_inf": {"name": "cw", "steps": 20, "binary_search_steps": 2},
-        "N_attack": {"name": "nattack", "steps": 5, "samples": 20, "sigma": 0.1, "learning_rate": 0.1},
+        "CW_inf": {"name": "cw", "steps": 10, "binary_search_steps": 2},
+        "N_attack": {"name": "nattack", "steps": 3, "samples": 20, "sigma": 0.1, "learning_rate": 0.1},
     },
     "reduced": {
         "CW_inf": {"name": "cw", "steps": 100},
@@ -114,14 +114,31 @@ class DefencesByAttacks(Experiment, scales=SCALES, trainings=attacked_trainings)
     """kdd21 Table 1: class accuracies, total, CV and MCD of four defences under five attacks."""
 
     def run(self, context: Context) -> Findings:
-        """Audit each defence twice, tabulate the accuracies, and test claims C8 and C10."""
-        audits = audit_defences(context, self.trainings(context.scale))
-        names = context.test_images.class_names
+        """Audit each defence twice, tabulate the accuracies, and test the claims."""
+        trainings, names = self.trainings(context.scale), context.test_images.class_names
+        audits = audit_defences(context, trainings)
         ours: dict[Key, ClassCounts] = {
             (defence, attack): audit.counts(attack) for attack in FIVE for defence, audit in audits.items()
         }
-        printed = by_name(catalogue.printed_rows("kdd21/T1"), "defence", "attack")
-        tests = [
+        printed = by_name(catalogue.printed_rows(self.item), "defence", "attack")
+        summary = summary_table("Four defences under five attacks, in percent", ours, printed, names)
+        return Findings(
+            tables=(
+                replace(summary, note=f"{summary.note} {self.note(context)}".strip()),
+                class_table("By class, in percent", ours, names),
+                settings_table(context.scale, trainings),
+            ),
+            tests=self.claims(audits, ours),
+        )
+
+    def note(self, context: Context) -> str:
+        """Further note on the defences."""
+        del context
+        return ""
+
+    def claims(self, audits: Mapping[str, Attacked], ours: Mapping[Key, ClassCounts]) -> list[Test]:
+        """Test claims C8 and C10."""
+        return [
             Test(
                 claim="kdd21/C10",
                 covers=("CV",),
@@ -135,21 +152,9 @@ class DefencesByAttacks(Experiment, scales=SCALES, trainings=attacked_trainings)
                 estimand="MCD under PGD minus that under FGSM, each defence",
                 estimators=[wider(audit.counts("PGD"), audit.counts("FGSM")) for audit in audits.values()],
             ),
+            on_average("kdd21/C8", audits),
+            extremes("kdd21/C8", ours),
         ]
-        not_tested = {}
-        if context.scale.data == CIFAR:
-            tests += [on_average("kdd21/C8", audits), extremes("kdd21/C8", ours)]
-        else:
-            not_tested = other_data("kdd21/C8", context.scale)
-        return Findings(
-            tables=(
-                summary_table("Four defences under five attacks, in percent", ours, printed, names),
-                class_table("By class, in percent", ours, names),
-                settings_table(context.scale, self.trainings(context.scale)),
-            ),
-            tests=tests,
-            not_tested=not_tested,
-        )
 
 
 def _cv_change(accuracy: FloatArray) -> FloatArray:
@@ -170,6 +175,7 @@ def on_average(claim: str, audits: Mapping[str, Attacked]) -> Test:
         estimators=[images.part(lambda a, c=c, d=d: (a[..., c] - a[..., d]).mean(axis=-1), 100) for c, d in pairs],  # type: ignore[misc]
         note="mean over the rows; each row is tested separately",
         covers=("on average",),
+        cifar10=True,
     )
 
 
@@ -193,49 +199,26 @@ def extremes(claim: str, ours: Mapping[Key, ClassCounts]) -> Test:
         "inconclusive)",
         estimators=[part(counts) for counts in ours.values()],
         unit="",
+        cifar10=True,
     )
 
 
-class DefencesWithRST(Experiment, scales=SCALES, trainings=with_rst):
+class DefencesWithRST(DefencesByAttacks, trainings=with_rst):
     """iclr21 Table 2: class accuracies of Madry's model, TRADES, MART and RST under five attacks."""
 
-    def run(self, context: Context) -> Findings:
-        """Audit each defence twice, tabulate the accuracies, and test claims C7, C8 and C9."""
-        audits = audit_defences(context, self.trainings(context.scale))
-        names = context.test_images.class_names
-        ours: dict[Key, ClassCounts] = {
-            (defence, attack): audit.counts(attack) for attack in FIVE for defence, audit in audits.items()
-        }
-        printed = by_name(catalogue.printed_rows(self.item), "defence", "attack")
-        tests: list[Test] = []
-        not_tested: dict[str, str] = {}
-        if context.scale.data == CIFAR:
-            tests = [
-                on_average("iclr21/C7", audits),
-                extremes("iclr21/C7", ours),
-                _dropped("iclr21/C8", audits, "FGSM", "PGD"),
-                _dropped("iclr21/C9", audits, "transfer", "N_attack"),
-            ]
-        else:
-            for claim in ("iclr21/C7", "iclr21/C8", "iclr21/C9"):
-                not_tested |= other_data(claim, context.scale)
-        summary = summary_table("Four defences under five attacks, in percent", ours, printed, names)
-        classes = class_table("By class, in percent", ours, names)
-        return Findings(
-            tables=(
-                Table(
-                    summary.caption,
-                    summary.heads,
-                    summary.rows,
-                    f"{summary.note} RST: PGD-40 with step size {RST_TEST_STEP:g} at radius 0.031, as in the paper. "
-                    f"{unlabelled_note(context)}",
-                ),
-                classes,
-                settings_table(context.scale, self.trainings(context.scale)),
-            ),
-            tests=tests,
-            not_tested=not_tested,
-        )
+    def note(self, context: Context) -> str:
+        """Note on the attack of RST, and on the source of its unlabelled images."""
+        attack = f"RST: PGD-40 with step size {RST_TEST_STEP:g} at radius 0.031, as in the paper."
+        return f"{attack} {unlabelled_note(context)}"
+
+    def claims(self, audits: Mapping[str, Attacked], ours: Mapping[Key, ClassCounts]) -> list[Test]:
+        """Test claims C7, C8 and C9."""
+        return [
+            on_average("iclr21/C7", audits),
+            extremes("iclr21/C7", ours),
+            _dropped("iclr21/C8", audits, "FGSM", "PGD"),
+            _dropped("iclr21/C9", audits, "transfer", "N_attack"),
+        ]
 
 
 def _dropped(claim: str, audits: Mapping[str, Attacked], weak: str, strong: str) -> Test:
@@ -247,7 +230,7 @@ def _dropped(claim: str, audits: Mapping[str, Attacked], weak: str, strong: str)
         for audit in audits.values()
     ]
     estimand = f"drop from {weak} to {strong}: class 3 minus class 1, each defence"
-    return Test(claim=claim, estimand=estimand, estimators=parts)
+    return Test(claim=claim, estimand=estimand, estimators=parts, cifar10=True)
 
 
 class RankConsistency(Experiment, scales=SCALES, trainings=attacked_trainings):
@@ -259,7 +242,7 @@ class RankConsistency(Experiment, scales=SCALES, trainings=attacked_trainings):
         tables = {defence: audit.main.outcomes for defence, audit in audits.items()}
         ours = ranked_alike(tables)
         rows = catalogue.printed_rows("kdd21/T1")
-        printed = consistency(pd.DataFrame([row["per_class"] for row in rows], index=names_of(rows)))
+        printed = consistency(pd.DataFrame([row["per_class"] for row in rows], index=[row_name(row) for row in rows]))
         heads = ("rows of", "pairs", "lowest correlation", "mean", "Kendall's W", "p")
         tests = [
             Test(
@@ -333,21 +316,20 @@ class Drops(Experiment):
 
     def run(self, context: Context) -> Findings:
         """Measure the drop of every model, and test the claim."""
-        drops, rows, not_tested = dict[str, Estimate](), [], {}
-        figures = []
+        drops, rows, figures, untested = dict[str, Estimate](), [], [], list[Test]()
         printed = self.printed()
         for name, table in self.tables(context).items():
             try:
                 class_drop = drop(table, self.weak, self.strong)
             except ClasswiseError as error:
-                not_tested[self.claim] = f"{name}: {error}"
+                untested = [not_tested(self.claim, f"{name}: {error}")]
                 drops[name] = Estimate(math.nan, math.nan, math.nan)
                 continue
             drops[name] = class_drop.difference
             figures.append((class_drop.figure(), f"{name}."))
         estimand = f"drop from {self.weak} to {self.strong}: vulnerable classes minus the others, each defence"
         parts = [interval(difference, 100) for difference in drops.values()]
-        tests = [] if not_tested else [Test(claim=self.claim, estimand=estimand, estimators=parts, covers=self.covers)]
+        tests = untested or [Test(claim=self.claim, estimand=estimand, estimators=parts, covers=self.covers)]
         for name, difference in drops.items():
             printed_cells = [Cell(f"{printed[name]:+z.1f}")] if name in printed else []
             rows.append(Row(name, [estimate_cell(difference, sign="+", tests=tests), *printed_cells]))
@@ -359,7 +341,7 @@ class Drops(Experiment):
             "one half of "
             "the images and evaluated on the other.",
         )
-        return Findings(tables=(shown,), figures=figures, tests=tests, not_tested=not_tested)
+        return Findings(tables=(shown,), figures=figures, tests=tests)
 
 
 class DropOfDefences(Drops, scales=SCALES, trainings=attacked_trainings):

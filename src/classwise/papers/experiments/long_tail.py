@@ -16,11 +16,10 @@ from classwise.papers.claims import IMAGES, Measurement, Test
 from classwise.papers.experiment import Context, Experiment, Findings, Training, Trainings
 from classwise.papers.experiments.protocol import AT, under_pgd
 from classwise.papers.interval_estimators import IntervalEstimator, Resampled, Statistic, negative, wider
-from classwise.papers.scales import PLANS, Scale
-from classwise.papers.tables import Key, class_table, elsewhere, estimate_cell
+from classwise.papers.scales import PLANS, Name, Scale
+from classwise.papers.tables import Key, class_table, elsewhere, estimate_cell, metric_cells
 from classwise.reporting.figures.points import scatter
 from classwise.reporting.tables import Cell, Row, Table
-from classwise.stats import metric_intervals
 from classwise.stats.counts import ClassCounts, FloatArray
 from classwise.stats.pareto import pareto_front
 from classwise.training.folder import Run
@@ -29,11 +28,37 @@ PLAIN = "AT"
 NOTE = "one training of each setting: intervals cover the sampling of images, not the variation between trainings"
 
 
+@dataclass(frozen=True)
+class Grid:
+    """A training for each value of a field of a recipe.
+
+    Attributes:
+        recipe: name of the recipe.
+        field: dotted field.
+        name: format of the name of a training, with a place for the value.
+        values: values at each scale.
+    """
+
+    recipe: str
+    field: str
+    name: str
+    values: Mapping[Name, Sequence[float]]
+
+    def __call__(self, scale: Scale, weak: str) -> Trainings:
+        """The trainings by name; they do not depend on the weakest class."""
+        del weak
+        return _each(self.recipe, self.field, {self.name.format(value): value for value in self.values[scale.name]})
+
+
+BY_ERROR = Grid(
+    "robust-error", "schedules.0.strength", "by error, k = {}", {"smoke": (), "reduced": (1, 2), "full": (1, 2, 4)}
+)
+"""Losses weighted by the robust error of each class."""
+
+
 def class_weights(scale: Scale, weak: str) -> Trainings:
     """Losses weighted by the robust error of each class, or of the weakest class alone."""
-    strengths = {"smoke": (), "reduced": (1, 2), "full": (1, 2, 4)}[scale.name]
-    weighted = _each("robust-error", "schedules.0.strength", {f"by error, k = {k}": k for k in strengths})
-    return {**weighted, **critical_weights(scale, weak)}
+    return {**BY_ERROR(scale, weak), **critical_weights(scale, weak)}
 
 
 def critical_weights(scale: Scale, weak: str) -> Trainings:
@@ -41,34 +66,6 @@ def critical_weights(scale: Scale, weak: str) -> Trainings:
     weights = {"smoke": (4,), "reduced": (2, 4), "full": (2, 4, 8)}[scale.name]
     schedules = {f"weakest x {k}": [{"name": "critical-class", "critical": weak, "weight": k}] for k in weights}
     return _each("critical-class", "schedules", schedules)
-
-
-def effective_numbers(scale: Scale, weak: str) -> Trainings:
-    """Weights by the effective number of robust images, for several bases."""
-    del weak
-    bases = {"smoke": (0.9999,), "reduced": (0.999, 0.9999), "full": (0.9, 0.99, 0.999, 0.9999)}[scale.name]
-    return _each("effective-number", "schedules.0.base", {f"effective {base:g}": base for base in bases})
-
-
-def ldam_margins(scale: Scale, weak: str) -> Trainings:
-    """LDAM for several largest margins."""
-    del weak
-    margins = {"smoke": (0.5,), "reduced": (0.5, 2.0), "full": (0.5, 1.0, 2.0)}[scale.name]
-    return _each("ldam", "schedules.0.max_margin", {f"LDAM {margin:g}": margin for margin in margins})
-
-
-def resampled_classes(scale: Scale, weak: str) -> Trainings:
-    """Classes with large robust error sampled more often, the others less often."""
-    del weak
-    strengths = {"smoke": (1,), "reduced": (1, 2), "full": (1, 2, 4)}[scale.name]
-    return _each("robust-error-sampling", "schedules.0.strength", {f"drawn, k = {k}": k for k in strengths})
-
-
-def cosine_penalties(scale: Scale, weak: str) -> Trainings:
-    """Penalty on the cosines between class-mean logits, for several weights."""
-    del weak
-    strengths = {"smoke": (1,), "reduced": (0.1, 1), "full": (0.01, 0.1, 1)}[scale.name]
-    return _each("logit-similarity", "reduction.strength", {f"cosine {k:g}": k for k in strengths})
 
 
 def towards_weakest(scale: Scale, weak: str) -> Trainings:
@@ -149,11 +146,7 @@ class Compared:
         """Table of average, worst class and MCD of each run, with the differences from plain training."""
         rows = []
         for name, audit in self.audits.items():
-            counts = audit.counts("PGD")
-            cells = [
-                estimate_cell(of(counts))
-                for of in (metric_intervals.macro, metric_intervals.worst, metric_intervals.discrepancy)
-            ]
+            cells = metric_cells(audit.counts("PGD"))
             changes = (self.gain(name, average), self.worst_gain(name), negative(self.mcd_reduction(name)))
             cells += [Cell("") if name == PLAIN else estimate_cell(change(0.05), 1) for change in changes]
             rows.append(Row(name, cells))
@@ -210,10 +203,27 @@ def _below(label: int) -> Statistic:
 
 TECHNIQUES: Mapping[str, Callable[[Scale, str], Trainings]] = {
     "class weights": class_weights,
-    "effective numbers": effective_numbers,
-    "LDAM margins": ldam_margins,
-    "resampled classes": resampled_classes,
-    "cosine penalties": cosine_penalties,
+    "effective numbers": Grid(
+        "effective-number",
+        "schedules.0.base",
+        "effective {:g}",
+        {"smoke": (0.9999,), "reduced": (0.999, 0.9999), "full": (0.9, 0.99, 0.999, 0.9999)},
+    ),
+    "LDAM margins": Grid(
+        "ldam", "schedules.0.max_margin", "LDAM {:g}", {"smoke": (0.5,), "reduced": (0.5, 2.0), "full": (0.5, 1.0, 2.0)}
+    ),
+    "resampled classes": Grid(
+        "robust-error-sampling",
+        "schedules.0.strength",
+        "drawn, k = {}",
+        {"smoke": (1,), "reduced": (1, 2), "full": (1, 2, 4)},
+    ),
+    "cosine penalties": Grid(
+        "logit-similarity",
+        "reduction.strength",
+        "cosine {:g}",
+        {"smoke": (1,), "reduced": (0.1, 1), "full": (0.01, 0.1, 1)},
+    ),
     "towards weakest": towards_weakest,
 }
 
@@ -283,25 +293,23 @@ class EqualClasses(Experiment, scales=PLANS):
             f"{chosen} has the best worst class on validation images",
         )
         selected = f"{chosen}, selected by the worst class on validation images, minus {PLAIN}"
-        measurements = [
-            question(f"worst class: {selected}", comparison.worst_gain(chosen)),
-            question(f"average: {selected}", comparison.gain(chosen, average)),
-        ]
-        tests = [
-            Test(
-                claim="benz20/C9",
-                estimand="average minus the class that is weakest on validation images, each training",
-                estimators=[
-                    comparison.part(name, _below(weakest(model))) for name, model in comparison.trained.items()
-                ],
-                note=NOTE,
-            ),
-        ]
         return Findings(
             tables=(comparison.table(),),
             figures=((drawing, "Up and right is better."),),
-            tests=tests,
-            measurements=measurements,
+            tests=[
+                Test(
+                    claim="benz20/C9",
+                    estimand="average minus the class that is weakest on validation images, each training",
+                    estimators=[
+                        comparison.part(name, _below(weakest(model))) for name, model in comparison.trained.items()
+                    ],
+                    note=NOTE,
+                ),
+            ],
+            measurements=[
+                question(f"worst class: {selected}", comparison.worst_gain(chosen)),
+                question(f"average: {selected}", comparison.gain(chosen, average)),
+            ],
         )
 
 

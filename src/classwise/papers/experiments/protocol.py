@@ -296,16 +296,6 @@ def paired_models(one: Audit, other: Audit, attack: str = "all") -> Resampled:
     return Resampled(np.stack([first.correct(attack), second.correct(attack)]), first.labels, first.num_classes)
 
 
-def average(pair: Resampled) -> IntervalEstimator:
-    """Average of the first row minus that of the second, in points."""
-    return pair.total()
-
-
-def worst(pair: Resampled) -> IntervalEstimator:
-    """Worst class of the first row minus that of the second, in points."""
-    return pair.worst()
-
-
 def strongest(table: Outcomes, attacks: Sequence[str], where: BoolArray | None = None) -> str:
     """The attack with the lowest robust accuracy; the first at a tie.
 

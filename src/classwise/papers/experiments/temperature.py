@@ -53,6 +53,7 @@ from classwise.papers.experiments.protocol import (
     with_rst,
 )
 from classwise.papers.interval_estimators import (
+    IntervalEstimator,
     Resampled,
     alike,
     averaged,
@@ -64,7 +65,7 @@ from classwise.papers.interval_estimators import (
     negative,
     plus,
 )
-from classwise.papers.scales import CIFAR, Name, Scale, other_data
+from classwise.papers.scales import CIFAR, Name, Scale
 from classwise.papers.tables import Key, class_table, elsewhere, estimate_cell, summary_table
 from classwise.reporting import formatting
 from classwise.reporting.figures.lines import Series, line_chart
@@ -126,21 +127,15 @@ class Temperature(Experiment, scales=TEMPERATURE_SCALES, trainings=defences):
                 estimand=f"MCD under the best temperature minus that under PGD, each defence; {SELECTED}",
                 estimators=[averaged([half.discrepancy_change() for half in halves]) for halves in selected.values()],
             ),
+            Test(
+                claim="kdd21/C14",
+                estimand=f"drop of classes 3 and 4 minus that of the others, each defence; {SELECTED}",
+                estimators=[
+                    mean_of_halves(halves, lambda a: beyond_others(_drop(a), HARDEST)) for halves in selected.values()
+                ],
+                cifar10=True,
+            ),
         ]
-        not_tested = {}
-        if context.scale.data == CIFAR:
-            tests.append(
-                Test(
-                    claim="kdd21/C14",
-                    estimand=f"drop of classes 3 and 4 minus that of the others, each defence; {SELECTED}",
-                    estimators=[
-                        mean_of_halves(halves, lambda a: beyond_others(_drop(a), HARDEST))
-                        for halves in selected.values()
-                    ],
-                )
-            )
-        else:
-            not_tested = other_data("kdd21/C14", context.scale)
         changes = Table(
             "Change from PGD to the best temperature, in points",
             ("defence", "1/T", "total", "MCD", "CV, %²"),
@@ -157,7 +152,6 @@ class Temperature(Experiment, scales=TEMPERATURE_SCALES, trainings=defences):
                 settings_table(context.scale, self.trainings(context.scale)),
             ),
             tests=tests,
-            not_tested=not_tested,
         )
 
 
@@ -185,8 +179,7 @@ class ChosenTemperatures(Experiment, scales=TEMPERATURE_SCALES, trainings=with_r
         printed = {row["defence"]: row for row in catalogue.printed_rows(self.item)}
         rows, parts = [], []
         for name, trained in train_with_rst(context).items():
-            table = context.audit(trained, attacks).outcomes
-            pair = resampled(table, [f"{CHOSEN_TEMPERATURES[name]:g}", "PGD"])
+            pair = resampled(context.audit(trained, attacks).outcomes, [f"{CHOSEN_TEMPERATURES[name]:g}", "PGD"])
             cells = [
                 Cell(f"{CHOSEN_TEMPERATURES[name]:g}"),
                 estimate_cell(pair.estimate(lambda a: (a[..., 0, :] - a[..., 1, :]).mean(-1))),
@@ -231,8 +224,8 @@ class _Temperatures(Experiment, scales=TEMPERATURE_SCALES):
         return context.train_all(self.trainings(context.scale))
 
     @abstractmethod
-    def claims(self, tables: Mapping[str, Outcomes], scale: Scale) -> tuple[list[Test], dict[str, str]]:
-        """Tests of the claims, and the claims that this scale cannot test with the reasons."""
+    def claims(self, tables: Mapping[str, Outcomes], attacks: Sequence[str]) -> list[Test]:
+        """Tests of the claims, from the tables of each model and the names of PGD and of the attacks of the grid."""
 
     def note(self, context: Context) -> str:
         """Further note on the models."""
@@ -249,15 +242,12 @@ class _Temperatures(Experiment, scales=TEMPERATURE_SCALES):
             changes = overall[overall["model"] == name][["change", "low", "high"]].itertuples(index=False)
             rows.append(Row(name, [estimate_cell(Estimate(*change)) for change in changes]))
         heads = ("model", *(f"1/T = {inverse:g}" for inverse in self.temperatures))
-        note = "Small print: 95 % confidence intervals. Best 1/T: "
-        note += ", ".join(f"{name} {inverse:g}" for name, inverse in result.best["inverse_temperature"].items()) + "."
-        note = f"{note} {self.note(context)}".strip()
-        tests, not_tested = self.claims(tables, context.scale)
+        best = ", ".join(f"{name} {inverse:g}" for name, inverse in result.best["inverse_temperature"].items())
+        note = f"Small print: 95 % confidence intervals. Best 1/T: {best}. {self.note(context)}".strip()
         return Findings(
             tables=(Table("Change of the total from PGD, in points", heads, rows, note),),
             figures=((result.figure(), "All classes; shaded: 95 % confidence intervals."),),
-            tests=tests,
-            not_tested=not_tested,
+            tests=self.claims(tables, ["PGD", *(f"{inverse:g}" for inverse in self.temperatures)]),
         )
 
 
@@ -274,33 +264,30 @@ class TemperatureAblation(_Temperatures, trainings=with_rst):
         """Note on the source of the unlabelled images of RST."""
         return unlabelled_note(context)
 
-    def claims(self, tables: Mapping[str, Outcomes], scale: Scale) -> tuple[list[Test], dict[str, str]]:
+    def claims(self, tables: Mapping[str, Outcomes], attacks: Sequence[str]) -> list[Test]:
         """Test C11 (Madry's model is the least sensitive) and C12 (class 4 loses at every 1/T)."""
-        attacks = ["PGD", *(f"{inverse:g}" for inverse in self.temperatures)]
         _, *others = tables.values()
         estimand = "largest drop of the total over 1/T: TRADES, MART and RST minus Madry's model"
-        steep = largest_drop(next(iter(tables.values())), attacks)
-        tests = [
+        return [
             Test(claim="iclr21/C11", estimand=estimand, estimators=dropped_more(tables, attacks), covers=COVERS[:1]),
             Test(
                 claim="iclr21/C11",
                 estimand=f"{LITTLE} point minus the largest drop of Madry's model over 1/T",
-                estimators=[plus(negative(steep), LITTLE)],
+                estimators=[plus(negative(largest_drop(next(iter(tables.values())), attacks)), LITTLE)],
                 note=f"'nearly insensitive' is interpreted as less than {LITTLE} point",
                 covers=COVERS[1:],
             ),
+            Test(
+                claim="iclr21/C12",
+                estimand="drop of class 4, TRADES, MART and RST, every 1/T",
+                estimators=[
+                    resampled(table, ["PGD", attack]).part(lambda a: a[..., 0, DEER] - a[..., 1, DEER], 100)
+                    for table in others
+                    for attack in attacks[1:]
+                ],
+                cifar10=True,
+            ),
         ]
-        if scale.data != CIFAR:
-            return tests, other_data("iclr21/C12", scale)
-        parts = [
-            resampled(table, ["PGD", attack]).part(lambda a: a[..., 0, DEER] - a[..., 1, DEER], 100)
-            for table in others
-            for attack in attacks[1:]
-        ]
-        return [
-            *tests,
-            Test(claim="iclr21/C12", estimand="drop of class 4, TRADES, MART and RST, every 1/T", estimators=parts),
-        ], {}
 
 
 class TemperatureGrid(_Temperatures, trainings=defences):
@@ -308,13 +295,11 @@ class TemperatureGrid(_Temperatures, trainings=defences):
 
     temperatures = TEMPERATURES
 
-    def claims(self, tables: Mapping[str, Outcomes], scale: Scale) -> tuple[list[Test], dict[str, str]]:
+    def claims(self, tables: Mapping[str, Outcomes], attacks: Sequence[str]) -> list[Test]:
         """Test C12: the best temperature lowers the total of every defence."""
-        del scale
-        attacks = ["PGD", *(f"{inverse:g}" for inverse in self.temperatures)]
         parts = [largest_drop(table, attacks) for table in tables.values()]
         estimand = "total under PGD minus that under the best temperature, each defence"
-        return [Test(claim="kdd21/C12", estimand=estimand, estimators=parts)], {}
+        return [Test(claim="kdd21/C12", estimand=estimand, estimators=parts)]
 
 
 class SmoothLabels(_Temperatures, scales=SPHERE_SCALES):
@@ -329,14 +314,12 @@ class SmoothLabels(_Temperatures, scales=SPHERE_SCALES):
         smooth = {"name": "at", "criterion": {"name": "label-smoothing", "smoothing": SMOOTHING}}
         return {"AT": AT, "AT, smooth labels": Training(recipe="at", overrides={"objective": smooth})}
 
-    def claims(self, tables: Mapping[str, Outcomes], scale: Scale) -> tuple[list[Test], dict[str, str]]:
+    def claims(self, tables: Mapping[str, Outcomes], attacks: Sequence[str]) -> list[Test]:
         """Test C20: its total drops more than that of adversarial training."""
-        del scale
-        attacks = ["PGD", *(f"{inverse:g}" for inverse in self.temperatures)]
         parts = [largest_drop(tables["AT, smooth labels"], attacks), *dropped_more(tables, attacks)]
         note = f"label smoothing {SMOOTHING:g}; the paper gives no value"
         estimand = "largest drop of the total over 1/T with smooth labels; the same minus that of adversarial training"
-        return [Test(claim="iclr21/C20", estimand=estimand, estimators=parts, note=note)], {}
+        return [Test(claim="iclr21/C20", estimand=estimand, estimators=parts, note=note)]
 
 
 LARGE: Mapping[Name, Sequence[float]] = {
@@ -377,16 +360,16 @@ class Hypersphere(Experiment, scales=SPHERE_SCALES, trainings=HYPERSPHERE):
                 estimand="total under PGD: HE-LIS and HE-CMP minus HE",
                 estimators=[pair.part(lambda a: _gains(a).mean(axis=-1), 100) for pair in paired],
                 note=note,
-            )
+            ),
+            Test(
+                claim="iclr21/C18",
+                covers=("classes 3 and 4",),
+                estimand="the same difference: gain of classes 3 and 4 minus that of the others",
+                estimators=[pair.part(lambda a: beyond_others(_gains(a), HARDEST), 100) for pair in paired],
+                note=note,
+                cifar10=True,
+            ),
         ]
-        not_tested = {}
-        if context.scale.data == CIFAR:
-            estimand = "the same difference: gain of classes 3 and 4 minus that of the others"
-            parts = [pair.part(lambda a: beyond_others(_gains(a), HARDEST), 100) for pair in paired]
-            covers = ("classes 3 and 4",)
-            tests.append(Test(claim="iclr21/C18", estimand=estimand, estimators=parts, note=note, covers=covers))
-        else:
-            not_tested = other_data("iclr21/C18", context.scale)
         heads = ("model", "natural", "printed", "PGD-20", "printed")
         return Findings(
             tables=(
@@ -395,7 +378,6 @@ class Hypersphere(Experiment, scales=SPHERE_SCALES, trainings=HYPERSPHERE):
                 settings_table(context.scale, HYPERSPHERE),
             ),
             tests=tests,
-            not_tested=not_tested,
         )
 
 
@@ -492,29 +474,18 @@ class Confidences(Experiment, scales=SCALES):
         trained = context.train_all(self.trainings(context.scale))
         tables = {name: under_pgd(context, model, step=self.step).outcomes for name, model in trained.items()}
         variances = smoothness(tables, "PGD")
-        rows = [Row(name, [estimate_cell(variances.mean(name), 1000, 2)]) for name in tables]
         table = Table(
             "Mean CVC over the classes",
             ("model", "CVC, thousandths"),
-            rows,
+            [Row(name, [estimate_cell(variances.mean(name), 1000, 2)]) for name in tables],
             "Small print: 95 % confidence intervals for new images.",
         )
-        tests, not_tested = self.claims(variances, tables, context.scale)
         caption = "Smooth confidences have a low CVC; the lowest class of each model is highlighted."
-        return Findings(tables=(table,), figures=((variances.figure(), caption),), tests=tests, not_tested=not_tested)
+        return Findings(tables=(table,), figures=((variances.figure(), caption),), tests=self.claims(variances, tables))
 
-    def claims(
-        self, variances: Smoothness, tables: Mapping[str, Outcomes], scale: Scale
-    ) -> tuple[list[Test], dict[str, str]]:
+    def claims(self, variances: Smoothness, tables: Mapping[str, Outcomes]) -> list[Test]:
         """Test C13 of iclr21: of two models, the more robust one under PGD is smoother."""
-        del scale
-        return [_stronger_is_smoother(variances, tables)], {}
-
-
-def _below(claim: str, estimand: str, variances: Smoothness, low: str, others: list[str]) -> Test:
-    """Test that the mean CVC of one model is below that of each other model."""
-    parts = [interval(difference(variances.mean(other), variances.mean(low)), 1000) for other in others]
-    return Test(claim=claim, estimand=estimand, estimators=parts, unit="thousandths")
+        return [_stronger_is_smoother(variances, tables)]
 
 
 def _stronger_is_smoother(variances: Smoothness, tables: Mapping[str, Outcomes]) -> Test:
@@ -533,35 +504,46 @@ def _stronger_is_smoother(variances: Smoothness, tables: Mapping[str, Outcomes])
 class ConfidencesOfDefences(Confidences):
     """kdd21 Figure 3a: CVC of four defences."""
 
-    def claims(
-        self, variances: Smoothness, tables: Mapping[str, Outcomes], scale: Scale
-    ) -> tuple[list[Test], dict[str, str]]:
+    def claims(self, variances: Smoothness, tables: Mapping[str, Outcomes]) -> list[Test]:
         """Test C17 (HE is the smoothest) and C16 (animals are smoother than transportation)."""
         others = [name for name in tables if name != "HE"]
-        tests = [_below("kdd21/C17", "mean CVC of each other defence minus that of HE", variances, "HE", others)]
-        if scale.data != CIFAR:
-            return tests, other_data("kdd21/C16", scale)
-        parts = [
-            interval(difference(variances.mean(name, TRANSPORTATION), variances.mean(name, ANIMALS)), 1000)
-            for name in tables
-        ]
-        groups = "mean CVC of transportation minus that of animals, each defence"
-        tests.append(Test(claim="kdd21/C16", estimand=groups, estimators=parts, unit="thousandths", covers=OF_CVC[:1]))
-        order = [
-            interval(difference(variances.mean(name, (above,)), variances.mean(name, (label,))), 1000)
-            for name in tables
-            for place, label in enumerate(LOWEST)
-            for above in (*TRANSPORTATION, *ANIMALS)
-            if above not in LOWEST[: place + 1]
-        ]
-        named = (
-            "CVC of each other class minus that of class 4, and of each class but 3 and 4 minus that of class 3, "
-            "each defence"
-        )
+
+        def larger(name: str, above: Sequence[int], below: Sequence[int]) -> IntervalEstimator:
+            return interval(difference(variances.mean(name, above), variances.mean(name, below)), 1000)
+
         return [
-            *tests,
-            Test(claim="kdd21/C16", estimand=named, estimators=order, unit="thousandths", covers=OF_CVC[1:]),
-        ], {}
+            Test(
+                claim="kdd21/C17",
+                estimand="mean CVC of each other defence minus that of HE",
+                estimators=[
+                    interval(difference(variances.mean(other), variances.mean(SMOOTH)), 1000) for other in others
+                ],
+                unit="thousandths",
+            ),
+            Test(
+                claim="kdd21/C16",
+                covers=OF_CVC[:1],
+                estimand="mean CVC of transportation minus that of animals, each defence",
+                estimators=[larger(name, TRANSPORTATION, ANIMALS) for name in tables],
+                unit="thousandths",
+                cifar10=True,
+            ),
+            Test(
+                claim="kdd21/C16",
+                covers=OF_CVC[1:],
+                estimand="CVC of each other class minus that of class 4, and of each class but 3 and 4 minus that of "
+                "class 3, each defence",
+                estimators=[
+                    larger(name, (above,), (label,))
+                    for name in tables
+                    for place, label in enumerate(LOWEST)
+                    for above in (*TRANSPORTATION, *ANIMALS)
+                    if above not in LOWEST[: place + 1]
+                ],
+                unit="thousandths",
+                cifar10=True,
+            ),
+        ]
 
 
 class ConfidencesOnTheSphere(Confidences, scales=SPHERE_SCALES, trainings=HYPERSPHERE):

@@ -31,9 +31,9 @@ from classwise.papers.claims import CORRELATION, Measurement, Test
 from classwise.papers.experiment import Context, Experiment, Findings, Training, Trainings
 from classwise.papers.experiments.class_wise import EVALUATED_UNDER, class_dots
 from classwise.papers.experiments.protocol import AT, STANDARD, under_pgd
-from classwise.papers.interval_estimators import Resampled, interval, lowered
+from classwise.papers.interval_estimators import Resampled, in_points, interval, lowered
 from classwise.papers.scales import FASHION, FULL, PLANS, PRELIMINARY, RESNET18, SMOKE, Name, Scale
-from classwise.papers.tables import Key, class_table, estimate_cell
+from classwise.papers.tables import HEADS_OF_BOTH, Key, class_table, estimate_cell, metric_cells
 from classwise.reporting import formatting
 from classwise.reporting.figures.lines import class_lines, line_chart
 from classwise.reporting.figures.points import scatter
@@ -144,15 +144,14 @@ class WeakClasses(Experiment, scales=PLANS):
 
     def run(self, context: Context) -> Findings:
         """Attack each model by PGD; test the part of the claim that the grid covers."""
-        robust = _ranked(context, self.grid(context.scale), "PGD")
-        columns, sides = [robust.agreement], [robust]
+        ranked = {"adversarial, PGD": _ranked(context, self.grid(context.scale), "PGD")}
         if standard := self.standard(context.scale):
-            sides.append(_ranked(context, standard, "clean"))
-            columns.append(sides[1].agreement)
+            ranked["standard, clean"] = _ranked(context, standard, "clean")
+        columns = [agreement for agreement, _ in ranked.values()]
         test = Test(
             claim=self.claim,
             estimand="lowest of Spearman's correlations of class robustness over the grid",
-            estimators=[lowered(interval(robust.agreement.lowest), CORRELATION[1])],
+            estimators=[lowered(interval(columns[0].lowest), CORRELATION[1])],
             unit="",
             limits=CORRELATION,
             note="one training of each; sampling noise lowers the estimate, so the claim cannot be contradicted",
@@ -164,39 +163,40 @@ class WeakClasses(Experiment, scales=PLANS):
         rows = [
             Row("lowest pairwise correlation", lowest),
             Row(
-                "Kendall's W", [Cell(f"{w.value:.2f}", f"p = {w.p_value:.3f}") for w in (a.agreement for a in columns)]
+                "Kendall's W",
+                [Cell(f"{w.value:.2f}", f"p = {w.p_value:.3f}") for w in (column.agreement for column in columns)],
             ),
             Row(
                 "weakest classes",
                 [Cell(", ".join(dict.fromkeys(map(str, column.extremes["worst"])))) for column in columns],
             ),
         ]
-        heads = ("quantity", *("adversarial, PGD", "standard, clean")[: len(sides)])
-        captions = [f"Spearman's correlation of the class rankings, {head}." for head in heads[1:]]
         return Findings(
             tables=(
-                Table("Agreement of the class rankings", heads, rows, "Small print: 95 % confidence interval."),
+                Table(
+                    "Agreement of the class rankings",
+                    ("quantity", *ranked),
+                    rows,
+                    "Small print: 95 % confidence interval.",
+                ),
                 *(
-                    class_table(f"Class accuracy, {head}, in percent", side.counts, context.test_images.class_names)
-                    for head, side in zip(heads[1:], sides, strict=True)
+                    class_table(f"Class accuracy, {head}, in percent", counts, context.test_images.class_names)
+                    for head, (_, counts) in ranked.items()
                 ),
             ),
-            figures=[(column.figure(), caption) for column, caption in zip(columns, captions, strict=True)],
+            figures=[
+                (agreement.figure(), f"Spearman's correlation of the class rankings, {head}.")
+                for head, (agreement, _) in ranked.items()
+            ],
             tests=[test],
         )
 
 
-@dataclass(frozen=True)
-class _Ranked:
-    agreement: Consistency
-    counts: Mapping[Key, ClassCounts]
-
-
-def _ranked(context: Context, grid: Trainings, attack: str) -> _Ranked:
-    """Train and audit the models of a grid, and measure the agreement of their class rankings."""
+def _ranked(context: Context, grid: Trainings, attack: str) -> tuple[Consistency, Mapping[Key, ClassCounts]]:
+    """Train and audit the models of a grid: the agreement of their class rankings, and the counts of each model."""
     audits = {name: under_pgd(context, model) for name, model in context.train_all(grid).items()}
     agreement = ranked_alike({name: audit.outcomes for name, audit in audits.items()}, {attack: attack})
-    return _Ranked(agreement, {(name,): audit.counts(attack) for name, audit in audits.items()})
+    return agreement, {(name,): audit.counts(attack) for name, audit in audits.items()}
 
 
 @configurable
@@ -323,21 +323,20 @@ class _FeatureSet(Experiment):
         if own == OWN:
             trained |= context.train_all({OWN: declared[OWN]}, images={OWN: made})
         audits = {name: under_pgd(context, trained[name]) for name in (ORIGINAL, own)}
-        rows = []
-        for name, audit in audits.items():
-            cells = []
-            for attack in ("clean", "PGD"):
-                counts = audit.counts(attack)
-                cells += [
-                    estimate_cell(of(counts))
-                    for of in (metric_intervals.macro, metric_intervals.worst, metric_intervals.discrepancy)
-                ]
-            cells.append(Cell(audit.outcomes.class_names[metric_intervals.worst_label(audit.counts("clean"))]))
-            rows.append(Row(name, cells))
+        names = context.test_images.class_names
+        clean = [audit.counts("clean") for audit in audits.values()]
+        rows = [
+            Row(
+                name,
+                [
+                    *metric_cells(counts),
+                    *metric_cells(audit.counts("PGD")),
+                    Cell(names[metric_intervals.worst_label(counts)]),
+                ],
+            )
+            for (name, audit), counts in zip(audits.items(), clean, strict=True)
+        ]
         alike = ranked_alike({name: audit.outcomes for name, audit in audits.items()}, {"clean": "clean"})
-        heads = ["model"]
-        for attack in ("clean", "PGD"):
-            heads += [f"{attack}: average", "worst class", "MCD"]
         order = f"Spearman's correlation of the two class orders, clean: {alike.lowest.value:.2f}"
         if not np.isnan(alike.lowest.low):
             order = f"{order} ({alike.lowest.low:.2f} to {alike.lowest.high:.2f})"
@@ -345,21 +344,25 @@ class _FeatureSet(Experiment):
             f"{order}; p {formatting.probability(alike.agreement.p_value)}. Small print: 95 % confidence intervals "
             "for new images."
         )
-        clean = [audit.counts("clean") for audit in audits.values()]
-        names = context.test_images.class_names
         drawing = class_dots("Clean accuracy by training images, in percent", clean, list(audits), names)
-        measurements = [
-            Measurement.of(
-                "benz20/C1",
-                f"MCD of clean accuracy on the original test images, {name}",
-                Estimate(*(100 * end for end in metric_intervals.discrepancy(counts))),
-            )
-            for name, counts in zip(audits, clean, strict=True)
-        ]
         return Findings(
-            tables=(Table("Original test images, in percent and points", (*heads, "weakest, clean"), rows, note),),
+            tables=(
+                Table(
+                    "Original test images, in percent and points",
+                    ("model", *HEADS_OF_BOTH, "weakest, clean"),
+                    rows,
+                    note,
+                ),
+            ),
             figures=((drawing, "Original test images."),),
-            measurements=measurements,
+            measurements=[
+                Measurement.of(
+                    "benz20/C1",
+                    f"MCD of clean accuracy on the original test images, {name}",
+                    in_points(metric_intervals.discrepancy(counts)),
+                )
+                for name, counts in zip(audits, clean, strict=True)
+            ],
         )
 
 
@@ -445,8 +448,7 @@ def evaluate_corruptions(context: Context, trained: Run) -> Corrupted:
     """Evaluate the model of a run on the test images under every corruption and severity of the scale."""
     images = context.test_images
     context.note_audit(images, {})
-    model = trained.model().to(context.device)
-    engine = Engine(model, precision=context.scale.precision)
+    engine = Engine(trained.model().to(context.device), precision=context.scale.precision)
 
     def right(corrupt_images: Images) -> BoolArray:
         batches = corrupt_images.to(torch.device(context.device)).batches(engine.batch_size)

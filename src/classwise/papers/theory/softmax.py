@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
-from classwise.papers.theory.theorems import Statement
+from classwise.papers.theory.toy_model import Statement
 from classwise.stats.counts import FloatArray
 
 STEP = 1e-5

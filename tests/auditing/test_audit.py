@@ -37,6 +37,7 @@ def run(**more: Any) -> Audit:
         "attacks": ["pgd:steps=5", "pgd:steps=5,objective=margin"],
         "precision": EXACT,
         "batch_size": 32,
+        "guards": "off",
     }
     return audit(**(chosen | more))
 
@@ -318,7 +319,7 @@ def test_logits_that_are_not_finite_count_as_wrong() -> None:
     data = toys.images()
     bright = (data.x[:, 0, 0, 0] > 0.53).tolist()
     assert 0 < sum(bright) < 90
-    result = run(model=Partly(toys.patterns(3), 0.2).eval(), data=data)
+    result = run(model=Partly(toys.patterns(3), 0.2).eval(), data=data, guards="auto")
     rows = result.outcomes.rows("clean")
     assert (rows["status"] == "nan").tolist() == bright
     assert rows[bright]["prediction"].isna().all()
@@ -355,7 +356,7 @@ class Small(toys.Linear):
 @pytest.mark.slow
 def test_a_batch_size_too_large_for_the_device_is_halved_and_logged() -> None:
     small = Small(toys.patterns(3), 0.2).eval()
-    result = run(model=small, batch_size=128)
+    result = run(model=small, batch_size=128, guards="auto")
     assert result.outcomes.correct("all").tolist() == run().outcomes.correct("all").tolist()
     assert result.outcomes.meta.notes == (
         "batch size halved from 128 to 64 for lack of memory",

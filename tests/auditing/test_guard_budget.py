@@ -141,9 +141,17 @@ def test_guards_without_declared_passes_do_not_run_the_model(resistant: Evidence
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("data", [toys.images(60), toys.images(150, strength=0.2, noise=0.0), mislabelled(400)])
-@pytest.mark.parametrize("reverse", [False, True])
-@pytest.mark.parametrize("attacks", [PGD, ["pgd:steps=20", "square:steps=50"], ["fgsm", "pgd:steps=40"]])
+@pytest.mark.parametrize(
+    ("data", "reverse", "attacks"),
+    [
+        (toys.images(60), False, PGD),
+        (toys.images(60), True, ["pgd:steps=20", "square:steps=50"]),
+        (toys.images(150, strength=0.2, noise=0.0), False, ["fgsm", "pgd:steps=40"]),
+        (toys.images(150, strength=0.2, noise=0.0), True, PGD),
+        (mislabelled(300), False, ["pgd:steps=20", "square:steps=50"]),
+        (mislabelled(300), True, ["fgsm", "pgd:steps=40"]),
+    ],
+)
 def test_the_guards_take_at_most_a_fifth_of_the_passes_of_the_attacks(
     data: Images, reverse: bool, attacks: list[str]
 ) -> None:
@@ -176,7 +184,7 @@ def test_the_core_alone_runs_beyond_the_budget() -> None:
 def test_the_least_useful_guards_are_omitted_first(resistant: Evidence) -> None:
     assert [guard.name for guard in BY_PRIORITY if guard.priority] == ORDER
     seen = set()
-    for budget in range(0, 20_000, 750):
+    for budget in range(0, 20_000, 1_250):
         evidence = dataclasses.replace(resistant)
         evidence.__dict__["attack_passes"] = 5 * budget
         report = run_guards(evidence, "auto")[1]

@@ -98,7 +98,7 @@ def test_the_remainders_of_the_classes_are_spread() -> None:
     assert {len(shard.rows(y)) for shard in Shard.all(8)} == {5}
 
 
-@pytest.mark.parametrize("count", [1, pytest.param(7, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("count", [1, pytest.param(3, marks=pytest.mark.slow)])
 def test_the_merge_equals_the_audit_bit_for_bit(count: int, tmp_path: Path) -> None:
     arguments = {"threat": "Linf:0.05", "attacks": ATTACKS, "save": ("logits", "features", "images"), "trace": [4, 80]}
     single = audit(NET, DATA, **OPTIONS | arguments)
@@ -122,7 +122,7 @@ def test_the_merge_equals_the_audit_bit_for_bit(count: int, tmp_path: Path) -> N
 )
 def test_the_merge_equals_audits_with_other_options(arguments: dict[str, Any], tmp_path: Path) -> None:
     single = audit(NET, DATA, **OPTIONS | arguments)
-    assert_same(merged(tmp_path / "x", 3, **arguments), single, saved=arguments["attacks"] != "clean")
+    assert_same(merged(tmp_path / "x", 2, **arguments), single, saved=arguments["attacks"] != "clean")
 
 
 @pytest.mark.slow

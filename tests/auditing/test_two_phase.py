@@ -33,24 +33,19 @@ from classwise.reporting import export, report
 from classwise.reporting.robustbench import robustbench
 from classwise.stats.two_phase import UNKNOWN
 
-from .toys import images, model
+from .toys import SUITE, images, model, small_autoattack
 
 pytestmark = pytest.mark.slow
 
 FIRST, SECOND = ("fgsm", "pgd"), ("apgd-ce", "square")
-SUITE = ("fgsm:step_size=0.9eps", "pgd:steps=2,step_size=0.3eps", "apgd-ce:steps=6", "square:steps=5")
-"""On a linear model the first two attacks leave some images that APGD misclassifies."""
 SETTLE = 0.02
 EPSILON = "Linf:0.03"
-QUICK: dict[str, Any] = {"batch_size": 32}
+QUICK: dict[str, Any] = {"batch_size": 128, "guards": "off"}
 
 
 @pytest.fixture(scope="module", autouse=True)
 def suite() -> Any:
-    """A small AutoAttack, whose first two members ``fast`` has."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(suites.SUITES, "autoattack", {"standard": SUITE})
-        patch.setitem(suites.SUITES, "fast", {"standard": (SUITE[0], "pma", SUITE[1])})
+    with small_autoattack():
         yield
 
 

@@ -8,6 +8,7 @@ import pickle
 import sys
 import threading
 import time
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from classwise.attacks import suites
+import classwise as cw
 from classwise.auditing.curve.search import robustness_curve
 from classwise.auditing.run import inputs
 from classwise.auditing.run.audit import audit
@@ -24,10 +25,21 @@ from classwise.cli import main
 from classwise.core.errors import ClasswiseError
 from classwise.core.precision import EXACT
 from classwise.data.stream import Stream
-from classwise.models import load_model
+from classwise.models import fingerprint, load_model
 from tests.auditing import toys
+from tests.auditing.public_data import SETTINGS as PUBLIC_SETTINGS
+from tests.auditing.public_data import images
+from tests.models.public_networks import PUBLIC
+from tests.models.test_content import VALUES, Extra
 
-SETTINGS: dict[str, Any] = {"threat": "Linf:0.05", "attacks": "tpgd:steps=3", "precision": EXACT, "batch_size": 32}
+NETWORKS = ("perceptron", "static int8", "scripted", "function")
+"""Public networks of several kinds, whose outputs do not depend on the other images of a batch."""
+SETTINGS: dict[str, Any] = {
+    "threat": "Linf:0.05",
+    "attacks": ["pgd:steps=3", "fgsm"],
+    "precision": EXACT,
+    "batch_size": 32,
+}
 
 
 class Failing(toys.Linear):
@@ -86,17 +98,11 @@ def command_line(folder: Path) -> dict[str, Any]:
 
 def sampled(net: toys.Linear, **settings: Any) -> Audit:
     """An estimate from a sample under a small AutoAttack."""
-    members = ("fgsm:step_size=0.9eps", "pgd:steps=2,step_size=0.3eps", "apgd-ce:steps=6", "square:steps=5")
-    before = {name: suites.SUITES[name] for name in ("autoattack", "fast")}
-    table: Any = suites.SUITES
-    table |= {"autoattack": {"standard": members}, "fast": {"standard": members[:2]}}
-    try:
+    with toys.small_autoattack():
         data = toys.images(201, strength=(0.033, 0.036, 0.04))
         found = audit(net, data, "Linf:0.03", "autoattack", settle=0.05, batch_size=32, precision=EXACT, **settings)
         assert found.estimator is not None  # it depends on these suites, and is cached in the pickled result
         return found
-    finally:
-        table |= before
 
 
 def python(folder: Path, rank: int) -> dict[str, Any]:
@@ -150,12 +156,28 @@ def python(folder: Path, rank: int) -> dict[str, Any]:
     return found
 
 
+def public(rank: int) -> dict[str, Any]:
+    """Audits of networks of several kinds, and fingerprints of contents."""
+    found: dict[str, Any] = {}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # int8 tensors and TorchScript are deprecated
+        for name in NETWORKS:
+            network, data = PUBLIC[name].network(), images(name)
+            found[name] = cw.audit(network, data, guards="off", **PUBLIC_SETTINGS).outcomes.frame
+            if rank == 0:
+                alone = cw.audit(network, data, guards="off", distributed=False, **PUBLIC_SETTINGS)
+                found[f"{name} alone"] = alone.outcomes.frame
+            dist.barrier()
+        found["fingerprints"] = {name: fingerprint(Extra(make())) for name, (make, _) in VALUES.items()}
+    return found
+
+
 def run(folder: Path) -> None:
     """Run all evaluations and save their results."""
     torch.set_num_threads(1)
     found = command_line(folder)  # which initialises the group
     rank = dist.get_rank()
-    found |= python(folder, rank)
+    found |= python(folder, rank) | public(rank)
     found["threads"] = [thread.name for thread in threading.enumerate()]
     (folder / f"rank-{rank}.pkl").write_bytes(pickle.dumps(found))
     dist.barrier()

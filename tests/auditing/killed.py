@@ -8,6 +8,8 @@ import socket
 import sys
 from pathlib import Path
 
+import torch._dynamo  # noqa: F401  # which optimisers import: here once, for all processes
+
 from classwise.cli import main
 from classwise.training.trainer import Trainer
 

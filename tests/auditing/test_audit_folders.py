@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from classwise.auditing.run import runner
+from classwise.auditing.run.execution import Execution
 from classwise.auditing.run.result import Audit
 from classwise.core.errors import ClasswiseError
 from tests.auditing import toys
@@ -107,7 +107,7 @@ def test_an_audit_has_the_name_of_its_folder(tmp_path: Path) -> None:
 def test_missing_images_are_logged_after_the_deadline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = run()
     late = iter([False] * 5)
-    monkeypatch.setattr(runner.Runner, "late", property(lambda _: next(late, True)))
+    monkeypatch.setattr(Execution, "late", property(lambda _: next(late, True)))
     lines = Lines()
     stopped = run(out=tmp_path / "a", max_time=1000.0, progress=lines, guards="auto")
     missing = stopped.outcomes.missing

@@ -20,8 +20,8 @@ from classwise.auditing.compare.thresholds import Threshold
 from classwise.auditing.guards.evidence import Evidence, Probe
 from classwise.auditing.run.audit import estimate
 from classwise.auditing.run.estimators import CompleteEstimator
+from classwise.auditing.run.execution import Execution
 from classwise.auditing.run.result import Audit
-from classwise.auditing.run.runner import Runner
 from classwise.auditing.run.sampling import TwoPhaseEstimator, candidates, successes
 from classwise.cli.console import show_result
 from classwise.cli.tables import audit_facts
@@ -137,13 +137,13 @@ def test_a_killed_audit_resumes_to_the_same_sample(
     seen = []
     with monkeypatch.context() as patch:
 
-        def killing(self: Runner, rows: torch.Tensor) -> None:
+        def killing(self: Execution, rows: torch.Tensor) -> None:
             seen.append(len(rows))
             if len(seen) > blocks:
                 self.writer.flush()
                 raise Killed
 
-        patch.setattr(Runner, "_radii", killing)
+        patch.setattr(Execution, "_radii", killing)
         with pytest.raises(Killed):
             cw.audit(model(), data, EPSILON, "autoattack", settle=SETTLE, out=tmp_path / "a", **QUICK)
     settings = {"settle": SETTLE, "out": tmp_path / "a", "resume": True, **QUICK}
@@ -181,17 +181,17 @@ def test_an_estimate_is_completed_without_settle(data: Images, full: Audit, tmp_
 def test_after_the_time_limit_the_intervals_are_wider(
     data: Images, full: Audit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    attack = Runner._attack
+    attack = Execution._attack
     with monkeypatch.context() as patch:
         calls = []
 
-        def limited(self: Runner, *arguments: Any) -> None:
+        def limited(self: Execution, *arguments: Any) -> None:
             calls.append(arguments[0])
             if calls.count("apgd-ce") == 3:  # the first two are of no survivor and of the first sample
                 self.deadline = 0.0
             attack(self, *arguments)
 
-        patch.setattr(Runner, "_attack", limited)
+        patch.setattr(Execution, "_attack", limited)
         late = cw.audit(model(), data, EPSILON, "autoattack", settle=SETTLE, out=tmp_path / "a", **QUICK)
     found = result(late).estimate
     assert not found.settled

@@ -14,8 +14,7 @@ from torch import Tensor
 
 from classwise.attacks.engine import AttackInputs, State
 from classwise.attacks.gradient.ascent import PGD
-from classwise.auditing.curve.bisection import Bisection
-from classwise.auditing.curve.brackets import Brackets
+from classwise.auditing.curve.bisection import Bisection, Brackets
 from classwise.auditing.curve.result import COLUMNS, Curve
 from classwise.auditing.curve.search import robustness_curve
 from classwise.core.config import configurable

@@ -16,8 +16,7 @@ import pandas as pd
 import torch
 from pydantic import Field
 
-from classwise.auditing.curve.bisection import Bisection
-from classwise.auditing.curve.brackets import SavedBrackets
+from classwise.auditing.curve.bisection import Bisection, SavedBrackets
 from classwise.auditing.curve.result import COLUMNS, RADII, Curve
 from classwise.auditing.outcomes.meta import Meta
 from classwise.auditing.run.inputs import Model, usual_radius

@@ -18,9 +18,8 @@ from classwise.auditing.run.inputs import Model
 from classwise.auditing.run.plan import AuditOptions, chosen_arithmetic
 from classwise.auditing.run.preparation import prepare
 from classwise.auditing.run.suite import Attacks, norm_of, parse_attacks, require_applicable
-from classwise.auditing.worst_class.ledger import SavedSearch, SurvivorCounts
 from classwise.auditing.worst_class.result import WorstClass
-from classwise.auditing.worst_class.rounds import Rounds
+from classwise.auditing.worst_class.rounds import Rounds, SavedSearch, SurvivorCounts
 from classwise.core import interruption
 from classwise.core.arguments import BatchSize, Level, Seconds, checked
 from classwise.core.config import Seed

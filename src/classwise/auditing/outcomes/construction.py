@@ -12,8 +12,7 @@ from numpy.typing import ArrayLike
 
 from classwise.auditing.outcomes import files as outcome_files
 from classwise.auditing.outcomes.files import COLUMNS
-from classwise.auditing.outcomes.meta import CLEAN, Meta, check_attack_labels
-from classwise.auditing.outcomes.threats import threat_of
+from classwise.auditing.outcomes.meta import CLEAN, Meta, check_attack_labels, threat_of
 from classwise.core import limits
 from classwise.core.errors import ClasswiseError, unknown
 from classwise.core.names import checked_names

@@ -36,7 +36,7 @@ from classwise.auditing.run.suite import Attacks, parse_attacks, require_applica
 from classwise.core import interruption, limits
 from classwise.core.arguments import BatchSize, check, checked
 from classwise.core.config import Seed
-from classwise.core.distributed import ProcessGroup, process_group
+from classwise.core.distributed import process_group
 from classwise.core.errors import ClasswiseError
 from classwise.core.precision import Dtype, Precision
 from classwise.core.progress import Progress
@@ -122,7 +122,10 @@ def robustness_curve(
         finished: Curve | None = processes.broadcast(loaded)
         if finished is not None:
             return finished
-        record = _record(ready, folder, processes, shards, started)
+        of_run = {"processes": processes.world_size if processes.world_size > 1 else None, SHARDS: shards}
+        facts = environment_of(ready.model) | {key: value for key, value in of_run.items() if value}
+        marker = folder.marker if folder is not None and processes.is_main else None
+        record = RunRecord(marker, facts, started)
         stack.enter_context(record.saved_on_failure())
         saved = SavedBrackets(None if folder is None else folder.path, processes, record.written)
         processes.barrier()  # every process reads the saved brackets before any process writes
@@ -132,12 +135,12 @@ def robustness_curve(
         curve: Curve | None = None
         if processes.is_main:
             if shards is None or folder is None:
-                frame, meta, facts = *_merged(parts, ready.meta), dict[str, float]()
+                frame, meta, duration = *_merged(parts, ready.meta), dict[str, float]()
             else:
-                frame, meta, facts = _merged_shards(folder, shards, settings, ready.meta)
+                frame, meta, duration = _merged_shards(folder, shards, settings, ready.meta)
             name = "curve" if folder is None else folder.path.resolve().name
             radius = float(cast("float", ready.plan.threat.epsilon))
-            curve = Curve(frame, meta, radius, rounds, name, record.environment(**facts))
+            curve = Curve(frame, meta, radius, rounds, name, record.environment(**duration))
             if folder is not None:
                 curve.write(folder.path)
                 saved.remove()
@@ -209,15 +212,6 @@ def _prepared(
     ready = prepare(model, source, suite, ball, device=device, early_stop=True, cascade=True, **options)
     require_applicable(ready.plan.suite, suite, ready.no_gradient)
     return dataclasses.replace(ready, large_radius="") if highest is None else ready
-
-
-def _record(
-    ready: Inputs, folder: ResultFolder | None, processes: ProcessGroup, shards: int | None, started: float
-) -> RunRecord:
-    """The record of the search, which the first process saves in the folder."""
-    of_run = {"processes": processes.world_size if processes.world_size > 1 else None, SHARDS: shards}
-    facts = {**environment_of(ready.model), **{key: value for key, value in of_run.items() if value}}
-    return RunRecord(folder.marker if folder is not None and processes.is_main else None, facts, started)
 
 
 def _folder(out: str | Path | None, *, merges: bool = False) -> ResultFolder | None:

@@ -14,8 +14,9 @@ from classwise.auditing.run.execution import Execution
 from classwise.auditing.run.result import Audit
 from classwise.core.errors import ClasswiseError
 from tests.auditing import toys
+from tests.auditing.listening import Listener
 
-from .test_audit import Bursting, Lines, run
+from .test_audit import run
 
 
 @pytest.mark.slow
@@ -27,7 +28,7 @@ def test_a_killed_audit_resumes_with_the_same_rows(
     more: dict[str, Any] = {"attacks": "tpgd:steps=3", "cascade": cascade, "save": ["logits", "images"]}
     whole = run(out=tmp_path / "whole", guards="auto", **more)
     with pytest.raises(KeyboardInterrupt):
-        run(out=tmp_path / "killed", progress=Bursting(after), **more)
+        run(out=tmp_path / "killed", progress=Listener(after), **more)
     begun = len(list((tmp_path / "killed" / "outcomes").glob("part-*")))
     resumed = run(out=tmp_path / "killed", resume=True, guards="auto", **more)
     assert 0 < begun < len(list((tmp_path / "killed" / "outcomes").glob("part-*")))
@@ -108,7 +109,7 @@ def test_missing_images_are_logged_after_the_deadline(tmp_path: Path, monkeypatc
     whole = run()
     late = iter([False] * 5)
     monkeypatch.setattr(Execution, "late", property(lambda _: next(late, True)))
-    lines = Lines()
+    lines = Listener()
     stopped = run(out=tmp_path / "a", max_time=1000.0, progress=lines, guards="auto")
     missing = stopped.outcomes.missing
     assert missing["pgd-margin"] == 90
@@ -116,7 +117,7 @@ def test_missing_images_are_logged_after_the_deadline(tmp_path: Path, monkeypatc
     assert stopped.outcomes.attacks == ("clean", "pgd", "pgd-margin")
     assert not stopped.complete
     assert "incomplete" in {warning.name for warning in stopped.warnings}
-    assert any("pgd-margin: 90 images are not judged" in line for line in lines.said)
+    assert any("pgd-margin: 90 images are not judged" in line for line in lines.lines)
     # Images that were begun are finished, and classes have had their turn alike.
     judged = stopped.bounds("pgd").judged
     assert judged.max() - judged.min() <= 1

@@ -12,7 +12,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from classwise.auditing.outcomes.files import COLUMNS
 from classwise.auditing.outcomes.table import Outcomes
 from classwise.core.errors import ClasswiseError, IncompleteError
 from classwise.core.schema import SCHEMA_VERSIONS
@@ -50,10 +49,6 @@ def test_confusion_counts_truth_by_prediction(table: Outcomes) -> None:
     assert table.confusion("a").tolist() == [[1, 1, 0], [0, 1, 1], [1, 0, 1]]
     with pytest.raises(ClasswiseError, match="'all' combines several attacks; choose one of clean, a, b"):
         table.rows("all")
-
-
-def test_every_column_of_the_design_is_there(table: Outcomes) -> None:
-    assert list(table.frame.columns) == list(COLUMNS)
 
 
 def test_confidences_fill_their_columns() -> None:

@@ -28,7 +28,7 @@ from classwise.models.provenance import model_facts
 from classwise.models.weights import save_weights
 from classwise.reporting import report
 from tests.auditing import toys
-from tests.auditing.together import Stopping
+from tests.auditing.listening import Listener
 
 DATA, NET = toys.images(80, classes=4), toys.model(4)
 OPTIONS: dict[str, Any] = {"precision": EXACT, "batch_size": 32}
@@ -112,7 +112,7 @@ def test_a_resume_adds_its_seconds(kind: str, tmp_path: Path) -> None:
     function, arguments, name = INTERRUPTED[kind]
     arguments = {**arguments, "out": tmp_path / "x"}
     with recorded(["first"]), pytest.raises(KeyboardInterrupt):
-        function(NET, DATA, progress=Stopping(), **arguments)
+        function(NET, DATA, progress=Listener(120), **arguments)
     file = tmp_path / "x" / name
     about = json.loads(file.read_text())
     assert about["environment"]["seconds"] > 0

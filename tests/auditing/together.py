@@ -27,6 +27,7 @@ from classwise.core.precision import EXACT
 from classwise.data.stream import Stream
 from classwise.models import fingerprint, load_model
 from tests.auditing import toys
+from tests.auditing.listening import Listener
 from tests.auditing.public_data import SETTINGS as PUBLIC_SETTINGS
 from tests.auditing.public_data import images
 from tests.models.public_networks import PUBLIC
@@ -52,25 +53,6 @@ class Failing(toys.Linear):
         if self.left < 0:
             raise ClasswiseError("the cat sat on the power switch")
         return super().forward(x)
-
-
-class Stopping:
-    """Progress that stops an audit after some images."""
-
-    def __init__(self) -> None:
-        self.left = 120
-
-    def start(self, task: str, total: int) -> None:
-        """Ignore it."""
-
-    def advance(self, amount: int) -> None:
-        """Stop after a number of images."""
-        self.left -= amount
-        if self.left < 0:
-            raise KeyboardInterrupt
-
-    def log(self, line: str) -> None:
-        """Ignore it."""
 
 
 def said(call: Any) -> str:
@@ -113,7 +95,7 @@ def python(folder: Path, rank: int) -> dict[str, Any]:
     if rank == 0:
         found["alone"] = audit(net, data, save="logits", trace=[4, 80], distributed=False, **SETTINGS)
         with contextlib.suppress(KeyboardInterrupt):
-            audit(net, data, out=folder / "killed", progress=Stopping(), distributed=False, **SETTINGS)
+            audit(net, data, out=folder / "killed", progress=Listener(120), distributed=False, **SETTINGS)
         found["begun"] = len(list((folder / "killed" / "outcomes").glob("part-*")))
     dist.barrier()
     found["resumed"] = audit(net, data, out=folder / "killed", resume=True, **SETTINGS)
@@ -127,7 +109,7 @@ def python(folder: Path, rank: int) -> dict[str, Any]:
     }
     found["curve"] = robustness_curve(net, data, "Linf", **search)
     with contextlib.suppress(KeyboardInterrupt):
-        cut = said(lambda: robustness_curve(net, data, "Linf", out=folder / "curve", progress=Stopping(), **search))
+        cut = said(lambda: robustness_curve(net, data, "Linf", out=folder / "curve", progress=Listener(120), **search))
         found["curve cut"] = cut, sorted(path.name for path in (folder / "curve" / "rounds").iterdir())
     found["sample"] = sampled(net, distributed=True)
     if rank == 0:

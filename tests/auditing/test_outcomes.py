@@ -82,7 +82,7 @@ def test_bad_predictions_are_one_line(arguments: dict[str, object], message: str
 
 def test_unknown_attack_names_the_nearest(table: Outcomes) -> None:
     with pytest.raises(ClasswiseError, match="did you mean 'clean'"):
-        table.judged("claen")
+        table.correct("claen")
 
 
 def test_saved_and_loaded_it_is_the_same(table: Outcomes, tmp_path: Path) -> None:
@@ -192,7 +192,7 @@ def test_missing_rows_are_reported(table: Outcomes) -> None:
     assert part.correct("a").tolist() == table.correct("a").tolist()
     # Images 3 and 5 are misclassified under an attack that did judge them.
     assert part.verdicts("all").tolist() == [0, 0, -1, 0, -1, 0]
-    for ask in (part.judged, part.counts, part.rows):
+    for ask in (part.correct, part.counts, part.rows):
         with pytest.raises(IncompleteError, match=r"4 of 6 images are not judged by every attack \(not judged: b 4\)"):
             ask("b")
 

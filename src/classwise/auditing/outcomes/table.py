@@ -56,21 +56,7 @@ class Grouping(NamedTuple):
     ids: IntArray
 
 
-class Judgement(NamedTuple):
-    """Images and whether they are classified correctly; the same rows in each array.
-
-    Attributes:
-        image: (N,) the image indices, ascending.
-        label: (N,) their labels.
-        correct: (N,) true where the image is classified correctly.
-    """
-
-    image: IntArray
-    label: IntArray
-    correct: BoolArray
-
-
-__all__ = ["ALL", "BEST", "CLEAN", "MOST_DENSE", "UNION", "Grouping", "Judgement", "Outcomes"]
+__all__ = ["ALL", "BEST", "CLEAN", "MOST_DENSE", "UNION", "Grouping", "Outcomes"]
 
 
 @checked
@@ -250,7 +236,7 @@ class Outcomes:
         """
         if family not in self.families:
             raise unknown("family of attacks", family, self.families)
-        return min(self.families[family], key=lambda label: float(self.judged(label).correct.mean()))
+        return min(self.families[family], key=lambda label: float(self.correct(label).mean()))
 
     def verdicts(self, name: str) -> Verdicts:
         """(N,) int8 verdict on each image, in the order of `index`: 1 correct, 0 misclassified, -1 not judged.
@@ -265,8 +251,8 @@ class Outcomes:
         lowest = np.where(verdicts < 0, 2, verdicts).min(axis=0)
         return np.where((verdicts < 0).any(axis=0) & (lowest > 0), UNKNOWN, lowest).astype(np.int8)
 
-    def judged(self, name: str) -> Judgement:
-        """Which images are classified correctly under any of `names`.
+    def correct(self, name: str) -> BoolArray:
+        """(N,) which images are classified correctly under any of `names`, in the order of `index`.
 
         Raises:
             IncompleteError: if images are not judged; see `bounds`.
@@ -275,11 +261,7 @@ class Outcomes:
         verdicts = self.verdicts(name)
         if (verdicts < 0).any() or len(self) < self.total or self.meta.images is None:
             self.require_complete()
-        return Judgement(self.index, self.labels, verdicts > 0)
-
-    def correct(self, name: str) -> BoolArray:
-        """(N,) which images are classified correctly, in the order of `index`. Raises as `judged`."""
-        return self.judged(name).correct
+        return verdicts > 0
 
     def counts(self, name: str, group: str | None = None) -> ClassCounts:
         """Number of images and of correct images of each class, or of each group of a grouping.
@@ -287,7 +269,8 @@ class Outcomes:
         Raises:
             IncompleteError: if images are not judged; see `bounds`.
         """
-        return self.counts_of(self.judged(name), group)
+        correct, (names, ids) = self.correct(name), self.grouping(group)
+        return ClassCounts.from_labels(ids, correct, len(names))
 
     def bounds(self, name: str, group: str | None = None) -> BoundedCounts:
         """Number of images of each class (or group), of judged images, and of correct images among these.
@@ -329,12 +312,6 @@ class Outcomes:
             partial(self.confusion, name) if self.num_classes <= MOST_DENSE else None,
             partial(self.predicted, name, group),
         )
-
-    def counts_of(self, judgement: Judgement, group: str | None = None) -> ClassCounts:
-        """`counts` of a subset of the images."""
-        grouping = self.grouping(group)
-        ids = grouping.ids[np.searchsorted(self.index, judgement.image)]
-        return ClassCounts.from_labels(ids, judgement.correct, len(grouping.names))
 
     def grouping(self, group: str | None = None) -> Grouping:
         """The images by class (None), by ``"superclass"``, or by a grouping of the table.
@@ -538,11 +515,10 @@ class Outcomes:
         """
         fairlearn = require("fairlearn.metrics", "fairlearn")
         names, ids = self.grouping(group)
-        judged, predicted = self._predicted(name)
         return fairlearn.MetricFrame(
             metrics=metrics or {"accuracy": _accuracy, "count": fairlearn.count},
-            y_true=judged.label,
-            y_pred=predicted,
+            y_true=self.labels,
+            y_pred=self._predicted(name),
             sensitive_features=pd.Series(np.asarray(names, dtype=object)[ids], name=group or "class"),
         )
 
@@ -556,10 +532,9 @@ class Outcomes:
             IncompleteError: if images are not judged under the attack.
             ClasswiseError: for an unknown attack or grouping.
         """
-        judged, predicted = self._predicted(name)
-        columns: dict[str, Any] = {"index": judged.image, "label": judged.label, "group": self.grouping(group).ids}
-        columns |= {"prediction": predicted, "correct": judged.correct}
-        return pd.DataFrame(columns | ({"clean": self.judged(CLEAN).correct} if CLEAN in self.meta.applicable else {}))
+        columns: dict[str, Any] = {"index": self.index, "label": self.labels, "group": self.grouping(group).ids}
+        columns |= {"prediction": self._predicted(name), "correct": self.correct(name)}
+        return pd.DataFrame(columns | ({"clean": self.correct(CLEAN)} if CLEAN in self.meta.applicable else {}))
 
     def _predictions(self, name: str) -> tuple[IntArray, IntArray]:
         """Labels and predictions of the images that have a prediction."""
@@ -568,24 +543,24 @@ class Outcomes:
             rows = self.rows(members[0])
             rows = rows[rows["prediction"].notna()]
             return rows["label"].to_numpy(), rows["prediction"].to_numpy(dtype=np.int64)
-        judged, predicted = self._predicted(name)
+        predicted = self._predicted(name)
         known = predicted != NO_PREDICTION
-        return judged.label[known], predicted[known]
+        return self.labels[known], predicted[known]
 
-    def _predicted(self, name: str) -> tuple[Judgement, IntArray]:
-        """The verdicts under any of `names`, and the prediction on each image: its label if it is correct.
+    def _predicted(self, name: str) -> IntArray:
+        """(N,) the prediction on each image under any of `names`: its label if it is correct.
 
         An image that a cascade did not attack, since an earlier attack succeeded, has the prediction under that one.
         """
-        judged, members = self.judged(name), self._members(name)
+        correct, members = self.correct(name), self._members(name)
         applicable = self.meta.applicable
         if self.meta.cascade:
             members = applicable[: 1 + max(map(applicable.index, members))]
         frame = self.frame[self.frame["attack"].isin(members)]
         frame = frame[~frame["correct"] & frame["prediction"].notna()].drop_duplicates("index")  # the first incorrect
         predictions = frame.set_index("index")["prediction"].astype("float64")
-        wrong = predictions.reindex(judged.image, fill_value=NO_PREDICTION).to_numpy(np.int64)
-        return judged, np.where(judged.correct, judged.label, wrong)
+        wrong = predictions.reindex(self.index, fill_value=NO_PREDICTION).to_numpy(np.int64)
+        return np.where(correct, self.labels, wrong)
 
 
 def _accuracy(y_true: IntArray, y_pred: IntArray) -> float:

@@ -307,9 +307,9 @@ def _resampled_correlations(
     comparison: Comparison, names: Sequence[str], there: npt.NDArray[np.float64], measure: str
 ) -> npt.NDArray[np.float64]:
     """Correlations of the methods' accuracies, with images drawn anew within each class."""
-    judged = [comparison.audits[name][0].outcomes.judged("all") for name in names]
-    correct = np.stack([judgement.correct for judgement in judged]).astype(np.float64)
-    labels = judged[0].label
+    tables = [comparison.audits[name][0].outcomes for name in names]
+    correct = np.stack([outcomes.correct("all") for outcomes in tables]).astype(np.float64)
+    labels = tables[0].labels
     generator = np.random.default_rng(0)
     values = []
     for _ in range(1000):

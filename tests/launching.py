@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -46,24 +45,3 @@ def launch(module: str, folder: Path) -> None:
             launcher.terminate()  # and torchrun ends its processes
             status = launcher.wait(60)
     assert status == 0, log.read_text(errors="replace")[-4000:]
-
-
-def launch_by_hand(module: str, *words: str | Path) -> list[tuple[int, str]]:
-    """Run a module in two processes without a launcher that watches them; the exit status and stderr of each."""
-    with socket.socket() as free:
-        free.bind(("localhost", 0))
-        port = free.getsockname()[1]
-    group = {"MASTER_ADDR": "localhost", "MASTER_PORT": str(port), "WORLD_SIZE": "2"}
-    command = [sys.executable, "-m", module, *map(str, words)]
-    processes = []
-    for rank in range(2):
-        environment = os.environ | ENVIRONMENT | group | {"RANK": str(rank)}
-        processes.append(
-            subprocess.Popen(command, cwd=ROOT, env=environment, stderr=subprocess.PIPE, stdout=subprocess.PIPE)
-        )
-    try:
-        found = [process.communicate(timeout=120)[1].decode(errors="replace") for process in processes]
-    finally:
-        for process in processes:
-            process.kill()
-    return [(process.returncode, text) for process, text in zip(processes, found, strict=True)]

@@ -164,12 +164,11 @@ def _with(value: float, low: float, high: float, sign: str = "") -> str:
 
 def resampled(audits: Sequence[Audit], samples: int = 1000) -> dict[str, tuple[float, float]]:
     """95 % bootstrap intervals, in the units of the table, from resampled seeds and images within each class."""
-    judged = [audit.outcomes.judged("all") for audit in audits]
-    correct = np.stack([judgement.correct for judgement in judged]).astype(np.float64)  # (S, N)
+    correct = np.stack([audit.outcomes.correct("all") for audit in audits]).astype(np.float64)  # (S, N)
     generator = np.random.default_rng(0)
     chosen = generator.integers(0, len(audits), (samples, len(audits)))
     weights = np.stack([np.bincount(row, minlength=len(audits)) for row in chosen]) / len(audits)  # of the seeds
-    labels = judged[0].label
+    labels = audits[0].outcomes.labels
     classes = [correct[:, labels == label] for label in np.unique(labels)]
     accuracy = np.empty((samples, len(audits), len(classes)))
     for place, members in enumerate(classes):

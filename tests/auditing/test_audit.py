@@ -24,6 +24,7 @@ from classwise.data.images import Column, Images
 from classwise.data.stream import Stream
 from classwise.stats.metrics import confidence_variance
 from tests.auditing import toys
+from tests.auditing.listening import Listener
 
 EPSILON = 0.05
 THREAT = f"Linf:{EPSILON}"
@@ -37,6 +38,7 @@ def run(**more: Any) -> Audit:
         "attacks": ["pgd:steps=5", "pgd:steps=5,objective=margin"],
         "precision": EXACT,
         "batch_size": 32,
+        "guards": "off",
     }
     return audit(**(chosen | more))
 
@@ -167,54 +169,16 @@ def test_the_modes_of_the_model_are_restored() -> None:
     assert all(parameter.grad is None for parameter in net.parameters())
 
 
-class Bursting:
-    """Progress that raises after a number of attacked images."""
-
-    def __init__(self, after: int) -> None:
-        self.left = after
-
-    def start(self, task: str, total: int) -> None:
-        self.task = task
-
-    def advance(self, amount: int) -> None:
-        self.left -= amount
-        if self.left < 0:
-            raise KeyboardInterrupt
-
-    def log(self, line: str) -> None:
-        raise AssertionError(line)
-
-
 def test_the_modes_of_the_model_are_restored_after_an_exception() -> None:
     net = toys.model().train()
     with pytest.raises(KeyboardInterrupt):
-        run(model=net, progress=Bursting(100))
+        run(model=net, progress=Listener(100))
     assert all(module.training for module in net.modules())
     assert all(parameter.requires_grad for parameter in net.parameters())
 
 
-class Lines:
-    """Progress that records every call."""
-
-    def __init__(self) -> None:
-        self.said: list[str] = []
-        self.totals: dict[str, int] = {}
-        self.done: dict[str, int] = {}
-
-    def start(self, task: str, total: int) -> None:
-        self.task = task
-        self.totals[task] = total
-        self.done[task] = 0
-
-    def advance(self, amount: int) -> None:
-        self.done[self.task] += amount
-
-    def log(self, line: str) -> None:
-        self.said.append(line)
-
-
 def test_progress_sums_to_the_announced_total() -> None:
-    lines = Lines()
+    lines = Listener()
     run(progress=lines)
     assert list(lines.totals) == ["clean", "pgd", "pgd-margin"]
     assert lines.done == lines.totals
@@ -318,7 +282,7 @@ def test_logits_that_are_not_finite_count_as_wrong() -> None:
     data = toys.images()
     bright = (data.x[:, 0, 0, 0] > 0.53).tolist()
     assert 0 < sum(bright) < 90
-    result = run(model=Partly(toys.patterns(3), 0.2).eval(), data=data)
+    result = run(model=Partly(toys.patterns(3), 0.2).eval(), data=data, guards="auto")
     rows = result.outcomes.rows("clean")
     assert (rows["status"] == "nan").tolist() == bright
     assert rows[bright]["prediction"].isna().all()
@@ -355,7 +319,7 @@ class Small(toys.Linear):
 @pytest.mark.slow
 def test_a_batch_size_too_large_for_the_device_is_halved_and_logged() -> None:
     small = Small(toys.patterns(3), 0.2).eval()
-    result = run(model=small, batch_size=128)
+    result = run(model=small, batch_size=128, guards="auto")
     assert result.outcomes.correct("all").tolist() == run().outcomes.correct("all").tolist()
     assert result.outcomes.meta.notes == (
         "batch size halved from 128 to 64 for lack of memory",

@@ -10,26 +10,27 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from classwise.auditing.run import runner
+from classwise.auditing.run.execution import Execution
 from classwise.auditing.run.result import Audit
 from classwise.core.errors import ClasswiseError
 from tests.auditing import toys
+from tests.auditing.listening import Listener
 
-from .test_audit import Bursting, Lines, run
+from .test_audit import run
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("after", "cascade"), [(40, False), (110, True), (190, False)])
+@pytest.mark.parametrize(("after", "cascade"), [(40, False), (190, True)])
 def test_a_killed_audit_resumes_with_the_same_rows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, after: int, cascade: bool
 ) -> None:
     monkeypatch.setattr("classwise.auditing.outcomes.writer.BLOCK_ROWS", 24)
     more: dict[str, Any] = {"attacks": "tpgd:steps=3", "cascade": cascade, "save": ["logits", "images"]}
-    whole = run(out=tmp_path / "whole", **more)
+    whole = run(out=tmp_path / "whole", guards="auto", **more)
     with pytest.raises(KeyboardInterrupt):
-        run(out=tmp_path / "killed", progress=Bursting(after), **more)
+        run(out=tmp_path / "killed", progress=Listener(after), **more)
     begun = len(list((tmp_path / "killed" / "outcomes").glob("part-*")))
-    resumed = run(out=tmp_path / "killed", resume=True, **more)
+    resumed = run(out=tmp_path / "killed", resume=True, guards="auto", **more)
     assert 0 < begun < len(list((tmp_path / "killed" / "outcomes").glob("part-*")))
     pd.testing.assert_frame_equal(resumed.outcomes.frame, whole.outcomes.frame, check_exact=True)
     again = Audit.load(tmp_path / "killed")
@@ -107,16 +108,16 @@ def test_an_audit_has_the_name_of_its_folder(tmp_path: Path) -> None:
 def test_missing_images_are_logged_after_the_deadline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = run()
     late = iter([False] * 5)
-    monkeypatch.setattr(runner.Runner, "late", property(lambda _: next(late, True)))
-    lines = Lines()
-    stopped = run(out=tmp_path / "a", max_time=1000.0, progress=lines)
+    monkeypatch.setattr(Execution, "late", property(lambda _: next(late, True)))
+    lines = Listener()
+    stopped = run(out=tmp_path / "a", max_time=1000.0, progress=lines, guards="auto")
     missing = stopped.outcomes.missing
     assert missing["pgd-margin"] == 90
     assert 0 < missing["pgd"] < 90
     assert stopped.outcomes.attacks == ("clean", "pgd", "pgd-margin")
     assert not stopped.complete
     assert "incomplete" in {warning.name for warning in stopped.warnings}
-    assert any("pgd-margin: 90 images are not judged" in line for line in lines.said)
+    assert any("pgd-margin: 90 images are not judged" in line for line in lines.lines)
     # Images that were begun are finished, and classes have had their turn alike.
     judged = stopped.bounds("pgd").judged
     assert judged.max() - judged.min() <= 1

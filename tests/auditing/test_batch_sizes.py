@@ -15,20 +15,10 @@ from classwise.auditing.run.preparation import prepare
 from classwise.auditing.run.result import Audit
 from classwise.auditing.run.suite import parse_attacks
 from classwise.core.errors import ClasswiseError
-from classwise.core.progress import NullProgress
 from classwise.data.images import Images
 
 from ..pretend_cuda import PretendCuda
-
-
-class Lines(NullProgress):
-    """Progress that records log lines."""
-
-    def __init__(self) -> None:
-        self.said: list[str] = []
-
-    def log(self, line: str) -> None:
-        self.said.append(line)
+from .listening import Listener
 
 
 def network() -> nn.Module:
@@ -102,13 +92,13 @@ def test_the_batch_size_on_a_gpu_is_recorded(monkeypatch: pytest.MonkeyPatch) ->
 
 @pytest.mark.slow
 def test_the_batch_size_is_logged_recorded_and_reused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    lines = Lines()
+    lines = Listener()
     memory(monkeypatch, 60)
     made = audit(network(), images(80), "Linf:0.01", ["fgsm"], out=tmp_path / "a", progress=lines)
     batch = made.outcomes.meta.batch_size
     assert batch is not None
     assert 32 <= batch < 128
-    assert lines.said[0].startswith(f"batch size {batch} instead of 128")
+    assert lines.lines[0].startswith(f"batch size {batch} instead of 128")
     memory(monkeypatch, 1e6)
     again = audit(network(), images(80), "Linf:0.01", ["fgsm"], out=tmp_path / "a", resume=True)
     assert again.outcomes.meta.batch_size == batch == Audit.load(tmp_path / "a").outcomes.meta.batch_size

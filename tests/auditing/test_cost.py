@@ -60,7 +60,7 @@ def check(cost: CostEstimate, result: Audit) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("accuracy", "radius"), [(0, 0.04), (0.25, 0.04), (1, 0.002)])
+@pytest.mark.parametrize(("accuracy", "radius"), [(0.25, 0.04), (1, 0.002)])
 @pytest.mark.parametrize("suite", SUITES)
 def test_audits_take_passes_in_the_range(suite: str, accuracy: float, radius: float) -> None:
     data, threat = labelled(accuracy), f"Linf:{radius}"

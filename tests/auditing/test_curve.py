@@ -14,8 +14,7 @@ from torch import Tensor
 
 from classwise.attacks.engine import AttackInputs, State
 from classwise.attacks.gradient.ascent import PGD
-from classwise.auditing.curve.bisection import Bisection
-from classwise.auditing.curve.brackets import Brackets
+from classwise.auditing.curve.bisection import Bisection, Brackets
 from classwise.auditing.curve.result import COLUMNS, Curve
 from classwise.auditing.curve.search import robustness_curve
 from classwise.core.config import configurable
@@ -28,6 +27,7 @@ from classwise.models import build_model
 from classwise.reporting import export, report
 from classwise.reporting.pages.curve import radius_table
 from tests.auditing import toys
+from tests.auditing.listening import Listener
 
 STRONG = "pgd:steps=20,step_size=0.1eps,objective=margin"
 
@@ -113,8 +113,8 @@ def test_the_summary_agrees_with_the_radii() -> None:
     assert found.summary.loc["overall", "median_low"] == 0.01
     assert found.summary["median_high"]["overall"] == np.inf
     # The area under the accuracy, which is the mean radius.
-    fine = found.table(np.linspace(0, 0.1, 2001).tolist())
-    assert fine[fine["class"] == "class 0"]["accuracy"].mean() * 0.1 == pytest.approx(0.044, abs=1e-4)
+    fine = found.table(np.linspace(0, 0.1, 201).tolist())
+    assert fine[fine["class"] == "class 0"]["accuracy"].mean() * 0.1 == pytest.approx(0.044, abs=1e-3)
     with pytest.raises(ClasswiseError, match=r"radius 0.2: must be from 0 to 0.1"):
         found.table([0.2])
 
@@ -245,41 +245,23 @@ def test_mistakes_are_one_line(more: dict[str, Any], message: str) -> None:
     assert "\n" not in str(caught.value)
 
 
-class Counting:
-    """A listener that counts images, and interrupts the search after a given number."""
-
-    def __init__(self, limit: int = 1 << 30) -> None:
-        self.left, self.rounds = limit, list[str]()
-
-    def start(self, task: str, total: int) -> None:
-        self.rounds.append(task)
-
-    def advance(self, amount: int) -> None:
-        self.left -= amount
-        if self.left < 0:
-            raise KeyboardInterrupt
-
-    def log(self, line: str) -> None:
-        """Do nothing."""
-
-
 @pytest.mark.slow
 def test_interruption_does_not_change_the_result(tmp_path: Path) -> None:
     whole, out = search(), tmp_path / "curve"
     for limit in (70, 130):
         with pytest.raises(KeyboardInterrupt) as stop:
-            search(out=out, resume=True, progress=Counting(limit))
+            search(out=out, resume=True, progress=Listener(limit))
         assert stop.value.__notes__ == [f"the finished rounds are saved in {out}"]
     assert not (out / "radii.parquet").exists()
-    rest = Counting()
+    rest = Listener()
     resumed = search(out=out, resume=True, progress=rest)
-    assert rest.rounds[0] not in ("round 1", "round 2")
+    assert rest.totals.keys().isdisjoint({"round 1", "round 2"})
     pd.testing.assert_frame_equal(resumed.frame, whole.frame, check_exact=True)
     assert not (out / "rounds").exists()
-    rest = Counting()
+    rest = Listener()
     loaded = search(out=out, resume=True, progress=rest)
     pd.testing.assert_frame_equal(loaded.frame, whole.frame, check_exact=True)
-    assert rest.rounds == []
+    assert rest.totals == {}
 
 
 @pytest.mark.parametrize(
@@ -294,14 +276,14 @@ def test_interruption_does_not_change_the_result(tmp_path: Path) -> None:
 )
 def test_another_search_is_refused(changes: dict[str, Any], differs: str, tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
-        search(out=tmp_path / "curve", progress=Counting(1))
+        search(out=tmp_path / "curve", progress=Listener(1))
     with pytest.raises(ClasswiseError, match=f"contains a curve with other settings: {re.escape(differs)}"):
         search(out=tmp_path / "curve", resume=True, **changes)
 
 
 def test_a_search_is_not_repeated_by_mistake(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
-        search(out=tmp_path / "curve", progress=Counting(70))
+        search(out=tmp_path / "curve", progress=Listener(70))
     with pytest.raises(ClasswiseError, match="already contains this curve, so only outputs changed: add --resume"):
         search(out=tmp_path / "curve")
     (part,) = (tmp_path / "curve" / "rounds").glob("part-*")

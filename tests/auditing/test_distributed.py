@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 import signal
+import subprocess
+import sys
 import threading
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -29,8 +33,10 @@ from classwise.core.distributed import (
 )
 from classwise.core.errors import ClasswiseError
 from classwise.data import load_data
-from classwise.models import build_model, load_model, save_weights
-from tests.launching import launch, launch_by_hand
+from classwise.models import build_model, fingerprint, load_model, save_weights
+from tests.auditing.together import NETWORKS
+from tests.launching import ENVIRONMENT, launch
+from tests.models.test_content import VALUES, Extra
 
 pytestmark = pytest.mark.slow
 
@@ -71,15 +77,15 @@ def assert_same(first: pd.DataFrame, second: pd.DataFrame) -> None:
 
 def test_two_processes_give_the_outcomes_of_one(ranks: list[dict[str, Any]]) -> None:
     single, shared = ranks[0]["alone"], ranks[0]["shared"]
-    assert len(single.outcomes.frame) == 5 * 101
+    assert len(single.outcomes.frame) == 3 * 101
     assert_same(shared.outcomes.frame, single.outcomes.frame)
     assert shared.outcomes.meta == single.outcomes.meta
-    assert shared.warnings == single.warnings
+    assert repr(shared.warnings) == repr(single.warnings)  # values may be NaN
     assert shared.environment["processes"] == 2
     assert "processes" not in single.environment
     assert_same(shared.trace, single.trace)
     for found, expected in zip(
-        shared.artifacts.get("logits", "tpgd[5]"), single.artifacts.get("logits", "tpgd[5]"), strict=True
+        shared.artifacts.get("logits", "pgd"), single.artifacts.get("logits", "pgd"), strict=True
     ):
         assert np.array_equal(found, expected)
 
@@ -97,6 +103,20 @@ def test_two_processes_read_a_binary_model_as_one(ranks: list[dict[str, Any]]) -
     assert_same(shared.outcomes.frame, single.outcomes.frame)
     assert shared.outcomes.meta == single.outcomes.meta
     assert single.outcomes.meta.notes == ("outputs are read as binary-logits, decided on the first 32 images",)
+
+
+def test_two_processes_audit_public_networks_as_one(ranks: list[dict[str, Any]]) -> None:
+    for name in NETWORKS:
+        for rank in ranks:
+            assert_same(rank[name], ranks[0][f"{name} alone"])
+
+
+def test_processes_compute_the_same_fingerprints(ranks: list[dict[str, Any]]) -> None:
+    """With other addresses, and other orders of sets."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # int8 tensors and TorchScript are deprecated
+        own = {name: fingerprint(Extra(make())) for name, (make, _) in VALUES.items()}
+    assert ranks[0]["fingerprints"] == ranks[1]["fingerprints"] == own
 
 
 def test_every_process_receives_the_result(ranks: list[dict[str, Any]]) -> None:
@@ -164,14 +184,18 @@ def test_no_thread_of_python_is_left(ranks: list[dict[str, Any]]) -> None:
     assert [rank["threads"] for rank in ranks] == [["MainThread"], ["MainThread"]]
 
 
-@pytest.mark.parametrize("lost", [0, 1])
-def test_the_survivor_of_a_kill_reports_it(lost: int, tmp_path: Path) -> None:
+def test_the_survivor_of_a_kill_reports_it(tmp_path: Path) -> None:
     """Without torchrun, which would stop the other process; process 0 also hosts the store."""
-    survivor, killed = launch_by_hand("tests.auditing.killed", str(lost), tmp_path)[:: 1 if lost else -1]
-    assert killed[0] == -signal.SIGKILL
-    assert survivor[0] == 2
-    assert survivor[1].splitlines()[-1] == f"classwise: {ProcessLostError()}"
-    assert not [word for word in ("Traceback", "terminate called", "frame #0") if word in survivor[1]]
+    words = [sys.executable, "-m", "tests.auditing.killed", str(tmp_path)]
+    subprocess.run(
+        words, cwd=ROOT, env=os.environ | ENVIRONMENT | {"TORCH_CPP_LOG_LEVEL": "ERROR"}, check=True, timeout=120
+    )
+    for lost in (0, 1):
+        status, error = ((tmp_path / f"{lost}-{1 - lost}.{kind}").read_text() for kind in ("status", "err"))
+        assert int((tmp_path / f"{lost}-{lost}.status").read_text()) == -signal.SIGKILL
+        assert int(status) == 2
+        assert error.splitlines()[-1] == f"classwise: {ProcessLostError()}"
+        assert not [word for word in ("Traceback", "terminate called", "frame #0") if word in error]
 
 
 def test_processes_need_the_same_settings_and_images(ranks: list[dict[str, Any]]) -> None:

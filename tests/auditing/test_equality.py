@@ -71,7 +71,7 @@ def texts(limit: Fraction) -> list[str]:
     return [f"{limit.numerator}/{limit.denominator}", decimal, *percent]
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(rows(), st.booleans())
 def test_a_threshold_at_equality(rows: Rows, grouped: bool) -> None:
     result = audit(rows, grouped)
@@ -81,7 +81,7 @@ def test_a_threshold_at_equality(rows: Rows, grouped: bool) -> None:
                 assert Threshold.parse(f"{measure}(pgd) {comparison} {text}").holds(result) is holds, (measure, text)
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(rows())
 def test_a_threshold_beside_equality(rows: Rows) -> None:
     """A limit that differs by less than the rounding of a float decides as it should."""
@@ -94,7 +94,7 @@ def test_a_threshold_beside_equality(rows: Rows) -> None:
                     assert condition.holds(result) is compare(value, limit), (measure, limit)
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=5, deadline=None)
 @given(st.data(), st.integers(1, 3), st.integers(1, 3), st.booleans())
 def test_a_change_at_equality(data: st.DataObject, first: int, second: int, grouped: bool) -> None:
     """For one seed and for several; the mean over the seeds of each method."""

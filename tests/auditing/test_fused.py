@@ -10,24 +10,14 @@ from torch import nn
 from classwise.auditing.run.audit import audit
 from classwise.auditing.run.result import Audit
 from classwise.core.precision import EXACT, FAST, Precision
-from classwise.core.progress import NullProgress
 from classwise.reporting.provenance import settings_of
 from tests.auditing import toys
+from tests.auditing.listening import Listener
 from tests.models.networks import PreActResNet
 from tests.models.samples import trained
 
 
-class Lines(NullProgress):
-    """Progress that records log lines."""
-
-    def __init__(self) -> None:
-        self.lines: list[str] = []
-
-    def log(self, line: str) -> None:
-        self.lines.append(line)
-
-
-def run(progress: Lines, *, hooked: bool, precision: Precision = FAST) -> Audit:
+def run(progress: Listener, *, hooked: bool, precision: Precision = FAST) -> Audit:
     torch.manual_seed(0)
     network = PreActResNet(3)
     network.conv1 = nn.Conv2d(1, 8, kernel_size=3, padding=1, bias=False)
@@ -47,7 +37,7 @@ def run(progress: Lines, *, hooked: bool, precision: Precision = FAST) -> Audit:
 
 @pytest.mark.slow
 def test_a_model_that_is_not_fused_is_reported_once_with_the_reason() -> None:
-    progress = Lines()
+    progress = Listener()
     result = run(progress, hooked=True)
     reason = "its layer 'bn' has hooks"
     assert result.environment["not_fused"] == reason
@@ -61,8 +51,10 @@ def test_a_model_that_is_not_fused_is_reported_once_with_the_reason() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("precision", [FAST, EXACT], ids=["bfloat16", "float32"])
 def test_a_fused_model_needs_no_note(precision: Precision) -> None:
-    progress = Lines()
+    progress = Listener()
     result = run(progress, hooked=False, precision=precision)
     assert "not_fused" not in result.environment
     assert not any("fused" in line for line in progress.lines)
-    pd.testing.assert_frame_equal(result.outcomes.frame, run(Lines(), hooked=False, precision=precision).outcomes.frame)
+    pd.testing.assert_frame_equal(
+        result.outcomes.frame, run(Listener(), hooked=False, precision=precision).outcomes.frame
+    )

@@ -13,7 +13,6 @@ from classwise.attacks.gradient.ascent import PGD
 from classwise.auditing.run.audit import audit
 from classwise.auditing.run.inputs import name_of, network_of, threat_for, training_attack_of
 from classwise.core.errors import ClasswiseError
-from classwise.core.progress import NullProgress
 from classwise.core.threat import Threat
 from classwise.data import DATA
 from classwise.data.images import Images
@@ -22,6 +21,7 @@ from classwise.data.stream import Stream
 from classwise.models import build_model, load_model, save_weights
 from classwise.models.weights import fingerprint
 from tests.auditing import toys
+from tests.auditing.listening import Listener
 
 
 @pytest.fixture
@@ -80,14 +80,6 @@ def test_an_attack_that_lacks_the_norm_leaves_no_folder(tmp_path: Path) -> None:
     assert not (tmp_path / "new").exists()
 
 
-class Logged(NullProgress):
-    def __init__(self) -> None:
-        self.lines: list[str] = []
-
-    def log(self, line: str) -> None:
-        self.lines.append(line)
-
-
 class Pooled(nn.Module):
     """Logits that do not depend on the image, beyond a small part: the bias decides."""
 
@@ -111,7 +103,7 @@ def test_predictions_are_restricted_to_the_classes_of_imagenet_a() -> None:
     data = Images(x, torch.tensor([5, 5, 6]), known.class_names, "imagenet-a", "test")
     other = next(number for number in range(1000) if number not in known.logits)
     model = Pooled(1000, {other: 9.0, known.logits[5]: 5.0, known.logits[6]: 4.0})
-    logged = Logged()
+    logged = Listener()
     result = audit(model, data, attacks="clean", progress=logged, guards="off")
     assert result.outcomes.class_names == known.class_names
     assert result.outcomes.rows("clean")["prediction"].tolist() == [5, 5, 5]

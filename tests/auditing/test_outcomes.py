@@ -12,7 +12,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from classwise.auditing.outcomes.files import COLUMNS
 from classwise.auditing.outcomes.table import Outcomes
 from classwise.core.errors import ClasswiseError, IncompleteError
 from classwise.core.schema import SCHEMA_VERSIONS
@@ -52,10 +51,6 @@ def test_confusion_counts_truth_by_prediction(table: Outcomes) -> None:
         table.rows("all")
 
 
-def test_every_column_of_the_design_is_there(table: Outcomes) -> None:
-    assert list(table.frame.columns) == list(COLUMNS)
-
-
 def test_confidences_fill_their_columns() -> None:
     probabilities = np.array([[0.7, 0.2, 0.1], [0.5, 0.1, 0.4]])
     table = Outcomes.from_predictions([0, 1], [0, 0], class_names=NAMES, confidences={"clean": probabilities})
@@ -87,7 +82,7 @@ def test_bad_predictions_are_one_line(arguments: dict[str, object], message: str
 
 def test_unknown_attack_names_the_nearest(table: Outcomes) -> None:
     with pytest.raises(ClasswiseError, match="did you mean 'clean'"):
-        table.judged("claen")
+        table.correct("claen")
 
 
 def test_saved_and_loaded_it_is_the_same(table: Outcomes, tmp_path: Path) -> None:
@@ -197,7 +192,7 @@ def test_missing_rows_are_reported(table: Outcomes) -> None:
     assert part.correct("a").tolist() == table.correct("a").tolist()
     # Images 3 and 5 are misclassified under an attack that did judge them.
     assert part.verdicts("all").tolist() == [0, 0, -1, 0, -1, 0]
-    for ask in (part.judged, part.counts, part.rows):
+    for ask in (part.correct, part.counts, part.rows):
         with pytest.raises(IncompleteError, match=r"4 of 6 images are not judged by every attack \(not judged: b 4\)"):
             ask("b")
 

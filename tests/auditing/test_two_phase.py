@@ -20,8 +20,8 @@ from classwise.auditing.compare.thresholds import Threshold
 from classwise.auditing.guards.evidence import Evidence, Probe
 from classwise.auditing.run.audit import estimate
 from classwise.auditing.run.estimators import CompleteEstimator
+from classwise.auditing.run.execution import Execution
 from classwise.auditing.run.result import Audit
-from classwise.auditing.run.runner import Runner
 from classwise.auditing.run.sampling import TwoPhaseEstimator, candidates, successes
 from classwise.cli.console import show_result
 from classwise.cli.tables import audit_facts
@@ -33,24 +33,19 @@ from classwise.reporting import export, report
 from classwise.reporting.robustbench import robustbench
 from classwise.stats.two_phase import UNKNOWN
 
-from .toys import images, model
+from .toys import SUITE, images, model, small_autoattack
 
 pytestmark = pytest.mark.slow
 
 FIRST, SECOND = ("fgsm", "pgd"), ("apgd-ce", "square")
-SUITE = ("fgsm:step_size=0.9eps", "pgd:steps=2,step_size=0.3eps", "apgd-ce:steps=6", "square:steps=5")
-"""On a linear model the first two attacks leave some images that APGD misclassifies."""
 SETTLE = 0.02
 EPSILON = "Linf:0.03"
-QUICK: dict[str, Any] = {"batch_size": 32}
+QUICK: dict[str, Any] = {"batch_size": 128, "guards": "off"}
 
 
 @pytest.fixture(scope="module", autouse=True)
 def suite() -> Any:
-    """A small AutoAttack, whose first two members ``fast`` has."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(suites.SUITES, "autoattack", {"standard": SUITE})
-        patch.setitem(suites.SUITES, "fast", {"standard": (SUITE[0], "pma", SUITE[1])})
+    with small_autoattack():
         yield
 
 
@@ -135,20 +130,20 @@ class Killed(Exception):  # noqa: N818  # a signal, not an error
     """Raised in place of a kill."""
 
 
-@pytest.mark.parametrize("blocks", [1, 3, 22, 26, 30])
+@pytest.mark.parametrize("blocks", [1, 22, 30])
 def test_a_killed_audit_resumes_to_the_same_sample(
     blocks: int, sampled: Audit, data: Images, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen = []
     with monkeypatch.context() as patch:
 
-        def killing(self: Runner, rows: torch.Tensor) -> None:
+        def killing(self: Execution, rows: torch.Tensor) -> None:
             seen.append(len(rows))
             if len(seen) > blocks:
                 self.writer.flush()
                 raise Killed
 
-        patch.setattr(Runner, "_radii", killing)
+        patch.setattr(Execution, "_radii", killing)
         with pytest.raises(Killed):
             cw.audit(model(), data, EPSILON, "autoattack", settle=SETTLE, out=tmp_path / "a", **QUICK)
     settings = {"settle": SETTLE, "out": tmp_path / "a", "resume": True, **QUICK}
@@ -186,17 +181,17 @@ def test_an_estimate_is_completed_without_settle(data: Images, full: Audit, tmp_
 def test_after_the_time_limit_the_intervals_are_wider(
     data: Images, full: Audit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    attack = Runner._attack
+    attack = Execution._attack
     with monkeypatch.context() as patch:
         calls = []
 
-        def limited(self: Runner, *arguments: Any) -> None:
+        def limited(self: Execution, *arguments: Any) -> None:
             calls.append(arguments[0])
             if calls.count("apgd-ce") == 3:  # the first two are of no survivor and of the first sample
                 self.deadline = 0.0
             attack(self, *arguments)
 
-        patch.setattr(Runner, "_attack", limited)
+        patch.setattr(Execution, "_attack", limited)
         late = cw.audit(model(), data, EPSILON, "autoattack", settle=SETTLE, out=tmp_path / "a", **QUICK)
     found = result(late).estimate
     assert not found.settled

@@ -18,6 +18,7 @@ from classwise.core.errors import ClasswiseError
 from classwise.data.images import Images
 from classwise.models import build_model
 
+from .listening import Listener
 from .toys import Linear, images, model, patterns
 
 SUITE = ("fgsm:step_size=0.9eps", "fgsm:step_size=0.97eps", "fgsm:step_size=0.99eps", "pgd:steps=2,step_size=1eps")
@@ -198,24 +199,6 @@ def test_bad_input(data: Images, settings: dict[str, object], said: str) -> None
         cw.find_worst_class(model(4), data, EPSILON, **settings)  # type: ignore[arg-type]
 
 
-class Counting:
-    """A listener that counts images, and interrupts the search after a given number."""
-
-    def __init__(self, limit: int = 1 << 30) -> None:
-        self.left, self.totals = limit, dict[str, int]()
-
-    def start(self, task: str, total: int) -> None:
-        self.totals[task] = total
-
-    def advance(self, amount: int) -> None:
-        self.left -= amount
-        if self.left < 0:
-            raise KeyboardInterrupt
-
-    def log(self, line: str) -> None:
-        """Do nothing."""
-
-
 def same(one: WorstClass, other: WorstClass) -> bool:
     pd.testing.assert_frame_equal(one.images, other.images, check_exact=True)
     pd.testing.assert_frame_equal(one.by_class, other.by_class, check_exact=True)
@@ -232,7 +215,7 @@ def test_interruption_does_not_change_the_result(attacks: tuple[str, ...], data:
     whole, out = search(), tmp_path / "search"
     stops, notes = 0, set[str]()
     for limit in (100, 490, 30, 30):  # in the first pass, which has 480 images, and in rounds
-        rest = Counting(limit)
+        rest = Listener(limit)
         try:
             search(out=out, resume=True, progress=rest)
         except KeyboardInterrupt as stop:
@@ -240,10 +223,10 @@ def test_interruption_does_not_change_the_result(attacks: tuple[str, ...], data:
             notes |= {*getattr(stop, "__notes__", ())}
     assert stops >= (1 if len(attacks) == 1 else 2)
     assert notes == (set() if len(attacks) == 1 else {f"the finished rounds are saved in {out}"})
-    rest = Counting()
+    rest = Listener()
     assert same(search(out=out, resume=True, progress=rest), whole)
     assert rest.totals["clean, fgsm"] == 0
-    rest = Counting()
+    rest = Listener()
     assert same(search(out=out, resume=True, progress=rest), whole)
     assert sum(rest.totals.values()) == 0
 
@@ -264,9 +247,9 @@ def test_the_first_pass_is_continued(
     monkeypatch.setattr(rounds, "SAVE_SECONDS", 0.0)
     for _ in range(3):
         with pytest.raises(KeyboardInterrupt) as stop:
-            search(out=out, resume=True, progress=Counting(100))
+            search(out=out, resume=True, progress=Listener(100))
         assert stop.value.__notes__ == [f"the finished images are saved in {out}"]
-    rest = Counting()
+    rest = Listener()
     assert same(search(out=out, resume=True, progress=rest), whole)
     assert 0 < rest.totals["clean, fgsm"] < 480 - 3 * 50 or streamed  # nobody knows the length of a stream
 

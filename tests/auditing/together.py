@@ -8,6 +8,7 @@ import pickle
 import sys
 import threading
 import time
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from classwise.attacks import suites
+import classwise as cw
 from classwise.auditing.curve.search import robustness_curve
 from classwise.auditing.run import inputs
 from classwise.auditing.run.audit import audit
@@ -24,10 +25,22 @@ from classwise.cli import main
 from classwise.core.errors import ClasswiseError
 from classwise.core.precision import EXACT
 from classwise.data.stream import Stream
-from classwise.models import load_model
+from classwise.models import fingerprint, load_model
 from tests.auditing import toys
+from tests.auditing.listening import Listener
+from tests.auditing.public_data import SETTINGS as PUBLIC_SETTINGS
+from tests.auditing.public_data import images
+from tests.models.public_networks import PUBLIC
+from tests.models.test_content import VALUES, Extra
 
-SETTINGS: dict[str, Any] = {"threat": "Linf:0.05", "attacks": "tpgd:steps=3", "precision": EXACT, "batch_size": 32}
+NETWORKS = ("perceptron", "static int8", "scripted", "function")
+"""Public networks of several kinds, whose outputs do not depend on the other images of a batch."""
+SETTINGS: dict[str, Any] = {
+    "threat": "Linf:0.05",
+    "attacks": ["pgd:steps=3", "fgsm"],
+    "precision": EXACT,
+    "batch_size": 32,
+}
 
 
 class Failing(toys.Linear):
@@ -40,25 +53,6 @@ class Failing(toys.Linear):
         if self.left < 0:
             raise ClasswiseError("the cat sat on the power switch")
         return super().forward(x)
-
-
-class Stopping:
-    """Progress that stops an audit after some images."""
-
-    def __init__(self) -> None:
-        self.left = 120
-
-    def start(self, task: str, total: int) -> None:
-        """Ignore it."""
-
-    def advance(self, amount: int) -> None:
-        """Stop after a number of images."""
-        self.left -= amount
-        if self.left < 0:
-            raise KeyboardInterrupt
-
-    def log(self, line: str) -> None:
-        """Ignore it."""
 
 
 def said(call: Any) -> str:
@@ -86,17 +80,11 @@ def command_line(folder: Path) -> dict[str, Any]:
 
 def sampled(net: toys.Linear, **settings: Any) -> Audit:
     """An estimate from a sample under a small AutoAttack."""
-    members = ("fgsm:step_size=0.9eps", "pgd:steps=2,step_size=0.3eps", "apgd-ce:steps=6", "square:steps=5")
-    before = {name: suites.SUITES[name] for name in ("autoattack", "fast")}
-    table: Any = suites.SUITES
-    table |= {"autoattack": {"standard": members}, "fast": {"standard": members[:2]}}
-    try:
+    with toys.small_autoattack():
         data = toys.images(201, strength=(0.033, 0.036, 0.04))
         found = audit(net, data, "Linf:0.03", "autoattack", settle=0.05, batch_size=32, precision=EXACT, **settings)
         assert found.estimator is not None  # it depends on these suites, and is cached in the pickled result
         return found
-    finally:
-        table |= before
 
 
 def python(folder: Path, rank: int) -> dict[str, Any]:
@@ -107,7 +95,7 @@ def python(folder: Path, rank: int) -> dict[str, Any]:
     if rank == 0:
         found["alone"] = audit(net, data, save="logits", trace=[4, 80], distributed=False, **SETTINGS)
         with contextlib.suppress(KeyboardInterrupt):
-            audit(net, data, out=folder / "killed", progress=Stopping(), distributed=False, **SETTINGS)
+            audit(net, data, out=folder / "killed", progress=Listener(120), distributed=False, **SETTINGS)
         found["begun"] = len(list((folder / "killed" / "outcomes").glob("part-*")))
     dist.barrier()
     found["resumed"] = audit(net, data, out=folder / "killed", resume=True, **SETTINGS)
@@ -121,7 +109,7 @@ def python(folder: Path, rank: int) -> dict[str, Any]:
     }
     found["curve"] = robustness_curve(net, data, "Linf", **search)
     with contextlib.suppress(KeyboardInterrupt):
-        cut = said(lambda: robustness_curve(net, data, "Linf", out=folder / "curve", progress=Stopping(), **search))
+        cut = said(lambda: robustness_curve(net, data, "Linf", out=folder / "curve", progress=Listener(120), **search))
         found["curve cut"] = cut, sorted(path.name for path in (folder / "curve" / "rounds").iterdir())
     found["sample"] = sampled(net, distributed=True)
     if rank == 0:
@@ -150,12 +138,28 @@ def python(folder: Path, rank: int) -> dict[str, Any]:
     return found
 
 
+def public(rank: int) -> dict[str, Any]:
+    """Audits of networks of several kinds, and fingerprints of contents."""
+    found: dict[str, Any] = {}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # int8 tensors and TorchScript are deprecated
+        for name in NETWORKS:
+            network, data = PUBLIC[name].network(), images(name)
+            found[name] = cw.audit(network, data, guards="off", **PUBLIC_SETTINGS).outcomes.frame
+            if rank == 0:
+                alone = cw.audit(network, data, guards="off", distributed=False, **PUBLIC_SETTINGS)
+                found[f"{name} alone"] = alone.outcomes.frame
+            dist.barrier()
+        found["fingerprints"] = {name: fingerprint(Extra(make())) for name, (make, _) in VALUES.items()}
+    return found
+
+
 def run(folder: Path) -> None:
     """Run all evaluations and save their results."""
     torch.set_num_threads(1)
     found = command_line(folder)  # which initialises the group
     rank = dist.get_rank()
-    found |= python(folder, rank)
+    found |= python(folder, rank) | public(rank)
     found["threads"] = [thread.name for thread in threading.enumerate()]
     (folder / f"rank-{rank}.pkl").write_bytes(pickle.dumps(found))
     dist.barrier()

@@ -86,7 +86,7 @@ def ablation(
         alpha: 1 minus the coverage of the intervals, for new images.
 
     Raises:
-        ClasswiseError: if the attack or the family is missing, or they were run on different images.
+        ClasswiseError: if the attack or the family is missing.
     """
     frames = [_of(model, outcomes, baseline, family, alpha) for model, outcomes in audits.items()]
     if not frames:
@@ -98,15 +98,10 @@ def _of(model: str, outcomes: Outcomes, baseline: str, family: str, alpha: float
     members = outcomes.families.get(family, (family,) if family in outcomes.attacks else ())
     if not members:
         raise unknown(f"{model!r}: family of attacks", family, outcomes.families)
-    plain = outcomes.judged(baseline)
+    plain = outcomes.correct(baseline)
     frames = []
     for member in members:
-        tempered = outcomes.judged(member)
-        if not np.array_equal(tempered.image, plain.image):
-            raise ClasswiseError(
-                f"{model!r}: {member!r} and {baseline!r} were run on different images; audit without a cascade"
-            )
-        pairs = PairedCounts.from_labels(plain.label, tempered.correct, plain.correct, outcomes.num_classes)
+        pairs = PairedCounts.from_labels(outcomes.labels, outcomes.correct(member), plain, outcomes.num_classes)
         gained, lost, count = (
             np.append(cells, cells.sum()) for cells in (pairs.only_first, pairs.only_second, pairs.count)
         )
@@ -122,8 +117,8 @@ def _of(model: str, outcomes: Outcomes, baseline: str, family: str, alpha: float
                 "inverse_temperature": float(spec["inverse_temperature"]),
                 "class": [*outcomes.class_names, OVERALL],
                 "n": count,
-                "baseline": np.append(pairs.second.accuracy, plain.correct.mean()),
-                "accuracy": np.append(pairs.first.accuracy, tempered.correct.mean()),
+                "baseline": np.append(pairs.second.accuracy, plain.mean()),
+                "accuracy": np.append(pairs.first.accuracy, outcomes.correct(member).mean()),
                 "change": ratio(gained - lost, count),
                 "low": low,
                 "high": high,

@@ -119,14 +119,10 @@ def ranked_alike(
             raise ClasswiseError(f"{model!r} and the first model have different classes; rankings require the same")
         names = outcomes.class_names
         chosen = attacks or {name: name for name in outcomes.attacks if name != "clean"}
-        judged = [outcomes.judged(name) for name in chosen]
-        if any(len(judgement.image) != len(judged[0].image) for judgement in judged):
-            raise ClasswiseError(f"{model!r}: the attacks were run on different images; audit without a cascade")
-        for name, judgement in zip(chosen.values(), judged, strict=True):
-            rows[f"{model}, {name}"] = outcomes.counts_of(judgement).accuracy
-        correct = np.stack([judgement.correct for judgement in judged])
+        rows |= {f"{model}, {name}": outcomes.counts(attack).accuracy for attack, name in chosen.items()}
+        correct = np.stack([outcomes.correct(attack) for attack in chosen])
         options = {"resamples": resamples, "seed": seed + len(resampled)}
-        resampled.append(resampled_accuracies(correct, judged[0].label, len(names), **options))
+        resampled.append(resampled_accuracies(correct, outcomes.labels, len(names), **options))
     if names is None:
         raise ClasswiseError("audits: empty; pass outcomes of two models, or of one model under two attacks")
     plain = consistency(pd.DataFrame(rows, index=list(names)).T, permutations=permutations, seed=seed)

@@ -78,16 +78,14 @@ def drop(outcomes: Outcomes, weak: str, strong: str, *, alpha: float = 0.05, see
         seed: seed of the random halves.
 
     Raises:
-        ClasswiseError: if the attacks were run on different images, or a half has no vulnerable or no robust class.
+        ClasswiseError: if a half has no vulnerable or no robust class.
     """
-    first, second = outcomes.judged(weak), outcomes.judged(strong)
-    if not np.array_equal(first.image, second.image):
-        raise ClasswiseError(f"{weak!r} and {strong!r} were run on different images; audit without a cascade")
-    labels, size = first.label, outcomes.num_classes
-    pairs = PairedCounts.from_labels(labels, first.correct, second.correct, size)
+    first, second = outcomes.correct(weak), outcomes.correct(strong)
+    labels, size = outcomes.labels, outcomes.num_classes
+    pairs = PairedCounts.from_labels(labels, first, second, size)
     differences = class_differences(pairs, alpha)
     half = halves(labels, seed)
-    parts = [PairedCounts.from_labels(labels[h], first.correct[h], second.correct[h], size) for h in (half, ~half)]
+    parts = [PairedCounts.from_labels(labels[h], first[h], second[h], size) for h in (half, ~half)]
     contrasts = [_contrast(parts[0], parts[1]), _contrast(parts[1], parts[0])]
     # Given the selection on the other half, the contrast of a half is unbiased; the two use disjoint images.
     vulnerable, robust, variance = np.mean(contrasts, axis=0)

@@ -71,10 +71,9 @@ def similarity(audit: Audit, attack: str | None = None, **options: float) -> Sim
     labels = outcomes.labels[np.searchsorted(outcomes.index, index)]
     correct = None
     if attack is not None:
-        judged = outcomes.judged(attack)
-        if not np.array_equal(judged.image, index):
+        correct = outcomes.correct(attack)
+        if not np.array_equal(outcomes.index, index):
             raise ClasswiseError(f"the saved logits and {attack!r} are of different images; audit without a cascade")
-        correct = judged.correct
     return similarity_of(logits, labels, outcomes.class_names, correct, **options)  # type: ignore[arg-type]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import unicodedata
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Collection, Iterable, Mapping, Sequence, Set
 
 from classwise.core.errors import ClasswiseError
 
@@ -72,3 +72,10 @@ def numbered_names(names: Sequence[str]) -> tuple[str, ...]:
     """Append its number to every name that occurs twice, such as ``crane (134)`` in ImageNet."""
     times = Counter(names)
     return tuple(f"{name} ({number})" if times[name] > 1 else name for number, name in enumerate(names))
+
+
+def fresh_name(name: str, taken: Collection[str]) -> str:
+    """The name, or the first unused of ``name-2``, ``name-3``, ..."""
+    if name not in taken:
+        return name
+    return next(f"{name}-{number}" for number in range(2, len(taken) + 3) if f"{name}-{number}" not in taken)

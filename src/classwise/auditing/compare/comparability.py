@@ -9,9 +9,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from classwise.auditing.outcomes.meta import Meta
+from classwise.auditing.outcomes.meta import UNSTATED, FieldValue, Meta, threat_of
 from classwise.auditing.outcomes.table import ALL, BEST, CLEAN, UNION
-from classwise.auditing.outcomes.threats import UNSTATED, FieldValue, threat_of
 from classwise.auditing.run.result import Audit
 from classwise.core.config import flat_options, number
 from classwise.core.errors import ClasswiseError
@@ -56,11 +55,11 @@ def check_alike(one: Named, other: Named, attack: str, group: str | None, across
     Raises:
         ClasswiseError: naming both audits, the first field that differs, and both values.
     """
-    _check("class names", one, other, _class_names)
+    _check("class names", one, other, lambda meta: FieldValue(meta.class_names, ", ".join(meta.class_names)))
     _check_images(one, other)
     _check("data", one, other, _data)
     _check_grouping(one, other, group)
-    _check("repeats", one, other, _repeats)
+    _check("repeats", one, other, lambda meta: FieldValue(meta.decided_by, str(meta.decided_by)))
     if attack == CLEAN:
         return
     ignored = CROSSED.get(across or "", ())
@@ -75,7 +74,7 @@ def check_alike(one: Named, other: Named, attack: str, group: str | None, across
 
 def unstated(audits: list[Audit], attack: str) -> tuple[str, ...]:
     """The fields that no audit records, so that their agreement cannot be checked."""
-    values_of = {"data hash": [_data(audit) for audit in audits]}
+    values_of = {"data hash": [_data(audit.outcomes.meta) for audit in audits]}
     if attack != CLEAN:
         values_of |= {field: [read(audit, attack) for audit in audits] for field, read in _FIELDS.items()}
     return tuple(field for field, values in values_of.items() if not any(value.stated for value in values))
@@ -141,8 +140,8 @@ def seed_notes(audits: Sequence[Audit], attack: str) -> list[str]:
     return [f"The audits used different seeds of the attacks' random numbers: {', '.join(map(str, seeds))}."]
 
 
-def _check(field: str, one: Named, other: Named, read: Callable[[Audit], FieldValue]) -> None:
-    first, second = read(one.audit), read(other.audit)
+def _check(field: str, one: Named, other: Named, read: Callable[[Meta], FieldValue]) -> None:
+    first, second = (read(named.audit.outcomes.meta) for named in (one, other))
     if first.key != second.key:
         raise _difference(field, one, other, first.text, second.text)
 
@@ -159,13 +158,7 @@ def _short(text: str) -> str:
     return textwrap.shorten(text, 120, placeholder=" ...")
 
 
-def _class_names(audit: Audit) -> FieldValue:
-    names = audit.outcomes.class_names
-    return FieldValue(names, ", ".join(names))
-
-
-def _data(audit: Audit) -> FieldValue:
-    meta = audit.outcomes.meta
+def _data(meta: Meta) -> FieldValue:
     name = " ".join(filter(None, (meta.data, meta.split)))
     if meta.data_hash:
         return FieldValue(meta.data_hash, " ".join(filter(None, (name, f"SHA-256 {meta.data_hash[:12]}"))))
@@ -193,18 +186,6 @@ def _check_images(one: Named, other: Named) -> None:
         labels = (first, first.labels[rows[place]]), (second, second.labels[other_rows[place]])
         texts = [f"image {int(shared[place])} is {outcomes.class_names[label]!r}" for outcomes, label in labels]
         raise _difference("labels", one, other, *texts)
-
-
-def _repeats(audit: Audit) -> FieldValue:
-    """The passes that decide whether an image is correct."""
-    repeats = audit.outcomes.meta.decided_by
-    return FieldValue(repeats, str(repeats))
-
-
-def _grid(audit: Audit, _: str) -> FieldValue:
-    """The grid that adversarial images are rounded to."""
-    grid = audit.outcomes.meta.grid
-    return FieldValue(grid, grid or "none")
 
 
 def _span(index: Any) -> str:
@@ -277,16 +258,11 @@ def _early_stop(audit: Audit, _: str) -> FieldValue:
     return FieldValue(early_stop, UNSTATED if early_stop is None else known[early_stop], stated=early_stop is not None)
 
 
-def _cascade(audit: Audit, _: str) -> FieldValue:
-    cascade = audit.outcomes.meta.cascade
-    return FieldValue(cascade, "yes" if cascade else "no")
-
-
 _FIELDS: Mapping[str, Callable[[Audit, str], FieldValue]] = {
     "threat": _threat,
-    "grid": _grid,
+    "grid": lambda audit, _: FieldValue(audit.outcomes.meta.grid, audit.outcomes.meta.grid or "none"),
     "early stop": _early_stop,
-    "cascade": _cascade,
+    "cascade": lambda audit, _: FieldValue(audit.outcomes.meta.cascade, "yes" if audit.outcomes.meta.cascade else "no"),
     "attacks": _attacks,
 }
 """The fields that decide verdicts under attack."""

@@ -11,12 +11,13 @@ import pandas as pd
 
 from classwise.auditing.compare.comparability import CROSSED, radius_of, seed_notes, value_of
 from classwise.auditing.compare.comparison import Comparison, check_methods, population
-from classwise.auditing.compare.sources import Source, by_method, fresh_name, read_all
+from classwise.auditing.compare.sources import Source, by_method, read_all
 from classwise.auditing.outcomes.table import ALL, CLEAN
 from classwise.auditing.run.result import Audit
 from classwise.core.arguments import Level, checked
 from classwise.core.display import TextDisplay
 from classwise.core.errors import ClasswiseError, printable, unknown
+from classwise.core.names import fresh_name
 from classwise.stats.intervals import alpha_of
 
 
@@ -143,20 +144,11 @@ def crossing(
     if field == "threat":
         place = {text: radius_of(next(iter(audits_of.values()))[0]) or ("~", 0.0) for text, audits_of in order}
         order.sort(key=lambda level: place[level[0]])
-    names = _distinct([text for text, _ in order])
-    comparisons = {
-        name: Comparison({method: tuple(audits) for method, audits in audits_of.items()}, attack, group, alpha)
-        for name, (_, audits_of) in zip(names, order, strict=True)
-    }
+    comparisons: dict[str, Comparison] = {}
+    for text, audits_of in order:
+        methods = {method: tuple(audits) for method, audits in audits_of.items()}
+        comparisons[fresh_name(text, comparisons)] = Comparison(methods, attack, group, alpha)
     return Crossing(field, comparisons)
-
-
-def _distinct(texts: Sequence[str]) -> list[str]:
-    """The texts, with a number appended to repeated ones."""
-    names: list[str] = []
-    for text in texts:
-        names.append(fresh_name(text, dict.fromkeys(names)))
-    return names
 
 
 Compared = Annotated[

@@ -121,55 +121,6 @@ def population(seeds: Mapping[str, int]) -> str:
     return f"intervals cover new images and new training seeds of {others}; {names} {verb}"
 
 
-def pair_of(
-    names: tuple[str, str],
-    correct: tuple[BoolArray, BoolArray],
-    labels: IntArray,
-    classes: pd.Index,
-    alpha: float,
-    *,
-    paired: bool,
-) -> Pair:
-    """Compare two methods; see `classwise.auditing.compare.comparison.Comparison.pair`.
-
-    Args:
-        names: of the methods.
-        correct: (seeds, N) for each method: which images are classified correctly.
-        labels: (N,) labels, or groups.
-        classes: names of the classes, or groups.
-        alpha: 1 minus the coverage of the intervals.
-        paired: whether the runs of both methods are in the order of the same seeds.
-    """
-    first, second = correct
-    count, zeros = len(classes), np.zeros_like(labels)
-    differences: Any
-    of_images: Any
-    minima: OverSeeds
-    if len(first) == len(second) == 1:
-        cells = PairedCounts.from_labels(labels, first[0], second[0], count)
-        differences, of_images = class_differences(cells, alpha), overall_difference(cells, alpha)
-        minima = OverSeeds(*difference_of_minima(cells, alpha), "images")
-    else:
-        differences = difference_over_seeds(first, second, labels, count, alpha, paired=paired)
-        of_images = difference_over_seeds(first, second, zeros, 1, alpha, paired=paired)
-        minima = worst_difference_over_seeds(first, second, labels, count, alpha)
-    frame = pd.DataFrame(
-        {
-            "n": np.bincount(labels, minlength=count),
-            "difference": differences.difference,
-            "low": differences.low,
-            "high": differences.high,
-            "adjusted": differences.adjusted,
-        },
-        index=classes,
-    )
-    overall = Estimate(float(of_images.difference[0]), float(of_images.low[0]), float(of_images.high[0]))
-    seeds = (len(first), len(second))
-    worst = Estimate(*minima[:3])
-    p_value = float(of_images.p_value[0])
-    return Pair(*names, frame[frame["n"] > 0], overall, p_value, worst, minima.narrower, seeds, paired)
-
-
 @checked
 @dataclass(frozen=True, eq=False)
 class Comparison(RichDisplay):
@@ -467,16 +418,41 @@ class Comparison(RichDisplay):
             ClasswiseError: for an unknown method.
         """
         self._need_verdicts()
-        level = self.alpha if alpha is None else alpha
+        alpha = self.alpha if alpha is None else alpha
         for name in (first, second):
             if name not in self.audits:
                 raise unknown("method", name, self.audits)
-        places = _paired(self.audits[first], self.audits[second])
-        correct = self._correct[first], self._correct[second]
-        if places is not None:
-            correct = correct[0][places[0]], correct[1][places[1]]
+        runs, others = self._correct[first], self._correct[second]
+        if paired := _paired(self.audits[first], self.audits[second]):
+            runs, others = runs[paired[0]], others[paired[1]]
+        labels, count, seeds = self._ids, len(self.group_names), (len(runs), len(others))
+        by_class: Any
+        of_images: Any
+        if seeds == (1, 1):
+            cells = PairedCounts.from_labels(labels, runs[0], others[0], count)
+            by_class, of_images = class_differences(cells, alpha), overall_difference(cells, alpha)
+            minima = OverSeeds(*difference_of_minima(cells, alpha), "images")
+        else:
+            by_class, of_images = (
+                difference_over_seeds(runs, others, ids, size, alpha, paired=paired is not None)
+                for ids, size in ((labels, count), (np.zeros_like(labels), 1))
+            )
+            minima = worst_difference_over_seeds(runs, others, labels, count, alpha)
+        columns = {name: getattr(by_class, name) for name in ("difference", "low", "high", "adjusted")}
         classes = pd.Index(self.group_names, name=self.group or "class")
-        return pair_of((first, second), correct, self._ids, classes, level, paired=places is not None)
+        frame = pd.DataFrame({"n": np.bincount(labels, minlength=count), **columns}, index=classes)
+        overall = Estimate(float(of_images.difference[0]), float(of_images.low[0]), float(of_images.high[0]))
+        return Pair(
+            first,
+            second,
+            classes=frame[frame["n"] > 0],
+            overall=overall,
+            p_value=float(of_images.p_value[0]),
+            minima=Estimate(*minima[:3]),
+            narrower=minima.narrower,
+            seeds=seeds,
+            paired_by_seed=paired is not None,
+        )
 
     @cached_property
     def pairs(self) -> tuple[Pair, ...]:

@@ -14,6 +14,7 @@ from classwise.auditing.outcomes import files as outcome_files
 from classwise.auditing.run.audit_folder import ABOUT
 from classwise.auditing.run.result import Audit
 from classwise.core.errors import ClasswiseError
+from classwise.core.names import fresh_name
 
 if TYPE_CHECKING:
     from classwise.training.folder import Run
@@ -133,10 +134,3 @@ def _run_of(audit: Audit) -> Run | None:
 
     folders = [] if audit.path is None else list(audit.path.resolve().parents[:2])
     return next((Run(folder) for folder in folders if (folder / "recipe.yaml").is_file()), None)
-
-
-def fresh_name(name: str, taken: Mapping[str, object]) -> str:
-    """The name, or the first unused of ``name-2``, ``name-3``, ..."""
-    if name not in taken:
-        return name
-    return next(f"{name}-{number}" for number in range(2, len(taken) + 3) if f"{name}-{number}" not in taken)

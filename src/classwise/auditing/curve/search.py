@@ -16,8 +16,7 @@ import pandas as pd
 import torch
 from pydantic import Field
 
-from classwise.auditing.curve.bisection import Bisection
-from classwise.auditing.curve.brackets import SavedBrackets
+from classwise.auditing.curve.bisection import Bisection, SavedBrackets
 from classwise.auditing.curve.result import COLUMNS, RADII, Curve
 from classwise.auditing.outcomes.meta import Meta
 from classwise.auditing.run.inputs import Model, usual_radius
@@ -37,7 +36,7 @@ from classwise.auditing.run.record import RunRecord, environment_of
 from classwise.auditing.run.suite import Attacks, parse_attacks, require_applicable
 from classwise.core import interruption, limits
 from classwise.core.arguments import check, checked
-from classwise.core.distributed import ProcessGroup, process_group
+from classwise.core.distributed import process_group
 from classwise.core.errors import ClasswiseError
 from classwise.core.progress import Progress
 from classwise.core.progress_display import listening
@@ -113,7 +112,10 @@ def robustness_curve(
         finished: Curve | None = processes.broadcast(loaded)
         if finished is not None:
             return finished
-        record = _record(ready, folder, processes, shards, started)
+        of_run = {"processes": processes.world_size if processes.world_size > 1 else None, SHARDS: shards}
+        facts = environment_of(ready.model) | {key: value for key, value in of_run.items() if value}
+        marker = folder.marker if folder is not None and processes.is_main else None
+        record = RunRecord(marker, facts, started)
         stack.enter_context(record.saved_on_failure())
         saved = SavedBrackets(None if folder is None else folder.path, processes, record.written)
         processes.barrier()  # every process reads the saved brackets before any process writes
@@ -123,12 +125,12 @@ def robustness_curve(
         curve: Curve | None = None
         if processes.is_main:
             if shards is None or folder is None:
-                frame, meta, facts = *_merged(parts, ready.meta), dict[str, float]()
+                frame, meta, duration = *_merged(parts, ready.meta), dict[str, float]()
             else:
-                frame, meta, facts = _merged_shards(folder, shards, settings, ready.meta)
+                frame, meta, duration = _merged_shards(folder, shards, settings, ready.meta)
             name = "curve" if folder is None else folder.path.resolve().name
             radius = float(cast("float", ready.plan.threat.epsilon))
-            curve = Curve(frame, meta, radius, rounds, name, record.environment(**facts))
+            curve = Curve(frame, meta, radius, rounds, name, record.environment(**duration))
             if folder is not None:
                 curve.write(folder.path)
                 saved.remove()
@@ -185,15 +187,6 @@ def _prepared(
     ready = prepare(model, source, suite, ball, early_stop=True, cascade=True, **options)
     require_applicable(ready.plan.suite, suite, ready.no_gradient)
     return dataclasses.replace(ready, large_radius="") if highest is None else ready
-
-
-def _record(
-    ready: Inputs, folder: ResultFolder | None, processes: ProcessGroup, shards: int | None, started: float
-) -> RunRecord:
-    """The record of the search, which the first process saves in the folder."""
-    of_run = {"processes": processes.world_size if processes.world_size > 1 else None, SHARDS: shards}
-    facts = {**environment_of(ready.model), **{key: value for key, value in of_run.items() if value}}
-    return RunRecord(folder.marker if folder is not None and processes.is_main else None, facts, started)
 
 
 def is_finished(folder: Path) -> bool:

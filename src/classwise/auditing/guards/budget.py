@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 
-from classwise.auditing.guards import gradient_free, gradients, interpretation, model, radius
+from classwise.auditing.guards import gradients, interpretation, model, radius
 from classwise.auditing.guards.evidence import SAMPLE, Evidence, Guard, Probe, Undecided
-from classwise.auditing.guards.gradient_free import QUERY_SHARE
+from classwise.auditing.guards.gradients import QUERY_SHARE
 from classwise.auditing.guards.report import SHARE, GuardMode, GuardReport, Reason
 from classwise.auditing.run.result import AuditWarning
 
-_MODULES = (model, gradients, gradient_free, radius, interpretation)
+_MODULES = (model, gradients, radius, interpretation)
 GUARDS: dict[str, Guard] = {
     made.name: made for module in _MODULES for made in vars(module).values() if isinstance(made, Guard)
 }
@@ -63,7 +63,7 @@ def run_guards(
         }
     reason: Reason = "budget" if omitted else ""
     not_run = tuple(name for name in GUARDS if name in omitted)
-    return _result(found, GuardReport(mode, len(probe), probe.taken.total, budget, not_run, reason))
+    return _result(found, GuardReport(mode, len(probe), probe.taken, budget, not_run, reason))
 
 
 def _run(evidence: Evidence, probe: Probe, budget: int | None) -> tuple[list[str], Results]:
@@ -73,7 +73,7 @@ def _run(evidence: Evidence, probe: Probe, budget: int | None) -> tuple[list[str
     found: Results = {}
     for guard in BY_PRIORITY:
         cost = guard.cost(evidence)
-        fits = budget is None or not guard.priority or (not omitted and probe.taken.total + cost <= budget)
+        fits = budget is None or not guard.priority or (not omitted and probe.taken + cost <= budget)
         if cost and not fits:
             omitted.append(guard.name)
         else:

@@ -39,34 +39,25 @@ class AttackResult(NamedTuple):
     """The result of an attack on one image.
 
     Attributes:
+        margin: the clean margin of the image at that time.
         success: whether it succeeded.
         passes: forward and backward passes up to its success or its end, and for the verification.
     """
 
+    margin: float
     success: bool
     passes: int
 
 
-class Memory:
+class Memory(dict[Hashable, AttackResult]):
     """The results of attacks on single images, for one model with its weights on one data set.
 
     A key is an attack with all settings that decide its result, an image and its radius.
     """
 
-    def __init__(self) -> None:
-        self._results: dict[Hashable, tuple[float, AttackResult]] = {}
-
     def has(self, key: Hashable, margin: float) -> bool:
         """Whether there is a result of an image that had the same clean margin as it has now."""
-        before, _ = self._results.get(key, (math.nan, None))
-        return abs(before - margin) <= TOLERANCE * (1 + abs(margin))
-
-    def add(self, key: Hashable, margin: float, result: AttackResult) -> None:
-        """Note a result, with the clean margin of the image."""
-        self._results[key] = margin, result
-
-    def __getitem__(self, key: Hashable) -> AttackResult:
-        return self._results[key][1]
+        return key in self and abs(self[key].margin - margin) <= TOLERANCE * (1 + abs(margin))
 
 
 _memories: WeakKeyDictionary[nn.Module, tuple[tuple[str, str], Memory]] = WeakKeyDictionary()
@@ -101,14 +92,7 @@ class InputScale(NamedTuple):
     std: tuple[float, ...]
 
 
-@dataclass
-class PassCount:
-    """The forward and backward passes of single images that guards have taken."""
-
-    total: int = 0
-
-
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class Probe:
     """A model and a sample of images on which guards run it.
 
@@ -121,7 +105,7 @@ class Probe:
         precision: the numerical settings for gradients.
         scale: the usual normalisation of the data set, if known.
         gradients: whether the model has gradients with respect to its input.
-        taken: counts the passes.
+        taken: forward and backward passes of single images that guards have taken.
         memory: results of attacks on single images, which later audits of the model and the data may share.
     """
 
@@ -131,7 +115,7 @@ class Probe:
     precision: Precision = EXACT
     scale: InputScale | None = None
     gradients: bool = True
-    taken: PassCount = dataclasses.field(default_factory=PassCount)
+    taken: int = 0
     memory: Memory = dataclasses.field(default_factory=Memory)
 
     def __len__(self) -> int:
@@ -144,7 +128,7 @@ class Probe:
             self,
             batch=Batch(*(tensor[:count] for tensor in self.batch)),
             threat=self.threat.with_epsilon(epsilon[:count]) if isinstance(epsilon, Tensor) else self.threat,
-            taken=PassCount(),
+            taken=0,
         )
 
     @cached_property
@@ -153,7 +137,7 @@ class Probe:
 
     def logits_of(self, x: Tensor) -> Tensor:
         """Compute float32 logits (N, C), on the CPU; never in TF32."""
-        self.taken.total += len(x)
+        self.taken += len(x)
         return self._logits_of(x)
 
     def _logits_of(self, x: Tensor) -> Tensor:
@@ -207,7 +191,7 @@ class Probe:
         It is never in TF32.
         """
         model, chosen = self.engine.model, self.rows(mask)
-        self.taken.total += 2 * len(chosen.x)
+        self.taken += 2 * len(chosen.x)
         forward, size = dataclasses.replace(self.precision, compile=False).forward(model), self.engine.batch_size
         with evaluating(model), frozen(model), true_float32(chosen.x.device):
             parts = [
@@ -238,16 +222,16 @@ class Probe:
         unknown = mask & ~torch.tensor([self.memory.has(*pair) for pair in zip(keys, margins, strict=True)])
         for places in torch.split(unknown.nonzero().squeeze(1), self.engine.batch_size):
             for row, result in zip(places.tolist(), self._attack(places, attack, ball), strict=True):
-                self.memory.add(keys[row], margins[row], result)
+                self.memory[keys[row]] = AttackResult(margins[row], *result)
         success = torch.zeros_like(mask)
         for places in batches:
             results = [self.memory[keys[row]] for row in places.tolist()]
             success[places] = torch.tensor([result.success for result in results])
-            self.taken.total += len(places) * max(result.passes for result in results)
+            self.taken += len(places) * max(result.passes for result in results)
         return success
 
-    def _attack(self, places: Tensor, attack: Attack, threat: Threat) -> list[AttackResult]:
-        """Run the attack on one batch; the passes of each result are those of a batch of its image alone."""
+    def _attack(self, places: Tensor, attack: Attack, threat: Threat) -> list[tuple[bool, int]]:
+        """Success and passes of the attack on each image of one batch; the passes are those of a batch of it alone."""
         if not len(places):
             return []
         index, x, y = (tensor[places.to(self.batch.x.device)] for tensor in self.batch)
@@ -269,7 +253,7 @@ class Probe:
                     break
         final = torch.where(hit.view(-1, 1, 1, 1), found, threat.project(state["x"], x))
         success, passes = ~self._correct(final, x, y, threat), passes + self.verification
-        return [AttackResult(*pair) for pair in zip(success.tolist(), passes.tolist(), strict=True)]
+        return [*zip(success.tolist(), passes.tolist(), strict=True)]
 
     @property
     def verification(self) -> int:
@@ -278,7 +262,7 @@ class Probe:
 
     def correct_at(self, x: Tensor, clean: Tensor, y: Tensor, threat: Threat) -> Tensor:
         """Whether attacked images count as correct by the rules of the audit: its repeats and its grid, bool (N,)."""
-        self.taken.total += self.verification * len(x)
+        self.taken += self.verification * len(x)
         return self._correct(x, clean, y, threat)
 
     def _correct(self, x: Tensor, clean: Tensor, y: Tensor, threat: Threat) -> Tensor:

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike
 
 from classwise.auditing.outcomes import files as outcome_files
-from classwise.auditing.outcomes.files import COLUMNS, check_groupings
-from classwise.auditing.outcomes.meta import CLEAN, Meta, check_attack_labels
-from classwise.auditing.outcomes.threats import threat_of
+from classwise.auditing.outcomes.files import COLUMNS
+from classwise.auditing.outcomes.meta import CLEAN, Meta, check_attack_labels, threat_of
 from classwise.core import limits
 from classwise.core.errors import ClasswiseError, unknown
 from classwise.core.names import checked_names
@@ -27,18 +26,6 @@ SUM_TOLERANCE = 5e-3
 """Largest distance from 1 of the sum of a row of confidences, which may be rounded to half precision."""
 TIE = 1e-6
 """Largest difference of two confidences that are equal up to the rounding of float32."""
-
-
-class Grouping(NamedTuple):
-    """A partition of the images.
-
-    Attributes:
-        names: one for each group.
-        ids: (N,) the group of each image, in the order of `Outcomes.index`.
-    """
-
-    names: tuple[str, ...]
-    ids: IntArray
 
 
 def checked_rows(frame: pd.DataFrame, meta: Meta) -> pd.DataFrame:
@@ -194,56 +181,6 @@ def _confidence_columns(
         others[rows, predicted] = -np.inf
         columns["runner_up"] = others.argmax(axis=1)
     return columns
-
-
-def grouping_of(images: pd.DataFrame, meta: Meta, group: str | None) -> Grouping:
-    """The images by class (None), by ``"superclass"``, or by a grouping of the metadata.
-
-    Args:
-        images: a row for each image, ascending by index, with the column ``label`` and one for each grouping.
-        meta: the metadata.
-        group: the grouping.
-
-    Raises:
-        ClasswiseError: if there is no such grouping.
-    """
-    labels = images["label"].to_numpy(dtype=np.int64)
-    if group is None or group == "class":
-        return Grouping(meta.class_names, labels)
-    if group == "superclass" and meta.superclasses is not None:
-        return Grouping(meta.superclass_names, np.asarray(meta.superclasses)[labels])
-    if group not in meta.groups:
-        superclass = ["superclass"] if meta.superclasses is not None else []
-        raise unknown("grouping", group, ["class", *superclass, *meta.groups])
-    return Grouping(meta.groups[group], images[group].to_numpy(dtype=np.int64))
-
-
-def named_table(frame: pd.DataFrame, class_names: Sequence[str]) -> pd.DataFrame:
-    """Add the columns ``class`` and ``predicted``, the names of the label and of the prediction."""
-    names, known = np.asarray(class_names, dtype=object), frame["prediction"].notna()
-    predicted = pd.Series(pd.NA, index=frame.index, dtype="string")
-    predicted[known] = names[frame["prediction"][known].to_numpy(dtype=np.int64)]
-    label = pd.Series(names[frame["label"].to_numpy(dtype=np.int64)], index=frame.index, dtype="string")
-    return frame.assign(**{"class": label, "predicted": predicted})
-
-
-def with_grouping(table: Table, index: IntArray, name: str, ids: ArrayLike, names: Sequence[str]) -> Table:
-    """Add a column with the group of each image; ``ids`` (N,) are in the order of ``index``.
-
-    Raises:
-        ClasswiseError: if the name is taken, the length differs, or an id has no name.
-    """
-    frame, meta = table
-    check_groupings([name], meta.attacks)
-    if name in meta.groups:
-        raise ClasswiseError(f"grouping {name!r}: the name is taken; choose another")
-    checked = checked_names(names, f"names of grouping {name!r}")
-    where = f"grouping {name!r}"
-    groups = class_labels(as_array(ids, where), len(checked), where)
-    if len(groups) != len(index):
-        raise ClasswiseError(f"grouping {name!r}: {len(groups)} ids for {len(index)} images; give one for each")
-    column = groups[np.searchsorted(index, frame["index"].to_numpy())]
-    return frame.assign(**{name: column}), dataclasses.replace(meta, groups={**meta.groups, name: checked})
 
 
 _IDENTITIES = {"model": ("model",), "data": ("data", "split")}

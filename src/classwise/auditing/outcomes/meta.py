@@ -5,11 +5,12 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import field
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
+import pandas as pd
 import pydantic
 
 from classwise.core.config import build, configurable
@@ -17,8 +18,8 @@ from classwise.core.errors import ClasswiseError, unknown
 from classwise.core.names import checked_name, checked_names, checked_text
 from classwise.core.repeats import RepeatCount, RepeatRule, Repeats
 from classwise.core.schema import SCHEMA_VERSIONS, check_schema_version
-from classwise.core.threat_text import Grid, check_stated
-from classwise.stats.counts import IntArray, class_labels, whole_numbers
+from classwise.core.threat_text import PER_IMAGE, Grid, check_stated, parse_threat
+from classwise.stats.counts import FloatArray, IntArray, class_labels, whole_numbers
 
 """Version of the columns of the table and of this metadata."""
 CLEAN, ALL = "clean", "all"
@@ -264,3 +265,56 @@ class Meta:
             return build(Meta, values, "metadata")
         except ClasswiseError as error:
             raise ClasswiseError(f"{where}: {error}") from error
+
+
+UNSTATED = "not stated"
+"""The text of a field that an audit does not record, such as the threat of predictions made elsewhere."""
+
+
+class FieldValue(NamedTuple):
+    """The value of a field in one audit.
+
+    Attributes:
+        key: equal for audits that agree.
+        text: the value for error messages.
+        stated: whether the audit records the field.
+    """
+
+    key: Any
+    text: str
+    stated: bool = True
+
+
+def threat_of(frame: pd.DataFrame, meta: Meta, labels: Collection[str]) -> FieldValue:
+    """The threat of the rows of some attacks; that of the metadata if the rows have no radii."""
+    rows = frame[frame["attack"].isin([label for label in labels if label != CLEAN])]
+    rows = rows.drop_duplicates("index").sort_values("index")
+    radii: FloatArray = rows["epsilon"].to_numpy(dtype=np.float64)
+    if not len(radii) or np.isnan(radii).any():
+        return stated_threat(meta.threat)
+    norm = meta.norm or str(meta.threat).partition(":")[0]
+    rounded = np.array([float(f"{radius:.6g}") for radius in np.unique(radii)])  # float32 and float64 radii agree
+    if len(np.unique(rounded)) == 1:
+        radius = float(rounded[0])
+        return FieldValue((norm, radius), _radius_text(norm, radius))
+    key = (norm, tuple(zip(rows["index"].tolist(), (f"{radius:.6g}" for radius in radii), strict=True)))
+    mean = f"{radii.mean():.6g}"
+    return FieldValue(key, f"{norm}:{PER_IMAGE}, {rounded[0]:.6g} to {rounded[-1]:.6g}, mean {mean}")
+
+
+def stated_threat(text: str | None) -> FieldValue:
+    """The norm with the radius from the text of a threat, or the text itself if it is not a norm ball."""
+    if text is None:
+        return FieldValue(None, UNSTATED, stated=False)
+    try:
+        norm, epsilon = parse_threat(text)
+    except ClasswiseError:
+        return FieldValue(text, text)
+    radius = float(f"{epsilon:.6g}")
+    return FieldValue((norm, radius), _radius_text(norm, radius))
+
+
+def _radius_text(norm: str, radius: float) -> str:
+    levels = radius * 255
+    in_levels = norm == "Linf" and levels >= 1 and abs(levels - round(levels)) < 1e-3
+    return f"{norm}:{round(levels)}/255" if in_levels else f"{norm}:{radius:.6g}"

@@ -6,6 +6,7 @@ and nothing here imports torch.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -18,23 +19,19 @@ from numpy.typing import ArrayLike, NDArray
 from scipy import sparse
 
 from classwise.auditing.outcomes import files as outcome_files
-from classwise.auditing.outcomes.construction import (
-    Grouping,
-    checked_rows,
-    grouping_of,
-    joined_tables,
-    table_of_predictions,
-    with_grouping,
-)
+from classwise.auditing.outcomes.construction import checked_rows, joined_tables, table_of_predictions
+from classwise.auditing.outcomes.files import check_groupings
 from classwise.auditing.outcomes.meta import ALL, BEST, CLEAN, UNION, Meta
 from classwise.core.accepted import BY_CONTENT
 from classwise.core.arguments import checked
 from classwise.core.description import PassCounts
 from classwise.core.errors import ClasswiseError, IncompleteError, unknown
 from classwise.core.extras import require
+from classwise.core.names import checked_names
+from classwise.core.tensors import as_array
 from classwise.stats.bounds import BoundedCounts, overall
 from classwise.stats.confusion import confusion, sparse_confusion
-from classwise.stats.counts import BoolArray, ClassCounts, IntArray
+from classwise.stats.counts import BoolArray, ClassCounts, IntArray, class_labels
 from classwise.stats.metric import MetricInputs
 
 MOST_DENSE = 2_000
@@ -47,73 +44,19 @@ UNKNOWN = -1
 Verdicts = NDArray[np.int8]
 
 
-class Judgement(NamedTuple):
-    """Images and whether they are classified correctly; the same rows in each array.
+class Grouping(NamedTuple):
+    """A partition of the images.
 
     Attributes:
-        image: (N,) the image indices, ascending.
-        label: (N,) their labels.
-        correct: (N,) true where the image is classified correctly.
+        names: one for each group.
+        ids: (N,) the group of each image, in the order of `Outcomes.index`.
     """
 
-    image: IntArray
-    label: IntArray
-    correct: BoolArray
+    names: tuple[str, ...]
+    ids: IntArray
 
 
-def verdicts_by_attack(frame: pd.DataFrame, index: IntArray, meta: Meta) -> dict[str, Verdicts]:
-    """(N,) verdicts of each applicable attack on the images ``index``, from the rows of an outcomes table."""
-    order = {label: place for place, label in enumerate(meta.applicable)}
-    table = np.full((len(order), len(index)), UNKNOWN, dtype=np.int8)
-    places = frame["attack"].map(order).to_numpy(dtype=np.int64)
-    table[places, np.searchsorted(index, frame["index"])] = frame["correct"]
-    final = [bool(meta.early_stop) if label == CLEAN else meta.cascade for label in order]
-    done = np.zeros(len(index), dtype=np.bool_)  # images that no later attack runs on
-    for row, is_final in zip(table, final, strict=True):
-        row[done & (row < 0)] = 0
-        done |= (row == 0) & is_final
-    return dict(zip(order, table, strict=True))
-
-
-def under_all(verdicts: Sequence[Verdicts]) -> Verdicts:
-    """(N,) verdicts under several attacks together.
-
-    Correct is correct under each attack. Misclassified is misclassified under one of them, whatever the others find.
-    """
-    lowest: Verdicts = np.min([np.where(verdict < 0, 2, verdict) for verdict in verdicts], 0)
-    undecided = np.any([verdict < 0 for verdict in verdicts], 0) & (lowest > 0)
-    return np.where(undecided, UNKNOWN, lowest).astype(np.int8)
-
-
-def bounded_counts(
-    verdicts: Verdicts, ids: IntArray, groups: int, sizes: IntArray | None, images: float
-) -> BoundedCounts:
-    """Count images, judged images and correct images of each group.
-
-    Args:
-        verdicts: (N,) verdicts on the images of the table.
-        ids: (N,) the group of each image.
-        groups: number of groups.
-        sizes: (groups,) number of images of each group in the data; None: unknown.
-        images: number of images of the data; infinity if it is unknown.
-    """
-    seen, judged, correct = (
-        np.bincount(ids[mask], minlength=groups) for mask in (verdicts > -2, verdicts >= 0, verdicts > 0)
-    )
-    if sizes is None or len(sizes) != groups or sizes.sum() != images or (sizes < seen).any():
-        return BoundedCounts(seen, judged, correct, images - len(ids))
-    return BoundedCounts(sizes, judged, correct)
-
-
-def widest(counts: Sequence[BoundedCounts]) -> BoundedCounts:
-    """Counts that include every completion of each of the given counts of the same images."""
-    correct = np.min([class_counts.correct for class_counts in counts], axis=0)
-    most = np.max([class_counts.high.correct for class_counts in counts], axis=0)
-    first = counts[0]
-    return BoundedCounts(first.count, first.count - most + correct, correct, first.unplaced)
-
-
-__all__ = ["ALL", "BEST", "CLEAN", "MOST_DENSE", "UNION", "Grouping", "Judgement", "Outcomes"]
+__all__ = ["ALL", "BEST", "CLEAN", "MOST_DENSE", "UNION", "Grouping", "Outcomes"]
 
 
 @checked
@@ -293,7 +236,7 @@ class Outcomes:
         """
         if family not in self.families:
             raise unknown("family of attacks", family, self.families)
-        return min(self.families[family], key=lambda label: float(self.judged(label).correct.mean()))
+        return min(self.families[family], key=lambda label: float(self.correct(label).mean()))
 
     def verdicts(self, name: str) -> Verdicts:
         """(N,) int8 verdict on each image, in the order of `index`: 1 correct, 0 misclassified, -1 not judged.
@@ -304,10 +247,12 @@ class Outcomes:
         Raises:
             ClasswiseError: for a name that is not in `names`.
         """
-        return under_all([self._verdicts[label] for label in self._members(name)])
+        verdicts = np.stack([self._verdicts[label] for label in self._members(name)])
+        lowest = np.where(verdicts < 0, 2, verdicts).min(axis=0)
+        return np.where((verdicts < 0).any(axis=0) & (lowest > 0), UNKNOWN, lowest).astype(np.int8)
 
-    def judged(self, name: str) -> Judgement:
-        """Which images are classified correctly under any of `names`.
+    def correct(self, name: str) -> BoolArray:
+        """(N,) which images are classified correctly under any of `names`, in the order of `index`.
 
         Raises:
             IncompleteError: if images are not judged; see `bounds`.
@@ -316,11 +261,7 @@ class Outcomes:
         verdicts = self.verdicts(name)
         if (verdicts < 0).any() or len(self) < self.total or self.meta.images is None:
             self.require_complete()
-        return Judgement(self.index, self.labels, verdicts > 0)
-
-    def correct(self, name: str) -> BoolArray:
-        """(N,) which images are classified correctly, in the order of `index`. Raises as `judged`."""
-        return self.judged(name).correct
+        return verdicts > 0
 
     def counts(self, name: str, group: str | None = None) -> ClassCounts:
         """Number of images and of correct images of each class, or of each group of a grouping.
@@ -328,7 +269,8 @@ class Outcomes:
         Raises:
             IncompleteError: if images are not judged; see `bounds`.
         """
-        return self.counts_of(self.judged(name), group)
+        correct, (names, ids) = self.correct(name), self.grouping(group)
+        return ClassCounts.from_labels(ids, correct, len(names))
 
     def bounds(self, name: str, group: str | None = None) -> BoundedCounts:
         """Number of images of each class (or group), of judged images, and of correct images among these.
@@ -340,10 +282,18 @@ class Outcomes:
         """
         family = name.removesuffix(f"-{BEST}")
         if name in self.names and name not in self.attacks and family != name:
-            return widest([self.bounds(member, group) for member in self._candidates(family)])
-        verdicts, (names, ids) = self.verdicts(name), self.grouping(group)
+            members = [self.bounds(member, group) for member in self._candidates(family)]
+            correct = np.min([counts.correct for counts in members], axis=0)
+            most, first = np.max([counts.high.correct for counts in members], axis=0), members[0]
+            return BoundedCounts(first.count, first.count - most + correct, correct, first.unplaced)
+        verdicts, (names, ids), sizes = self.verdicts(name), self.grouping(group), self.meta.group_sizes(group)
         images = float("inf") if self.meta.images is None else float(self.total)
-        return bounded_counts(verdicts, ids, len(names), self.meta.group_sizes(group), images)
+        seen, judged, correct = (
+            np.bincount(ids[mask], minlength=len(names)) for mask in (verdicts > -2, verdicts >= 0, verdicts > 0)
+        )
+        if sizes is None or len(sizes) != len(names) or sizes.sum() != images or (sizes < seen).any():
+            return BoundedCounts(seen, judged, correct, images - len(ids))
+        return BoundedCounts(sizes, judged, correct)
 
     def inputs(self, name: str, counts: BoundedCounts | None = None, group: str | None = None) -> MetricInputs:
         """What metrics under an attack are computed from.
@@ -363,19 +313,21 @@ class Outcomes:
             partial(self.predicted, name, group),
         )
 
-    def counts_of(self, judgement: Judgement, group: str | None = None) -> ClassCounts:
-        """`counts` of a subset of the images."""
-        grouping = self.grouping(group)
-        ids = grouping.ids[np.searchsorted(self.index, judgement.image)]
-        return ClassCounts.from_labels(ids, judgement.correct, len(grouping.names))
-
     def grouping(self, group: str | None = None) -> Grouping:
         """The images by class (None), by ``"superclass"``, or by a grouping of the table.
 
         Raises:
             ClasswiseError: if the table has no such grouping.
         """
-        return grouping_of(self._images, self.meta, group)
+        meta, labels = self.meta, self.labels
+        if group is None or group == "class":
+            return Grouping(meta.class_names, labels)
+        if group == "superclass" and meta.superclasses is not None:
+            return Grouping(meta.superclass_names, np.asarray(meta.superclasses)[labels])
+        if group not in meta.groups:
+            superclass = ["superclass"] if meta.superclasses is not None else []
+            raise unknown("grouping", group, ["class", *superclass, *meta.groups])
+        return Grouping(meta.groups[group], self._images[group].to_numpy(dtype=np.int64))
 
     def add_groups(
         self,
@@ -394,7 +346,16 @@ class Outcomes:
             ClasswiseError: if the name is taken, the length differs, an id has no name, or a name is not text, is blank
                 or occurs twice.
         """
-        return Outcomes(*with_grouping((self.frame, self.meta), self.index, name, ids, names))
+        where = f"grouping {name!r}"
+        check_groupings([name], self.meta.attacks)
+        if name in self.meta.groups:
+            raise ClasswiseError(f"{where}: the name is taken; choose another")
+        checked = checked_names(names, f"names of {where}")
+        groups = class_labels(as_array(ids, where), len(checked), where)
+        if len(groups) != len(self):
+            raise ClasswiseError(f"{where}: {len(groups)} ids for {len(self)} images; give one for each")
+        frame = self.frame.assign(**{name: groups[np.searchsorted(self.index, self.frame["index"].to_numpy())]})
+        return Outcomes(frame, dataclasses.replace(self.meta, groups={**self.meta.groups, name: checked}))
 
     def join(self, other: Outcomes) -> Outcomes:
         """Combine the attacks of two tables of the same images and model; the clean rows are those of this table.
@@ -477,7 +438,16 @@ class Outcomes:
 
     @cached_property
     def _verdicts(self) -> dict[str, Verdicts]:
-        return verdicts_by_attack(self.frame, self.index, self.meta)
+        """(N,) verdicts of each applicable attack."""
+        order = {label: place for place, label in enumerate(self.attacks)}
+        table = np.full((len(order), len(self)), UNKNOWN, dtype=np.int8)
+        places = self.frame["attack"].map(order).to_numpy(dtype=np.int64)
+        table[places, np.searchsorted(self.index, self.frame["index"])] = self.frame["correct"]
+        done = np.zeros(len(self), dtype=np.bool_)  # images that no later attack runs on
+        for label, row in zip(order, table, strict=True):
+            row[done & (row < 0)] = 0
+            done |= (row == 0) & bool(self.meta.early_stop if label == CLEAN else self.meta.cascade)
+        return dict(zip(order, table, strict=True))
 
     def _members(self, name: str) -> tuple[str, ...]:
         """The attacks whose verdicts decide that of a name."""
@@ -545,11 +515,10 @@ class Outcomes:
         """
         fairlearn = require("fairlearn.metrics", "fairlearn")
         names, ids = self.grouping(group)
-        judged, predicted = self._predicted(name)
         return fairlearn.MetricFrame(
             metrics=metrics or {"accuracy": _accuracy, "count": fairlearn.count},
-            y_true=judged.label,
-            y_pred=predicted,
+            y_true=self.labels,
+            y_pred=self._predicted(name),
             sensitive_features=pd.Series(np.asarray(names, dtype=object)[ids], name=group or "class"),
         )
 
@@ -563,10 +532,9 @@ class Outcomes:
             IncompleteError: if images are not judged under the attack.
             ClasswiseError: for an unknown attack or grouping.
         """
-        judged, predicted = self._predicted(name)
-        columns: dict[str, Any] = {"index": judged.image, "label": judged.label, "group": self.grouping(group).ids}
-        columns |= {"prediction": predicted, "correct": judged.correct}
-        return pd.DataFrame(columns | ({"clean": self.judged(CLEAN).correct} if CLEAN in self.meta.applicable else {}))
+        columns: dict[str, Any] = {"index": self.index, "label": self.labels, "group": self.grouping(group).ids}
+        columns |= {"prediction": self._predicted(name), "correct": self.correct(name)}
+        return pd.DataFrame(columns | ({"clean": self.correct(CLEAN)} if CLEAN in self.meta.applicable else {}))
 
     def _predictions(self, name: str) -> tuple[IntArray, IntArray]:
         """Labels and predictions of the images that have a prediction."""
@@ -575,24 +543,24 @@ class Outcomes:
             rows = self.rows(members[0])
             rows = rows[rows["prediction"].notna()]
             return rows["label"].to_numpy(), rows["prediction"].to_numpy(dtype=np.int64)
-        judged, predicted = self._predicted(name)
+        predicted = self._predicted(name)
         known = predicted != NO_PREDICTION
-        return judged.label[known], predicted[known]
+        return self.labels[known], predicted[known]
 
-    def _predicted(self, name: str) -> tuple[Judgement, IntArray]:
-        """The verdicts under any of `names`, and the prediction on each image: its label if it is correct.
+    def _predicted(self, name: str) -> IntArray:
+        """(N,) the prediction on each image under any of `names`: its label if it is correct.
 
         An image that a cascade did not attack, since an earlier attack succeeded, has the prediction under that one.
         """
-        judged, members = self.judged(name), self._members(name)
+        correct, members = self.correct(name), self._members(name)
         applicable = self.meta.applicable
         if self.meta.cascade:
             members = applicable[: 1 + max(map(applicable.index, members))]
         frame = self.frame[self.frame["attack"].isin(members)]
         frame = frame[~frame["correct"] & frame["prediction"].notna()].drop_duplicates("index")  # the first incorrect
         predictions = frame.set_index("index")["prediction"].astype("float64")
-        wrong = predictions.reindex(judged.image, fill_value=NO_PREDICTION).to_numpy(np.int64)
-        return judged, np.where(judged.correct, judged.label, wrong)
+        wrong = predictions.reindex(self.index, fill_value=NO_PREDICTION).to_numpy(np.int64)
+        return np.where(correct, self.labels, wrong)
 
 
 def _accuracy(y_true: IntArray, y_pred: IntArray) -> float:

@@ -6,73 +6,130 @@ import contextlib
 import dataclasses
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+import time
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
+import numpy as np
 import pandas as pd
+import torch
+from torch import Tensor, nn
 
 from classwise.attacks.base import Attack
-from classwise.attacks.engine import SMALLEST_BATCH
+from classwise.attacks.engine import SMALLEST_BATCH, Decision, Engine, Finished, Job
 from classwise.auditing.guards.budget import run_guards
-from classwise.auditing.guards.evidence import Evidence, InputScale, Memory, Probe, memory_of
+from classwise.auditing.guards.evidence import SAMPLE, Evidence, InputScale, Memory, Probe, memory_of
 from classwise.auditing.guards.report import GuardReport
 from classwise.auditing.outcomes import files as outcome_files
-from classwise.auditing.outcomes.artifacts import Artifacts
+from classwise.auditing.outcomes.artifacts import EXAMPLES, examples_per_class
+from classwise.auditing.outcomes.meta import CLEAN
 from classwise.auditing.outcomes.table import Outcomes
 from classwise.auditing.outcomes.writer import OutcomeWriter
+from classwise.auditing.run import batch_sizes
 from classwise.auditing.run.audit_folder import ABOUT, read_about, write_trace
 from classwise.auditing.run.merging import SHARDS, Merged, is_finished, merge
 from classwise.auditing.run.options import AuditOptions
-from classwise.auditing.run.partition import Shard
+from classwise.auditing.run.partition import Shard, balanced_order, part_of
 from classwise.auditing.run.plan import Plan
 from classwise.auditing.run.preparation import Inputs
 from classwise.auditing.run.record import RunRecord, environment_of
 from classwise.auditing.run.result import Audit, AuditWarning, about_of
-from classwise.auditing.run.runner import Runner
-from classwise.auditing.run.sampling import Sampling
+from classwise.auditing.run.rows import attacked_rows, carried_rows, clean_rows, skipped_rows, trace_rows
+from classwise.auditing.run.sampling import ROWS, Sampling
 from classwise.core import interruption
 from classwise.core.distributed import ProcessGroup
 from classwise.core.errors import ClasswiseError, IncompleteError
+from classwise.core.memory_format import share_format
 from classwise.core.precision import Precision
 from classwise.core.progress import Progress
 from classwise.core.progress_record import recorded
-from classwise.core.rng import seeded
+from classwise.core.rng import CounterRNG, seeded
 from classwise.core.storage import ResultFolder
+from classwise.core.transfers import to_device
+from classwise.data.images import Batch, Images
 from classwise.data.loading import named_set
 from classwise.data.stream import Stream
 from classwise.models.base import bare, device_of
+from classwise.stats.counts import IntArray
+
+IMAGES_SHARE = 0.25
+"""Largest share of a GPU's memory that the images of a piece may take, in their stored type."""
 
 
-@dataclass(frozen=True)
+class _Features(nn.Module):
+    """A module that returns the pooled features of a model instead of its logits."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+        share_format(self, model)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(N, F) features of images (N, C, H, W)."""
+        features: Tensor = self.model.features(x)  # type: ignore[operator]  # `prepare` has checked that it exists
+        return features.flatten(1)
+
+
 class Execution:
     """A prepared audit, the processes that run it, and the folder that it is written into.
 
     Args:
         ready: the model, the images and the plan.
         folder: the audit's folder; None: rows are held in memory.
-        processes: the processes that share the images.
+        processes: the processes that share the images; each attacks its share of every class.
         progress: receives the progress of this process.
         started: when the audit began, on the monotonic clock.
-        max_time: seconds that it may take; None: no limit.
+        max_time: seconds that it may take, after which no further image is started; None: no limit.
         shard: the shard that is attacked; None: all images.
         shards: number of the shards of which the audit is merged; None: it is not.
+
+    Attributes:
+        writer: collects rows, and has those of an interrupted audit.
+        sample: the images for the guards, classes in turn.
+        sample_radius: their radii, if the threat has one for each image.
+        traces: the traces, a frame for each attack.
+        images: number of images, over all processes; None until all of them were read.
+        facts: why gradients were not computed on a fused copy of the model, and why the steps of attacks were not CUDA
+            graphs, by attack; without those where none was tried.
     """
 
-    ready: Inputs
-    folder: Path | None
-    processes: ProcessGroup
-    progress: Progress
-    started: float
-    max_time: float | None = None
-    shard: Shard | None = None
-    shards: int | None = None
+    writer: OutcomeWriter
+
+    def __init__(
+        self,
+        ready: Inputs,
+        folder: Path | None,
+        processes: ProcessGroup,
+        progress: Progress,
+        started: float,
+        max_time: float | None = None,
+        shard: Shard | None = None,
+        shards: int | None = None,
+    ) -> None:
+        self.ready, self.plan, self.engine = ready, ready.plan, ready.plan.engine(ready.model)
+        self.folder, self.processes, self.progress = folder, processes, progress
+        self.started, self.max_time, self.shard, self.shards = started, max_time, shard, shards
+        self.deadline = math.inf if max_time is None else started + max_time
+        self.traces: list[pd.DataFrame] = []
+        self.sample: Batch | None = None
+        self.sample_radius: Tensor | None = None
+        self.images: int | None = None
+        self.facts: dict[str, Any] = {}
+        self._not_reduced: set[str] = set()
+        self._copied: tuple[Images, Images] | None = None  # a piece and its copy on the device
+        self._examples: set[int] = set()
+        self._examples_taken = pd.Series(dtype=np.int64)
 
     @property
     def name(self) -> str:
         """Name of the audit: that of its folder."""
         return "audit" if self.folder is None else self.folder.resolve().name
+
+    @property
+    def late(self) -> bool:
+        """Whether the deadline has passed."""
+        return time.monotonic() > self.deadline
 
     def run(self, *, resume: bool, group: str | None, training_attack: Attack | None) -> Audit:
         """Run the audit in all processes and return its result in each.
@@ -90,15 +147,17 @@ class Execution:
         settings = self.ready.settings
         _check_same_settings(self.processes.all_gather(settings))
         folder = self.folder if self.processes.is_main else None
-        with self.claimed(resume=resume), recorded(folder, self.progress) as progress:
+        with self.claimed(resume=resume), recorded(folder, self.progress) as self.progress:
             is_shard = self.shard is not None
-            saved = finished_audit(folder, self.ready.plan, is_shard=is_shard) if resume and folder else None
+            saved = finished_audit(folder, self.plan, is_shard=is_shard) if resume and folder else None
+            if saved is not None:
+                self.plan = dataclasses.replace(self.plan, trace=())
             merged = self._merged()
             record = RunRecord(folder and folder / ABOUT, self._environment(merged.environment), self.started)
             with record.saved_on_failure():
-                runner = self._attack(merged.notes, progress, record, trace=saved is None)
+                self._attack_all(merged.notes, record)
                 saved = None if any(self.processes.all_gather(record.worked)) else saved
-                writer = self._gathered(runner.writer)
+                self._gather()
                 fingerprint = self._stream_fingerprint(
                     merged.data_hash or ("" if saved is None else saved.outcomes.meta.data_hash)
                 )
@@ -106,12 +165,11 @@ class Execution:
                 if self.processes.is_main and saved is not None:  # nothing was left to do
                     result = dataclasses.replace(saved, group=group)
                 elif self.processes.is_main:
-                    outcomes = self._outcomes(runner, writer, fingerprint)
-                    evidence = self._evidence(runner, outcomes, training_attack, overwrites=merged.overwrites)
-                    result = self._result(runner, evidence, writer.artifacts, group, record)
+                    evidence = self._evidence(self._outcomes(fingerprint), training_attack, merged.overwrites)
+                    result = self._result(evidence, group, record)
                     if self.folder is not None:
                         write_trace(self.folder, result.trace)
-                        about = about_of(result) | self._of_shards(runner)
+                        about = about_of(result) | self._of_shards(finished=True)
                         ResultFolder(self.folder, "audit").write(**about, settings=settings)
                 shared: Audit = self.processes.broadcast(result)
                 return shared
@@ -134,11 +192,15 @@ class Execution:
         with about.claimed(settings, resume=resume, beside=beside, **empty, **self._of_shards()):
             yield
 
-    def _of_shards(self, runner: Runner | None = None) -> dict[str, Any]:
+    def _of_shards(self, *, finished: bool = False) -> dict[str, Any]:
         """The entries of ``audit.json`` on the shard that was attacked, or on the shards that were merged."""
-        if self.shard is None or runner is None:
+        if self.shard is None or not finished:
             return {} if self.shards is None else {SHARDS: self.shards}
-        about = {"finished": runner.images is not None, "images": runner.images, "overwrites": runner.overwrites}
+        about = {
+            "finished": self.images is not None,
+            "images": self.images,
+            "overwrites": self.engine.passes.overwrites,
+        }
         return {"shard": {**about, "attacks": self.ready.meta.applicable}}
 
     def _merged(self) -> Merged:
@@ -158,19 +220,20 @@ class Execution:
             raise ClasswiseError(f"{folder} contains an audit without shards; omit --shards to continue it")
         return merge(folder, self.shards, self.ready.meta, self.ready.settings)
 
-    def _attack(self, notes: Sequence[str], progress: Progress, record: RunRecord, *, trace: bool) -> Runner:
-        """Run the clean pass and every attack on the images of this process.
+    def _attack_all(self, notes: Sequence[str], record: RunRecord) -> None:
+        """Attack every image of this process by every attack until the deadline.
+
+        A request to stop (SIGINT or SIGTERM, see `classwise.core.interruption`) takes effect after the next block of
+        finished images; finished rows are written.
 
         Args:
             notes: those of other runs.
-            progress: receives the progress.
             record: the record of the run.
-            trace: whether images are traced.
         """
         ready, processes = self.ready, self.processes
         processes.barrier()
         meta = dataclasses.replace(ready.meta, notes=tuple(dict.fromkeys((*ready.meta.notes, *notes))))
-        writer = OutcomeWriter(self.folder, meta, processes.rank, processes.world_size, record.written)
+        self.writer = OutcomeWriter(self.folder, meta, processes.rank, processes.world_size, record.written)
         processes.barrier()  # no process writes before all have read which file numbers are used
         if ready.meta.not_applicable:
             names = ", ".join(ready.meta.not_applicable)
@@ -179,37 +242,266 @@ class Execution:
             self.progress.log(
                 f"{processes.world_size} processes share the images; the counts shown are those of the first process"
             )
-        runner = Runner(
-            ready.model,
-            ready.plan if trace else dataclasses.replace(ready.plan, trace=()),
-            writer,
-            progress,
-            deadline=math.inf if self.max_time is None else self.started + self.max_time,
-            processes=processes,
-        )
         try:
-            runner.run(ready.pieces)
+            with interruption.deferred():
+                self._attack_pieces()
         except interruption.STOPS as stop:
+            self.writer.flush()
             if self.folder is not None:
-                stop.add_note(f"{writer.count():,} outcomes are saved in {self.folder}")
+                stop.add_note(f"{self.writer.count():,} outcomes are saved in {self.folder}")
             raise
-        return runner
 
-    def _gathered(self, writer: OutcomeWriter) -> OutcomeWriter:
-        """The writer with the rows of all processes, in the first process; elsewhere the writer of the process."""
-        processes = self.processes
+    def _attack_pieces(self) -> None:
+        images = 0
+        for piece in self.ready.pieces:
+            images += len(piece)
+            order = balanced_order(piece.y.cpu())
+            if self.sample is None:
+                rows = order[:SAMPLE]
+                self.sample, self.sample_radius = piece.batch(rows), self._radii(rows)
+            order = part_of(order, piece.y.cpu(), self.processes)
+            self._clean(piece, order)
+            self._choose_examples(piece, order)
+            sampling = self.plan.sampling
+            for label, attack in self.plan.suite.attacks.items():
+                if sampling is None or label in sampling.first:
+                    self._attack(label, attack, piece, order)
+            if sampling is not None:
+                self._sample(piece, order, sampling)
+            self._trace(piece)
+            if self.late:
+                break
+        else:
+            self.images = images
+        self.writer.flush()
+
+    def _clean(self, piece: Images, order: Tensor) -> None:
+        """Run the clean pass on the images that have no row yet."""
+        index = piece.index.cpu().numpy()
+        done = self.writer.rows(CLEAN, index)
+        labels = pd.Series(piece.y.cpu().numpy(), index)[done.index]
+        if not np.array_equal(labels.to_numpy(), done["label"].to_numpy(dtype=np.int64)):
+            raise ClasswiseError("the folder contains an audit of other images: the labels differ; give another folder")
+        todo = order[~np.isin(index[order.numpy()], done.index)]
+        self.progress.start(CLEAN, len(todo))
+        with self._seeded(CLEAN, piece, todo):
+            for rows in torch.split(todo, self.plan.batch_size):
+                if self.late or not len(rows):
+                    break
+                self.processes.check()
+                interruption.stop_point()
+                batch = self._near(piece).batch(rows, self.engine.device)
+                decision = self._decide(batch.x, batch.y)
+                rows_of_batch = clean_rows(batch.index, batch.y, decision, self.plan.repeats.count)
+                tensors = self._tensors(batch.index, batch.x, decision.logits, images=False)
+                self.writer.add(self._grouped(rows_of_batch, piece, rows), tensors)
+                self.progress.advance(len(rows))
+
+    def _attack(self, label: str, attack: Attack, piece: Images, order: Tensor) -> None:
+        """Run one attack on all images that need it, and write the rows of the others."""
+        index = piece.index.cpu().numpy()
+        own = _own_index(piece, order)
+        done = self.writer.rows(label, own).index
+        clean = self.writer.rows(CLEAN, own)
+        clean = clean[~clean.index.isin(done)]
+        attackable = clean
+        if self.plan.early_stop:
+            wrong = clean[~clean["correct"]]
+            carried = carried_rows(label, wrong, self._epsilon(piece, wrong), attack.records)
+            self.writer.add(self._regrouped(carried, wrong))
+            attackable = clean[clean["correct"]]
+        if self.plan.cascade:
+            removed = self._removed_before(label, attackable.index.to_numpy(dtype=np.int64))
+            self.writer.add(self._regrouped(skipped_rows(label, removed, self._epsilon(piece, removed)), removed))
+            attackable = attackable[~attackable.index.isin(removed.index)]
+        todo = order[np.isin(index[order.numpy()], attackable.index)]
+        self.progress.start(label, len(todo))
+        while len(todo):
+            try:
+                with self._seeded(label, piece, todo):
+                    self._attack_rows(label, attack, piece, todo)
+            except torch.OutOfMemoryError as error:
+                self._halve(error)
+                todo = todo[~np.isin(index[todo.numpy()], self.writer.rows(label, index).index)]
+            else:
+                break
+        unfused = self.engine.passes.unfused
+        if unfused and "not_fused" not in self.facts:
+            self.facts["not_fused"] = unfused
+            self.progress.log(f"the model is not fused, so gradients take longer: {unfused}")
+        reason = self.engine.not_reduced(attack)
+        if reason and label not in self._not_reduced:
+            self._not_reduced.add(label)
+            self.progress.log(f"{label} computes no smaller batches when few images are left: {reason}")
+        reason = self.engine.not_graphed(attack)
+        if reason and label not in self.facts.get("without_graphs", {}):
+            self.facts.setdefault("without_graphs", {})[label] = reason
+            self.progress.log(f"the steps of {label} are not CUDA graphs: {reason}")
+
+    def _sample(self, piece: Images, order: Tensor, sampling: Sampling) -> None:
+        """Run the other attacks on the samples of a design, which every process computes from the rows of all."""
+        index = piece.index.cpu().numpy()
+        own = _own_index(piece, order)
+
+        def gathered(labels: Iterable[str], images: IntArray | None) -> pd.DataFrame:
+            chosen = own if images is None else own[np.isin(own, images)]
+            rows = pd.concat([self.writer.rows(label, chosen)[[*ROWS]] for label in labels])
+            every: list[pd.DataFrame] = self.processes.all_gather(rows)
+            return pd.concat(every, ignore_index=True)
+
+        for images in sampling.samples(len(piece), piece.num_classes, gathered, self.progress.log):
+            for label in sampling.second:
+                attack = self.plan.suite.attacks[label]
+                self._attack(label, attack, piece, order[np.isin(index[order.numpy()], images)])
+
+    def _attack_rows(self, label: str, attack: Attack, piece: Images, todo: Tensor) -> None:
+        blocks = self.engine.attack(attack, self.plan.threat, self._jobs(piece, todo), images=len(todo))
+        # Closed at once, also after an exception, so that the model is restored.
+        with contextlib.closing(cast("Generator[Finished, None, None]", blocks)):
+            for done in blocks:
+                rows = todo[done.row.cpu()]
+                radius = self._radii(rows)
+                threat = self.plan.threat if radius is None else self.plan.threat.with_epsilon(radius.to(done.x.device))
+                frame = self._grouped(attacked_rows(label, done, threat, self.plan.repeats.count), piece, rows)
+                tensors = self._tensors(done.index, done.x, done.logits, images=True) | self._examples_of(done)
+                self.writer.add(frame, tensors)
+                self.progress.advance(len(done.row))
+                self.processes.check()
+                interruption.stop_point()
+
+    def _near(self, piece: Images) -> Images:
+        """The images on the GPU, if they take a small part of its memory, so that no attack copies them again."""
+        device = self.engine.device
+        if device.type != "cuda" or piece.x.nbytes > IMAGES_SHARE * batch_sizes.memory_of(device):
+            return piece
+        if self._copied is None or self._copied[0] is not piece:
+            self._copied = piece, piece.to(device)
+        return self._copied[1]
+
+    def _jobs(self, piece: Images, todo: Tensor) -> Iterator[Job]:
+        """The images to attack; empty after the deadline, so that only started images are finished."""
+        for rows in torch.split(todo, self.plan.batch_size):
+            if self.late:
+                return
+            self.processes.check()
+            batch = self._near(piece).batch(rows, self.engine.device)
+            radius = self._radii(rows)
+            yield Job(batch.index, batch.x, batch.y, {} if radius is None else {"epsilon": radius})
+
+    def _radii(self, rows: Tensor) -> Tensor | None:
+        """(N,) radii of the rows of a piece; None if all images have the same radius."""
+        epsilon = self.plan.threat.epsilon
+        return epsilon.cpu()[rows] if isinstance(epsilon, Tensor) else None
+
+    def _epsilon(self, piece: Images, frame: pd.DataFrame) -> Any:
+        """The radius of the rows of a frame: one number, or an array."""
+        epsilon = self.plan.threat.epsilon
+        if not isinstance(epsilon, Tensor):
+            return epsilon
+        return pd.Series(epsilon.cpu().numpy(), piece.index.cpu().numpy())[frame.index].to_numpy()
+
+    def _removed_before(self, label: str, index: IntArray) -> pd.DataFrame:
+        """The rows of the earlier attacks that succeeded on the images ``index``."""
+        earlier = list(self.plan.suite.attacks)
+        rows = [self.writer.rows(name, index) for name in earlier[: earlier.index(label)]]
+        removed = [frame[frame["first_success"] == name] for name, frame in zip(earlier, rows, strict=False)]
+        if not removed:
+            return self.writer.rows(CLEAN, index).iloc[:0]
+        return pd.concat(removed)
+
+    def _halve(self, error: Exception) -> None:
+        """Halve the batch size for lack of memory, which voids bit-identical repetition."""
+        half = self.engine.batch_size // 2
+        if half < SMALLEST_BATCH:
+            raise ClasswiseError(
+                f"the device has not enough memory for {self.engine.batch_size} images; use a device with more memory"
+            ) from error
+        note = f"batch size halved from {self.engine.batch_size} to {half} for lack of memory"
+        self.progress.log(note)
+        self.engine = self.plan.engine(self.ready.model, half)
+        self.writer.meta = dataclasses.replace(self.writer.meta, notes=(*self.writer.meta.notes, note))
+
+    def _decide(self, x: Tensor, y: Tensor) -> Decision:
+        while True:
+            try:
+                return self.engine.decide(x, y)
+            except torch.OutOfMemoryError as error:
+                self._halve(error)
+
+    def _seeded(self, label: str, piece: Images, todo: Tensor) -> contextlib.AbstractContextManager[None]:
+        """Context of the passes of an attack, in which the generators that a random model uses are seeded."""
+        first = piece.index.cpu()[todo[:1]]  # processes and shards begin with different images
+        seeds = CounterRNG(self.plan.seed, "model").child(label).integers(first, (), 1 << 32)
+        return seeded(int(seeds.sum()), self.engine.device)
+
+    def _grouped(self, frame: pd.DataFrame, piece: Images, rows: Tensor) -> pd.DataFrame:
+        """Add a column for each grouping of the images."""
+        ids = {name: piece.columns[name].ids[rows].numpy() for name in self.writer.meta.groups}
+        return frame.assign(**ids)
+
+    def _regrouped(self, frame: pd.DataFrame, source: pd.DataFrame) -> pd.DataFrame:
+        """Copy the groupings from other rows of the same images."""
+        return frame.assign(**{name: source[name].to_numpy() for name in self.writer.meta.groups})
+
+    def _tensors(self, index: Tensor, x: Tensor, logits: Tensor, *, images: bool) -> dict[str, tuple[Any, Any]]:
+        """The tensors to save of finished images, by kind."""
+        image, tensors = index.cpu().numpy(), dict[str, tuple[Any, Any]]()
+        if "logits" in self.plan.save:
+            tensors["logits"] = (image, logits.cpu().numpy())
+        if "features" in self.plan.save:
+            (features,) = Engine(_Features(self.ready.model), batch_size=self.engine.batch_size).predict([x])
+            tensors["features"] = (image, features.cpu().numpy())
+        if images and "images" in self.plan.save:
+            tensors["images"] = (image, x.cpu().numpy())
+        return tensors
+
+    def _choose_examples(self, piece: Images, order: Tensor) -> None:
+        """Choose the examples: the first images of each class that are correctly classified without attack."""
+        share = examples_per_class(piece.shape, piece.num_classes, len(self.plan.suite.attacks))
+        share = -(-share // self.processes.world_size)
+        clean = self.writer.rows(CLEAN, _own_index(piece, order))
+        if clean.empty:  # the deadline passed before the first image
+            return
+        right = clean[clean["correct"]].reset_index(drop=True).sort_values("index")
+        place = right.groupby("label").cumcount() + right["label"].map(self._examples_taken).fillna(0)
+        chosen = right[place < share]
+        self._examples = set(chosen["index"])
+        self._examples_taken = self._examples_taken.add(chosen["label"].value_counts(), fill_value=0)
+
+    def _examples_of(self, done: Finished) -> dict[str, tuple[Any, Any]]:
+        """The examples among finished images: pairs of clean and adversarial image, in half precision."""
+        index = done.index.cpu()
+        chosen = torch.tensor([image in self._examples for image in index.tolist()])
+        if not chosen.any():
+            return {}
+        rows = to_device(chosen.nonzero().squeeze(1), done.x.device)
+        pairs = torch.stack([done.x0[rows], done.x[rows]], dim=1).half().cpu()
+        return {EXAMPLES: (index[chosen].numpy(), pairs.numpy())}
+
+    def _trace(self, piece: Images) -> None:
+        """Trace the requested images of a piece, in the first process."""
+        rows = torch.isin(piece.index.cpu(), torch.tensor(self.plan.trace, dtype=torch.int64)).nonzero().squeeze(1)
+        if not len(rows) or self.late or not self.processes.is_main:
+            return
+        batch = piece.batch(rows)
+        radius = self._radii(rows)
+        threat = self.plan.threat if radius is None else self.plan.threat.with_epsilon(radius)
+        for label, attack in self.plan.suite.attacks.items():
+            self.traces.append(trace_rows(self.engine, label, attack, batch, threat))
+
+    def _gather(self) -> None:
+        """Gather the rows of all processes in the first process."""
+        processes, writer = self.processes, self.writer
         if processes.world_size == 1:
-            return writer
+            return
         notes = dict.fromkeys(note for own_notes in processes.all_gather(writer.meta.notes) for note in own_notes)
         others = processes.gather(None if writer.folder is not None else writer)
-        if not processes.is_main:
-            return writer
-        meta = dataclasses.replace(writer.meta, notes=tuple(notes))
-        if writer.folder is not None:
-            return OutcomeWriter(writer.folder, meta)
-        writer.meta = meta
-        writer.merge(others[1:])
-        return writer
+        if processes.is_main:
+            writer.meta = dataclasses.replace(writer.meta, notes=tuple(notes))
+            if writer.folder is not None:
+                self.writer = OutcomeWriter(writer.folder, writer.meta)
+            else:
+                writer.merge(others[1:])
 
     def _stream_fingerprint(self, expected: str = "") -> str:
         """Hash of the images of a stream, which is known once they were read; empty for images in memory.
@@ -228,55 +520,56 @@ class Execution:
             raise ClasswiseError(f"{contents} other images; all need the same stream in the same order")
         return str(fingerprints[0])
 
-    def _outcomes(self, runner: Runner, writer: OutcomeWriter, fingerprint: str) -> Outcomes:
+    def _outcomes(self, fingerprint: str) -> Outcomes:
         """The outcomes of all processes, whose number of images and ``fingerprint`` are known of a stream once read."""
-        outcomes = writer.outcomes()
+        outcomes = self.writer.outcomes()
         if isinstance(self.ready.source, Stream):
             # A shard attacks some of the images that it reads.
-            images = outcomes.meta.images if runner.images is None else int(self.ready.source.class_counts().sum())
+            images = outcomes.meta.images if self.images is None else int(self.ready.source.class_counts().sum())
             meta = dataclasses.replace(outcomes.meta, data_hash=fingerprint, images=images)
             outcomes = Outcomes(outcomes.frame, meta)
-        in_time = self.ready.plan.sampling is not None and not runner.late
+        in_time = self.plan.sampling is not None and not self.late
         reason = "they are outside the sample" if in_time else "the time limit was reached"
         for label, count in outcomes.missing.items() if self.shard is None else ():
             self.progress.log(f"{label}: {count} images are not judged, {reason}")
         return outcomes
 
-    def _evidence(
-        self, runner: Runner, outcomes: Outcomes, training_attack: Attack | None, *, overwrites: bool
-    ) -> Evidence:
-        """The evidence for the guards."""
+    def _evidence(self, outcomes: Outcomes, training_attack: Attack | None, overwrites: bool) -> Evidence:
+        """The evidence for the guards; ``overwrites``: whether the model of a shard writes into its input."""
         ready = self.ready
         return Evidence(
             outcomes,
-            ready.plan.suite.attacks,
+            self.plan.suite.attacks,
             was_training=ready.was_training,
             untrained=ready.untrained,
             no_gradient=ready.no_gradient,
-            overwrites=overwrites or runner.overwrites,
+            overwrites=overwrites or self.engine.passes.overwrites,
             training_attack=training_attack,
-            probe=_probe(runner, ready, outcomes.meta.data_hash),
+            probe=self._probe(outcomes.meta.data_hash),
         )
 
-    def _result(
-        self,
-        runner: Runner,
-        evidence: Evidence,
-        artifacts: Artifacts,
-        group: str | None,
-        record: RunRecord,
-    ) -> Audit:
+    def _probe(self, data_hash: str) -> Probe | None:
+        """The model and a sample of images for the guards; None after the deadline."""
+        if self.sample is None or self.late:
+            return None
+        radius, known, full = self.sample_radius, named_set(self.ready.source), self.plan.guards == "full"
+        return Probe(
+            self.engine,
+            Batch(*(tensor.to(self.engine.device) for tensor in self.sample)),
+            self.plan.threat if radius is None else self.plan.threat.with_epsilon(radius),
+            self.plan.precision,
+            None if known is None else InputScale(known.mean, known.std),
+            gradients=not self.ready.no_gradient,
+            memory=Memory() if full else memory_of(bare(self.ready.model), self.ready.meta.model_hash, data_hash),
+        )
+
+    def _result(self, evidence: Evidence, group: str | None, record: RunRecord) -> Audit:
         """Run the guards, or reuse those of a finished audit in the folder, and build the result."""
-        facts = dict[str, Any]()
-        if runner.unfused:
-            facts["not_fused"] = runner.unfused
-        if runner.not_graphed:
-            facts["without_graphs"] = runner.not_graphed
-        mode, saved = self.ready.plan.guards, _saved_guards(self.folder)
+        mode, saved = self.plan.guards, _saved_guards(self.folder)
         if saved is None or not saved[1].covers(mode):
             if mode != "off":
                 self.progress.log(f"guards: {mode}")
-            with seeded(self.ready.plan.seed % (1 << 32), device_of(self.ready.model)):
+            with seeded(self.plan.seed % (1 << 32), device_of(self.ready.model)):
                 saved = run_guards(evidence, mode, late=evidence.probe is None)
         warnings, report = saved
         return Audit(
@@ -285,9 +578,9 @@ class Execution:
             group=group,
             name=self.name,
             path=self.folder,
-            environment=record.environment(**facts),
-            artifacts=artifacts,
-            trace=pd.concat(runner.traces, ignore_index=True) if runner.traces else None,
+            environment=record.environment(**self.facts),
+            artifacts=self.writer.artifacts,
+            trace=pd.concat(self.traces, ignore_index=True) if self.traces else None,
             guards=report,
         )
 
@@ -297,6 +590,12 @@ class Execution:
         facts |= {} if self.shards is None else {SHARDS: self.shards, **of_shards}
         several = {"processes": self.processes.world_size} if self.processes.world_size > 1 else {}
         return facts | several
+
+
+def _own_index(piece: Images, order: Tensor) -> IntArray:
+    """Indices of this process's images in a piece; a resumed audit also has rows of other processes."""
+    index: IntArray = piece.index.cpu().numpy()[np.sort(order.numpy())]
+    return index
 
 
 def with_saved_choices(options: AuditOptions, folder: Path | None) -> AuditOptions:
@@ -361,27 +660,3 @@ def _saved_guards(folder: Path | None) -> tuple[tuple[AuditWarning, ...], GuardR
     if not about.get("guards") or not about.get("complete"):
         return None
     return tuple(AuditWarning(*warning) for warning in about["warnings"]), GuardReport.read(about["guards"])
-
-
-def _probe(runner: Runner, ready: Inputs, data_hash: str) -> Probe | None:
-    """The model and a sample of images for the guards; None after the deadline."""
-    if runner.sample is None or runner.late:
-        return None
-    threat = runner.plan.threat
-    if runner.sample_radius is not None:
-        threat = threat.with_epsilon(runner.sample_radius)
-    sample = type(runner.sample)(*(tensor.to(runner.engine.device) for tensor in runner.sample))
-    known = named_set(ready.source)
-    scale = None if known is None else InputScale(known.mean, known.std)
-    memory = (
-        Memory() if runner.plan.guards == "full" else memory_of(bare(ready.model), ready.meta.model_hash, data_hash)
-    )
-    return Probe(
-        runner.engine,
-        sample,
-        threat,
-        runner.plan.precision,
-        scale,
-        gradients=not ready.no_gradient,
-        memory=memory,
-    )

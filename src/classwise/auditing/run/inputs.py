@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -147,7 +148,7 @@ def grouped(source: Images | Stream, group: Group | None) -> Images | Stream:
         return source
     if not isinstance(source, Images):
         raise ClasswiseError("a stream can be grouped by superclass only; load the images for another grouping")
-    return _rebuilt(source, source.class_names, {**columns, VALUES_COLUMN: _column(group)})
+    return dataclasses.replace(source, columns={**columns, VALUES_COLUMN: _column(group)})
 
 
 def group_name(group: Group | None) -> str | None:
@@ -355,7 +356,11 @@ def _classes_hint(first: Images, logits: int) -> str:
 
 def named(piece: Images, names: tuple[str, ...]) -> Images:
     """The images with these class names."""
-    return piece if piece.class_names == names else _rebuilt(piece, names, dict(piece.columns))
+    if piece.class_names == names:
+        return piece
+    complete = piece.superclasses is not None and len(names) == len(piece.superclasses)
+    without: dict[str, Any] = {} if complete else {"superclasses": None, "superclass_names": None}
+    return dataclasses.replace(piece, class_names=names, **without)
 
 
 def stored(piece: Images) -> Images:
@@ -367,22 +372,7 @@ def stored(piece: Images) -> Images:
     if piece.x.dtype == torch.uint8:
         return piece
     exact = torch.cat([snapped(block, piece.name) for block in torch.split(piece.x, GRID_BLOCK)])
-    return piece if torch.equal(exact, piece.x) else _rebuilt(piece, piece.class_names, dict(piece.columns), exact)
-
-
-def _rebuilt(images: Images, names: Sequence[str], columns: dict[str, Column], pixels: Tensor | None = None) -> Images:
-    complete = images.superclasses is not None and len(names) == len(images.superclasses)
-    return Images(
-        images.x if pixels is None else pixels,
-        images.y,
-        names,
-        images.name,
-        images.split,
-        images.superclasses if complete else None,
-        images.superclass_names if complete else None,
-        images.index,
-        columns,
-    )
+    return piece if torch.equal(exact, piece.x) else dataclasses.replace(piece, x=exact)
 
 
 def pieces_of(data: Images | Stream, batch_size: int) -> Iterator[Images]:

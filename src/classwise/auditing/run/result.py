@@ -15,7 +15,6 @@ import pandas as pd
 from classwise.auditing.guards.report import GuardReport
 from classwise.auditing.outcomes import files as outcome_files
 from classwise.auditing.outcomes.artifacts import Artifacts
-from classwise.auditing.outcomes.construction import named_table
 from classwise.auditing.outcomes.grouped_metric import GroupedMetric
 from classwise.auditing.outcomes.table import ALL, CLEAN, UNION, Outcomes
 from classwise.auditing.run.audit_folder import (
@@ -288,7 +287,12 @@ class Audit(RichDisplay):
 
     def to_pandas(self) -> pd.DataFrame:
         """The outcomes with names: a row for each image and attack, with the columns ``class`` and ``predicted``."""
-        return named_table(self.outcomes.frame, self.outcomes.class_names)
+        frame, names = self.outcomes.frame, np.asarray(self.outcomes.class_names, dtype=object)
+        known = frame["prediction"].notna()
+        predicted = pd.Series(pd.NA, index=frame.index, dtype="string")
+        predicted[known] = names[frame["prediction"][known].to_numpy(dtype=np.int64)]
+        label = pd.Series(names[frame["label"].to_numpy(dtype=np.int64)], index=frame.index, dtype="string")
+        return frame.assign(**{"class": label, "predicted": predicted})
 
     def confusion(self, name: str = ALL) -> pd.DataFrame:
         """Confusion matrix under any of `names`: rows are true classes, columns predicted ones, values are images.

@@ -20,7 +20,7 @@ from classwise.auditing.outcomes.meta import CLEAN, check_attack_labels
 from classwise.core import limits
 from classwise.core.config import Spec, describe, make, parse_spec
 from classwise.core.errors import ClasswiseError, unknown
-from classwise.core.names import checked_name
+from classwise.core.names import checked_name, fresh_name
 from classwise.core.rng import CounterRNG
 from classwise.core.threat import Threat, ThreatLike
 from classwise.data.images import Batch
@@ -97,7 +97,7 @@ def parse_attacks(attacks: Attacks | None = None, norm: str = "Linf") -> Suite:
         for member in members:
             member.check()
         base = user_label or (_label(members[0]) if len(members) == 1 else _name(members[0]))
-        base = _fresh(base, [*by_label, *families], numbered=user_label is None)
+        base = user_label or fresh_name(base, [*by_label, *families])
         labelled = {base: members[0]}
         if len(members) > 1:
             labelled = {f"{base}[{attack.inverse_temperature:g}]": attack for attack in members}
@@ -190,13 +190,6 @@ def _label(attack: Attack) -> str:
     if isinstance(attack, TemperaturePGD):
         return f"{_name(attack)}[{attack.inverse_temperature:g}]"
     return _name(attack)
-
-
-def _fresh(label: str, taken: list[str], *, numbered: bool) -> str:
-    """The label, or the first unused of ``label-2``, ``label-3``, ..."""
-    if label not in taken or not numbered:
-        return label
-    return next(f"{label}-{number}" for number in range(2, len(taken) + 3) if f"{label}-{number}" not in taken)
 
 
 def norm_of(threat: ThreatLike | None) -> str:

@@ -19,9 +19,8 @@ from classwise.auditing.run.options import EvaluationOptions, with_options
 from classwise.auditing.run.plan import chosen_arithmetic
 from classwise.auditing.run.preparation import prepare
 from classwise.auditing.run.suite import Attacks, norm_of, parse_attacks, require_applicable
-from classwise.auditing.worst_class.ledger import SavedSearch, SurvivorCounts
 from classwise.auditing.worst_class.result import WorstClass
-from classwise.auditing.worst_class.rounds import Rounds
+from classwise.auditing.worst_class.rounds import Rounds, SavedSearch, SurvivorCounts
 from classwise.core import interruption
 from classwise.core.arguments import Level, Seconds, checked
 from classwise.core.progress import Progress

@@ -606,10 +606,10 @@ class SimilarityAndRobustness(Experiment, scales=PRELIMINARY, trainings={"advers
 
 
 def _similarity(model: nn.Module, images: Images, audit: Audit, attack: str) -> Similarity:
-    judged = audit.outcomes.judged(attack)
-    order = torch.argsort(images.index)
-    assert np.array_equal(images.index[order].cpu().numpy(), judged.image)
-    return similarity_of(clean_logits(model, images.take(order)), judged.label, images.class_names, judged.correct)
+    outcomes, order = audit.outcomes, torch.argsort(images.index)
+    assert np.array_equal(images.index[order].cpu().numpy(), outcomes.index)
+    logits = clean_logits(model, images.take(order))
+    return similarity_of(logits, outcomes.labels, images.class_names, outcomes.correct(attack))
 
 
 def clean_logits(model: nn.Module, images: Images) -> FloatArray:

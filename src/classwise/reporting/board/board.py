@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from typing import Annotated
 
 from classwise.auditing.compare.comparability import Named, check_alike
-from classwise.auditing.compare.sources import fresh_name
 from classwise.auditing.outcomes.table import ALL, CLEAN
 from classwise.core.arguments import Level, checked
 from classwise.core.errors import ClasswiseError, unknown
+from classwise.core.names import fresh_name
 from classwise.reporting.board.published import Published
 from classwise.reporting.board.result import Board
 from classwise.reporting.board.sources import Candidate, Source, read

@@ -15,9 +15,8 @@ from typing import Any
 import numpy as np
 
 from classwise.auditing.compare.comparability import canonical, members_of, value_of
-from classwise.auditing.outcomes.meta import check_attack_labels
+from classwise.auditing.outcomes.meta import UNSTATED, check_attack_labels, stated_threat
 from classwise.auditing.outcomes.table import ALL, CLEAN
-from classwise.auditing.outcomes.threats import UNSTATED, stated_threat
 from classwise.auditing.run.result import Audit
 from classwise.core.errors import ClasswiseError, IncompleteError
 from classwise.core.names import checked_name, checked_names

@@ -14,7 +14,7 @@ hypothesis.settings.load_profile("same-examples")
 torch.set_num_threads(1)
 
 # No test has a power failure; those of full disks replace it again.
-os.fsync = lambda fd: None  # type: ignore[assignment]
+os.fsync = lambda fd: None
 
 
 def pytest_collection_finish() -> None:

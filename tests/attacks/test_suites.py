@@ -74,7 +74,9 @@ def test_the_usual_call_succeeds_where_an_adversarial_example_exists(case: tuple
     before = torch.random.get_rng_state()
     suite = AutoAttack(model, eps=radius)
     suite.attacks.pop("square")  # thousands of queries prove nothing here
-    suite.attacks |= {name: dataclasses.replace(attack, steps=20) for name, attack in suite.attacks.items()}
+    for name in suite.attacks:
+        attack: Any = suite.attacks[name]
+        suite.attacks[name] = dataclasses.replace(attack, steps=20)
     result = suite.run_standard_evaluation(x, y, bs=32)
     assert torch.equal(torch.random.get_rng_state(), before)
     wrong, falls = model(x).argmax(1) != y, closest(model, x, y) < radius

@@ -18,7 +18,7 @@ METHODS = ["mart", "fat", "fat-trades", "cfa-fat", "he", "he-trades", "he-mart",
 
 def trained(recipe: str, out: Path, **more: Any) -> Run:
     overrides: dict[str, Any] = {key: value for key, value in SMALL.items() if key != "model"}
-    overrides |= {"model.name": "lenet", "model.width": 0.5, "data.subset": 120, "epochs": 2}
+    overrides |= {"model.name": "small-cnn", "model.width": 0.125, "data.subset": 120, "epochs": 2}
     return train(recipe, budget="short", out=out, data="digits", overrides=overrides, **more)
 
 

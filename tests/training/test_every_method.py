@@ -43,6 +43,14 @@ def test_every_method_trains_on_digits_and_resumes_to_the_same_bits(
     assert all(bool(value.isfinite().all()) for state in states for value in state.values())
 
 
+@pytest.mark.slow
+def test_training_with_hypersphere_embedding_learns(tmp_path: Path) -> None:
+    overrides = TINY | {"model": {"name": "preactresnet18", "width": 0.0625, "options": {"head": "cosine"}}}
+    overrides |= {"data.subset": 400, "epochs": 6, "batch_size": 32, "attack.steps": 1}
+    run = train("he", budget="short", out=tmp_path / "run", data="digits", overrides=overrides)
+    assert run.epochs.query("split == 'valid'").groupby("epoch")["clean"].mean().max() > 0.3  # chance is 0.1
+
+
 def test_a_run_may_start_from_the_weights_of_another(tmp_path: Path) -> None:
     first = train("at", budget="short", out=tmp_path / "first", data="digits", overrides=TINY, epochs=1)
     overrides = TINY | {"model": NETWORK | {"weights": str(first.path)}}

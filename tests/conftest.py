@@ -1,8 +1,9 @@
-"""What every test shares: repeatable examples and one torch thread."""
+"""What every test shares: repeatable examples, one torch thread and files that are not synced."""
 
 from __future__ import annotations
 
 import gc
+import os
 
 import hypothesis
 import torch
@@ -11,6 +12,9 @@ hypothesis.settings.register_profile("same-examples", derandomize=True, deadline
 hypothesis.settings.load_profile("same-examples")
 
 torch.set_num_threads(1)
+
+# No test has a power failure; those of full disks replace it again.
+os.fsync = lambda fd: None
 
 
 def pytest_collection_finish() -> None:

@@ -17,7 +17,7 @@ import sys
 import threading
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from types import FrameType, SimpleNamespace
 from typing import Any, NamedTuple
 from unittest import mock
@@ -27,9 +27,9 @@ from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils._pytree import tree_map
 
-from .pretend_streams import CUDAGraph, Event, Graphs, Stream, used
+from .pretend_streams import CUDAGraph, Event, Graphs, Stream, tensors_in, used
 
 
 def _names(text: str) -> frozenset[str]:
@@ -151,11 +151,10 @@ class PretendCuda:
         """Whether the tensor is on the GPU."""
         return tensor in _ON_DEVICE
 
-    def mark(self, tensors: Iterable[object], device: torch.device) -> None:
-        """Set the device of tensors."""
-        for tensor in tensors:
-            if isinstance(tensor, Tensor):
-                _ON_DEVICE.set(tensor, member=device.type == "cuda")
+    def mark(self, result: object, device: torch.device) -> None:
+        """Set the device of the tensors in a result."""
+        for tensor in tensors_in((result,)):
+            _ON_DEVICE.set(tensor, member=device.type == "cuda")
 
     def pin(self, tensor: Tensor) -> Tensor:
         """Mark a CPU tensor as pinned."""
@@ -262,14 +261,14 @@ class _Functions(TorchFunctionMode):
             device.synchronise(name)
         if name == "__deepcopy__":
             result = func(*args, **kwargs)
-            device.mark([result], CUDA if device.holds(args[0]) else CPU)
+            device.mark(result, CUDA if device.holds(args[0]) else CPU)
             return result
         if name == "get_device":
             return 0 if device.holds(args[0]) else -1
         target = kwargs.pop("device", None)
         target = None if target is None else torch.device(target)
         pinned = kwargs.pop("pin_memory", False)
-        tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
+        tensors = tensors_in((args, kwargs))
         anywhere = (target is not None and target.type == "cuda") or any(map(device.holds, tensors))
         if kwargs.get("generator") is not None and anywhere:
             raise DeviceMismatchError(f"{name} on the device with a generator of the CPU, at {_place()}")
@@ -282,7 +281,7 @@ class _Functions(TorchFunctionMode):
             ):
                 device.synchronise(f"{name} of host values")
             fresh = result.clone() if any(result is tensor for tensor in tensors) else result
-            device.mark([fresh], target)
+            device.mark(fresh, target)
             result = fresh
         return device.pin(result) if pinned else result
 
@@ -302,7 +301,7 @@ class _Functions(TorchFunctionMode):
             return converted
         device.copied(tensor, target, name, non_blocking=non_blocking)
         result = converted.clone() if converted is tensor else converted
-        device.mark([result], target)
+        device.mark(result, target)
         if target.type == "cpu" and non_blocking:
             device.pending.append((result, result.detach().clone()))
             result.detach().zero_()
@@ -336,7 +335,7 @@ class _Kernels(TorchDispatchMode):
     ) -> Any:
         del types
         device, kwargs, name = self._device, kwargs or {}, func.overloadpacket.__name__
-        tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
+        tensors = tensors_in((args, kwargs))
         here = [device.holds(tensor) for tensor in tensors]
         capture = device.graphs.capture
         run = func if capture is None else functools.partial(capture.record, func)
@@ -356,7 +355,7 @@ class _Kernels(TorchDispatchMode):
             if device.rounds:
                 args = tree_map(_rounded, args)
         result = run(*args, **kwargs)
-        device.mark(tree_leaves(result), CUDA)
+        device.mark(result, CUDA)
         return result
 
     def _copied(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -10,12 +10,11 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_leaves
 
 if TYPE_CHECKING:
     from .pretend_cuda import PretendCuda
@@ -64,7 +63,7 @@ class CUDAGraph:
 
     def record(self, func: Any, *args: Any, **kwargs: Any) -> Any:
         """Run an operation of the capture."""
-        arguments = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
+        arguments = tensors_in((args, kwargs))
         if func._schema.is_mutable or "batch_norm" in func.__name__:  # whose schemas do not mark the statistics
             for argument in arguments:
                 key = _key(argument)
@@ -73,8 +72,7 @@ class CUDAGraph:
                     self._before[key] = storage, storage.clone()
         result = func(*args, **kwargs)
         known = {_key(argument) for argument in arguments}
-        results = [leaf for leaf in tree_leaves(result) if isinstance(leaf, Tensor)]
-        self._own |= {_key(tensor) for tensor in results} - known
+        self._own |= {_key(tensor) for tensor in tensors_in((result,))} - known
         self.operations.append((func, args, kwargs, result))
         return result
 
@@ -89,9 +87,10 @@ class CUDAGraph:
         self.replays += 1
         with torch._C.DisableTorchFunction(), _NO_MODES(), torch.no_grad():
             for func, args, kwargs, captured in self.operations:
-                known = {_key(leaf) for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)}
-                for old, new in zip(tree_leaves(captured), tree_leaves(func(*args, **kwargs)), strict=True):
-                    if isinstance(old, Tensor) and _key(old) not in known:
+                known = {_key(tensor) for tensor in tensors_in((args, kwargs))}
+                result = func(*args, **kwargs)
+                for old, new in zip(tensors_in((captured,)), tensors_in((result,)), strict=True):
+                    if _key(old) not in known:
                         old.copy_(new)
 
 
@@ -133,6 +132,19 @@ class Graphs:
 def used(_: Stream) -> Iterator[None]:
     """`torch.cuda.stream`."""
     yield
+
+
+def tensors_in(values: Iterable[object]) -> list[Tensor]:
+    """The tensors in nested lists, tuples and dictionaries."""
+    found: list[Tensor] = []
+    for value in values:
+        if isinstance(value, Tensor):
+            found.append(value)
+        elif isinstance(value, tuple | list):
+            found += tensors_in(value)
+        elif isinstance(value, dict):
+            found += tensors_in(value.values())
+    return found
 
 
 def _key(tensor: Tensor) -> int:

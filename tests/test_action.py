@@ -68,11 +68,13 @@ def test_the_step_that_installs(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("conditions", "status"), [("worst(all) < 0.0\n", 0), ("worst(all) < 0.0\n0(all) <= 1", 1)])
-def test_the_step_that_audits(tmp_path: Path, conditions: str, status: int) -> None:
+def test_the_step_that_audits(tmp_path: Path) -> None:
+    """The second condition fails; a file of each kind is written all the same."""
     chosen = {"model": "small-cnn", "data": "digits", "threat": "Linf:0.1", "out": "a b", "python": sys.executable}
-    done = bash(STEPS[1], tmp_path, **chosen, **{"fail-if": conditions, "arguments": "\n".join(AUDIT)})
-    assert done.returncode == status, done.stderr
+    done = bash(
+        STEPS[1], tmp_path, **chosen, **{"fail-if": "worst(all) < 0.0\n0(all) <= 1", "arguments": "\n".join(AUDIT)}
+    )
+    assert done.returncode == 1, done.stderr
     output = dict(line.split("=", 1) for line in (tmp_path / "output").read_text(encoding="utf-8").splitlines())
     assert output == {"page": "a b/page.html", "junit": "a b/audit.xml", "sarif": "a b/audit.sarif"}
     assert all((tmp_path / file).is_file() for file in output.values())

@@ -8,11 +8,12 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from classwise.core.errors import ClasswiseError
-from classwise.core.registry import Registry
+from classwise.core.registry import Registry, with_installed
 from classwise.papers import catalogue
 from classwise.stats import metric as stats_metric
 
@@ -146,8 +147,8 @@ ENTRY_POINTS = {
         f"toy_{name} = toyparts:toy_{name}" for name in ("confusion", "ratio", "saved", "drop")
     ),
 }
-METRICS = """
-import contextlib, dataclasses, io, json, sys
+EVERYTHING = """
+import contextlib, io, json, sys
 from pathlib import Path
 import numpy as np
 import classwise as cw
@@ -158,6 +159,8 @@ from classwise.core.errors import IncompleteError
 from classwise.reporting.condition_text import result_text
 from classwise.reporting.exports import export
 from classwise.stats import metric
+from classwise.training import OBJECTIVES, SCHEDULES
+from tools import reference
 
 metric.RESAMPLES = 50
 folder = Path(sys.argv[1])
@@ -197,7 +200,21 @@ def said(*words):
 
 names = ("toy_confusion", "toy_ratio", "toy_saved", "toy_drop")
 paths = folder / "few", folder / "many"
+store = f"--store={folder / 'store'}"
+model = cw.load_model("small-cnn", num_classes=2, in_channels=1)
+attacked = cw.audit(model, cw.load_data("toy-stripes", bright=200), attacks="toy-attack:steps=1")
 print(json.dumps({
+    "lists": {part: said(part)[1] for part in ("attacks", "models", "data", "recipes")},
+    "explained": said("attacks", "toy-attack")[1],
+    "parts": [*OBJECTIVES, *SCHEDULES],
+    "reference": reference.PAGES["data-sets"]() + reference.PAGES["data-set-files"](),
+    "audit": [attacked.outcomes.meta.threat, list(attacked.by_class.index)],
+    "papers": {
+        "list": said("papers", "list", "toy24", "--json"),
+        "show": said("papers", "show", "toy24/T1", "--json"),
+        "run": said("papers", "run", "toy24/T1", store, "--json"),
+        "page": said("papers", "page", "toy24", store),
+    },
     "by_attack": {name: few.by_attack.loc["pgd", name] for name in names},
     "facts": {name: audit_facts(few)["summary"]["pgd"][name] for name in names},
     "text": str(few),
@@ -236,67 +253,44 @@ def python(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, *words], env=known, capture_output=True, text=True, check=False, cwd=ROOT)
 
 
-@pytest.mark.slow
-def test_parts_of_an_installed_package_are_listed_and_explained(tmp_path: Path) -> None:
-    script = (
-        "import io, json, contextlib\n"
-        "from classwise.cli import main\n"
-        "output = {}\n"
-        "for words in (['attacks'], ['models'], ['data'], ['recipes'], ['attacks', 'toy-attack']):\n"
-        "    with contextlib.redirect_stdout(io.StringIO()) as out:\n"
-        "        assert main(words) == 0\n"
-        "    output[' '.join(words)] = out.getvalue()\n"
-        "from classwise.training import OBJECTIVES, SCHEDULES\n"
-        "output['parts'] = [*OBJECTIVES, *SCHEDULES]\n"
-        "from tools import reference\n"
-        "output['reference'] = reference.PAGES['data-sets']() + reference.PAGES['data-set-files']()\n"
-        "import classwise as cw\n"
-        "model = cw.load_model('small-cnn', num_classes=2, in_channels=1)\n"
-        "audit = cw.audit(model, cw.load_data('toy-stripes', bright=200), attacks='toy-attack:steps=1')\n"
-        "output['audit'] = [audit.outcomes.meta.threat, list(audit.by_class.index)]\n"
-        "print(json.dumps(output))\n"
-    )
-    done = python(install(tmp_path, ENTRY_POINTS), "-c", script)
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of the package, in which `found` writes pages and files."""
+    return install(tmp_path_factory.mktemp("installed"), ENTRY_POINTS)
+
+
+@pytest.fixture(scope="module")
+def found(folder: Path) -> dict[str, Any]:
+    """What a process with the package finds."""
+    done = python(folder, "-c", EVERYTHING, str(folder))
     assert done.returncode == 0, done.stderr
-    output = json.loads(done.stdout.splitlines()[-1])
-    assert "toy-attack" in output["attacks"]
-    assert "toy-model" in output["models"]
-    assert "toy-stripes" in output["data"]
-    assert "| none; they are computed | `bright`: the value of the stripe" in output["reference"]
-    assert output["audit"] == ["Linf:51/255", ["horizontal", "vertical"]]
-    assert "toy-recipe" in output["recipes"]
-    assert {"toy-objective", "toy-schedule"} <= set(output["parts"])
-    assert "PGD under another name." in output["attacks toy-attack"]
+    result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return result
 
 
 @pytest.mark.slow
-def test_a_paper_of_an_installed_package_runs(tmp_path: Path) -> None:
+def test_parts_of_an_installed_package_are_listed_and_explained(found: dict[str, Any]) -> None:
+    names = {"attacks": "toy-attack", "models": "toy-model", "data": "toy-stripes", "recipes": "toy-recipe"}
+    assert all(name in found["lists"][part] for part, name in names.items())
+    assert "| none; they are computed | `bright`: the value of the stripe" in found["reference"]
+    assert found["audit"] == ["Linf:51/255", ["horizontal", "vertical"]]
+    assert {"toy-objective", "toy-schedule"} <= set(found["parts"])
+    assert "PGD under another name." in found["explained"]
+
+
+@pytest.mark.slow
+def test_a_paper_of_an_installed_package_runs(found: dict[str, Any], folder: Path) -> None:
     """One YAML file is listed, shown, run and has a page, in which its claim is tested."""
-    folder = install(tmp_path, ENTRY_POINTS)
-    store = f"--store={tmp_path / 'store'}"
-    actions = {
-        "list": ("toy24", "--json"),
-        "show": ("toy24/T1", "--json"),
-        "run": ("toy24/T1", store, "--json"),
-        "page": ("toy24", store),
-    }
-    outputs = {}
-    for action, words in actions.items():
-        done = python(folder, "-m", "classwise", "papers", action, *words)
-        assert done.returncode == 0, done.stderr
-        outputs[action] = done.stdout
-    assert {item["id"]: item["status"] for item in json.loads(outputs["list"])} == {
-        "toy24/T1": "runnable",
-        "toy24/M1": "covered",
-    }
-    shown = json.loads(outputs["show"])
-    assert [row["tot"] for row in shown["printed"]["rows"]] == [50.5, 49]
-    assert shown["settings"]["full"]["rows"]["SGD"]["optimiser"]["paper"] == ["sgd", "adam"]
-    result = json.loads(outputs["run"])
+    assert [status for status, _, _ in found["papers"].values()] == [0] * 4, found["papers"]
+    outputs = {action: json.loads(out) for action, (_, out, _) in found["papers"].items() if action != "page"}
+    assert {item["id"]: item["status"] for item in outputs["list"]} == {"toy24/T1": "runnable", "toy24/M1": "covered"}
+    assert [row["tot"] for row in outputs["show"]["printed"]["rows"]] == [50.5, 49]
+    assert outputs["show"]["settings"]["full"]["rows"]["SGD"]["optimiser"]["paper"] == ["sgd", "adam"]
+    result = outputs["run"]
     (verdict,) = (result[0] if isinstance(result, list) else result)["verdicts"]
     assert (verdict["claim"], verdict["covers"]) == ("toy24/C1", ["optimisers"])
     assert -1 <= verdict["value"] <= 1
-    page = (tmp_path / "store" / "pages" / "toy24.html").read_text(encoding="utf-8")
+    page = (folder / "store" / "pages" / "toy24.html").read_text(encoding="utf-8")
     assert "Do optimisers agree on the weak classes?" in page
     assert "The optimisers agree." in page
 
@@ -330,22 +324,19 @@ def test_a_paper_that_cannot_be_used_is_refused(
 
 
 @pytest.mark.slow
-def test_metrics_of_an_installed_package_are_shown_wherever_metrics_are(tmp_path: Path) -> None:
-    done = python(install(tmp_path, ENTRY_POINTS), "-c", METRICS, str(tmp_path))
-    assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout.splitlines()[-1])
+def test_metrics_of_an_installed_package_are_shown_wherever_metrics_are(found: dict[str, Any], folder: Path) -> None:
     # Under pgd 2, 4, 4 and 4 of 10 images of the four classes are wrong, and 6 of the last class at most.
     expected = {"toy_confusion": 4 / 40, "toy_ratio": 0.8 / 0.65, "toy_saved": 0.8, "toy_drop": 0.65}
     assert found["by_attack"] == found["facts"] == pytest.approx(expected)
-    texts = {name: (tmp_path / name).read_text() for name in
+    texts = {name: (folder / name).read_text() for name in
              ("page.html", "compare.html", "files/attacks.md", "files/attacks.tex")}  # fmt: skip
     for where, text in texts.items() | {("text", found["text"]), ("board", found["board_text"])}:
         assert "toy confusion" in text, where
         assert "toy ratio" in text, where
         assert "1.2" in text, where
-    assert "Toy confusion" in (tmp_path / "board.html").read_text()
+    assert "Toy confusion" in (folder / "board.html").read_text()
     assert "Largest share of one kind of error" in texts["page.html"]
-    header, *lines = (tmp_path / "files" / "attacks.csv").read_text().splitlines()
+    header, *lines = (folder / "files" / "attacks.csv").read_text().splitlines()
     row = dict(zip(header.split(","), lines[1].split(","), strict=True))
     for name, value in expected.items():
         assert float(row[name]) == pytest.approx(value)
@@ -359,7 +350,7 @@ def test_metrics_of_an_installed_package_are_shown_wherever_metrics_are(tmp_path
     assert all("is undecided" in line for line in found["undecided"])
     assert set(found["bounds"].values()) == {"nan"}
     assert found["clean"][0] is False
-    assert "toy confusion" in (tmp_path / "part.html").read_text()
+    assert "toy confusion" in (folder / "part.html").read_text()
     assert found["table"]["toy_confusion"] == pytest.approx([0.1, 0.15])
     assert found["seeds"]["toy_confusion"] == str((4 + 3) / 80)
     assert found["seeds"]["toy_saved"] == "nan"
@@ -376,7 +367,7 @@ def test_metrics_of_an_installed_package_are_shown_wherever_metrics_are(tmp_path
         "toy_drop": "0.65",
     }
     (results, _) = (
-        row["results"] for row in json.loads((tmp_path / "again" / "board.json").read_text())["tables"][0]["rows"]
+        row["results"] for row in json.loads((folder / "again" / "board.json").read_text())["tables"][0]["rows"]
     )
     assert results["toy_drop"] == {"value": 0.65, "low": None, "high": None}
     assert results["toy_saved"] is None
@@ -405,7 +396,7 @@ def test_a_metric_that_cannot_be_used_is_refused(
 
 
 @pytest.mark.slow
-def test_the_tests_of_all_parts_test_those_of_an_installed_package(tmp_path: Path) -> None:
+def test_the_tests_of_all_parts_test_those_of_an_installed_package(folder: Path) -> None:
     files = (
         "tests/attacks/test_starts.py",
         "tests/training/test_objectives.py",
@@ -423,20 +414,8 @@ def test_the_tests_of_all_parts_test_those_of_an_installed_package(tmp_path: Pat
         "tests/test_cuda.py",
         "tests/test_docs.py",
     )
-    words = (
-        "-m",
-        "pytest",
-        "-q",
-        "-rN",
-        "-p",
-        "no:cacheprovider",
-        "-p",
-        "no:xdist",
-        "-k",
-        "toy- or toy_ or toy24",
-        *files,
-    )
-    done = python(install(tmp_path, ENTRY_POINTS), *words)
+    words = ("-m", "pytest", "-q", "-rN", "-p", "no:cacheprovider", "-p", "no:xdist", "-k", "toy- or toy_ or toy24")
+    done = python(folder, *words, *files)
     assert done.returncode == 0, done.stdout + done.stderr
     passed = int(done.stdout.splitlines()[-1].split(" passed")[0].split()[-1])
     assert passed >= 20, done.stdout
@@ -468,17 +447,18 @@ def test_an_entry_point_of_another_type_is_refused(tmp_path: Path, monkeypatch: 
         registry.load("toy")
 
 
-def test_two_recipes_of_one_name_are_refused(tmp_path: Path) -> None:
+def test_two_recipes_of_one_name_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = install(tmp_path, {"classwise.recipes": "toy = toyrecipes"})
-    (folder / "toyrecipes" / "at.yaml").write_text(RECIPE)
-    done = python(folder, "-m", "classwise", "recipes")
-    assert done.returncode == 2
-    assert "recipe 'at' of the package 'toyrecipes' has the name of another recipe" in done.stderr
-    assert done.stderr.count("\n") == 1
+    monkeypatch.syspath_prepend(folder)
+    monkeypatch.delitem(sys.modules, "toyrecipes", raising=False)
+    own = {"toy-recipe": folder / "toyrecipes" / "toy-recipe.yaml"}
+    message = "^recipe 'toy-recipe' of the package 'toyrecipes' has the name of another recipe"
+    with pytest.raises(ClasswiseError, match=message):
+        with_installed("recipe", own, "classwise.recipes")
 
 
-@pytest.mark.parametrize(("kind", "words"), [("recipe", ("recipes",)), ("paper", ("papers", "list"))])
-def test_a_package_without_yaml_files_is_refused(tmp_path: Path, kind: str, words: tuple[str, ...]) -> None:
-    done = python(install(tmp_path, {f"classwise.{kind}s": "toy = nowhere"}), "-m", "classwise", *words)
-    assert done.returncode == 2
-    assert f"{kind}s 'toy': 'nowhere' is no package with YAML files" in done.stderr
+@pytest.mark.parametrize("kind", ["recipe", "paper"])
+def test_a_package_without_yaml_files_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+    monkeypatch.syspath_prepend(install(tmp_path, {f"classwise.{kind}s": "toy = nowhere"}))
+    with pytest.raises(ClasswiseError, match=f"^{kind}s 'toy': 'nowhere' is no package with YAML files"):
+        with_installed(kind, {}, f"classwise.{kind}s")

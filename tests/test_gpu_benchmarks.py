@@ -20,6 +20,7 @@ from benchmarks.gpu.cells import Result, Timer
 from benchmarks.pairing import paired
 from torch import Tensor
 
+from classwise.attacks.autoattack import AutoAttack
 from classwise.attacks.engine.graphed import VERIFIED
 from classwise.core.graphs import WARM_UP
 
@@ -35,6 +36,8 @@ def gpu() -> Iterator[PretendCuda]:
 
 BENCHMARKS = ("parity", "speed", "ceilings")
 """The stages without the tests, which run in another process, on a real device."""
+BRIEF = dataclasses.replace(speed.QUICK, attacks=("square:steps=7",))
+"""Sizes with one attack, whose steps are those of the others."""
 
 
 @pytest.fixture(scope="module")
@@ -44,6 +47,9 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with pytest.MonkeyPatch.context() as patch, PretendCuda():
         patch.setattr(torch, "compile", lambda model, **_: model)
         patch.setattr(torch.compiler, "reset", lambda: None)
+        patch.setattr(speed, "QUICK", BRIEF)
+        one = functools.partial(AutoAttack, version="custom", attacks_to_run=["apgd-ce"])
+        patch.setattr(speed, "AutoAttack", one)
         assert command.run(BENCHMARKS, folder, "make gpu", quick=True) == 0
     return folder
 
@@ -70,6 +76,7 @@ def test_every_stage_runs_to_its_end(whole: Path) -> None:
 @pytest.mark.slow
 def test_a_finished_run_is_not_repeated(whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nor on another machine, which continues from the file of this one."""
+    monkeypatch.setattr(speed, "QUICK", BRIEF)
     monkeypatch.setattr(Timer, "__init__", lambda *_, **__: None)  # no cell can time anything
     before = json.loads((whole / "results.json").read_text())["stages"]
     with PretendCuda():

@@ -164,7 +164,7 @@ def test_tests_run_in_a_process_of_their_own(tmp_path: Path, monkeypatch: pytest
     for name, text in TESTS.items():
         (folder / name).write_text(text)
     (tmp_path / "pytest.ini").write_text("[pytest]\n")
-    run = functools.partial(suite.run_tests, folder=Path("tests"), root=tmp_path, most=4.0)
+    run = functools.partial(suite.run_tests, folder=Path("tests"), root=tmp_path, most=1.5)
     stage = Stage("tests", "Tests", run, suite.tables)
     report = call(tmp_path / "out", stage)
     assert report.missing([stage]) == []
@@ -173,7 +173,7 @@ def test_tests_run_in_a_process_of_their_own(tmp_path: Path, monkeypatch: pytest
     assert set(reasons) == {*tests, "test_import.py"}
     assert reasons["test_bad.py::test_wrong"] == "assert 1 == 2"
     assert "no_such_module" in reasons["test_import.py"]
-    assert reasons["test_hang.py::test_waits"] == "it did not end within 4 s"
+    assert reasons["test_hang.py::test_waits"] == "it did not end within 2 s"
     saved = json.loads((tmp_path / "out" / RESULTS).read_text())["stages"]["tests"]["cells"]
     assert saved["tests/test_good.py::test_b"]["result"] == {"passed": True, "skipped": "Skipped: why"}
     assert "def test_wrong" in saved["tests/test_bad.py::test_wrong"]["detail"]

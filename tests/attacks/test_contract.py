@@ -97,18 +97,9 @@ def correct(model: Small, x: Tensor) -> Tensor:
 
 
 @pytest.mark.slow
-def test_a_batch_stays_in_the_ball_and_the_box_and_is_finite(attack: Attack, threat: Threat) -> None:
-    model, x = Small(), images()
-    result = cw.attack(model, x, correct(model, x), attack, threat=threat)
-    assert result.shape == x.shape
-    assert bool(result.isfinite().all())
-    assert 0 <= float(result.min()) <= float(result.max()) <= 1
-    assert float(threat.distance(result, x).max()) <= float(threat.epsilon) + 1e-6
-    assert not torch.equal(result, x)
-
-
-@pytest.mark.slow
-def test_the_model_and_the_inputs_are_left_as_they_were(attack: Attack, threat: Threat) -> None:
+def test_the_result_is_in_the_ball_and_the_model_and_the_inputs_are_left_as_they_were(
+    attack: Attack, threat: Threat
+) -> None:
     model, x = Small(), images()
     y = correct(model, x)
     model.train()
@@ -117,7 +108,12 @@ def test_the_model_and_the_inputs_are_left_as_they_were(attack: Attack, threat: 
     model.linear.weight.grad = torch.ones_like(model.linear.weight)
     before = copy.deepcopy(model.state_dict())
     x_before, y_before, random = x.clone(), y.clone(), torch.get_rng_state()
-    cw.attack(model, x, y, attack, threat=threat)
+    result = cw.attack(model, x, y, attack, threat=threat)
+    assert result.shape == x.shape
+    assert bool(result.isfinite().all())
+    assert 0 <= float(result.min()) <= float(result.max()) <= 1
+    assert float(threat.distance(result, x).max()) <= float(threat.epsilon) + 1e-6
+    assert not torch.equal(result, x)
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
     assert [module.training for module in (model, model.convolution, model.norm, model.dropout)] == [1, 1, 0, 1]
     assert not model.linear.bias.requires_grad
@@ -147,33 +143,18 @@ def test_radius_zero_returns_the_images(attack: Attack, threat: Threat) -> None:
 
 
 @pytest.mark.slow
-def test_the_same_seed_gives_the_same_images(attack: Attack, threat: Threat) -> None:
-    model, x = Small(), images()
-    y = correct(model, x)
-    first, again = (cw.attack(model, x, y, attack, threat=threat, seed=3) for _ in range(2))
-    assert torch.equal(first, again)
-
-
-@pytest.mark.slow
-def test_a_permutation_of_the_batch_permutes_the_result(attack: Attack, threat: Threat) -> None:
-    """Bit for bit at 32 images, the smallest batch for which that is promised."""
+def test_a_permutation_of_the_batch_and_the_radii_of_other_rows_change_no_row(attack: Attack, threat: Threat) -> None:
+    """Bit for bit at 32 images, the smallest batch for which that is promised; a second call has the same bits."""
     model, x = Small(), images(32)
     y, index = correct(model, x), torch.arange(100, 132)
     order = torch.randperm(32, generator=torch.Generator().manual_seed(1))
     plain = cw.attack(model, x, y, attack, threat=threat, index=index)
     permuted = cw.attack(model, x[order], y[order], attack, threat=threat, index=index[order])
     assert torch.equal(permuted, plain[order])
-
-
-@pytest.mark.slow
-def test_mixed_radii_are_respected_row_by_row(attack: Attack, threat: Threat) -> None:
-    model, x = Small(), images(32)
-    y = correct(model, x)
     radii = torch.linspace(0, float(threat.epsilon), 32)
-    mixed = cw.attack(model, x, y, attack, threat=threat.with_epsilon(radii))
+    mixed = cw.attack(model, x, y, attack, threat=threat.with_epsilon(radii), index=index)
     assert bool((threat.distance(mixed, x) <= radii + 1e-6).all())
-    single = cw.attack(model, x, y, attack, threat=threat)
-    assert torch.equal(mixed[-1], single[-1])
+    assert torch.equal(mixed[-1], plain[-1])
     assert torch.equal(mixed[0], x[0])
 
 
@@ -184,7 +165,7 @@ def test_a_norm_that_an_attack_lacks_is_refused(attack: Attack) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("classes", [2, 3, 4, 100])
+@pytest.mark.parametrize("classes", [2, 100])
 def test_any_number_of_classes(name: str, classes: int) -> None:
     model, x = Small(classes), images()
     y = correct(model, x)

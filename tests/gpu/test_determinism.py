@@ -24,7 +24,8 @@ pytestmark = MARKS
 
 
 def trained(out: Path, dtype: str, **options: Any) -> Run:
-    overrides = SMALL | {"precision": {"dtype": dtype, "channels_last": True, "deterministic": True}}
+    overrides = SMALL | {"model": {"name": "preactresnet18", "width": 0.0625}}
+    overrides |= {"precision": {"dtype": dtype, "channels_last": True, "deterministic": True}}
     return cw.train("cfa-trades", budget="short", out=out, data="digits", overrides=overrides, device="cuda", **options)
 
 

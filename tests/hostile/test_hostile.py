@@ -33,7 +33,7 @@ from tests.hostile.harness import (
     write_files,
 )
 
-EACH = 25
+EACH = 12
 """Cases of each category."""
 WALL_SECONDS = 20
 

@@ -2,7 +2,20 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+from torch import nn
+
+
+def normalised(num_classes: int, in_channels: int, **_: Any) -> nn.Module:
+    """A convolution with batch normalisation and a linear layer, which learn digits within a few epochs."""
+    convolution = nn.Conv2d(in_channels, 8, 3, stride=2, padding=1, bias=False)
+    return nn.Sequential(convolution, nn.BatchNorm2d(8), nn.ReLU(), nn.Flatten(), nn.Linear(128, num_classes))
+
+
+NORMALISED: dict[str, object] = {"name": f"{__name__}:normalised"}
 NETWORK: dict[str, object] = {"name": "small-cnn", "width": 0.125}
+COSINE: dict[str, object] = {"model": NETWORK | {"options": {"head": "cosine"}}}
 TINY: dict[str, object] = {
     "model": NETWORK,
     "data.subset": 160,
@@ -41,20 +54,24 @@ METHODS: dict[str, dict[str, object]] = {
             {"name": "towards-class", "target": "0"},
         ],
     },
-    "he-lis": {"model": NETWORK | {"options": {"head": "cosine"}}},
-    "he-cmp": {"model": NETWORK | {"options": {"head": "cosine"}}},
+    "he-lis": COSINE,
+    "he-cmp": COSINE,
     "fast-at": {},
     "n-fgsm": {},
-}
-ELSEWHERE: dict[str, dict[str, object]] = {
     "mart": {"model": NETWORK},
     "fat": {},
     "fat-trades": {},
+    "cfa-fat": {},
+    "he": COSINE,
+    "he-trades": COSINE,
+    "he-mart": COSINE,
     "codat": {},
     "csr": {},
     "bat": {},
+}
+ELSEWHERE: dict[str, dict[str, object]] = {
     "bat-code": {},
-    "he-wrn": {"model": NETWORK | {"options": {"head": "cosine"}}},
+    "he-wrn": COSINE,
     "madry-wrn": {},
     "mart-wrn": {"model": NETWORK},
     "trades-wrn": {},

@@ -20,8 +20,7 @@ from classwise.training.train import train
 
 from .test_trainer import SMALL
 
-TINY: dict[str, Any] = {key: value for key, value in SMALL.items() if key != "model"}
-TINY |= {"model.name": "lenet", "data.subset": 120, "data.augment": "none", "epochs": 2}
+TINY: dict[str, Any] = SMALL | {"data.subset": 120, "data.augment": "none", "epochs": 2}
 
 
 class Listening(NullProgress):

@@ -30,7 +30,7 @@ TINY: dict[str, Any] = {
     "data.subset": 70,
     "data.validation": 0.15,
     "data.augment": "none",
-    "attack.steps": 2,
+    "attack.steps": 1,
     "validation_attack": "pgd:steps=1",
     "threat": "Linf:0.1",
     "batch_size": 8,

@@ -1,4 +1,4 @@
-"""Updates, averaging, optimisers and single-step attacks in complete runs: they learn and resume bit-identically."""
+"""Updates, averaging and optimisers in complete runs: they resume bit-identically."""
 
 from __future__ import annotations
 
@@ -40,18 +40,6 @@ def test_killed_inside_an_epoch_and_resumed_gives_the_same_bits(
         train(recipe, budget="short", out=tmp_path / "cut", data="digits", overrides=overrides, progress=KillAt(5))
     cut = train(recipe, budget="short", out=tmp_path / "cut", data="digits", overrides=overrides, resume=True)
     assert contents(cut) == contents(whole)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("recipe", ["at-awp", "at-adam", "n-fgsm"])
-def test_they_learn_digits(recipe: str, tmp_path: Path) -> None:
-    overrides = SMALL | {"data.subset": 600, "epochs": 6, "batch_size": 32}
-    if recipe == "at-adam":
-        overrides["optimizer.lr"] = 0.01  # for so few steps
-    if recipe == "n-fgsm":
-        overrides = {key: value for key, value in overrides.items() if not key.startswith("attack")}
-    run = train(recipe, budget="short", out=tmp_path / "run", data="digits", overrides=overrides)
-    assert run.epochs.query("split == 'valid'").groupby("epoch")["clean"].mean().max() > 0.4  # chance is 0.1
 
 
 @pytest.mark.slow

@@ -133,7 +133,6 @@ def test_sequential_selection_equals_the_definition(classes: int) -> None:
 @pytest.mark.slow
 def test_a_run_selects_that_epoch_without_a_score_and_resumes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     overrides = SMALL | {
-        "model": {"name": "lenet"},
         "averaging.start_fraction": 0.3,
         "selection": "within-error",
         "epochs": 4,
@@ -157,7 +156,7 @@ def test_three_quarters_selects_one_epoch_of_any_number(epochs: int, kept: int) 
 
 @pytest.mark.slow
 def test_three_quarters_needs_no_validation_split(tmp_path: Path) -> None:
-    overrides = SMALL | {"model": {"name": "lenet"}, "selection": "three-quarters", "epochs": 4, "data.validation": 0}
+    overrides = SMALL | {"selection": "three-quarters", "epochs": 4, "data.validation": 0}
     run = train("at", budget="short", out=tmp_path / "run", data="digits", overrides=overrides)
     assert run.best_epoch() == 2
     cut = train("at", budget="short", out=tmp_path / "cut", data="digits", overrides=overrides | {"selection": "last"})

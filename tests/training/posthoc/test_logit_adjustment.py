@@ -26,12 +26,13 @@ from classwise.training.train import train
 
 from ..test_trainer import SMALL
 
+STAGE = SMALL | {"model": {"name": "preactresnet18", "width": 0.0625}}  # a zoo model, whose last layer is known
 ATTACK = "pgd:steps=2,step_size=0.5eps"
 
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    overrides = SMALL | {"data.subset": 200, "epochs": 2, "batch_size": 32}
+    overrides = STAGE | {"data.subset": 200, "epochs": 2, "batch_size": 32}
     return train(
         "at", budget="short", out=tmp_path_factory.mktemp("adjusted") / "run", data="digits", overrides=overrides
     )
@@ -79,7 +80,7 @@ def test_the_saved_model_is_the_original_plus_the_constants(run: Run) -> None:
 def test_images_passed_to_the_run_and_classes_without_validation_images(tmp_path: Path) -> None:
     images = load_data("digits", split="train", subset=200, seed=0)
     few = images.take((images.y < 3).nonzero().squeeze(1))  # ten names, three of them with images
-    own = train("at", budget="short", out=tmp_path / "run", data=few, overrides=SMALL | {"epochs": 1})
+    own = train("at", budget="short", out=tmp_path / "run", data=few, overrides=STAGE | {"epochs": 1})
     found = adjust_logits(own, data=few, attack=ATTACK)
     assert found.constants[3:].eq(0).all()
     assert found.rounds.query("label >= 3")["robust"].isna().all()

@@ -20,7 +20,8 @@ from classwise.training.train import train
 from ..test_trainer import SMALL
 
 ATTACK = "pgd:steps=2,step_size=0.5eps"
-STAGE = SMALL | {"data.subset": 200, "batch_size": 32, "averaging.decay": 0.9}
+NETWORK = {"name": "preactresnet18", "width": 0.0625}
+STAGE = SMALL | {"model": NETWORK, "data.subset": 200, "batch_size": 32, "averaging.decay": 0.9}
 
 
 @pytest.fixture(scope="module")

@@ -42,6 +42,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a quick run of all benchmarks."""
     folder = tmp_path_factory.mktemp("gpu")
     with pytest.MonkeyPatch.context() as patch, PretendCuda():
+        patch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path_factory.mktemp("compiled")))
         patch.setattr(torch, "compile", lambda model, **_: model)
         patch.setattr(torch.compiler, "reset", lambda: None)
         assert command.run(BENCHMARKS, folder, "make gpu", quick=True) == 0

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from classwise.core.arguments import checked
+from classwise.core.compilation import CompiledNetwork, Compiling, compiled
 from classwise.core.errors import ClasswiseError
 from classwise.core.names import checked_names
 from classwise.core.rng import CounterRNG
@@ -91,6 +92,7 @@ class ClassWiseLoss(nn.Module):
         _check(self.recipe, self.reads, teacher)
         self.steps_per_epoch = steps_per_epoch
         self.epoch = self.batches = 0
+        self._compiled: tuple[CompiledNetwork, ...] = ()  # a reference, so that the model is not compiled again
         self._teacher = (teacher,)  # in a tuple, so that it is not a submodule
         self._rng = CounterRNG(self.recipe.seed, "training")
         self._schedules = [schedule.start(self.classes) for schedule in parts.schedules]
@@ -109,6 +111,9 @@ class ClassWiseLoss(nn.Module):
         parts, settings = self.parts, self.settings()
         batch = self._batch(x, y, index, settings)
         forward = self.recipe.precision.forward(model)
+        if self.recipe.precision.compile == "on":
+            self._compiled = (compiled(model),)
+            forward.compile(Compiling(1, lambda _: True))
         model.train(self.recipe.attack_mode == "train")
         with frozen(model), torch.enable_grad():
             points = parts.objective.points(

@@ -242,7 +242,9 @@ class Recipe:
         for key in ("name", "description", "source"):
             del plain[key]
         del plain["data"]["root"]  # the same data may be elsewhere
-        del plain["precision"]["graphs"]  # another way to launch the same work
+        precision = plain["precision"]
+        del precision["graphs"]  # another way to launch the same work
+        precision["compile"] = precision["compile"] == "on"  # as in older recipes; "auto" changes rounding only
         for path, default in _LATER.items():
             *within, key = path.split(".")
             holder = functools.reduce(lambda node, part: node[part] or {}, within, plain)

@@ -44,6 +44,9 @@ class Engine:
         grid: ``"8bit"``: adversarial images are rounded to multiples of 1/255 inside the ball before success is
             decided; clean images must be such multiples.
 
+    Attributes:
+        not_compiled: why passes were not compiled; empty if they were, or none was to be.
+
     Raises:
         ClasswiseError: if ``batch_size`` is less than 1, or CUDA graphs are required (``precision``) and impossible.
     """
@@ -72,8 +75,9 @@ class Engine:
         self.poll = poll
         self.seed = seed
         self.grid = grid
+        self.not_compiled = ""
         self._batch_sizes: dict[int, BatchSizes] = {}
-        self._deterministic = precision.deterministic
+        self._precision = precision
         self._graphs = GraphUse(precision, self.device)
 
     def predict(self, images: Iterable[Tensor]) -> Iterator[Tensor]:
@@ -134,9 +138,17 @@ class Engine:
         first = next(jobs, None)
         if first is None:
             return
-        # Each smaller batch size is tested once per attack, over all its streams; each would be compiled.
-        batch_sizes = self._batch_sizes.setdefault(id(attack), self._new_batch_sizes(attack))
-        with self.passes.for_gradients(first.x, precise=attack.precise) as forward:
+        # Each smaller batch size is tested once per attack, over all its streams; none is compiled.
+        rounded = self.device.type == "cuda" and not self._precision.deterministic
+        batch_sizes = self._batch_sizes.setdefault(id(attack), BatchSizes(attack, rounded=rounded))
+        compiling = self._precision.compiling(
+            self.device,
+            batch_sizes.slots(self.passes.batch_size, images),
+            (images or 0) * attack.starts * attack.length,
+            cold=False,
+            failed=self._note_not_compiled,
+        )
+        with self.passes.for_gradients(first.x, precise=attack.precise, compiling=compiling) as forward:
             queue = Queue(
                 self.passes,
                 forward,
@@ -155,11 +167,8 @@ class Engine:
     def _usual_poll(self, attack: Attack) -> int:
         return 1 if self.device.type == "cpu" else min(max(attack.length // 50, 4), 32)
 
-    def _new_batch_sizes(self, attack: Attack) -> BatchSizes:
-        refused = "the model is compiled for one batch size" if self.passes.compiled else ""
-        return BatchSizes(
-            attack, rounded=self.device.type == "cuda" and not (refused or self._deterministic), refused=refused
-        )
+    def _note_not_compiled(self, reason: str) -> None:
+        self.not_compiled = reason
 
     def not_reduced(self, attack: Attack) -> str:
         """Why a GPU computed no smaller batches once few images were left; empty if it did, or none was tested."""

@@ -269,6 +269,8 @@ class Execution:
         facts = dict[str, Any]()
         if runner.unfused:
             facts["not_fused"] = runner.unfused
+        if runner.not_compiled:
+            facts["not_compiled"] = runner.not_compiled
         if runner.not_graphed:
             facts["without_graphs"] = runner.not_graphed
         mode, saved = self.ready.plan.guards, _saved_guards(self.folder)

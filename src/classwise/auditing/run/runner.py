@@ -72,6 +72,7 @@ class Runner:
         traces: the traces, a frame for each attack.
         images: number of images, over all processes; None until all of them were read.
         unfused: why gradients were not computed on a fused copy of the model; empty if they were, or none was wanted.
+        not_compiled: why passes were not compiled; empty if they were, or none was to be.
         not_graphed: why the steps of attacks were not CUDA graphs, by attack; without those where none was tried.
     """
 
@@ -96,7 +97,7 @@ class Runner:
         self.sample: Batch | None = None
         self.sample_radius: Tensor | None = None
         self.images: int | None = None
-        self.unfused = ""
+        self.unfused = self.not_compiled = ""
         self.not_graphed: dict[str, str] = {}
         self._not_reduced: set[str] = set()
         self._copied: tuple[Images, Images] | None = None  # a piece and its copy on the device
@@ -203,6 +204,9 @@ class Runner:
         if self.engine.passes.unfused and not self.unfused:
             self.unfused = self.engine.passes.unfused
             self.progress.log(f"the model is not fused, so gradients take longer: {self.unfused}")
+        if self.engine.not_compiled and not self.not_compiled:
+            self.not_compiled = self.engine.not_compiled
+            self.progress.log(f"passes are not compiled: {self.not_compiled}")
         reason = self.engine.not_reduced(attack)
         if reason and label not in self._not_reduced:
             self._not_reduced.add(label)

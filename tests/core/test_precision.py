@@ -25,6 +25,7 @@ from classwise.core.progress import NullProgress
 from classwise.core.threat import Threat
 from classwise.data.images import Images
 from classwise.models import load_model
+from classwise.sweeps.plan import Plan
 from classwise.training.train import train
 
 
@@ -246,6 +247,31 @@ def test_training_in_bfloat16_where_float32_is_faster_is_logged(
     train("standard", out=tmp_path / "run", data=data, progress=lines, overrides={**overrides, "data.augment": "none"})
     notes = [line for line in lines.lines if "--set precision.dtype=float32 is faster" in line]
     assert len(notes) == (not multiplies and dtype == "bfloat16")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("multiplies", "dtype"), [(True, "bfloat16"), (False, "float32")])
+def test_the_dtype_auto_is_that_of_the_device_at_the_start(
+    multiplies: bool, dtype: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The run folder has it, and a resumed run has it on any device."""
+    monkeypatch.setattr(torch.cpu, "get_capabilities", dict, raising=False)
+    data, lines = Images(torch.randint(256, (40, 1, 8, 8), dtype=torch.uint8), torch.arange(40) % 4), Lines()
+    overrides = {"precision.dtype": "auto", "model.name": "small-cnn", "model.width": 0.1, "threat": "Linf:0.1"}
+    options: dict[str, Any] = {"data": data, "progress": lines, "overrides": overrides | {"data.augment": "none"}}
+    options |= {"out": tmp_path / "run", "epochs": 1}
+    for resume, amx in ((False, multiplies), (True, not multiplies)):
+        monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda amx=amx: amx, raising=False)
+        run = train("standard", resume=resume, **options)
+        assert (run.recipe.precision.dtype, run.recipe.precision.channels_last) == (dtype, dtype == "bfloat16")
+    assert f"dtype: {dtype}" in run.recipe_file.read_text()
+    note = "bfloat16 takes longer than float32" if multiplies else "two to three times as fast"
+    assert sum(note in line for line in lines.lines) == 1  # of the resumed run
+
+
+def test_the_plan_that_compares_precisions() -> None:
+    cells = Plan.read(Path(__file__).parents[2] / "benchmarks" / "precision.yaml").cells()
+    assert len(cells) == 2 * 2 * 3
 
 
 class Strided(nn.Module):

@@ -39,7 +39,8 @@ class Precision:
 
     Args:
         dtype: ``"float32"``, or ``"bfloat16"`` for automatic mixed precision. float16 is not supported: the gradients
-            of confident models underflow in it.
+            of confident models underflow in it. ``"auto"``: bfloat16 in the channels-last format on devices that
+            multiply it at full rate (`fastest`), else float32; a run or audit records which (`on`).
         channels_last: use the channels-last memory format, in which convolutions on CPUs and GPUs are faster; a model
             that fails in it is run in the contiguous format (`classwise.core.memory_format`).
         compile: compile the passes of training and of attacks with ``torch.compile``, never those of verdicts:
@@ -66,7 +67,7 @@ class Precision:
         torch.float32
     """
 
-    dtype: Dtype = "float32"
+    dtype: Dtype | Literal["auto"] = "float32"
     channels_last: bool = False
     compile: Annotated[Compile, BeforeValidator(_on_or_off)] = "auto"
     deterministic: bool = False
@@ -106,6 +107,21 @@ class Precision:
         if self.search != "auto":
             return self.search
         return "tf32" if device.type == "cuda" and self.dtype == "bfloat16" else "float32"
+
+    def on(self, device: torch.device) -> Precision:
+        """The settings on a device, without the dtype ``"auto"``.
+
+        Example:
+            >>> import torch
+            >>> import classwise as cw
+            >>> cw.Precision(dtype="auto").on(torch.device("meta")).dtype
+            'float32'
+        """
+        if self.dtype != "auto":
+            return self
+        chosen = fastest(device)
+        channels_last = self.channels_last or chosen == FAST
+        return dataclasses.replace(self, dtype=chosen.dtype, channels_last=channels_last)
 
     def compiling(
         self,
@@ -233,16 +249,20 @@ def fastest(device: torch.device) -> Precision:
 
 
 def slow_dtype_note(precision: Precision, device: torch.device) -> str:
-    """A note that bfloat16 takes longer than float32 on a device; empty if it does not, or is not used.
+    """A note that the other dtype is faster on a device, and by how much; empty if it is not.
 
     Example:
         >>> import torch
         >>> from classwise.core.precision import FLOAT32, slow_dtype_note
-        >>> slow_dtype_note(FLOAT32, torch.device("cpu"))
+        >>> slow_dtype_note(FLOAT32, torch.device("meta"))
         ''
     """
-    if precision.dtype == FLOAT32.dtype or fastest(device) == FAST:
+    is_fast = fastest(device) == FAST
+    if is_fast == (precision.on(device).dtype != FLOAT32.dtype):
         return ""
+    if is_fast:
+        gain = "about 2.5 times as fast on an H100" if device.type == "cuda" else "two to three times as fast"
+        return f"precision.dtype = float32: passes in bfloat16 are {gain}; --set precision.dtype=auto uses it"
     return (
         f"precision.dtype = bfloat16 takes longer than float32 on this {device.type}, which does not multiply it; "
         "--set precision.dtype=float32 is faster"

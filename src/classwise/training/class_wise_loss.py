@@ -81,7 +81,7 @@ class ClassWiseLoss(nn.Module):
         if ball is None:
             raise ClasswiseError(f"recipe {read.name!r} has no threat; give one, such as threat='Linf:8/255'")
         counts = torch.as_tensor(class_counts, device=device)
-        self.recipe = read.completed(ball, classes=int((counts > 0).sum()))
+        self.recipe = read.completed(ball, classes=int((counts > 0).sum())).on(device)
         self.parts = parts = self.recipe.parts
         self.threat = ball
         names = checked_names(map(str, range(len(counts))) if class_names is None else class_names, "class names")

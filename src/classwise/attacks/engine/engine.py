@@ -24,6 +24,7 @@ from classwise.core.precision import EXACT, Precision
 from classwise.core.repeats import ONCE, Repeats
 from classwise.core.threat import Threat
 from classwise.core.threat_text import Grid
+from classwise.models.base import device_of
 from classwise.models.modes import evaluating, frozen
 
 
@@ -68,6 +69,7 @@ class Engine:
                 f"batch_size = {batch_size}: must be at least 1, and at least 32 for reproducible results"
             )
         self.model = model
+        precision = precision.on(device_of(model))
         self.passes = Passes(model, precision, batch_size, repeats)
         self.device = self.passes.device
         self.batch_size = batch_size

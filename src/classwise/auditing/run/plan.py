@@ -112,7 +112,7 @@ class Plan:
             threat=threat,
             early_stop=options.get("early_stop", True),
             cascade=suite.cascade if cascade is None else cascade,
-            precision=precision_of(options.get("precision")) or fastest(device),
+            precision=(precision_of(options.get("precision")) or fastest(device)).on(device),
             batch_size=options.get("batch_size") or USUAL_BATCH,
             seed=seed,
             save=kinds_of(options.get("save", ())),

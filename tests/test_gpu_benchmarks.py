@@ -295,7 +295,7 @@ def test_the_options_of_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["gpu", "speeed"], "unknown stage 'speeed'; known: parity, tests, speed, ceilings"),
+        (["gpu", "speeed"], "unknown stage 'speeed'; known: parity, tests, speed, ceilings, peers"),
         (["gpu", "--minutes", "0"], "--minutes 0: must be positive"),
         (["gpu", "--from", "none.json"], "--from none.json: no such file"),
         (["nothing"], "unknown benchmark 'nothing'; known: training_step, "),

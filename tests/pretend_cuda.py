@@ -119,6 +119,7 @@ class PretendCuda:
             "CUDAGraph": CUDAGraph,
             "graph": self.graphs.graph,
             "current_device": lambda: 0,
+            "is_current_stream_capturing": lambda: self.graphs.capture is not None,
             "default_generators": (generator,),
             "get_device_capability": lambda *_: (8, 0),
             "get_device_name": lambda *_: "pretended",

@@ -45,6 +45,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a quick run of all benchmarks."""
     folder = tmp_path_factory.mktemp("gpu")
     with pytest.MonkeyPatch.context() as patch, PretendCuda():
+        patch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path_factory.mktemp("compiled")))
         patch.setattr(torch, "compile", lambda model, **_: model)
         patch.setattr(torch.compiler, "reset", lambda: None)
         patch.setattr(speed, "QUICK", BRIEF)
@@ -301,7 +302,7 @@ def test_the_options_of_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["gpu", "speeed"], "unknown stage 'speeed'; known: parity, tests, speed, ceilings"),
+        (["gpu", "speeed"], "unknown stage 'speeed'; known: parity, tests, speed, ceilings, peers"),
         (["gpu", "--minutes", "0"], "--minutes 0: must be positive"),
         (["gpu", "--from", "none.json"], "--from none.json: no such file"),
         (["nothing"], "unknown benchmark 'nothing'; known: training_step, "),

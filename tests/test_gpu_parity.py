@@ -13,6 +13,7 @@ from benchmarks.gpu.cells import Result
 from benchmarks.training_step import prepared_trainer
 from torch import Tensor
 
+from classwise.core.compilation import Compiling
 from classwise.core.precision import Forward, Precision
 from classwise.core.rng import CounterRNG
 from classwise.models.fusion import Fusion
@@ -113,8 +114,10 @@ def test_a_model_that_cannot_be_fused_is_found(gpu: PretendCuda, monkeypatch: py
 def test_another_fused_copy_is_found(gpu: PretendCuda, monkeypatch: pytest.MonkeyPatch) -> None:
     class Inexact(Fusion):
         @contextmanager
-        def forward(self, precision: Precision, images: Tensor) -> Iterator[Forward]:
-            with super().forward(precision, images) as forward:
+        def forward(
+            self, precision: Precision, images: Tensor, compiling: Compiling | None = None
+        ) -> Iterator[Forward]:
+            with super().forward(precision, images, compiling) as forward:
                 yield lambda x: forward(x) * (1 + 2e-5)
 
     monkeypatch.setattr(parity, "Fusion", Inexact)

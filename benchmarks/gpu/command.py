@@ -10,7 +10,7 @@ from pathlib import Path
 
 import torch
 
-from benchmarks.gpu import ceilings, parity, speed, suite
+from benchmarks.gpu import ceilings, parity, peers, speed, suite
 from benchmarks.gpu.cells import LEAST, RESULTS, Report, Stage, Task
 from benchmarks.gpu.machine import ROOT, machine, sources
 from benchmarks.tables import table
@@ -21,6 +21,7 @@ STAGES: dict[str, Callable[[bool], Stage]] = {
     "tests": lambda quick: suite.stage(),  # noqa: ARG005
     "speed": lambda quick: speed.stage(speed.QUICK if quick else speed.Size()),
     "ceilings": lambda quick: ceilings.stage(ceilings.QUICK if quick else ceilings.Size()),
+    "peers": lambda quick: peers.stage(peers.QUICK if quick else peers.Size()),
 }
 """The stages, in order."""
 MINUTES = 8.0

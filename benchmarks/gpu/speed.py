@@ -96,7 +96,7 @@ def trainer(**precision: Any) -> MakeStep:
     """A step of the trainer in a precision of the recipe."""
 
     def make_step(size: Size, batch: int, device: str) -> Step:
-        if precision.get("compile"):
+        if precision["compile"] == "on":
             torch.compiler.reset()  # the limit on recompilations counts those of earlier cells
         data = random_images(max(40, 2 * batch))
         fields = {"precision": precision, "batch_size": batch, "attack.steps": size.pgd}
@@ -114,9 +114,10 @@ def trainer(**precision: Any) -> MakeStep:
 VARIANTS: dict[str, MakeStep] = {
     "plain loop, TF32": plain(tf32),
     "plain loop, float32": plain(true_float32),
-    "eager": trainer(**FAST_FIELDS, graphs="off"),
-    "graph": trainer(**FAST_FIELDS, graphs="on"),
-    "compile": trainer(**FAST_FIELDS, compile=True, graphs="off"),
+    "eager": trainer(**FAST_FIELDS, compile="off", graphs="off"),
+    "graph": trainer(**FAST_FIELDS, compile="off", graphs="on"),
+    "compile": trainer(**FAST_FIELDS, compile="on", graphs="off"),
+    "compile and graph": trainer(**FAST_FIELDS, compile="on", graphs="on"),
 }
 """Ways to run a training step; the time of each is compared with that of the first."""
 COUNTED_VARIANT = "eager"
@@ -148,7 +149,7 @@ def operations(size: Size, device: str) -> int:
 PASSES = {
     "float32": EXACT,
     "bfloat16, fused": FAST,
-    "bfloat16, compiled": dataclasses.replace(FAST, compile=True),
+    "bfloat16, compiled": dataclasses.replace(FAST, compile="on"),
 }
 
 
@@ -163,10 +164,12 @@ def batch_of(count: int) -> Tensor:
 def passes(timer: Timer, size: Size, variant: str) -> Result:
     """Images per second of passes, without and with the gradient of the image."""
     precision = PASSES[variant]
-    if precision.compile:
+    if precision.compile == "on":
         torch.compiler.reset()
     x = batch_of(size.batch).to(timer.device)
-    with Passes(model(size, timer.device), precision, size.batch).for_gradients(x, precise=False) as forward:
+    compiling = precision.compiling(x.device, size.batch, 0, cold=False)
+    passes_of = Passes(model(size, timer.device), precision, size.batch)
+    with passes_of.for_gradients(x, precise=False, compiling=compiling) as forward:
 
         def without_gradient() -> None:
             with torch.no_grad():

@@ -287,15 +287,13 @@ def test_few_steps_are_computed_kernel_by_kernel(monkeypatch: pytest.MonkeyPatch
         assert [graph.replays for graph in gpu.graphs.made] == [4]
 
 
-def test_a_gpu_without_compilation_is_needed() -> None:
+def test_a_gpu_is_needed() -> None:
     model = Small(CLASSES)
     with pytest.raises(ClasswiseError, match=r"^precision.graphs = on: device 'cpu' is not a GPU; set it to auto or"):
         Engine(model, precision=Precision(graphs="on"))
     with PretendCuda():
         device = model.to("cuda").linear.weight.device
-        with pytest.raises(ClasswiseError, match=r"^precision.graphs = on: the model is compiled"):
-            GraphUse(Precision(graphs="on", compile=True), device)
-        assert not GraphUse(Precision(compile=True), device).wanted("pgd")
+        assert GraphUse(Precision(graphs="on", compile="on"), device).wanted("pgd")
         assert GraphUse(Precision(), device).wanted("pgd")
 
 

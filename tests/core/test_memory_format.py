@@ -237,7 +237,7 @@ def test_compiled_passes() -> None:
     compiler = torch.compile
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(torch, "compile", lambda model, **options: compiler(model, backend="eager", **options))
-        found = Precision(channels_last=True, compile=True).forward(model)(x)
+        found = Precision(channels_last=True, compile="on").forward(model)(x)
     assert torch.allclose(found, model(x), atol=1e-6)
     assert format_of(model).contiguous
 

@@ -15,7 +15,8 @@ from torch import Tensor, nn
 from classwise.attacks import ATTACKS
 from classwise.attacks.engine import Engine, Job
 from classwise.auditing.run.audit import audit
-from classwise.core import precision as precision_module
+from classwise.core import compilation
+from classwise.core.compilation import Compiling
 from classwise.core.config import make
 from classwise.core.errors import ClasswiseError
 from classwise.core.memory_format import channels_last
@@ -24,6 +25,7 @@ from classwise.core.progress import NullProgress
 from classwise.core.threat import Threat
 from classwise.data.images import Images
 from classwise.models import load_model
+from classwise.sweeps.plan import Plan
 from classwise.training.train import train
 
 
@@ -121,7 +123,8 @@ def test_a_missing_device_is_one_line(device: str | torch.device, tmp_path: Path
     assert not out.exists()
 
 
-COMPILED = Precision(dtype="bfloat16", compile=True)
+COMPILED = Precision(dtype="bfloat16", compile="on")
+EVERY = Compiling(1, lambda _: True)
 
 
 class FakeCompile:
@@ -131,8 +134,8 @@ class FakeCompile:
         self.calls = 0
         self.passes: list[tuple[int, bool, bool]] = []  # images, whether in bfloat16, whether with a gradient
 
-    def __call__(self, model: nn.Module, *, dynamic: bool) -> nn.Module:
-        assert dynamic is False
+    def __call__(self, model: nn.Module, *, dynamic: bool, backend: str) -> nn.Module:
+        assert (dynamic, backend) == (False, "inductor")
         self.calls += 1
         return Watched(model, self)
 
@@ -148,19 +151,28 @@ class Watched(nn.Module):
         return logits
 
 
-def test_a_model_is_compiled_once_while_it_is_in_use(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def fake(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> FakeCompile:
+    """In place of the compiler, with a cache of its own."""
     fake = FakeCompile()
     monkeypatch.setattr(torch, "compile", fake)
-    model, other = network(1), network(1)
-    passes = [COMPILED.forward(model), Precision(compile=True).forward(model)]
-    assert fake.calls == 1
-    passes.append(COMPILED.forward(other))
+    monkeypatch.setenv(compilation.VARIABLE, str(tmp_path / "compiled"))
+    return fake
+
+
+def test_a_model_is_compiled_once_while_it_is_in_use(fake: FakeCompile) -> None:
+    model, other, x = network(1), network(1), torch.rand(2, 1, 6, 6)
+    passes = [precision.forward(net) for net in (model, other) for precision in (COMPILED, Precision())]
+    for forward in passes:
+        forward.compile(EVERY)
+        forward(x)
     assert fake.calls == 2
     gc.collect()
-    assert {id(model), id(other)} <= set(precision_module._compiled)
+    assert {id(model), id(other)} <= set(compilation._networks)
     passes.clear()
+    del forward
     gc.collect()
-    assert not {id(model), id(other)} & set(precision_module._compiled)
+    assert not {id(model), id(other)} & set(compilation._networks)
 
 
 @pytest.mark.parametrize(
@@ -172,10 +184,8 @@ def test_a_model_is_compiled_once_while_it_is_in_use(monkeypatch: pytest.MonkeyP
     }.items(),
 )
 def test_every_attack_is_compiled_at_one_batch_size(
-    spec: str, kinds: set[tuple[int, bool, bool]], monkeypatch: pytest.MonkeyPatch
+    spec: str, kinds: set[tuple[int, bool, bool]], fake: FakeCompile
 ) -> None:
-    fake = FakeCompile()
-    monkeypatch.setattr(torch, "compile", fake)
     engine = Engine(network(1), precision=COMPILED, batch_size=64)
     x = torch.rand(80, 1, 6, 6, generator=torch.Generator().manual_seed(0))
     with torch.no_grad():
@@ -194,18 +204,19 @@ def test_nothing_is_compiled_again_in_later_epochs(tmp_path: Path, monkeypatch: 
     """Also not for the averaged model, which is a new module in each epoch."""
     from torch._dynamo.testing import CompileCounter  # takes seconds to import
 
-    counter, counts, compiler = CompileCounter(), list[int](), torch.compile
+    counter, counts = CompileCounter(), list[int]()
+    monkeypatch.setenv(compilation.VARIABLE, str(tmp_path / "compiled"))
+    monkeypatch.setattr(compilation, "BACKEND", counter)
 
     class Log(NullProgress):
         def log(self, line: str) -> None:
             if line.startswith("epoch"):
                 counts.append(counter.frame_count)
 
-    monkeypatch.setattr(torch, "compile", lambda model, **options: compiler(model, backend=counter, **options))
     small: dict[str, Any] = {"data.subset": 100, "model.name": "lenet", "data.validation": 0.4, "batch_size": 32}
-    small |= {"attack.steps": 1, "validation_attack": "pgd:steps=1", "precision.compile": True, "averaging": "ema"}
+    small |= {"attack.steps": 1, "validation_attack": "pgd:steps=1", "precision.compile": "on", "averaging": "ema"}
     train("at", data="digits", out=tmp_path / "run", overrides=small, epochs=4, progress=Log())
-    assert counts[1] >= 3
+    assert counts[1] >= 2  # of the attack and of the weights
     assert counts == [counts[0], *[counts[1]] * 3]
 
 
@@ -236,6 +247,31 @@ def test_training_in_bfloat16_where_float32_is_faster_is_logged(
     train("standard", out=tmp_path / "run", data=data, progress=lines, overrides={**overrides, "data.augment": "none"})
     notes = [line for line in lines.lines if "--set precision.dtype=float32 is faster" in line]
     assert len(notes) == (not multiplies and dtype == "bfloat16")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("multiplies", "dtype"), [(True, "bfloat16"), (False, "float32")])
+def test_the_dtype_auto_is_that_of_the_device_at_the_start(
+    multiplies: bool, dtype: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The run folder has it, and a resumed run has it on any device."""
+    monkeypatch.setattr(torch.cpu, "get_capabilities", dict, raising=False)
+    data, lines = Images(torch.randint(256, (40, 1, 8, 8), dtype=torch.uint8), torch.arange(40) % 4), Lines()
+    overrides = {"precision.dtype": "auto", "model.name": "small-cnn", "model.width": 0.1, "threat": "Linf:0.1"}
+    options: dict[str, Any] = {"data": data, "progress": lines, "overrides": overrides | {"data.augment": "none"}}
+    options |= {"out": tmp_path / "run", "epochs": 1}
+    for resume, amx in ((False, multiplies), (True, not multiplies)):
+        monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda amx=amx: amx, raising=False)
+        run = train("standard", resume=resume, **options)
+        assert (run.recipe.precision.dtype, run.recipe.precision.channels_last) == (dtype, dtype == "bfloat16")
+    assert f"dtype: {dtype}" in run.recipe_file.read_text()
+    note = "bfloat16 takes longer than float32" if multiplies else "two to three times as fast"
+    assert sum(note in line for line in lines.lines) == 1  # of the resumed run
+
+
+def test_the_plan_that_compares_precisions() -> None:
+    cells = Plan.read(Path(__file__).parents[2] / "benchmarks" / "precision.yaml").cells()
+    assert len(cells) == 2 * 2 * 3
 
 
 class Strided(nn.Module):

@@ -16,12 +16,14 @@ from classwise.core.errors import ClasswiseError
 from classwise.core.graphs import WARM_UP, Compared
 from classwise.core.progress import NullProgress
 from classwise.training import graphed_step
+from classwise.training.classes import ClassSettings
 from classwise.training.folder import Run
 from classwise.training.graphed_step import VERIFIED
 from classwise.training.recipe import Recipe
+from classwise.training.trainer import Trainer
 from classwise.training.updates import Plain
 
-from ..pretend_cuda import PretendCuda
+from ..pretend_cuda import Counted, PretendCuda
 from .killing import KillAt, Killed
 from .test_trainer import contents
 
@@ -90,6 +92,28 @@ def test_the_bits_are_those_of_steps_without_graphs(name: str, tmp_path: Path) -
         assert len(replays) > 2
     else:
         assert replays == [FULL_STEPS - WARM_UP, FULL_STEPS - 1]
+
+
+def test_nothing_waits_for_the_gpu_between_two_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Batch, augmentation, replay, optimiser and averaging: only the host's own work is between two graphs."""
+    counts: list[Counted] = []
+    run, size = Trainer.train_step, TINY["batch_size"]
+
+    def train_step(self: Trainer, rows: Tensor, settings: ClassSettings) -> None:
+        order = self.batches.order(0)
+        with gpu.counted() as counted:
+            run(self, self.batches.rows(order, 0, self.state.step, settings), settings)
+        if len(rows) == size:
+            counts.append(counted)
+
+    monkeypatch.setattr(Trainer, "train_step", train_step)
+    more = {"data.augment": "crop-flip", "averaging": {"name": "ema", "start_fraction": 0}, "epochs": 1}
+    with PretendCuda() as gpu:
+        _, _, replays = trained(tmp_path / "run", "at", "on", gpu, **more)
+    assert replays == [FULL_STEPS - WARM_UP]
+    repeated = counts[WARM_UP + VERIFIED :]
+    assert [counted.synchronisations for counted in repeated] == [[]] * (FULL_STEPS - WARM_UP - VERIFIED)
+    assert max(counted.launches for counted in repeated) <= 120
 
 
 class Counting(nn.Module):

@@ -76,7 +76,7 @@ class MemoryFormat:
         kind = None if kind is None else (kind, model in self._channels_last)
         if self.contiguous or kind in self._accepted:
             return call()
-        restore_generators, buffers = saved_generators(device), _saved_buffers(model)
+        restore_generators, buffers = saved_generators(device), saved_buffers(model)
         try:
             result = call()
         except torch.OutOfMemoryError:
@@ -90,7 +90,7 @@ class MemoryFormat:
                 self._accepted.add(kind)
             return result
         restore_generators()
-        _restore(buffers)
+        restore_buffers(buffers)
         self._convert(contiguous=True)
         try:
             result = call()
@@ -170,14 +170,15 @@ def _convert(model: nn.Module, memory_format: torch.memory_format) -> None:
             tensor.data = tensor.data.contiguous(memory_format=memory_format)
 
 
-def _saved_buffers(model: nn.Module) -> list[tuple[Tensor, Tensor]]:
+def saved_buffers(model: nn.Module) -> list[tuple[Tensor, Tensor]]:
     """The buffers of a model that a pass may modify, and copies."""
     buffers = [buffer for buffer in model.buffers() if not is_lazy(buffer) and not buffer.is_inference()]
     return [(buffer, buffer.detach().clone()) for buffer in buffers]
 
 
 @torch.no_grad()
-def _restore(buffers: list[tuple[Tensor, Tensor]]) -> None:
+def restore_buffers(buffers: list[tuple[Tensor, Tensor]]) -> None:
+    """Restore the buffers of `saved_buffers`."""
     for buffer, value in buffers:
         if not torch.equal(buffer, value):  # batch normalisation does not count its modifications
             buffer.copy_(value)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import weakref
 from collections.abc import Callable, Mapping
 from typing import Annotated, Any, Literal
 
@@ -11,6 +10,7 @@ import torch
 from pydantic import BeforeValidator
 from torch import Tensor, nn
 
+from classwise.core.compilation import Compile, CompiledNetwork, Compiling, compiled, worthwhile
 from classwise.core.config import configurable
 from classwise.core.errors import ClasswiseError
 from classwise.core.float32 import Float32
@@ -39,16 +39,23 @@ class Precision:
 
     Args:
         dtype: ``"float32"``, or ``"bfloat16"`` for automatic mixed precision. float16 is not supported: the gradients
-            of confident models underflow in it.
+            of confident models underflow in it. ``"auto"``: bfloat16 in the channels-last format on devices that
+            multiply it at full rate (`fastest`), else float32; a run or audit records which (`on`).
         channels_last: use the channels-last memory format, in which convolutions on CPUs and GPUs are faster; a model
             that fails in it is run in the contiguous format (`classwise.core.memory_format`).
-        compile: compile the model with ``torch.compile``, once for each shape of a batch; not used for verdicts.
+        compile: compile the passes of training and of attacks with ``torch.compile``, never those of verdicts:
+            ``"auto"`` on a GPU where that saves more time than it takes (`classwise.core.compilation.worthwhile`), in
+            attacks only if the compiled kernels are in the cache; ``"on"`` always; ``"off"`` never. True and False
+            are read as ``"on"`` and ``"off"``.
         deterministic: use deterministic algorithms only (`classwise.core.determinism`), so that equal runs and audits
             on one GPU have equal bits; on a CPU they always have. It costs some speed, and some operations are refused.
         graphs: compute steps of training and of attacks on a GPU as CUDA graphs: ``"auto"`` where possible (the run or
             audit logs and records why not), ``"on"`` always (an error where it is impossible), ``"off"`` never.
         search: how a GPU computes the float32 passes of a search, such as those of FAB and Square; success is always
             decided in true float32. ``"auto"``: in TF32 if ``dtype`` is bfloat16, in float32 if it is float32.
+
+    Raises:
+        ClasswiseError: for a value that is not accepted, or ``compile = on`` with ``deterministic``.
 
     Example:
         >>> import torch
@@ -60,12 +67,23 @@ class Precision:
         torch.float32
     """
 
-    dtype: Dtype = "float32"
+    dtype: Dtype | Literal["auto"] = "float32"
     channels_last: bool = False
-    compile: bool = False
-    deterministic: bool = dataclasses.field(default=False, repr=False)  # keys of stored results have the repr
-    graphs: Annotated[Graphs, BeforeValidator(_on_or_off)] = dataclasses.field(default="auto", repr=False)
-    search: Literal["auto"] | Float32 = dataclasses.field(default="auto", repr=False)
+    compile: Annotated[Compile, BeforeValidator(_on_or_off)] = "auto"
+    deterministic: bool = False
+    graphs: Annotated[Graphs, BeforeValidator(_on_or_off)] = "auto"
+    search: Literal["auto"] | Float32 = "auto"
+
+    def __post_init__(self) -> None:
+        if self.compile == "on" and self.deterministic:
+            raise ClasswiseError(
+                "precision.compile = on: compiled kernels are chosen by measurements, which differ from process to "
+                "process; with precision.deterministic = true set it to auto or off"
+            )
+
+    def __repr__(self) -> str:  # keys of stored results have it
+        compiles = self.compile == "on"  # as in older results; "auto" changes rounding only
+        return f"Precision(dtype={self.dtype!r}, channels_last={self.channels_last}, compile={compiles})"
 
     def recorded(self, device: torch.device) -> dict[str, Any]:
         """The settings that an audit records, without ``graphs``.
@@ -73,7 +91,7 @@ class Precision:
         ``deterministic`` only if set, and ``search`` only if it is TF32 (`search_on`), since older audits, which have
         neither, were without.
         """
-        fields = dataclasses.asdict(self) | {"search": self.search_on(device)}
+        fields = dataclasses.asdict(self) | {"search": self.search_on(device), "compile": self.compile == "on"}
         omitted = {"graphs": self.graphs, "deterministic": False, "search": "float32"}
         return {name: value for name, value in fields.items() if name not in omitted or omitted[name] != value}
 
@@ -89,6 +107,45 @@ class Precision:
         if self.search != "auto":
             return self.search
         return "tf32" if device.type == "cuda" and self.dtype == "bfloat16" else "float32"
+
+    def on(self, device: torch.device) -> Precision:
+        """The settings on a device, without the dtype ``"auto"``.
+
+        Example:
+            >>> import torch
+            >>> import classwise as cw
+            >>> cw.Precision(dtype="auto").on(torch.device("meta")).dtype
+            'float32'
+        """
+        if self.dtype != "auto":
+            return self
+        chosen = fastest(device)
+        channels_last = self.channels_last or chosen == FAST
+        return dataclasses.replace(self, dtype=chosen.dtype, channels_last=channels_last)
+
+    def compiling(
+        self,
+        device: torch.device,
+        batch_size: int,
+        passes: float,
+        *,
+        cold: bool,
+        failed: Callable[[str], None] = lambda _: None,
+    ) -> Compiling | None:
+        """Which passes on a device are compiled; None if none is.
+
+        Args:
+            device: the device.
+            batch_size: images of a pass.
+            passes: passes of an image that are left.
+            cold: whether to compile also if the kernels are not in the cache (`worthwhile`).
+            failed: called with the reason, if a compilation has failed.
+        """
+        if self.compile == "on":
+            return Compiling(batch_size, lambda _: True, failed)
+        if self.compile == "off" or self.deterministic or device.type != "cuda":
+            return None
+        return Compiling(batch_size, lambda cost: worthwhile(passes, batch_size, cost, cold=cold), failed)
 
     def forward(self, model: nn.Module) -> Pass:
         """The model as a function from images to float32 logits."""
@@ -116,11 +173,25 @@ class Pass:
 
     def __init__(self, model: nn.Module, precision: Precision) -> None:
         self.overwrites: bool | None = None
-        self._module: Callable[[Tensor], Tensor] = compiled(model) if precision.compile else model
+        self._network: CompiledNetwork | None = None
+        self._compiling: Compiling | None = None
         self._precision = precision
         self._mixed = precision.dtype == "bfloat16"
         self._format = format_of(model)
         self._overflows, self._model = overflows_in_channels_last(model), model
+
+    def compile(self, compiling: Compiling | None) -> None:
+        """Compile the network in further passes, those that ``compiling`` asks for; None: in none."""
+        self._compiling = compiling
+        if compiling is not None:
+            self._network = compiled(self._model)
+
+    @property
+    def compiles(self) -> bool:
+        """Whether passes are compiled, as far as is known."""
+        if self._compiling is None or self._network is None:
+            return False
+        return not (self._network.failure or self._compiling.declined)
 
     def __call__(self, x: Tensor) -> Tensor:
         """Compute the float32 logits of a batch."""
@@ -136,7 +207,8 @@ class Pass:
         x = contiguous(x) if needs_contiguous else self._precision.to_memory_format(x)
         before = None if self.overwrites is not None or x.is_inference() else x._version
         with torch.autocast(x.device.type, dtype=torch.bfloat16, enabled=self._mixed):
-            logits: Tensor = self._module(x)
+            compiling, network = self._compiling, self._network
+            logits: Tensor = self._model(x) if compiling is None or network is None else network(x, compiling)
         if before is not None:
             self.overwrites = x._version != before
         return logits.float()
@@ -144,20 +216,6 @@ class Pass:
     def _learns(self) -> bool:
         """Whether this pass records gradients of the weights."""
         return torch.is_grad_enabled() and any(weight.requires_grad for weight in self._model.parameters())
-
-
-_compiled: weakref.WeakValueDictionary[int, Callable[[Tensor], Tensor]] = weakref.WeakValueDictionary()
-
-
-def compiled(model: nn.Module) -> Callable[[Tensor], Tensor]:
-    """The compiled forward pass of a model, for static shapes, shared by all users of the model while one exists.
-
-    torch compiles it for each shape, mode of the model and precision, but not again for another user.
-    """
-    known = _compiled.get(id(model))  # it holds the model, so the id is not reused while it exists
-    if known is None:
-        known = _compiled[id(model)] = torch.compile(model, dynamic=False)
-    return known
 
 
 def check_device(device: str | torch.device) -> None:
@@ -191,16 +249,20 @@ def fastest(device: torch.device) -> Precision:
 
 
 def slow_dtype_note(precision: Precision, device: torch.device) -> str:
-    """A note that bfloat16 takes longer than float32 on a device; empty if it does not, or is not used.
+    """A note that the other dtype is faster on a device, and by how much; empty if it is not.
 
     Example:
         >>> import torch
         >>> from classwise.core.precision import FLOAT32, slow_dtype_note
-        >>> slow_dtype_note(FLOAT32, torch.device("cpu"))
+        >>> slow_dtype_note(FLOAT32, torch.device("meta"))
         ''
     """
-    if precision.dtype == FLOAT32.dtype or fastest(device) == FAST:
+    is_fast = fastest(device) == FAST
+    if is_fast == (precision.on(device).dtype != FLOAT32.dtype):
         return ""
+    if is_fast:
+        gain = "about 2.5 times as fast on an H100" if device.type == "cuda" else "two to three times as fast"
+        return f"precision.dtype = float32: passes in bfloat16 are {gain}; --set precision.dtype=auto uses it"
     return (
         f"precision.dtype = bfloat16 takes longer than float32 on this {device.type}, which does not multiply it; "
         "--set precision.dtype=float32 is faster"

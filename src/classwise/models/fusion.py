@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules import module as torch_module
 
+from classwise.core.compilation import Compiling
 from classwise.core.errors import first_line
 from classwise.core.float32 import true_float32
 from classwise.core.memory_format import format_of
@@ -67,7 +68,7 @@ class Fusion:
         self._folds: dict[str, str] | None = None
 
     @contextmanager
-    def forward(self, precision: Precision, images: Tensor) -> Iterator[Forward]:
+    def forward(self, precision: Precision, images: Tensor, compiling: Compiling | None = None) -> Iterator[Forward]:
         """Context of a forward pass: that of a copy, or that of the model if no copy equals it.
 
         Passes of the model itself run batch normalisation as a multiply-add in lower precision, and the last linear
@@ -78,6 +79,8 @@ class Fusion:
             precision: precision of the passes.
             images: (N, C, H, W) in [0, 1], N >= 1, on the model's device; a new copy is verified on the first
                 `VERIFIED_IMAGES`.
+            compiling: which passes are compiled; those of the model itself only with ``compile = on``, without these
+                changes.
         """
         snapshot = Snapshot(self._model)
         if snapshot != self._snapshot:
@@ -88,11 +91,17 @@ class Fusion:
         if isinstance(fused, FusedCopy):
             self.unfused = ""
             fused.refresh()
+            fused.forward.compile(compiling)
             yield fused.forward
+            return
+        self.unfused = fused
+        forward = precision.forward(self._model)
+        if precision.compile == "on":
+            forward.compile(compiling)
+            yield forward
         else:
-            self.unfused = fused
             with self._norms.replaced(), fine_logits(self._model):
-                yield precision.forward(self._model)
+                yield forward
 
     def _verified(self, precision: Precision, images: Tensor) -> FusedCopy | str:
         """A copy that equals the model on the images, or the reason why there is none."""

@@ -164,8 +164,9 @@ def passes_per_second(recipe: Recipe, data: str, device: str = "cpu") -> float:
         width=recipe.model.width,
         **recipe.model.options,
     ).to(device)
-    recipe.precision.prepare(model)
-    forward = dataclasses.replace(recipe.precision, compile=False).forward(model)
+    precision = recipe.precision.on(torch.device(device))
+    precision.prepare(model)
+    forward = precision.forward(model)
     x = torch.rand(recipe.batch_size, *images.shape, device=device)
     y = torch.zeros(recipe.batch_size, dtype=torch.long, device=device)
     seconds = math.inf

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from classwise.core.arguments import checked
+from classwise.core.compilation import CompiledNetwork, Compiling, compiled
 from classwise.core.errors import ClasswiseError
 from classwise.core.names import checked_names
 from classwise.core.rng import CounterRNG
@@ -80,7 +81,7 @@ class ClassWiseLoss(nn.Module):
         if ball is None:
             raise ClasswiseError(f"recipe {read.name!r} has no threat; give one, such as threat='Linf:8/255'")
         counts = torch.as_tensor(class_counts, device=device)
-        self.recipe = read.completed(ball, classes=int((counts > 0).sum()))
+        self.recipe = read.completed(ball, classes=int((counts > 0).sum())).on(device)
         self.parts = parts = self.recipe.parts
         self.threat = ball
         names = checked_names(map(str, range(len(counts))) if class_names is None else class_names, "class names")
@@ -91,6 +92,7 @@ class ClassWiseLoss(nn.Module):
         _check(self.recipe, self.reads, teacher)
         self.steps_per_epoch = steps_per_epoch
         self.epoch = self.batches = 0
+        self._compiled: tuple[CompiledNetwork, ...] = ()  # a reference, so that the model is not compiled again
         self._teacher = (teacher,)  # in a tuple, so that it is not a submodule
         self._rng = CounterRNG(self.recipe.seed, "training")
         self._schedules = [schedule.start(self.classes) for schedule in parts.schedules]
@@ -109,6 +111,9 @@ class ClassWiseLoss(nn.Module):
         parts, settings = self.parts, self.settings()
         batch = self._batch(x, y, index, settings)
         forward = self.recipe.precision.forward(model)
+        if self.recipe.precision.compile == "on":
+            self._compiled = (compiled(model),)
+            forward.compile(Compiling(1, lambda _: True))
         model.train(self.recipe.attack_mode == "train")
         with frozen(model), torch.enable_grad():
             points = parts.objective.points(

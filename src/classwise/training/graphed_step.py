@@ -48,8 +48,6 @@ def unsuitable(recipe: Recipe, device: torch.device, processes: ProcessGroup) ->
         return f"device {device.type!r} is not a GPU"
     if processes.world_size > 1:
         return "several processes share each batch"
-    if recipe.precision.compile:
-        return "the model is compiled (precision.compile = true)"
     for schedule in parts.schedules:
         if type(schedule).after_batch is not ClassSchedule.after_batch:
             return f"the schedule {type(schedule).__name__} reads each batch"

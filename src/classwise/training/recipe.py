@@ -12,6 +12,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+import torch
 import yaml
 from pydantic import BeforeValidator
 
@@ -210,6 +211,16 @@ class Recipe:
         )
         return recipe_from_values(complete._plain())._with_parts(parts)
 
+    def on(self, device: torch.device | str, resumed: Recipe | None = None) -> Recipe:
+        """Return the recipe without the dtype ``"auto"``: as it runs on a device, or as in the run that it resumes."""
+        if self.precision.dtype != "auto":
+            return self
+        precision = self.precision.on(torch.device(device))
+        if resumed is not None:
+            dtype, channels_last = resumed.precision.dtype, resumed.precision.channels_last
+            precision = dataclasses.replace(precision, dtype=dtype, channels_last=channels_last)
+        return dataclasses.replace(self, precision=precision)._with_parts(self.parts)
+
     @checked
     def times_batch(self, factor: int) -> Recipe:
         """Return the recipe with ``factor`` times the batch size, and the same parts."""
@@ -242,7 +253,9 @@ class Recipe:
         for key in ("name", "description", "source"):
             del plain[key]
         del plain["data"]["root"]  # the same data may be elsewhere
-        del plain["precision"]["graphs"]  # another way to launch the same work
+        precision = plain["precision"]
+        del precision["graphs"]  # another way to launch the same work
+        precision["compile"] = precision["compile"] == "on"  # as in older recipes; "auto" changes rounding only
         for path, default in _LATER.items():
             *within, key = path.split(".")
             holder = functools.reduce(lambda node, part: node[part] or {}, within, plain)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import NamedTuple
 
@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from classwise.core.compilation import Compiling
 from classwise.core.distributed import ProcessGroup
 from classwise.core.rng import CounterRNG
 from classwise.models.affine import AffineNorms
@@ -83,6 +84,11 @@ class TrainingStep:
         self._norms = AffineNorms(model)
         self._teacher = None if teacher is None else recipe.precision.forward(teacher)
 
+    def compile(self, compiling: Callable[[], Compiling | None]) -> None:
+        """Compile the passes of batches that each network's result of ``compiling`` asks for."""
+        for forward in filter(None, (self._forward, self._teacher)):
+            forward.compile(compiling())
+
     def __call__(self, inputs: StepInputs) -> StepResult:
         """Compute the gradients of a batch and update the weights."""
         return self.compute(inputs, self.optimizer)
@@ -120,8 +126,8 @@ class TrainingStep:
 
     def _fixed_norms(self) -> AbstractContextManager[object]:
         """Replace normalisation layers by constant ones for an inner attack in lower precision, unless compiled."""
-        precision = self.recipe.precision
-        return nullcontext() if precision.compile or precision.dtype == "float32" else self._norms.replaced()
+        in_float32 = self.recipe.precision.dtype == "float32"
+        return nullcontext() if in_float32 or self._forward.compiles else self._norms.replaced()
 
 
 def _detached(step: Step) -> Step:

@@ -139,6 +139,7 @@ def _train(
     threat = recipe.parts.threat or default_threat(images)
     recipe = recipe.completed(threat, classes=int((images.class_counts() > 0).sum()))
     resumed = run.recipe_file.is_file()
+    recipe = recipe.on(device, run.recipe if resumed else None)
     if resumed:
         check_resumable(run, recipe, images, processes)
     written = run.recipe if resumed else recipe

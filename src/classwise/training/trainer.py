@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from classwise.attacks.engine import Engine
 from classwise.core import interruption
 from classwise.core.background import BackgroundWriter
+from classwise.core.compilation import Compiling
 from classwise.core.distributed import ProcessGroup
 from classwise.core.errors import ClasswiseError, unknown
 from classwise.core.graphs import FEWEST_STEPS, refusal
@@ -230,6 +231,8 @@ class Trainer:
         """
         recipe = self.recipe
         step = TrainingStep(recipe, self.model, self.optimizer, self.processes, self.rng, self.reads, self.teacher)
+        if recipe.precision.compile == "on" or self.processes.world_size == 1:
+            step.compile(self._compiling)
         if recipe.precision.graphs == "off" or (recipe.precision.graphs == "auto" and self.device.type != "cuda"):
             return step
         reason = unsuitable(recipe, self.device, self.processes)
@@ -239,6 +242,20 @@ class Trainer:
             return GraphedStep(step, self.device, self._graphs_decided)
         self._graphs_decided(reason)
         return step
+
+    def _compiling(self) -> Compiling | None:
+        """Return which passes of training are compiled."""
+        recipe = self.recipe
+        images = recipe.epochs * self.batches.steps * recipe.batch_size
+        size = -(-recipe.batch_size // self.processes.world_size)
+        passes = images * recipe.parts.passes.forward
+        return recipe.precision.compiling(self.device, size, passes, cold=True, failed=self._not_compiled)
+
+    def _not_compiled(self, reason: str) -> None:
+        """Note in the log and in the environment why passes are not compiled."""
+        self.progress.log(f"passes are not compiled: {reason}")
+        if self.processes.is_main and not self.run.complete:
+            self.run.note_environment(not_compiled=reason)
 
     def _graphs_decided(self, reason: str) -> None:
         """Note in the log and in the environment whether training steps are CUDA graphs; if not, ``reason`` says why.

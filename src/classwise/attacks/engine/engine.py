@@ -24,6 +24,7 @@ from classwise.core.precision import EXACT, Precision
 from classwise.core.repeats import ONCE, Repeats
 from classwise.core.threat import Threat
 from classwise.core.threat_text import Grid
+from classwise.models.base import device_of
 from classwise.models.modes import evaluating, frozen
 
 
@@ -43,6 +44,9 @@ class Engine:
         repeats: the passes that decide whether an image is classified correctly, for models with random outputs.
         grid: ``"8bit"``: adversarial images are rounded to multiples of 1/255 inside the ball before success is
             decided; clean images must be such multiples.
+
+    Attributes:
+        not_compiled: why passes were not compiled; empty if they were, or none was to be.
 
     Raises:
         ClasswiseError: if ``batch_size`` is less than 1, or CUDA graphs are required (``precision``) and impossible.
@@ -65,6 +69,7 @@ class Engine:
                 f"batch_size = {batch_size}: must be at least 1, and at least 32 for reproducible results"
             )
         self.model = model
+        precision = precision.on(device_of(model))
         self.passes = Passes(model, precision, batch_size, repeats)
         self.device = self.passes.device
         self.batch_size = batch_size
@@ -72,8 +77,9 @@ class Engine:
         self.poll = poll
         self.seed = seed
         self.grid = grid
+        self.not_compiled = ""
         self._batch_sizes: dict[int, BatchSizes] = {}
-        self._deterministic = precision.deterministic
+        self._precision = precision
         self._graphs = GraphUse(precision, self.device)
 
     def predict(self, images: Iterable[Tensor]) -> Iterator[Tensor]:
@@ -134,9 +140,17 @@ class Engine:
         first = next(jobs, None)
         if first is None:
             return
-        # Each smaller batch size is tested once per attack, over all its streams; each would be compiled.
-        batch_sizes = self._batch_sizes.setdefault(id(attack), self._new_batch_sizes(attack))
-        with self.passes.for_gradients(first.x, precise=attack.precise) as forward:
+        # Each smaller batch size is tested once per attack, over all its streams; none is compiled.
+        rounded = self.device.type == "cuda" and not self._precision.deterministic
+        batch_sizes = self._batch_sizes.setdefault(id(attack), BatchSizes(attack, rounded=rounded))
+        compiling = self._precision.compiling(
+            self.device,
+            batch_sizes.slots(self.passes.batch_size, images),
+            (images or 0) * attack.starts * attack.length,
+            cold=False,
+            failed=self._note_not_compiled,
+        )
+        with self.passes.for_gradients(first.x, precise=attack.precise, compiling=compiling) as forward:
             queue = Queue(
                 self.passes,
                 forward,
@@ -155,11 +169,8 @@ class Engine:
     def _usual_poll(self, attack: Attack) -> int:
         return 1 if self.device.type == "cpu" else min(max(attack.length // 50, 4), 32)
 
-    def _new_batch_sizes(self, attack: Attack) -> BatchSizes:
-        refused = "the model is compiled for one batch size" if self.passes.compiled else ""
-        return BatchSizes(
-            attack, rounded=self.device.type == "cuda" and not (refused or self._deterministic), refused=refused
-        )
+    def _note_not_compiled(self, reason: str) -> None:
+        self.not_compiled = reason
 
     def not_reduced(self, attack: Attack) -> str:
         """Why a GPU computed no smaller batches once few images were left; empty if it did, or none was tested."""

@@ -49,8 +49,6 @@ class GraphUse:
         self._refused: dict[int, str] = {}
         if device.type != "cuda":
             self._reason = f"device {device.type!r} is not a GPU"
-        elif precision.compile:
-            self._reason = "the model is compiled (precision.compile = true)"
         if self._required and self._reason:
             raise refusal(self._reason)
         self._possible = precision.graphs != "off" and not self._reason

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from classwise.attacks.engine.decisions import Decision, decide
+from classwise.core.compilation import Compiling
 from classwise.core.determinism import is_refusal
 from classwise.core.errors import ClasswiseError, first_line
 from classwise.core.float32 import tf32, true_float32
@@ -144,16 +145,18 @@ class Passes:
         return bool(_excluded[self.model])
 
     @contextmanager
-    def for_gradients(self, images: Tensor, *, precise: bool | Literal["tf32"]) -> Iterator[CountedForward]:
+    def for_gradients(
+        self, images: Tensor, *, precise: bool | Literal["tf32"], compiling: Compiling | None = None
+    ) -> Iterator[CountedForward]:
         """Context of a forward pass for gradients, in evaluation mode and frozen, on a fused copy (`Fusion`).
 
-        With float32 in the default memory format (`EXACT`), or with ``compile``, passes use the model itself, compiled
-        if requested.
+        With float32 in the default memory format (`EXACT`), passes use the model itself.
 
         Args:
             images: (N, C, H, W) with N >= 1, on which the copy is verified.
             precise: compute in float32, overriding the dtype of the engine's precision; ``"tf32"``: on a GPU in TF32,
                 unless its ``search`` is in float32.
+            compiling: which passes are compiled; those of the model itself only with ``compile = on``.
         """
         precision = self._precision
         exact = precise or precision.dtype == "float32"
@@ -162,21 +165,17 @@ class Passes:
         arithmetic = functools.partial(tf32 if in_tf32 else true_float32, self.device) if exact else nullcontext
         counted = functools.partial(CountedForward, module=self.model, arithmetic=arithmetic, in_tf32=in_tf32)
         with evaluating(self.model), frozen(self.model):
-            if precision.compile or (precision.dtype == "float32" and not precision.channels_last):
+            if precision.dtype == "float32" and not precision.channels_last:
                 forward = self._exact if precise else self._forward
+                forward.compile(compiling if precision.compile == "on" else None)
                 yield counted(forward, excludes=self._excludes(images))
                 return
             if precise:
                 precision = dataclasses.replace(precision, dtype="float32")
             verified = recordable(images[:VERIFIED_IMAGES]).to(self.device)
             excludes = self._excludes(images)
-            with self._fusion.forward(precision, verified) as fused:
+            with self._fusion.forward(precision, verified, compiling) as fused:
                 yield counted(fused, excludes=excludes)
-
-    @property
-    def compiled(self) -> bool:
-        """Whether the passes for gradients are compiled, again for each size of a batch."""
-        return self._precision.compile
 
     @property
     def unfused(self) -> str:

@@ -192,7 +192,7 @@ class Probe:
         """
         model, chosen = self.engine.model, self.rows(mask)
         self.taken += 2 * len(chosen.x)
-        forward, size = dataclasses.replace(self.precision, compile=False).forward(model), self.engine.batch_size
+        forward, size = self.precision.forward(model), self.engine.batch_size
         with evaluating(model), frozen(model), true_float32(chosen.x.device):
             parts = [
                 value_and_gradient(lambda x: raised(forward(x)), x, partial(negative_margin, y=y))[1]
@@ -240,8 +240,7 @@ class Probe:
         inputs = AttackInputs(x, y, index, threat, CounterRNG(self.engine.seed, "attack"))
         found, hit = x, torch.zeros_like(y, dtype=torch.bool)
         passes = torch.zeros_like(y)
-        precision = dataclasses.replace(self.precision, compile=False)
-        engine = Engine(self.engine.model, precision=precision, batch_size=len(x), seed=self.engine.seed)
+        engine = Engine(self.engine.model, precision=self.precision, batch_size=len(x), seed=self.engine.seed)
         with engine.forward_for(attack, x) as model:
             state = attack.start(model, inputs)
             for _ in range(attack.length):

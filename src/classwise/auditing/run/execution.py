@@ -329,6 +329,9 @@ class Execution:
         if unfused and "not_fused" not in self.facts:
             self.facts["not_fused"] = unfused
             self.progress.log(f"the model is not fused, so gradients take longer: {unfused}")
+        if self.engine.not_compiled and "not_compiled" not in self.facts:
+            self.facts["not_compiled"] = self.engine.not_compiled
+            self.progress.log(f"passes are not compiled: {self.engine.not_compiled}")
         reason = self.engine.not_reduced(attack)
         if reason and label not in self._not_reduced:
             self._not_reduced.add(label)

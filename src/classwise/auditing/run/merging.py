@@ -37,7 +37,7 @@ BLOCK_BYTES = 64 << 20
 _NAMED = 10
 """Number of missing shards that a message names."""
 
-FUSION_FACTS = ("not_fused", "without_graphs")
+FUSION_FACTS = ("not_fused", "not_compiled", "without_graphs")
 """Entries of an audit's environment on how gradients were computed."""
 
 Tensors = Mapping[str, tuple[Array, Array]]

@@ -79,7 +79,7 @@ class Plan:
             threat=threat,
             early_stop=given["early_stop"],
             cascade=suite.cascade if cascade is None else cascade,
-            precision=precision_of(given.get("precision")) or fastest(device),
+            precision=(precision_of(given.get("precision")) or fastest(device)).on(device),
             batch_size=given.get("batch_size") or USUAL_BATCH,
             seed=given["seed"],
             save=kinds_of(given["save"]),

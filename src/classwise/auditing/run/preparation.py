@@ -199,15 +199,13 @@ def _tried(
     """
     one = first.batch(slice(0, 1))
     few = SMALLEST_BATCH if one.x.shape[-2] * one.x.shape[-1] <= SMALL_PIXELS else 1
-    eager = dataclasses.replace(plan.precision, compile=False)  # a few passes are not worth it
-    few_passes = dataclasses.replace(plan, precision=eager)
-    whole = small = few_passes.engine(classifier, few)
+    whole = small = plan.engine(classifier, few)
     few_images = first.batch(slice(0, SMALLEST_BATCH)).x
     (logits, outputs_note), note = read_outputs(small, one, few_images), ""
     check_one_output(classifier, logits, first)
     model = restricted(classifier, source, logits)
     if model is not classifier:
-        small = few_passes.engine(model, few)
+        small = plan.engine(model, few)
         note = f"predictions are restricted to the {first.num_classes} of {logits} classes that {source.name} has"
         logits = logits_on(small, one)
     if empty := classes_note(source, first, logits):

@@ -105,6 +105,11 @@ class Attack(Described, ABC):
         return False
 
     @property
+    def detects_cycles(self) -> bool:
+        """Whether the attack skips repeated iterates on a model whose results repeat (`CountedForward.repeatable`)."""
+        return False
+
+    @property
     def may_end_early(self) -> bool:
         """Whether a start may end before `length` steps although no adversarial example was found."""
         return False

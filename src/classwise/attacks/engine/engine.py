@@ -137,6 +137,7 @@ class Engine:
         # Each smaller batch size is tested once per attack, over all its streams; each would be compiled.
         batch_sizes = self._batch_sizes.setdefault(id(attack), self._new_batch_sizes(attack))
         with self.passes.for_gradients(first.x, precise=attack.precise) as forward:
+            forward.repeatable = attack.detects_cycles and self.passes.repeatable(forward, first.x)
             queue = Queue(
                 self.passes,
                 forward,

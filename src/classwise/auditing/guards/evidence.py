@@ -34,7 +34,7 @@ TOLERANCE = 1e-4
 differently.
 """
 _POLL = {"cpu": 1, "cuda": 8}
-"""Steps between two checks whether an attack has succeeded on all images: a GPU waits for each, a step more is cheap."""
+"""Steps between two checks whether an attack has succeeded on all images: a GPU waits for each of them."""
 
 
 class AttackResult(NamedTuple):

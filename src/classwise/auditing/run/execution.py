@@ -94,6 +94,7 @@ class Execution:
             saved = finished_audit(folder, self.ready.plan, is_shard=is_shard) if resume and folder else None
             merged = self._merged()
             record = RunRecord(folder and folder / ABOUT, self._environment(merged.environment), self.started)
+            record.prepared()
             with record.saved_on_failure():
                 runner = self._attack(merged.notes, progress, record, trace=saved is None)
                 saved = None if any(self.processes.all_gather(record.worked)) else saved
@@ -185,6 +186,7 @@ class Execution:
             progress,
             deadline=math.inf if self.max_time is None else self.started + self.max_time,
             processes=processes,
+            phase=record.phase,
         )
         try:
             runner.run(ready.pieces)
@@ -275,7 +277,8 @@ class Execution:
         if saved is None or not saved[1].covers(mode):
             if mode != "off":
                 self.progress.log(f"guards: {mode}")
-            with seeded(self.ready.plan.seed % (1 << 32), device_of(self.ready.model)):
+            seed = self.ready.plan.seed % (1 << 32)
+            with record.phase("guards"), seeded(seed, device_of(self.ready.model)):
                 saved = run_guards(evidence, mode, late=evidence.probe is None)
         warnings, report = saved
         return Audit(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import time
-from collections.abc import Collection, Generator, Iterable, Iterator
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator
 from typing import Any, cast
 
 import numpy as np
@@ -65,6 +65,7 @@ class Runner:
         progress: receives the progress.
         deadline: the time (`time.monotonic`) after which no further image is started; infinity: none.
         processes: the processes that share the images; each attacks its share of every class.
+        phase: makes the context in which the clean pass or an attack is timed, from its label.
 
     Attributes:
         sample: the images for the guards, classes in turn.
@@ -84,7 +85,9 @@ class Runner:
         *,
         deadline: float,
         processes: ProcessGroup,
+        phase: Callable[[str], contextlib.AbstractContextManager[None]],
     ) -> None:
+        self.phase = phase
         self.model = model
         self.plan = plan
         self.writer = writer
@@ -159,7 +162,7 @@ class Runner:
             raise ClasswiseError("the folder contains an audit of other images: the labels differ; give another folder")
         todo = order[~np.isin(index[order.numpy()], done.index)]
         self.progress.start(CLEAN, len(todo))
-        with self._seeded(CLEAN, piece, todo):
+        with self.phase(CLEAN), self._seeded(CLEAN, piece, todo):
             for rows in torch.split(todo, self.plan.batch_size):
                 if self.late or not len(rows):
                     break
@@ -193,7 +196,7 @@ class Runner:
         self.progress.start(label, len(todo))
         while len(todo):
             try:
-                with self._seeded(label, piece, todo):
+                with self.phase(label), self._seeded(label, piece, todo):
                     self._attack_rows(label, attack, piece, todo)
             except torch.OutOfMemoryError as error:
                 self._halve(error)

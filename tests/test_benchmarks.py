@@ -11,13 +11,23 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from benchmarks import audit_calls, cluster_scaling, interval_coverage, merging, ratios, streams, two_phase
+from benchmarks import (
+    audit_calls,
+    cluster_scaling,
+    interval_coverage,
+    merging,
+    ratios,
+    streams,
+    target_order,
+    two_phase,
+)
 from benchmarks.__main__ import main
 from benchmarks.comparison.page import classes_of, over_seeds
 from benchmarks.methods import counted, trainer_in_last_epoch
 from benchmarks.pairing import Timing, paired
 
 from classwise.attacks import suites
+from classwise.attacks.gradient.apgd import APGDT
 from classwise.auditing.compare.compare import compare
 from classwise.auditing.outcomes.artifacts import Artifacts
 from classwise.auditing.outcomes.table import Outcomes
@@ -26,11 +36,13 @@ from classwise.auditing.run.result import Audit
 from classwise.core.errors import ClasswiseError
 from classwise.core.threat import Threat
 from classwise.data import load_data
+from classwise.data.images import Images
 from classwise.stats.counts import ClassCounts
 from classwise.stats.intervals import lowest_interval
 from classwise.sweeps.executors.local import Local
 from classwise.training.recipe import Recipe
 from classwise.training.recipe_files import recipe_names
+from tests.attacks import models
 from tests.auditing import toys
 
 PAGE = Path(__file__).parents[1] / "docs" / "results" / "methods.md"
@@ -311,3 +323,24 @@ def test_an_impossible_number_of_streamed_images_is_an_error(monkeypatch: pytest
 @pytest.mark.skipif(sys.platform != "linux", reason="memory is read from /proc")
 def test_a_local_worker_takes_the_memory_of_an_interpreter_without_torch() -> None:
     assert 5 < cluster_scaling.memory(Local(), 2) < 60  # MiB; with torch more than 150
+
+
+def test_targets_within_a_prefix_are_those_of_a_run_with_so_many_targets() -> None:
+    model, x, threat = models.Linear(12, channels=3, side=4), models.images(60, channels=3), Threat("Linf", 0.08)
+    with torch.no_grad():
+        model.weight.mul_(torch.linspace(0.2, 3, 12)[:, None])
+        data = Images(x, model(x).argmax(1), [str(number) for number in range(12)])
+    start, steps = target_order.starts_used(model, data, APGDT(steps=3), threat)
+    assert int((start > 1).sum()) > 0
+    for first in (1, 4):
+        few, fewer_steps = target_order.starts_used(model, data, APGDT(steps=3, targets=first), threat)
+        assert torch.equal(few, torch.where(start <= first, start, 0))
+        assert torch.equal(fewer_steps, steps.clamp_max(4 * first))
+    start, steps = target_order.starts_used(model, data, APGDT(steps=3, order="linearised"), threat)
+    assert int(start.max()) == 1  # the nearest boundary is the first to be crossed
+    assert int(steps[start == 0].min()) == int(steps.max()) == 4 * 9
+
+
+def test_the_order_of_targets_is_not_measured_without_data(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert target_order.main([str(tmp_path / "train"), str(tmp_path / "test")]) == 0
+    assert "not measured" in capsys.readouterr().out

@@ -88,6 +88,7 @@ def test_the_step_of_an_attack(name: str) -> None:
 STOPPED = (
     "pgd:steps=24,step_size=0.1eps",
     "pgd:steps=9,objective=margin,restarts=3",
+    "pgd:steps=41,step_size=1eps",  # cycles
     "square:steps=40",
     "nattack:steps=3,samples=2",  # some rows are done before their first step
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import warnings
 
 import pytest
@@ -9,14 +10,14 @@ import torch
 from torch import Tensor
 
 import classwise as cw
-from classwise.attacks import losses
+from classwise.attacks import ATTACKS, losses
 from classwise.attacks.base import Attack
 from classwise.attacks.engine import AttackInputs, Engine, Job, State
 from classwise.attacks.gradient.apgd import APGD, APGDDLR, APGDT, AutoPGD
 from classwise.attacks.gradient.ascent import PGD
 from classwise.attacks.losses import margin
-from classwise.core.config import configurable
-from classwise.core.precision import EXACT
+from classwise.core.config import configurable, describe
+from classwise.core.precision import EXACT, Forward
 from classwise.core.rng import CounterRNG
 from classwise.core.threat import Norm, Threat
 
@@ -268,6 +269,50 @@ def test_the_targets_are_the_wrong_classes_by_clean_logit() -> None:
         )
         aims.append(APGDT(restarts=2).start(EXACT.forward(Small()), case)["target"].tolist())
     assert aims == [[2, 0], [2, 0], [3, 3], [3, 3], [1, 1], [1, 1]]
+
+
+@pytest.mark.parametrize("norm", ["Linf", "L2", "L1"])
+def test_the_linearised_order_begins_with_the_nearest_boundary_of_a_linear_model(norm: Norm) -> None:
+    model, x = Linear(12), images(70, side=3)
+    model.weight.data *= torch.linspace(0.2, 3, 12)[:, None]
+    with torch.no_grad():
+        logits = model(x)
+    y = logits.argmax(1)
+    ranked = logits.scatter(1, y[:, None], -torch.inf).argsort(1, descending=True)[:, :5]
+    margins = logits.gather(1, y[:, None]) - logits.gather(1, ranked)
+    distances = margins / (model.weight[y][:, None] - model.weight[ranked]).norm(p=DUAL[norm], dim=2)
+    nearest = ranked.gather(1, distances.argsort(1))
+    attack = APGDT(steps=1, targets=5, restarts=2, order="linearised")
+    inputs = case_of(x, y, Threat(norm, 0.1), logits)
+    assert torch.equal(attack.target_order(model, inputs), nearest)
+    assert int((nearest[:, 0] != ranked[:, 0]).sum()) > 10
+    starts = [attack.start(model, dataclasses.replace(inputs, restart=torch.full((70,), i)))["target"] for i in (0, 9)]
+    assert torch.equal(torch.stack(starts, 1), nearest[:, [0, 4]])
+
+
+def test_the_linearised_order_is_computed_once_per_image(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, x = Linear(12), images(40, side=3)
+    with torch.no_grad():
+        y = model(x).argmax(1)
+    aims: list[Tensor] = []
+    start = AutoPGD.start
+
+    def noted(attack: AutoPGD, forward: Forward, inputs: AttackInputs) -> State:
+        assert inputs.target_order is not None
+        aims.append(inputs.target_order[inputs.index == 37])
+        return start(attack, forward, inputs)
+
+    monkeypatch.setattr(AutoPGD, "start", noted)
+    attack = APGDT(steps=1, targets=3, restarts=2, order="linearised")
+    blocks = list(Engine(model, batch_size=32).attack(attack, Threat("Linf", 0.0), [Job(torch.arange(40), x, y)]))
+    assert {int(number) for block in blocks for number in block.backwards} == {3 + 2 * 6}
+    one = case_of(x, y, Threat("Linf", 0.1), model(x).detach())
+    assert {tuple(row) for aim in aims for row in aim.tolist()} == {tuple(attack.target_order(model, one)[37].tolist())}
+
+
+def test_the_order_of_targets_is_described_only_where_it_is_not_the_default() -> None:
+    assert "order" not in describe(ATTACKS, APGDT())
+    assert describe(ATTACKS, APGDT(order="linearised"))["order"] == "linearised"
 
 
 @pytest.mark.filterwarnings("ignore:the (targeted )?difference of logits ratio needs")

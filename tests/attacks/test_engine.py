@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+import random
+from collections.abc import Callable, Iterator
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -12,8 +14,9 @@ from torch import Tensor, nn
 from classwise.attacks.base import Attack
 from classwise.attacks.blackbox.nattack import NAttack
 from classwise.attacks.blackbox.square import Square
-from classwise.attacks.engine import AttackInputs, Engine, Finished, Job, State
-from classwise.attacks.gradient.ascent import FGSM, PGD
+from classwise.attacks.engine import AttackInputs, Engine, Finished, Job, Passes, State
+from classwise.attacks.gradient.ascent import FGSM, PGD, PGDT, TemperaturePGD
+from classwise.attacks.gradient.momentum import MIFGSM
 from classwise.attacks.losses import margin
 from classwise.attacks.minimal.cw import CarliniWagnerLinf
 from classwise.attacks.minimal.fab import FAB
@@ -337,3 +340,106 @@ def test_rows_that_come_back_find_the_whole_room_again(case: tuple[Small, Tensor
     (few,) = list(engine.attack(attack, Threat("Linf", 1e-4), [Job(some, x[some], y[some])]))
     assert not bool(few.success.any())
     assert few.backwards.tolist() == [30] * 40
+
+
+CYCLIC = (
+    PGD(steps=40),
+    PGD(steps=97, step_size="0.5eps"),
+    PGD(steps=100, objective="margin", restarts=2, step_size=0.1),
+    PGDT(steps=50, targets=2),
+    TemperaturePGD(steps=60, inverse_temperature=1e4, arithmetic="paper"),  # zero gradients
+)
+NOT_PASSES = [name for name in COLUMNS if name not in ("forwards", "backwards")]
+
+
+class Randomised(Small):
+    """Small, with numbers of a global generator that do not change its logits."""
+
+    draw: Callable[[], object] = staticmethod(float)
+
+    @staticmethod
+    def by(draw: Callable[[], object]) -> Randomised:
+        model = Randomised(10)
+        model.draw = draw
+        return model
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.draw()
+        return super().forward(x)
+
+
+class BatchDependent(Small):
+    """Small, on images from which a part of the batch's mean image is subtracted."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x - 0.01 * x.mean(0))
+
+
+@configurable
+class Variant(PGD):
+    """A subclass, whose step may have a memory for all that the base class knows."""
+
+
+@pytest.mark.parametrize("early_stop", [True, False])
+@pytest.mark.parametrize("attack", CYCLIC, ids=lambda attack: f"{type(attack).__name__}-{attack.steps}")
+def test_skipped_laps_of_a_cycle_change_nothing_but_the_passes(
+    case: tuple[Small, Tensor, Tensor], attack: Attack, early_stop: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, x, y = case
+    case = model, x[:40], y[:40]
+    skipping = evaluated(case, attack, early_stop=early_stop)
+    monkeypatch.setattr(Passes, "repeatable", lambda *_: False)
+    every = evaluated(case, attack, early_stop=early_stop)
+    for name in NOT_PASSES[1:]:
+        assert torch.equal(getattr(skipping, name), getattr(every, name)), name
+    assert torch.equal(skipping.records["zero_gradients"], every.records["zero_gradients"])
+    assert bool((skipping.backwards <= every.backwards).all())
+    assert int(skipping.backwards.sum()) < 0.9 * int(every.backwards.sum())
+
+
+class Plateau(nn.Module):
+    """The mean brightness against a constant; below 0.46 the gradient is zero."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        bright = x.flatten(1).mean(1).clamp_min(0.46)
+        return torch.stack([bright, torch.full_like(bright, 0.1)], 1)
+
+
+def test_zero_gradients_of_skipped_laps_are_counted() -> None:
+    x, y = torch.full((32, 2, 4, 4), 0.5), torch.zeros(32, dtype=torch.int64)
+    attack = PGD(steps=60, objective="margin", random_init="none", step_size=0.003)
+    result = evaluated((Plateau(), x, y), attack, early_stop=False)
+    assert result.records["zero_gradients"].tolist() == [60 - 14] * 32
+    assert result.iterations.tolist() == [60] * 32
+    assert result.backwards.tolist() == [21] * 32  # the anchor of step 20 is repeated at step 21
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        Randomised.by(lambda: torch.rand(1)),
+        Randomised.by(np.random.rand),  # the generator that a model of a user may use
+        Randomised.by(random.random),
+        BatchDependent(10),
+    ],
+    ids=["torch", "numpy", "python", "batch"],
+)
+def test_no_steps_are_skipped_of_models_that_may_not_repeat(model: Small) -> None:
+    x, attack = images(40), PGD(steps=40, step_size="1eps")
+    with torch.no_grad():
+        y = model.eval()(x).argmax(1)
+    passes = Engine(model, batch_size=32).passes
+    with passes.for_gradients(x, precise=False) as forward:
+        before = torch.get_rng_state()
+        assert not passes.repeatable(forward, x)
+    assert torch.equal(torch.get_rng_state(), before)
+    assert bool((evaluated((model, x, y), attack, early_stop=False).backwards == 40).all())
+
+
+def test_short_attacks_and_subclasses_skip_no_steps(case: tuple[Small, Tensor, Tensor]) -> None:
+    model, x, y = case
+    case = model, x[:32], y[:32]
+    for attack in (PGD(steps=39, step_size="1eps"), Variant(steps=40, step_size="1eps"), MIFGSM(steps=40)):
+        assert not attack.detects_cycles
+        assert bool((evaluated(case, attack, early_stop=False).backwards == attack.steps).all())
+    assert PGD(steps=40).detects_cycles

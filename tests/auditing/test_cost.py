@@ -29,6 +29,7 @@ SUITES: dict[str, list[str]] = {
     "one attack": ["pgd:steps=5"],
     "restarts": ["pgd:steps=3,restarts=3", "fgsm"],
     "targets": ["apgd-t:steps=4,targets=2,restarts=2", "fab-t:steps=3,targets=2"],
+    "ordered targets": ["apgd-t:steps=2,targets=2,order=linearised"],
     "without gradients": ["square:steps=30,restarts=2", "nattack:steps=3,samples=5"],
     "ends early": ["cw:steps=10,binary_search_steps=2", "pgd:steps=4"],
     "autoattack": ["apgd-ce:steps=8", "apgd-t:steps=4,targets=2", "fab-t:steps=3,targets=2", "square:steps=30"],

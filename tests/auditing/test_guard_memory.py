@@ -12,7 +12,9 @@ import pytest
 import torch
 from torch import nn
 
+from classwise.attacks.engine import State
 from classwise.attacks.gradient.ascent import FGSM, PGD
+from classwise.auditing.guards import evidence as evidence_module
 from classwise.auditing.guards.evidence import Memory, memory_of
 from classwise.auditing.run.audit import audit
 from classwise.auditing.run.result import Audit
@@ -106,6 +108,28 @@ def test_a_memory_gives_the_results_of_the_attacks_themselves() -> None:
                 assert torch.equal(kept.succeeds_on(part, attack, ball), expected)
                 assert kept.taken - before == plain.taken - 60
                 assert not expected[~part].any()
+
+
+@pytest.mark.parametrize("epsilon", [0.02, 0.5])
+def test_results_do_not_depend_on_how_often_the_end_of_an_attack_is_checked(
+    epsilon: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    evidence = evidence_of(toys.model(), toys.images(60))
+    assert evidence.probe is not None
+    steps, places, ball = [], torch.arange(32), Threat("Linf", epsilon)
+    step = PGD.step
+
+    def noted(attack: PGD, *arguments: Any) -> State:
+        steps.append(attack)
+        return step(attack, *arguments)
+
+    monkeypatch.setattr(PGD, "step", noted)
+    at_each = evidence.probe._attack(places, PGD(steps=20), ball)
+    fewest = len(steps)
+    monkeypatch.setattr(evidence_module, "_POLL", {"cpu": 8})
+    assert evidence.probe._attack(places, PGD(steps=20), ball) == at_each
+    assert len(steps) - fewest == min(20, -(-fewest // 8) * 8)
+    assert (fewest < 20) == all(success for success, _ in at_each)
 
 
 def test_a_memory_ends_with_its_model() -> None:

@@ -124,6 +124,11 @@ def test_a_resume_adds_its_seconds(kind: str, tmp_path: Path) -> None:
     assert 1000 < found.environment["seconds"] < 1100
     assert found.environment["command"] == "classwise second"
     assert found.environment["earlier_runs"] == [{"command": "classwise first"}]
+    if kind == "audit":
+        phases = found.environment["seconds_by_phase"]
+        assert list(phases) == ["preparation", *found.outcomes.attacks, "guards"]
+        assert about["environment"]["seconds_by_phase"]["preparation"] < phases["preparation"]
+        assert 0 < sum(phases.values()) < found.environment["seconds"]
 
 
 def test_a_time_limit_and_more_guards_are_further_work(tmp_path: Path) -> None:

@@ -75,3 +75,5 @@ def test_a_continued_environment_keeps_what_differed() -> None:
     assert third["earlier_runs"] == [{"command": "a", "device": "cpu"}]
     assert third["not_fused"] == "why"
     assert continued({}, {"seconds": 1.0}) == {"seconds": 1.0}
+    phases = continued({"seconds_by_phase": {"pgd": 1.0, "clean": 2.0}}, {"seconds_by_phase": {"clean": 0.5}})
+    assert phases == {"seconds_by_phase": {"pgd": 1.0, "clean": 2.5}}

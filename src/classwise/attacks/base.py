@@ -40,6 +40,7 @@ class AttackInputs:
         step_size: step size of each image, (N,), which overrides that of the attack.
         reference: logits on the clean images, (N, classes), for losses and targets that depend on them.
         restart: number of earlier starts of each row, int64 (N,).
+        target_order: target classes of each row, the first of them first, int64 (N, K) (`Attack.target_order`).
     """
 
     x: Tensor
@@ -51,6 +52,7 @@ class AttackInputs:
     step_size: Tensor | None = None
     reference: Tensor | None = None
     restart: Tensor | None = None
+    target_order: Tensor | None = None
 
     def _counter(self, counter: int | Tensor) -> int | Tensor:
         return counter if self.restart is None else self.restart * _RESTART + counter
@@ -107,9 +109,23 @@ class Attack(Described, ABC):
         return False
 
     @property
+    def detects_cycles(self) -> bool:
+        """Whether the attack skips repeated iterates on a model whose results repeat (`CountedForward.repeatable`)."""
+        return False
+
+    @property
     def may_end_early(self) -> bool:
         """Whether a start may end before `length` steps although no adversarial example was found."""
         return False
+
+    @property
+    def orders_targets(self) -> bool:
+        """Whether `target_order` takes passes; the engine then calls it once per image, for all starts."""
+        return False
+
+    def target_order(self, model: Forward, inputs: AttackInputs) -> Tensor:
+        """Target classes of each row in the order of its starts, int64 (N, K), for attacks with `orders_targets`."""
+        raise NotImplementedError
 
     def check(self) -> None:
         """Check that every required setting is present; most attacks have none.

@@ -16,6 +16,9 @@ from classwise.core.command_line import recorded_command
 
 PACKAGES = ("classwise", "torch", "numpy", "scipy", "pandas", "pyarrow", "scikit-learn", "safetensors", "pillow")
 
+PHASES = "seconds_by_phase"
+"""The entry of an audit's environment with the seconds of each phase."""
+
 
 def environment(device: torch.device | str = "cpu") -> dict[str, Any]:
     """The command, versions of the packages that affect numbers, the device, threads, and the commit of classwise."""
@@ -40,7 +43,8 @@ def continued(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, An
         now: that of this run.
 
     Returns:
-        The environment of this run, with the seconds of all runs, and in ``earlier_runs`` what was different in each.
+        The environment of this run, with the seconds of all runs, also by phase (``seconds_by_phase``), and in
+        ``earlier_runs`` what was different in each.
 
     Example:
         >>> continued({"command": "audit x", "seconds": 2.0}, {"command": "audit x --resume", "seconds": 1.5})
@@ -51,7 +55,11 @@ def continued(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, An
     whole = {**before, **now}
     if "seconds" in now:
         whole["seconds"] = round(float(before.get("seconds") or 0.0) + now["seconds"], 3)
-    differing = {key: before[key] for key in now if key != "seconds" and key in before and before[key] != now[key]}
+    if PHASES in now:
+        phases = [before.get(PHASES) or {}, now[PHASES]]
+        whole[PHASES] = {name: round(sum(run.get(name, 0.0) for run in phases), 3) for name in phases[0] | phases[1]}
+    summed = ("seconds", PHASES)
+    differing = {key: before[key] for key in now if key not in summed and key in before and before[key] != now[key]}
     earlier = [*before.get("earlier_runs", ()), *([differing] if differing else [])]
     return whole | ({"earlier_runs": earlier} if earlier else {})
 

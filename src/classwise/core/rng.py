@@ -135,6 +135,13 @@ def generators_restored(device: torch.device | str) -> AbstractContextManager[No
     return torch.random.fork_rng([device] if torch.device(device).type == "cuda" else [])
 
 
+def generator_states(device: torch.device) -> tuple[object, ...]:
+    """The states of the generators of torch (of the CPU and of one device), numpy and Python, for comparison."""
+    devices = [torch.get_rng_state()] + ([torch.cuda.get_rng_state(device)] if device.type == "cuda" else [])
+    _, words, *position = np.random.get_state()  # noqa: NPY002  # the global generator, used by other libraries
+    return [state.tolist() for state in devices], list(words), position, random.getstate()
+
+
 @contextmanager
 def seeded(seed: int, device: torch.device) -> Iterator[None]:
     """Seed the generators of torch, numpy and Python, for code of others; restore them afterwards.

@@ -151,6 +151,7 @@ class Engine:
             failed=self._note_not_compiled,
         )
         with self.passes.for_gradients(first.x, precise=attack.precise, compiling=compiling) as forward:
+            forward.repeatable = attack.detects_cycles and self.passes.repeatable(forward, first.x)
             queue = Queue(
                 self.passes,
                 forward,

@@ -20,6 +20,7 @@ from classwise.core.float32 import tf32, true_float32
 from classwise.core.memory_format import format_of
 from classwise.core.precision import Forward, Precision
 from classwise.core.repeats import ONCE, Repeats
+from classwise.core.rng import generator_states, seeded
 from classwise.models.base import bare, device_of
 from classwise.models.fusion import VERIFIED_IMAGES, Fusion
 from classwise.models.logits import raised
@@ -52,7 +53,12 @@ class CountedForward:
         arithmetic: makes the context for the passes and their gradients, such as `true_float32` for exact ones.
         excludes: whether some logits are -inf, which are then `raised`.
         in_tf32: whether these passes are in TF32.
+
+    Attributes:
+        repeatable: whether an image is known to have the same results in every pass (`Passes.repeatable`).
     """
+
+    repeatable = False
 
     def __init__(
         self,
@@ -106,6 +112,7 @@ class Passes:
         self._exact = dataclasses.replace(precision, dtype="float32").forward(model)
         self._fusion = Fusion(model)
         self._classes: int | None = None
+        self._repeatable: bool | None = None
 
     def logits(self, x: Tensor) -> Tensor:
         """Float32 logits, in passes of exactly the batch size; the last one is padded with copies. Never in TF32."""
@@ -187,6 +194,29 @@ class Passes:
         """Whether the model has been observed to modify its input; it then receives copies."""
         return bool(self._float32.overwrites)
 
+    def repeatable(self, forward: CountedForward, images: Tensor) -> bool:
+        """Whether an image's logits and gradient have the same bits in every pass, and no random numbers are drawn.
+
+        Takes two passes of one batch, at the first call only: the images, then every other one of them in the reverse
+        order beside other images. The generators of torch, numpy and Python are restored.
+
+        Args:
+            forward: the passes for gradients.
+            images: (N, C, H, W) with N >= 1.
+        """
+        if self._repeatable is None:
+            images = recordable(images[: self.batch_size]).to(self.device)
+            x = images[torch.arange(self.batch_size, device=self.device) % len(images)]
+            kept = torch.arange(self.batch_size - 1, -1, -2, device=self.device)
+            others = (1 - x).index_copy(0, kept, x[kept]).flip(0)
+            with seeded(0, self.device), forward.arithmetic():
+                before = generator_states(self.device)
+                first, second = (value_and_gradient(forward, batch, _total) for batch in (x, others))
+                pairs = [(one[kept], other.flip(0)[kept]) for one, other in zip(first, second, strict=True)]
+                same = all(torch.equal(one.view(torch.int32), other.view(torch.int32)) for one, other in pairs)
+                self._repeatable = same and generator_states(self.device) == before
+        return self._repeatable
+
     def missing_gradient(self, x: Tensor) -> str:
         """Why the model's logits have no gradient with respect to images; empty if they have one.
 
@@ -210,10 +240,15 @@ class Passes:
 
     def _has_gradient(self, x: Tensor) -> bool:
         try:
-            value_and_gradient(self._float32, x, lambda logits: logits.sum(1))
+            value_and_gradient(self._float32, x, _total)
         except NoGradientError:
             return False
         return True
+
+
+def _total(logits: Tensor) -> Tensor:
+    """The sum of the logits of each row, (N,)."""
+    return logits.sum(1)
 
 
 def value_and_gradient(model: Forward, x: Tensor, loss: Loss) -> tuple[Tensor, Tensor]:

@@ -54,6 +54,8 @@ _FAILURES = 8
 
 Else a row whose margin is negative in TF32 and positive in float32 would be verified at every poll.
 """
+_OPTIONAL = ("target", "step_size", "reference", "restart", "target_order")
+"""Columns that an attack may have in its inputs."""
 
 
 @dataclass
@@ -301,8 +303,25 @@ class Queue:
             columns["best_logits"] = torch.zeros(count, classes, device=device)
             columns["best_prediction"] = columns["best_repeats"] = torch.zeros_like(columns["row"])
             columns["best_margin"] = torch.full((count,), torch.inf, device=device)
+            if self._attack.orders_targets:
+                columns |= self._targets(columns)
             row += count
             yield columns
+
+    def _targets(self, columns: Columns) -> Columns:
+        """The attack's order of targets, in passes of the batch size, with these passes counted."""
+        size, rows, forward = self._passes.batch_size, torch.arange(len(columns["row"])), self._forward
+        before, blocks = (forward.forwards, forward.backwards), []
+        for block in torch.split(rows, size):
+            inputs = self._inputs(take(columns, block[torch.arange(size) % len(block)]))
+            with forward.arithmetic():
+                blocks.append(self._attack.target_order(forward, inputs)[: len(block)])
+        padded = size * len(blocks)
+        return {
+            "target_order": torch.cat(blocks),
+            "forwards": columns["forwards"] + (forward.forwards - before[0]) // padded,
+            "backwards": columns["backwards"] + (forward.backwards - before[1]) // padded,
+        }
 
     def _incoming(self, count: int) -> Columns | None:
         """Up to ``count`` rows that are ready to step: returned rows first, then new ones."""
@@ -331,7 +350,7 @@ class Queue:
 
     def _inputs(self, columns: Columns) -> AttackInputs:
         threat = self._threat.with_epsilon(columns["epsilon"]) if "epsilon" in columns else self._threat
-        optional = {name: columns.get(name) for name in ("target", "step_size", "reference", "restart")}
+        optional = {name: columns.get(name) for name in _OPTIONAL}
         return AttackInputs(columns["x0"], columns["y"], columns["index"], threat, self._rng, **optional)
 
     def _advance(self, slots: Columns, steps: int) -> Columns:

@@ -35,6 +35,7 @@ def rows(inputs: AttackInputs, indices: Tensor) -> AttackInputs:
         step_size=pick(inputs.step_size),
         reference=pick(inputs.reference),
         restart=pick(inputs.restart),
+        target_order=pick(inputs.target_order),
     )
 
 

@@ -6,21 +6,24 @@ Step size, checkpoint, target and best point are columns of the state, so images
 
 from __future__ import annotations
 
+import dataclasses
 from abc import abstractmethod
-from typing import Literal
+from collections.abc import Iterator
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
 from classwise.attacks import losses
 from classwise.attacks.base import Attack, TargetedAttack
-from classwise.attacks.engine import AttackInputs, State, value_and_gradient
+from classwise.attacks.engine import AttackInputs, NoGradientError, State, image_gradient, value_and_gradient
 from classwise.core.config import Count, Share, configurable
 from classwise.core.precision import Forward
 from classwise.core.threat import NORM_BALLS, Threat
 
 _FIRST, _SHRINK, _SHORTEST = 22, 3, 6
 """Length of the first checkpoint interval, decrement of each further one, and minimum; in percent of the steps."""
+_TINY = 1e-12
 
 
 @configurable
@@ -279,10 +282,15 @@ class APGDT(TargetedAttack, AutoPGD):
     """Auto-PGD on the targeted difference of logits ratio, one target after the other.
 
     The targets are the other classes in the order of their logits on the clean image, highest first; at most C - 1 for
-    C classes. A row with a target uses only that one. With 2 or 3 classes the ratio is undefined or constant
-    (`losses.targeted_dlr`), so the loss is the margin z_t - z_y, with one warning per process. With 4 or more classes
-    the loss equals that of the reference implementation, which always takes 9 targets, needs another number of targets
-    below 10 classes, and fails below 4 classes.
+    C classes. ``order="linearised"`` sorts the same targets by the distance of the decision boundary to each of them
+    in the linearised model, nearest first: (z_y - z_t) / ‖∇(z_y - z_t)‖ with the dual norm of the threat. This takes
+    one forward pass and a backward pass per target, once. MALT (Melamed, Yehudai and Shamir, NeurIPS 2024) chooses its
+    targets by such a ratio among 100 classes. A row with a target uses only that one.
+
+    With 2 or 3 classes the difference of logits ratio is undefined or constant (`losses.targeted_dlr`), so the loss is
+    the margin z_t - z_y, with one warning per process. With 4 or more classes the loss equals that of the reference
+    implementation, which always takes 9 targets, needs another number of targets below 10 classes, and fails below 4
+    classes.
 
     Args:
         steps: number of steps per start.
@@ -290,28 +298,70 @@ class APGDT(TargetedAttack, AutoPGD):
         rho: fraction of the steps between two checkpoints that must increase the loss, in [0, 1] (Linf and L2).
         eot_iter: number of passes averaged at each point, for randomised models (expectation over transformation).
         targets: maximum number of target classes, capped at C - 1.
+        order: ``"logits"``, or ``"linearised"`` (the distance to the linearised decision boundary).
     """
 
     source = ("croce2020reliable", "croce2021mind")
     example = "apgd-t:steps=50,targets=3"
 
     targets: Count = 9
+    order: Literal["logits", "linearised"] = "logits"
+
+    def described(self) -> dict[str, Any]:
+        """The fields as in a spec; the default order is left out, as in audits written before the option existed."""
+        fields: dict[str, Any] = dataclasses.asdict(self)
+        return {name: value for name, value in fields.items() if name != "order" or self.orders_targets}
+
+    @property
+    def orders_targets(self) -> bool:
+        """The linearised order takes passes."""
+        return self.order == "linearised"
 
     def start(self, model: Forward, inputs: AttackInputs) -> State:
         """Start from a random point, with the target class of this start."""
-        return super().start(model, inputs) | {"target": self._target(inputs)}
+        order = self.target_order(model, inputs) if inputs.target_order is None else inputs.target_order
+        rank = torch.zeros_like(inputs.y) if inputs.restart is None else inputs.restart // self.restarts
+        target = order.gather(1, rank[:, None] % order.shape[1]).squeeze(1)
+        if inputs.target is not None:
+            target = torch.where(inputs.target >= 0, inputs.target, target)
+        return super().start(model, inputs) | {"target": target}
 
     def loss(self, logits: Tensor, inputs: AttackInputs, state: State) -> Tensor:
         """The targeted difference of logits ratio for the row's target."""
         return losses.targeted_dlr(logits, inputs.y, state["target"])
 
-    def _target(self, inputs: AttackInputs) -> Tensor:
-        assert inputs.reference is not None
-        others = inputs.reference.scatter(1, inputs.y[:, None], -torch.inf)
-        ranked = others.sort(dim=1, descending=True, stable=True).indices
-        rank = torch.zeros_like(inputs.y) if inputs.restart is None else inputs.restart // self.restarts
-        target = ranked.gather(1, rank[:, None] % (ranked.shape[1] - 1)).squeeze(1)
-        return target if inputs.target is None else torch.where(inputs.target >= 0, inputs.target, target)
+    def target_order(self, model: Forward, inputs: AttackInputs) -> Tensor:
+        """The target classes in the chosen order."""
+        reference, y = inputs.reference, inputs.y
+        assert reference is not None
+        others = reference.scatter(1, y[:, None], -torch.inf)
+        ranked = others.sort(dim=1, descending=True, stable=True).indices[:, :-1]
+        if not self.orders_targets:
+            return ranked
+        targets = ranked[:, : self.targets]
+        margins = reference.gather(1, y[:, None]) - reference.gather(1, targets)
+        slopes = [_slope(gradient, inputs) for gradient in _margin_gradients(model, inputs, targets)]
+        distances = margins / torch.stack(slopes, 1).clamp_min(_TINY)
+        return targets.gather(1, distances.sort(dim=1, stable=True).indices)
+
+
+def _margin_gradients(model: Forward, inputs: AttackInputs, targets: Tensor) -> Iterator[Tensor]:
+    """Yield the gradients of z_y - z_t at the clean images for each column of targets, from one forward pass."""
+    with torch.enable_grad():
+        leaf = inputs.x.detach().requires_grad_(True)
+        logits = model(leaf)
+        for target in targets.unbind(1):
+            gradient = image_gradient(-losses.towards(logits, inputs.y, target), leaf, retain=True)
+            if gradient is None:
+                raise NoGradientError
+            yield gradient.nan_to_num(0.0, 0.0, 0.0)
+
+
+def _slope(gradient: Tensor, inputs: AttackInputs) -> Tensor:
+    """The dual norm of a gradient, (N,): the most that a linear function changes within a ball of radius 1."""
+    if inputs.threat.norm == "L1":
+        return gradient.flatten(1).abs().amax(1)
+    return (gradient * inputs.threat.steepest(gradient, inputs.x)).flatten(1).sum(1)
 
 
 def _pick(mask: Tensor, yes: Tensor, no: Tensor) -> Tensor:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from abc import abstractmethod
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -23,10 +23,20 @@ from classwise.core.threat import NORM_BALLS
 
 Start = Literal["uniform", "normal", "none"]
 
+_LONG = 40
+"""Minimum number of steps with cycle detection."""
+_ANCHOR = 10
+"""Steps between two anchors, and the longest cycle that is detected."""
+
 
 @configurable
 class Ascent(Attack):
     """Base class of projected gradient ascent along the steepest direction of a loss.
+
+    Iterates of sign attacks with a constant step size often end in a cycle. `memoryless` attacks of 40 steps or more
+    compare each iterate with an anchor, the iterate at the last multiple of ten steps. If all bits are equal, the
+    repetitions of the cycle are counted without being computed. Only the numbers of passes change. This needs a model
+    whose results repeat (`CountedForward.repeatable`).
 
     Args:
         steps: number of steps per start.
@@ -43,6 +53,8 @@ class Ascent(Attack):
 
     records = ("zero_gradients",)
     norms = (*NORM_BALLS, "recolour")
+    #: Whether a step depends on nothing but the iterate and the inputs of its row. Subclasses do not inherit it.
+    memoryless: ClassVar[bool] = False
 
     @property
     def length(self) -> int:
@@ -50,9 +62,14 @@ class Ascent(Attack):
         return self.steps
 
     @property
-    def starts(self) -> int:
-        """Maximum number of starts per image."""
-        return self.restarts
+    def detects_cycles(self) -> bool:
+        """Whether the attack itself is `memoryless`, and long enough."""
+        return self.steps >= _LONG and bool(vars(type(self)).get("memoryless"))
+
+    @property
+    def may_end_early(self) -> bool:
+        """Whether repetitions of a cycle are not computed."""
+        return self.detects_cycles
 
     @abstractmethod
     def loss(self, logits: Tensor, y: Tensor, inputs: AttackInputs) -> Tensor:
@@ -60,7 +77,6 @@ class Ascent(Attack):
 
     def start(self, model: Forward, inputs: AttackInputs) -> State:
         """Start from the clean image or a random point near it."""
-        del model
         if self.random_init == "uniform":
             x = inputs.inside()
         elif self.random_init == "normal":
@@ -68,7 +84,10 @@ class Ascent(Attack):
         else:
             x = inputs.x.clone()
         count = torch.zeros(len(x), dtype=torch.int64, device=x.device)
-        return {"x": x, "iteration": count, "zero_gradients": count.clone(), "done": count > 0}
+        state = {"x": x, "iteration": count, "zero_gradients": count.clone(), "done": count > 0}
+        if self.detects_cycles and getattr(model, "repeatable", False):
+            state |= {"anchor": x.clone(), "anchor_zero_gradients": count.clone()}
+        return state
 
     def step(self, model: Forward, inputs: AttackInputs, state: State) -> State:
         """Compute the gradient, take a step, and project."""
@@ -76,16 +95,36 @@ class Ascent(Attack):
         logits, gradient = value_and_gradient(model, x, lambda logits: self._signed_loss(logits, inputs, state))
         direction, columns = self._direction(gradient, state)
         move = self._step_of(inputs, state) * inputs.threat.steepest(direction, inputs.x)
-        iteration = state["iteration"] + 1
-        return {
+        new = {
             **state,
             **columns,
             "x": self._bounded(x + move, inputs),
             "seen": x,
             "margin": losses.margin(logits, inputs.y),
-            "iteration": iteration,
+            "iteration": state["iteration"] + 1,
             "zero_gradients": state["zero_gradients"] + (gradient.flatten(1).abs().amax(1) == 0),
-            "done": iteration >= self.steps,
+        }
+        if "anchor" in state:
+            new |= self._without_laps(new)
+        return new | {"done": new["iteration"] >= self.steps}
+
+    def _without_laps(self, state: State) -> State:
+        """Columns after all laps of a cycle that fit into the remaining steps, for rows at their anchor again.
+
+        Every iterate of the cycle has been evaluated. Fewer steps than one lap remain and are computed, so the last
+        iterate is that of an attack without cycle detection.
+        """
+        x, anchor, iteration, zeros = (state[name] for name in ("x", "anchor", "iteration", "zero_gradients"))
+        same = (x.view(torch.int32) == anchor.view(torch.int32)).flatten(1).all(1)  # bits, since 0.0 == -0.0
+        lap = (iteration - 1) % _ANCHOR + 1
+        laps = torch.where(same, (self.steps - iteration).clamp_min(0) // lap, 0)
+        renewed = iteration % _ANCHOR == 0
+        zero_gradients = zeros + laps * (zeros - state["anchor_zero_gradients"])
+        return {
+            "iteration": iteration + laps * lap,
+            "zero_gradients": zero_gradients,
+            "anchor": torch.where(renewed.view(-1, *[1] * (x.ndim - 1)), x, anchor),
+            "anchor_zero_gradients": torch.where(renewed, zero_gradients, state["anchor_zero_gradients"]),
         }
 
     def _bounded(self, x: Tensor, inputs: AttackInputs) -> Tensor:
@@ -130,6 +169,7 @@ class PGD(Ascent):
 
     source = ("madry2018towards",)
     example = "pgd:steps=50,restarts=5"
+    memoryless = True
 
     objective: Literal["ce", "margin", "dlr", "kl"] = "ce"
 
@@ -182,6 +222,7 @@ class PGDT(TargetedAttack, Ascent):
 
     source = ("gowal2019alternative",)
     example = "pgd-t:steps=20,targets=3"
+    memoryless = True
 
     targets: Count = 9
 
@@ -262,6 +303,7 @@ class TemperaturePGD(Ascent):
 
     source = ("tian2021analysis",)
     example = "tpgd:steps=20,inverse_temperature=10"
+    memoryless = True
 
     inverse_temperature: Positive = 5.0
     arithmetic: Literal["stable", "paper"] = "stable"

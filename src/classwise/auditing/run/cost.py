@@ -173,10 +173,11 @@ class _AttackCost:
     def highest(self, *, early_stop: bool) -> tuple[int, int]:
         """Steps of an image and float32 passes, at most.
 
-        With early stop, a start verifies its last iterate, and that of lowest margin if it is another one.
+        With early stop, a start verifies its last iterate, and that of lowest margin if it is another one. An order of
+        targets takes fewer passes than one more step of each start.
         """
         verified = self.starts * (2 if early_stop else 1)
-        return self.starts * self.attack.length, self._decided(verified)
+        return self.starts * (self.attack.length + self.attack.orders_targets), self._decided(verified)
 
     def _decided(self, times: int) -> int:
         """Float32 passes of an image whose iterates are decided so many times."""

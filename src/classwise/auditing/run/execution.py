@@ -95,6 +95,7 @@ class Execution:
     """
 
     writer: OutcomeWriter
+    _record: RunRecord
 
     def __init__(
         self,
@@ -154,6 +155,7 @@ class Execution:
                 self.plan = dataclasses.replace(self.plan, trace=())
             merged = self._merged()
             record = RunRecord(folder and folder / ABOUT, self._environment(merged.environment), self.started)
+            record.prepared()
             with record.saved_on_failure():
                 self._attack_all(merged.notes, record)
                 saved = None if any(self.processes.all_gather(record.worked)) else saved
@@ -233,6 +235,7 @@ class Execution:
         ready, processes = self.ready, self.processes
         processes.barrier()
         meta = dataclasses.replace(ready.meta, notes=tuple(dict.fromkeys((*ready.meta.notes, *notes))))
+        self._record = record
         self.writer = OutcomeWriter(self.folder, meta, processes.rank, processes.world_size, record.written)
         processes.barrier()  # no process writes before all have read which file numbers are used
         if ready.meta.not_applicable:
@@ -284,7 +287,7 @@ class Execution:
             raise ClasswiseError("the folder contains an audit of other images: the labels differ; give another folder")
         todo = order[~np.isin(index[order.numpy()], done.index)]
         self.progress.start(CLEAN, len(todo))
-        with self._seeded(CLEAN, piece, todo):
+        with self._record.phase(CLEAN), self._seeded(CLEAN, piece, todo):
             for rows in torch.split(todo, self.plan.batch_size):
                 if self.late or not len(rows):
                     break
@@ -318,7 +321,7 @@ class Execution:
         self.progress.start(label, len(todo))
         while len(todo):
             try:
-                with self._seeded(label, piece, todo):
+                with self._record.phase(label), self._seeded(label, piece, todo):
                     self._attack_rows(label, attack, piece, todo)
             except torch.OutOfMemoryError as error:
                 self._halve(error)
@@ -572,7 +575,8 @@ class Execution:
         if saved is None or not saved[1].covers(mode):
             if mode != "off":
                 self.progress.log(f"guards: {mode}")
-            with seeded(self.plan.seed % (1 << 32), device_of(self.ready.model)):
+            seed = self.plan.seed % (1 << 32)
+            with record.phase("guards"), seeded(seed, device_of(self.ready.model)):
                 saved = run_guards(evidence, mode, late=evidence.probe is None)
         warnings, report = saved
         return Audit(

@@ -12,7 +12,7 @@ from typing import Any
 from torch import nn
 
 from classwise.auditing.run.inputs import network_of
-from classwise.core.environment import continued, environment
+from classwise.core.environment import PHASES, continued, environment
 from classwise.core.errors import ClasswiseError
 from classwise.core.storage import read_json, write_text
 from classwise.models.base import device_of
@@ -52,13 +52,28 @@ class RunRecord:
     ) -> None:
         self.file, self.worked = file, False
         self._environment, self._started, self._saved_at = environment, started, time.monotonic()
+        self._phases: dict[str, float] = {}
         in_file = {} if file is None else read_json(file).get("environment") or {}
         self._before: Mapping[str, Any] = in_file if before is None else before
 
     def environment(self, **facts: Any) -> dict[str, Any]:
         """The environment of all runs, with further facts on this one."""
         seconds = round(time.monotonic() - self._started, 3)
-        return continued(self._before, {**self._environment, "seconds": seconds, **facts})
+        phases = {PHASES: dict(self._phases)} if self._phases else {}
+        return continued(self._before, {**self._environment, "seconds": seconds, **phases, **facts})
+
+    def prepared(self) -> None:
+        """Note the phase before the first pass: reading the data and the model, and all checks."""
+        self._phases["preparation"] = round(time.monotonic() - self._started, 3)
+
+    @contextlib.contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        """Add the duration of the block to a phase."""
+        begin = time.monotonic()
+        try:
+            yield
+        finally:
+            self._phases[name] = round(self._phases.get(name, 0.0) + time.monotonic() - begin, 3)
 
     def written(self) -> None:
         """Note that results were written, and save the record if it is due."""

@@ -40,7 +40,7 @@ def _context(result: WorstClass) -> dict[str, Any]:
             f"{formatting.lowest_interval_name(verdict.alpha)}: {formatting.span(verdict.low, verdict.high)}\u00a0% of "
             f"{result.these_images}, {formatting.span(*verdict.new_images)}\u00a0% of new images."
         ),
-        "guarantee": f"{result.sentence[:1].upper()}{result.sentence[1:]}.",
+        "guarantee": formatting.sentence(result.sentence),
         "figure": markup(class_estimates(result), class_estimates(result, width=NARROW)),
         "caption": (
             f"Estimated robust accuracy in percent, with simultaneous {formatting.level(verdict.alpha)} intervals."

@@ -27,7 +27,7 @@ from classwise.training.recipe import Recipe
 
 from .random_audits import CLASSES
 
-QUICK = settings(max_examples=30, phases=[Phase.generate], suppress_health_check=list(HealthCheck))
+QUICK = settings(max_examples=15, phases=[Phase.generate], suppress_health_check=list(HealthCheck))
 HIGHEST = 0.5
 
 

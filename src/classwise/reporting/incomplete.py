@@ -102,7 +102,7 @@ class IncompleteReport:
     def context(self) -> dict[str, Any]:
         """Template context of the page."""
         audit, meta = self.audit, self.audit.outcomes.meta
-        where = " ".join(filter(None, (meta.data, meta.split)))
+        where = formatting.data_name(meta.data, meta.split)
         over = f"classwise audit {audit.name}", meta.model, where, meta.threat
         return {
             "title": self.title,

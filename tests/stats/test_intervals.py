@@ -149,7 +149,7 @@ def test_each_end_of_the_lowest_accuracies_fails_with_half_the_level(number: int
         (0.9, 0.93, 1.0),
     ):
         truth = float(np.mean(sorted(true)[:number]))
-        probability = stats.binom.pmf(outcomes, images, true).prod(axis=1)
+        probability = np.prod(stats.binom.pmf(outcomes, images, true), axis=1)
         assert probability.sum() == pytest.approx(1)
         assert probability[low > truth + 1e-12].sum() <= alpha / 2
         assert probability[high < truth - 1e-12].sum() <= alpha / 2

@@ -374,13 +374,31 @@ def test_a_smaller_batch_with_other_results_is_not_used() -> None:
 
 def test_rows_leave_after_their_last_step_also_where_flags_are_read_late() -> None:
     slots = EndedSlots(3, 10, late=True)
-    slots.filled(torch.tensor([0, 1]))
+    ids = torch.tensor([[0, 0], [0, 1], [1, 0]])
+    slots.filled(torch.tensor([0, 1]), ids[:2])
     live, none, first = torch.tensor([True, True, False]), torch.zeros(3).bool(), torch.tensor([True, False, False])
-    assert slots.poll(none, live, 4).equal(none)
-    slots.filled(torch.tensor([1]))  # another row
-    assert slots.poll(first, live, 4).equal(none)  # what was read is older
+
+    def left(flags: Tensor, steps: int) -> tuple[list[bool], list[bool]]:
+        leaving, hit = slots.poll({"ended": flags, "hit": flags}, live, steps)
+        return leaving.tolist(), hit.tolist()
+
+    assert left(none, 4) == ([False] * 3, [False] * 3)
+    slots.filled(torch.tensor([1]), ids[2:])  # another row
+    assert slots.ids[:2].equal(ids[[0, 2]])
+    assert left(first, 4) == ([False] * 3, [False] * 3)  # what was read is older
     assert slots.steps_left(live) == 6
-    assert slots.poll(first, live, 2).equal(first)
+    assert left(first, 2) == ([True, False, False], [True, False, False])
+
+
+def test_a_row_that_left_before_it_ended_is_not_taken_for_the_next_one() -> None:
+    slots, live, first = EndedSlots(1, 10, late=True), torch.tensor([True]), torch.tensor([[0, 0]])
+    slots.filled(torch.tensor([0]), first)
+    slots.poll({"ended": live, "hit": live}, live, 4)
+    slots.emptied(live)
+    slots.filled(torch.tensor([0]), first + 1)
+    leaving, hit = slots.poll({"ended": ~live, "hit": ~live}, live, 4)
+    assert not leaving.any()
+    assert not hit.any()
 
 
 @pytest.mark.parametrize(("spec", "poll"), [("pgd:steps=20", 4), ("apgd-ce:steps=300", 6), ("square", 32)])

@@ -9,7 +9,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from torch import Tensor
 
+from classwise.attacks.engine.queue import Queue
+from classwise.attacks.engine.rows import Columns
 from classwise.auditing.run.execution import Execution
 from classwise.auditing.run.result import Audit
 from classwise.core.errors import ClasswiseError
@@ -39,6 +42,34 @@ def test_a_killed_audit_resumes_with_the_same_rows(
     for kind, attack in itertools.product(("logits", "images", "examples"), ("tpgd[2]", "tpgd[50]")):
         for found, expected in zip(again.artifacts.get(kind, attack), whole.artifacts.get(kind, attack), strict=True):
             assert np.array_equal(found, expected)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("cascade", [True, False])
+def test_starts_side_by_side_change_no_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cascade: bool) -> None:
+    """Also of an audit that is killed and resumed, and of shards."""
+    monkeypatch.setattr("classwise.auditing.outcomes.writer.BLOCK_ROWS", 24)
+    more: dict[str, Any] = {"attacks": ["pgd:steps=3,restarts=4", "pgd-t:steps=4"], "cascade": cascade}
+    early, begun = Queue._early, list[int]()
+
+    def noted(self: Queue, slots: Columns, live: Tensor, count: int) -> Columns | None:
+        rows = early(self, slots, live, count)
+        begun.append(0 if rows is None else len(rows["row"]))
+        return rows
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Queue, "_early", lambda *_: None)
+        expected = run(**more).outcomes.frame
+    monkeypatch.setattr(Queue, "_early", noted)
+    with pytest.raises(KeyboardInterrupt):
+        run(out=tmp_path / "killed", progress=Listener(130), **more)
+    resumed = run(out=tmp_path / "killed", resume=True, **more).outcomes.frame
+    pd.testing.assert_frame_equal(resumed, expected, check_exact=True)
+    shards = [run(shard=f"{number}/2", out=tmp_path / str(number), **more).outcomes.frame for number in (1, 2)]
+    joined = pd.concat(shards).sort_values(["attack", "index"]).reset_index(drop=True)
+    whole = expected.sort_values(["attack", "index"]).reset_index(drop=True)
+    pd.testing.assert_frame_equal(joined, whole, check_exact=True)
+    assert sum(begun) > 0
 
 
 @pytest.mark.slow

@@ -95,12 +95,13 @@ class Attack(Described, ABC):
     records: ClassVar[tuple[str, ...]] = ()
     #: Supported threats: norms, ``"recolour"`` and ``"spatial"``.
     norms: ClassVar[tuple[Norm, ...]] = NORM_BALLS
-    #: Whether a run with ``early_stop=False`` minimises the distance over all restarts.
-    minimises: ClassVar[bool] = False
+    #: State column that is minimised over the starts of an image, such as a distance: the state with the smallest value
+    #: is reported. A run with ``early_stop=False`` runs all starts, and of their successes returns that of this state.
+    minimises: ClassVar[str] = ""
     #: Whether to compute in float32 in every engine, because bfloat16 would weaken the attack; ``"tf32"``: TF32 would
     #: not (`Precision.search`).
     precise: ClassVar[bool | Literal["tf32"]] = False
-    #: State columns that are carried over from one restart of an image to the next.
+    #: State columns that are carried over from one start of an image to the next, which therefore never run at once.
     carries: ClassVar[tuple[str, ...]] = ()
 
     @property

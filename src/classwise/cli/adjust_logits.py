@@ -12,6 +12,7 @@ import classwise as cw
 from classwise.cli import console
 from classwise.cli.help import ATTACK
 from classwise.cli.options import Device, Json, ValidationAttack, Weights, new_file, out_option, printing_beside
+from classwise.reporting.text.layout import interval
 
 
 def adjust_logits(
@@ -68,4 +69,4 @@ def _accuracy(row: Mapping[Any, Any], name: str) -> str:
     """An accuracy with its interval, where it has one."""
     if f"{name}_low" not in row:
         return console.percent(row[name])
-    return f"{console.percent(row[name])} {console.interval(row[f'{name}_low'], row[f'{name}_high'])}"
+    return f"{console.percent(row[name])} {interval(row[f'{name}_low'], row[f'{name}_high'])}"

@@ -1,7 +1,7 @@
 """The attack engine: runs an attack over a stream of images, on one model.
 
 Modules: `passes` (model passes), `decisions` (whether an image is correct), `rows` (columns of images under attack),
-`queue` (full device batches) and `engine` (the `Engine` class).
+`starts` (starts of an image side by side), `queue` (full device batches) and `engine` (the `Engine` class).
 """
 
 from classwise.attacks.base import AttackInputs, State

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import torch
 from torch import Tensor
 
@@ -9,7 +11,7 @@ from classwise.core.transfers import Readback
 
 
 class EndedSlots:
-    """The slots whose rows have ended, and an upper bound of the steps that the others have left.
+    """The ids of the rows in the slots, which of them have ended, and how many steps the others have left at most.
 
     On a CPU the flags are read at once. On a GPU that would leave it without work at every poll, so there a poll reads
     the flags of the poll before it, while the GPU computes. Rows that have ended do not change, so their results do not
@@ -19,11 +21,15 @@ class EndedSlots:
         size: number of slots.
         length: maximum number of steps of a row.
         late: whether to read one poll late.
+
+    Attributes:
+        ids: the column ``id`` of the rows in the slots, int64 (slots, 2).
     """
 
     def __init__(self, size: int, length: int, *, late: bool) -> None:
         self._length = length
         self._late = late
+        self.ids = torch.zeros(size, 2, dtype=torch.int64)
         self._left = torch.zeros(size, dtype=torch.int64)
         self._reading: Readback | None = None
         self._places = torch.arange(size)  # position at the time of the copy of each slot
@@ -34,30 +40,38 @@ class EndedSlots:
         left = int(self._left[live].max())
         return left if left > 0 or bool((self._watched & live).any()) else 1
 
-    def filled(self, slots: Tensor) -> None:
+    def filled(self, slots: Tensor, ids: Tensor) -> None:
         """Note that these slots have new rows."""
         self._left[slots] = self._length
+        self.ids[slots] = ids
+
+    def emptied(self, slots: Tensor) -> None:
+        """Note that the rows of these slots have left before they ended."""
+        self._watched[slots] = False
 
     def moved(self, places: Tensor, live: Tensor) -> None:
         """Note that slot i has the row of slot ``places[i]``, if ``live[i]``; the number of slots may change."""
-        self._left, self._places = self._left[places], self._places[places]
+        self.ids, self._left, self._places = self.ids[places], self._left[places], self._places[places]
         self._watched = self._watched[places] & live
 
-    def poll(self, ended: Tensor, live: Tensor, steps: int) -> Tensor:
-        """The live slots known to have ended, bool (slots,) on the CPU.
+    def poll(self, flags: Mapping[str, Tensor], live: Tensor, steps: int) -> tuple[Tensor, Tensor]:
+        """The live slots known to have ended, and those of them known to have a candidate; bool (slots,) on the CPU.
 
         Args:
-            ended: whether each row has ended, bool (slots,) on the device.
+            flags: the columns ``ended`` and ``hit`` (whether there is a candidate), bool (slots,) on the device.
             live: the slots with a row, bool (slots,) on the CPU.
-            steps: steps since the last poll; 0: `ended` has not changed since.
+            steps: steps since the last poll; 0: the flags have not changed since.
         """
+        flags = {name: flags[name] for name in ("ended", "hit")}
         self._left -= steps
         if not self._late:
-            return live & ended.cpu()
-        leaving = live & (self._left <= 0)  # these have ended for certain
+            leaving = live & flags["ended"].cpu()
+            return leaving, leaving & flags["hit"].cpu()
+        leaving, hit = live & (self._left <= 0), torch.zeros_like(live)  # these have ended for certain
         if self._reading is not None:
-            leaving |= self._watched & self._reading.values()["ended"][self._places]
-        self._reading = Readback({"ended": ended}) if steps else None
+            read = {name: self._watched & flag[self._places] for name, flag in self._reading.values().items()}
+            leaving, hit = leaving | read["ended"], read["ended"] & read["hit"]
+        self._reading = Readback(flags) if steps else None
         self._places = torch.arange(len(live))
         self._watched = live & ~leaving if steps else torch.zeros_like(live)
-        return leaving
+        return leaving, hit

@@ -2,8 +2,8 @@
 
 An image leaves its slot as soon as an adversarial example is found, and the next image takes it. So the device works on
 full batches of images that are still robust. Device batches are padded with copies; at the end of the data they are
-smaller, if a smaller batch gives the same bits, or on a GPU the same up to rounding. Each row is computed from that row
-only, so the result for an image depends neither on the other images nor on their order.
+smaller, if a smaller batch gives the same bits, or on a GPU the same up to rounding. Each row is one start of an image,
+computed from that row only, so its result depends neither on the other rows nor on their order.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ from classwise.attacks.engine.rows import (
     take,
     unprefixed,
 )
+from classwise.attacks.engine.starts import Starts, better
 from classwise.attacks.losses import margin as logit_margin
 from classwise.core.grid import rounded
 from classwise.core.rng import CounterRNG
@@ -49,13 +50,19 @@ _MUCH = 0.75
 """A smaller batch size is tested only if it is at most this fraction of the current one."""
 _LONG = 8
 """Minimum number of steps of an attack for which a smaller batch is tested; the test takes one step."""
+_FEW_IMAGES = 64
+"""A CPU runs starts side by side if at most so many images are left: else steps of full batches take no less time."""
+_MOST_HELD = 4
+"""No later start begins early if more rows than this number of batches are held for earlier ones."""
+_OPTIONAL = ("target", "step_size", "reference", "restart", "target_order")
+"""Columns that an attack may have in its inputs."""
+_OF_JOBS = ("id", "row", "x0", "y", "index", "epsilon", *_OPTIONAL)
+"""Columns that do not change during a start."""
 _FAILURES = 8
 """Candidates of one start that may fail verification before a candidate must have a margin below all earlier ones.
 
 Else a row whose margin is negative in TF32 and positive in float32 would be verified at every poll.
 """
-_OPTIONAL = ("target", "step_size", "reference", "restart", "target_order")
-"""Columns that an attack may have in its inputs."""
 
 
 @dataclass
@@ -77,12 +84,12 @@ class BatchSizes:
     refused: str = ""
     admissible: set[tuple[int, ...]] = field(default_factory=set)
 
-    def slots(self, batch_size: int, images: int | None) -> int:
-        """The number of slots for images: as many for each of the fewest batches that contain them all."""
-        if not self.rounded or not images:
+    def slots(self, batch_size: int, rows: int | None) -> int:
+        """The number of slots for rows: as many for each of the fewest batches that contain them all."""
+        if not self.rounded or not rows:
             return batch_size
-        batches = -(-images // batch_size)
-        return min(batch_size, _up(-(-images // batches), SMALLEST_BATCH))
+        batches = -(-rows // batch_size)
+        return min(batch_size, _up(-(-rows // batches), SMALLEST_BATCH))
 
     def fitting(self, count: int, slots: int) -> int:
         """The smallest admissible number of slots for ``count`` rows; on a GPU a half, a quarter, ... of all slots."""
@@ -98,17 +105,16 @@ class Stage(IntEnum):
 
     The verification decides the `Fate` of the row, whose image is then robust (correctly classified) or not:
 
-    ====== ============================ =============== ====================================================
+    ====== ============================ =============== =================================================
     stage  verified image               not robust      robust
-    ====== ============================ =============== ====================================================
-    HIT    the candidate                FINISH          RESUME, or TRY_LAST if the start is done
-    LAST   the last iterate             FINISH          TRY_LOWEST with early stop and a lower margin, or FINISH
-    LOWEST the iterate of lowest margin FINISH          FINISH
+    ====== ============================ =============== =================================================
+    HIT    the candidate                END             RESUME, or TRY_LAST if the start is done
+    LAST   the last iterate             END             TRY_LOWEST with early stop and a lower margin, or END
+    LOWEST the iterate of lowest margin END             END
     FINAL  the image to return          FINISH          FINISH
-    ====== ============================ =============== ====================================================
+    ====== ============================ =============== =================================================
 
-    Except in FINAL, a FINISH becomes RESTART while starts remain, of robust rows, and without early stop of all rows if
-    the attack minimises the distance. With several passes for each decision, the other FINISH become DECIDE_AGAIN.
+    With several passes for each decision, an image whose starts have ended is decided once more, in FINAL.
     """
 
     HIT = 0
@@ -120,20 +126,20 @@ class Stage(IntEnum):
 class Fate(IntEnum):
     """What becomes of a verified row."""
 
-    RESUME = 0  # to the slots, in the same start
+    RESUME = 0  # to the slots
     TRY_LAST = 1  # to the candidates, in the stage LAST
     TRY_LOWEST = 2  # to the candidates, in the stage LOWEST
-    RESTART = 3  # to the slots, in another start
-    DECIDE_AGAIN = 4  # to the candidates, in the stage FINAL: other passes decide the image to return
-    FINISH = 5
+    END = 3  # the start has succeeded or failed
+    FINISH = 4
 
 
 class Queue:
     """One attack over one stream of images: slots on the device, candidates to verify, rows that return to the slots.
 
-    Each row has the columns of its job (``x0``, ``y``, ``index``, ...), the attack's state (``state.x``, ...), the
-    candidate and the iterate of lowest margin (``hit_x``, ``low_x``, ...), and the best image verified in float32
-    (``best_x``, ...). Rows move between slots and buffers with all their columns.
+    Each row is a start of an image (`Starts`). It has the columns of the image's job (``x0``, ``y``, ``index``, ...),
+    the attack's state (``state.x``, ...), the candidate and the iterate of lowest margin (``hit_x``, ``low_x``, ...),
+    and the best image verified in float32 (``best_x``, ...). Rows move between slots and buffers with all columns;
+    outside the slots they also have the column ``id``.
 
     Args:
         passes: float32 passes of the model, and the size of a device batch.
@@ -173,16 +179,21 @@ class Queue:
         self._poll = poll
         self._early_stop = early_stop
         self._batch_sizes = batch_sizes
-        self._slots = batch_sizes.slots(passes.batch_size, images)
+        self._slots = passes.batch_size
+        self._images = images
         self._grid = grid
         self._graphed = GraphedSteps(self._advance, attack, graphs)
         self._late = passes.device.type == "cuda"
         self._ended = EndedSlots(0, attack.length, late=self._late)
         self._fresh = Buffer()
-        self._returned = Buffer()  # rows that failed verification or begin another start
+        self._returned = Buffer()  # rows that failed verification, or are the next start of their image
+        self._waiting = Buffer()  # rows that wait for the verification of an earlier start of their image
         self._candidates = Buffer()  # rows with an image to verify in float32
-        self._unconfirmed = Buffer()  # finished rows whose reports are to be verified in float32
+        self._unconfirmed = Buffer()  # finished images whose reports are to be verified in float32
         self._confirms = forward.in_tf32 and type(attack).confirm is not Attack.confirm
+        self._classes = 0  # until the first images are known
+        self._starts = Starts(1, attack, early_stop=early_stop, confirms=self._confirms)
+        self._side_by_side = False
 
     def run(self, jobs: Iterable[Job]) -> Iterator[Finished]:
         """Attack all images of a stream and yield them as they finish; every job must have the same columns."""
@@ -194,20 +205,30 @@ class Queue:
     def _run(self, jobs: Iterable[Job]) -> Iterator[Finished]:
         self._fresh = Buffer(self._rows_of(jobs))
         size = self._passes.batch_size  # of verifications
+        if not self._fresh.peek():
+            return
+        starts = self._attack.starts_for(self._classes)
+        self._starts = Starts(starts, self._attack, early_stop=self._early_stop, confirms=self._confirms)
+        self._side_by_side = starts > 1 and not self._attack.carries and self._passes.repeats.count == 1
+        rows = self._images and self._images * (starts if self._side_by_side else 1)
+        self._slots = self._batch_sizes.slots(size, rows)
+        self._ended = EndedSlots(self._slots, self._attack.length, late=self._late)
         slots: Columns = {}
         live = torch.zeros(self._slots, dtype=torch.bool)
-        self._ended = EndedSlots(self._slots, self._attack.length, late=self._late)
         while True:
-            slots, live = self._refilled(slots, live)
+            live = self._allowed(slots, live)
+            while (incoming := self._incoming(slots, live)) is not None:
+                slots, live = self._filled(slots, live, incoming)
             if live.any():
                 steps = min(self._poll, self._ended.steps_left(live))
                 if steps:
                     slots, live = self._stepped(slots, live, steps)
-                leaving = self._ended.poll(slots["ended"], live, steps)
+                leaving, hit = self._ended.poll(slots, live, steps)
                 if leaving.any():
-                    self._candidates.add(_candidates(take(slots, leaving.nonzero().squeeze(1))))
+                    self._starts.set_candidates(self._ended.ids[hit])
+                    self._candidates.add(_candidates(self._left(slots, leaving)))
                     live &= ~leaving
-            drained = not (live.any() or self._waiting())
+            drained = not (live.any() or self._pending())
             while len(self._candidates) >= size or (drained and len(self._candidates)):
                 yield from self._verify(self._candidates.pop(size))
             over = drained and not self._returned.peek()
@@ -216,28 +237,75 @@ class Queue:
             if over:
                 return
 
-    def _waiting(self) -> bool:
+    def _pending(self) -> bool:
         return self._returned.peek() or self._fresh.peek()
 
-    def _refilled(self, slots: Columns, live: Tensor) -> tuple[Columns, Tensor]:
-        """The slots after filling the unused ones with pending rows."""
-        size = self._slots
-        if self._batch_sizes.rounded and not self._fresh.peek():
-            size = self._batch_sizes.fitting(int(live.sum()) + len(self._returned), size)
-        if len(live) < size and self._waiting():  # rows returned after the batch was reduced
+    def _allowed(self, slots: Columns, live: Tensor) -> Tensor:
+        """The live slots without starts that are not needed or wait for the verification of an earlier one."""
+        leaving = live.clone()
+        leaving[live] = ~self._starts.may_run(self._ended.ids[live])
+        if leaving.any():
+            self._waiting.add(self._needed(self._left(slots, leaving)))
+            self._ended.emptied(leaving)
+        return live & ~leaving
+
+    def _left(self, slots: Columns, leaving: Tensor) -> Columns:
+        """The rows of some slots, given as a mask."""
+        places = leaving.nonzero().squeeze(1)
+        return take(slots, places) | {"id": self._ended.ids[places]}
+
+    def _needed(self, rows: Columns) -> Columns:
+        """The rows of which no earlier start of the image has succeeded."""
+        needed = self._starts.needed(rows["id"])
+        return rows if needed.all() else take(rows, needed.nonzero().squeeze(1))
+
+    def _incoming(self, slots: Columns, live: Tensor) -> Columns | None:
+        """Rows for unused slots that are ready to step: returned rows first, then new images, then later starts."""
+        count, parts = self._slots - int(live.sum()), list[Columns]()
+        while count and self._returned.peek():
+            parts.append(self._needed(self._returned.pop(count)))
+            count -= len(parts[-1]["row"])
+        if count and self._fresh.peek():
+            images = self._fresh.pop(count)
+            self._starts.begin(images["id"])
+            parts.append(self._started(images))
+        if parts:
+            return join(parts)
+        return self._early(slots, live, count) if count and self._side_by_side else None
+
+    def _early(self, slots: Columns, live: Tensor, count: int) -> Columns | None:
+        """Up to ``count`` later starts of images whose earlier ones are in the slots.
+
+        They may prove unnecessary. On a GPU unused slots are computed anyway; a CPU uses them if few images are left.
+        """
+        if len(self._waiting) + self._starts.held > _MOST_HELD * self._passes.batch_size:
+            return None
+        if self._passes.device.type == "cpu" and self._starts.images > _FEW_IMAGES:
+            return None
+        places = live.nonzero().squeeze(1)
+        others, ids = self._starts.begin_early(self._ended.ids[places], count)
+        if not len(ids):
+            return None
+        return self._started(take(slots, places[others]) | {"id": ids})
+
+    def _filled(self, slots: Columns, live: Tensor, incoming: Columns) -> tuple[Columns, Tensor]:
+        """The slots with incoming rows in unused ones; their number may increase."""
+        count = len(incoming["row"])
+        vacant = (~live).nonzero().squeeze(1)
+        if len(vacant) < count:  # after the batch was reduced
+            size = self._slots
+            if self._batch_sizes.rounded and not self._fresh.peek():
+                size = self._batch_sizes.fitting(int(live.sum()) + count, size)
             places = torch.arange(size) % len(live)
             slots, live = take(slots, places), torch.cat([live, live.new_zeros(size - len(live))])
             self._ended.moved(places, live)
-        vacant = (~live).nonzero().squeeze(1)
-        incoming = self._incoming(len(vacant))
-        if incoming is None:
-            return slots, live
-        count = len(incoming["row"])
+            vacant = (~live).nonzero().squeeze(1)
+        columns = {name: value for name, value in incoming.items() if name != "id"}
         if slots:
-            put(slots, vacant[:count], incoming, in_place=self._graphed.owns(slots))
+            put(slots, vacant[:count], columns, in_place=self._graphed.owns(slots))
         else:
-            slots = take(incoming, torch.arange(size) % count)
-        self._ended.filled(vacant[:count])
+            slots = take(columns, torch.arange(len(live)) % count)
+        self._ended.filled(vacant[:count], incoming["id"])
         return slots, live.index_fill(0, vacant[:count], value=True)
 
     def _stepped(self, slots: Columns, live: Tensor, steps: int) -> tuple[Columns, Tensor]:
@@ -256,7 +324,7 @@ class Queue:
             )
         else:
             worthwhile = known or (not sizes.refused and self._attack.length >= _LONG and size <= _MUCH * len(live))
-        if size >= len(live) or not worthwhile or self._waiting():
+        if size >= len(live) or not worthwhile or self._pending():
             return self._graphed(slots, steps), live
         places = rows[torch.arange(size) % len(rows)]
         tested = 1 if sizes.rounded else steps
@@ -280,9 +348,8 @@ class Queue:
         return differs and f"it computes another {differs}"
 
     def _rows_of(self, jobs: Iterable[Job]) -> Iterator[Columns]:
-        """Yield the jobs as columns on the device, with the initial values of the queue's own columns."""
+        """Yield the first start of each image of the jobs as columns on the device, without a state."""
         device, row = self._passes.device, 0
-        classes: int | None = None
         for job in jobs:
             count = len(job.x)
             if not count:
@@ -290,19 +357,14 @@ class Queue:
             inputs = {**job.columns, "x0": job.x, "y": job.y, "index": job.index}
             columns = {name: to_device(recordable(value), device) for name, value in inputs.items()}
             columns["row"] = torch.arange(row, row + count, device=device)
-            for name in ("restart", "forwards", "backwards", "stage", "best_iteration"):
-                columns[name] = torch.zeros_like(columns["row"])
+            columns["forwards"] = columns["backwards"] = torch.zeros_like(columns["row"])
+            columns["id"] = torch.stack([torch.arange(row, row + count), torch.zeros(count, dtype=torch.int64)], 1)
             if self._attack.needs_reference and "reference" not in columns:
                 columns["reference"] = self._passes.reference(columns["x0"])
                 columns["forwards"] += 1
-            if classes is None:
+            if not self._classes:
                 reference = columns.get("reference")
-                classes = self._passes.classes(columns["x0"]) if reference is None else reference.shape[1]
-            columns["success"] = torch.zeros_like(columns["row"], dtype=torch.bool)
-            columns["best_x"] = columns["x0"]
-            columns["best_logits"] = torch.zeros(count, classes, device=device)
-            columns["best_prediction"] = columns["best_repeats"] = torch.zeros_like(columns["row"])
-            columns["best_margin"] = torch.full((count,), torch.inf, device=device)
+                self._classes = self._passes.classes(columns["x0"]) if reference is None else reference.shape[1]
             if self._attack.orders_targets:
                 columns |= self._targets(columns)
             row += count
@@ -323,30 +385,27 @@ class Queue:
             "backwards": columns["backwards"] + (forward.backwards - before[1]) // padded,
         }
 
-    def _incoming(self, count: int) -> Columns | None:
-        """Up to ``count`` rows that are ready to step: returned rows first, then new ones."""
-        parts = []
-        if count and self._returned.peek():
-            parts.append(self._returned.pop(count))
-            count -= len(parts[0]["row"])
-        if count and self._fresh.peek():
-            parts.append(self._started(self._fresh.pop(count)))
-        return join(parts) if parts else None
-
-    def _started(self, columns: Columns) -> Columns:
-        """The rows with the state of a new start, without a candidate."""
-        state = self._attack.start(self._forward, self._inputs(columns))
-        previous = unprefixed(columns)  # empty at the first start
+    def _started(self, rows: Columns) -> Columns:
+        """The rows in the state of a new start, without a candidate and without an image verified in float32."""
+        rows = rows | {"restart": to_device(rows["id"][:, 1].contiguous(), rows["row"].device)}
+        state = self._attack.start(self._forward, self._inputs(rows))
+        previous = unprefixed(rows)  # empty at the first start
         state |= {name: previous[name] for name in self._attack.carries if name in previous}
-        zero = torch.zeros_like(columns["row"])
-        initial: Columns = {"hit": zero.bool(), "ended": zero.bool()}
+        columns = {name: rows[name] for name in _OF_JOBS if name in rows}
+        zero = torch.zeros_like(rows["row"])
+        infinite = torch.full(zero.shape, torch.inf, device=zero.device)
+        for name in ("forwards", "backwards"):  # of the reference and the order of the targets
+            columns[name] = torch.where(rows["restart"] == 0, rows[name], zero)
+        columns |= dict.fromkeys(("stage", "best_iteration", "best_prediction", "best_repeats"), zero)
+        columns |= dict.fromkeys(("success", "hit", "ended"), zero.bool())
+        columns |= {"best_x": rows["x0"], "best_margin": infinite}
+        columns["best_logits"] = torch.zeros(len(zero), self._classes, device=zero.device)
         if self._early_stop:
-            infinite = torch.full(zero.shape, torch.inf, device=zero.device)
-            initial |= {"hit_x": columns["x0"], "hit_iteration": zero}
-            initial |= {"low_x": columns["x0"], "low_iteration": zero, "low_margin": infinite}
+            columns |= {"hit_x": rows["x0"], "hit_iteration": zero}
+            columns |= {"low_x": rows["x0"], "low_iteration": zero, "low_margin": infinite}
             if self._forward.in_tf32:
-                initial["failed"] = zero
-        return columns | initial | prefixed(state)
+                columns["failed"] = zero
+        return columns | prefixed(state)
 
     def _inputs(self, columns: Columns) -> AttackInputs:
         threat = self._threat.with_epsilon(columns["epsilon"]) if "epsilon" in columns else self._threat
@@ -394,87 +453,104 @@ class Queue:
     def _verify(self, rows: Columns) -> Iterator[Finished]:
         """Verify one image of each row in float32.
 
-        A row then finishes, resumes its start, verifies its last iterate or that of lowest margin, or restarts. The
-        image that an attack returns was chosen because of its passes. With several passes, others decide its outcome.
+        The start of the row then resumes, verifies its last iterate or that of lowest margin, or ends. The image that
+        an attack returns was chosen because of its passes. With several passes, others decide its outcome.
         """
-        rows, success, value = self._decided(rows)
-        next_stages = {Fate.TRY_LAST: Stage.LAST, Fate.TRY_LOWEST: Stage.LOWEST, Fate.DECIDE_AGAIN: Stage.FINAL}
-        for fate, block in self._by_fate(rows, success, value).items():
-            if fate == Fate.FINISH and self._confirms:
-                self._unconfirmed.add(block)
+        if self._side_by_side:
+            rows = self._needed(rows)
+        if not len(rows["row"]):
+            return
+        decided = self._decided(rows, *self._candidate(rows))
+        rows = rows | better(rows, decided) | {"forwards": decided["forwards"]}
+        next_stages = {Fate.TRY_LAST: Stage.LAST, Fate.TRY_LOWEST: Stage.LOWEST}
+        for fate, (block, success) in self._by_fate(rows, decided["success"], decided["best_margin"]).items():
+            if fate == Fate.END:
+                yield from self._ended_starts(block, success)
             elif fate == Fate.FINISH:
-                yield self._finished(block)
+                yield from self._finish(block)
             elif fate == Fate.RESUME:
+                self._starts.clear_candidates(block["id"])
                 never = torch.zeros_like(block["success"])
                 failures = {"failed": block["failed"] + 1} if self._forward.in_tf32 else {}
                 self._returned.add(block | {"hit": never, "ended": never} | failures)
-            elif fate == Fate.RESTART:
-                self._returned.add(self._started(block | {"restart": block["restart"] + 1}))
             else:
+                self._starts.clear_candidates(block["id"])
                 self._candidates.add(block | {"stage": torch.full_like(block["stage"], next_stages[fate])})
+        if len(self._waiting):
+            waiting = self._needed(self._waiting.pop(len(self._waiting)))
+            may_run = self._starts.may_run(waiting["id"])
+            self._returned.add(take(waiting, may_run.nonzero().squeeze(1)))
+            self._waiting.add(take(waiting, (~may_run).nonzero().squeeze(1)))
 
-    def _decided(self, rows: Columns) -> tuple[Columns, Tensor, Tensor]:
-        """The rows with the image to verify decided in float32; whether it is misclassified, and its margin, (N,)."""
-        candidate, taken = self._candidate(rows)
-        candidate = self._inside(candidate, rows)
-        decision = self._passes.decide(candidate, rows["y"])
-        success, final = ~decision.correct, rows["stage"] == Stage.FINAL
-        value = logit_margin(raised(decision.logits), rows["y"])
-        better = final | success | (~rows["success"] & ~(rows["best_margin"] <= value))
-        new = {
+    def _ended_starts(self, rows: Columns, success: Tensor) -> Iterator[Finished]:
+        """End starts, begin the next ones, and yield finished images, unless they are yet to be decided or verified."""
+        finished = self._starts.end(rows, success)
+        following = self._starts.next(rows)
+        if len(following["row"]):
+            self._returned.add(self._started(following))
+        if self._passes.repeats.count == 1:
+            yield from self._finish(finished)
+        else:  # the outcome so far does not count
+            undecided = {"success": torch.zeros_like(finished["success"])}
+            undecided["best_margin"] = torch.full_like(finished["best_margin"], torch.inf)
+            undecided["stage"] = torch.full_like(finished["stage"], Stage.FINAL)
+            self._candidates.add(finished | undecided)
+
+    def _finish(self, rows: Columns) -> Iterator[Finished]:
+        if self._confirms:
+            self._unconfirmed.add(rows)
+        elif len(rows["row"]):
+            yield self._finished(rows)
+
+    def _decided(self, rows: Columns, image: Tensor, taken: Tensor) -> Columns:
+        """The outcomes of images decided in float32, after some steps (N,), and the forward passes of the rows."""
+        image = self._inside(image, rows)
+        decision = self._passes.decide(image, rows["y"])
+        return {
             "forwards": rows["forwards"] + self._passes.repeats.count,
-            "best_x": choose(better, candidate, rows["best_x"]),
-            "best_logits": choose(better, decision.logits, rows["best_logits"]),
-            "best_prediction": torch.where(better, decision.prediction, rows["best_prediction"]),
-            "best_repeats": torch.where(better, decision.repeats, rows["best_repeats"]),
-            "best_margin": torch.where(better, value, rows["best_margin"]),
-            "best_iteration": torch.where(better, taken, rows["best_iteration"]),
-            "success": torch.where(final, success, rows["success"] | success),
+            "best_x": image,
+            "best_logits": decision.logits,
+            "best_prediction": decision.prediction,
+            "best_repeats": decision.repeats,
+            "best_margin": logit_margin(raised(decision.logits), rows["y"]),
+            "best_iteration": taken,
+            "success": ~decision.correct,
         }
-        return rows | new, success, value
 
     def _confirmed(self, rows: Columns) -> Columns:
         """Finished rows with the attack's reports verified in float32; without early stop also its nearest point."""
         verify = CountedForward(self._passes.reference, self._passes.model)
         state = self._attack.confirm(verify, self._inputs(rows), unprefixed(rows), rows["best_x"])
         rows = rows | prefixed(state) | {"forwards": rows["forwards"] + verify.forwards // len(rows["row"])}
-        if self._early_stop:
-            return rows
-        final = torch.full_like(rows["stage"], Stage.FINAL)
-        return self._decided(rows | {"stage": final, "best_x": state["x"]})[0]
+        return rows if self._early_stop else rows | self._decided(rows, state["x"], rows["best_iteration"])
 
-    def _by_fate(self, rows: Columns, success: Tensor, value: Tensor) -> dict[Fate, Columns]:
-        """The verified rows by what becomes of them, in the order of `Fate`.
+    def _by_fate(self, rows: Columns, success: Tensor, value: Tensor) -> dict[Fate, tuple[Columns, Tensor]]:
+        """The verified rows by what becomes of them, in the order of `Fate`, and ``success`` on the CPU.
 
         Args:
             rows: the rows.
             success: whether the verified image is misclassified, (N,).
             value: the logit margin of the verified image, (N,).
         """
-        robust, is_hit = ~success, rows["stage"] == Stage.HIT
-        fate = torch.where(is_hit, torch.where(rows["state.done"], Fate.TRY_LAST, Fate.RESUME), Fate.FINISH)
+        is_hit = rows["stage"] == Stage.HIT
+        fate = torch.where(is_hit, torch.where(rows["state.done"], Fate.TRY_LAST, Fate.RESUME), Fate.END)
         if self._early_stop:
             lower = (rows["stage"] == Stage.LAST) & (rows["low_margin"] < value)
             fate = torch.where(lower, Fate.TRY_LOWEST, fate)
-        fate = torch.where(robust, fate, Fate.FINISH)
-        # An attack that minimises the distance may find a nearer point in another start.
-        may_restart = (
-            fate == Fate.FINISH if self._attack.minimises and not self._early_stop else robust & (fate == Fate.FINISH)
-        )
-        remains = rows["restart"] + 1 < self._attack.starts_for(rows["best_logits"].shape[1])
-        final = rows["stage"] == Stage.FINAL
-        fate = torch.where(may_restart & remains & ~final, Fate.RESTART, fate)
-        if self._passes.repeats.count > 1:
-            fate = torch.where((fate == Fate.FINISH) & ~final, Fate.DECIDE_AGAIN, fate)
+        fate = torch.where(success, Fate.END, fate)
+        fate = torch.where(rows["stage"] == Stage.FINAL, Fate.FINISH, fate)
         # One copy to the CPU and one of the order to the device serve all fates.
-        fates = to_cpu({"fate": fate.to(torch.int8)})["fate"]
+        read = to_cpu({"fate": fate.to(torch.int8), "success": success})
+        fates = read["fate"]
         counts = torch.bincount(fates, minlength=len(Fate)).tolist()
-        ordered = rows if max(counts) == len(fates) else take(rows, fates.argsort(stable=True))
-        blocks: dict[Fate, Columns] = {}
+        order = fates.argsort(stable=True)
+        ordered = rows if max(counts) == len(fates) else take(rows, order)
+        blocks: dict[Fate, tuple[Columns, Tensor]] = {}
         first = 0
         for number, count in enumerate(counts):
             if count:
-                blocks[Fate(number)] = {name: column[first : first + count] for name, column in ordered.items()}
+                block = {name: column[first : first + count] for name, column in ordered.items()}
+                blocks[Fate(number)] = block, read["success"][order[first : first + count]]
             first += count
         return blocks
 

@@ -102,8 +102,9 @@ class Buffer:
         return sum(len(block["row"]) for block in self._blocks)
 
     def add(self, block: Columns) -> None:
-        """Append rows."""
-        self._blocks.append(block)
+        """Append rows, if there are any."""
+        if len(block["row"]):
+            self._blocks.append(block)
 
     def peek(self) -> bool:
         """Whether a row is available, in the buffer or from the source."""
@@ -135,9 +136,9 @@ def unprefixed(columns: Columns) -> State:
 
 
 def take(columns: Columns, places: Tensor) -> Columns:
-    """The rows at some positions."""
+    """The rows at some positions, int64 (N,) on the CPU; the column ``id`` is on the CPU, too."""
     here = to_device(places, columns["row"].device)
-    return {name: value[here] for name, value in columns.items()}
+    return {name: value[places if name == "id" else here] for name, value in columns.items()}
 
 
 def put(columns: Columns, places: Tensor, values: Columns, *, in_place: bool = False) -> None:

@@ -48,10 +48,9 @@ class _Boundary(Attack):
     restarts: Count = 1
 
     norms = ("Linf", "L2")
-    minimises = True
+    minimises = "minimal_distance"
     precise = "tf32"  # at the decision boundary two logits are equal, and bfloat16 cannot resolve which is larger
     records = ("minimal_distance",)
-    carries = ("minimal_distance", "best")
 
     @property
     def length(self) -> int:

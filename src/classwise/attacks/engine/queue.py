@@ -357,7 +357,7 @@ class Queue:
             inputs = {**job.columns, "x0": job.x, "y": job.y, "index": job.index}
             columns = {name: to_device(recordable(value), device) for name, value in inputs.items()}
             columns["row"] = torch.arange(row, row + count, device=device)
-            columns["forwards"] = columns["backwards"] = torch.zeros_like(columns["row"])
+            columns |= {name: torch.zeros_like(columns["row"]) for name in ("forwards", "backwards")}
             columns["id"] = torch.stack([torch.arange(row, row + count), torch.zeros(count, dtype=torch.int64)], 1)
             if self._attack.needs_reference and "reference" not in columns:
                 columns["reference"] = self._passes.reference(columns["x0"])

@@ -18,6 +18,7 @@ import pandas as pd
 from benchmarks.tables import table
 from classwise.auditing.compare.compare import compare
 from classwise.auditing.run.audit import Audit, audit
+from classwise.core.csv_files import write_csv
 from classwise.core.progress import NullProgress
 from classwise.data import Images, load_data
 from classwise.models import load_model
@@ -46,7 +47,7 @@ def adjusted(run: Run, which: str, attack: str, out: Path, device: str) -> Path:
     """The adjusted weights; the constants and accuracies of each round go beside them."""
     if not out.exists():
         found = adjust_logits(run, which=which, attack=attack, folds=0, out=out, device=device, progress=Lines())
-        found.rounds.to_csv(out.with_suffix(".csv"), index=False)
+        write_csv(out.with_suffix(".csv"), found.rounds)
     return out
 
 
@@ -108,7 +109,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
                 for what, found in (("overall", pair.overall), ("worst class", pair.minima)):
                     ends = {name: 100 * getattr(found, name) for name in ("value", "low", "high")}
                     differences.append({"run": folder.name, "fit": first, "minus": second, "of": what, **ends})
-        pd.DataFrame(counts).to_csv(given.out / "counts.csv", index=False)
+        write_csv(given.out / "counts.csv", pd.DataFrame(counts))
     frame = pd.DataFrame(counts)
     wide = frame.assign(percent=100 * frame["correct"] / frame["n"]).pivot_table(
         index=["run", "fit", "attack"], columns="class", values="percent", sort=False
@@ -116,7 +117,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     show("Correct, percent", wide.reset_index())
     if differences:
         pairs = pd.DataFrame(differences)
-        pairs.to_csv(given.out / "differences.csv", index=False)
+        write_csv(given.out / "differences.csv", pairs)
         show("Paired differences, points", pairs)
 
 

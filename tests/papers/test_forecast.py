@@ -63,7 +63,7 @@ def test_the_rate_is_measured_once_per_network() -> None:
     forecaster.together(["kdd21/T1", "cfa23/E1"])
     assert calls == [("small-cnn", "digits")] * 2  # six trainings; the network of HE has another head
     assert list(forecaster.rates) == [
-        "small-cnn of width 0.1 on digits, float32, batch size 32",
-        "small-cnn of width 0.1 (head=cosine) on digits, float32, batch size 32",
+        "small-cnn of width 0.1 on digits, float32, batch size 64",
+        "small-cnn of width 0.1 (head=cosine) on digits, float32, batch size 64",
     ]
     assert passes_per_second(recipe_at(SMOKE, Training(recipe="at")), "digits") > 0

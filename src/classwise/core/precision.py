@@ -67,12 +67,12 @@ class Precision:
         torch.float32
     """
 
-    dtype: Dtype | Literal["auto"] = "float32"
+    dtype: Literal["auto", "float32", "bfloat16"] = "float32"
     channels_last: bool = False
     compile: Annotated[Compile, BeforeValidator(_on_or_off)] = "auto"
     deterministic: bool = False
     graphs: Annotated[Graphs, BeforeValidator(_on_or_off)] = "auto"
-    search: Literal["auto"] | Float32 = "auto"
+    search: Literal["auto", "tf32", "float32"] = "auto"
 
     def __post_init__(self) -> None:
         if self.compile == "on" and self.deterministic:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from classwise.core import display
+from classwise.core.hooks import hooks
 from classwise.core.version import __version__
 
 if TYPE_CHECKING:
@@ -112,4 +112,10 @@ def _html(result: Any) -> str:
     return html(result)
 
 
-display.renderers.update(text=_text, html=_html)
+def _usual_threat(name: str) -> str:
+    from classwise.data.sets import usual_threat
+
+    return usual_threat(name)
+
+
+hooks.update(text=_text, html=_html, threat=_usual_threat)

@@ -107,7 +107,7 @@ def test_excess_and_contrast_cover_what_they_estimate(stays: tuple[float, float]
     contrast = law[same & off].mean() - law[~same].mean()
     generator = np.random.default_rng(1)
     hits = np.zeros(3)
-    rounds = 100
+    rounds = 60
     for _ in range(rounds):
         matrix = np.stack([generator.multinomial(60, row) for row in law])
         found = of_matrix(matrix, tuple(group), resamples=200).inside
@@ -116,7 +116,7 @@ def test_excess_and_contrast_cover_what_they_estimate(stays: tuple[float, float]
             ((found.share, share), (found.excess, excess), (found.contrast, contrast))
         ):
             hits[place] += interval.low <= truth <= interval.high
-    assert (hits / rounds >= 0.88).all()  # 95 %, less three standard errors of 100 rounds
+    assert (hits / rounds >= 0.86).all()  # 95 %, less three standard errors of 60 rounds
 
 
 def test_breaking_images_are_refused() -> None:

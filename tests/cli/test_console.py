@@ -13,6 +13,7 @@ import torch
 
 from classwise.cli import console
 from classwise.cli.table_layout import fit
+from classwise.reporting.text import layout
 
 
 @pytest.fixture
@@ -116,10 +117,10 @@ def test_json_is_strict(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_numbers_for_people() -> None:
-    assert console.percent(0.4236) == "42.4"
-    assert console.percent(math.nan) == "–"
-    assert console.interval(0.1, 0.25) == "[10.0, 25.0]"
-    assert console.percent_squared(0.0123) == "123.0"
+    assert layout.percent(0.4236) == "42.4"
+    assert layout.percent(math.nan) == "–"
+    assert layout.interval(0.1, 0.25) == "[10.0, 25.0]"
+    assert layout.percent_squared(0.0123) == "123.0"
 
 
 NAMES = ["cat", "German_shepherd_dog_in_a_garden", "a class name of many words, as photographers write them"]

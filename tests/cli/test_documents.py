@@ -255,6 +255,8 @@ def on_digits(command: Command) -> list[str]:
         return [name, *rest, *data, *QUICK, "--epochs=1"]
     if name in ("audit", "curve", "worst-class"):
         return [name, *rest, *attack, "--subset=20"]
+    if name == "papers":
+        return [name, *("smoke" if word == "full" else word for word in rest)]
     if name == "corruptions":
         few = [] if "--corruption" in rest else ["--corruption=fog", "--severity=1", "--out=corruptions"]
         return [name, *rest, *few, "--subset=20"]

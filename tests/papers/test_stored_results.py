@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from pathlib import Path
 
@@ -11,7 +12,7 @@ import pytest
 from classwise.core.errors import ClasswiseError
 from classwise.papers.claims import Test, evaluate
 from classwise.papers.interval_estimators import interval
-from classwise.papers.result import Evidence, Result, save_result
+from classwise.papers.result import Evidence, Result, save_result, stored_results
 from classwise.papers.store import Store
 from classwise.stats.intervals import Estimate
 
@@ -49,6 +50,22 @@ def test_a_further_result_changes_the_files_of_the_others(tmp_path: Path) -> Non
     assert answers_of(store, "kdd21/T1") == ["supported"]
     narrow = Result.load(store.result_file("kdd21/T1", "reduced")).verdicts[0]
     assert wide.low < 0 < narrow.low
+
+
+@pytest.mark.parametrize("order", [*itertools.permutations(("kdd21/T1", "kdd21/T3", "kdd21/F1"))])
+def test_equal_p_values_have_the_same_levels_in_any_order_of_the_runs(order: tuple[str, ...], tmp_path: Path) -> None:
+    """Three tests of the smallest p-value are rejected at three levels, and the files and the page agree on these."""
+    store, values = Store(tmp_path / "store"), {"kdd21/T1": 7.0, "kdd21/T3": -8.0, "kdd21/F1": 9.0}
+    for item in order:
+        save_result(result_of(item, values[item], values[item] / 10), store)
+    shown = {item: results[0].verdicts[0] for item, results in stored_results(store).items() if results}
+    files = {item: Result.load(store.result_file(item, "reduced")).verdicts[0] for item in shown}
+    assert len({verdict.p_value for verdict in shown.values()}) == 1
+    assert [verdict.level for verdict in shown.values()] == pytest.approx([0.05 / 6, 0.05 / 5, 0.05 / 4])
+    for item, verdict in shown.items():
+        saved = files[item]
+        assert (verdict.level, verdict.answer) == (saved.level, saved.answer)
+        assert (verdict.low, verdict.high) == pytest.approx((saved.low, saved.high))
 
 
 def test_a_damaged_result_of_the_paper_is_named(tmp_path: Path) -> None:

@@ -41,7 +41,7 @@ from .random_audits import (
     wilson,
 )
 
-RANDOM = settings(max_examples=20, phases=[Phase.generate], suppress_health_check=list(HealthCheck))
+RANDOM = settings(max_examples=12, phases=[Phase.generate], suppress_health_check=list(HealthCheck))
 
 
 def bare(share: float) -> str:

@@ -108,7 +108,7 @@ def test_letters_from_right_to_left_need_a_recent_matplotlib(monkeypatch: pytest
     assert figure_lacks(["\u05d7\u05ea\u05d5\u05dc", "cat"]) == set("\u05d7\u05ea\u05d5\u05dc")
 
 
-@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=6, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.text(min_size=1, max_size=6))
 def test_any_name_is_written(caplog: pytest.LogCaptureFixture, name: str) -> None:
     caplog.clear()

@@ -259,7 +259,7 @@ def test_equally_low_classes_are_all_named(capsys: pytest.CaptureFixture[str]) -
     predictions = np.array([0, 0, 1, 1, 1, 1, 2, 2, 2, 2, 2, 2])
     comparison = compare({"at": Audit(Outcomes.from_predictions(labels, predictions, None, CLASSES[:3]))})
     context = comparison_context(comparison)
-    assert "".join(context["headline"].values()) == "Worst-class accuracy: 50.0\u00a0% (ant and bee)"
+    assert "".join(context["headline"]) == "Worst-class accuracy: 50.0\u00a0% (ant and bee)"
     assert context["sentences"][0].startswith(
         "at (one training run): worst-class accuracy 50.0\u00a0% (ant and bee; 95\u00a0% interval "
     )
@@ -300,7 +300,7 @@ def test_methods_that_are_equal_but_for_rounding_are_equally_good() -> None:
 
     context = comparison_context(compare({"at": [audit(2)], "cfa": [audit(1), audit(2), audit(3)]}))
     assert [row.good for row in context["table"].rows] == [True, True]
-    assert context["headline"]["after"] == " with at and cfa (mean over 3 seeds)"
+    assert context["headline"].after == " with at and cfa (mean over 3 seeds)"
 
 
 def test_the_best_of_three_is_named_only_at_the_level_of_two_comparisons() -> None:
@@ -319,7 +319,7 @@ def test_the_best_of_three_is_named_only_at_the_level_of_two_comparisons() -> No
                 for right in (first, second, second)
             ]
             two, three = (dict(zip(METHODS, audits[:number], strict=False)) for number in (2, 3))
-            found = [comparison_context(compare(methods))["headline"]["before"] for methods in (two, three)]
+            found = [comparison_context(compare(methods))["headline"].before for methods in (two, three)]
     assert found == [
         "at has the highest worst-class accuracy: ",
         "No worst-class accuracy is significantly above all others; the highest is ",

@@ -134,7 +134,7 @@ ATTRIBUTES = frozenset(
 
 
 @pytest.mark.slow
-@settings(max_examples=12, phases=[Phase.generate], suppress_health_check=list(HealthCheck))
+@settings(max_examples=8, phases=[Phase.generate], suppress_health_check=list(HealthCheck))
 @given(NAMES)
 def test_names_are_read_back_from_every_format(names: list[str]) -> None:
     with tempfile.TemporaryDirectory() as folder:
@@ -168,7 +168,7 @@ def test_names_are_read_back_from_every_format(names: list[str]) -> None:
 
 
 @pytest.mark.slow
-@settings(max_examples=5, phases=[Phase.generate], suppress_health_check=list(HealthCheck))
+@settings(max_examples=3, phases=[Phase.generate], suppress_health_check=list(HealthCheck))
 @given(NAMES)
 def test_names_of_methods_and_curves_are_read_back(names: list[str]) -> None:
     with tempfile.TemporaryDirectory() as folder:

@@ -28,7 +28,7 @@ def _labelled(name: str, number: int, total: int) -> str:
 
 
 @pytest.mark.slow
-@settings(max_examples=10, phases=[Phase.generate], deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=6, phases=[Phase.generate], deadline=None, suppress_health_check=list(HealthCheck))
 @given(
     seed=st.integers(0, 2**32 - 1),
     shape=st.sampled_from(((1, 1), (1, 2), (2, 3))),

@@ -115,7 +115,7 @@ def test_noise_alone_is_no_difference(name: str, images: int) -> None:
     """The true difference is 0: MCD and (but for the root of two) CV of one are ``factor`` times those of the other."""
     law, other, factor = FIRST[name]
     for difference, power in ((discrepancy_difference, 1), (deviation_difference, 2)):
-        pairs = zip(sampled(law, images, 400, 1), sampled(other, images, 400, 2), strict=True)
+        pairs = zip(sampled(law, images, 200, 1), sampled(other, images, 200, 2), strict=True)
         found = [difference(first, second, float(factor**power)) for first, second in pairs]
         assert np.mean([interval.low > 0 or interval.high < 0 for interval in found]) <= 0.05
         assert all(interval.low <= interval.value <= interval.high for interval in found)

@@ -177,7 +177,7 @@ def test_difference_of_minima_is_within_its_bounds(pairs: PairedCounts) -> None:
     assert high <= np.nanmax(single.high)
 
 
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=50)
 @given(paired_counts())
 def test_difference_of_minima_by_its_definition(pairs: PairedCounts) -> None:
     present = pairs.count > 0
@@ -236,7 +236,7 @@ def test_difference_of_minima_covers(law: list[list[float]]) -> None:
     first, second = (np.array(law)[:, [0, only]].sum(axis=1) for only in (1, 2))
     truth = first.min() - second.min()
     held = []
-    for _ in range(200):
+    for _ in range(100):
         _, low, high = difference_of_minima(PairedCounts(*rng.multinomial(200, law).T))
         held.append(low - 1e-12 <= truth <= high + 1e-12)
     assert np.mean(held) >= 0.95

@@ -229,11 +229,11 @@ def test_zero_halvings() -> None:
 
 
 def _table(differences: FloatArray) -> tuple[float, float, float]:
-    """MS_seed, MS_image and MS_res of (S, n) values, by sums over single cells."""
+    """MS_seed, MS_image and MS_res of (S, n) values, from their definitions."""
     seeds, images = differences.shape
     mean = differences.mean()
     rows, columns = differences.mean(axis=1), differences.mean(axis=0)
-    residual = sum((differences[s, i] - rows[s] - columns[i] + mean) ** 2 for s in range(seeds) for i in range(images))
+    residual = ((differences - rows[:, None] - columns + mean) ** 2).sum()
     return (
         images * sum((row - mean) ** 2 for row in rows) / (seeds - 1),
         seeds * sum((column - mean) ** 2 for column in columns) / (images - 1),

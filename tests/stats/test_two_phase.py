@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy import stats
 
 from classwise.core.errors import ClasswiseError
 from classwise.stats.confidence_sequence import SAMPLING_SHARE, success_bounds
@@ -65,30 +64,27 @@ def population(sizes: list[int], images: list[int], seed: int, rate: float) -> t
 @pytest.mark.parametrize(("pool", "alpha"), [(1, 0.3), (9, 0.3), (24, 0.05), (40, 0.2)])
 def test_a_sequence_covers_at_every_stopping_time_exactly(pool: int, alpha: float, share: float) -> None:
     """For every number K of further successes: the probability that K is ever outside the bounds."""
-    level = share * alpha
-    for total in range(pool + 1):
-        alive = np.zeros(pool + 1)  # probability of k hits so far, K inside at all times
-        alive[0] = 1
-        for drawn in range(1, pool + 1):
-            hits = np.arange(pool + 1)
-            chance = np.clip((total - hits) / (pool - drawn + 1), 0, 1)
-            alive = alive * (1 - chance) + np.concatenate([[0], (alive * chance)[:-1]])
-            possible = np.flatnonzero(stats.hypergeom(pool, total, drawn).pmf(hits) > 0)
-            assert not alive[np.setdiff1d(hits, possible)].any()
-            bounds = success_bounds(pool, drawn, possible, PRIOR, level)
-            alive[possible[(bounds.least > total) | (bounds.most < total)]] = 0
-        assert alive.sum() >= 1 - level - 1e-12
+    level, hits, totals = share * alpha, np.arange(pool + 1), np.arange(pool + 1)[:, None]
+    alive = np.zeros((pool + 1, pool + 1))  # probability of k hits so far, K inside at all times
+    alive[:, 0] = 1
+    for drawn in range(1, pool + 1):
+        chance = np.clip((totals - hits) / (pool - drawn + 1), 0, 1)
+        alive = alive * (1 - chance) + np.pad(alive * chance, ((0, 0), (1, 0)))[:, :-1]
+        assert not alive[:, drawn + 1 :].any()
+        bounds = success_bounds(pool, drawn, hits[: drawn + 1], PRIOR, level)
+        alive[:, : drawn + 1][(bounds.least > totals) | (bounds.most < totals)] = 0
+    assert (alive.sum(axis=1) >= 1 - level - 1e-12).all()
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("hits", [(), (0,), (4,), (1, 2), (0, 1, 3), (0, 1, 2, 3, 4)])
+@pytest.mark.parametrize("hits", [(), (4,), (1, 2), (0, 1, 2, 3, 4)])
 def test_the_intervals_cover_over_all_orders(hits: tuple[int, ...]) -> None:
     """Every order of five survivors: the share of orders in which an interval ever fails, at any sample."""
     label, low, truth = np.array([0, 0, 0, 1, 1]), np.array([1, 0, 0, 0, 1], dtype=np.bool_), np.zeros(5, np.int64)
     truth[list(hits)] = 1
     alpha, fails = 0.5, np.zeros(2)
-    orders = [list(order) for order in itertools.permutations(range(5))]
-    for order in orders:
+    orders = [list(order) for order in itertools.permutations(range(5)) if order.index(1) < order.index(2)]
+    for order in orders:  # survivors 1 and 2 are alike
         found = run(Survivors(np.array([5, 3]), label[order], low[order]), truth[order], 0.15, alpha)
         for place, (kind, true) in enumerate((("overall", found.overall), ("worst", found.worst))):
             intervals = [getattr(result, kind) for result in found.results]
@@ -98,11 +94,11 @@ def test_the_intervals_cover_over_all_orders(hits: tuple[int, ...]) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("rate", [0.0, 0.01, 0.1])
+@pytest.mark.parametrize("rate", [0.01, 0.1])
 def test_coverage_of_larger_samples(rate: float) -> None:
-    """60 orders with a new population each; at the error level 0.3 misses would be frequent if bounds were wrong."""
+    """30 orders with a new population each; at the error level 0.3 misses would be frequent if bounds were wrong."""
     fails = np.zeros(4)
-    for seed in range(60):
+    for seed in range(30):
         survivors, truth = population([60, 30, 40], [100, 80, 90], seed, rate)
         found = run(survivors, truth, 0.03, 0.3)
         last = found.results[-1]
@@ -112,7 +108,7 @@ def test_coverage_of_larger_samples(rate: float) -> None:
         fails[2:] += [
             not estimate.new_low <= estimate.low <= estimate.high <= estimate.new_high for estimate, _ in pairs
         ]
-    assert (fails[:2] <= 25).all()  # 18 expected at most, two standard deviations
+    assert (fails[:2] <= 14).all()  # 9 expected at most, two standard deviations
     assert not fails[2:].any()
 
 

@@ -35,20 +35,15 @@ from classwise.core.errors import ClasswiseError, one_line
 from classwise.core.user_code import user_code
 from classwise.core.version import __version__
 
-
-def _statuses() -> str:
-    """The table of exit statuses for the help text."""
-    rows = [
-        textwrap.fill(status.meaning, 78, initial_indent=f"{status.value:>5}  ", subsequent_indent=" " * 7)
-        for status in ExitStatus
-    ]
-    return "\n".join(["\b", "Exit statuses:", *rows])
-
-
+STATUSES = [
+    textwrap.fill(status.meaning, 78, initial_indent=f"{status.value:>5}  ", subsequent_indent=" " * 7)
+    for status in ExitStatus
+]
+"""The exit statuses in the help."""
 app = typer.Typer(
     name="classwise",
     cls=PanelGroup,
-    epilog=_statuses(),
+    epilog="\n".join(["\b", "Exit statuses:", *STATUSES]),
     add_completion=False,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,

@@ -222,7 +222,7 @@ def _place(
     """The folder of an audit, or of its shard."""
     checkpoint = Path(model.model).stem if run is not None and Path(model.model).is_file() else ""
     name = "-".join(filter(None, (images.name, images.split, checkpoint)))
-    return out or sharding.place(run.audits / name if run else Path("audits") / f"{model.name}-{name}")
+    return out or sharding.place(model.folder(run, "audits", name))
 
 
 def _run(

@@ -61,7 +61,11 @@ def board(
         classwise board audits model_info/cifar10/Linf/*.json --out board
     """  # noqa: D301  # \b keeps the lines of the example apart
     folder = None if out is None else new_folder(out)
-    stated = {name: _answer(name, text) for name, text in pairs(extra_data, "--extra-data").items()}
+    answers = pairs(extra_data, "--extra-data")
+    for name, answer in answers.items():
+        if answer not in ANSWERS:
+            raise ClasswiseError(f"--extra-data {name}={answer}: expected yes or no")
+    stated = {name: ANSWERS[answer] for name, answer in answers.items()}
     made = cw.board(_sources(sources), confidence=confidence, extra_data=stated)
     files = [] if folder is None else [cw.report(made, folder / "index.html"), *made.save(folder)]
     if json:
@@ -85,9 +89,3 @@ def _sources(texts: list[str]) -> list[str | Path] | dict[str, str | Path]:
         if len(given) > 1:
             raise ClasswiseError(f"{name!r} names {len(given)} sources; give each row a name of its own")
     return {name: source for name, [source] in named.items()}
-
-
-def _answer(name: str, text: str) -> bool:
-    if text not in ANSWERS:
-        raise ClasswiseError(f"--extra-data {name}={text}: expected yes or no")
-    return ANSWERS[text]

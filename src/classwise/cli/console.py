@@ -16,7 +16,7 @@ from classwise.core import interruption
 from classwise.core.errors import printable
 from classwise.core.progress_display import Bar, Lines, discard, duration, print_error
 from classwise.core.progress_display import progress_display as progress
-from classwise.reporting.text.layout import TextTable, interval, is_number, percent, percent_squared
+from classwise.reporting.text.layout import TextTable, is_number, percent
 
 if TYPE_CHECKING:
     from classwise.reporting.text.result import Result
@@ -26,9 +26,7 @@ __all__ = [
     "Lines",
     "discard",
     "duration",
-    "interval",
     "percent",
-    "percent_squared",
     "print_error",
     "progress",
 ]

@@ -82,9 +82,7 @@ def corruptions(
         first = open_corrupted(source, kinds[0], levels[0], **options)
         network = model.load(first, device)
         name = f"{first.name.partition(', ')[0]}-{first.split}"
-        folder = out or (
-            run.path / "corruptions" / name if run else Path("audits") / f"{model.name}-{name}-corruptions"
-        )
+        folder = out or model.folder(run, "corruptions", name if run else f"{name}-corruptions")
         settings: dict[str, Any] = {**attacks.settings, "device": device}
         with process_group() as processes:
             with console.resumable("continue with --resume"), console.progress() as listener:

@@ -81,8 +81,7 @@ def curve(
         images = data.load(run, attacks.seed)
         network = model.load(images, device)
         name = f"curve-{images.name}-{images.split}"
-        usual = run.path / "curves" / name if run else Path("audits") / f"{model.name}-{name}"
-        folder = out or sharding.place(usual)
+        folder = out or sharding.place(model.folder(run, "curves", name))
         settings: dict[str, Any] = {**attacks.settings, "device": device}
         settings |= {} if rounds is None else {"rounds": rounds}
         norm: Norm = "Linf" if ball is None else ball.norm

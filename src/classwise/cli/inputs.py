@@ -89,6 +89,10 @@ class ModelSource:
             return re.sub(r"[^\w.-]+", "-", self.model)
         return Path(self.model).stem.replace(":", "-")
 
+    def folder(self, run: cw.Run | None, room: str, name: str) -> Path:
+        """The usual folder of a result: in this folder of the run, or in ``audits`` with the model's name."""
+        return Path("audits") / f"{self.name}-{name}" if run is None else run.path / room / name
+
     def seed_runs(self) -> list[cw.Run]:
         """The runs in a folder of seeds; empty for anything else."""
         from classwise.models.loading.references import is_stored

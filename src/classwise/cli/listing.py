@@ -106,7 +106,11 @@ def attacks(
 
     if name is None:
         suites = {suite: f"A suite: {', '.join(next(iter(SUITES[suite].values())))}, in cascade." for suite in SUITES}
-        _list({**{attack: summary(cw.ATTACKS.load(attack)) for attack in cw.ATTACKS}, **suites}, json)
+        found = {attack: summary(cw.ATTACKS.load(attack)) for attack in cw.ATTACKS} | suites
+        if json:
+            console.show_json({name: {"summary": summary} for name, summary in found.items()})
+        else:
+            console.show(["name", "description"], list(found.items()))
         return
     if name in SUITES:
         lines = [paper.line() for paper in papers(name)]
@@ -283,10 +287,3 @@ def cite(
         typer.echo(f"% {name}: no paper; standard technique, or introduced by classwise")
         return
     typer.echo("\n\n".join(paper.bibtex() for paper in found))
-
-
-def _list(found: Mapping[str, str], json: bool) -> None:
-    if json:
-        console.show_json({name: {"summary": summary} for name, summary in found.items()})
-        return
-    console.show(["name", "description"], list(found.items()))

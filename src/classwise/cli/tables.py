@@ -1,4 +1,4 @@
-"""Audit results as terminal tables, or as JSON-compatible data."""
+"""Audit results as JSON-compatible data."""
 
 from __future__ import annotations
 
@@ -14,6 +14,18 @@ def audit_facts(result: cw.Audit) -> dict[str, Any]:
     from classwise.reporting.incomplete import report_of
     from classwise.reporting.repeats import repeats_facts
 
+    worst = None
+    if result.complete:
+        found = result.worst_class()
+        worst = {
+            "class": found.name,
+            "n": found.count,
+            "accuracy": found.accuracy,
+            "low": found.low,
+            "high": found.high,
+            "interval": formatting.lowest_interval_name(result.alpha, result.group),
+            "possibly": list(found.possibly),
+        }
     return {
         "name": result.name,
         "threat": result.outcomes.meta.threat,
@@ -23,24 +35,11 @@ def audit_facts(result: cw.Audit) -> dict[str, Any]:
         "not_judged": result.outcomes.unjudged,
         "classes": result.by_class.to_dict("index"),
         "summary": result.by_attack.to_dict("index"),
-        "worst": _worst_facts(result) if result.complete else None,
+        "worst": worst,
         "estimate": None if result.complete else report_of(result).facts,
         "warnings": [warning._asdict() for warning in result.warnings],
         "guards": None if result.guards is None else dataclasses.asdict(result.guards),
         "repeats": repeats_facts(result),
         "grid": result.outcomes.meta.grid,
         "environment": result.environment,
-    }
-
-
-def _worst_facts(result: cw.Audit) -> dict[str, Any]:
-    worst = result.worst_class()
-    return {
-        "class": worst.name,
-        "n": worst.count,
-        "accuracy": worst.accuracy,
-        "low": worst.low,
-        "high": worst.high,
-        "interval": formatting.lowest_interval_name(result.alpha, result.group),
-        "possibly": list(worst.possibly),
     }

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
-renderers: dict[str, Callable[[Any], str]] = {}
-"""Functions that render a result as ``"text"`` and ``"html"``; the package registers those of its reports."""
+from classwise.core.hooks import hooks
 
 
 class TextDisplay:
@@ -14,7 +10,7 @@ class TextDisplay:
 
     def __str__(self) -> str:
         """The text, from the layer of reports, which is loaded on first use."""
-        return renderers["text"](self)
+        return hooks["text"](self)
 
 
 class RichDisplay(TextDisplay):
@@ -22,4 +18,4 @@ class RichDisplay(TextDisplay):
 
     def _repr_html_(self) -> str:
         """The HTML, from the layer of reports, which is loaded on first use."""
-        return renderers["html"](self)
+        return hooks["html"](self)

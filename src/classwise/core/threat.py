@@ -20,7 +20,6 @@ from classwise.core.threat_text import (
     NORM_BALLS,
     NORMS,
     PER_IMAGE,
-    PRESETS,
     SPATIAL_RADIUS,
     Norm,
     check_radius,
@@ -29,7 +28,6 @@ from classwise.core.threat_text import (
 
 __all__ = [
     "NORM_BALLS",
-    "PRESETS",
     "SPATIAL_RADIUS",
     "Norm",
     "Threat",
@@ -79,10 +77,10 @@ class Threat:
     @staticmethod
     @checked
     def parse(threat: ThreatLike) -> Threat:
-        """Parse ``"Linf:8/255"``, a pair ``("Linf", 8/255)``, or the name of a preset such as ``"cifar10"``.
+        """Parse ``"Linf:8/255"``, a pair ``("Linf", 8/255)``, or the name of a data set such as ``"cifar10"``.
 
         Raises:
-            ClasswiseError: for an unknown norm or preset, an invalid radius, or a value of another type.
+            ClasswiseError: for an unknown norm or data set, an invalid radius, or a value of another type.
         """
         if isinstance(threat, Threat):
             return threat

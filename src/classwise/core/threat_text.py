@@ -1,4 +1,4 @@
-"""Threats as text, such as ``Linf:8/255`` or the name of a preset; without torch, as tables of outcomes need it."""
+"""Threats as text, such as ``Linf:8/255`` or the name of a data set; without torch, as tables of outcomes need it."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Literal, get_args
 from classwise.core import limits
 from classwise.core.config import number
 from classwise.core.errors import ClasswiseError, unknown
+from classwise.core.hooks import hooks
 
 Norm = Literal["Linf", "L2", "L1", "recolour", "spatial"]
 Grid = Literal["8bit"]
@@ -23,34 +24,17 @@ PER_IMAGE = "per-image"
 SPATIAL_RADIUS = 6
 """The largest radius of spatial threats: rotations by up to 180 degrees either way."""
 
-PRESETS: Mapping[str, str] = {
-    "mnist": "Linf:0.3",
-    "fashion-mnist": "Linf:0.1",
-    "digits": "Linf:0.1",
-    "cifar10": "Linf:8/255",
-    "cifar100": "Linf:8/255",
-    "svhn": "Linf:8/255",
-    "stl10": "Linf:8/255",
-    "tiny-imagenet": "Linf:8/255",
-    "imagenet": "Linf:4/255",
-    "cifar10-l2": "L2:0.5",
-    "cifar10-l1": "L1:12",
-}
-"""The usual threat of each data set in the literature."""
-
 
 def parse_threat(text: str) -> tuple[Norm, float]:
-    """Parse ``"Linf:8/255"``, or the name of a preset such as ``"cifar10"``, into the norm and the radius.
+    """Parse ``"Linf:8/255"``, or the name of a data set such as ``"cifar10"``, into the norm and the radius.
 
     Raises:
-        ClasswiseError: for an unknown norm or preset, or an invalid radius.
+        ClasswiseError: for an unknown norm or data set, or an invalid radius.
     """
     if text.lower() in NORMS:
         example = {"L2": "0.5", "L1": "12", "spatial": "1"}.get(NORMS[text.lower()], "8/255")
         raise ClasswiseError(f"threat {text!r} has no radius; give one, such as {NORMS[text.lower()]}:{example}")
-    if ":" not in text and text not in PRESETS:
-        raise unknown("threat", text, [*PRESETS, "Linf:8/255", "L2:0.5"])
-    norm, _, radius = PRESETS.get(text, text).partition(":")
+    norm, _, radius = (text if ":" in text else hooks["threat"](text)).partition(":")
     epsilon = number(radius)
     if not isinstance(epsilon, float):
         raise ClasswiseError(f"threat {text!r}: radius must be a number such as 8/255")

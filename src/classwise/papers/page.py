@@ -66,7 +66,7 @@ def _context(paper: Paper, store: Store | None) -> dict[str, Any]:
     return {
         "title": f"{name}: {about['title']}",
         "over": [f"classwise papers page {name}", about["venue"]],
-        "heading": about["title"],
+        "headline": about["title"],
         "lead": (
             f"{len(items)} items: {counts['runnable']} runnable, {counts['covered']} covered by the library, "
             f"{counts['missing']} missing. {done} {'has' if done == 1 else 'have'} been run. "

@@ -314,11 +314,16 @@ def save_result(result: Result, store: Store) -> None:
 
 
 def _corrected(results: Sequence[Result]) -> list[Result]:
-    """Correct the verdicts jointly over all results of the same paper and scale."""
+    """Correct the verdicts jointly over all results of the same paper and scale.
+
+    The items are in the order of the catalogue, which decides the levels of tests with equal p-values.
+    """
+    order = list(catalogue.items())
     families = [(result.item.partition("/")[0], result.scale) for result in results]
     replaced = list(results)
     for family in dict.fromkeys(families):
         places = [place for place, other in enumerate(families) if other == family]
+        places.sort(key=lambda place: order.index(results[place].item))
         verdicts = iter(correct_jointly([verdict for place in places for verdict in results[place].verdicts]))
         for place in places:
             count = len(results[place].verdicts)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from classwise.auditing.compare.comparison import Comparison, Pair, narrowing
 from classwise.reporting import formatting
 from classwise.reporting.comparison_tables import MAX_METHODS, best_of, methods_of, unexceeded_methods
+from classwise.reporting.sentences import Headline
 from classwise.stats.intervals import Estimate
 
 
@@ -114,24 +115,24 @@ class PairFacts:
         return f"; {narrowing(pair.seeds, pair.narrower)}" if max(pair.seeds) > 1 else ""
 
 
-def headline(facts: ComparisonFacts) -> dict[str, str]:
-    """The headline: ``before``, the highlighted accuracy, ``after``; it names a best method only if it is decided."""
+def headline(facts: ComparisonFacts) -> Headline:
+    """The headline: with the highlighted accuracy; it names a best method only if it is decided."""
     methods = {method.name: method for method in facts.methods}
     over = {name: f"mean over {method.seeds} seeds" for name, method in methods.items() if method.seeds > 1}
     best = methods[facts.best[0]]
     worst = formatting.percent(best.worst.value)
     strong = f"{worst} ({over.get(best.name) or formatting.listed(best.lowest)})"
     if len(methods) == 1:
-        return {"before": "Worst-class accuracy: ", "strong": strong, "after": ""}
+        return Headline("Worst-class accuracy: ", strong, "")
     if facts.decided:
-        return {"before": f"{best.name} has the highest worst-class accuracy: ", "strong": strong, "after": ""}
+        return Headline(f"{best.name} has the highest worst-class accuracy: ", strong, "")
     before = "No worst-class accuracy is significantly above all others; the highest is "
     if len(facts.best) == len(methods):
         before = "Equal worst-class accuracies on these images: "
     elif len(methods) == 2:
         before = "No significant difference in worst-class accuracy; the highest is "
     named = formatting.listed([f"{name} ({over[name]})" if name in over else name for name in facts.best])
-    return {"before": before, "strong": worst, "after": f" with {named}"}
+    return Headline(before, worst, f" with {named}")
 
 
 def method_sentences(facts: ComparisonFacts) -> list[str]:

@@ -92,6 +92,11 @@ def listed(names: Sequence[str], limit: int = 8) -> str:
     return f"{', '.join(names[:-1])} and {names[-1]}"
 
 
+def data_name(data: str, split: str) -> str:
+    """The data set and its split: ``cifar10 test``; empty if they are unknown."""
+    return " ".join(filter(None, (data, split)))
+
+
 def sentence(phrase: str) -> str:
     """Make a sentence of a phrase: with a capital and a full stop."""
     return f"{phrase[:1].upper()}{phrase[1:]}."

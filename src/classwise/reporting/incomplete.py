@@ -102,11 +102,11 @@ class IncompleteReport:
     def context(self) -> dict[str, Any]:
         """Template context of the page."""
         audit, meta = self.audit, self.audit.outcomes.meta
-        where = " ".join(filter(None, (meta.data, meta.split)))
+        where = formatting.data_name(meta.data, meta.split)
         over = f"classwise audit {audit.name}", meta.model, where, meta.threat
         return {
             "title": self.title,
-            "heading": self.headline,
+            "headline": self.headline,
             "over": [part for part in over if part],
             "meaning": self.note,
             "figure": markup(self.drawing(), self.drawing(narrow=True)),
@@ -229,10 +229,10 @@ class SampleReport(IncompleteReport):
     def _sentences(self) -> dict[str, Any]:
         hidden = len(self.estimator.estimates) - MAX_DOTS
         return {
-            "lead": _sentence(self._worst()),
-            "meaning": _sentence(self._new_images()),
-            "advice": f"{_sentence(self._sample())} {self.note} To complete the audit, repeat the command with "
-            f"{self.audit.outcomes.meta.completion}.",
+            "lead": formatting.sentence(self._worst()),
+            "meaning": formatting.sentence(self._new_images()),
+            "advice": f"{formatting.sentence(self._sample())} {self.note} To complete the audit, repeat the command "
+            f"with {self.audit.outcomes.meta.completion}.",
             "population": "Intervals for these images cover the random order of the sample, with the model fixed.",
             "caption": f"The figure shows the {MAX_DOTS} classes of lowest estimate." if hidden > 0 else "",
         }
@@ -303,10 +303,6 @@ def _with_interval(accuracy: SampledAccuracy) -> str:
 
 def _interval(low: float, high: float) -> str:
     return f"[{formatting.bare_percent(low)}, {formatting.bare_percent(high)}]"
-
-
-def _sentence(phrase: str) -> str:
-    return f"{phrase[:1].upper()}{phrase[1:]}."
 
 
 def bounds_drawing(audit: Audit, *, narrow: bool = False) -> Drawing:

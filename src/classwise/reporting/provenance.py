@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from classwise.auditing.guards.report import GuardReport
@@ -28,6 +28,32 @@ def attack_settings(meta: Meta) -> list[tuple[str, str]]:
     """Attacks with their settings; attacks that are not applicable to the model are marked."""
     note = dict.fromkeys(meta.not_applicable, " (not applicable: the model has no gradient)")
     return [(f"Attack {label}", spec_text(spec) + note.get(label, "")) for label, spec in meta.attacks.items() if spec]
+
+
+def search_settings(
+    meta: Meta,
+    environment: Mapping[str, Any],
+    *,
+    before: Sequence[tuple[str, str]] = (),
+    between: Sequence[tuple[str, str]] = (),
+    after: Sequence[tuple[str, str]] = (),
+) -> list[tuple[str, str]]:
+    """Known settings of a curve or a search: its own ones come before, between and after those of its attacks."""
+    items = [
+        ("Data", formatting.data_name(meta.data, meta.split)),
+        ("Data SHA-256", meta.data_hash),
+        ("Model", meta.model),
+        ("Model SHA-256", meta.model_hash),
+        *before,
+        *attack_settings(meta),
+        *between,
+        ("Seed", str(meta.seed)),
+        ("Precision", flat(meta.precision)),
+        ("Batch size", str(meta.batch_size)),
+        *after,
+        *environment_settings(environment),
+    ]
+    return [(name, text) for name, text in items if text]
 
 
 def settings_of(audit: Audit, run: Run | None = None) -> list[tuple[str, str]]:
@@ -101,7 +127,7 @@ def flat(value: Any) -> str:
 
 
 def _data(meta: Meta, images: int) -> str:
-    where = " ".join(filter(None, (meta.data, meta.split)))
+    where = formatting.data_name(meta.data, meta.split)
     size = f"{formatting.count(images)} images, {len(meta.class_names)} classes"
     return f"{where}: {size}" if where else size
 

@@ -135,7 +135,7 @@ def _share(part: int, whole: int, alpha: float) -> Estimate:
 
 
 class Headline(NamedTuple):
-    """The first line of a page: ``before``, the highlighted name, ``after``."""
+    """The first line of a page: ``before``, the highlighted name or accuracy, ``after``."""
 
     before: str
     name: str

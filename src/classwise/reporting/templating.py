@@ -35,7 +35,7 @@ def markup(drawing: Drawing, narrow: Drawing | None = None) -> Markup:
 
 @cache
 def _templates() -> jinja2.Environment:
-    return jinja2.Environment(
+    environment = jinja2.Environment(
         loader=jinja2.PackageLoader("classwise.reporting"),
         autoescape=True,
         undefined=jinja2.StrictUndefined,
@@ -43,6 +43,8 @@ def _templates() -> jinja2.Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    environment.globals["parts"] = environment.get_template("parts.html").module
+    return environment
 
 
 @cache

@@ -192,7 +192,7 @@ def _context(collected: Collection, sweep: SweepFolder) -> dict[str, Any]:
                 "title": group.title,
                 "measures": markup(measure_dots(group.comparison), measure_dots(group.comparison, width=NARROW)),
                 "table": group.table,
-                "population": _sentence(population(group.comparison.seeds)),
+                "population": formatting.sentence(population(group.comparison.seeds)),
                 "notes": group.comparison.notes,
                 "page": group.page,
             }
@@ -201,7 +201,3 @@ def _context(collected: Collection, sweep: SweepFolder) -> dict[str, Any]:
         "missing": collected.missing_table,
         "population": "",
     }
-
-
-def _sentence(phrase: str) -> str:
-    return f"{phrase[:1].upper()}{phrase[1:]}."

@@ -13,7 +13,7 @@ from sklearn.datasets import load_digits
 from classwise.cli import docstrings
 from classwise.core.config import make
 from classwise.core.errors import ClasswiseError, DataNotFoundError
-from classwise.core.threat import PRESETS, Threat
+from classwise.core.threat import Threat
 from classwise.data import AUGMENTATIONS, DATA, load_data, named_set
 from classwise.data.loading import options_of
 from classwise.data.sets.base import DataSet
@@ -30,7 +30,7 @@ def test_facts_of_every_set(name: str) -> None:
     assert len(set(known.class_names)) == len(known.class_names) >= 2
     assert len(known.mean) == len(known.std) == known.shape[0]
     assert all(0 < value < 1 for value in (*known.mean, *known.std))
-    assert Threat.parse(known.threat) == Threat.parse(PRESETS.get(name, known.threat))
+    assert Threat.parse(known.threat) == Threat.parse(name)
     assert make(AUGMENTATIONS, known.augment)
     assert "test" in known.splits
     assert len(known.sizes) == len(known.splits)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from classwise.core.errors import unknown
 from classwise.core.registry import Registry
 
 if TYPE_CHECKING:
@@ -34,3 +35,18 @@ DATA: Registry[DataSet] = Registry(
     group="classwise.datasets",
 )
 """Data sets by name; each class has the class names, channel statistics and usual threat of its data set."""
+
+
+def usual_threat(name: str) -> str:
+    """The usual threat of a data set, or one of its other threats, such as ``cifar10-l2``.
+
+    Raises:
+        ClasswiseError: for an unknown name.
+    """
+    threats: dict[str, str] = {}
+    for known in DATA.keys() & {name, name.rpartition("-")[0]}:
+        cls = DATA.load(known)
+        threats |= {known: cls.threat, **{f"{known}-{suffix}": other for suffix, other in cls.other_threats.items()}}
+    if name not in threats:
+        raise unknown("threat", name, {*DATA, *threats, "Linf:8/255", "L2:0.5"})
+    return threats[name]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from pathlib import Path
 from typing import ClassVar, NamedTuple
 
@@ -43,7 +44,8 @@ class DataSet(ABC):
         shape: channels, height, width.
         mean: mean of each channel over the training images in [0, 1], for normalisation.
         std: standard deviation of each channel, likewise.
-        threat: the usual threat model.
+        threat: the usual threat model; its name as a threat is that of the data set.
+        other_threats: further ones; the threat ``l2`` of ``cifar10`` has the name ``cifar10-l2``.
         augment: recommended augmentation of training images, a spec of `classwise.data.AUGMENTATIONS`.
         splits: names of the splits.
         sizes: published number of images of each split, with the default options.
@@ -64,6 +66,7 @@ class DataSet(ABC):
     mean: ClassVar[tuple[float, ...]]
     std: ClassVar[tuple[float, ...]]
     threat: ClassVar[str]
+    other_threats: ClassVar[Mapping[str, str]] = {}
     augment: ClassVar[str] = "crop-flip"
     splits: ClassVar[tuple[str, ...]] = ("train", "test")
     sizes: ClassVar[tuple[int, ...]]

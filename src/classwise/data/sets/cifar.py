@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import ClassVar
 
@@ -49,6 +50,7 @@ class Cifar10(_CifarSet):
     mean = (0.4914, 0.4822, 0.4465)
     std = (0.2470, 0.2435, 0.2616)
     threat = "Linf:8/255"
+    other_threats: ClassVar[Mapping[str, str]] = {"l2": "L2:0.5", "l1": "L1:12"}
     official, binary = "cifar-10-batches-py", "cifar-10-batches-bin"
     files = "`cifar-10-batches-py/` or `cifar-10-batches-bin/`; `cifar10-SPLIT.parquet`"
     remote: ClassVar[tuple[Remote, ...]] = (

@@ -69,7 +69,7 @@ def audit_page(audit: Audit, run: Run | None = None) -> str:
 def audit_context(audit: Audit, summary: AuditSummary, run: Run | None = None) -> dict[str, Any]:
     """Template context of the page of an audit."""
     worst, meta = summary.minimum, summary.meta
-    where = " ".join(filter(None, (meta.data, meta.split)))
+    where = formatting.data_name(meta.data, meta.split)
     over = [meta.model, where, meta.threat, formatting.counted(int(summary.under_all.count.sum()), "image")]
     facts = sentences.AuditFacts.of(summary)
     headline = sentences.headline(facts)

@@ -115,7 +115,7 @@ def board_page(board: Board) -> str:
 def _table(table: BoardTable, number: int, most: int) -> dict[str, Any]:
     """Template context of a table with its first ``most`` rows."""
     about, rows = table.conditions, table.frame.to_dict("records")
-    data = " ".join(filter(None, (about.data, about.split))) or "data not named"
+    data = formatting.data_name(about.data, about.split) or "data not named"
     images = formatting.counted(about.images, "image")
     threat = (about.threat or "threat not stated") if about.attacked else "no attack"
     classes = formatting.counted(len(about.classes), "class", "classes")
@@ -203,7 +203,7 @@ def _conditions(table: BoardTable) -> list[tuple[str, str]]:
     about = table.conditions
     images = f"{formatting.count(about.images)}: {_class_images(about.class_images)}"
     items = [
-        ("Data", " ".join(filter(None, (about.data, about.split)))),
+        ("Data", formatting.data_name(about.data, about.split)),
         ("Data SHA-256", about.data_sha256 or "not stated"),
         ("Images", images),
         ("Classes", formatting.listed(about.classes, 20)),

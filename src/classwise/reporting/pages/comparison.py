@@ -61,7 +61,7 @@ def _over(comparison: Comparison | Crossing) -> list[str]:
     meta = audit.outcomes.meta
     images = max(meta.images or 0, len(audit.outcomes))
     threat = meta.threat if isinstance(comparison, Comparison) and comparison.attacked else None
-    over = [" ".join(filter(None, (meta.data, meta.split))), threat, formatting.counted(images, "image")]
+    over = [formatting.data_name(meta.data, meta.split), threat, formatting.counted(images, "image")]
     return ["classwise comparison", *filter(None, over), comparison.conditions]
 
 

@@ -12,7 +12,7 @@ import pandas as pd
 from classwise.auditing.curve.result import Curve
 from classwise.reporting import formatting
 from classwise.reporting.figures.radii import radius_curves, radius_unit
-from classwise.reporting.provenance import attack_settings, environment_settings, flat
+from classwise.reporting.provenance import search_settings
 from classwise.reporting.sentences import Headline
 from classwise.reporting.tables import Cell, Row, Table
 from classwise.reporting.templating import markup, render
@@ -146,7 +146,9 @@ def search_sentence(facts: CurveFacts) -> str:
 
 def _context(curve: Curve) -> dict[str, Any]:
     meta, unit, facts = curve.meta, radius_unit(curve)[1], CurveFacts.of(curve)
-    where = " ".join(filter(None, (meta.data, meta.split)))
+    where = formatting.data_name(meta.data, meta.split)
+    span = f"0 to {facts.highest:.4g} ({unit}), bisected {formatting.counted(curve.rounds, 'time')}"
+    forward, backward = (f"{curve.frame[kind].sum():,} {kind[:-1]}" for kind in ("forwards", "backwards"))
     headline = curve_headline(facts)
     return {
         "title": f"{meta.model or curve.name}: {''.join(headline)}",
@@ -165,7 +167,12 @@ def _context(curve: Curve) -> dict[str, Any]:
         ),
         "radii": radius_table(curve).first(MAX_ROWS),
         "search": search_sentence(facts),
-        "settings": _settings(curve, unit),
+        "settings": search_settings(
+            meta,
+            curve.environment,
+            before=[("Search range", span)],
+            after=[("Passes", f"{forward} and {backward} passes of one image each")],
+        ),
     }
 
 
@@ -181,26 +188,3 @@ def _max_undecided(low: FloatArray, high: FloatArray, images: int) -> float:
     # Count just above each lower limit: the number of brackets only increases there.
     overlaps = ((low[:, None] <= low) & (low < high[:, None])).sum(axis=0)
     return float(overlaps.max(initial=0)) / images
-
-
-def _settings(curve: Curve, unit: str) -> list[tuple[str, str]]:
-    meta, factor = curve.meta, radius_unit(curve)[0]
-    frame = curve.frame
-    passes = f"{frame['forwards'].sum():,} forward and {frame['backwards'].sum():,} backward passes of one image each"
-    items = [
-        ("Data", " ".join(filter(None, (meta.data, meta.split)))),
-        ("Data SHA-256", meta.data_hash),
-        ("Model", meta.model),
-        ("Model SHA-256", meta.model_hash),
-        (
-            "Search range",
-            f"0 to {factor * curve.highest:.4g} ({unit}), bisected {formatting.counted(curve.rounds, 'time')}",
-        ),
-        *attack_settings(meta),
-        ("Seed", str(meta.seed)),
-        ("Precision", flat(meta.precision)),
-        ("Batch size", str(meta.batch_size)),
-        ("Passes", passes),
-        *environment_settings(curve.environment),
-    ]
-    return [(name, text) for name, text in items if text]

@@ -8,7 +8,7 @@ from classwise.auditing.worst_class.result import WorstClass
 from classwise.reporting import formatting
 from classwise.reporting.figures.dots import ROW_WIDTH, Value, dot_rows
 from classwise.reporting.figures.layout import NARROW
-from classwise.reporting.provenance import attack_settings, environment_settings, flat
+from classwise.reporting.provenance import search_settings
 from classwise.reporting.sentences import Headline
 from classwise.reporting.svg import Drawing
 from classwise.reporting.tables import Cell, Row, Table
@@ -27,7 +27,8 @@ def worst_class_page(result: WorstClass) -> str:
 
 def _context(result: WorstClass) -> dict[str, Any]:
     meta, verdict = result.meta, result.verdict
-    where = " ".join(filter(None, (meta.data, meta.split)))
+    where = formatting.data_name(meta.data, meta.split)
+    finished = "yes" if verdict.settled else "no: the search was stopped before the classes were separated"
     over = ["classwise worst-class search", meta.model, where, meta.threat]
     headline = worst_class_headline(result)
     hidden = len(result.by_class) - MAX_DOTS
@@ -40,7 +41,7 @@ def _context(result: WorstClass) -> dict[str, Any]:
             f"{formatting.lowest_interval_name(verdict.alpha)}: {formatting.span(verdict.low, verdict.high)}\u00a0% of "
             f"{result.these_images}, {formatting.span(*verdict.new_images)}\u00a0% of new images."
         ),
-        "guarantee": f"{result.sentence[:1].upper()}{result.sentence[1:]}.",
+        "guarantee": formatting.sentence(result.sentence),
         "figure": markup(class_estimates(result), class_estimates(result, width=NARROW)),
         "caption": (
             f"Estimated robust accuracy in percent, with simultaneous {formatting.level(verdict.alpha)} intervals."
@@ -52,7 +53,17 @@ def _context(result: WorstClass) -> dict[str, Any]:
         ),
         "classes": class_table(result).first(MAX_ROWS),
         "cost": cost(result),
-        "settings": _settings(result),
+        "settings": search_settings(
+            meta,
+            result.environment,
+            before=[("Threat", meta.threat or "")],
+            between=[
+                ("Confidence", formatting.level(verdict.alpha)),
+                ("Tolerance", f"{100 * verdict.tolerance:.6g} points"),
+                ("Finished", finished),
+            ],
+            after=[("Time", f"{result.seconds:.6g} s")],
+        ),
     }
 
 
@@ -109,24 +120,3 @@ def class_table(result: WorstClass) -> Table:
         f"In small print: simultaneous {level} intervals for these images. Unsettled images survived the attacks that "
         "were run on them; the other attacks of the suite were not run on them.",
     )
-
-
-def _settings(result: WorstClass) -> list[tuple[str, str]]:
-    meta, verdict = result.meta, result.verdict
-    items = [
-        ("Data", " ".join(filter(None, (meta.data, meta.split)))),
-        ("Data SHA-256", meta.data_hash),
-        ("Model", meta.model),
-        ("Model SHA-256", meta.model_hash),
-        ("Threat", meta.threat or ""),
-        *attack_settings(meta),
-        ("Confidence", formatting.level(verdict.alpha)),
-        ("Tolerance", f"{100 * verdict.tolerance:.6g} points"),
-        ("Finished", "yes" if verdict.settled else "no: the search was stopped before the classes were separated"),
-        ("Seed", str(meta.seed)),
-        ("Precision", flat(meta.precision)),
-        ("Batch size", str(meta.batch_size)),
-        ("Time", f"{result.seconds:.6g} s"),
-        *environment_settings(result.environment),
-    ]
-    return [(name, text) for name, text in items if text]

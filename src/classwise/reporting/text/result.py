@@ -46,7 +46,7 @@ def _board_table(table: BoardTable) -> Iterator[str | TextTable]:
         )
         for row in table.frame.to_dict("records")
     ]
-    data = " ".join(filter(None, (about.data, about.split))) or "data not named"
+    data = formatting.data_name(about.data, about.split) or "data not named"
     threat = f" under {about.threat or 'a threat that is not stated'}" if about.attacked else ""
     images = formatting.counted(about.images, "image")
     title = f"{data}, {images}: accuracy in percent{threat}, attacks {table.attacks}"

@@ -1,0 +1,9 @@
+"""Functions of later layers that this one calls."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+hooks: dict[str, Callable[[Any], str]] = {}
+"""``text`` and ``html`` render a result; ``threat`` is the usual threat of a data set. The package registers them."""

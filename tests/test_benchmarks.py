@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from benchmarks import audit_calls, cluster_scaling, interval_coverage, merging, ratios, streams, two_phase
+from benchmarks import audit_calls, cluster_scaling, interval_coverage, merging, named_class, ratios, streams, two_phase
 from benchmarks.__main__ import main
 from benchmarks.comparison.page import classes_of, over_seeds
 from benchmarks.methods import counted, trainer_in_last_epoch
@@ -114,6 +114,11 @@ def test_the_page_of_interval_coverage_has_the_exact_numbers() -> None:
         assert [float(cell) for cell in cells[5:8]] == pytest.approx(expected, abs=0.006)
         assert float(cells[8]) == pytest.approx(100 * found.width, abs=0.06)
         assert float(cells[5]) > (97 if classes >= 10 else 96.5)
+
+
+def test_the_page_of_the_named_class_has_the_recorded_counts() -> None:
+    text = named_class.PAGE.read_text(encoding="utf-8").partition(named_class.MARK)[2]
+    assert text.strip() == named_class.run(quick=True).strip()
 
 
 def test_a_two_phase_replay_counts_its_sample() -> None:

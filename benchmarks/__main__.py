@@ -8,7 +8,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 
 import torch
@@ -25,6 +25,7 @@ from benchmarks import (
     interval_coverage,
     jpeg_quality,
     methods,
+    named_class,
     ratios,
     real_size,
     scaling,
@@ -42,7 +43,7 @@ from classwise.core.environment import environment
 from classwise.core.errors import ClasswiseError
 from classwise.core.precision import check_device
 
-ALL = {
+ALL: dict[str, Callable[..., str]] = {
     "training_step": training_step.run,
     "methods": methods.run,
     "evaluation": evaluation.run,
@@ -53,6 +54,7 @@ ALL = {
     "autoattack": autoattack.run,
     "worst-class": worst_class.run,
     "two-phase": two_phase.run,
+    "named-class": named_class.run,
     "scaling": scaling.run,
     "cluster-scaling": cluster_scaling.run,
     "streams": streams.run,

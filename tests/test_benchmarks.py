@@ -16,6 +16,7 @@ from benchmarks import (
     cluster_scaling,
     interval_coverage,
     merging,
+    named_class,
     ratios,
     streams,
     target_order,
@@ -37,6 +38,7 @@ from classwise.core.errors import ClasswiseError
 from classwise.core.threat import Threat
 from classwise.data import load_data
 from classwise.data.images import Images
+from classwise.reporting.sentences import CROSS_ENTROPY
 from classwise.stats.counts import ClassCounts
 from classwise.stats.intervals import lowest_interval
 from classwise.sweeps.executors.local import Local
@@ -126,6 +128,14 @@ def test_the_page_of_interval_coverage_has_the_exact_numbers() -> None:
         assert [float(cell) for cell in cells[5:8]] == pytest.approx(expected, abs=0.006)
         assert float(cells[8]) == pytest.approx(100 * found.width, abs=0.06)
         assert float(cells[5]) > (97 if classes >= 10 else 96.5)
+
+
+def test_the_page_of_the_named_class_has_the_recorded_counts() -> None:
+    text = named_class.PAGE.read_text(encoding="utf-8").partition(named_class.MARK)[2]
+    assert text.strip() == named_class.run(quick=True).strip()
+    another, lower, models = named_class.cross_entropy_only(named_class.of_cross_entropy(named_class.cases()))
+    assert lower == models
+    assert f"{another} of {models} models had another worst class and all had a lower" in CROSS_ENTROPY
 
 
 def test_a_two_phase_replay_counts_its_sample() -> None:

@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 from torch import nn
 
+from classwise.attacks.external import ExternalAttack
 from classwise.attacks.gradient.ascent import FGSM, PGD, TemperaturePGD
-from classwise.auditing.run.suite import norm_of, parse_attacks
+from classwise.auditing.run.suite import cross_entropy_only, norm_of, parse_attacks
 from classwise.core.errors import ClasswiseError
 
 GRID = ("tpgd[2]", "tpgd[5]", "tpgd[10]", "tpgd[50]")
@@ -81,6 +82,34 @@ def test_specs_are_complete() -> None:
     assert spec["name"] == "pgd"
     assert spec["steps"] == 3
     assert spec["restarts"] == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["pgd:steps=3", "pgd:objective=kl", "fgsm", "n-fgsm", "mifgsm", "difgsm", "apgd-ce", "spatial-pgd"], True),
+        ("tpgd:inverse_temperature=1", True),
+        ("tpgd", False),
+        (["pgd", "pgd:objective=margin"], False),
+        ("apgd-dlr", False),
+        ("apgd-ce:objective=dlr", False),
+        (None, False),
+        ("clean", False),
+        *((name, False) for name in ("apgd-t", "pgd-t", "pma", "md", "cw", "fab", "square", "autoattack", "fast")),
+        ({"mine": ExternalAttack(attack=lambda images, labels: images)}, False),
+        ({"other": {"name": "transfer", "surrogate": nn.Identity()}}, False),
+    ],
+)
+def test_attacks_on_the_cross_entropy_only(words: Any, expected: bool) -> None:
+    specs = parse_attacks(words).specs()
+    assert cross_entropy_only({"clean": None, **specs}) is expected
+    assert not cross_entropy_only({"clean": None, **specs, "elsewhere": None})
+
+
+@pytest.mark.parametrize("name", ["nosuch", "module_that_is_not_imported:Attack", [], None])
+def test_a_spec_of_a_file_imports_nothing(name: object) -> None:
+    assert not cross_entropy_only({"a": {"name": name}})
+    assert not cross_entropy_only({"a": {"name": "pgd", "steps": "many"}})
 
 
 @pytest.mark.parametrize(

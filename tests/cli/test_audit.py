@@ -19,6 +19,7 @@ from classwise.auditing.run.sampling import TwoPhaseEstimator
 from classwise.cli import console
 from classwise.data import loading
 from classwise.models import build_model, save_weights
+from classwise.reporting.sentences import CROSS_ENTROPY
 
 from ..data.test_encoded import folder
 from .conftest import QUICK, Classwise
@@ -87,7 +88,9 @@ def test_json_is_the_audit(classwise: Classwise, run: Path, tmp_path: Path) -> N
 
 @pytest.mark.slow
 @pytest.mark.parametrize("mode", ["full", "auto", "off"])
-def test_the_guards_that_are_not_run_are_named(classwise: Classwise, run: Path, tmp_path: Path, mode: str) -> None:
+def test_guards_without_a_result_and_attacks_on_the_cross_entropy_only_are_named(
+    classwise: Classwise, run: Path, tmp_path: Path, mode: str
+) -> None:
     words = ["audit", run, "--attack=pgd:steps=5", "--subset=60", f"--out={tmp_path / 'a'}", f"--guards={mode}"]
     said = classwise(*words)
     assert said.status == 0, said.err
@@ -97,8 +100,14 @@ def test_the_guards_that_are_not_run_are_named(classwise: Classwise, run: Path, 
     assert audit.guards.sentence in said.out
     assert audit.guards.sentence in page
     assert re.search(rf"<dt>Guards</dt><dd>{mode}\b", page)
-    facts = json.loads(classwise(*words, "--resume", "--json").out)["guards"]
-    assert (facts["mode"], facts["not_run"]) == (mode, list(audit.guards.not_run))
+    assert CROSS_ENTROPY in said.out
+    assert CROSS_ENTROPY in page
+    files = [tmp_path / name for name in ("a.xml", "a.sarif")]
+    outputs = ["--fail-if=overall(all) < 0", f"--junit={files[0]}", f"--sarif={files[1]}"]
+    facts = json.loads(classwise(*words, *outputs, "--resume", "--json").out)
+    assert (facts["guards"]["mode"], facts["guards"]["not_run"]) == (mode, list(audit.guards.not_run))
+    assert facts["caveats"] == [*filter(None, [audit.guards.sentence]), CROSS_ENTROPY]
+    assert all(CROSS_ENTROPY in file.read_text(encoding="utf-8") for file in files)
 
 
 @pytest.mark.slow

@@ -15,6 +15,7 @@ import pytest
 import classwise as cw
 from classwise.core.errors import ClasswiseError
 from classwise.reporting.pages.board import MAX_ROWS, columns
+from classwise.reporting.sentences import CROSS_ENTROPY
 
 from .test_board import audit_of, published, with_meta
 from .test_pages import Page
@@ -72,7 +73,7 @@ def board_of(folder: Path) -> cw.Board:
             audit_of("at", 0.2),
             audit_of("<b>cfa</b>", 0.6),
             audit_of("dafa", 0.61),
-            with_meta(audit_of("l2", 0.5), threat="L2:0.5"),
+            with_meta(audit_of("l2", 0.5), threat="L2:0.5", attacks={"clean": None, "pgd": {"name": "pgd"}}),
             published(folder),
         ],
         extra_data={"dafa": True, "at": False},
@@ -95,6 +96,7 @@ def test_tables_sorted_by_rank(tmp_path: Path) -> None:
     assert page.rows[2][0][:4] == ["Author2020Paper", "53.4", "85.3", "–"]
     assert "have no worst class and no rank" in text
     assert "paired; joint confidence 95\u00a0%" in text
+    assert text.count(CROSS_ENTROPY) == 1
     sorted_by = [[head.get("aria-sort") for head in heads] for heads in page.attributes]
     assert sorted_by[0] == [None, "ascending", *[None] * (len(columns()) - 2)]
 

@@ -109,6 +109,13 @@ def incomplete() -> Audit:
     return Audit(Outcomes(frame, whole.meta))
 
 
+def cross_entropy() -> Audit:
+    """An audit whose only attack is PGD on the cross-entropy."""
+    found = counted(4, 30, 12)
+    meta = dataclasses.replace(found.outcomes.meta, attacks={"clean": None, "pgd": {"name": "pgd", "steps": 20}})
+    return Audit(Outcomes(found.outcomes.frame, meta))
+
+
 def seeded(*runs: tuple[int, int]) -> list[Audit]:
     """Audits of two classes, one per training run."""
     return [counted(*run) for run in runs]
@@ -124,6 +131,7 @@ RESULTS: dict[str, Callable[[], Result]] = {
     "audit-one-class": lambda: counted(1, images=1),
     "audit-clean": lambda: counted(40, 40, 40, attacks={}),
     "audit-cascade": cascade,
+    "audit-cross-entropy": cross_entropy,
     "audit-incomplete": incomplete,
     "comparison": lambda: compare({"at": counted(20, 2, 3), "cfa": counted(36, 38, 37, warnings=(WARNING,))}),
     "comparison-not-significant": lambda: compare({"at": counted(20, 10), "cfa": counted(21, 12)}),

@@ -115,6 +115,11 @@ class Attack(Described, ABC):
         return False
 
     @property
+    def cross_entropy(self) -> bool:
+        """Whether the attack maximises the cross-entropy of the label, or of the clean prediction, and nothing else."""
+        return False
+
+    @property
     def may_end_early(self) -> bool:
         """Whether a start may end before `length` steps although no adversarial example was found."""
         return False

@@ -79,9 +79,10 @@ class BuildOptions:
         if self.junit is None and self.sarif is None:
             return
         from classwise.reporting.builds import checks_of, write_junit, write_sarif
+        from classwise.reporting.sentences import objective_caveat
 
-        checks = checks_of(result, thresholds)
+        checks, caveat = checks_of(result, thresholds), objective_caveat(result.outcomes.meta)
         if self.junit is not None:
-            write_junit(self.junit, checks, result.name)
+            write_junit(self.junit, checks, result.name, caveat)
         if self.sarif is not None:
-            write_sarif(self.sarif, checks, page, result.warnings)
+            write_sarif(self.sarif, checks, page, result.warnings, caveat)

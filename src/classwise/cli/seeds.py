@@ -94,6 +94,7 @@ def _show(folder: Path, audits: Mapping[int, cw.Audit], total: int) -> None:
     """A row for each seed, and the mean of all with the interval over seeds and images."""
     from classwise.auditing.compare.comparison import population
     from classwise.reporting import formatting
+    from classwise.reporting.sentences import caveats
     from classwise.reporting.text.comparison import heads, method_row, optional_heads
 
     if not audits:
@@ -113,8 +114,8 @@ def _show(folder: Path, audits: Mapping[int, cw.Audit], total: int) -> None:
     for seed, audit in audits.items():
         for warning in audit.warnings:
             console.echo(f"warning, seed {seed} ({warning.name}): {warning.sentence}")
-        if audit.guards is not None and audit.guards.sentence:
-            console.echo(f"seed {seed}: {audit.guards.sentence}")
+        for caveat in caveats(audit):
+            console.echo(f"seed {seed}: {caveat}")
     for audit in audits.values():
         console.echo(f"audit: {audit.path}")
     if len(audits) == total > 1:

@@ -13,6 +13,7 @@ def audit_facts(result: cw.Audit) -> dict[str, Any]:
     """Results of an audit as JSON-compatible data, accuracies as fractions; bounds only for an incomplete audit."""
     from classwise.reporting.incomplete import report_of
     from classwise.reporting.repeats import repeats_facts
+    from classwise.reporting.sentences import caveats
 
     worst = None
     if result.complete:
@@ -38,6 +39,7 @@ def audit_facts(result: cw.Audit) -> dict[str, Any]:
         "worst": worst,
         "estimate": None if result.complete else report_of(result).facts,
         "warnings": [warning._asdict() for warning in result.warnings],
+        "caveats": caveats(result),
         "guards": None if result.guards is None else dataclasses.asdict(result.guards),
         "repeats": repeats_facts(result),
         "grid": result.outcomes.meta.grid,

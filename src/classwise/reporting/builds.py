@@ -21,8 +21,8 @@ from classwise.reporting.escape import visible
 Status = Literal["passed", "failed", "undecided"]
 SARIF_VERSION = "2.1.0"
 SARIF_SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
-CONDITION, UNDECIDED = "fail-if", "undecided"
-"""Rule ids of SARIF for conditions that are met, and for those that depend on images not evaluated."""
+CONDITION, UNDECIDED, OBJECTIVE = "fail-if", "undecided", "cross-entropy"
+"""Rule ids of SARIF for conditions that are met, for those that depend on images not evaluated, and for a caveat."""
 
 
 @dataclass(frozen=True)
@@ -69,13 +69,15 @@ def _check(audit: Audit, name: str, threshold: Threshold) -> Check:
     return Check(name, status, result_text(audit, threshold))
 
 
-def write_junit(path: str | os.PathLike[str], checks: Iterable[Check], name: str) -> None:
+def write_junit(path: str | os.PathLike[str], checks: Iterable[Check], name: str, caveat: str = "") -> None:
     """Write checks as JUnit XML, a test case each: undecided ones are errors.
 
     Args:
         path: the file.
         checks: the checks.
         name: name of the test suite, such as that of the audit.
+        caveat: what is known about the attacks, the output of the test suite
+            (`classwise.reporting.sentences.objective_caveat`).
 
     Raises:
         ClasswiseError: if the file cannot be written.
@@ -96,21 +98,28 @@ def write_junit(path: str | os.PathLike[str], checks: Iterable[Check], name: str
             ET.SubElement(element, kind, message=lines[1]).text = "\n".join(lines)
         else:
             ET.SubElement(element, "system-out").text = visible(case.message)
+    if caveat:
+        ET.SubElement(suite, "system-out").text = visible(caveat)
     ET.indent(root)
     text = ET.tostring(root, encoding="unicode")
     write_text(path, f'<?xml version="1.0" encoding="utf-8"?>\n{text}\n')
 
 
 def write_sarif(
-    path: str | os.PathLike[str], checks: Iterable[Check], artifact: Path, warnings: Sequence[AuditWarning] = ()
+    path: str | os.PathLike[str],
+    checks: Iterable[Check],
+    artifact: Path,
+    warnings: Sequence[AuditWarning] = (),
+    caveat: str = "",
 ) -> None:
-    """Write failed and undecided checks, and the warnings of the guards, as SARIF 2.1.0.
+    """Write failed and undecided checks, the warnings of the guards and a caveat as SARIF 2.1.0.
 
     Args:
         path: the file.
         checks: the checks.
         artifact: the file that results refer to, such as the page; relative to the working directory if it is below.
         warnings: the warnings of the guards.
+        caveat: what is known about the attacks, a note.
 
     Raises:
         ClasswiseError: if the file cannot be written.
@@ -118,6 +127,7 @@ def write_sarif(
     rules = {
         CONDITION: "A condition of --fail-if is true.",
         UNDECIDED: "A condition of --fail-if depends on images that are not evaluated.",
+        **({OBJECTIVE: "All attacks maximise the cross-entropy."} if caveat else {}),
         **{warning.name: f"The evaluation guard {warning.name} raised a warning." for warning in warnings},
     }
     levels = {CONDITION: "error", UNDECIDED: "warning"}
@@ -130,6 +140,7 @@ def write_sarif(
     results += [
         _result(rules, warning.name, "warning", warning.sentence, warning.name, artifact) for warning in warnings
     ]
+    results += [_result(rules, OBJECTIVE, "note", caveat, OBJECTIVE, artifact)] if caveat else []
     driver = {
         "name": "classwise",
         "version": __version__,

@@ -20,6 +20,7 @@ from classwise.reporting.figures.dots import ROW_WIDTH, Value, dot_rows
 from classwise.reporting.figures.layout import NARROW
 from classwise.reporting.figures.ranges import range_bars
 from classwise.reporting.provenance import settings_of
+from classwise.reporting.sentences import caveats
 from classwise.reporting.svg import Drawing
 from classwise.reporting.tables import Cell, Row, Table
 from classwise.reporting.templating import markup
@@ -111,7 +112,7 @@ class IncompleteReport:
             "meaning": self.note,
             "figure": markup(self.drawing(), self.drawing(narrow=True)),
             "warnings": [warning for warning in audit.warnings if warning.name != "incomplete"],
-            "guards_not_run": "" if audit.guards is None else audit.guards.sentence,
+            "caveats": caveats(audit),
             "attacks": attack_bounds_table(audit),
             "classes": next(self.tables()),
             "kind": audit.group or "class",

@@ -10,7 +10,10 @@ from typing import NamedTuple
 
 import numpy as np
 
+from classwise.auditing.outcomes.meta import Meta
 from classwise.auditing.outcomes.table import ALL, CLEAN
+from classwise.auditing.run.result import Audit
+from classwise.auditing.run.suite import cross_entropy_only
 from classwise.reporting import formatting
 from classwise.reporting.audit_summary import AuditSummary
 from classwise.stats.confusion import superclass_leakage
@@ -18,6 +21,11 @@ from classwise.stats.intervals import Estimate, wilson
 from classwise.stats.metrics import overall_micro
 from classwise.stats.worst_class import above_any
 
+CROSS_ENTROPY = (
+    "Only attacks on the cross-entropy were run; under margin or targeted attacks (Linf), 10 of 36 models had another "
+    "worst class and all had a lower worst-class accuracy (docs/results/named-class.md)."
+)
+"""What is known about the worst class of an audit without any other attack."""
 CLEAN_SHARE = 0.5
 """Smallest share of clean errors among the errors of the worst class at which the headline reports clean accuracy."""
 
@@ -100,6 +108,17 @@ class AuditFacts:
             chance=float(chance),
             wrong=int(counts.wrong.sum()),
         )
+
+
+def objective_caveat(meta: Meta) -> str:
+    """`CROSS_ENTROPY`, if every applicable attack maximises the cross-entropy only; else empty."""
+    return CROSS_ENTROPY if cross_entropy_only({label: meta.attacks[label] for label in meta.applicable}) else ""
+
+
+def caveats(audit: Audit) -> list[str]:
+    """What limits the conclusions of an audit beside its warnings: guards without a result, and its objectives."""
+    guards = "" if audit.guards is None else audit.guards.sentence
+    return [*filter(None, (guards, objective_caveat(audit.outcomes.meta)))]
 
 
 def dominant_clean_accuracy(summary: AuditSummary) -> float | None:

@@ -251,6 +251,11 @@ class APGD(AutoPGD):
 
     objective: Literal["ce", "dlr"] = "ce"
 
+    @property
+    def cross_entropy(self) -> bool:
+        """Decided by the ``objective``."""
+        return self.objective == "ce"
+
     def loss(self, logits: Tensor, inputs: AttackInputs, state: State) -> Tensor:
         """The untargeted loss; for rows with a target, the targeted one."""
         del state

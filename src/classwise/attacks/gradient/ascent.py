@@ -207,6 +207,11 @@ class PGD(Ascent):
         return torch.where(is_targeted, value, self.loss(logits, inputs.y, inputs))
 
     @property
+    def cross_entropy(self) -> bool:
+        """The KL divergence differs from the cross-entropy of the clean prediction by a constant."""
+        return self.objective in ("ce", "kl")
+
+    @property
     def needs_reference(self) -> bool:
         """The KL divergence depends on the clean logits."""
         return self.objective == "kl"
@@ -254,6 +259,11 @@ class FGSM(Ascent):
     steps: Count = 1
     step_size: StepSize = "1eps"
     random_init: Start = "none"
+
+    @property
+    def cross_entropy(self) -> bool:
+        """The loss is the cross-entropy."""
+        return True
 
     def loss(self, logits: Tensor, y: Tensor, inputs: AttackInputs) -> Tensor:
         """Cross-entropy."""
@@ -307,6 +317,11 @@ class TemperaturePGD(Ascent):
 
     inverse_temperature: Positive = 5.0
     arithmetic: Literal["stable", "paper"] = "stable"
+
+    @property
+    def cross_entropy(self) -> bool:
+        """At 1/T above 1 the loss is closer to the margin than the cross-entropy is."""
+        return self.inverse_temperature <= 1
 
     def loss(self, logits: Tensor, y: Tensor, inputs: AttackInputs) -> Tensor:
         """The loss of the scaled logits, in the chosen arithmetic."""

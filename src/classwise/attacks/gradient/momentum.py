@@ -30,6 +30,11 @@ class MIFGSM(Ascent):
     random_init: Start = "none"
     decay: NonNegative = 1.0
 
+    @property
+    def cross_entropy(self) -> bool:
+        """The loss is the cross-entropy."""
+        return True
+
     def loss(self, logits: Tensor, y: Tensor, inputs: AttackInputs) -> Tensor:
         """Cross-entropy."""
         del inputs

@@ -192,6 +192,28 @@ def _label(attack: Attack) -> str:
     return _name(attack)
 
 
+def cross_entropy_only(specs: Mapping[str, Mapping[str, Any] | None]) -> bool:
+    """Whether attacks ran, and all of them maximise the cross-entropy only (`Attack.cross_entropy`).
+
+    Args:
+        specs: the spec of each attack by its label; ``clean`` is ignored. An attack that is not registered, or whose
+            spec is unknown, is not imported and counts as one with another objective.
+    """
+    attacks = [spec for label, spec in specs.items() if label != CLEAN]
+    return bool(attacks) and all(spec is not None and _is_cross_entropy(spec) for spec in attacks)
+
+
+def _is_cross_entropy(spec: Mapping[str, Any]) -> bool:
+    name = spec.get("name")
+    if not isinstance(name, str) or name not in ATTACKS:
+        return False
+    try:
+        # The attack is built only if its class defines an objective: `transfer` would load its surrogate.
+        return ATTACKS.load(name).cross_entropy is not Attack.cross_entropy and make(ATTACKS, spec).cross_entropy
+    except ClasswiseError:
+        return False
+
+
 def norm_of(threat: ThreatLike | None) -> str:
     """The norm of a ball; None: Linf, the norm of all usual balls."""
     return "Linf" if threat is None else Threat.parse(threat).norm

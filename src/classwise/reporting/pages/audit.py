@@ -90,7 +90,7 @@ def audit_context(audit: Audit, summary: AuditSummary, run: Run | None = None) -
         "strip": markup(summary.strip(), summary.strip(narrow=True)),
         "metrics": _key_metrics(summary),
         "warnings": list(audit.warnings),
-        "guards_not_run": "" if audit.guards is None else audit.guards.sentence,
+        "caveats": sentences.caveats(audit),
         "uncertainty": sentences.uncertainty(facts),
         "bars": _bars(summary),
         "classes": class_table(summary).first(MAX_ROWS),

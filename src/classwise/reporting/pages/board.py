@@ -6,6 +6,7 @@ import math
 from typing import Any, NamedTuple
 
 from classwise.auditing.outcomes.table import CLEAN
+from classwise.auditing.run.suite import cross_entropy_only
 from classwise.core.repeats import Repeats
 from classwise.reporting import formatting
 from classwise.reporting.board.published import Published
@@ -14,6 +15,7 @@ from classwise.reporting.board.tables import BoardTable, board_metrics
 from classwise.reporting.figures.dots import WIDTH, Value, dot_rows
 from classwise.reporting.figures.layout import NARROW
 from classwise.reporting.provenance import EARLY_STOP, GRID, spec_text
+from classwise.reporting.sentences import CROSS_ENTROPY
 from classwise.reporting.svg import Drawing
 from classwise.reporting.templating import markup, render
 from classwise.stats import Unit
@@ -185,9 +187,11 @@ def _known(value: bool | None) -> BoardCell:
 
 
 def _notes(table: BoardTable) -> list[str]:
-    """How the models of this table were compared."""
+    """What is known about the attacks, and how the models of this table were compared."""
+    only = cross_entropy_only({attack.label: attack.spec for attack in table.conditions.attacks})
+    notes = [CROSS_ENTROPY] if only else []
     if len(table.entries) < 2:
-        return []
+        return notes
     pairs = len(table.entries) * (len(table.entries) - 1) // 2
     level = formatting.level(table.alpha)
     how = {
@@ -196,7 +200,7 @@ def _notes(table: BoardTable) -> list[str]:
         "none": "by their two intervals, since rows from JSON files have no outcomes of single images",
     }[table.paired]
     counted = formatting.counted(pairs, "pair")
-    return [f"Differences in worst-class accuracy: {counted}, {how}; joint confidence {level} (Bonferroni)."]
+    return [*notes, f"Differences in worst-class accuracy: {counted}, {how}; joint confidence {level} (Bonferroni)."]
 
 
 def _conditions(table: BoardTable) -> list[tuple[str, str]]:

@@ -71,8 +71,7 @@ def _probabilities(result: Audit) -> Iterator[str | TextTable]:
 def _warnings(result: Audit) -> Iterator[str]:
     for warning in result.warnings:
         yield f"warning ({warning.name}): {warning.sentence}"
-    if result.guards is not None and result.guards.sentence:
-        yield result.guards.sentence
+    yield from sentences.caveats(result)
 
 
 def _summary(result: Audit) -> TextTable:

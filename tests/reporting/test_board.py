@@ -20,6 +20,7 @@ from classwise.auditing.outcomes.table import Outcomes
 from classwise.auditing.run.result import Audit, AuditWarning
 from classwise.auditing.run.suite import parse_attacks
 from classwise.core.errors import ClasswiseError, IncompleteError
+from classwise.reporting.board import sources
 from classwise.reporting.board.entries import Conditions
 from classwise.reporting.robustbench import write_robustbench
 
@@ -173,6 +174,10 @@ def test_the_csv_file_is_safe_for_spreadsheets(tmp_path: Path) -> None:
         rows = list(csv.DictReader(file))
     assert [row["model"] for row in rows] == ["b", "'=1+1"]
     assert (rows[0]["rank"], rows[0]["worst"], rows[0]["attacks"]) == ("1", "0.6", "pgd")
+
+
+def test_an_audit_below_the_root_of_the_file_system_has_the_name_of_its_folder() -> None:
+    assert sources._name(Path("/audit"), Path("/")) == "audit"
 
 
 def test_folders_of_audits_and_names(tmp_path: Path) -> None:

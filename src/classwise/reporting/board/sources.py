@@ -71,7 +71,7 @@ def _audits_in(path: Path) -> list[Path]:
 def _name(folder: Path, source: Path) -> str:
     """The name of an audit: that of its run, with its own if the run has several, or of its folder."""
     audit = folder.resolve()
-    run = audit.parents[1] if (audit.parents[1] / "recipe.yaml").is_file() else None
+    run = audit.parent.parent if (audit.parent.parent / "recipe.yaml").is_file() else None
     place = run or audit
     above = source.resolve()
     name = f"{above.name}/{place.name}" if above == place.parent and place.name.startswith("seed-") else place.name
@@ -94,9 +94,9 @@ def _candidate(audit: Audit, name: str) -> Candidate:
 def _run_of(audit: Audit) -> Run | None:
     """The run whose folder contains the audit; None for an audit elsewhere, whatever its model."""
     folder = None if audit.path is None else audit.path.resolve()
-    if folder is None or folder.parent.name != "audits" or not (folder.parents[1] / "recipe.yaml").is_file():
+    if folder is None or folder.parent.name != "audits" or not (folder.parent.parent / "recipe.yaml").is_file():
         return None
-    return Run(folder.parents[1])
+    return Run(folder.parent.parent)
 
 
 def _in_json(path: Path) -> list[Candidate | Published]:

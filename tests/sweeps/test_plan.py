@@ -112,6 +112,8 @@ def test_the_seed_in_an_override_is_that_of_the_cell() -> None:
     assert [cell.overrides["model.weights"] for cell in cells] == [start.format(seed=seed) for seed in (0, 3)]
     assert len({cell.method for cell in cells}) == 1
     assert read_recipe(cells[1]).model.weights == start.format(seed=3)
+    (nested,) = Plan.read(DIGITS | {"seeds": [3], "set": {"model": {"weights": start}}}).cells()
+    assert nested.overrides == {"model": {"weights": start.format(seed=3)}}
 
 
 def test_an_audit_attacks_the_weights_of_its_name(tmp_path: Path) -> None:

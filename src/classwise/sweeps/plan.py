@@ -189,7 +189,7 @@ class Plan:
         parts += [_slug(Path(images).stem if Path(images).is_absolute() else images), *filter(None, [label(overrides)])]
         method = "-".join(parts)
         audits = {name: audit.options() for name, audit in self.audits.items()}
-        return Cell(f"{method}-seed{seed}", method, source, budget, images, seed, both, audits)
+        return Cell(f"{method}-seed{seed}", method, source, budget, images, seed, _seeded(both, seed), audits)
 
     def _check(self, cells: Sequence[Cell]) -> None:
         """Check the recipe and the audits of each cell; seeds do not matter."""
@@ -272,6 +272,15 @@ def _value(value: Any) -> str:
         return f"-{_hash(value)}"
     text = _slug(str(value))
     return text if text[:1].isdigit() else f"-{text}"
+
+
+def _seeded(value: Any, seed: int) -> Any:
+    """An override with the seed in the place of ``{seed}``."""
+    if isinstance(value, Mapping):
+        return {key: _seeded(item, seed) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_seeded(item, seed) for item in value]
+    return value.replace("{seed}", str(seed)) if isinstance(value, str) else value
 
 
 def _slug(text: str) -> str:

@@ -74,7 +74,9 @@ def test_an_estimate_starts_nothing(classwise: Classwise, plan: Path) -> None:
     assert cost["passes"] >= 2 * 2 * 3 * 48 * 3
     assert cost["hours"] == pytest.approx(cost["training_hours"] + cost["audit_hours"])
     assert [file.name for file in plan.parent.iterdir()] == ["plan.yaml"]
-    assert classwise("sweep", plan, "--estimate").out.startswith("2 cells: at most ")
+    predicted = classwise("sweep", plan, "--estimate", "--rates=h100")
+    assert predicted.out.startswith("2 cells: at most "), predicted.err
+    assert "on one NVIDIA H100 80GB HBM3 (rates of docs/results/gpu)" in predicted.out
 
 
 @pytest.mark.parametrize(
@@ -100,6 +102,8 @@ def test_an_estimate_starts_nothing(classwise: Classwise, plan: Path) -> None:
         (["plan.yaml", "--gpus-per-cell=2"], "--gpus-per-cell 2 requires --device cuda"),
         (["plan.yaml", "--out=plan.yaml"], "plan.yaml is a file; give a folder"),
         (["plan.yaml", "--workers=0"], "--workers"),
+        (["plan.yaml", "--rates=h100"], "--rates h100 requires --estimate"),
+        (["plan.yaml", "--estimate", "--rates=h10"], "unknown rates 'h10'; did you mean 'h100'?"),
     ],
 )
 def test_bad_input_is_refused_in_one_line(classwise: Classwise, plan: Path, words: list[str], message: str) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
+import shlex
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -11,10 +13,12 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from torch import Tensor, nn
 
+from classwise.cli import main
 from classwise.core.errors import ClasswiseError
 from classwise.models import build_model, load_model, save_weights
 from classwise.models.normalization import Normalized
@@ -426,3 +430,42 @@ def test_onnx_runtime_is_an_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     (tmp_path / "net.onnx").write_bytes(b"whole")
     with pytest.raises(ClasswiseError, match=r'onnxruntime is not installed; run pip install "classwise\[onnx\]"'):
         load_model(tmp_path / "net.onnx")
+
+
+def test_the_documented_audits_of_the_leaderboard(
+    tmp_path: Path, install: Install, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The commands of the document on digits, with linear models in the place of two of the ten."""
+    root = Path(__file__).parents[2]
+    names = (root / "benchmarks" / "robustbench.txt").read_text().split()
+    page = (root / "docs" / "how-to" / "robustbench.md").read_text()
+    assert names == re.findall(r"^\| `([\w-]+)` \|", page, re.MULTILINE)
+    assert len(set(names)) == 10
+    commands = re.search(r"; do\n(.*?)\ndone\n(classwise board .*?)\n", page, re.DOTALL)
+    assert commands is not None
+
+    class StandIn(nn.Sequential):
+        def __init__(self) -> None:
+            super().__init__(nn.Flatten(), nn.Linear(64, 10))
+
+    def download(source: str, file: Path) -> None:
+        torch.manual_seed(names.index(source))
+        torch.save(StandIn().state_dict(), file)
+
+    zoo = {name: {"model": StandIn, "gdrive_id": name} for name in names}
+    install("robustbench")
+    install("robustbench.utils", download_gdrive=download)
+    install("robustbench.model_zoo")
+    install("robustbench.model_zoo.models", model_dicts=Keyed({"cifar10": Keyed({"Linf": zoo})}))
+    monkeypatch.chdir(tmp_path)
+    audit, board = (shlex.split(command.replace("\\\n", " ")) for command in commands.groups())
+    smaller = {"cifar10": "digits", "cuda": "cpu", "pgd:steps=20": "pgd:steps=2"}
+    smaller |= {"apgd-ce": "apgd-ce:steps=2", "apgd-t": "apgd-t:steps=2,targets=2"}
+    for name in (names[0], names[-1]):
+        words = [smaller.get(word, word).replace("$model", name) for word in audit[1:]] + ["--subset=20"]
+        assert main(["--estimate" if word == "--resume" else word for word in words]) == 0
+        assert "time on cpu" in capsys.readouterr().out
+        assert not Path("audits").exists() or not Path("audits/robustbench", name).exists()
+        assert main(words) == 0
+    assert main(board[1:]) == 0
+    assert set(pd.read_csv("board/board.csv")["model"]) == {names[0], names[-1]}

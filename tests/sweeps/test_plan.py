@@ -106,6 +106,31 @@ def test_set_applies_to_all_cells_and_is_not_in_their_names() -> None:
     assert cell.overrides == {"model.width": 0.5, "epochs": 4}
 
 
+def test_the_seed_in_an_override_is_that_of_the_cell() -> None:
+    start = "sweeps/at/runs/at-digits-seed{seed}/checkpoints/last.safetensors"
+    cells = Plan.read(DIGITS | {"seeds": [0, 3], "overrides": [{"model.weights": start}]}).cells()
+    assert [cell.overrides["model.weights"] for cell in cells] == [start.format(seed=seed) for seed in (0, 3)]
+    assert len({cell.method for cell in cells}) == 1
+    assert read_recipe(cells[1]).model.weights == start.format(seed=3)
+    (nested,) = Plan.read(DIGITS | {"seeds": [3], "set": {"model": {"weights": start}}}).cells()
+    assert nested.overrides == {"model": {"weights": start.format(seed=3)}}
+
+
+def test_an_audit_attacks_the_weights_of_its_name(tmp_path: Path) -> None:
+    audits = {"last": {"which": "last"}, "selected": {}, "average": {"which": "average"}, "ten": {"which": "epoch-10"}}
+    overrides: dict[str, Any] = {"averaging": "ema", "checkpoint_epochs": [10]}
+    (cell,) = Plan.read(DIGITS | {"overrides": [overrides], "audits": audits}).cells()
+    _, *calls = cell.calls(tmp_path)
+    files = [Path(str(call.arguments["model"])).relative_to(tmp_path).as_posix() for call in calls]
+    assert files == [
+        "checkpoints/last.safetensors",
+        ".",
+        "checkpoints/average.safetensors",
+        "checkpoints/epoch-10.safetensors",
+    ]
+    assert not any("which" in call.arguments for call in calls)
+
+
 @pytest.mark.parametrize(
     "value", [0.25, 1e-05, "text", "1e5", "no", "a: b", "x\ny", None, True, 7, [1, "2"], {"k": "é"}]
 )
@@ -162,6 +187,8 @@ def test_the_recipe_of_a_cell_is_that_of_its_job() -> None:
         ({"audits": {"full": {"attack": "pgdd"}}}, "unknown attack 'pgdd'; did you mean 'pgd'?"),
         ({"audits": {"full": {"threat": "Linf:x"}}}, "threat 'Linf:x': radius must be a number such as 8/255"),
         ({"audits": {"full": {"batch_size": 8}}}, "batch_size = 8: Input should be greater than or equal to 32"),
+        ({"audits": {"full": {"which": "lats"}}}, "audit 'full': unknown weights 'lats'; did you mean 'last'?"),
+        ({"audits": {"full": {"which": "average"}}}, "audit 'full': unknown weights 'average'; known: best, last"),
         ({"audits": {"full": {"data": "nowhere"}}}, "unknown data set 'nowhere'"),
         ({"audits": {"full": {"corruption": "fog"}}}, "corruption and severity must be given together"),
         ({"audits": {"full": {"corruption": "fogg", "severity": 1}}}, "unknown corruption 'fogg'; did you mean 'fog'?"),

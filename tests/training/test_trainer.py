@@ -169,6 +169,16 @@ def test_resuming_a_finished_run_changes_nothing(reference: Run, tmp_path: Path)
     assert contents(trained(tmp_path / "run", resume=True)) == contents(reference)
 
 
+def test_a_finished_run_needs_no_checkpoint(reference: Run, tmp_path: Path) -> None:
+    shutil.copytree(reference.path, tmp_path / "run")
+    run = Run(tmp_path / "run")
+    run.state_file.unlink()
+    run.weights_file("last").write_bytes(b"other")  # is not trained again
+    assert trained(run.path, resume=True).complete
+    assert run.weights_file("last").read_bytes() == b"other"
+    assert not run.state_file.exists()
+
+
 @pytest.mark.slow
 def test_another_seed_gives_different_results(reference: Run, tmp_path: Path) -> None:
     other = trained(tmp_path / "run", seed=1)

@@ -80,6 +80,15 @@ def run(
             rich_help_panel=COMPUTE,
         ),
     ] = False,
+    rates: Annotated[
+        str | None,
+        typer.Option(
+            "--rates",
+            metavar="NAME",
+            help="With --estimate: rates measured on a device, such as h100, instead of timed steps.",
+            rich_help_panel=COMPUTE,
+        ),
+    ] = None,
     json: Json = False,
 ) -> None:
     """Start a sweep, or continue it with a larger plan.
@@ -87,6 +96,7 @@ def run(
     \b
     Examples:
         classwise sweep run plan.yaml --estimate
+        classwise sweep run plan.yaml --estimate --rates h100
         classwise sweep run plan.yaml --out sweeps/x --workers 2
         classwise sweep run plan.yaml --on ray --ray-address auto --device cuda
         classwise sweep run plan.yaml --on slurm \\
@@ -96,10 +106,12 @@ def run(
         raise ClasswiseError(f"--device {device}: the executor selects the GPUs of a cell; use --device cuda or cpu")
     if gpus_per_cell and device == "cpu":
         raise ClasswiseError(f"--gpus-per-cell {gpus_per_cell} requires --device cuda")
+    if rates is not None and not estimate:
+        raise ClasswiseError(f"--rates {rates} requires --estimate")
     if estimate or cluster.on in (None, "local"):
         check_device(device)
     if estimate:
-        _estimate(plan, cluster.workers or 1, device, json)
+        _estimate(plan, cluster.workers or 1, device, rates, json)
         return
     folder = new_folder(out or Path("sweeps") / Path(plan).stem)
     gpus = int(device == "cuda") if gpus_per_cell is None else gpus_per_cell
@@ -206,15 +218,19 @@ def _report(folder: Path, cells: Sequence[CellStatus], json: bool) -> None:
         console.echo(f"next: classwise sweep collect {folder}")
 
 
-def _estimate(plan: str, workers: int, device: str, json: bool) -> None:
+def _estimate(plan: str, workers: int, device: str, name: str | None, json: bool) -> None:
+    from classwise.core.rates import named_rates
     from classwise.sweeps.cost import estimate_sweep
     from classwise.sweeps.plan import Plan
 
+    rates = None if name is None else named_rates(name)
     with console.progress() as listener:
-        cost = estimate_sweep(Plan.read(plan), device=device, progress=listener)
+        cost = estimate_sweep(Plan.read(plan), device=device, rates=rates, progress=listener)
     if json:
-        console.show_json({**cost._asdict(), "hours": cost.hours, "workers": workers})
+        console.show_json({**cost._asdict(), "hours": cost.hours, "workers": workers, "rates": name})
         return
+    if rates is not None:
+        device = f"{rates.device} (rates of {rates.source})"
     training, audits, whole = (
         console.duration(3600 * hours) for hours in (cost.training_hours, cost.audit_hours, cost.hours / workers)
     )

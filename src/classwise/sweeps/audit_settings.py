@@ -28,6 +28,7 @@ class AuditSettings:
     """An audit of each cell; the fields are the options of ``classwise audit``.
 
     Args:
+        which: the weights of the run, such as ``"last"``; None for those selected by validation.
         attack: the attacks; None for the default suite.
         threat: the threat, such as ``"Linf:8/255"``; None for that of the run.
         data: a data set's name or a path; None for the data of the run.
@@ -49,6 +50,7 @@ class AuditSettings:
         ClasswiseError: for an unknown attack, data set or corruption, or an invalid value.
     """
 
+    which: str | None = None
     attack: tuple[str, ...] | None = None
     threat: str | None = None
     data: str | None = None

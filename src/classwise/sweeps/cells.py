@@ -16,6 +16,7 @@ from classwise.core.schema import check_schema_version
 from classwise.core.storage import check_writable, is_unused, read_json, verify, write_text
 from classwise.sweeps.jobs import JOB, Call, Job
 from classwise.sweeps.tasks import record
+from classwise.training.folder import Run
 
 SCHEMA_VERSION = 1
 CHANGED = "changed"
@@ -34,7 +35,7 @@ class Cell:
         data: a data set's name, or an absolute path.
         seed: the seed of training.
         overrides: the overridden fields of the recipe.
-        audits: the options of ``classwise audit``, by the audit's name.
+        audits: the options of ``classwise audit``, and ``which`` weights, by the audit's name.
     """
 
     name: str
@@ -53,10 +54,13 @@ class Cell:
         recipe |= {} if self.budget == "full" else {"budget": self.budget}
         recipe["set"] = [f"{name}={text}" for name, text in self.override_texts().items()]
         training = Call(function="train", arguments=recipe | shared, out=str(run))
-        audits = (
-            Call(function="audit", arguments={"model": str(run), **options, **shared}, out=str(run / "audits" / name))
-            for name, options in self.audits.items()
-        )
+        audits = []
+        for name, options in self.audits.items():
+            which = options.get("which")
+            model = run if which is None else Run(run).weights_file(which)
+            given = {key: value for key, value in options.items() if key != "which"}
+            arguments = {"model": str(model), **given, **shared}
+            audits.append(Call(function="audit", arguments=arguments, out=str(run / "audits" / name)))
         return (training, *audits)
 
     def override_texts(self) -> dict[str, str]:

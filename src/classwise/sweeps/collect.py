@@ -129,7 +129,7 @@ def collect(folder: str | Path, out: str | Path | None = None) -> Collection:
     missing: dict[tuple[str, str], str] = {}
     for cell in sweep.cells():
         for name in cell.audits:
-            audit = _finished(sweep, cell, name)
+            audit = finished_audit(sweep, cell, name)
             if audit is None:
                 missing[cell.name, name] = cell_status(sweep, cell).state
                 continue
@@ -145,7 +145,7 @@ def collect(folder: str | Path, out: str | Path | None = None) -> Collection:
     return dataclasses.replace(collected, files=_write(collected, sweep, Path(out or sweep.path / "results")))
 
 
-def _finished(sweep: SweepFolder, cell: Cell, name: str) -> Audit | None:
+def finished_audit(sweep: SweepFolder, cell: Cell, name: str) -> Audit | None:
     """An audit of a cell, or None if it is not finished."""
     folder = sweep.audit(cell, name)
     if not (folder / ABOUT).is_file() or not (folder / "outcomes").is_dir():

@@ -1,14 +1,16 @@
-"""`estimate_sweep`: the passes and the hours of a sweep, from a few timed steps of each method."""
+"""`estimate_sweep`: the passes and the hours of a sweep, from a few timed steps of each method, or rates."""
 
 from __future__ import annotations
 
 import collections
+import dataclasses
 from typing import NamedTuple
 
 from classwise.auditing.run.cost import estimate
 from classwise.auditing.run.options import AuditOptions
 from classwise.core.arguments import checked
 from classwise.core.progress import NullProgress, Progress
+from classwise.core.rates import Rates
 from classwise.core.threat import Threat
 from classwise.data.loading import open_data
 from classwise.models import build_model
@@ -44,12 +46,16 @@ class SweepCost(NamedTuple):
 
 
 @checked
-def estimate_sweep(plan: Plan, *, device: str = "cpu", progress: Progress | None = None) -> SweepCost:
+def estimate_sweep(
+    plan: Plan, *, device: str = "cpu", rates: Rates | None = None, progress: Progress | None = None
+) -> SweepCost:
     """Time two training steps, and a few passes of each audit, for every method of a plan; seeds cost the same.
 
     Args:
         plan: the plan.
         device: the device of the cells.
+        rates: measured rates of a device (`classwise.core.rates.RATES`), for the hours on it. Nothing is trained, and
+            start weights need not exist.
         progress: a listener, which counts methods.
 
     Raises:
@@ -59,11 +65,17 @@ def estimate_sweep(plan: Plan, *, device: str = "cpu", progress: Progress | None
     seeds = collections.Counter(cell.method for cell in cells)
     first = {cell.method: cell for cell in reversed(cells)}
     passes, training, auditing = 0, 0.0, 0.0
+    costs: dict[str, tuple[int, float]] = {}
     listener.start("methods timed", len(seeds))
     for method, cell in first.items():
         recipe = read_recipe(cell)
-        trained = estimate_training(recipe, device=device)
-        audits = [_audit_cost(recipe, audit, device) for audit in plan.audits.values()]
+        trained = estimate_training(recipe, device=device, rates=rates)
+        audits = []
+        for audit in plan.audits.values():
+            decides = repr((recipe.model, recipe.data, recipe.threat, dataclasses.replace(audit, which=None)))
+            if decides not in costs:
+                costs[decides] = _audit_cost(recipe, audit, device, rates)
+            audits.append(costs[decides])
         passes += seeds[method] * (trained.passes + sum(count for count, _ in audits))
         training += seeds[method] * trained.seconds / 3600
         auditing += seeds[method] * sum(minutes for _, minutes in audits) / 60
@@ -71,7 +83,7 @@ def estimate_sweep(plan: Plan, *, device: str = "cpu", progress: Progress | None
     return SweepCost(len(cells), passes, training, auditing)
 
 
-def _audit_cost(recipe: Recipe, audit: AuditSettings, device: str) -> tuple[int, float]:
+def _audit_cost(recipe: Recipe, audit: AuditSettings, device: str, rates: Rates | None) -> tuple[int, float]:
     """Passes and minutes of an audit of the recipe's model, with random weights; a corruption is not timed."""
     trained_on = training_images(recipe.data)
     model = build_model(**model_spec(recipe, trained_on))
@@ -86,5 +98,5 @@ def _audit_cost(recipe: Recipe, audit: AuditSettings, device: str) -> tuple[int,
     given = audit.threat or recipe.threat
     threat = default_threat(trained_on) if given is None else Threat.parse(given)
     options: AuditOptions = {**audit.audit_options, "device": device, "guards": "off"}
-    cost = estimate(model, images, threat, audit.attack, trained=False, **options)
+    cost = estimate(model, images, threat, audit.attack, trained=False, rates=rates, **options)
     return cost.forwards + cost.backwards, cost.minutes

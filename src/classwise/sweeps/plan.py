@@ -16,10 +16,11 @@ import yaml
 
 from classwise.core import limits
 from classwise.core.config import Seed, build, configurable, read_yaml
-from classwise.core.errors import ClasswiseError, did_you_mean
+from classwise.core.errors import ClasswiseError, did_you_mean, unknown
 from classwise.data import DATA
 from classwise.sweeps.audit_settings import AuditSettings, build_audits, data_source
 from classwise.sweeps.cells import Cell
+from classwise.training.folder import saved_names
 from classwise.training.recipe import Recipe
 
 MOST_CELLS = 100_000
@@ -73,7 +74,8 @@ class Plan:
         budgets: budgets of the recipes; ``full`` is the recipe itself.
         seeds: seeds of training.
         data: names of data sets, or paths; empty: those of the recipes.
-        set: overrides of recipe fields in all cells, which their names do not contain.
+        set: overrides of recipe fields in all cells, which their names do not contain. In their text, and in that of
+            ``overrides``, ``{seed}`` is the seed of the cell.
         overrides: overrides of recipe fields, one mapping for each variant of a method.
         audits: the audits of every cell by name, each with options of ``classwise audit``.
         exclude: partial matches of cells to leave out.
@@ -177,6 +179,9 @@ class Plan:
         for name, axis in _OWN_AXES.items():
             if name in both:
                 raise ClasswiseError(f"plan: {name} is not an override; use the field {axis} of the plan")
+        both = {
+            key: value.replace("{seed}", str(seed)) if isinstance(value, str) else value for key, value in both.items()
+        }
         source = recipe_source(recipe)
         images = data_source(usual[recipe] if data is None else data)
         parts = [_slug(Path(recipe).stem if Path(recipe).suffix in (".yaml", ".yml") else recipe)]
@@ -184,7 +189,7 @@ class Plan:
         parts += [_slug(Path(images).stem if Path(images).is_absolute() else images), *filter(None, [label(overrides)])]
         method = "-".join(parts)
         audits = {name: audit.options() for name, audit in self.audits.items()}
-        return Cell(f"{method}-seed{seed}", method, source, budget, images, seed, both, audits)
+        return Cell(f"{method}-seed{seed}", method, source, budget, images, seed, _seeded(both, seed), audits)
 
     def _check(self, cells: Sequence[Cell]) -> None:
         """Check the recipe and the audits of each cell; seeds do not matter."""
@@ -195,7 +200,11 @@ class Plan:
             threat = recipe.threat or known
             if threat is None:
                 raise ClasswiseError(f"cell {cell.name}: {cell.data!r} has no default threat; set threat in the plan")
-            for audit in self.audits.values():
+            saved = saved_names(recipe)
+            for name, audit in self.audits.items():
+                if audit.which is not None and audit.which not in saved:
+                    error = unknown("weights", audit.which, saved)
+                    raise ClasswiseError(f"cell {cell.name}: audit {name!r}: {error}")
                 audit.check(audit.threat or threat)
 
 
@@ -263,6 +272,15 @@ def _value(value: Any) -> str:
         return f"-{_hash(value)}"
     text = _slug(str(value))
     return text if text[:1].isdigit() else f"-{text}"
+
+
+def _seeded(value: Any, seed: int) -> Any:
+    """An override with the seed in the place of ``{seed}``."""
+    if isinstance(value, Mapping):
+        return {key: _seeded(item, seed) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_seeded(item, seed) for item in value]
+    return value.replace("{seed}", str(seed)) if isinstance(value, str) else value
 
 
 def _slug(text: str) -> str:

@@ -52,9 +52,8 @@ class Batches:
 
     @property
     def steps(self) -> int:
-        """Number of steps per epoch; a last batch of a single image is dropped, since it has no batch statistics."""
-        full, rest = divmod(len(self.images), self.labelled)
-        return full + (rest > 1)
+        """Number of steps per epoch."""
+        return steps_of(len(self.images), self.labelled)
 
     def order(self, epoch: int) -> Tensor:
         """Return the order of the labelled images in an epoch, a permutation (N,)."""
@@ -110,6 +109,12 @@ class Batches:
         positions = torch.arange(len(rows), device=rows.device) + (step * (self.labelled + self.unlabelled) + 1)
         sampled = rows >= (0 if settings.sampling is not None else len(self.images))
         return torch.where(sampled, index + (positions << _POSITION_SHIFT), index)
+
+
+def steps_of(images: int, batch_size: int) -> int:
+    """Return the number of batches; a last batch of a single image is dropped, since it has no batch statistics."""
+    full, rest = divmod(images, batch_size)
+    return full + (rest > 1)
 
 
 def sampled_targets(index: Tensor, y: Tensor, rng: CounterRNG, settings: ClassSettings) -> Tensor | None:

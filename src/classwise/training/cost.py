@@ -1,4 +1,4 @@
-"""`estimate_training`: the passes and the seconds of a training run, from a few timed steps."""
+"""`estimate_training`: the passes and the seconds of a training run, from a few timed steps or measured rates."""
 
 from __future__ import annotations
 
@@ -8,7 +8,11 @@ import time
 from pathlib import Path
 from typing import NamedTuple
 
+from classwise.core.rates import Rates
+from classwise.models import build_model
+from classwise.training.batches import steps_of
 from classwise.training.recipe import Recipe
+from classwise.training.setup import model_spec, split_rows, training_images
 from classwise.training.train import train
 
 SLOW = 10.0
@@ -21,7 +25,7 @@ class TrainingCost(NamedTuple):
     Attributes:
         steps: number of steps.
         passes: forward and backward passes of one image, approximately.
-        seconds: duration of the steps at the measured speed.
+        seconds: duration of the steps at the measured rate.
     """
 
     steps: int
@@ -29,7 +33,7 @@ class TrainingCost(NamedTuple):
     seconds: float
 
 
-def estimate_training(recipe: Recipe, *, device: str = "cpu") -> TrainingCost:
+def estimate_training(recipe: Recipe, *, device: str = "cpu", rates: Rates | None = None) -> TrainingCost:
     """Time two steps of a training run in a temporary folder, after a warm-up step.
 
     After a step that takes longer than `SLOW` seconds no other is timed: a slow warm-up step is the estimate.
@@ -37,16 +41,26 @@ def estimate_training(recipe: Recipe, *, device: str = "cpu") -> TrainingCost:
     Args:
         recipe: the recipe.
         device: the device to train on.
+        rates: measured rates of a device (`classwise.core.rates.RATES`), for the seconds on it; None: steps are timed.
+            The passes of a step are those of `classwise.training.recipe.Parts.passes`.
 
     Raises:
         ClasswiseError: see `classwise.train`.
     """
-    watch = _Stopwatch()
-    with tempfile.TemporaryDirectory() as folder, contextlib.suppress(_EnoughTimedError):
-        train(recipe, out=Path(folder) / "run", device=device, progress=watch)
-    seconds = watch.step_seconds() * watch.total
-    passes = watch.total * (recipe.parts.attack.length + 1) * recipe.batch_size
-    return TrainingCost(watch.total, passes, seconds)
+    if rates is None:
+        watch = _Stopwatch()
+        with tempfile.TemporaryDirectory() as folder, contextlib.suppress(_EnoughTimedError):
+            train(recipe, out=Path(folder) / "run", device=device, progress=watch)
+        steps, step = watch.total, watch.step_seconds()
+    else:
+        images = training_images(recipe.data)
+        extra = recipe.data.unlabelled
+        labelled = recipe.batch_size - (0 if extra is None else extra.of(recipe.batch_size))
+        steps = recipe.epochs * steps_of(len(split_rows(recipe, images)[0]), labelled)
+        clock = rates.clock(build_model(**model_spec(recipe, images)).eval(), images.pixels(slice(0, 1)))
+        step = clock("training", recipe.batch_size * recipe.parts.passes.equivalents, lambda: None)
+    passes = steps * (recipe.parts.attack.length + 1) * recipe.batch_size
+    return TrainingCost(steps, passes, step * steps)
 
 
 class _EnoughTimedError(Exception):

@@ -18,6 +18,7 @@ from classwise.core.arguments import checked
 from classwise.core.errors import ClasswiseError, did_you_mean
 from classwise.core.schema import SCHEMA_VERSIONS, check_schema_version
 from classwise.core.storage import read_json, verify, write_text
+from classwise.training.averaging import NoAverage
 from classwise.training.recipe import Recipe
 
 Which = str
@@ -35,6 +36,13 @@ def epoch_weights(which: Which, epoch: int) -> Which:
         epoch: from 1.
     """
     return f"epoch-{epoch}" if which == "last" else f"{which}-epoch-{epoch}"
+
+
+def saved_names(recipe: Recipe) -> list[Which]:
+    """Return the names of the weights that a run of the recipe saves; averages once averaging has started."""
+    models = ("last",) if isinstance(recipe.parts.averaging, NoAverage) else ("last", "average")
+    best = ("best", "best-average")[: len(models)]
+    return [*models, *best, *(epoch_weights(which, epoch) for which in models for epoch in recipe.checkpoint_epochs)]
 
 
 def runs_in(folder: Path) -> list[Path]:

@@ -68,7 +68,7 @@ def train(
         data: a data set's name or a path, instead of the recipe's; or images, of which the run folder records only the
             name and the hash.
         budget: one of the recipe's budgets, such as ``"short"`` (at most 30 epochs); None for the full recipe.
-        resume: continue the run in the folder; its recipe must be the same.
+        resume: continue the run in the folder; its recipe must be the same. A finished run needs no checkpoint.
         device: the device to train on, such as ``"cuda"``.
         progress: True shows a progress bar and log lines; or a listener, such as a logger of
             `classwise.training.loggers`.
@@ -142,6 +142,8 @@ def _train(
     recipe = recipe.on(device, run.recipe if resumed else None)
     if resumed:
         check_resumable(run, recipe, images, processes)
+        if not run.state_file.is_file() and run.complete and run.best_epoch() is not None:
+            return run  # the checkpoint of a finished run may be deleted; the events are written last
     written = run.recipe if resumed else recipe
     notes = setup_notes(recipe, images, threat, resumed=resumed)
     notes += filter(None, [slow_dtype_note(recipe.precision, torch.device(device))])

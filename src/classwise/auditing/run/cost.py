@@ -22,6 +22,7 @@ from classwise.auditing.run.preparation import Inputs, prepare
 from classwise.auditing.run.suite import Attacks, norm_of, parse_attacks
 from classwise.core.arguments import checked
 from classwise.core.description import PassCounts
+from classwise.core.rates import Clock, Kind, Rates
 from classwise.core.rng import CounterRNG
 from classwise.core.threat import Threat, ThreatLike
 from classwise.data.images import Batch, Images
@@ -84,6 +85,7 @@ def estimate(
     attacks: Attacks | None = None,
     *,
     trained: bool = True,
+    rates: Rates | None = None,
     **options: Unpack[AuditOptions],
 ) -> CostEstimate:
     """Estimate how many passes and minutes an audit takes, at least and at most.
@@ -101,6 +103,8 @@ def estimate(
         attacks: the attacks.
         trained: whether the images are evaluated without attack. False: all of them count as correctly classified, for
             the cost of a model before its training.
+        rates: measured rates of a device (`classwise.core.rates.RATES`), for the minutes on it; None: passes are timed
+            on this device.
         **options: see `AuditOptions`.
 
     Raises:
@@ -125,7 +129,8 @@ def estimate(
         engine, first = ready.plan.engine(ready.model), next(ready.pieces)
         expected = len(first) if isinstance(ready.source, Images) else ready.source.expected
         evaluate = _evaluate if trained else _all_correct
-        return _range(ready, engine, first, evaluate(engine, itertools.chain([first], ready.pieces), expected))
+        clean = evaluate(engine, itertools.chain([first], ready.pieces), expected)
+        return _range(ready, engine, first, clean, rates)
 
 
 class _Evaluated(NamedTuple):
@@ -214,17 +219,18 @@ class _Speed(NamedTuple):
         return -(-images // self.batch_size) * self.batch_seconds
 
 
-def _range(ready: Inputs, engine: Engine, piece: Images, clean: _Evaluated) -> CostEstimate:
+def _range(ready: Inputs, engine: Engine, piece: Images, clean: _Evaluated, rates: Rates | None) -> CostEstimate:
     """The lowest and the highest cost; ``piece`` has the images on which passes are counted and timed."""
     plan, images = ready.plan, clean.images
     fewest, most = clean.bounds() if plan.early_stop else (images, images)
     size = min(engine.batch_size, max(most, SMALLEST_BATCH))  # few images are attacked in a smaller batch
     x = _batch(piece, engine.batch_size, engine.device).x
     with evaluating(ready.model), frozen(ready.model):
-        speed = _Speed(engine.batch_size, _timed(lambda: engine.passes.logits(x), engine.device))
+        clock = _timed_on(engine.device) if rates is None else rates.clock(ready.model, x[:1])
+        speed = _Speed(engine.batch_size, clock("decision", len(x), lambda: engine.passes.logits(x)))
     clean_passes = plan.repeats.count
     lowest = highest = _Total(clean_passes * images, 0, clean_passes * speed.seconds(images))
-    for position, cost in enumerate(_attack_costs(engine, plan, piece, size)):
+    for position, cost in enumerate(_attack_costs(engine, plan, piece, size, clock)):
         highest = highest.plus(cost, most, cost.highest(early_stop=plan.early_stop), speed)
         if not (position and plan.cascade):
             lowest = lowest.plus(cost, fewest, cost.lowest(early_stop=plan.early_stop), speed)
@@ -269,24 +275,25 @@ def _all_correct(_: Engine, pieces: Iterator[Images], expected: int | None) -> _
     return _Evaluated(images, images, images)
 
 
-def _attack_costs(engine: Engine, plan: Plan, piece: Images, size: int) -> Iterator[_AttackCost]:
+def _attack_costs(engine: Engine, plan: Plan, piece: Images, size: int, clock: Clock) -> Iterator[_AttackCost]:
     """The passes of a step of each attack, and their duration in batches of ``size`` images."""
     x = _batch(piece, size, engine.device).x
     classes = engine.passes.classes(x)
-    clocks: dict[tuple[object, bool], tuple[float, float]] = {}
+    seconds: dict[tuple[object, bool], tuple[float, float]] = {}
     for attack in plan.suite.attacks.values():
         with engine.forward_for(attack, x) as passes:
             step = _step_passes(engine, passes, attack, piece, plan.threat)
             kind = attack.precise, step.to_image > 0
-            if kind not in clocks:
-                clocks[kind] = _clock(passes, x, engine.device, gradients=step.to_image > 0)
-        yield _AttackCost(attack, attack.starts_for(classes), plan.repeats.count, step, *clocks[kind])
+            if kind not in seconds:
+                seconds[kind] = _pass_seconds(passes, x, clock, gradients=step.to_image > 0)
+        yield _AttackCost(attack, attack.starts_for(classes), plan.repeats.count, step, *seconds[kind])
 
 
-def _clock(model: CountedForward, x: Tensor, device: torch.device, *, gradients: bool) -> tuple[float, float]:
+def _pass_seconds(model: CountedForward, x: Tensor, clock: Clock, *, gradients: bool) -> tuple[float, float]:
     """Seconds of a forward pass and of a backward pass of one image; 0 for the latter without gradients."""
-    forward = _timed(lambda: model(x), device)
-    both = _timed(lambda: value_and_gradient(model, x, lambda logits: logits[:, 0]), device) if gradients else forward
+    forward = both = clock("forward", len(x), lambda: model(x))
+    if gradients:
+        both = clock("gradient", len(x), lambda: value_and_gradient(model, x, lambda logits: logits[:, 0]))
     return forward / len(x), max(both - forward, 0.0) / len(x)
 
 
@@ -310,15 +317,20 @@ def _step_passes(engine: Engine, model: CountedForward, attack: Attack, piece: I
     return PassCounts((model.forwards - before[0]) // len(x), (model.backwards - before[1]) // len(x))
 
 
-def _timed(work: Callable[[], object], device: torch.device) -> float:
-    """Seconds of one call: the mean of two calls after a warm-up."""
-    work()
-    _wait(device)
-    begin = time.perf_counter()
-    work()
-    work()
-    _wait(device)
-    return (time.perf_counter() - begin) / 2
+def _timed_on(device: torch.device) -> Clock:
+    """A clock that calls the work on the device: the mean of two calls after a warm-up."""
+
+    def seconds(kind: Kind, images: int, work: Callable[[], object]) -> float:
+        del kind, images
+        work()
+        _wait(device)
+        begin = time.perf_counter()
+        work()
+        work()
+        _wait(device)
+        return (time.perf_counter() - begin) / 2
+
+    return seconds
 
 
 def _wait(device: torch.device) -> None:

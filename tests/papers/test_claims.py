@@ -8,7 +8,7 @@ from random import Random
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from scipy import stats
 
@@ -63,7 +63,7 @@ def test_rounding_errors_of_zero_decide_no_claim(noise: float) -> None:
         "inconclusive",
         "contradicted",
     ]
-    assert sampled.decide(0.05)[1].low == 0
+    assert sampled.estimate(0, 0.05).low == 0
 
 
 def test_holm_matches_the_statistics_module() -> None:
@@ -128,24 +128,32 @@ def test_joint_correction_equals_one_evaluation() -> None:
 
 _FAMILIES = st.lists(
     st.tuples(
-        st.lists(st.floats(-8, 8).map(lambda value: round(value, 2)), min_size=1, max_size=3),
+        st.lists(
+            st.tuples(st.floats(-8, 8).map(lambda value: round(value, 2)), st.sampled_from((1.0, 0.5, 3.0))),
+            min_size=1,
+            max_size=3,
+        ),
         st.integers(1, 3),
         st.sampled_from((None, CORRELATION)),
     ),
     min_size=1,
     max_size=5,
 )
-"""Families of tests: estimates in standard errors, number of items that repeat the test, and range of the estimate."""
+"""Families of tests: estimates with their standard errors, number of items that repeat the test, and its range."""
 
 
 @pytest.mark.slow
 @given(_FAMILIES, st.randoms(use_true_random=False))
-def test_a_repeated_test_has_one_interval(family: list[tuple[list[float], int, Limits]], random: Random) -> None:
+@example([([(0, 1), (-2, 1)], 2, None)], Random(0)).via("one estimator decides at the level of an item, two at another")
+@example([([(2.1, 1), (1, 0.5)], 2, None)], Random(0)).via("another estimator has the lowest end at each level")
+def test_a_repeated_test_has_one_interval(
+    family: list[tuple[list[tuple[float, float]], int, Limits]], random: Random
+) -> None:
     """Items correct it with other tests, at other levels; together it has one answer, level, interval and p-value."""
     items = list[list[Test]]()
-    for number, (values, repeats, limits) in enumerate(family):
+    for number, (estimates, repeats, limits) in enumerate(family):
         scale = 1.0 if limits is None else 0.1
-        parts = [normal(scale * value, scale) for value in values]
+        parts = [normal(scale * value, scale * error) for value, error in estimates]
         test = Test(claim="kdd21/C1", estimand=f"number {number}", estimators=parts, limits=limits)
         for _ in range(repeats):
             items.append([test, *(claim(random.uniform(-3, 3)) for _ in range(random.randrange(3)))])

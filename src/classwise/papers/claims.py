@@ -89,26 +89,29 @@ class Test(Tested):
         assert self.exact or self.basis == "experiment", "a computation has no sampling error"
         assert self.trainings == 1 or (self.trainings > 1 and not self.exact), "exact tests are for fixed models"
 
-    def decide(self, level: float) -> tuple[Answer, Estimate, int]:
+    def decide(self, level: float) -> tuple[Answer, int, int]:
         """Decide the claim at an error level.
 
         Returns:
-            The answer, the deciding estimate, and the number of estimators that share the level.
+            The answer, the index of the deciding estimator, and the number of estimators that share the level.
         """
-        full = [_settled(estimator(level)) for estimator in self.estimators]
-        for estimate in full:
+        full = [self.estimate(place, level) for place in range(len(self.estimators))]
+        for place, estimate in enumerate(full):
             if math.isnan(estimate.low) or math.isnan(estimate.high):
-                return "inconclusive", estimate, 1
-        lowest = min(full, key=lambda estimate: estimate.low)
-        if lowest.low > 0:
+                return "inconclusive", place, 1
+        lowest = min(range(len(full)), key=lambda place: full[place].low)
+        if full[lowest].low > 0:
             return "supported", lowest, 1
-        count = len(self.estimators)
-        at_most = [_settled(estimator(level / count)) for estimator in self.estimators]
-        refuting = min(at_most, key=lambda estimate: estimate.high)
-        not_above = self.exact and lowest.low <= 0
-        if refuting.high < 0 or not_above:
-            return "contradicted", refuting, count
-        return ("inconclusive", lowest, 1) if lowest.high >= 0 else ("inconclusive", refuting, count)
+        shared = [self.estimate(place, level / len(full)) for place in range(len(full))]
+        refuting = min(range(len(full)), key=lambda place: shared[place].high)
+        if shared[refuting].high < 0 or self.exact:
+            return "contradicted", refuting, len(full)
+        return ("inconclusive", lowest, 1) if full[lowest].high >= 0 else ("inconclusive", refuting, len(full))
+
+    def estimate(self, place: int, level: float) -> Estimate:
+        """The estimate of an estimator; an end that differs from 0 by rounding is 0, since its sign decides."""
+        estimate = self.estimators[place](level)
+        return estimate._replace(low=float(difference(estimate.low, 0)), high=float(difference(estimate.high, 0)))
 
     def p_value(self) -> float:
         """Smallest error level with a conclusive answer; 1 if there is none."""
@@ -165,6 +168,9 @@ def not_tested(claim: str, reason: str, *, cifar10: bool = False) -> Test:
 def evaluate(tests: Sequence[Test], alpha: float = ALPHA) -> tuple[Verdict, ...]:
     """Evaluate tests with Holm's correction; the family-wise error rate is about ``alpha``.
 
+    A verdict has the interval of the estimator that decides at the p-value of the test, or at ``alpha`` if that is
+    smaller; so it does not depend on the other tests.
+
     Args:
         tests: tests to correct jointly.
         alpha: probability of any wrong conclusive verdict, if the intervals have their nominal level.
@@ -172,22 +178,11 @@ def evaluate(tests: Sequence[Test], alpha: float = ALPHA) -> tuple[Verdict, ...]
     Returns:
         A verdict for each test, in order.
     """
-    verdicts = {
-        place: _verdict(test, alpha, 0.0) if test.estimators else _untested(test)
-        for place, test in enumerate(tests)
-        if test.exact or not test.estimators
-    }
-    p_values = {place: test.p_value() for place, test in enumerate(tests) if place not in verdicts}
-    sampled = sorted(p_values, key=lambda place: p_values[place])
-    stopped = False
-    level = alpha
-    adjusted = holm([p_values[place] for place in sampled]).tolist()
-    for rank, place in enumerate(sampled):
-        level = alpha / (len(sampled) - rank) if not stopped else level
-        verdict = replace(_verdict(tests[place], level, p_values[place]), adjusted=adjusted[rank])
-        verdicts[place] = replace(verdict, answer="inconclusive") if stopped else verdict
-        stopped = stopped or verdict.answer == "inconclusive"
-    return tuple(verdicts[place] for place in range(len(tests)))
+    sampled = [place for place, test in enumerate(tests) if test.estimators and not test.exact]
+    p_values = [tests[place].p_value() for place in sampled]
+    corrected = dict(zip(sampled, zip(p_values, *_holm(p_values, alpha), strict=True), strict=True))
+    exact = (0.0, math.nan, alpha)
+    return tuple(_verdict(test, alpha, *corrected.get(place, exact)) for place, test in enumerate(tests))
 
 
 def correct_jointly(verdicts: Sequence[Verdict], alpha: float = ALPHA) -> tuple[Verdict, ...]:
@@ -203,28 +198,32 @@ def correct_jointly(verdicts: Sequence[Verdict], alpha: float = ALPHA) -> tuple[
         alpha: probability of any wrong conclusive verdict.
     """
     tested = [index for index, verdict in enumerate(verdicts) if not verdict.exact and not math.isnan(verdict.p_value)]
-    p_values = np.array([verdicts[index].p_value for index in tested])
-    adjusted = dict(zip(tested, holm(p_values).tolist(), strict=True))
-    rejected = sum(value <= alpha for value in adjusted.values())
+    adjusted, levels = _holm([verdicts[index].p_value for index in tested], alpha)
     repeats: dict[tuple[object, ...], list[int]] = {}
-    levels = dict[int, float]()
-    for rank, place in enumerate(p_values.argsort(kind="stable").tolist()):
-        index = tested[place]
+    for place, index in enumerate(tested):
         verdict = verdicts[index]
-        levels[index] = alpha / (len(tested) - min(rank, rejected))
-        repeats.setdefault(
-            (verdict.claim, verdict.estimand, *verdict.covers, verdict.value, verdict.p_value), []
-        ).append(index)
+        key = (verdict.claim, verdict.estimand, *verdict.covers, verdict.value, verdict.p_value)
+        repeats.setdefault(key, []).append(place)
     corrected = list(verdicts)
-    for indices in repeats.values():
-        same = [_rescaled(verdicts[index], min(levels[other] for other in indices)) for index in indices]
+    for places in repeats.values():
+        same = [_rescaled(verdicts[tested[place]], min(levels[other] for other in places)) for place in places]
         low, high = min(verdict.low for verdict in same), max(verdict.high for verdict in same)
-        answer: Answer = "inconclusive"
-        if adjusted[indices[0]] <= alpha and (low > 0 or high < 0):
-            answer = "supported" if low > 0 else "contradicted"
-        for index, verdict in zip(indices, same, strict=True):
-            corrected[index] = replace(verdict, low=low, high=high, answer=answer, adjusted=adjusted[index])
+        answer = _answer(low, high) if adjusted[places[0]] <= alpha else "inconclusive"
+        for place, verdict in zip(places, same, strict=True):
+            corrected[tested[place]] = replace(verdict, low=low, high=high, answer=answer, adjusted=adjusted[place])
     return tuple(corrected)
+
+
+def _holm(p_values: Sequence[float], alpha: float) -> tuple[list[float], list[float]]:
+    """Holm's adjusted p-values and levels; tests after the first inconclusive one have the level of that one."""
+    adjusted = holm(p_values)
+    ranks = np.argsort(np.argsort(p_values, kind="stable"))
+    levels = alpha / (len(p_values) - np.minimum(ranks, (adjusted <= alpha).sum()))
+    return adjusted.tolist(), levels.tolist()
+
+
+def _answer(low: float, high: float) -> Answer:
+    return "supported" if low > 0 else "contradicted" if high < 0 else "inconclusive"
 
 
 @dataclass(frozen=True)
@@ -280,11 +279,6 @@ def summarise_claim(
     )
 
 
-def _settled(estimate: Estimate) -> Estimate:
-    """The estimate with ends of 0 where they differ from it by rounding, since the sign of an end decides the claim."""
-    return estimate._replace(low=float(difference(estimate.low, 0)), high=float(difference(estimate.high, 0)))
-
-
 def _rescaled(one: Verdict, level: float) -> Verdict:
     if level == one.level:
         return one
@@ -301,23 +295,23 @@ def _clip(low: float, high: float, limits: Limits) -> tuple[float, float]:
     return (low, high) if limits is None else (max(low, limits[0]), min(high, limits[1]))
 
 
-def _verdict(test: Test, level: float, p_value: float) -> Verdict:
-    answer, estimate, shares = test.decide(level)
+def _verdict(test: Test, alpha: float, p_value: float, adjusted: float, level: float) -> Verdict:
+    if not test.estimators:
+        return Verdict(claim=test.claim, answer="inconclusive", estimand="", note=test.note)
+    answer, place, shares = test.decide(level if test.exact else min(p_value, alpha))
+    estimate = test.estimate(place, level / shares)
     low, high = _clip(estimate.low, estimate.high, test.limits)
     return Verdict(
         **{field.name: getattr(test, field.name) for field in fields(Tested)} | {"covers": tuple(test.covers)},
-        answer=answer,
+        answer=answer if test.exact else _answer(estimate.low, estimate.high),
         value=estimate.value,
         low=low,
         high=high,
         level=level,
         shares=shares,
         p_value=p_value,
+        adjusted=adjusted,
     )
-
-
-def _untested(test: Test) -> Verdict:
-    return Verdict(claim=test.claim, answer="inconclusive", estimand="", note=test.note)
 
 
 IMAGES = "new images of the same classes, with the trained models fixed"

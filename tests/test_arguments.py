@@ -52,10 +52,10 @@ UNDECORATED = {"Images", "Normalized", "Threat", "ClasswiseError", "ATTACKS", *V
 def decorated() -> dict[str, Arguments]:
     """The arguments of every decorated function and method of the public API, by its name in messages."""
     found = list[Any]()
-    for name in sorted(set(cw.__all__) - {"__version__", "metrics"}):
+    for name in sorted(set(cw.__all__) - {"__version__", "metrics", "papers"}):
         value = getattr(cw, name)
         found += [value] if not inspect.isclass(value) else [value.__init__, *members(value)]
-    found += [getattr(cw.metrics, name) for name in cw.metrics.__all__]
+    found += [getattr(module, name) for module in (cw.metrics, cw.papers) for name in module.__all__]
     for module, names in FURTHER.items():
         found += [operator.attrgetter(name)(importlib.import_module(f"classwise.{module}")) for name in names.split()]
     every = [getattr(function, "arguments", None) for function in found]
@@ -104,8 +104,9 @@ def names_of(arguments: Arguments) -> list[str]:
 def test_every_public_function_is_decorated() -> None:
     functions = [name for name in cw.__all__ if inspect.isfunction(getattr(cw, name))]
     classes = [name for name in cw.__all__ if inspect.isclass(getattr(cw, name)) and name not in UNDECORATED]
-    metrics = [name for name in cw.metrics.__all__ if inspect.isfunction(getattr(cw.metrics, name))]
-    assert {*functions, *classes, *metrics} <= DECORATED.keys() | {"ClasswiseError"}
+    members = {name: getattr(module, name) for module in (cw.metrics, cw.papers) for name in module.__all__}
+    of_modules = [name for name, member in members.items() if inspect.isfunction(member)]
+    assert {*functions, *classes, *of_modules} <= DECORATED.keys() | {"ClasswiseError"}
     further = {name.removesuffix(".__init__") for names in FURTHER.values() for name in names.split()}
     assert further <= DECORATED.keys()
 

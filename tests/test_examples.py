@@ -23,6 +23,7 @@ from classwise.models import save_weights
 PUBLIC: dict[str, Any] = {
     **{name: getattr(cw, name) for name in cw.__all__ if name != "__version__"},
     **{f"metrics.{name}": getattr(metrics, name) for name in metrics.__all__},
+    **{f"papers.{name}": getattr(cw.papers, name) for name in cw.papers.__all__},
 }
 
 

@@ -20,7 +20,7 @@ NAMES = {
     "adjust_logits", "attack", "audit", "audit_seeds", "board", "compare", "export", "find_worst_class",
     "interpolate_weights", "load_data", "load_model", "report", "robustness_curve", "stream_data", "sweep", "train",
     "Attack", "Audit", "Board", "ClassWiseLoss", "ClasswiseError", "Comparison", "Curve", "Images", "Normalized",
-    "Outcomes", "Precision", "Recipe", "Run", "Threat", "WorstClass", "ATTACKS", "metrics",
+    "Outcomes", "Precision", "Recipe", "Run", "Threat", "WorstClass", "ATTACKS", "metrics", "papers",
 }  # fmt: skip
 
 

@@ -15,15 +15,13 @@ from benchmarks.studies import of_common_seeds
 
 import classwise as cw
 from classwise.papers import catalogue
-from classwise.papers.page import paper_page
-from classwise.papers.store import Store
 
 RESULTS = Path(__file__).parents[1] / "docs" / "results"
 
 
 def paper(name: str, page: Path) -> None:
     """Write the page of a paper from its stored results."""
-    paper_page(name, Store(RESULTS / "papers"), page)
+    cw.papers.write_pages([name], RESULTS / "papers", page.parent)
 
 
 def board(page: Path) -> None:

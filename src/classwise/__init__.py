@@ -12,6 +12,7 @@ from classwise.core.hooks import hooks
 from classwise.core.version import __version__
 
 if TYPE_CHECKING:
+    from classwise import papers as papers
     from classwise.attacks import ATTACKS as ATTACKS
     from classwise.attacks.base import Attack as Attack
     from classwise.auditing.compare.compare import compare as compare
@@ -75,13 +76,14 @@ _PUBLIC = {
     "load_data": "classwise.data.loading",
     "load_model": "classwise.models.loading.loader",
     "metrics": "classwise.stats.metrics",
+    "papers": "classwise.papers",
     "report": "classwise.reporting.pages.report",
     "robustness_curve": "classwise.auditing.curve.search",
     "stream_data": "classwise.data.loading",
     "sweep": "classwise.sweeps.run",
     "train": "classwise.training.train",
 }
-"""Public names and the modules that define them; ``metrics`` is a module."""
+"""Public names and the modules that define them; ``metrics`` and ``papers`` are modules."""
 
 __all__ = ["__version__", *_PUBLIC]  # noqa: PLE0604  # all keys are strings
 
@@ -91,7 +93,7 @@ def __getattr__(name: str) -> Any:
     if name not in _PUBLIC:
         raise AttributeError(f"module 'classwise' has no attribute {name!r}")
     module = importlib.import_module(_PUBLIC[name])
-    value = module if name == "metrics" else getattr(module, name)
+    value = module if name in ("metrics", "papers") else getattr(module, name)
     globals()[name] = value
     return value
 

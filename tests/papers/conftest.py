@@ -62,4 +62,4 @@ def _single(store: Store, name: str, *, blocking: bool) -> AbstractContextManage
 
 def _result(store: Store, name: str) -> None:
     if not store.result_file(name, "smoke").is_file():
-        run(name, "smoke", store)
+        run(name, "smoke", store.path)

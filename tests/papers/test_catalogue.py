@@ -14,9 +14,8 @@ from classwise.core.errors import ClasswiseError
 from classwise.papers import catalogue
 from classwise.papers.catalogue import experiment, runnable
 from classwise.papers.experiments.protocol import HYPERSPHERE
-from classwise.papers.page import paper_page
+from classwise.papers.page import write_pages
 from classwise.papers.runner import run
-from classwise.papers.store import Store
 from classwise.training import OBJECTIVES
 from classwise.training.recipe import Recipe
 
@@ -131,12 +130,11 @@ def test_an_entry_adds_an_item(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     """An experiment with other parameters needs nothing else to be listed, to run, and to be shown."""
     _with_entry(tmp_path, ENTRY, monkeypatch)
     assert "benz20/P1.12" in runnable()
-    store = Store(tmp_path / "store")
-    result = run("benz20/P1.12", "smoke", store)
+    (result,) = run("benz20/P1.12", "smoke", tmp_path / "store")
     assert result.verdicts[0].covers == ("optimisers", "weight decays")
     assert "Adam" in {row.name for table in result.tables for row in table.rows}
-    page = paper_page("benz20", store, tmp_path / "page.html").read_text(encoding="utf-8")
-    assert "optimisers and weight decays together" in page
+    (page,) = write_pages(["benz20"], tmp_path / "store", tmp_path)
+    assert "optimisers and weight decays together" in page.read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize(

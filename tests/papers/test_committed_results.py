@@ -18,9 +18,8 @@ from tools.papers_summary import papers as summary
 
 from classwise.papers import catalogue
 from classwise.papers.catalogue import experiment
-from classwise.papers.page import paper_page
+from classwise.papers.page import write_pages
 from classwise.papers.result import Result
-from classwise.papers.store import Store
 
 from .test_facts import ALPHA, interval_of, shows, variance_bounds, wilson_of
 
@@ -60,7 +59,7 @@ def verdicts_on(paper: str) -> list[tuple[str, dict[str, Any]]]:
 
 @functools.cache
 def page_of(paper: str, folder: Path) -> str:
-    return paper_page(paper, Store(COMMITTED), folder / f"{paper}.html").read_text(encoding="utf-8")
+    return write_pages([paper], COMMITTED, folder)[0].read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("file", RESULTS, ids=lambda file: "-".join(file.parts[-3:-1]))

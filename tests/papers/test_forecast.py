@@ -7,8 +7,8 @@ import pytest
 from classwise.core.errors import ClasswiseError
 from classwise.data import DATA
 from classwise.papers.catalogue import experiment
+from classwise.papers.cost import forecast, passes_per_second
 from classwise.papers.experiment import Training, recipe_at
-from classwise.papers.forecast import Forecaster, passes_per_second
 from classwise.papers.runner import scale_of
 from classwise.papers.scales import SMOKE
 from classwise.training.recipe import Recipe
@@ -22,34 +22,33 @@ def constant(recipe: Recipe, data: str) -> float:
 
 def test_passes_are_those_of_the_recipes() -> None:
     name = "cfa23/E1"
-    forecast = Forecaster("smoke", rate=constant).item(name)
+    cost = forecast(name, "smoke", rate=constant).total
     (training,) = experiment(name).trainings(scale_of(name, "smoke")).values()
     recipe = recipe_at(SMOKE, training)
-    assert (forecast.trainings, forecast.epochs) == (1, 4)
+    assert (cost.trainings, cost.epochs) == (1, 4)
     assert recipe.parts.passes.equivalents == 2 * 2 + 3  # two steps of PGD, then a step of the weights
-    assert forecast.passes == 240 * 4 * 7
-    assert forecast.hours == pytest.approx(forecast.passes / 1000 / 3600)
+    assert cost.passes == 240 * 4 * 7
+    assert cost.hours == pytest.approx(cost.passes / 1000 / 3600)
 
 
 def test_repetitions_have_their_own_trainings_and_items_share_theirs() -> None:
-    once, thrice = (Forecaster("smoke", trainings, rate=constant).item("kdd21/T1") for trainings in (1, 3))
+    once, thrice = (forecast("kdd21/T1", "smoke", trainings, rate=constant).total for trainings in (1, 3))
     assert (thrice.trainings, thrice.passes) == (3 * once.trainings, 3 * once.passes)
-    forecaster = Forecaster("reduced", rate=constant)
-    single = [forecaster.item(name).trainings for name in ("kdd21/T1", "kdd21/E4", "cfa23/E1")]
-    assert single == [5, 5, 1]
-    assert forecaster.together(["kdd21/T1", "kdd21/E4", "cfa23/E1"]).trainings == 6
+    several = forecast(["kdd21/T1", "kdd21/E4", "cfa23/E1"], "reduced", rate=constant)
+    assert [cost.trainings for cost in several.items.values()] == [5, 5, 1]
+    assert several.total.trainings == 6
 
 
 def test_full_scale_uses_all_images_of_each_data_set() -> None:
     trainings = list(experiment("benz20/P1.1").trainings(scale_of("benz20/P1.1", "full")).values())
     assert {training.data for training in trainings} <= {*DATA, ""}
-    full = Forecaster("full", rate=constant).item("cfa23/F4")
+    full = forecast("cfa23/F4", "full", rate=constant).total
     assert full.passes == 49_000 * 200 * Recipe.read("cfa-at", {"schedules": []}).parts.passes.equivalents
 
 
 def test_an_item_without_the_scale_is_refused() -> None:
     with pytest.raises(ClasswiseError, match="has no scale 'reduced'"):
-        Forecaster("reduced", rate=constant).item("cfa23/T4")
+        forecast("cfa23/T4", "reduced", rate=constant)
 
 
 def test_the_rate_is_measured_once_per_network() -> None:
@@ -59,11 +58,10 @@ def test_the_rate_is_measured_once_per_network() -> None:
         calls.append((recipe.model.name, data))
         return 1.0
 
-    forecaster = Forecaster("smoke", rate=count)
-    forecaster.together(["kdd21/T1", "cfa23/E1"])
+    several = forecast(["kdd21/T1", "cfa23/E1"], "smoke", rate=count)
     assert calls == [("small-cnn", "digits")] * 2  # six trainings; the network of HE has another head
-    assert list(forecaster.rates) == [
-        "small-cnn of width 0.1 on digits, float32, batch size 32",
-        "small-cnn of width 0.1 (head=cosine) on digits, float32, batch size 32",
+    assert list(several.passes_per_second) == [
+        "small-cnn of width 0.1 on digits, float32, batch size 64",
+        "small-cnn of width 0.1 (head=cosine) on digits, float32, batch size 64",
     ]
     assert passes_per_second(recipe_at(SMOKE, Training(recipe="at")), "digits") > 0

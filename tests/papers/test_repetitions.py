@@ -14,7 +14,6 @@ from classwise.papers.experiment import Findings, Training, recipe_at
 from classwise.papers.interval_estimators import exactly, interval, over_trainings
 from classwise.papers.runner import TRAININGS, combine, for_data, run
 from classwise.papers.scales import REDUCED, SMOKE, on_data_set
-from classwise.papers.store import Store
 from classwise.reporting.tables import Row, Table
 from classwise.stats.intervals import Estimate
 
@@ -101,7 +100,7 @@ def test_repetitions_have_other_seeds() -> None:
 
 @pytest.mark.slow
 def test_a_run_with_two_trainings(tmp_path: Path) -> None:
-    result = run("iclr21/F6", "smoke", Store(tmp_path / "store"), trainings=2)
+    (result,) = run("iclr21/F6", "smoke", tmp_path / "store", trainings=2)
     assert result.evidence.trainings == 2
     assert len(result.runs) == 2
     assert {table.caption.rpartition(", ")[2] for table in result.tables} == {"training 1 of 2", "training 2 of 2"}

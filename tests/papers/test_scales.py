@@ -12,9 +12,9 @@ from classwise.auditing.run.result import Audit
 from classwise.core.precision import FAST
 from classwise.papers import scales
 from classwise.papers.catalogue import experiment, runnable
+from classwise.papers.cost import forecast
 from classwise.papers.experiment import recipe_at
 from classwise.papers.experiments.fair_training import UnfairChoice
-from classwise.papers.forecast import Forecaster
 from classwise.papers.result import Result
 from classwise.papers.runner import run
 from classwise.papers.scales import FASHION, FULL, REDUCED, SMOKE, Scale, on_data_set
@@ -59,9 +59,9 @@ def test_another_data_set_keeps_the_dtype(scale: Scale, data: str) -> None:
 
 
 def test_a_forecast_is_of_the_dtype_of_the_run(multiplies: bool) -> None:
-    forecaster = Forecaster("reduced", rate=lambda recipe, _: 1.0 if recipe.precision.dtype == "float32" else 2.0)
-    forecaster.item("cfa23/E1")
-    assert list(forecaster.rates.values()) == [2.0 if multiplies else 1.0]
+    rate = {"float32": 1.0, "bfloat16": 2.0}
+    found = forecast("cfa23/E1", "reduced", rate=lambda recipe, _: rate[recipe.precision.dtype])
+    assert list(found.passes_per_second.values()) == [2.0 if multiplies else 1.0]
 
 
 def test_a_run_records_the_dtype_of_the_device(
@@ -71,7 +71,7 @@ def test_a_run_records_the_dtype_of_the_device(
     fast = dataclasses.replace(SMOKE, about="digits in bfloat16", overrides=overrides, precision=FAST)
     monkeypatch.setattr(UnfairChoice, "scales", {"smoke": fast})
     store = Store(tmp_path / "store")
-    run("cfa23/E1", "smoke", store)
+    run("cfa23/E1", "smoke", store.path)
     (recipe,) = store.runs
     dtype = "bfloat16" if multiplies else "float32"
     assert Run.open(recipe.parent).recipe.precision.dtype == dtype

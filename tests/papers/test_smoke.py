@@ -14,7 +14,7 @@ from classwise.core.errors import ClasswiseError
 from classwise.papers import catalogue
 from classwise.papers.catalogue import experiment, runnable
 from classwise.papers.claims import Answer, Verdict
-from classwise.papers.page import paper_page
+from classwise.papers.page import write_pages
 from classwise.papers.result import Evidence, Result
 from classwise.papers.runner import scale_of
 from classwise.papers.scales import NAMES
@@ -97,7 +97,8 @@ def test_the_theorems_hold(smoke: Smoke) -> None:
 
 @pytest.mark.parametrize("paper", catalogue.papers())
 def test_pages(smoke: Smoke, paper: str, tmp_path: Path) -> None:
-    text = paper_page(paper, smoke.store, tmp_path / "page.html").read_text(encoding="utf-8")
+    (page,) = write_pages([paper], smoke.store.path, tmp_path)
+    text = page.read_text(encoding="utf-8")
     items = [item for item in catalogue.items().values() if item.paper == paper]
     navigation = text[text.index("<nav") : text.index("</nav>")]
     assert text.index('id="claims"') < text.index('id="' + items[0].id)
@@ -112,7 +113,8 @@ def test_pages(smoke: Smoke, paper: str, tmp_path: Path) -> None:
     if paper == "cfa23":
         assert "<svg" in text
         assert "beta of TRADES" in text
-    assert 'id="claims"' not in paper_page(paper, None, tmp_path / "bare.html").read_text(encoding="utf-8")
+    (bare,) = write_pages([paper], None, tmp_path)
+    assert 'id="claims"' not in bare.read_text(encoding="utf-8")
 
 
 COMMITTED = Path(__file__).parents[2] / "docs/results/papers/results"

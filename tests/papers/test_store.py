@@ -242,9 +242,9 @@ def test_total_time_counts_shared_work_once() -> None:
 @pytest.mark.slow
 def test_a_repeated_run_trains_nothing_and_reports_the_same_work(tmp_path: Path) -> None:
     store = Store(tmp_path)
-    first = run("kdd21/E2", "smoke", store)
+    (first,) = run("kdd21/E2", "smoke", tmp_path)
     before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.safetensors")}
-    second = run("kdd21/E2", "smoke", store)
+    (second,) = run("kdd21/E2", "smoke", tmp_path)
     assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.safetensors")} == before
     assert repr(first.verdicts) == repr(second.verdicts)  # as text, since NaN differs from itself
     assert first.work == second.work

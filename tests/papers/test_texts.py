@@ -12,7 +12,7 @@ from classwise.cli.paper_results import show_result
 from classwise.papers import catalogue
 from classwise.papers.claims import Measurement, Test, evaluate, not_tested
 from classwise.papers.interval_estimators import interval
-from classwise.papers.page import paper_page
+from classwise.papers.page import write_pages
 from classwise.papers.result import Evidence, Result, save_result
 from classwise.papers.store import Store
 from classwise.reporting.tables import Cell, Row, Table
@@ -48,7 +48,7 @@ def test_a_result_on_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
 def test_a_result_on_its_page(tmp_path: Path) -> None:
     store = Store(tmp_path / "store")
     save_result(RESULT, store)
-    page = paper_page("kdd21", store, tmp_path / "page.html").read_text(encoding="utf-8")
+    page = write_pages(["kdd21"], store.path, tmp_path)[0].read_text(encoding="utf-8")
     section = page[page.index('id="kdd21/T1"') :]
     section = section[section.index("<h3") : section.index("Printed numbers")]
     words = unescape(re.sub(r"<[^>]*>", " ", section)).replace("\N{NO-BREAK SPACE}", " ")

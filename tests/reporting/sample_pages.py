@@ -18,8 +18,7 @@ from classwise.auditing.outcomes.artifacts import Artifacts
 from classwise.auditing.outcomes.meta import Meta
 from classwise.auditing.outcomes.table import Outcomes
 from classwise.auditing.run.result import Audit, AuditWarning
-from classwise.papers.page import paper_page
-from classwise.papers.store import Store
+from classwise.papers.page import write_pages
 from classwise.reporting import report
 from classwise.reporting.board.board import board
 from classwise.reporting.board.result import Board
@@ -125,6 +124,6 @@ def sample_pages() -> dict[str, str]:
             "curve": report(sample_curve(), folder / "curve.html"),
             "worst-class": report(result_of(NAMES, estimates, {0, 1}), folder / "worst.html"),
             "board": report(sample_board(methods), folder / "board.html"),
-            "paper": paper_page("cfa23", Store(COMMITTED), folder / "paper.html"),
+            "paper": write_pages(["cfa23"], COMMITTED, folder)[0],
         }
         return {kind: path.read_text(encoding="utf-8") for kind, path in written.items()}

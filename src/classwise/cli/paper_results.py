@@ -12,31 +12,25 @@ from classwise.cli import console
 
 if TYPE_CHECKING:
     from classwise.papers.claims import Measurement, Verdict
+    from classwise.papers.cost import Forecast
     from classwise.papers.result import Evidence, Result
     from classwise.reporting.tables import Table
 
 NOT_INCLUDED = "validation and audits come on top; trainings that the store already has are not subtracted"
 
 
-def show_forecast(names: Sequence[str], scale: str, device: str, trainings: int, *, json: bool) -> None:
-    """Print the forecast of some items and their total; shared trainings count once in the total."""
-    from classwise.papers.forecast import Forecaster
-
-    forecaster = Forecaster(scale, trainings, device=device)
-    forecasts = {name: forecaster.item(name) for name in names}
-    total = forecaster.together(names)
+def show_forecast(forecast: Forecast, *, json: bool) -> None:
+    """Print the forecast of some items and their total."""
     if json:
-        items = {name: dataclasses.asdict(forecast) for name, forecast in forecasts.items()}
-        facts = {"scale": scale, "device": device, "items": items, "total": dataclasses.asdict(total)}
-        console.show_json(facts | {"passes_per_second": forecaster.rates, "not_included": NOT_INCLUDED})
+        console.show_json(dataclasses.asdict(forecast) | {"not_included": NOT_INCLUDED})
         return
+    costs = [*forecast.items.items(), *([("total", forecast.total)] if len(forecast.items) > 1 else [])]
     rows = [
-        (name, forecast.trainings, f"{forecast.epochs:,}", f"{forecast.passes:,}", f"{forecast.hours:,.2f}")
-        for name, forecast in [*forecasts.items(), *([("total", total)] if len(names) > 1 else [])]
+        (name, cost.trainings, f"{cost.epochs:,}", f"{cost.passes:,}", f"{cost.hours:,.2f}") for name, cost in costs
     ]
     heads = ["item", "trainings", "epochs", "forward passes of one image", "hours"]
-    console.show(heads, rows, f"forecast at scale {scale} on {device}")
-    for network, rate in forecaster.rates.items():
+    console.show(heads, rows, f"forecast at scale {forecast.scale} on {forecast.device}")
+    for network, rate in forecast.passes_per_second.items():
         console.echo(f"measured: {rate:,.0f} forward passes of one image per second, {network}")
     console.echo(NOT_INCLUDED)
 

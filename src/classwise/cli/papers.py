@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import dataclasses
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+import classwise as cw
 from classwise.cli import console
 from classwise.cli.help import DATA, MODEL, OUTPUT, TRAINING, PanelCommand, PanelGroup
-from classwise.cli.options import Device, Estimate, Json, check_device, new_file, new_folder, out_option
+from classwise.cli.options import Device, Estimate, Json, check_device, new_folder, out_option
 from classwise.cli.paper_results import results_facts, show_forecast, show_result, show_table
-from classwise.core.errors import ClasswiseError
 
 if TYPE_CHECKING:
     from classwise.papers.catalogue import Item
-    from classwise.papers.store import Store
 
 STORE = Path("runs/papers")
 LONGEST = 44
@@ -49,22 +48,17 @@ def list_items(names: Papers = None, store: StoreFolder = STORE, json: Json = Fa
         classwise papers list
         classwise papers list cfa23 --json
     """  # noqa: D301  # \b keeps the lines of the example apart
-    from classwise.papers import catalogue
-    from classwise.papers.settings import deviation_counts
-    from classwise.papers.store import Store
-
-    kept = None if store == STORE and not store.exists() else Store(_existing(store))
-    chosen = _chosen(names)
-    items = [item for item in catalogue.items().values() if item.paper in chosen]
+    kept = None if store == STORE and not store.exists() else store
+    items = cw.papers.inventory(names or (), kept)
     if json:
-        console.show_json([_facts(item) | {"run_at": _run_at(item, kept)} for item in items])
+        console.show_json(items)
         return
     rows = []
     for item in items:
-        scales = _scales(item) if kept is None else _run_at(item, kept)
-        title = item.title if len(item.title) <= LONGEST else f"{item.title[: LONGEST - 1].rstrip()}…"
-        counts = (item.id, item.kind, title, item.status, ", ".join(scales), deviation_counts(item.id))
-        rows.append((*counts, item.command or item.missing))
+        title = item["title"] if len(item["title"]) <= LONGEST else f"{item['title'][: LONGEST - 1].rstrip()}…"
+        scales = ", ".join(item["scales"] if kept is None else item["run_at"])
+        row = (item["id"], item["kind"], title, item["status"], scales, _deviations(item["settings"]))
+        rows.append((*row, item["command"] or item["missing"]))
     heads = ["id", "kind", "what", "status", "scales" if kept is None else "run at", "deviations"]
     console.show([*heads, "command, or what is missing"], rows, optional=("deviations", "status", "kind"))
 
@@ -77,19 +71,13 @@ def show(names: Items, json: Json = False) -> None:
     Example:
         classwise papers show kdd21/T3
     """  # noqa: D301  # \b keeps the lines of the example apart
-    from classwise.papers import catalogue
+    from classwise.papers.catalogue import find
 
-    items = [catalogue.find(name) for name in names]
     if json:
-        shown = [
-            _facts(item)
-            | {"printed": catalogue.printed(item.id)}
-            | {"notes": [dataclasses.asdict(note) for note in item.notes]}
-            for item in items
-        ]
+        shown = [cw.papers.item_facts(name) for name in names]
         console.show_json(shown if len(shown) > 1 else shown[0])
         return
-    for place, item in enumerate(items):
+    for place, item in enumerate([find(name) for name in names]):
         if place:
             typer.echo("")
         _explain(item)
@@ -150,27 +138,21 @@ def run(
         classwise papers run benz20/P1.2 --scale full \\
             --model resnet50=weights.pth --data imagenet/val
     """  # noqa: D301  # \b keeps the lines of the example apart
-    from classwise.papers.result import Result
-    from classwise.papers.runner import check_inputs, run, scale_of
-    from classwise.papers.store import Store
-    from classwise.papers.user_inputs import UserInputs
-
     check_device(device)
     if estimate:
-        show_forecast(names, scale, device, trainings, json=json)
+        show_forecast(cw.papers.forecast(names, scale, trainings, device=device), json=json)
         return
-    inputs = UserInputs(models=model or [], data=data)
-    for name in names:  # all of them before any work
-        scale_of(name, scale)
-        check_inputs(name, scale, inputs)
-    if scale == "full" and device == "cpu":
-        typer.echo("full scale on a CPU takes days per network; use --device cuda or --scale reduced", err=True)
-    kept = Store(new_folder(store))
-    for name in names:
-        with console.resumable("repeat the command to continue"), console.progress() as listener:
-            run(name, scale, kept, progress=listener, device=device, inputs=inputs, trainings=trainings)
-    # read after the last run, since each run changes the correction for multiple testing
-    results = [Result.load(kept.result_file(name, scale)) for name in names]
+    with console.resumable("repeat the command to continue"), console.progress() as listener:
+        results = cw.papers.run(
+            names,
+            scale,
+            new_folder(store),
+            device=device,
+            progress=listener,
+            models=model or (),
+            data=data,
+            trainings=trainings,
+        )
     if json:
         console.show_json(results_facts(results))
         return
@@ -190,49 +172,19 @@ def page(
     Example:
         classwise papers page kdd21
     """  # noqa: D301  # \b keeps the lines of the example apart
-    from classwise.papers.page import paper_page
-    from classwise.papers.store import Store
-
-    chosen, kept, folder = _chosen(names), Store(_existing(store)), out or store / "pages"
-    for target in [new_file(folder / f"{name}.html", "--out") for name in chosen]:  # all of them before any work
-        assert target is not None
-        typer.echo(f"page: {paper_page(target.stem, kept, target)}")
+    for file in cw.papers.write_pages(names or (), store, out or store / "pages"):
+        typer.echo(f"page: {file}")
 
 
-def _chosen(names: list[str] | None) -> list[str]:
-    from classwise.papers import catalogue
-
-    return [catalogue.paper(name).id for name in names or ()] or list(catalogue.papers())
-
-
-def _existing(store: Path) -> Path:
-    if not store.exists():
-        raise ClasswiseError(f"no store at {store}; papers run ID --store {store} makes one")
-    return store
-
-
-def _scales(item: Item) -> list[str]:
-    from classwise.papers.catalogue import experiment
-
-    return [str(scale) for scale in experiment(item.id).scales] if item.experiment else []
-
-
-def _run_at(item: Item, store: Store | None) -> list[str]:
-    """Scales at which a store has a result of an item."""
-    return [scale for scale in _scales(item) if store is not None and store.result_file(item.id, scale).is_file()]
-
-
-def _facts(item: Item) -> dict[str, Any]:
-    """An item as JSON."""
-    from classwise.papers.settings import comparisons
-
-    fields = ("id", "paper", "kind", "section", "title", "parameters", "finding", "covered_by", "same_as")
-    compared = comparisons(item.id) if item.experiment else {}
-    return {
-        **{name: getattr(item, name) for name in (*fields, "status", "command", "missing")},
-        "scales": _scales(item),
-        "settings": {scale: comparison.facts() for scale, comparison in compared.items()},
+def _deviations(settings: Mapping[str, Any]) -> str:
+    """Number of deviations at each scale, such as ``full 2, reduced 14``; empty for an item that does not run."""
+    if any(compared["reason"] for compared in settings.values()):
+        return "no settings"
+    counts = {
+        scale: {(deviation["setting"], deviation["paper"], deviation["here"]) for deviation in compared["deviations"]}
+        for scale, compared in settings.items()
     }
+    return ", ".join(f"{scale} {len(distinct)}" for scale, distinct in counts.items())
 
 
 def _explain(item: Item) -> None:
@@ -253,16 +205,14 @@ def _explain(item: Item) -> None:
         "missing": item.missing,
         "command": item.command,
     }
-    if item.experiment:
-        for scale in catalogue.experiment(item.id).scales.values():
-            lines[f"scale {scale.name}"] = scale.about
+    lines |= {f"scale {scale.name}": scale.about for scale in item.scales.values()}
     for name, text in lines.items():
         if text:
             typer.echo(f"  {name}: {text}")
     if (table := printed_table(item.id)) is not None:
         typer.echo("")
         show_table(table)
-    if item.status == "runnable":
+    if item.scales:
         _show_settings(item)
     for note in item.notes:
         typer.echo(f"note {note.id} ({note.kind}): {note.text}")

@@ -1,5 +1,13 @@
 """Inventory of papers, and experiments that reproduce their tables, figures and claims.
 
+`inventory` and `item_facts` describe the items, `run` runs them, `forecast` forecasts the cost, and `write_pages`
+writes the results beside the printed numbers.
+
+Example:
+    >>> import classwise as cw
+    >>> cw.papers.item_facts("kdd21/T3")["printed"]["rows"][0]["tot"]
+    51.8
+
 The words, from the file of a paper to its page:
 
 - `~classwise.papers.catalogue.Paper`: the content of ``PAPER.yaml``, the one file of a paper of this package or of an
@@ -23,3 +31,10 @@ The words, from the file of a paper to its page:
 - `~classwise.papers.settings.PaperSettings`: the settings that the paper states for a training or an evaluation.
 - `~classwise.papers.settings.Deviation`: a setting of a run that differs from that of the paper.
 """
+
+from classwise.papers.cost import forecast
+from classwise.papers.page import write_pages
+from classwise.papers.runner import run
+from classwise.papers.settings import inventory, item_facts
+
+__all__ = ["forecast", "inventory", "item_facts", "run", "write_pages"]

@@ -22,6 +22,7 @@ from classwise.core.registry import Registry, with_installed, yaml_files
 
 if TYPE_CHECKING:
     from classwise.papers.experiment import Experiment
+    from classwise.papers.scales import Name, Scale
 
 Status = Literal["runnable", "covered", "missing"]
 Kind = Literal[
@@ -74,6 +75,11 @@ class Item:
     def paper(self) -> str:
         """Name of the paper, the first part of the id."""
         return self.id.partition("/")[0]
+
+    @property
+    def scales(self) -> Mapping[Name, Scale]:
+        """Scales of the experiment by name; empty for an item that does not run."""
+        return experiment(self.id).scales if self.experiment else {}
 
     @property
     def status(self) -> Status:

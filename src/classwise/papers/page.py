@@ -11,7 +11,8 @@ from typing import Any
 
 from markupsafe import Markup, escape
 
-from classwise.core.storage import write_text
+from classwise.core.arguments import checked
+from classwise.core.storage import check_writable, write_text
 from classwise.papers import catalogue
 from classwise.papers.catalogue import Item, Note, Paper
 from classwise.papers.result import Result, stored_results
@@ -28,19 +29,37 @@ _SHORT = r'<path d="M\1 \2h\3v\4h-\3z"/>'
 """The area of a hover text in a drawing; as a path without a class, it takes a third less of the page."""
 
 
-def paper_page(name: str, store: Store | None, path: str | os.PathLike[str]) -> Path:
-    """Write a self-contained page of a paper with all its results in a store.
+@checked
+def write_pages(
+    papers: Sequence[str], store: str | os.PathLike[str] | None, folder: str | os.PathLike[str]
+) -> list[Path]:
+    """Write a self-contained page of each paper, with all its results in a store.
 
     Args:
-        name: ``kdd21``, ``iclr21``, ``benz20`` or ``cfa23``.
-        store: store of results; None for a page without results.
-        path: file to write.
+        papers: names such as ``kdd21``; empty for all papers.
+        store: folder of the store; None for pages without results.
+        folder: folder of the pages, which are named ``PAPER.html``.
+
+    Returns:
+        The files of the pages.
 
     Raises:
-        ClasswiseError: if the paper is unknown, a result is damaged, or the file cannot be written.
+        ClasswiseError: if a paper is unknown, the store is missing, a result is damaged, or a page cannot be written.
+
+    Example:
+        >>> import tempfile
+        >>> import classwise as cw
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     [page.name for page in cw.papers.write_pages(["cfa23"], None, folder)]
+        ['cfa23.html']
     """
-    write_text(path, render("paper.html", _context(catalogue.paper(name), store)))
-    return Path(path)
+    pages = {Path(folder, f"{name}.html"): catalogue.paper(name) for name in papers or catalogue.papers()}
+    kept = None if store is None else Store(store, create=False)
+    for page in pages:  # all of them before any work
+        check_writable(page)
+    for page, paper in pages.items():
+        write_text(page, render("paper.html", _context(paper, kept)))
+    return list(pages)
 
 
 def _linked(table: Table, here: Container[str]) -> Table:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
+from classwise.core.arguments import checked
 from classwise.core.errors import ClasswiseError, unknown
-from classwise.core.progress import Progress
+from classwise.core.progress import NullProgress, Progress
 from classwise.papers import catalogue
 from classwise.papers.catalogue import experiment
 from classwise.papers.claims import Measurement, Test, evaluate, not_tested
@@ -128,50 +130,76 @@ def check_inputs(name: str, scale: str, inputs: UserInputs) -> None:
         raise ClasswiseError(f"{name} needs --model and --data, such as --model resnet50=w.pth --data imagenet/val")
 
 
+@checked
 def run(
-    name: str,
+    names: str | Sequence[str],
     scale: str,
-    store: Store,
+    store: str | os.PathLike[str],
     *,
     device: str = "cpu",
     progress: Progress | None = None,
-    inputs: UserInputs | None = None,
+    models: Sequence[str] = (),
+    data: str = "",
     trainings: int = 1,
-) -> Result:
-    """Run an experiment and save its result in the store, whose claims of the paper are corrected jointly.
+) -> list[Result]:
+    """Run the experiments of items and save their results in a store; an interrupted run is resumed.
 
-    With several trainings, the experiment is repeated with other seeds of all of its trainings, and its tests have
+    With several trainings, an experiment is repeated with other seeds of all of its trainings, and its tests have
     intervals over the trainings.
 
     Args:
-        name: item id, such as ``kdd21/T1``.
+        names: item ids such as ``kdd21/T1``.
         scale: ``smoke``, ``reduced`` or ``full``.
-        store: store of models, audits and results.
+        store: folder of models, audits and results, created if missing.
         device: PyTorch device.
         progress: progress listener.
-        inputs: models and images of the user, for an experiment that takes them.
+        models: models of the user, for an experiment that takes them (`UserInputs`).
+        data: images of the user, for an experiment that takes them (`UserInputs`).
         trainings: number of independent trainings of each model; an experiment without trainings runs once.
 
+    Returns:
+        The results, whose claims are corrected jointly over all results of a paper in the store.
+
     Raises:
-        ClasswiseError: if the id or scale is unknown, or data are missing, or as `check_inputs`.
+        ClasswiseError: if an id or the scale is unknown, models or images are missing or superfluous, or data are
+            missing.
+
+    Example:
+        >>> import tempfile
+        >>> import classwise as cw
+        >>> with tempfile.TemporaryDirectory() as store:
+        ...     (result,) = cw.papers.run("cfa23/F1", "smoke", store)
+        >>> result.verdicts[0].answer
+        'supported'
     """
-    started = time.monotonic()
-    chosen = scale_of(name, scale).on_device(device)
-    check_inputs(name, scale, inputs or UserInputs())
-    context = Context(chosen, store, device=device, progress=progress, inputs=inputs)
-    chosen_experiment = experiment(name)
-    if not chosen_experiment.trainings(chosen):
-        trainings = 1
-    with store.collect_work() as work:
-        repetitions = [chosen_experiment.run(context.repeated(repetition)) for repetition in range(trainings)]
-    _check_declared(chosen_experiment, context, trainings)
-    findings = combine([replace(found, tests=for_data(chosen.data, found.tests)) for found in repetitions])
+    items = [names] if isinstance(names, str) else names
+    inputs, listener = UserInputs(models=models, data=data), progress or NullProgress()
+    scales = {name: scale_of(name, scale) for name in items}
+    for name in scales:  # all of them before any work
+        check_inputs(name, scale, inputs)
+    if scale == "full" and device == "cpu":
+        listener.log("full scale on a CPU takes days per network; use --device cuda or --scale reduced")
+    kept = Store(store)
+    for name, chosen in scales.items():
+        context = Context(chosen.on_device(device), kept, device=device, progress=listener, inputs=inputs)
+        save_result(_result(experiment(name), context, trainings), kept)
+    return [Result.load(kept.result_file(name, scale)) for name in items]  # each run may change those before it
+
+
+def _result(chosen: Experiment, context: Context, trainings: int) -> Result:
+    """Run an experiment and its repetitions."""
+    started, scale = time.monotonic(), context.scale
+    repetitions = trainings if chosen.trainings(scale) else 1
+    with context.store.collect_work() as work:
+        found = [chosen.run(context.repeated(repetition)) for repetition in range(repetitions)]
+    _check_declared(chosen, context, repetitions)
+    findings = combine([replace(one, tests=for_data(scale.data, one.tests)) for one in found])
     _check_trainings(findings.tests, context)
     own = time.monotonic() - started - work.waited
-    result = Result(
-        item=name,
+    return Result(
+        item=chosen.item,
         evidence=evidence_of(context),
-        setting=chosen.about,
+        setting=scale.about,
         tables=tuple(findings.tables),
         figures=tuple(Figure(svg=drawing.svg(), caption=caption) for drawing, caption in findings.figures),
         verdicts=evaluate(with_parts(findings.tests)),
@@ -180,8 +208,6 @@ def run(
         seconds=round(own + sum(seconds for seconds in work.seconds.values() if seconds is not None), 2),
         work=work.seconds,
     )
-    save_result(result, store)
-    return Result.load(store.result_file(name, scale))
 
 
 def _check_declared(one: Experiment, context: Context, trainings: int) -> None:

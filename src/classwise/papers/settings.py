@@ -17,6 +17,7 @@ import dataclasses
 import fnmatch
 import json
 import math
+import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -25,6 +26,7 @@ from typing import Any, Literal
 
 from classwise.attacks import ATTACKS
 from classwise.attacks.base import Attack
+from classwise.core.arguments import checked
 from classwise.core.config import Spec, describe, number, relative_step
 from classwise.core.errors import unknown
 from classwise.core.threat import Threat
@@ -33,6 +35,7 @@ from classwise.papers import catalogue
 from classwise.papers.catalogue import experiment, find
 from classwise.papers.experiment import Experiment, Training, name_and_options, recipe_at
 from classwise.papers.scales import Name, Scale, on_data_set
+from classwise.papers.store import Store
 from classwise.reporting.formatting import NONE
 from classwise.reporting.tables import Cell, Row, Table
 from classwise.training import AVERAGERS, CRITERIA, LR_SCHEDULES, OBJECTIVES, OPTIMISERS, SCHEDULES, UPDATES
@@ -78,6 +81,7 @@ ATTACK = ("threat", "attack steps", "attack step size", "attack initialisation",
 """Settings of adversarial training."""
 EVALUATION = ("attacks", "test images", "images of costly attacks", "threat", "steps", "step size", "precision")
 """Settings of an evaluation; steps and step size are those of PGD."""
+_ENTRY = ("id", "paper", "kind", "section", "title", "parameters", "finding", "covered_by", "same_as")
 _KEYS = ("extends", "source", "not stated", "code", "sweep")
 
 
@@ -668,19 +672,59 @@ SHOWN: tuple[Name, ...] = ("full", "reduced")
 
 
 def comparisons(item: str, trainings: int = 1) -> dict[Name, Comparison]:
-    """Comparisons of a runnable item with its paper, by scale, for a number of repetitions with other seeds."""
-    scales = experiment(item).scales
-    return {scale: compare(item, scale, trainings) for scale in SHOWN if scale in scales}
+    """Comparisons of an item with its paper, by scale, for a number of repetitions with other seeds."""
+    return {scale: compare(item, scale, trainings) for scale in SHOWN if scale in find(item).scales}
 
 
-def deviation_counts(item: str) -> str:
-    """Number of deviations at each scale, such as ``full 2, reduced 14``; empty for an item that does not run."""
-    if not find(item).experiment:
-        return ""
-    compared = comparisons(item)
-    if any(comparison.reason for comparison in compared.values()):
-        return "no settings"
-    return ", ".join(f"{scale} {len(deviation_lines(comparison))}" for scale, comparison in compared.items())
+@checked
+def item_facts(item: str) -> dict[str, Any]:
+    """An item as JSON: its entry in the catalogue, its scales and settings, its printed numbers and its notes.
+
+    Args:
+        item: item id, such as ``kdd21/T1``.
+
+    Raises:
+        ClasswiseError: if the id is unknown.
+
+    Example:
+        >>> import classwise as cw
+        >>> facts = cw.papers.item_facts("kdd21/T3")
+        >>> facts["scales"], facts["printed"]["rows"][0]["tot"], len(facts["notes"])
+        (['smoke', 'reduced', 'full'], 51.8, 9)
+    """
+    known = find(item)
+    return {
+        **{name: getattr(known, name) for name in (*_ENTRY, "status", "command", "missing")},
+        "scales": list(known.scales),
+        "settings": {scale: comparison.facts() for scale, comparison in comparisons(item).items()},
+        "printed": catalogue.printed(item),
+        "notes": [dataclasses.asdict(note) for note in known.notes],
+    }
+
+
+@checked
+def inventory(papers: Sequence[str] = (), store: str | os.PathLike[str] | None = None) -> list[dict[str, Any]]:
+    """The items of papers as `item_facts`, each with ``run_at``: the scales at which a store has a result of it.
+
+    Args:
+        papers: names of papers; empty for all.
+        store: folder of a store; None for no results.
+
+    Raises:
+        ClasswiseError: if a paper is unknown, or the store is missing.
+
+    Example:
+        >>> import classwise as cw
+        >>> [item["id"] for item in cw.papers.inventory(["cfa23"]) if item["kind"] == "attack"]
+        ['cfa23/A1', 'cfa23/A2']
+    """
+    items = [item for name in papers or catalogue.papers() for item in catalogue.paper(name).items]
+    kept = None if store is None else Store(store, create=False)
+    run = [
+        [scale for scale in item.scales if kept is not None and kept.result_file(item.id, scale).is_file()]
+        for item in items
+    ]
+    return [item_facts(item.id) | {"run_at": run_at} for item, run_at in zip(items, run, strict=True)]
 
 
 def settings_table(item: str) -> Table | None:

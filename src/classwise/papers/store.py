@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -57,13 +58,16 @@ class Store:
 
     Args:
         path: folder, created if missing.
+        create: whether to create a missing folder.
 
     Raises:
-        ClasswiseError: if the folder contains other files, or a store of another schema version.
+        ClasswiseError: if the folder contains other files, or a store of another schema version, or is missing.
     """
 
-    def __init__(self, path: str | Path) -> None:
+    def __init__(self, path: str | os.PathLike[str], *, create: bool = True) -> None:
         self.path = Path(path)
+        if not (create or self.path.exists()):
+            raise ClasswiseError(f"no store at {self.path}; papers run ID --store {self.path} makes one")
         self._work = Work()
         folder = ResultFolder(self.path, "store")
         try:

@@ -129,7 +129,7 @@ def house_numbers(folder: Path, counts: Mapping[str, int]) -> None:
 
 
 @pytest.fixture(scope="module")
-def svhn(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
+def svhn(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A store whose items find only generated files of SVHN; they share their models."""
     base = tmp_path_factory.mktemp("svhn")
     folder = base / "data" / "svhn"
@@ -140,7 +140,7 @@ def svhn(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
         patch.setattr(loading, "_fetch", _no_network)
         patch.setattr(class_wise, "DATA_SETS", {"smoke": ("svhn", "stl10")})
         patch.setattr(class_wise, "_data", lambda scale: ("svhn", "stl10"))
-        yield Store(base / "store")
+        yield base / "store"
 
 
 def _no_network(known: object, target: Path, looked: str) -> None:
@@ -148,9 +148,9 @@ def _no_network(known: object, target: Path, looked: str) -> None:
 
 
 @pytest.mark.parametrize("item", ITEMS)
-def test_items_run_on_files_of_svhn(item: str, svhn: Store) -> None:
+def test_items_run_on_files_of_svhn(item: str, svhn: Path) -> None:
     """Each item trains what it declares, states the data sets and the skipped ones, and tests the part of its claim."""
-    result = run(item, "smoke", svhn)
+    (result,) = run(item, "smoke", svhn)
     tables = {table.caption: table for table in result.tables}
     (row,) = tables["Data sets"].rows
     assert [row.name, *(cell.text for cell in row.cells)][:4] == ["svhn", "10 classes", "120", "4"]
@@ -166,7 +166,7 @@ def test_items_run_on_files_of_svhn(item: str, svhn: Store) -> None:
         assert {verdict.claim for verdict in result.verdicts} == {"kdd21/C5", "kdd21/C6", "kdd21/C7"}
 
 
-def test_no_data_set_is_available(svhn: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_data_set_is_available(svhn: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(class_wise, "DATA_SETS", {"smoke": ("stl10", "nowhere")})
     with pytest.raises(
         ClasswiseError, match=r"none of the data sets stl10, nowhere is available: stl10 \(train\) is not"

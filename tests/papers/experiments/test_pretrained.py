@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +16,6 @@ from classwise.data.sets.imagenet import ImageNet
 from classwise.models import load_model, save_weights
 from classwise.models.normalization import Normalized
 from classwise.papers.runner import check_inputs, run
-from classwise.papers.store import Store
 from classwise.papers.user_inputs import UserInputs, with_imagenet_labels
 
 IDS = (ImageNet.ids[3], ImageNet.ids[700], ImageNet.ids[950])
@@ -47,8 +47,8 @@ def test_two_models_on_a_folder(tmp_path: Path) -> None:
     """Every number equals a count of the models' own predictions."""
     folder = photographs(tmp_path / "photos", ("ant", "bee", "cow"), PER_CLASS)
     files = [weights(tmp_path, f"{name}.safetensors", seed) for seed, name in enumerate(("plain", "robust"))]
-    inputs = UserInputs(models=[str(file) for file in files], data=str(folder))
-    result = run("benz20/P1.2", "reduced", Store(tmp_path / "store"), inputs=inputs)
+    models = [str(file) for file in files]
+    (result,) = run("benz20/P1.2", "reduced", tmp_path / "store", models=models, data=str(folder))
     images = load_data(folder)
     rows = {row.name: row.cells for row in result.tables[0].rows}
     assert list(rows) == [f"{file}, {attack}" for file in files for attack in ("clean", "PGD")]
@@ -72,23 +72,23 @@ def test_two_models_on_a_folder(tmp_path: Path) -> None:
 
 def test_audits_of_the_same_weights_are_loaded(tmp_path: Path) -> None:
     folder = photographs(tmp_path / "photos", ("ant", "bee", "cow"), 3)
-    file, store = weights(tmp_path, "a.safetensors", 0), Store(tmp_path / "store")
-    inputs = UserInputs(models=[str(file)], data=str(folder))
-    first = run("benz20/P1.2", "reduced", store, inputs=inputs)
-    (audit,) = (store.path / "audits").glob("*/audit.json")
+    file, store = weights(tmp_path, "a.safetensors", 0), tmp_path / "store"
+    again = functools.partial(run, "benz20/P1.2", "reduced", store, models=[str(file)], data=str(folder))
+    (first,) = again()
+    (audit,) = (store / "audits").glob("*/audit.json")
     before = audit.stat().st_mtime_ns
-    assert run("benz20/P1.2", "reduced", store, inputs=inputs).tables == first.tables
+    assert again()[0].tables == first.tables
     assert audit.stat().st_mtime_ns == before
     assert [verdict.note for verdict in first.verdicts] == ["3 test images in a class, of at least 50"] * 2
     weights(tmp_path, "a.safetensors", 1)
-    run("benz20/P1.2", "reduced", store, inputs=inputs)
-    assert len(list((store.path / "audits").glob("*/audit.json"))) == 2
+    again()
+    assert len(list((store / "audits").glob("*/audit.json"))) == 2
 
 
 def test_at_most_1000_images_at_reduced_scale(tmp_path: Path) -> None:
     folder = photographs(tmp_path / "photos", ("ant", "bee", "cow"), 400, sides=(4,))
-    inputs = UserInputs(models=[str(weights(tmp_path, "a.safetensors", 0))], data=str(folder))
-    result = run("benz20/P1.2", "reduced", Store(tmp_path / "store"), inputs=inputs)
+    models = [str(weights(tmp_path, "a.safetensors", 0))]
+    (result,) = run("benz20/P1.2", "reduced", tmp_path / "store", models=models, data=str(folder))
     assert result.tables[0].note.startswith("1,000 images of 3 classes, Linf:4/255.")
 
 

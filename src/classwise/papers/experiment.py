@@ -269,7 +269,8 @@ class Context:
         """Audit a run at this scale, or load the audit from the store.
 
         An audit with an attack in the paper's arithmetic, which is float32, computes the gradients of all of its
-        attacks in float32, so that the attacks are compared on the same network.
+        attacks in float32, so that the attacks are compared on the same network. The guards of audits do not run at
+        smoke scale, whose numbers mean nothing.
 
         Args:
             trained: the run.
@@ -299,6 +300,7 @@ class Context:
             surrogates=surrogates,
             trace=trace,
             save=save,
+            guards="off" if self.scale.name == "smoke" else "auto",
             device=self.device,
             progress=self.progress,
         )

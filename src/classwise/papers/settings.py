@@ -505,6 +505,7 @@ class _Row:
     here: Mapping[str, Value]
 
 
+@cache
 def compare(item: str, scale: str, trainings: int = 1) -> Comparison:
     """Compare the settings of an item at a scale with those of its paper.
 
@@ -554,18 +555,8 @@ def compare_with(stated: ItemSettings, experiment: Experiment, scale: Scale, tra
     return Comparison(settings=settings, deviations=[*deviations, *_untrained(stated, rows, scale)], ours=ours)
 
 
-@cache
-def _rows_at(experiment: Experiment, scale_name: str) -> tuple[_Row, ...]:
-    """Trainings of an experiment at one of its own scales, with their recipes."""
-    return _read_rows(experiment, next(value for name, value in experiment.scales.items() if name == scale_name))
-
-
 def _rows(experiment: Experiment, scale: Scale) -> tuple[_Row, ...]:
-    own = next((value for name, value in experiment.scales.items() if name == scale.name), None)
-    return _rows_at(experiment, scale.name) if own is scale else _read_rows(experiment, scale)
-
-
-def _read_rows(experiment: Experiment, scale: Scale) -> tuple[_Row, ...]:
+    """Trainings of an experiment at a scale."""
     declared = experiment.trainings(scale)
     scales = {name: on_data_set(scale, own.data) if own.data else scale for name, own in declared.items()}
     recipes = {name: _recipe(scales[name], dataclasses.replace(own, data="")) for name, own in declared.items()}

@@ -11,7 +11,7 @@ import pytest
 
 from classwise.papers import runner
 from classwise.papers.claims import Answer, Basis, Test, Verdict, evaluate
-from classwise.papers.experiment import Context, Training, recipe_at
+from classwise.papers.experiment import Context, Requested, Training, recipe_at
 from classwise.papers.interval_estimators import exactly, interval
 from classwise.papers.result import CONFIRMING, Evidence, verdict_text
 from classwise.papers.scales import FASHION, NAMES, REDUCED, SMOKE, Name
@@ -19,7 +19,6 @@ from classwise.papers.store import Store
 from classwise.stats.intervals import Estimate
 from classwise.stats.seeds import difference_over_seeds
 from classwise.training.folder import Run
-from classwise.training.recipe import Recipe
 
 ANSWERS: tuple[Answer, ...] = ("supported", "contradicted", "inconclusive")
 BUDGET = Evidence(
@@ -135,16 +134,16 @@ def test_settings_name_what_differs_from_the_usual() -> None:
 
 def requested(context: Context, overrides: dict[str, object], count: int = 5000) -> None:
     """Record a training as `Context.train` does, without training."""
-    recipe: Recipe = recipe_at(context.scale, Training(recipe="at", overrides=overrides))
-    key = f"key {len(context.requested)}"
-    context.requested[key], context.train_images_of[key] = recipe, (context.scale.data, count)
+    declared = Training(recipe="at", overrides=overrides)
+    entry = Requested(declared, recipe_at(context.scale, declared), context.scale.data, count)
+    context.requests.trainings[f"key {len(context.requests.trainings)}"] = entry
 
 
 def test_evidence_counts_the_seeds_of_each_model(tmp_path: Path) -> None:
     context = Context(REDUCED, Store(tmp_path / "store"))
     assert runner.evidence_of(context) == Evidence(scale="reduced")
     requested(context, {})
-    context.tested |= {200, 1000}
+    context.requests.test_images.update((200, 1000))
     assert runner.evidence_of(context) == dataclasses.replace(BUDGET, test_images=(200, 1000))
     assert runner.evidence_of(context).settings == SETTINGS
     for seed in (1, 2):
@@ -158,8 +157,7 @@ def test_evidence_counts_the_seeds_of_each_model(tmp_path: Path) -> None:
 def test_evidence_of_several_data_sets_is_shared(tmp_path: Path) -> None:
     context = Context(FASHION, Store(tmp_path / "store"))
     requested(context, {})
-    own = Context(dataclasses.replace(FASHION, data="mnist"), context.store)
-    own.trainings, own.requested, own.train_images_of = context.trainings, context.requested, context.train_images_of
+    own = Context(dataclasses.replace(FASHION, data="mnist"), context.store, requests=context.requests)
     requested(own, {"seed": 1}, 10_000)
     found = runner.evidence_of(context)
     assert (found.data, found.train_images, found.trainings) == (("fashion-mnist", "mnist"), (5000, 10_000), 1)
@@ -208,4 +206,4 @@ def test_audits_count_their_test_images(tmp_path: Path, monkeypatch: pytest.Monk
     context.audit(trained, {})
     context.audit(trained, {}, few=True)
     context.audit(trained, {}, images=context.test_images.take(context.test_images.y == 3))
-    assert context.tested == {40, 100, int((context.test_images.y == 3).sum())}
+    assert context.requests.test_images == {40, 100, int((context.test_images.y == 3).sum())}

@@ -29,7 +29,7 @@ The words, from the file of a paper to its page:
 - `~classwise.papers.result.Evidence`: how much a result rests on: its trainings, images, epochs and attacks.
 - `~classwise.papers.result.Result`: the findings of an item at a scale as stored, with verdicts and evidence.
 - `~classwise.papers.settings.PaperSettings`: the settings that the paper states for a training or an evaluation.
-- `~classwise.papers.settings.Deviation`: a setting of a run that differs from that of the paper.
+- `~classwise.papers.settings.Setting`: a setting of a run beside that of the paper, from which it may deviate.
 """
 
 from classwise.papers.cost import forecast

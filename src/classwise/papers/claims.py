@@ -145,6 +145,7 @@ class Verdict(Tested):
     """
 
     answer: Answer
+    covers: tuple[str, ...] = ()
     value: float = float("nan")
     low: float = float("nan")
     high: float = float("nan")
@@ -369,8 +370,8 @@ class Measurement:
             question=question,
             quantity=quantity,
             value=value,
-            low=max(low, limits[0]),
-            high=min(high, limits[1]),
+            low=float(max(low, limits[0])),
+            high=float(min(high, limits[1])),
             unit=unit,
             population=population,
         )

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 
@@ -58,6 +58,30 @@ Trainings = Mapping[str, Training]
 """Trainings by the name of their model."""
 
 
+class Requested(NamedTuple):
+    """A training that an experiment requested: its recipe at the scale, its data set and the number of its images."""
+
+    declared: Training
+    recipe: Recipe
+    data: str
+    images: int
+
+
+@dataclass(frozen=True)
+class Requests:
+    """What an experiment requested of a store.
+
+    Attributes:
+        trainings: trainings by their store keys.
+        test_images: numbers of test images of the audits.
+        attacks: names of the attacks of the audits, each with its threat.
+    """
+
+    trainings: dict[str, Requested] = field(default_factory=dict)
+    test_images: set[int] = field(default_factory=set)
+    attacks: set[str] = field(default_factory=set)
+
+
 class Context:
     """Source of the models, audits and images of an experiment at one scale.
 
@@ -67,6 +91,7 @@ class Context:
         device: PyTorch device.
         progress: progress listener.
         inputs: models and images of the user, for an experiment that takes them.
+        requests: receives the requested trainings and audits.
     """
 
     def __init__(
@@ -77,25 +102,17 @@ class Context:
         device: str = "cpu",
         progress: Progress | None = None,
         inputs: UserInputs | None = None,
+        requests: Requests | None = None,
     ) -> None:
         self.inputs = inputs or UserInputs()
         self.scale = scale
         self.store = store
         self.device = device
         self.progress: Progress = progress or NullProgress()
-        self.trainings: dict[str, str] = {}
-        """Store key of each requested training to the name of its recipe."""
-        self.requested: dict[str, Recipe] = {}
-        """Store key of each requested training to its recipe."""
-        self.train_images_of: dict[str, tuple[str, int]] = {}
-        """Store key of each requested training to its data set and the number of its images."""
-        self.tested: set[int] = set()
-        """Numbers of test images of the audits."""
-        self.attacks: set[str] = set()
-        """Names of the attacks of the audits, each with its threat."""
+        self.requests = requests or Requests()
 
     def for_data_sets(self, names: Sequence[str]) -> tuple[dict[str, Context], dict[str, str]]:
-        """Create a context for each available data set; all share the store and the record of trainings.
+        """Create a context for each available data set; all share the store and the record of requests.
 
         Args:
             names: data set names.
@@ -122,7 +139,7 @@ class Context:
         return available, absent
 
     def repeated(self, repetition: int) -> Context:
-        """Create a context with other seeds of all trainings; it shares the store and the record of trainings.
+        """Create a context with other seeds of all trainings; it shares the store and the record of requests.
 
         Args:
             repetition: number of the repetition; 0 for the seeds of the experiment itself.
@@ -130,10 +147,8 @@ class Context:
         return self._at(replace(self.scale, repetition=repetition))
 
     def _at(self, scale: Scale) -> Context:
-        own = Context(scale, self.store, device=self.device, progress=self.progress, inputs=self.inputs)
-        own.trainings, own.requested = self.trainings, self.requested
-        own.train_images_of, own.tested, own.attacks = self.train_images_of, self.tested, self.attacks
-        return own
+        shared = {name: getattr(self, name) for name in ("device", "progress", "inputs", "requests")}
+        return Context(scale, self.store, **shared)
 
     @cached_property
     def train_images(self) -> Images:
@@ -229,15 +244,13 @@ class Context:
             device=self.device,
             progress=self.progress,
         )
-        self.trainings[trained.path.name] = training.recipe
-        self.requested[trained.path.name] = recipe
-        self.train_images_of[trained.path.name] = (self.scale.data, len(data))
+        self.requests.trainings[trained.path.name] = Requested(training, recipe, self.scale.data, len(data))
         return trained
 
     def note_audit(self, images: Images, attacks: Mapping[str, Spec]) -> None:
         """Record the number of images of an audit, and its attacks with the threat of the scale."""
-        self.tested.add(len(images))
-        self.attacks |= {f"{name_and_options(spec)[0]} in {self.scale.threat}" for spec in attacks.values()}
+        self.requests.test_images.add(len(images))
+        self.requests.attacks.update(f"{name_and_options(spec)[0]} in {self.scale.threat}" for spec in attacks.values())
 
     def audit(
         self,
@@ -256,7 +269,8 @@ class Context:
         """Audit a run at this scale, or load the audit from the store.
 
         An audit with an attack in the paper's arithmetic, which is float32, computes the gradients of all of its
-        attacks in float32, so that the attacks are compared on the same network.
+        attacks in float32, so that the attacks are compared on the same network. The guards of audits do not run at
+        smoke scale, whose numbers mean nothing.
 
         Args:
             trained: the run.
@@ -286,6 +300,7 @@ class Context:
             surrogates=surrogates,
             trace=trace,
             save=save,
+            guards="off" if self.scale.name == "smoke" else "auto",
             device=self.device,
             progress=self.progress,
         )

@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import pydantic
+
 from classwise.core.errors import ClasswiseError
 from classwise.core.schema import SCHEMA_VERSIONS, check_schema_version
 from classwise.core.storage import write_text
@@ -19,7 +21,7 @@ from classwise.papers import catalogue
 from classwise.papers.claims import Answer, Measurement, Verdict, correct_jointly
 from classwise.papers.scales import CIFAR, NAMES, Name
 from classwise.papers.store import Store
-from classwise.reporting.tables import Cell, Row, Table
+from classwise.reporting.tables import Table
 from classwise.training.recipe_settings import ModelSettings
 
 CONFIRMING = 3
@@ -222,47 +224,11 @@ class Result:
             raise ClasswiseError(damaged) from error
         check_schema_version(version, SCHEMA_VERSIONS["experiment"], str(path))
         try:
-            tables = [
-                Table(
-                    table["caption"],
-                    tuple(table["heads"]),
-                    tuple(
-                        Row(row["name"], tuple(Cell(*cell) for cell in row["cells"]), row["weak"], row["good"])
-                        for row in table["rows"]
-                    ),
-                    table["note"],
-                )
-                for table in plain.pop("tables")
-            ]
-            figures = [Figure(**figure) for figure in plain.pop("figures")]
-            verdicts = [Verdict(**_verdict_fields(verdict)) for verdict in plain.pop("verdicts")]
-            measurements = [Measurement(**_with_nan(values)) for values in plain.pop("measurements")]
-            evidence = plain.pop("evidence")
-            evidence = {key: tuple(value) if isinstance(value, list) else value for key, value in evidence.items()}
-            return Result(
-                tables=tables,
-                figures=figures,
-                verdicts=verdicts,
-                measurements=measurements,
-                evidence=Evidence(**evidence),
-                **plain,
-            )
-        except (ValueError, KeyError, TypeError) as error:
+            for values in (*plain["verdicts"], *plain["measurements"]):
+                values |= {key: math.nan for key, value in values.items() if value is None and key != "limits"}
+            return pydantic.TypeAdapter(Result).validate_python(plain)
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise ClasswiseError(damaged) from error
-
-
-def _verdict_fields(plain: Mapping[str, Any]) -> dict[str, Any]:
-    """Convert the JSON fields of a verdict: null is NaN (for ``limits``: None), a list is a tuple.
-
-    The text is derived from the other fields and the evidence.
-    """
-    fields = _with_nan({key: value for key, value in plain.items() if key != "text"})
-    limits = plain.get("limits")
-    return {**fields, "limits": None if limits is None else tuple(limits), "covers": tuple(plain.get("covers", ()))}
-
-
-def _with_nan(plain: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: math.nan if value is None else value for key, value in plain.items()}
 
 
 def _finite(value: Any) -> Any:

@@ -204,7 +204,7 @@ def _result(chosen: Experiment, context: Context, trainings: int) -> Result:
         figures=tuple(Figure(svg=drawing.svg(), caption=caption) for drawing, caption in findings.figures),
         verdicts=evaluate(with_parts(findings.tests)),
         measurements=tuple(findings.measurements),
-        runs=dict(context.trainings),
+        runs={key: requested.declared.recipe for key, requested in context.requests.trainings.items()},
         seconds=round(own + sum(seconds for seconds in work.seconds.values() if seconds is not None), 2),
         work=work.seconds,
     )
@@ -214,7 +214,8 @@ def _check_declared(one: Experiment, context: Context, trainings: int) -> None:
     """Check that every requested training was declared, so that the settings shown for an item are those of its run."""
     scales = [dataclasses.replace(context.scale, repetition=repetition) for repetition in range(trainings)]
     declared = {recipe_at(scale, training).digest() for scale in scales for training in one.trainings(scale).values()}
-    undeclared = sorted({recipe.name for recipe in context.requested.values() if recipe.digest() not in declared})
+    recipes = [requested.recipe for requested in context.requests.trainings.values()]
+    undeclared = sorted({recipe.name for recipe in recipes if recipe.digest() not in declared})
     assert not declared or not undeclared, f"{one.item}: undeclared trainings: {', '.join(undeclared)}"
 
 
@@ -240,26 +241,25 @@ def evidence_of(context: Context) -> Evidence:
 
     Trainings whose recipes differ only in the seed are trainings of one model.
     """
-    recipes, images = context.requested.values(), context.train_images_of.values()
+    requested = context.requests.trainings.values()
     return Evidence(
         scale=context.scale.name,
         trainings=min(_seeds_per_model(context), default=0),
-        data=_distinct(data for data, _ in images),
-        train_images=_distinct(count for _, count in images),
-        epochs=_distinct(recipe.epochs for recipe in recipes),
-        networks=_distinct(recipe.model.name for recipe in recipes),
-        widths=_distinct(recipe.model.width for recipe in recipes),
-        test_images=_distinct(context.tested),
-        attacks=_distinct(context.attacks),
+        data=_distinct(training.data for training in requested),
+        train_images=_distinct(training.images for training in requested),
+        epochs=_distinct(training.recipe.epochs for training in requested),
+        networks=_distinct(training.recipe.model.name for training in requested),
+        widths=_distinct(training.recipe.model.width for training in requested),
+        test_images=_distinct(context.requests.test_images),
+        attacks=_distinct(context.requests.attacks),
     )
 
 
 def _seeds_per_model(context: Context) -> list[int]:
     """Number of seeds of each requested model; a model is a recipe without its seed, and the training images."""
     seeds: dict[tuple[str, str, int], set[int]] = {}
-    for key, recipe in context.requested.items():
-        model = dataclasses.replace(recipe, seed=0).digest()
-        seeds.setdefault((model, *context.train_images_of[key]), set()).add(recipe.seed)
+    for _, recipe, data, images in context.requests.trainings.values():
+        seeds.setdefault((replace(recipe, seed=0).digest(), data, images), set()).add(recipe.seed)
     return [len(known) for known in seeds.values()]
 
 

@@ -20,7 +20,7 @@ import math
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache
 from typing import Any, Literal
 
@@ -460,16 +460,6 @@ class Setting:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Deviation:
-    """A deviation from the settings of a paper, with texts of both values."""
-
-    row: str
-    setting: str
-    paper: str
-    here: str
-
-
-@dataclass(frozen=True, kw_only=True)
 class Comparison:
     """The settings of an item at a scale, beside those of its paper.
 
@@ -481,7 +471,7 @@ class Comparison:
     """
 
     settings: Sequence[Setting] = ()
-    deviations: Sequence[Deviation] = ()
+    deviations: Sequence[Setting] = ()
     ours: Sequence[str] = ()
     reason: str = ""
 
@@ -498,21 +488,24 @@ class Comparison:
         for setting in self.settings:
             values = {"paper": list(setting.paper), "code": setting.code, "here": setting.here}
             rows.setdefault(setting.row, {})[setting.name] = values
-        deviations = [dataclasses.asdict(deviation) for deviation in self.deviations]
+        deviations = [
+            {"row": other.row, "setting": other.name, "paper": text(*other.paper), "here": text(other.here)}
+            for other in self.deviations
+        ]
         ours = {"rows_not_in_the_paper": list(self.ours), "reason": self.reason}
         return {"rows": rows, "deviations": deviations, "not_stated": list(self.not_stated), **ours}
 
 
 @dataclass(frozen=True)
 class _Row:
-    """A training of an item with its recipe."""
+    """A training of an item with its settings."""
 
     name: str
     training: Training
-    recipe: Recipe
-    here: Mapping[str, Value] = field(default_factory=dict)
+    here: Mapping[str, Value]
 
 
+@cache
 def compare(item: str, scale: str, trainings: int = 1) -> Comparison:
     """Compare the settings of an item at a scale with those of its paper.
 
@@ -558,43 +551,26 @@ def compare_with(stated: ItemSettings, experiment: Experiment, scale: Scale, tra
             for key in EVALUATION
             if key in here
         ]
-    deviations = [
-        Deviation(row=setting.row, setting=setting.name, paper=text(*setting.paper), here=text(setting.here))
-        for setting in settings
-        if setting.deviates
-    ]
+    deviations = [setting for setting in settings if setting.deviates]
     return Comparison(settings=settings, deviations=[*deviations, *_untrained(stated, rows, scale)], ours=ours)
 
 
-@cache
-def _rows_at(experiment: Experiment, scale_name: str) -> tuple[_Row, ...]:
-    """Trainings of an experiment at one of its own scales, with their recipes."""
-    return _read_rows(experiment, next(value for name, value in experiment.scales.items() if name == scale_name))
-
-
 def _rows(experiment: Experiment, scale: Scale) -> tuple[_Row, ...]:
-    own = next((value for name, value in experiment.scales.items() if name == scale.name), None)
-    return _rows_at(experiment, scale.name) if own is scale else _read_rows(experiment, scale)
-
-
-def _read_rows(experiment: Experiment, scale: Scale) -> tuple[_Row, ...]:
+    """Trainings of an experiment at a scale."""
     declared = experiment.trainings(scale)
+    scales = {name: on_data_set(scale, own.data) if own.data else scale for name, own in declared.items()}
+    recipes = {name: _recipe(scales[name], dataclasses.replace(own, data="")) for name, own in declared.items()}
+    models = {
+        name: (dataclasses.replace(own, recipe="", overrides={}), dataclasses.replace(recipes[name], seed=0).digest())
+        for name, own in declared.items()
+    }
     rows = []
     for name, training in declared.items():
-        own = on_data_set(scale, training.data) if training.data else scale
-        recipe = _recipe(own, dataclasses.replace(training, data=""))
-        here = training_settings(recipe, own)
+        here = training_settings(recipes[name], scales[name])
         here["initial weights"] = declared[training.start].recipe if training.start else "random"
-        rows.append(_Row(name, training, recipe, here))
-    kinds = [
-        (dataclasses.replace(row.training, recipe="", overrides={}), dataclasses.replace(row.recipe, seed=0).digest())
-        for row in rows
-    ]
-    seeds = [{row.recipe.seed for row, other in zip(rows, kinds, strict=True) if other == kind} for kind in kinds]
-    return tuple(
-        dataclasses.replace(row, here={**row.here, _SEEDS: len(distinct)})
-        for row, distinct in zip(rows, seeds, strict=True)
-    )
+        here[_SEEDS] = len({recipes[other].seed for other, model in models.items() if model == models[name]})
+        rows.append(_Row(name, training, here))
+    return tuple(rows)
 
 
 def _recipe(scale: Scale, training: Training) -> Recipe:
@@ -621,27 +597,23 @@ def _beside(row: str, table: PaperSettings, here: Mapping[str, Value]) -> list[S
     return found
 
 
-def _untrained(stated: ItemSettings, rows: Sequence[_Row], scale: Scale) -> list[Deviation]:
+def _untrained(stated: ItemSettings, rows: Sequence[_Row], scale: Scale) -> list[Setting]:
     """Rows, data sets and values of sweeps of the paper that are not trained."""
-    found = list[Deviation]()
+    found = list[Setting]()
     used = {row.training.data or scale.data for row in rows}
     lists = [tables for tables in stated.trainings.values() if len(tables) > 1]
     named = dict.fromkeys(str(data) for tables in lists for table in tables for data in table.values[DATA_SET])
     if missing := [data for data in named if data not in used]:
-        found.append(Deviation(row="", setting="further data sets", paper=", ".join(missing), here=NOTHING))
+        found.append(Setting(row="", name="further data sets", paper=(", ".join(missing),), here=NOTHING))
     for key, tables in stated.trainings.items():
         own = [row for row in rows if stated.key_of(row.name, row.training.recipe) == key]
         if not own and tables:
-            found.append(Deviation(row=key, setting="training", paper=tables[0].name, here=NOTHING))
-        found += [_sweep(name, table.values[name], own) for table in tables if own for name in table.sweep]
-    return [deviation for deviation in found if deviation.paper]
-
-
-def _sweep(name: str, values: Sequence[Value], rows: Sequence[_Row]) -> Deviation:
-    """The values of a sweep that are not trained; without a text for the paper if there are none."""
-    trained = [row.here.get(name) for row in rows]
-    missing = [value for value in values if not any(_same(value, other) for other in trained)]
-    return Deviation(row="", setting=f"further values of {name}", paper=", ".join(map(text, missing)), here=NOTHING)
+            found.append(Setting(row=key, name="training", paper=(tables[0].name,), here=NOTHING))
+        for name, values in ((name, table.values[name]) for table in tables if own for name in table.sweep):
+            trained = [row.here.get(name) for row in own]
+            further = [text(value) for value in values if not any(_same(value, other) for other in trained)]
+            found.append(Setting(row="", name=f"further values of {name}", paper=(", ".join(further),), here=NOTHING))
+    return [setting for setting in found if setting.paper != ("",)]
 
 
 def _epochs(ranges: Value) -> set[int]:
@@ -754,7 +726,8 @@ def deviation_lines(compared: Comparison) -> list[str]:
     """Deviations of a comparison as lines of text; equal ones of several rows share a line."""
     groups: dict[tuple[str, str, str], list[str]] = {}
     for deviation in compared.deviations:
-        groups.setdefault((deviation.setting, deviation.paper, deviation.here), []).append(deviation.row)
+        key = (deviation.name, text(*deviation.paper), text(deviation.here))
+        groups.setdefault(key, []).append(deviation.row)
     every = {entry.row for entry in compared.settings}
     lines = []
     for (setting, paper, here), rows in groups.items():

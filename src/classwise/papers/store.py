@@ -20,6 +20,7 @@ from typing import Any
 
 from torch import nn
 
+from classwise.auditing.guards.report import GuardMode
 from classwise.auditing.outcomes.artifacts import Kind
 from classwise.auditing.run.audit import Audit, audit
 from classwise.auditing.run.audit_folder import ABOUT, read_about
@@ -150,6 +151,7 @@ class Store:
         surrogates: Sequence[Run] = (),
         trace: Sequence[int] = (),
         save: Sequence[Kind] = (),
+        guards: GuardMode = "auto",
         device: str = "cpu",
         progress: Progress | None = None,
     ) -> Audit:
@@ -167,6 +169,7 @@ class Store:
             surrogates: runs whose paths the attack specs contain; hashed by their keys.
             trace: indices of images whose confidences are recorded at every step.
             save: tensors to save for every image.
+            guards: whether to check the attacks for obfuscated gradients and other faults, as in `classwise.audit`.
             device: PyTorch device.
             progress: progress listener.
 
@@ -194,6 +197,7 @@ class Store:
             precision=precision,
             trace=trace,
             save=save,
+            guards=guards,
             device=device,
             progress=progress,
         )

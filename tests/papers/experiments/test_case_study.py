@@ -197,4 +197,4 @@ def test_the_figure_has_each_class_once_on_its_background(tmp_path: Path) -> Non
     assert (corners[:5, 0] > 0.9).all()
     assert (corners[5:, 2] > 0.9).all()
     assert [row.cells[0].text for row in found.tables[0].rows] == ["0, 2, 3, 6, 8", "1, 4, 5, 7, 9"]
-    assert context.trainings == {}
+    assert context.requests.trainings == {}

@@ -151,7 +151,7 @@ def test_step_sizes(tmp_path: Path) -> None:
 @pytest.mark.parametrize("item", ITEMS)
 def test_only_the_validation_split_deviates_at_full_scale(item: str) -> None:
     deviations = compare(item, "full").deviations
-    assert {deviation.setting for deviation in deviations} <= {"validation share"}
+    assert {deviation.name for deviation in deviations} <= {"validation share"}
 
 
 class Audits:

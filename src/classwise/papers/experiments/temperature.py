@@ -647,12 +647,27 @@ class TrajectoryLine(NamedTuple):
         return f"{self.defence}, 1/T = {self.inverse:g}"
 
 
-class _AlongAttack(Experiment, scales=TEMPERATURE_SCALES):
-    """Two traces of one image, and the frequency of the same pattern among the test images."""
+@configurable
+class AlongAttack(Experiment, scales=TEMPERATURE_SCALES):
+    """Two traces of one image, and the frequency of the same pattern among the test images.
 
-    lines: ClassVar[tuple[TrajectoryLine, TrajectoryLine]]
-    number: ClassVar[int]
-    situation: ClassVar[str]
+    The pattern is that the image is robust in the first line and misclassified in the second.
+
+    Attributes:
+        lines: the two traces.
+        number: index of the image of the paper.
+        situation: description of the pattern.
+        claim: claim that more images show the pattern than its converse.
+        estimand: description of the difference.
+        note: remark shown with the verdict.
+    """
+
+    lines: tuple[TrajectoryLine, TrajectoryLine]
+    number: int
+    situation: str
+    claim: str
+    estimand: str
+    note: str = ""
 
     def trainings(self, scale: Scale) -> Trainings:
         """The defences of the lines, from the tables of defences."""
@@ -695,79 +710,33 @@ class _AlongAttack(Experiment, scales=TEMPERATURE_SCALES):
         )
         return Findings(tables=(table,), figures=((traces.figure(), caption),), tests=self.claims(right, rows, context))
 
-    @abstractmethod
     def arises(self, right: BoolArray) -> BoolArray:
         """Whether images (N,) show the pattern, from the robust images (2, N) of both lines."""
-
-    @abstractmethod
-    def claims(self, right: BoolArray, rows: Sequence[pd.DataFrame], context: Context) -> list[Test]:
-        """Tests of the claims, from the robust images (2, N) and the rows of both audits."""
+        return np.asarray(right[0] & ~right[1])
 
     def shares(self, arises: BoolArray, converse: BoolArray) -> list[tuple[str, BoolArray]]:
         """Rows of the table: description and selected images (N,)."""
         return [(self.situation, arises), ("the converse", converse), ("all", np.ones_like(arises))]
 
-
-class _Tempered(_AlongAttack):
-    """An image that is robust against PGD and misclassified under Temperature-PGD, for one model."""
-
-    def arises(self, right: BoolArray) -> BoolArray:
-        """Whether images are robust in the first line and misclassified in the second."""
-        return np.asarray(right[0] & ~right[1])
-
-
-class MartAndTemperature(_Tempered):
-    """kdd21 Figures 3b-d: MART, PGD against Temperature-PGD with 1/T = 5."""
-
-    lines = (TrajectoryLine("MART"), TrajectoryLine("MART", 5))
-    number = 127
-    situation = "robust against PGD, misclassified at 1/T = 5"
-
     def claims(self, right: BoolArray, rows: Sequence[pd.DataFrame], context: Context) -> list[Test]:
-        """Test C18: there are such images, and more than of the converse."""
-        images = Resampled(right, rows[0]["label"], context.test_images.num_classes)
-        return [
-            Test(
-                claim="kdd21/C18",
-                estimand="share of images robust against PGD and misclassified at 1/T = 5, minus that of the converse",
-                estimators=[images.total()],
-                note="any second attack finds some other adversarial examples; the excess is due to the temperature",
-            )
-        ]
+        """Tests of the claim, from the robust images (2, N) and the rows of both audits."""
+        more = Resampled(right, rows[0]["label"], context.test_images.num_classes).total()
+        return [Test(claim=self.claim, estimand=self.estimand, estimators=[more], note=self.note)]
 
 
-class HypersphereAndTemperature(
-    _Tempered,
+class AlongAttackOnTheSphere(
+    AlongAttack,
     scales={**TEMPERATURE_SCALES, "full": SPHERE_SCALES["full"]},
     trainings=lambda scale: {"HE": (HYPERSPHERE if scale.name == "full" else DEFENCES)["HE"]},
 ):
-    """iclr21 Figures 5f-h: hypersphere embedding, 1/T = 1 and 10 in the attack."""
-
-    lines = (TrajectoryLine("HE"), TrajectoryLine("HE", 10))
-    number = 46
-    situation = "robust against PGD, misclassified at 1/T = 10"
-
-    def claims(self, right: BoolArray, rows: Sequence[pd.DataFrame], context: Context) -> list[Test]:
-        """Test C17: more images are misclassified at 1/T = 10 alone than at 1/T = 1 alone."""
-        images = Resampled(right, rows[0]["label"], context.test_images.num_classes)
-        return [
-            Test(
-                claim="iclr21/C17",
-                estimand="total of HE at 1/T = 1 minus that at 1/T = 10",
-                estimators=[images.total()],
-            )
-        ]
+    """The same for hypersphere embedding, with its own training at full scale."""
 
 
-class MadryAndMart(_AlongAttack):
-    """iclr21 Figures 5b-d: outputs of Madry's model and of MART under PGD."""
-
-    lines = (TrajectoryLine("Madry"), TrajectoryLine("MART"))
-    number = 127
-    situation = "robust for both models"
+class OutputsAlongAttack(AlongAttack):
+    """The pattern is that the image is robust for both models, so that their outputs are comparable."""
 
     def arises(self, right: BoolArray) -> BoolArray:
-        """Whether PGD fails for both models, so that the outputs are comparable."""
+        """Whether PGD fails for both models."""
         return np.asarray(right.all(axis=0))
 
     def shares(self, arises: BoolArray, converse: BoolArray) -> list[tuple[str, BoolArray]]:
@@ -776,19 +745,14 @@ class MadryAndMart(_AlongAttack):
         return [(self.situation, arises), ("all", np.ones_like(arises))]
 
     def claims(self, right: BoolArray, rows: Sequence[pd.DataFrame], context: Context) -> list[Test]:
-        """Test C13 on images robust for both models: the outputs of the weaker model are sharper."""
+        """Test on images robust for both models that the outputs of the weaker model are sharper."""
         where = self.arises(right)
         values = [row["confidence_variance"].to_numpy(dtype=np.float64)[where] for row in rows]
         stronger = Resampled(right[::-1], rows[0]["label"], context.test_images.num_classes).total()
-        return [
-            Test(
-                claim="iclr21/C13",
-                covers=("stronger models",),
-                estimand="variance of the confidences, images robust for both: the weaker model minus the stronger",
-                estimators=[alike(stronger, interval(mean(values[0] - values[1]), 1000))],
-                unit="thousandths",
-            )
-        ]
+        sharper = alike(stronger, interval(mean(values[0] - values[1]), 1000))
+        covers = ("stronger models",)
+        test = Test(claim=self.claim, covers=covers, estimand=self.estimand, estimators=[sharper], unit="thousandths")
+        return [test]
 
 
 def shown(steps: int) -> tuple[int, ...]:

@@ -70,6 +70,7 @@ def test_every_plan_is_of_full_size_and_in_the_document() -> None:
             assert recipe.epochs == (30 if recipe.model.weights is None else 1 if name == "finetune" else 2)
 
 
+@pytest.mark.slow
 def test_every_plan_runs_at_smoke_scale(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     for name in ORDER:

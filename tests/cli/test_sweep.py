@@ -74,6 +74,7 @@ def test_an_estimate_starts_nothing(classwise: Classwise, plan: Path) -> None:
     assert cost["passes"] >= 2 * 2 * 3 * 48 * 3
     assert cost["hours"] == pytest.approx(cost["training_hours"] + cost["audit_hours"])
     assert [file.name for file in plan.parent.iterdir()] == ["plan.yaml"]
+    plan.write_text(PLAN + f"set: {json.dumps(TINY | {'precision.dtype': 'auto'})}\n")
     predicted = classwise("sweep", plan, "--estimate", "--rates=h100")
     assert predicted.out.startswith("2 cells: at most "), predicted.err
     assert "on one NVIDIA H100 80GB HBM3 (rates of docs/results/gpu)" in predicted.out

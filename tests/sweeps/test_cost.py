@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 from classwise.auditing.run.cost import estimate
+from classwise.core.errors import ClasswiseError
 from classwise.core.rates import RATES, named_rates
 from classwise.sweeps.cost import estimate_sweep
 from classwise.sweeps.plan import Plan
@@ -46,7 +47,7 @@ def test_the_rates_are_those_of_the_results() -> None:
 
 def test_training_follows_from_the_passes_of_the_recipe() -> None:
     tiny: dict[str, Any] = {"data.name": "digits", "data.subset": 160, "data.validation": 0.2, "model.width": 0.1}
-    tiny |= {"epochs": 2, "batch_size": 42}
+    tiny |= {"epochs": 2, "batch_size": 42, "precision.dtype": "auto"}
     at, single, trades = (estimate_training(Recipe.read(name, tiny), rates=H100) for name in ("at", "n-fgsm", "trades"))
     assert at.steps == single.steps == 2 * 4  # 128 images: the last batch of each epoch has two
     assert at.seconds == pytest.approx(8 * 42 / 128 * 0.02471)
@@ -54,6 +55,8 @@ def test_training_follows_from_the_passes_of_the_recipe() -> None:
     assert trades.seconds == pytest.approx(at.seconds * 27 / 23)
     slow = dataclasses.replace(H100, operations=1)
     seconds = [estimate_training(Recipe.read("at", tiny | {"model.width": w}), rates=slow).seconds for w in (0.25, 0.5)]
+    with pytest.raises(ClasswiseError, match=r"'float32': the rates are those of training in bfloat16; set it to auto"):
+        estimate_training(Recipe.read("at", tiny | {"precision.dtype": "float32"}), rates=H100)
     assert 3.5 < seconds[1] / seconds[0] < 4  # larger networks in proportion to their operations
 
 
@@ -74,11 +77,17 @@ def test_a_sweep_is_predicted_before_its_start_weights_exist() -> None:
     }
     plan = Plan.read(
         {"recipes": ["faal"], "data": ["digits"], "seeds": [0, 1], "audits": audits}
-        | {"set": TINY | {"model": {"name": "small-cnn", "weights": "sweeps/at/runs/at-digits-seed{seed}"}}}
+        | {
+            "set": TINY
+            | {
+                "precision.dtype": "auto",
+                "model": {"name": "small-cnn", "weights": "sweeps/at/runs/at-digits-seed{seed}"},
+            }
+        }
     )
     cost = estimate_sweep(plan, rates=H100)
     assert cost == estimate_sweep(plan, rates=H100)  # nothing is timed
-    recipe = Recipe.read("faal", {"data.name": "digits", **TINY})
+    recipe = Recipe.read("faal", {"data.name": "digits", "precision.dtype": "auto", **TINY})
     assert cost.training_hours == pytest.approx(2 * estimate_training(recipe, rates=H100).seconds / 3600)
     one = dataclasses.replace(plan, audits={"last": plan.audits["last"]})
     assert cost.audit_hours == pytest.approx(2 * estimate_sweep(one, rates=H100).audit_hours)

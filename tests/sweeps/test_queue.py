@@ -44,7 +44,7 @@ def smoke(name: str) -> Plan:
     values: dict[str, Any] = yaml.safe_load((PLANS / f"{name}.yaml").read_text().replace("cifar10", "digits"))
     weights = values.get("set", {}).get("model.weights")
     model = {"name": "small-cnn", "width": 0.125} | ({} if weights is None else {"weights": weights})
-    values |= {"seeds": [0], "set": TINY | {"model": model, "attack.steps": 1, "epochs": 2}}
+    values |= {"seeds": [0], "set": TINY | {"model": model, "attack.steps": 1, "epochs": 2, "precision.dtype": "auto"}}
     if name == "faal":
         values["overrides"] = values["overrides"][:2]
     for audit in values["audits"].values():
@@ -65,10 +65,12 @@ def test_every_plan_is_of_full_size_and_in_the_document() -> None:
         assert attacks == {("pgd:steps=20", "pgd:steps=20,objective=margin", "apgd-ce", "apgd-t")}
         for cell in plan.cells():
             recipe = read_recipe(cell)
+            assert recipe.precision.dtype == "auto"
             assert (recipe.model.name, recipe.model.width, recipe.threat) == ("preactresnet18", 1, "Linf:8/255")
             assert recipe.epochs == (30 if recipe.model.weights is None else 1 if name == "finetune" else 2)
 
 
+@pytest.mark.slow
 def test_every_plan_runs_at_smoke_scale(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     for name in ORDER:

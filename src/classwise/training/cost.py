@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 from typing import NamedTuple
 
+from classwise.core.errors import ClasswiseError
 from classwise.core.rates import Rates
 from classwise.models import build_model
 from classwise.training.batches import steps_of
@@ -45,8 +46,12 @@ def estimate_training(recipe: Recipe, *, device: str = "cpu", rates: Rates | Non
             The passes of a step are those of `classwise.training.recipe.Parts.passes`.
 
     Raises:
-        ClasswiseError: see `classwise.train`.
+        ClasswiseError: see `classwise.train`; with rates, if the recipe does not train in bfloat16 on a GPU.
     """
+    if rates is not None and recipe.precision.dtype not in ("auto", "bfloat16"):
+        raise ClasswiseError(
+            f"precision.dtype = {recipe.precision.dtype!r}: the rates are those of training in bfloat16; set it to auto"
+        )
     if rates is None:
         watch = _Stopwatch()
         with tempfile.TemporaryDirectory() as folder, contextlib.suppress(_EnoughTimedError):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
 import json
 import math
@@ -226,9 +227,15 @@ class Result:
         try:
             for values in (*plain["verdicts"], *plain["measurements"]):
                 values |= {key: math.nan for key, value in values.items() if value is None and key != "limits"}
-            return pydantic.TypeAdapter(Result).validate_python(plain)
+            return _reader().validate_python(plain)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise ClasswiseError(damaged) from error
+
+
+@functools.cache
+def _reader() -> pydantic.TypeAdapter[Result]:
+    """Validates the JSON values of a result; it takes much longer to build than to use."""
+    return pydantic.TypeAdapter(Result)
 
 
 def _finite(value: Any) -> Any:

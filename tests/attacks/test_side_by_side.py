@@ -170,10 +170,9 @@ def test_starts_after_a_success_leave_the_batch_at_once() -> None:
     assert sum(found.sizes) < sum(expected.sizes)
 
 
-def test_a_cpu_runs_starts_side_by_side_for_few_images_only(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cpu_runs_starts_side_by_side_in_the_smallest_batch_only(monkeypatch: pytest.MonkeyPatch) -> None:
     attack = make(ATTACKS, "pgd:steps=3,restarts=3")
-    monkeypatch.setattr("classwise.attacks.engine.queue._FEW_IMAGES", 3)
-    assert attacked(attack, 5, radius=1e-4).early == 0  # one image is misclassified when clean
-    assert attacked(attack, 4, radius=1e-4).early > 0
+    assert attacked(attack, 48, radius=1e-4, batch_size=64).early == 0
+    assert attacked(attack, 4, radius=1e-4, batch_size=64).early > 0
     monkeypatch.setattr("classwise.attacks.engine.queue._MOST_HELD", -1)
     assert attacked(attack, 4, radius=1e-4).early == 0

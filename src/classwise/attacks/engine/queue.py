@@ -50,8 +50,6 @@ _MUCH = 0.75
 """A smaller batch size is tested only if it is at most this fraction of the current one."""
 _LONG = 8
 """Minimum number of steps of an attack for which a smaller batch is tested; the test takes one step."""
-_FEW_IMAGES = 64
-"""A CPU runs starts side by side if at most so many images are left: else steps of full batches take no less time."""
 _MOST_HELD = 4
 """No later start begins early if more rows than this number of batches are held for earlier ones."""
 _OPTIONAL = ("target", "step_size", "reference", "restart", "target_order")
@@ -276,14 +274,15 @@ class Queue:
     def _early(self, slots: Columns, live: Tensor, count: int) -> Columns | None:
         """Up to ``count`` later starts of images whose earlier ones are in the slots.
 
-        They may prove unnecessary. On a GPU unused slots are computed anyway; a CPU uses them if few images are left.
+        They may prove unnecessary, so they take only slots that are computed anyway: on a GPU all unused ones, on a CPU
+        those of the smallest batch.
         """
         if len(self._waiting) + self._starts.held > _MOST_HELD * self._passes.batch_size:
             return None
-        if self._passes.device.type == "cpu" and self._starts.images > _FEW_IMAGES:
-            return None
         places = live.nonzero().squeeze(1)
-        others, ids = self._starts.begin_early(self._ended.ids[places], count)
+        if self._passes.device.type == "cpu":
+            count = min(count, SMALLEST_BATCH - len(places))
+        others, ids = self._starts.begin_early(self._ended.ids[places], max(count, 0))
         if not len(ids):
             return None
         return self._started(take(slots, places[others]) | {"id": ids})

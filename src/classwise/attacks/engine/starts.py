@@ -67,11 +67,6 @@ class Starts:
         self._held: Columns = {}  # of each image the merged outcome, and those after a start that has not ended
 
     @property
-    def images(self) -> int:
-        """Number of images under attack."""
-        return len(self._images)
-
-    @property
     def held(self) -> int:
         """Number of outcomes on the device."""
         return len(self._held["id"]) if self._held else 0

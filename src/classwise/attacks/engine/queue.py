@@ -291,10 +291,11 @@ class Queue:
         """The slots with incoming rows in unused ones; their number may increase."""
         count = len(incoming["row"])
         vacant = (~live).nonzero().squeeze(1)
-        if len(vacant) < count:  # after the batch was reduced
+        if len(live) < self._slots and (len(vacant) < count or not live.any()):
+            # The batch was reduced: it grows again, and is then reduced to the smallest size for the new rows.
             size = self._slots
             if self._batch_sizes.rounded and not self._fresh.peek():
-                size = self._batch_sizes.fitting(int(live.sum()) + count, size)
+                size = max(len(live), self._batch_sizes.fitting(int(live.sum()) + count, size))
             places = torch.arange(size) % len(live)
             slots, live = take(slots, places), torch.cat([live, live.new_zeros(size - len(live))])
             self._ended.moved(places, live)

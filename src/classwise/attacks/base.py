@@ -131,7 +131,7 @@ class Attack(Described, ABC):
 
     def target_order(self, model: Forward, inputs: AttackInputs) -> Tensor:
         """Target classes of each row in the order of its starts, int64 (N, K), for attacks with `orders_targets`."""
-        raise NotImplementedError
+        raise NotImplementedError  # the engine calls it only where `orders_targets` is true
 
     def check(self) -> None:
         """Check that every required setting is present; most attacks have none.

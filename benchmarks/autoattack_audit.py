@@ -9,18 +9,20 @@ images, whose times are not reported, loads the libraries. Tables are printed an
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import torch
 
 from benchmarks.tables import table
 from classwise.auditing.run.audit import Audit, audit
-from classwise.core.precision import DTYPES, Precision
+from classwise.core.compilation import Compile
+from classwise.core.precision import DTYPES, Precision, fastest
 from classwise.core.storage import write_text
 from classwise.data import Images, load_data
 from classwise.models import load_model
@@ -56,7 +58,7 @@ def measured(
     data: Images,
     attacks: Sequence[str],
     out: Path | None,
-    precision: Precision | None,
+    precision: Precision,
     limit: float,
 ) -> tuple[Audit, dict[str, Any]]:
     """The audit, and a row for each attack: images attacked, images robust after it, seconds."""
@@ -92,6 +94,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--attacks", nargs="+", default=["autoattack"], metavar="SPEC", help="[autoattack]")
     parser.add_argument("--images", type=int, nargs="+", default=[512, 10_000], help="[512 10000]")
     parser.add_argument("--precision", choices=list(DTYPES), help="[the fastest on the device]")
+    parser.add_argument("--compile", choices=get_args(Compile), default="auto", help="[%(default)s]")
     parser.add_argument("--device", default="cuda", help="[%(default)s]")
     parser.add_argument("--max-time", type=float, default=440.0, metavar="S", help="of each audit [%(default)s]")
     parser.add_argument("--out", type=Path, required=True)
@@ -101,11 +104,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
         {"width": given.width} if given.width else {}
     )
     model = load_model(given.model, **network, device=given.device)
-    precision = None if given.precision is None else DTYPES[given.precision]
+    precision = fastest(torch.device(given.device)) if given.precision is None else DTYPES[given.precision]
+    precision = dataclasses.replace(precision, compile=given.compile)
     measured(model, data.take(range(min(IMAGES, len(data)))), WARM_UP, None, precision, given.max_time)
     results, rows = {}, []
     for images in given.images:
-        folder = given.out / f"{given.weights.stem}-{images}-{given.precision or 'auto'}"
+        folder = given.out / f"{given.weights.stem}-{images}-{given.precision or 'auto'}-compile-{given.compile}"
         result, found = measured(model, data.take(range(images)), given.attacks, folder, precision, given.max_time)
         meta = result.outcomes.meta
         found |= {"complete": result.complete, "precision": dict(meta.precision), "batch_size": meta.batch_size}

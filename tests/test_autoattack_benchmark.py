@@ -125,6 +125,6 @@ def test_an_audit_of_a_checkpoint_is_timed_and_continued(tmp_path: Path, capsys:
         autoattack_audit.main(words)
         table = capsys.readouterr().out
         assert re.search(r"\| 8 \| apgd-ce \| \d \| \d \| \d+\.\d \|", table)
-        found = json.loads((tmp_path / "out" / "autoattack.json").read_text())["weights-8-auto"]
+        found = json.loads((tmp_path / "out" / "autoattack.json").read_text())["weights-8-auto-compile-auto"]
         assert found["resumed"] == resumed
         assert found["complete"]

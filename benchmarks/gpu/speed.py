@@ -167,7 +167,7 @@ def passes(timer: Timer, size: Size, variant: str) -> Result:
     if precision.compile == "on":
         torch.compiler.reset()
     x = batch_of(size.batch).to(timer.device)
-    compiling = precision.compiling(x.device, size.batch, 0, cold=False)
+    compiling = precision.compiling(x.device, size.batch, 0)
     passes_of = Passes(model(size, timer.device), precision, size.batch)
     with passes_of.for_gradients(x, precise=False, compiling=compiling) as forward:
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 from collections.abc import Callable
@@ -14,10 +15,10 @@ import torch
 from torch import Tensor, nn
 
 import classwise as cw
-from classwise.attacks.engine import Engine, Finished, Job, graphed
+from classwise.attacks.engine import CountedForward, Engine, Finished, Job, graphed
 from classwise.attacks.gradient.ascent import PGD
 from classwise.core import compilation
-from classwise.core.compilation import COLD, RECORD, VARIABLE, Compiling, Cost, worthwhile
+from classwise.core.compilation import COLD, RECORD, STARTUP, VARIABLE, Compiling, Cost, worthwhile
 from classwise.core.errors import ClasswiseError
 from classwise.core.graphs import WARM_UP
 from classwise.core.precision import FAST, Precision
@@ -81,7 +82,7 @@ def test_the_fused_copy_of_a_network_is_one_graph(name: str, monkeypatch: pytest
     counters.clear()
     model = load_model(name, num_classes=10, in_channels=3, width=0.0625)
     fusion, failures = Fusion(model), list[str]()
-    compiling = COMPILED.compiling(torch.device("cpu"), 2, 0, cold=False, failed=failures.append)
+    compiling = COMPILED.compiling(torch.device("cpu"), 2, 0, failures.append)
     found = []
     with evaluating(model), frozen(model):
         for _ in range(2):
@@ -145,33 +146,60 @@ def test_the_network_itself_runs_where_compilation_fails(
 
 
 @pytest.mark.parametrize(
-    ("passes", "cost", "cold", "expected"),
+    ("passes", "cost", "expected"),
     [
-        (4e6, None, False, False),  # nothing is recorded: an attack does not compile
-        (1e9, None, False, False),
-        (4e6, None, True, False),  # APGD-T on 10,000 images would save 10 s
-        (1e8, None, True, True),  # 200 epochs of CIFAR-10
-        (4e6, Cost(2.0, 2.6e-6), False, True),
-        (4e6, Cost(6.0, 2.6e-6), False, False),
-        (1e9, Cost(2.0, -1e-6), True, False),  # the compiled kernels are slower
-        (0, Cost(0.0, 1e-6), True, False),
+        (4e6, Cost(2.0, 2.6e-6), True),
+        (4e6, Cost(6.0, 2.6e-6), False),
+        (1e9, Cost(2.0, -1e-6), False),  # the compiled kernels are slower
+        (0, Cost(0.0, 1e-6), False),
     ],
 )
-def test_compilation_must_save_twice_its_time(passes: float, cost: Cost | None, cold: bool, expected: bool) -> None:
-    assert worthwhile(passes, 1024, cost, cold=cold) == expected
+def test_compilation_must_save_twice_its_time(passes: float, cost: Cost, expected: bool) -> None:
+    assert worthwhile(passes, cost) == expected
+
+
+@pytest.mark.parametrize(
+    ("passes", "image", "calls"),
+    [
+        (4441 * 900, 18e-6, 0),  # FAB-T on 10,000 images would save 18 s, and compilation take 20 s
+        (4440 * 5000, 8.5e-6, 1),  # Square: 47 s
+        (1e8, 12e-6, 1),  # 200 epochs of CIFAR-10
+        (math.inf, 0.0, 1),
+    ],
+)
+def test_without_a_record_a_quarter_of_a_pass_is_expected_to_be_saved(
+    passes: float, image: float, calls: int, passing: Passing, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compilation, "_seconds", lambda _, __, x: len(x) * image)
+    monkeypatch.setattr(compilation, "_compiles", [])
+    forward = COMPILED.forward(Small(CLASSES).eval())
+    forward.compile(Compiling(4, passes))
+    forward(images(4))
+    forward(images(4))
+    assert passing.calls == calls
+
+
+def test_nothing_is_compiled_meanwhile(passing: Passing) -> None:
+    forward, x, compiling = COMPILED.forward(Small(CLASSES).eval()), images(4), Compiling(4, math.inf)
+    forward.compile(compiling)
+    counted = CountedForward(forward, nn.Identity(), compiling=compiling)
+    with counted.not_compiled():
+        counted(x)
+        assert passing.calls == 0
+    counted(x)
+    assert passing.calls == 1
 
 
 def test_what_is_compiled() -> None:
-    def asked(device: str, cold: bool = True, **settings: Any) -> bool | None:
-        found = Precision(**settings).compiling(torch.device(device), 128, 1e9, cold=cold)
-        return None if found is None else found.wanted(None)
+    def passes(device: str, **settings: Any) -> float | None:
+        found = Precision(**settings).compiling(torch.device(device), 128, 1e9)
+        return None if found is None else found.passes
 
-    assert asked("cpu") is None
-    assert asked("cuda") is True
-    assert asked("cuda", cold=False) is False
-    assert asked("cuda", compile="off") is None
-    assert asked("cuda", deterministic=True) is None
-    assert asked("cpu", cold=False, compile=True) is True
+    assert passes("cpu") is None
+    assert passes("cuda") == 1e9
+    assert passes("cuda", compile="off") is None
+    assert passes("cuda", deterministic=True) is None
+    assert passes("cpu", compile=True) == math.inf
     with pytest.raises(ClasswiseError, match=r"^precision.compile = on: compiled kernels are chosen by measurements"):
         Precision(compile="on", deterministic=True)
     with pytest.raises(ClasswiseError, match="compile = 'maybe': Input should be 'auto', 'on' or 'off'"):
@@ -188,12 +216,14 @@ def test_older_records_and_keys_do_not_change() -> None:
     assert digests[0] == digests[1] == digests[2] != digests[3]
 
 
-def test_the_cost_of_each_kind_of_pass_is_recorded(folder: Path, passing: Passing) -> None:
+def test_the_cost_of_each_kind_of_pass_is_recorded(
+    folder: Path, passing: Passing, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A compilation from the cache takes less than the first one; a damaged record counts as none."""
     model, x = Small(CLASSES).eval(), images(4)
     for count in (1, 2):
         forward = COMPILED.forward(model)
-        forward.compile(Compiling(4, lambda _: True))
+        forward.compile(Compiling(4, math.inf))
         with torch.no_grad():
             assert torch.equal(forward(x), FAST.forward(model)(x))
             forward(images(3))  # another size
@@ -205,9 +235,13 @@ def test_the_cost_of_each_kind_of_pass_is_recorded(folder: Path, passing: Passin
     assert "(4, 2, 4, 4)" in key
     assert key.endswith("torch.bfloat16, training False, gradients False")
     assert passing.sizes == {4}
+    assert compilation._compiles
     for count, seconds in ((1, 2.0), (2, 10.0)):
         (folder / RECORD).write_text(json.dumps({key: {"seconds": 10.0, "saved": 1e-6, "count": count}}))
         assert compilation.recorded_cost(key) == Cost(seconds, 1e-6)
+        with monkeypatch.context() as context:
+            context.setattr(compilation, "_compiles", [])
+            assert compilation.recorded_cost(key) == Cost(seconds + STARTUP, 1e-6)
     assert compilation.recorded_cost(f"another {key}") is None
     (folder / RECORD).write_text("{")
     assert compilation.recorded_cost(key) is None
@@ -217,7 +251,7 @@ def test_the_cache_is_private(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, p
     def compiled() -> str:
         compilation._networks.clear()
         forward, failures = COMPILED.forward(Small(CLASSES)), list[str]()
-        forward.compile(Compiling(4, lambda _: True, failures.append))
+        forward.compile(Compiling(4, math.inf, failures.append))
         forward(images(4))
         return "".join(failures)
 
@@ -253,7 +287,7 @@ def test_attacks_on_a_gpu_are_compiled_if_the_kernels_are_in_the_cache(
         graphs = len(gpu.graphs.made)
         found, engine, attack = attacked(FAST, "cuda")
         assert passing.calls == 2
-        assert len(gpu.graphs.made) == graphs + 1
+        assert len(gpu.graphs.made) == graphs + 3  # two for the seconds of a pass with and without compilation
     assert passing.sizes == {8}
     assert (engine.not_compiled, engine.not_graphed(attack)) == ("", "")
     assert same(found, expected)

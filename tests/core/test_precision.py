@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import gc
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal
@@ -124,7 +125,7 @@ def test_a_missing_device_is_one_line(device: str | torch.device, tmp_path: Path
 
 
 COMPILED = Precision(dtype="bfloat16", compile="on")
-EVERY = Compiling(1, lambda _: True)
+EVERY = Compiling(1, math.inf)
 
 
 class FakeCompile:

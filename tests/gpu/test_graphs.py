@@ -125,7 +125,7 @@ def test_the_attack_of_a_network_with_early_stops_and_a_tail(replays: list[int])
             jobs = [Job(part, data.pixels(part), data.y[part]) for part in torch.split(torch.arange(256), 64)]
             found.append(rows_of(list(engine.attack(PGD(steps=20, restarts=2), Threat("Linf", 0.1), jobs))))
     assert same(*found)
-    assert sum(replays) > 20
+    assert sum(replays) > 10
 
 
 def test_a_step_that_waits_is_refused_before_it_is_captured() -> None:

@@ -226,6 +226,24 @@ def test_a_step_as_a_graph_is_a_few_launches_and_never_waits(tmp_path: Path, mon
     assert all(waits == [] and launches <= 20 for waits, launches in counts)
 
 
+def test_algorithms_are_measured_in_long_trainings_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found, step = list[bool](), graphed_step.TrainingStep.compute
+
+    def compute(*arguments: Any) -> Any:
+        found.append(torch.backends.cudnn.benchmark)
+        return step(*arguments)
+
+    monkeypatch.setattr(graphed_step.TrainingStep, "compute", compute)
+    for steps, deterministic, measured in ((8, False, True), (8, True, False), (9, False, False)):
+        monkeypatch.setattr(graphed_step, "MEASURED", steps)
+        with PretendCuda() as gpu:
+            more = {"epochs": 1, "precision.deterministic": deterministic}
+            trained(tmp_path / f"{steps}-{deterministic}", "at", "on", gpu, **more)
+        assert set(found) == {measured, False}  # the last batch has fewer images
+        found.clear()
+    assert torch.backends.cudnn.benchmark is False
+
+
 def test_graphs_are_for_gpus() -> None:
     recipe = Recipe.read("at", {"precision.graphs": True})  # as YAML reads "on"
     assert recipe.precision.graphs == "on"

@@ -7,8 +7,10 @@ is recorded beside the compiled kernels, so that a later process can decide whet
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
+import math
 import os
 import threading
 import time
@@ -16,16 +18,18 @@ import weakref
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from classwise.core.errors import ClasswiseError, first_line
+from classwise.core.graphs import Captured, SideStream, waits_noted
 from classwise.core.memory_format import restore_buffers, saved_buffers
 from classwise.core.rng import saved_generators
 from classwise.core.storage import read_json, write_text
 
+T = TypeVar("T")
 Compile = Literal["auto", "on", "off"]
 """Whether networks are compiled: where it is worthwhile, always, or never."""
 BACKEND: Any = "inductor"
@@ -43,10 +47,18 @@ GRADIENT_TOLERANCE = 0.5
 
 In bfloat16 compiled kernels round less often, and ReLUs near zero then differ.
 """
-COLD = 25.0
+STARTUP = 10.0
+"""Seconds of the first compilation of a process in addition to those of the others: imports and worker processes."""
+COLD = 10.0
 """Seconds of a compilation of which nothing is recorded."""
 CACHED = 0.2
 """Seconds of a compilation from the cache, as a fraction of those of the first one."""
+SAVED = 0.25
+"""Fraction of a pass that compilation is expected to save, if nothing is recorded.
+
+That of a PreActResNet-18 on an H100 in batches of 1,024, in bfloat16 and in TF32, with gradients of the images and
+without.
+"""
 MARGIN = 2.0
 """A compilation must save this many times its own seconds."""
 
@@ -66,25 +78,18 @@ class Cost(NamedTuple):
     saved: float
 
 
-def worthwhile(passes: float, batch_size: int, cost: Cost | None, *, cold: bool) -> bool:
+def worthwhile(passes: float, cost: Cost) -> bool:
     """Whether compilation saves more than `MARGIN` times the seconds that it takes.
 
     Args:
         passes: passes of an image that are left.
-        batch_size: images of a pass.
-        cost: what earlier compilations recorded; None: the kernels are not in the cache.
-        cold: whether to compile without such a record. What is saved is then that of the gradient of a PreActResNet-18
-            in bfloat16 on an H100: 9 microseconds per image in batches of 128, 2.6 in batches of 1,024.
+        cost: of the compilation.
 
     Example:
         >>> from classwise.core.compilation import Cost, worthwhile
-        >>> worthwhile(4e6, 1024, None, cold=True), worthwhile(4e6, 1024, Cost(2.0, 2.6e-6), cold=False)
+        >>> worthwhile(4e6, Cost(20.0, 2.6e-6)), worthwhile(4e6, Cost(2.0, 2.6e-6))
         (False, True)
     """
-    if cost is None:
-        if not cold:
-            return False
-        cost = Cost(COLD, 936e-6 / batch_size + 1.7e-6)
     return passes * cost.saved > MARGIN * cost.seconds
 
 
@@ -93,20 +98,20 @@ class Compiling:
 
     Args:
         batch_size: images of a compiled pass, or of each of several equal parts of it. Others are not compiled.
-        wanted: whether to compile a kind of pass, given its cost if that is known.
+        passes: passes of an image that are left; infinite: compile whatever it costs.
         failed: called with the reason, if a compilation has failed.
 
     Attributes:
         declined: the kinds of passes that are not to be compiled.
+        paused: whether to compile nothing at present.
     """
 
-    def __init__(
-        self, batch_size: int, wanted: Callable[[Cost | None], bool], failed: Callable[[str], None] = lambda _: None
-    ) -> None:
+    def __init__(self, batch_size: int, passes: float, failed: Callable[[str], None] = lambda _: None) -> None:
         self.batch_size = batch_size
-        self.wanted = wanted
+        self.passes = passes
         self.failed = failed
         self.declined: set[str] = set()
+        self.paused = False
 
 
 class CompiledNetwork:
@@ -128,7 +133,7 @@ class CompiledNetwork:
 
     def __call__(self, x: Tensor, compiling: Compiling) -> Tensor:
         """Compute the logits of a batch."""
-        if len(x) % compiling.batch_size == 0 and not self.failure:
+        if len(x) % compiling.batch_size == 0 and not (self.failure or compiling.paused):
             kind = self._kind(x)
             if kind in self._accepted or (kind not in compiling.declined and self._accepts(kind, x, compiling)):
                 return self._compiled(x)
@@ -152,7 +157,8 @@ class CompiledNetwork:
         self._hash = self._hash or _hash(self._network)
         name = torch.cuda.get_device_name(x.device) if x.is_cuda else x.device.type
         key = f"torch {torch.__version__}, {name}, network {self._hash}, {kind}"
-        if not compiling.wanted(recorded_cost(key)):
+        passes = compiling.passes
+        if not passes or (passes < math.inf and not worthwhile(passes, self._cost(key, x))):
             compiling.declined.add(kind)
             return False
         try:
@@ -170,34 +176,43 @@ class CompiledNetwork:
         self._accepted.add(kind)
         return True
 
+    def _cost(self, key: str, x: Tensor) -> Cost:
+        """The cost of a compilation, recorded or expected."""
+        return recorded_cost(key) or Cost(
+            COLD + _startup(), SAVED * self._unchanged(lambda: _seconds(self._network, self._network, x), x) / len(x)
+        )
+
     def _verify(self, key: str, x: Tensor) -> None:
         """Compile and compare one pass, and record the cost; a pass of the network that fails is left to the caller."""
-        network, restore, buffers = self._network, saved_generators(x.device), saved_buffers(self._network)
+        network, startup = self._network, _startup()
 
-        def timed(forward: Callable[[Tensor], Tensor]) -> tuple[tuple[Tensor, Tensor | None], float]:
+        def timed() -> tuple[tuple[Tensor, Tensor | None], float]:
             started = time.perf_counter()
-            outputs = _outputs(forward, network, x)
-            if x.is_cuda:
-                torch.cuda.synchronize(x.device)
-            seconds = time.perf_counter() - started
-            restore()
-            restore_buffers(buffers)
-            return outputs, seconds
+            outputs = _outputs(self._compiled, network, x)
+            return outputs, _now(x) - started
 
+        found, first = self._unchanged(timed, x)
+        seconds = first - self._unchanged(timed, x)[1] - startup
+        expected = self._unchanged(lambda: _outputs(network, network, x), x)
+        if not network.training and (differs := _difference(expected, found)):  # training may have random layers
+            raise ClasswiseError(differs)
+        fast = self._unchanged(lambda: _seconds(self._compiled, network, x), x)
+        slow = self._unchanged(lambda: _seconds(network, network, x), x)
+        _record(key, max(seconds, 0.0), (slow - fast) / len(x))
+
+    def _unchanged(self, function: Callable[[], T], x: Tensor) -> T:
+        """The result of some passes, after which the random generators and the buffers of the network are as before."""
+        restore, buffers = saved_generators(x.device), saved_buffers(self._network)
         try:
-            found, first = timed(self._compiled)
-            fast = timed(self._compiled)[1]
-            expected, _ = timed(network)
-            saved = (timed(network)[1] - fast) / len(x)
+            return function()
         finally:
             restore()
             restore_buffers(buffers)
             torch.clear_autocast_cache()
-        if not network.training and (differs := _difference(expected, found)):  # training may have random layers
-            raise ClasswiseError(differs)
-        _record(key, max(first - fast, 0.0), saved)
 
 
+_compiles: list[str] = []
+"""The kinds of passes that this process has compiled."""
 _networks: weakref.WeakValueDictionary[int, CompiledNetwork] = weakref.WeakValueDictionary()
 
 
@@ -229,7 +244,12 @@ def recorded_cost(key: str) -> Cost | None:
     entry = _entries().get(key)
     if not isinstance(entry, dict) or not {"seconds", "saved", "count"} <= entry.keys():
         return None
-    return Cost(entry["seconds"] * (CACHED if entry["count"] == 1 else 1), entry["saved"])
+    return Cost(entry["seconds"] * (CACHED if entry["count"] == 1 else 1) + _startup(), entry["saved"])
+
+
+def _startup() -> float:
+    """Seconds that the next compilation takes longer, if it is the first one of the process."""
+    return 0.0 if _compiles else STARTUP
 
 
 def _entries() -> dict[str, Any]:
@@ -240,6 +260,7 @@ def _entries() -> dict[str, Any]:
 
 
 def _record(key: str, seconds: float, saved: float) -> None:
+    _compiles.append(key)
     with _lock, suppress(ClasswiseError):  # a full disk
         entries = _entries()
         count = entries.get(key, {}).get("count", 0) + 1
@@ -263,6 +284,29 @@ def _outputs(forward: Callable[[Tensor], Tensor], network: nn.Module, x: Tensor)
     inputs = [leaf, *learned] if leaf.requires_grad else learned
     gradients = torch.autograd.grad((logits.float() * weights).sum(), inputs, allow_unused=True)
     return logits.detach(), gradients[0] if leaf.requires_grad else None
+
+
+def _seconds(forward: Callable[[Tensor], Tensor], network: nn.Module, x: Tensor) -> float:
+    """Seconds of one pass, without those of Python on a GPU: as a CUDA graph, where that is possible."""
+    call: Callable[[], object] = functools.partial(_outputs, forward, network, x)
+    if x.is_cuda:
+        side = SideStream(x.device)
+        with side.used(), waits_noted() as waits:
+            call()
+        if not waits:
+            with suppress(RuntimeError):  # a network that cannot be captured
+                call = Captured(call, side).replay
+    call()
+    started = _now(x)
+    call()
+    return _now(x) - started
+
+
+def _now(x: Tensor) -> float:
+    """The time when a GPU has finished."""
+    if x.is_cuda:
+        torch.cuda.synchronize(x.device)
+    return time.perf_counter()
 
 
 def _difference(expected: tuple[Tensor, Tensor | None], found: tuple[Tensor, Tensor | None]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable, Mapping
 from typing import Annotated, Any, Literal
 
@@ -10,7 +11,7 @@ import torch
 from pydantic import BeforeValidator
 from torch import Tensor, nn
 
-from classwise.core.compilation import Compile, CompiledNetwork, Compiling, compiled, worthwhile
+from classwise.core.compilation import Compile, CompiledNetwork, Compiling, compiled
 from classwise.core.config import configurable
 from classwise.core.errors import ClasswiseError
 from classwise.core.float32 import Float32
@@ -44,9 +45,8 @@ class Precision:
         channels_last: use the channels-last memory format, in which convolutions on CPUs and GPUs are faster; a model
             that fails in it is run in the contiguous format (`classwise.core.memory_format`).
         compile: compile the passes of training and of attacks with ``torch.compile``, never those of verdicts:
-            ``"auto"`` on a GPU where that saves more time than it takes (`classwise.core.compilation.worthwhile`), in
-            attacks only if the compiled kernels are in the cache; ``"on"`` always; ``"off"`` never. True and False
-            are read as ``"on"`` and ``"off"``.
+            ``"auto"`` on a GPU where that saves more time than it takes (`classwise.core.compilation.worthwhile`);
+            ``"on"`` always; ``"off"`` never. True and False are read as ``"on"`` and ``"off"``.
         deterministic: use deterministic algorithms only (`classwise.core.determinism`), so that equal runs and audits
             on one GPU have equal bits; on a CPU they always have. It costs some speed, and some operations are refused.
         graphs: compute steps of training and of attacks on a GPU as CUDA graphs: ``"auto"`` where possible (the run or
@@ -128,8 +128,6 @@ class Precision:
         device: torch.device,
         batch_size: int,
         passes: float,
-        *,
-        cold: bool,
         failed: Callable[[str], None] = lambda _: None,
     ) -> Compiling | None:
         """Which passes on a device are compiled; None if none is.
@@ -138,14 +136,13 @@ class Precision:
             device: the device.
             batch_size: images of a pass.
             passes: passes of an image that are left.
-            cold: whether to compile also if the kernels are not in the cache (`worthwhile`).
             failed: called with the reason, if a compilation has failed.
         """
         if self.compile == "on":
-            return Compiling(batch_size, lambda _: True, failed)
+            return Compiling(batch_size, math.inf, failed)
         if self.compile == "off" or self.deterministic or device.type != "cuda":
             return None
-        return Compiling(batch_size, lambda cost: worthwhile(passes, batch_size, cost, cold=cold), failed)
+        return Compiling(batch_size, passes, failed)
 
     def forward(self, model: nn.Module) -> Pass:
         """The model as a function from images to float32 logits."""

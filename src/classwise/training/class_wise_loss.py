@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -113,7 +114,7 @@ class ClassWiseLoss(nn.Module):
         forward = self.recipe.precision.forward(model)
         if self.recipe.precision.compile == "on":
             self._compiled = (compiled(model),)
-            forward.compile(Compiling(1, lambda _: True))
+            forward.compile(Compiling(1, math.inf))
         model.train(self.recipe.attack_mode == "train")
         with frozen(model), torch.enable_grad():
             points = parts.objective.points(

@@ -27,6 +27,11 @@ from classwise.training.step import StepInputs, StepResult, TrainingStep
 
 VERIFIED = 2
 """Steps of a run that are computed both ways and compared, before the graph is trusted."""
+MEASURED = 5000
+"""Steps of a training from which it saves time to measure algorithms.
+
+With PreActResNet-18 in batches of 128 on an H100 that takes 5 s and saves 1.2 ms a step.
+"""
 LOSS_TOLERANCE = 0.02
 """Largest difference of a loss, as a fraction of the loss. Kernels on a GPU may round differently from call to call."""
 GRADIENT_TOLERANCE = 0.1
@@ -65,9 +70,12 @@ class GraphedStep:
         step: the training steps.
         device: the GPU.
         decided: called with an empty text after `VERIFIED` steps, or with the reason why steps cannot be captured.
+        steps: number of steps of the training; from `MEASURED` on, cuDNN measures which of its algorithms are fastest.
     """
 
-    def __init__(self, step: TrainingStep, device: torch.device, decided: Callable[[str], None]) -> None:
+    def __init__(
+        self, step: TrainingStep, device: torch.device, decided: Callable[[str], None], steps: int = 0
+    ) -> None:
         self._step = step
         self._device = device
         self._decided = decided
@@ -76,11 +84,23 @@ class GraphedStep:
         self._to_warm_up = WARM_UP
         self._to_verify = VERIFIED
         self._refused = False
+        self._measures = steps >= MEASURED
 
     def __call__(self, inputs: StepInputs) -> StepResult:
         """Compute the gradients of a batch and update the weights."""
         if self._refused or len(inputs.batch.x) != self._step.recipe.batch_size:
             return self._step(inputs)
+        if not self._measures or torch.are_deterministic_algorithms_enabled():
+            return self._computed(inputs)
+        cudnn = torch.backends.cudnn
+        before, cudnn.benchmark = cudnn.benchmark, True
+        try:
+            return self._computed(inputs)
+        finally:
+            cudnn.benchmark = before
+
+    def _computed(self, inputs: StepInputs) -> StepResult:
+        """Compute a step of the usual batch size."""
         if self._capture is not None and not self._capture.fits(inputs):
             self._capture = None
             self._to_warm_up = 1

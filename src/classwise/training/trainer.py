@@ -239,7 +239,7 @@ class Trainer:
         if not reason and recipe.precision.graphs == "auto" and self.batches.steps < FEWEST_STEPS:
             reason = f"an epoch has {self.batches.steps} steps, fewer than {FEWEST_STEPS}"
         if not reason:
-            return GraphedStep(step, self.device, self._graphs_decided)
+            return GraphedStep(step, self.device, self._graphs_decided, recipe.epochs * self.batches.steps)
         self._graphs_decided(reason)
         return step
 
@@ -249,7 +249,7 @@ class Trainer:
         images = recipe.epochs * self.batches.steps * recipe.batch_size
         size = -(-recipe.batch_size // self.processes.world_size)
         passes = images * recipe.parts.passes.forward
-        return recipe.precision.compiling(self.device, size, passes, cold=True, failed=self._not_compiled)
+        return recipe.precision.compiling(self.device, size, passes, self._not_compiled)
 
     def _not_compiled(self, reason: str) -> None:
         """Note in the log and in the environment why passes are not compiled."""

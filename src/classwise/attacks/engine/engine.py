@@ -147,8 +147,7 @@ class Engine:
             self.device,
             batch_sizes.slots(self.passes.batch_size, images),
             (images or 0) * attack.starts * attack.length,
-            cold=False,
-            failed=self._note_not_compiled,
+            self._note_not_compiled,
         )
         with self.passes.for_gradients(first.x, precise=attack.precise, compiling=compiling) as forward:
             forward.repeatable = attack.detects_cycles and self.passes.repeatable(forward, first.x)

@@ -47,16 +47,23 @@ class GraphUse:
         self._required = precision.graphs == "on"
         self._reason = ""
         self._refused: dict[int, str] = {}
+        self._captured: set[int] = set()
         if device.type != "cuda":
             self._reason = f"device {device.type!r} is not a GPU"
         if self._required and self._reason:
             raise refusal(self._reason)
         self._possible = precision.graphs != "off" and not self._reason
 
-    @property
-    def warm_up(self) -> int:
-        """Steps before a capture: few if graphs are required, else as many as a capture takes time."""
-        return WARM_UP if self._required else FEWEST_STEPS
+    def warm_up(self, attack: object) -> int:
+        """Steps before a capture: as many as take the time of a capture; few for others of an attack, or if required.
+
+        Other captures, of other numbers of slots, are unlikely to fail.
+        """
+        return WARM_UP if self._required or id(attack) in self._captured else FEWEST_STEPS
+
+    def captured(self, attack: object) -> None:
+        """Note that the steps of an attack were captured."""
+        self._captured.add(id(attack))
 
     @cached_property
     def side(self) -> SideStream:
@@ -97,13 +104,13 @@ class GraphedSteps:
         self._use = use
         self._capture: _Capture | None = None
         self._size = 0
-        self._to_warm_up = use.warm_up
+        self._to_warm_up = use.warm_up(attack)
         self._to_verify = VERIFIED
 
     @property
     def steps_to_capture(self) -> int:
         """Steps that are computed kernel by kernel after a change of the number of slots; 0 if all are."""
-        return self._use.warm_up if self._use.wanted(self._attack) else 0
+        return self._use.warm_up(self._attack) if self._use.wanted(self._attack) else 0
 
     def release(self) -> None:
         """Free the memory of the graph."""
@@ -125,7 +132,7 @@ class GraphedSteps:
     def _step(self, slots: Columns) -> Columns:
         """The slots after one step, which prepares or verifies the graph."""
         if self._capture is not None and not self._capture.fits(slots):
-            self._capture, self._to_warm_up, self._to_verify = None, self._use.warm_up, VERIFIED
+            self._capture, self._to_warm_up, self._to_verify = None, self._use.warm_up(self._attack), VERIFIED
         if self._size != len(slots["row"]):
             self._size, self._to_warm_up = len(slots["row"]), max(self._to_warm_up, WARM_UP)
         if self._capture is None and self._to_warm_up:
@@ -147,6 +154,7 @@ class GraphedSteps:
         else:
             if not reason:
                 self._to_verify -= comparison.rows > 0
+                self._use.captured(self._attack)
                 return found
         self._capture = None
         self._use.refuse(self._attack, reason)

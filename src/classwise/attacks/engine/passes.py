@@ -53,6 +53,7 @@ class CountedForward:
         arithmetic: makes the context for the passes and their gradients, such as `true_float32` for exact ones.
         excludes: whether some logits are -inf, which are then `raised`.
         in_tf32: whether these passes are in TF32.
+        compiling: which of them are compiled.
 
     Attributes:
         repeatable: whether an image is known to have the same results in every pass (`Passes.repeatable`).
@@ -68,8 +69,10 @@ class CountedForward:
         *,
         excludes: bool = False,
         in_tf32: bool = False,
+        compiling: Compiling | None = None,
     ) -> None:
         self._forward = forward
+        self._compiling = compiling
         self._excludes = excludes
         self.module = module
         self.arithmetic = arithmetic
@@ -86,6 +89,17 @@ class CountedForward:
         if logits.requires_grad:
             logits.register_hook(self._count_backward)  # type: ignore[no-untyped-call]  # torch does not annotate it
         return logits
+
+    @contextmanager
+    def not_compiled(self) -> Iterator[None]:
+        """Context in which no pass is compiled."""
+        if self._compiling is not None:
+            self._compiling.paused = True
+        try:
+            yield
+        finally:
+            if self._compiling is not None:
+                self._compiling.paused = False
 
     def _count_backward(self, gradient: Tensor) -> None:
         self.backwards += len(gradient)
@@ -170,7 +184,9 @@ class Passes:
         on_gpu = self.device.type == "cuda"
         in_tf32 = on_gpu and exact and precise is not True and precision.search_on(self.device) == "tf32"
         arithmetic = functools.partial(tf32 if in_tf32 else true_float32, self.device) if exact else nullcontext
-        counted = functools.partial(CountedForward, module=self.model, arithmetic=arithmetic, in_tf32=in_tf32)
+        counted = functools.partial(
+            CountedForward, module=self.model, arithmetic=arithmetic, in_tf32=in_tf32, compiling=compiling
+        )
         with evaluating(self.model), frozen(self.model):
             if precision.dtype == "float32" and not precision.channels_last:
                 forward = self._exact if precise else self._forward

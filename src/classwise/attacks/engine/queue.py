@@ -44,6 +44,11 @@ from classwise.models.logits import raised
 SMALLEST_BATCH = 32
 """Minimum batch size for reproducible results: below it, libraries choose kernels by the composition of the batch."""
 
+_FULL = 256
+"""Rows of a batch that a GPU computes at nearly its full rate.
+
+On an H100 a step of APGD with PreActResNet-18 takes 3.1 ms with 128 rows, 3.7 ms with 256 and 9 ms with 928.
+"""
 _GRAIN = 8
 """Smaller batch sizes are multiples of this."""
 _MUCH = 0.75
@@ -192,6 +197,7 @@ class Queue:
         self._classes = 0  # until the first images are known
         self._starts = Starts(1, attack, early_stop=early_stop, confirms=self._confirms)
         self._side_by_side = False
+        self._room = 0  # number of slots in which later starts may begin early
 
     def run(self, jobs: Iterable[Job]) -> Iterator[Finished]:
         """Attack all images of a stream and yield them as they finish; every job must have the same columns."""
@@ -208,7 +214,10 @@ class Queue:
         starts = self._attack.starts_for(self._classes)
         self._starts = Starts(starts, self._attack, early_stop=self._early_stop, confirms=self._confirms)
         self._side_by_side = starts > 1 and not self._attack.carries and self._passes.repeats.count == 1
-        rows = self._images and self._images * (starts if self._side_by_side else 1)
+        self._room = _FULL if self._late else SMALLEST_BATCH
+        rows = self._images
+        if rows and self._side_by_side:
+            rows = max(rows, min(rows * starts, self._room)) if rows <= self._room // 2 else rows
         self._slots = self._batch_sizes.slots(size, rows)
         self._ended = EndedSlots(self._slots, self._attack.length, late=self._late)
         slots: Columns = {}
@@ -227,7 +236,9 @@ class Queue:
                     self._candidates.add(_candidates(self._left(slots, leaving)))
                     live &= ~leaving
             drained = not (live.any() or self._pending())
-            while len(self._candidates) >= size or (drained and len(self._candidates)):
+            # On a GPU late starts may run beside many rows that wait for a verification, and then for them.
+            stalled = drained or (self._late and not self._pending() and len(self._candidates) > int(live.sum()))
+            while len(self._candidates) >= size or (stalled and len(self._candidates)):
                 yield from self._verify(self._candidates.pop(size))
             over = drained and not self._returned.peek()
             while len(self._unconfirmed) >= size or (over and len(self._unconfirmed)):
@@ -274,15 +285,15 @@ class Queue:
     def _early(self, slots: Columns, live: Tensor, count: int) -> Columns | None:
         """Up to ``count`` later starts of images whose earlier ones are in the slots.
 
-        They may prove unnecessary, so they take only slots that are computed anyway: on a GPU all unused ones, on a CPU
-        those of the smallest batch.
+        They take only slots that cost little: on a CPU those of the smallest batch, which is computed anyway. On a GPU a
+        batch of half as many rows takes nearly as long, so there they begin if at most half of the slots are in use.
         """
         if len(self._waiting) + self._starts.held > _MOST_HELD * self._passes.batch_size:
             return None
         places = live.nonzero().squeeze(1)
-        if self._passes.device.type == "cpu":
-            count = min(count, SMALLEST_BATCH - len(places))
-        others, ids = self._starts.begin_early(self._ended.ids[places], max(count, 0))
+        most = self._room - len(places)
+        count = 0 if self._late and most < len(places) else max(min(count, most), 0)
+        others, ids = self._starts.begin_early(self._ended.ids[places], count)
         if not len(ids):
             return None
         return self._started(take(slots, places[others]) | {"id": ids})
@@ -328,9 +339,10 @@ class Queue:
             return self._graphed(slots, steps), live
         places = rows[torch.arange(size) % len(rows)]
         tested = 1 if sizes.rounded else steps
-        narrow = self._advance(take(slots, places), tested)
+        with self._forward.not_compiled():  # compiled kernels round otherwise, and no smaller batch is compiled
+            narrow = self._advance(take(slots, places), tested)
+            wide = slots if known else self._advance(slots, tested)
         if not known:
-            wide = self._advance(slots, tested)
             sizes.refused = self._difference(slots, wide, narrow, rows)
             if sizes.refused:
                 return self._advance(wide, steps - tested), live

@@ -285,8 +285,8 @@ class Queue:
     def _early(self, slots: Columns, live: Tensor, count: int) -> Columns | None:
         """Up to ``count`` later starts of images whose earlier ones are in the slots.
 
-        They take only slots that cost little: on a CPU those of the smallest batch, which is computed anyway. On a GPU a
-        batch of half as many rows takes nearly as long, so there they begin if at most half of the slots are in use.
+        They take only slots that cost little: on a CPU those of the smallest batch, which is computed anyway. On a GPU
+        a batch of half as many rows takes nearly as long, so there they begin if half of the slots are unused.
         """
         if len(self._waiting) + self._starts.held > _MOST_HELD * self._passes.batch_size:
             return None

@@ -181,8 +181,16 @@ def data_sets() -> str:
 
 def models() -> str:
     """Every network of the zoo with its number of parameters."""
-    rows = [(f"`{name}`", f"{about['parameters']:,}", about["summary"]) for name, about in listed("models").items()]
-    return table(("network", "parameters", "description"), rows)
+    rows = [
+        (
+            f"`{name}`",
+            f"{about['parameters']:,}",
+            ", ".join(f"`{key}={value}`" for key, value in about["for_large_images"].items()),
+            about["summary"],
+        )
+        for name, about in listed("models").items()
+    ]
+    return table(("network", "parameters", "from 128 pixels", "description"), rows)
 
 
 def parts(registry: Registry[Any]) -> str:

@@ -38,6 +38,7 @@ def narrow(name: str, num_classes: int = 4, in_channels: int = 2) -> Classifier:
         ("lenet", 3, 62_006),  # kuangliu/pytorch-cifar
         ("small-cnn", 1, 312_202),  # TRADES, MNIST
         ("resnet18", 3, 11_173_962),  # kuangliu/pytorch-cifar
+        ("resnet34", 3, 21_282_122),  # kuangliu/pytorch-cifar
         ("resnet50", 3, 23_520_842),  # kuangliu/pytorch-cifar
         ("vgg16", 3, 14_728_266),  # kuangliu/pytorch-cifar
         ("vgg19", 3, 20_040_522),  # kuangliu/pytorch-cifar

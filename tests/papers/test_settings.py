@@ -12,6 +12,7 @@ from classwise.core.config import configurable
 from classwise.papers import catalogue
 from classwise.papers.catalogue import experiment, runnable
 from classwise.papers.experiment import Context, Experiment, Findings, Training, recipe_at
+from classwise.papers.networks import ARCHITECTURE
 from classwise.papers.scales import FASHION, FULL, SMOKE, TIAN, Scale
 from classwise.papers.settings import (
     ATTACK,
@@ -105,7 +106,9 @@ def test_settings_name_items_and_are_complete(paper: str) -> None:
         stated = item_settings(name)
         assert stated is not None
         for table in (table for tables in stated.trainings.values() for table in tables):
-            needed = set(TRAINING) | (set() if table.values["attack"] == ("none",) else set(ATTACK))
+            needed = (set(TRAINING) - set(ARCHITECTURE)) | (
+                set() if table.values["attack"] == ("none",) else set(ATTACK)
+            )
             assert needed <= set(table.values), (table.name, needed - set(table.values))
             assert table.source
             assert set(table.sweep) <= {key for key, values in table.values.items() if len(values) > 1}
@@ -255,7 +258,8 @@ def test_equal_deviations_share_a_line() -> None:
     at = Training(recipe="at")
     wide = Training(recipe="at", overrides={"model.name": "wrn-34-10"})
     slow = {"optimizer.lr": 0.01}
-    assert _lines(stated, {"one": at, "other": wide}) == ["other: network: resnet18 (paper), wrn-34-10 (here)"]
+    lines = [line for line in _lines(stated, {"one": at, "other": wide}) if ": network:" in line]
+    assert lines == ["other: network: resnet18 (paper), wrn-34-10 (here)"]
     both = _lines(
         stated, {"one": Training(recipe="at", overrides=slow), "other": Training(recipe="at", overrides=slow)}
     )
@@ -387,11 +391,12 @@ def test_a_milestone_may_be_one_epoch_apart(milestones: list[float], deviates: b
 
 
 def test_texts() -> None:
-    assert [number_text(value) for value in (8 / 255, 0.2, 0.031, 5000, 2e-4, "all")] == [
+    assert [number_text(value) for value in (8 / 255, 0.2, 0.031, 5000, 500_000.0, 2e-4, "all")] == [
         "8/255",
         "0.2",
         "0.031",
         "5,000",
+        "500,000",
         "0.0002",
         "all",
     ]
@@ -408,6 +413,13 @@ def test_unstated_settings_do_not_deviate() -> None:
 
 SMALL_SETS = "; ".join(f"adversarial, {data}" for data in ("mnist", "svhn", "cifar10", "stl10", "cifar100"))
 HOLDS_OUT = "validation share: 0 (paper), 0.02 (here)"
+_HERE = "convolutions: He et al., fan-in; linear: PyTorch's default"
+DROPOUT, ZEROS = (
+    "network dropout: 0.5 (paper), 0 (here)",
+    f"network initialisation: {_HERE}, last layer zero (paper), {_HERE} (here)",
+)
+"""Deviations of the four-layer CNN from its public code."""
+ON_MNIST = [f"adversarial, mnist: {line}" for line in (DROPOUT, ZEROS)]
 
 
 @pytest.mark.parametrize(
@@ -427,9 +439,9 @@ HOLDS_OUT = "validation share: 0 (paper), 0.02 (here)"
         ("cfa23/F2a", []),
         ("cfa23/F7", ["TRADES: loss scaled: no (paper), yes (here)"]),
         ("kdd21/T1", [f"MART: {HOLDS_OUT}"]),
-        ("kdd21/F5bc", ["all; evaluation: threat: Linf:0.5 (paper), Linf:0.3 (here)"]),
-        ("kdd21/F1", [f"{SMALL_SETS}: {HOLDS_OUT}"]),
-        ("kdd21/E2", [f"{SMALL_SETS}: {HOLDS_OUT}"]),
+        ("kdd21/F5bc", ["all; evaluation: threat: Linf:0.5 (paper), Linf:0.3 (here)", DROPOUT, ZEROS]),
+        ("kdd21/F1", [f"{SMALL_SETS}: {HOLDS_OUT}", *ON_MNIST]),
+        ("kdd21/E2", [f"{SMALL_SETS}: {HOLDS_OUT}", *ON_MNIST]),
         ("iclr21/F8", [HOLDS_OUT]),
         ("benz20/F1", []),
         ("benz20/P1.1", []),
@@ -450,6 +462,8 @@ def test_deviations_at_reduced_scale() -> None:
         "training images: all (paper), 5,000 (here)",
         "network: resnet18 (paper), preactresnet18 (here)",
         "network width: 1 (paper), 0.25 (here)",
+        "network parameters: 11,173,962 (paper), 701,018 (here)",
+        "network GFLOP: 1.1 (paper), 0.07 (here)",
         "evaluation: test images: all (paper), 1,000 (here)",
     ]
 

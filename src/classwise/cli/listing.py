@@ -160,7 +160,8 @@ def _settings(
 def models(json: Json = False) -> None:
     """List the model zoo.
 
-    Parameters are counted for ten classes of colour images.
+    Parameters are counted for ten classes of colour images. The options "from 128 pixels" are the default for images
+    of at least this height and width, unless the weights or --model-set decide.
 
     \b
     Example:
@@ -169,6 +170,8 @@ def models(json: Json = False) -> None:
     import torch
 
     from classwise.models import MODELS, build_model
+    from classwise.models.base import LARGE_SIDE
+    from classwise.models.loading.builder import options_for_size
     from classwise.models.loading.sources import SOURCES
     from classwise.models.loading.sources.functions import Function
 
@@ -177,12 +180,18 @@ def models(json: Json = False) -> None:
         with torch.device("meta"):  # shapes only, no numbers
             built = build_model(name, num_classes=10, in_channels=3)
         count = sum(parameter.numel() for parameter in built.parameters())
-        rows.append((name, count, summary(MODELS.load(name))))
+        large = options_for_size(name, (3, LARGE_SIDE, LARGE_SIDE))
+        rows.append((name, count, large, summary(MODELS.load(name))))
     if json:
-        console.show_json({name: {"parameters": count, "summary": summary} for name, count, summary in rows})
+        keys = ("parameters", "for_large_images", "summary")
+        console.show_json({name: dict(zip(keys, facts, strict=True)) for name, *facts in rows})
         return
     console.show(
-        ["name", "parameters", "description"], [(name, f"{count:,}", summary) for name, count, summary in rows]
+        ["name", "parameters", f"from {LARGE_SIDE} pixels", "description"],
+        [
+            (name, f"{count:,}", ", ".join(f"{key}={value}" for key, value in large.items()), about)
+            for name, count, large, about in rows
+        ],
     )
     forms = ", ".join([*(SOURCES.load(prefix).form for prefix in SOURCES), Function.form])
     console.echo(f"also accepted as a model: {forms}", err=True)

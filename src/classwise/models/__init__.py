@@ -1,4 +1,4 @@
-"""Models: networks for small images, a normalisation layer, and safe loading of checkpoints.
+"""Models: networks, a normalisation layer, and safe loading of checkpoints.
 
 The modules, and torch, are imported when a name is first used.
 """

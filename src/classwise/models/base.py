@@ -6,7 +6,7 @@ import functools
 import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
@@ -15,9 +15,13 @@ from torch.nn import functional as F  # noqa: N812
 from classwise.core.errors import ClasswiseError
 from classwise.core.memory_format import share_format
 
+LARGE_SIDE = 128
+"""Height and width from which images are large: the default of a network may be another one (`for_large_images`)."""
+DEFAULT_INITIALISATION = "PyTorch's default"
+
 
 class Classifier(nn.Module, ABC):
-    """Base class of networks for small images, with logits ``classifier(features(x))``.
+    """Base class of the networks of the zoo, with logits ``classifier(features(x))``.
 
     Images may have any size: the last feature map is pooled to a fixed size. State-dict keys are those of the public
     code of each architecture, so public checkpoints can be loaded; `renamed` and `unused` list the exceptions.
@@ -29,6 +33,16 @@ class Classifier(nn.Module, ABC):
     """Regular expressions for parts of the keys of public checkpoints, and their replacements."""
     unused: ClassVar[tuple[str, ...]] = ()
     """Key prefixes of layers that public code stores but does not use in its forward pass."""
+    for_large_images: ClassVar[Mapping[str, Any]] = {}
+    """Options that are the default for images of at least `LARGE_SIDE` pixels; empty for a network for small images."""
+    initialisation: str = DEFAULT_INITIALISATION
+    """How the weights are initialised."""
+
+    @classmethod
+    def options_of(cls, tensors: Mapping[str, Tensor]) -> Mapping[str, Any]:
+        """Options other than the defaults that follow from the shapes of weights with the network's keys."""
+        del tensors
+        return {}
 
     @abstractmethod
     def features(self, x: Tensor) -> Tensor:
@@ -126,13 +140,14 @@ def _windows(size: int, side: int, device: torch.device) -> Tensor:
     return inside / inside.sum(1, keepdim=True)
 
 
-def start_for_relu(network: nn.Module) -> None:
-    """Initialise every convolution for ReLU (He et al., 2015), with zero biases.
+def start_for_relu(network: Classifier, mode: Literal["fan_in", "fan_out"] = "fan_in") -> None:
+    """Initialise every convolution for ReLU (He et al., 2015), with zero biases; linear layers are not changed.
 
     With PyTorch's default initialisation, activations vanish in deep networks without shortcuts.
     """
+    network.initialisation = f"convolutions: He et al., {mode.replace('_', '-')}; linear: {DEFAULT_INITIALISATION}"
     for module in network.modules():
         if isinstance(module, nn.Conv2d):
-            nn.init.kaiming_normal_(module.weight, nonlinearity="relu")
+            nn.init.kaiming_normal_(module.weight, mode=mode, nonlinearity="relu")
             if module.bias is not None:
                 nn.init.zeros_(module.bias)

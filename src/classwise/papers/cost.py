@@ -14,6 +14,7 @@ from torch.nn import functional
 from classwise.core.arguments import checked
 from classwise.data import DATA
 from classwise.models import build_model
+from classwise.models.loading.builder import options_for_size
 from classwise.papers.catalogue import experiment
 from classwise.papers.experiment import Training, recipe_at
 from classwise.papers.runner import scale_of
@@ -178,7 +179,7 @@ def passes_per_second(recipe: Recipe, data: str, device: str = "cpu") -> float:
         num_classes=len(images.class_names),
         in_channels=images.shape[0],
         width=recipe.model.width,
-        **recipe.model.options,
+        **{**options_for_size(recipe.model.name, images.shape), **recipe.model.options},
     ).to(device)
     precision = recipe.precision.on(torch.device(device))
     precision.prepare(model)

@@ -5,6 +5,8 @@ They are written in ``PAPER.yaml``. Its section ``settings`` has tables of setti
 leaves open, ``code`` has the values of the authors' public code, and ``sweep`` lists settings whose values are all
 trained. A list is a choice of equivalent values.
 
+An architecture is that of the public code of a network (`classwise.papers.networks`), unless a table states it.
+
 The ``settings`` of an item name its tables: ``trainings`` by the name of a row (with wildcards), or by ``recipe NAME``;
 several tables differ in their data set. ``ours`` marks rows that the paper does not have. ``with`` has settings of the
 item that replace those of its tables of trainings. A text names an item with the same settings. ``no_settings`` is the
@@ -34,6 +36,7 @@ from classwise.data import DATA
 from classwise.papers import catalogue
 from classwise.papers.catalogue import experiment, find
 from classwise.papers.experiment import Experiment, Training, name_and_options, recipe_at
+from classwise.papers.networks import ARCHITECTURE, architecture, published_architecture
 from classwise.papers.scales import Name, Scale, on_data_set
 from classwise.papers.store import Store
 from classwise.reporting.formatting import NONE
@@ -55,6 +58,7 @@ TRAINING = (
     "augmentation",
     "network",
     "network width",
+    *ARCHITECTURE,
     "initial weights",
     "loss",
     "attack",
@@ -232,6 +236,7 @@ def training_settings(recipe: Recipe, scale: Scale) -> dict[str, Value]:
         "augmentation": _name(recipe.data.augment),
         "network": recipe.model.name,
         "network width": recipe.model.width,
+        **architecture(recipe.model, scale.data),
         "loss": OBJECTIVES.name_of(type(parts.objective)),
         "attack": NOTHING,
         "class schedules": ", ".join(SCHEDULES.name_of(type(schedule)) for schedule in parts.schedules) or NOTHING,
@@ -298,7 +303,8 @@ def number_text(value: Value) -> str:
         return str(value)
     decimal = f"{value:,.10g}"
     levels = round(value * _LEVELS)
-    return decimal if len(decimal) <= _DIGITS or value != levels / _LEVELS else f"{levels}/{_LEVELS}"
+    whole = float(value).is_integer()
+    return decimal if whole or len(decimal) <= _DIGITS or value != levels / _LEVELS else f"{levels}/{_LEVELS}"
 
 
 _OF_OPTIMISER = {"momentum": "momentum", "weight decay": "weight_decay"}
@@ -586,6 +592,7 @@ _RECIPES: dict[str, Recipe] = {}
 
 def _beside(row: str, table: PaperSettings, here: Mapping[str, Value]) -> list[Setting]:
     """Settings of a row, those of every training first; parameters of a part only if the recipe has the part."""
+    table = _with_architecture(table, here)
     parts = {name.partition(" ")[0] for name in here if name not in TRAINING}
     first = [name for name in TRAINING if name in table.values or name in here]
     found = []
@@ -595,6 +602,21 @@ def _beside(row: str, table: PaperSettings, here: Mapping[str, Value]) -> list[S
             values = table.values.get(name, ())
             found.append(Setting(row=row, name=name, paper=values, here=here.get(name), code=table.code.get(name)))
     return found
+
+
+def _with_architecture(table: PaperSettings, here: Mapping[str, Value]) -> PaperSettings:
+    """Add the published architecture of the network that is trained, or of all that the paper names if it is another.
+
+    The data set is that of the paper.
+    """
+    names, data_sets = ([str(value) for value in table.values.get(key, ())] for key in ("network", DATA_SET))
+    chosen = [str(here["network"])] if here["network"] in names else names
+    data = next((known for known in data_sets if known == here[DATA_SET]), next(iter(data_sets), ""))
+    values: dict[str, tuple[Value, ...]] = {}
+    for name in chosen if data else ():
+        for key, value in published_architecture(name, data).items():
+            values[key] = (*values.get(key, ()), value)
+    return dataclasses.replace(table, values={**values, **table.values})
 
 
 def _untrained(stated: ItemSettings, rows: Sequence[_Row], scale: Scale) -> list[Setting]:

@@ -22,6 +22,7 @@ from classwise.core.threat import Threat, large_radius_text
 from classwise.data import Images, load_data, named_set, stratified_split
 from classwise.models import build_model, load_model
 from classwise.models.base import device_of
+from classwise.models.loading.builder import options_for_size
 from classwise.models.provenance import model_facts
 from classwise.models.weights import check_storable
 from classwise.training.averaging import FAWA
@@ -232,6 +233,7 @@ def model_spec(recipe: Recipe, images: Images) -> dict[str, Any]:
         "width": recipe.model.width,
         "mean": mean,
         "std": std,
+        **options_for_size(recipe.model.name, images.shape),
         **recipe.model.options,
     }
 

@@ -19,6 +19,7 @@ from classwise.data.loading import options_of
 from classwise.data.sets.base import DataSet
 from classwise.data.sets.cifar import Cifar10, Cifar100
 from classwise.data.sets.mnist import FashionMnist, Mnist
+from classwise.papers import catalogue
 from tests.data.writers import PICTURES, png, write_cifar10, write_mnist, write_parquet
 
 
@@ -88,10 +89,20 @@ def test_digits_are_scikit_learns_scaled_to_bytes() -> None:
     assert tuple(pixels.std((0, 2, 3)).tolist()) == pytest.approx(DATA.load("digits").std, abs=5e-5)
 
 
-def test_superclasses_of_cifar10_are_those_of_the_paper() -> None:
-    parents = dict(zip(Cifar10.class_names, Cifar10.superclasses, strict=True))
-    vehicles = {name for name, parent in parents.items() if Cifar10.superclass_names[parent] == "transportation"}
-    assert vehicles == {"airplane", "automobile", "ship", "truck"}
+@pytest.mark.parametrize(("name", "printed"), [("cifar10", "CIFAR-10"), ("stl10", "STL-10")])
+def test_superclasses_are_those_of_the_papers(name: str, printed: str) -> None:
+    """Table 2 of kdd21, with the names and labels of its classes, and the superclasses of iclr21."""
+    known = DATA.load(name)
+    assert known.superclasses is not None
+    groups: dict[str, dict[str, int]] = {title: {} for title in known.superclass_names}
+    for label, parent in enumerate(known.superclasses):
+        groups[known.superclass_names[parent]][known.class_names[label]] = label
+    stated = catalogue.printed("kdd21/T2")["superclasses"][printed]
+    assert groups == {title.lower(): labels for title, labels in stated.items()}
+    first_version = catalogue.paper("iclr21").superclasses[printed]
+    assert {title.lower(): labels for title, labels in first_version.items()} == {
+        title: list(labels.values()) for title, labels in groups.items()
+    }
 
 
 def test_cifar100_has_twenty_superclasses_of_five() -> None:

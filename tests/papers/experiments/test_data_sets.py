@@ -15,7 +15,7 @@ from scipy.io import savemat
 from classwise.analysis.trend import trend
 from classwise.auditing.outcomes.table import Outcomes
 from classwise.core.errors import ClasswiseError, DataNotFoundError
-from classwise.data import loading
+from classwise.data import DATA, loading
 from classwise.data.images import Images
 from classwise.papers import experiment as context_module
 from classwise.papers.catalogue import claim_parts
@@ -253,6 +253,26 @@ def test_superclasses_as_labels() -> None:
     assert one.counts(attack="clean").correct.tolist() == [20, 20]
     assert one.by_class.counts().correct.tolist() == [3, 0, 7, 2]
     assert by_superclass(one.by_class.outcomes()).frame.equals(table.frame)
+
+
+def test_the_superclasses_of_stl10_are_tested() -> None:
+    """kdd21 Figure 2: errors inside the superclasses of Table 2, and the rate of dogs as trucks."""
+    known = DATA.load("stl10")
+    labels = np.repeat(np.arange(10), 60)
+    predicted = np.where(np.arange(600) % 60 < 40, labels, np.array([8, 3, 9, 5, 6, 3, 4, 3, 0, 2])[labels])
+    predicted[np.flatnonzero(labels == 5)[:3]] = 9  # 5 percent of the dogs
+    about: dict[str, Any] = {"superclasses": known.superclasses, "superclass_names": known.superclass_names}
+    table = Outcomes.from_predictions(labels, labels, {"PGD": predicted}, known.class_names, **about)
+    own = audits([40] * 10, 60, data="stl10")
+    own.audits["adversarial"].outcomes = table  # type: ignore[misc]
+    matrices = {"stl10": class_wise._confused(own)}
+    tests = class_wise.ConfusionUnderAttack(item="kdd21/F2").claims([own], matrices, matrices)
+    (inside,) = (test for test in tests if test.covers == (class_wise.INSIDE,))
+    assert inside.note.startswith("on stl10;")
+    assert inside.estimators[0](0.05).low > 0
+    (row,) = class_wise.pair_tables(class_wise.NAMED_PAIRS, matrices)[0].rows
+    assert [row.name, *(cell.text for cell in row.cells)] == ["stl10: dog as truck", "5.0", "3.8", "5->9 almost 0"]
+    assert class_wise.structure_tables(matrices, matrices)[1].rows[0].name == "stl10"
 
 
 def test_the_twelve_classes_of_the_papers() -> None:

@@ -12,12 +12,14 @@ from classwise.data.sets.base import DataSet, Remote
 class Stl10(DataSet):
     """STL-10 (Coates, Ng and Lee 2011): 5,000 training and 8,000 test images, 3x96x96, 10 classes.
 
-    The 100,000 unlabelled images are not read.
+    The 100,000 unlabelled images are not read. Superclasses: transportation and animals (KDD 2021, Table 2).
     """
 
     name = "stl10"
     source = ("Coates et al., An Analysis of Single-Layer Networks in Unsupervised Feature Learning, AISTATS, 2011",)
     class_names = ("airplane", "bird", "car", "cat", "deer", "dog", "horse", "monkey", "ship", "truck")
+    superclasses = (0, 1, 0, 1, 1, 1, 1, 1, 0, 0)
+    superclass_names = ("transportation", "animals")
     shape = (3, 96, 96)
     mean = (0.4467, 0.4398, 0.4066)
     std = (0.2603, 0.2566, 0.2713)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -9,10 +10,12 @@ from typing import Any
 from torch import nn
 
 from classwise.core.errors import ClasswiseError
+from classwise.models.base import LARGE_SIDE
 from classwise.models.loading.references import parse_reference
 from classwise.models.loading.sources.base import Shape, SourceModel
 from classwise.models.logits import as_logits
 from classwise.models.normalization import Normalized
+from classwise.models.registry import MODELS
 from classwise.models.resizing import Resized
 
 
@@ -36,7 +39,8 @@ def build_model(
         width: Factor of the number of channels of every layer.
         mean: Mean of each channel; with ``std``, wraps the network in `Normalized`.
         std: Standard deviation of each channel, for images in [0, 1].
-        **options: Further options of the model, such as ``depth=34`` of a wide residual network. All models of the zoo
+        **options: Further options of the model, such as ``depth=34`` of a wide residual network, or ``stem="7x7"`` of a
+            ResNet for large images (`options_for_size` has the default of an image size). All models of the zoo
             accept ``head="cosine"``: the outputs are then cosines between the feature and the weights of each class.
             Sources with trained weights accept ``pretrained=True``.
 
@@ -48,6 +52,24 @@ def build_model(
     """
     shape = Shape(num_classes, in_channels, width)
     return build(name, shape, mean=mean, std=std, options=options)[0]
+
+
+def options_for_size(name: str, shape: Sequence[int] | None) -> dict[str, Any]:
+    """Options that are the default of a model for images of a shape: ``stem="7x7"`` of a ResNet for large images.
+
+    Args:
+        name: a reference of a model; only networks of the zoo have such options.
+        shape: channels, height and width; None: unknown.
+
+    Example:
+        >>> options_for_size("resnet50", (3, 224, 224)), options_for_size("resnet50", (3, 32, 32))
+        ({'stem': '7x7'}, {})
+    """
+    if name not in MODELS or shape is None or min(shape[1:]) < LARGE_SIDE:
+        return {}
+    make: Any = MODELS.load(name)
+    network = make.func if isinstance(make, functools.partial) else make
+    return dict(getattr(network, "for_large_images", {}))
 
 
 def build(

@@ -23,7 +23,7 @@ from classwise.data.images import Images
 from classwise.data.loading import named_set
 from classwise.data.stream import Stream
 from classwise.models.base import Classifier, bare
-from classwise.models.loading.builder import build
+from classwise.models.loading.builder import build, options_for_size
 from classwise.models.loading.checkpoints import Checkpoint, read_state
 from classwise.models.loading.references import is_stored, parse_reference
 from classwise.models.loading.sources.base import Shape, SourceModel
@@ -64,8 +64,8 @@ def load_model(
 ) -> nn.Module:
     """Load a model that maps images in [0, 1] to logits, in evaluation mode.
 
-    Width, channels and classes that are not given are inferred from the weights, else from the data. A normalisation
-    layer in the file is placed before the network, unless mean and std are given.
+    Width, channels, classes and the stem of a ResNet that are not given are inferred from the weights, else from the
+    data. A normalisation layer in the file is placed before the network, unless mean and std are given.
 
     Args:
         model: A name in `MODELS`; ``hf:FOLDER_OR_ID``, ``timm:NAME``, ``torchvision:NAME`` or
@@ -114,7 +114,7 @@ def load_model(
     given = {"num_classes": num_classes, "in_channels": in_channels, "width": width, "mean": mean, "std": std}
     given = {key: value for key, value in given.items() if value is not None} | options
     known = _data_spec(data) | ({"num_classes": 1} if outputs.startswith("binary") else {})
-    loaded, note = _with_reference(model, weights, given, known, state_dict_key)
+    loaded, note = _with_reference(model, weights, given, known, _image_shape(data), state_dict_key)
     return _finished(loaded, note, data, device, outputs)
 
 
@@ -123,6 +123,7 @@ def _with_reference(
     weights: str | os.PathLike[str] | None,
     given: Mapping[str, Any],
     of_data: Mapping[str, Any],
+    image_shape: Sequence[int] | None,
     state_dict_key: str | None,
 ) -> tuple[nn.Module, str]:
     """The model of a reference or of a file of weights, and the note on what was read.
@@ -132,6 +133,7 @@ def _with_reference(
         weights: the weights; None: those of the source or of the file.
         given: the shape, normalisation and options that the caller gave.
         of_data: the numbers of outputs and channels that fit the data, used where they are known from nothing else.
+        image_shape: the shape of the data, if known, for options that neither the weights nor the caller decide.
         state_dict_key: see `load_model`.
     """
     if is_stored(model):
@@ -151,7 +153,8 @@ def _with_reference(
         inferred = {} if checkpoint is None else _inferred_spec(name, checkpoint, given)
     # Trained weights have their own classes and channels.
     trained = source.has_weights and checkpoint is None and bool(given.get("pretrained", True))
-    spec = ({} if trained else dict(of_data)) | inferred | {**given, "name": name}
+    of_size = {} if inferred else options_for_size(name, image_shape)
+    spec = ({} if trained else {**of_data, **of_size}) | inferred | {**given, "name": name}
     if name in MODELS and "num_classes" not in spec:
         raise ClasswiseError(f"model {name!r}: num_classes is unknown; give it, or weights or data to infer it from")
     built, published = _built(**spec, trained=trained)
@@ -343,7 +346,7 @@ def _stored_spec(checkpoint: Checkpoint) -> dict[str, Any]:
 
 
 def _inferred_spec(name: str, checkpoint: Checkpoint, given: Mapping[str, Any]) -> dict[str, Any]:
-    """The width, channels and classes of weights, inferred by comparison with a network of the zoo."""
+    """The width, channels, classes and options of weights, inferred by comparison with a network of the zoo."""
     if name not in MODELS:
         return {}
     options = {key: value for key, value in given.items() if key not in _SHAPE_AND_NORMALISATION}
@@ -365,8 +368,14 @@ def _parent_classes(data: Any) -> int | None:
 
 
 def _channels(data: Any) -> int | None:
+    shape = _image_shape(data)
+    return None if shape is None else int(shape[0])
+
+
+def _image_shape(data: Any) -> Sequence[int] | None:
+    """Channels, height and width of the data, where known."""
     shape = getattr(data, "shape", None)
-    return int(shape[0]) if shape is not None and len(shape) == 3 else None
+    return shape if shape is not None and len(shape) == 3 else None
 
 
 def _spec(model: nn.Module) -> Mapping[str, Any]:

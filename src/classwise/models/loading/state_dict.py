@@ -223,7 +223,7 @@ def _check_layouts(matched: MatchedStateDict, source: str) -> None:
 
 
 def infer_shape(tensors: Mapping[str, Tensor], network: nn.Module, width: float) -> dict[str, Any]:
-    """Infer the width factor, channels and classes of weights from their first and last layer.
+    """Infer the width factor, channels, classes and options of weights from their first and last layer.
 
     Args:
         tensors: Weights with the network's keys, of any shape.
@@ -231,7 +231,8 @@ def infer_shape(tensors: Mapping[str, Tensor], network: nn.Module, width: float)
         width: The network's own width factor.
 
     Returns:
-        ``width``, ``in_channels`` and ``num_classes``; empty if the layers are missing.
+        ``width``, ``in_channels``, ``num_classes``, and options that are not the default, such as ``stem`` of a ResNet;
+        empty if the layers are missing.
     """
     if not isinstance(network, Classifier):
         return {}
@@ -245,16 +246,20 @@ def infer_shape(tensors: Mapping[str, Tensor], network: nn.Module, width: float)
         "width": width * features / own[last].shape[1],
         "in_channels": tensors[first].shape[1],
         "num_classes": classes,
+        **network.options_of(tensors),
     }
 
 
 def _suggestion(tensors: Mapping[str, Tensor], network: nn.Module, width: float) -> str:
     """The argument that would fix a size mismatch."""
     in_file, in_model = (infer_shape(weights, network, width) for weights in (tensors, network.state_dict()))
-    different = next((key for key in in_file if in_file[key] != in_model[key]), None)
+    different = next((key for key in in_file if in_file[key] != in_model.get(key)), None)
     if not in_file and (classes := _other_classes(tensors, network)):
         return f"use num_classes={classes}"
-    return f"use {different}={in_file[different]:.4g}" if different is not None else _use_other(network)
+    if different is None:
+        return _use_other(network)
+    value = in_file[different]
+    return f"use {different}={value if isinstance(value, str) else f'{value:.4g}'}"
 
 
 def _other_classes(tensors: Mapping[str, Tensor], network: nn.Module) -> int | None:

@@ -1,14 +1,22 @@
-"""ResNet-18 and ResNet-50 for small images: He et al., Deep Residual Learning for Image Recognition (2016)."""
+"""Residual networks: He et al., Deep Residual Learning for Image Recognition (2016).
+
+Wide ones with bottleneck blocks: Zagoruyko and Komodakis, Wide Residual Networks (2016).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
+from typing import Any, ClassVar
 
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 
-from classwise.models.base import Classifier, channels, pooled
+from classwise.core.errors import ClasswiseError
+from classwise.models.base import Classifier, channels, pooled, start_for_relu
+
+SMALL, LARGE = "3x3", "7x7"
+"""The stems for small images (a 3x3 convolution) and for large ones (a 7x7 convolution of stride 2 and max pooling)."""
 
 
 class BasicBlock(nn.Module):
@@ -33,15 +41,16 @@ class BasicBlock(nn.Module):
 
 
 class Bottleneck(nn.Module):
-    """Bottleneck block: 1x1, 3x3 and 1x1 convolution with BN and a shortcut; the last expands the channels by 4."""
+    """Bottleneck block: 1x1, 3x3 and 1x1 convolution with BN and a shortcut; the last has 4 * outputs channels."""
 
-    def __init__(self, inputs: int, outputs: int, stride: int) -> None:
+    def __init__(self, inputs: int, outputs: int, stride: int, widen: int = 1) -> None:
         super().__init__()
-        self.conv1 = nn.Conv2d(inputs, outputs, 1, bias=False)
-        self.bn1 = nn.BatchNorm2d(outputs)
-        self.conv2 = nn.Conv2d(outputs, outputs, 3, stride=stride, padding=1, bias=False)
-        self.bn2 = nn.BatchNorm2d(outputs)
-        self.conv3 = nn.Conv2d(outputs, 4 * outputs, 1, bias=False)
+        inner = widen * outputs
+        self.conv1 = nn.Conv2d(inputs, inner, 1, bias=False)
+        self.bn1 = nn.BatchNorm2d(inner)
+        self.conv2 = nn.Conv2d(inner, inner, 3, stride=stride, padding=1, bias=False)
+        self.bn2 = nn.BatchNorm2d(inner)
+        self.conv3 = nn.Conv2d(inner, 4 * outputs, 1, bias=False)
         self.bn3 = nn.BatchNorm2d(4 * outputs)
         self.shortcut: nn.Sequential | None = None
         if stride != 1 or inputs != 4 * outputs:
@@ -57,11 +66,20 @@ class Bottleneck(nn.Module):
 
 
 class ResNet(Classifier):
-    """ResNet for small images, with a 3x3 convolution of stride 1 as first layer; ResNet-18 by default.
+    """ResNet with the stem of small images (3x3) or of large ones (7x7 of stride 2, and pooling); ResNet-18 by default.
 
-    The state-dict keys are those of kuangliu's pytorch-cifar, as in most public CIFAR checkpoints. At width 1, 10
-    classes and 3 channels: 11,173,962 parameters for ResNet-18, 23,520,842 for ResNet-50 (bottleneck blocks).
+    The stem 3x3 is a convolution of stride 1, and the state-dict keys are those of kuangliu's pytorch-cifar, as in most
+    public CIFAR checkpoints. At width 1, 10 classes and 3 channels: 11,173,962 parameters for ResNet-18, 23,520,842 for
+    ResNet-50 (bottleneck blocks). The stem 7x7 is that of the paper, with the initialisation of torchvision, whose
+    state-dict keys are accepted, too. At width 1, 1,000 classes and 3 channels: 11,689,512 parameters for ResNet-18,
+    21,797,672 for ResNet-34, 25,557,032 for ResNet-50 and 68,883,240 for WRN-50-2.
+
+    Raises:
+        ClasswiseError: for another stem, or a widening factor without bottleneck blocks.
     """
+
+    renamed: ClassVar[Mapping[str, str]] = {r"\.downsample\.": ".shortcut.", r"^fc\.": "linear."}
+    for_large_images: ClassVar[Mapping[str, Any]] = {"stem": LARGE}
 
     def __init__(
         self,
@@ -71,28 +89,44 @@ class ResNet(Classifier):
         width: float = 1.0,
         blocks: Sequence[int] = (2, 2, 2, 2),
         bottleneck: bool = False,
+        widen: int = 1,
+        stem: str = SMALL,
     ) -> None:
         super().__init__()
+        if stem not in (SMALL, LARGE):
+            raise ClasswiseError(f"stem = {stem!r} of a residual network: must be {SMALL} or {LARGE}")
+        if widen < 1 or (widen > 1 and not bottleneck):
+            raise ClasswiseError(f"widen = {widen} of a residual network: must be 1, or larger with bottleneck blocks")
         sizes = [channels(64 * 2**stage, width) for stage in range(4)]
-        grown = [size * 4 if bottleneck else size for size in sizes]
-        self.conv1 = nn.Conv2d(in_channels, sizes[0], 3, padding=1, bias=False)
+        block, factor = (partial(Bottleneck, widen=widen), 4) if bottleneck else (BasicBlock, 1)
+        side, stride = (7, 2) if stem == LARGE else (3, 1)
+        self.conv1 = nn.Conv2d(in_channels, sizes[0], side, stride=stride, padding=side // 2, bias=False)
         self.bn1 = nn.BatchNorm2d(sizes[0])
-        self.layer1 = _stage(sizes[0], sizes[0], blocks[0], stride=1, bottleneck=bottleneck)
-        self.layer2 = _stage(grown[0], sizes[1], blocks[1], stride=2, bottleneck=bottleneck)
-        self.layer3 = _stage(grown[1], sizes[2], blocks[2], stride=2, bottleneck=bottleneck)
-        self.layer4 = _stage(grown[2], sizes[3], blocks[3], stride=2, bottleneck=bottleneck)
-        self.linear = nn.Linear(grown[3], num_classes)
+        self.pool = nn.MaxPool2d(3, stride=2, padding=1) if stem == LARGE else None
+        inputs = sizes[0]
+        for number, (size, count) in enumerate(zip(sizes, blocks, strict=True), 1):
+            first = block(inputs, size, 1 if number == 1 else 2)
+            inputs = factor * size
+            self.add_module(f"layer{number}", nn.Sequential(first, *(block(inputs, size, 1) for _ in range(count - 1))))
+        self.linear = nn.Linear(inputs, num_classes)
+        if stem == LARGE:
+            start_for_relu(self, mode="fan_out")
+
+    @classmethod
+    def options_of(cls, tensors: Mapping[str, Tensor]) -> Mapping[str, Any]:
+        """The stem of weights, by the size of the first kernel."""
+        return cls.for_large_images if tensors["conv1.weight"].shape[-1] == 7 else {}
 
     def features(self, x: Tensor) -> Tensor:
         """The average-pooled last feature map: (N, 512 * width), or (N, 2048 * width) with bottlenecks."""
         x = F.relu(self.bn1(self.conv1(x)), inplace=True)
-        return pooled(self.layer4(self.layer3(self.layer2(self.layer1(x)))))
+        if self.pool is not None:
+            x = self.pool(x)
+        for number in range(1, 5):
+            x = getattr(self, f"layer{number}")(x)
+        return pooled(x)
 
 
-def _stage(inputs: int, outputs: int, blocks: int, *, stride: int, bottleneck: bool) -> nn.Sequential:
-    block, factor = (Bottleneck, 4) if bottleneck else (BasicBlock, 1)
-    first = block(inputs, outputs, stride)
-    return nn.Sequential(first, *(block(factor * outputs, outputs, 1) for _ in range(blocks - 1)))
-
-
+resnet34 = partial(ResNet, blocks=(3, 4, 6, 3))
 resnet50 = partial(ResNet, blocks=(3, 4, 6, 3), bottleneck=True)
+wrn_50_2 = partial(ResNet, blocks=(3, 4, 6, 3), bottleneck=True, widen=2)

@@ -8,7 +8,7 @@ from typing import ClassVar
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 
-from classwise.models.base import Classifier, channels, to_grid
+from classwise.models.base import Classifier, channels, start_for_relu, to_grid
 
 GRID = 4
 """The last feature map is pooled to 4x4, its size for 28x28 images."""
@@ -46,10 +46,7 @@ class SmallCNN(Classifier):
         self.drop = nn.Dropout(dropout) if dropout else None
         self.fc2 = nn.Linear(units, units)
         self.fc3 = nn.Linear(units, num_classes)
-        for layer in (self.conv1, self.conv2, self.conv3, self.conv4):
-            nn.init.kaiming_normal_(layer.weight)
-            assert layer.bias is not None
-            nn.init.zeros_(layer.bias)
+        start_for_relu(self)
 
     def features(self, x: Tensor) -> Tensor:
         """Activations of the last hidden layer, (N, 200 * width)."""

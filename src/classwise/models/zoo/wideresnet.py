@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 
 from classwise.core.errors import ClasswiseError
-from classwise.models.base import Classifier, channels, pooled
+from classwise.models.base import Classifier, channels, pooled, start_for_relu
 from classwise.models.zoo.preactresnet import stage
 
 
@@ -48,10 +48,9 @@ class WideResNet(Classifier):
         self.block3 = stage(sizes[2], sizes[3], blocks, stride=2)
         self.bn1 = nn.BatchNorm2d(sizes[3])
         self.fc = nn.Linear(sizes[3], num_classes)
-        for module in self.modules():
-            if isinstance(module, nn.Conv2d):
-                nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+        start_for_relu(self, mode="fan_out")
         nn.init.zeros_(self.fc.bias)
+        self.initialisation += ", zero bias"
 
     def features(self, x: Tensor) -> Tensor:
         """The average-pooled last feature map, (N, 64 * widen * width)."""

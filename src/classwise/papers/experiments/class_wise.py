@@ -765,6 +765,12 @@ MANY = 200
 SVHN = "svhn"
 SIX, EIGHT = 6, 8
 """The digits that kdd21 names as similar in shape."""
+NAMED_PAIRS: Mapping[str, tuple[str, Sequence[tuple[int, int]]]] = {
+    SVHN: ("SVHN", ((SIX, EIGHT), (EIGHT, SIX))),
+    CIFAR: ("CIFAR-10", ((3, 5), (5, 3))),
+    "stl10": ("STL-10", ((5, 9),)),
+}
+"""The data set's name in the facts of kdd21/F2, and the pairs (class, prediction) whose rates its text describes."""
 INSIDE, ACROSS = "more inside superclasses", "less across superclasses than by chance"
 """The tested parts of claim C6; that confusion across superclasses is rare has no threshold."""
 MUTUAL = "mutual inside superclasses"
@@ -773,6 +779,8 @@ MUTUAL = "mutual inside superclasses"
 
 class ConfusionUnderAttack(Experiment, scales=SCALES, trainings=lambda scale: declare(scale, (ADVERSARIAL,))):
     """kdd21 Figure 2: confusion matrix of adversarial training under PGD, on each data set."""
+
+    named_pairs: ClassVar[Mapping[str, tuple[str, Sequence[tuple[int, int]]]]] = NAMED_PAIRS
 
     def run(self, context: Context) -> Findings:
         """Measure the symmetry, and the errors inside superclasses relative to chance; test the claims."""
@@ -785,7 +793,11 @@ class ConfusionUnderAttack(Experiment, scales=SCALES, trainings=lambda scale: de
         caption = "rows: truth; columns: prediction on the attacked image; percent of the row."
         tests = self.claims(audited, matrices, classes)
         return Findings(
-            tables=(*structure_tables(matrices, classes, tests), *data_tables(audited, absent)),
+            tables=(
+                *structure_tables(matrices, classes, tests),
+                *pair_tables(self.named_pairs, classes),
+                *data_tables(audited, absent),
+            ),
             figures=[(matrix.figure(), f"{data}: {caption}") for data, matrix in matrices.items()],
             tests=tests,
         )
@@ -862,6 +874,27 @@ def structure_tables(
     return [*tables, *([Table("Errors inside the superclasses", heads_of_groups, rows, note)] if rows else [])]
 
 
+def pair_tables(
+    pairs: Mapping[str, tuple[str, Sequence[tuple[int, int]]]], classes: Mapping[str, Confused]
+) -> list[Table]:
+    """Table of the rates of pairs of classes that kdd21 names, for the data sets that have all of their ten classes."""
+    printed = catalogue.printed("kdd21/F2")["numbers_in_text"]
+    rows = []
+    for data, (title, named) in pairs.items():
+        if data not in classes or len(classes[data].class_names) != 10:
+            continue
+        matrix, names = classes[data].matrix, classes[data].class_names
+        rates = matrix / matrix.sum(axis=1, keepdims=True)
+        mean_rate = Cell(f"{100 * rates[~np.eye(len(matrix), dtype=np.bool_)].mean():.1f}")
+        for label, predicted in named:
+            low, high = wilson(matrix[label, predicted], matrix[label].sum())
+            rate = estimate_cell(Estimate(float(rates[label, predicted]), float(low), float(high)))
+            rows.append(Row(f"{data}: {names[label]} as {names[predicted]}", [rate, mean_rate, Cell(printed[title])]))
+    heads = ("class and prediction", "percent of the class", "mean of all pairs", "paper")
+    note = "Small print: 95 % confidence intervals for new images."
+    return [Table("Pairs of classes that the paper names", heads, rows, note)] if rows else []
+
+
 def _similar_digits(matrix: IntArray) -> Test:
     """Test of C7: both rates between 6 and 8 exceed the mean rate of the other pairs of digits."""
     return Test(
@@ -906,6 +939,8 @@ def symmetry_inside(matrix: IntArray, superclasses: Sequence[int]) -> Estimate:
 
 class ConfusedLabels(ConfusionUnderAttack):
     """benz20 section 3.2: semantically similar classes are mutually confused."""
+
+    named_pairs: ClassVar[Mapping[str, tuple[str, Sequence[tuple[int, int]]]]] = {}
 
     def claims(
         self, audited: Sequence[DataSetAudits], matrices: Mapping[str, Confused], classes: Mapping[str, Confused]

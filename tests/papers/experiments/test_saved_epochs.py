@@ -90,5 +90,6 @@ def test_means_over_a_window() -> None:
 def test_the_average_is_the_online_model_before_averaging_starts() -> None:
     trained: Any = SimpleNamespace(saved_weights=lambda: ["epoch-1", "epoch-2", "average-epoch-2"])
     context: Any = SimpleNamespace(pgd=dict, audit=lambda run, attack, which: SimpleNamespace(outcomes=which))
-    assert audit_epochs(context, trained, (1, 2), "average").outcomes == {1: "epoch-1", 2: "average-epoch-2"}
-    assert audit_epochs(context, trained, (1, 2)).outcomes == {1: "epoch-1", 2: "epoch-2"}
+    averages, online = (audit_epochs(context, trained, (1, 2), which).outcomes for which in ("average", "last"))
+    assert list(averages.values()) == ["epoch-1", "average-epoch-2"]
+    assert list(online.values()) == ["epoch-1", "epoch-2"]

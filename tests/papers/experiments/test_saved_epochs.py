@@ -91,5 +91,5 @@ def test_the_average_is_the_online_model_before_averaging_starts() -> None:
     trained: Any = SimpleNamespace(saved_weights=lambda: ["epoch-1", "epoch-2", "average-epoch-2"])
     context: Any = SimpleNamespace(pgd=dict, audit=lambda run, attack, which: SimpleNamespace(outcomes=which))
     averages, online = (audit_epochs(context, trained, (1, 2), which).outcomes for which in ("average", "last"))
-    assert list(averages.values()) == ["epoch-1", "average-epoch-2"]
-    assert list(online.values()) == ["epoch-1", "epoch-2"]
+    assert [str(name) for name in averages.values()] == ["epoch-1", "average-epoch-2"]
+    assert [str(name) for name in online.values()] == ["epoch-1", "epoch-2"]

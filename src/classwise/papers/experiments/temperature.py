@@ -81,7 +81,7 @@ from classwise.reporting.palette import SERIES
 from classwise.reporting.tables import Cell, Row, Table
 from classwise.stats import metric_intervals
 from classwise.stats.counts import BoolArray, ClassCounts, FloatArray
-from classwise.stats.intervals import Estimate
+from classwise.stats.intervals import Estimate, class_intervals
 from classwise.training.folder import Run
 
 CHOSEN_TEMPERATURES: Mapping[str, float] = {"Madry": 2, "TRADES": 5, "MART": 5, "RST": 5}
@@ -142,7 +142,7 @@ class Temperature(Experiment, scales=TEMPERATURE_SCALES, trainings=defences):
                 cifar10=True,
             ),
         ]
-        best = Table(
+        changes = Table(
             "Change from PGD to the best temperature, in points",
             ("defence", "1/T", "total", "MCD", "CV, %²"),
             [_change_row(defence, halves, tests) for defence, halves in selected.items()],
@@ -152,7 +152,7 @@ class Temperature(Experiment, scales=TEMPERATURE_SCALES, trainings=defences):
         return Findings(
             tables=(
                 changes_by_class(audits, printed_rows),
-                best,
+                changes,
                 summary_table("Under the best temperature of all images, in percent", ours, printed, names),
                 class_table("By class, in percent", ours, names),
                 settings_table(context.scale, self.trainings(context.scale)),
@@ -188,7 +188,7 @@ def changes_by_class(tables: Mapping[str, Outcomes], printed: Sequence[Mapping[s
     for row in printed:
         name, inverse = f"{row['defence']}, 1/T = {row['inv_T']:g}", f"{row['inv_T']:g}"
         pair = resampled(tables[row["defence"]], [inverse, "PGD"])
-        change = [lambda a: _gains(a).mean(axis=-1), *(lambda a, c=c: _gains(a)[..., c] for c in range(len(names)))]  # type: ignore[misc]
+        change = [lambda a: _gains(a).mean(axis=-1), *(lambda a, c=c: _gains(a)[..., c] for c in range(len(names)))]
         cells = [estimate_cell(pair.estimate(statistic), sign="+") for statistic in change]
         values = [row["d_tot"], *row["d_per_class"]]
         if spread:
@@ -472,13 +472,17 @@ def _against_first(tables: Mapping[str, Outcomes], printed: Sequence[Mapping[str
     names, rows = tables[plain].class_names, list[Row]()
     for name, table in tables.items():
         cells = [estimate_cell(metric_intervals.overall(table.counts(attack))) for attack in ("clean", "PGD")]
-        right = [table.correct("PGD"), tables[plain].correct("PGD")]
-        pair = Resampled(np.stack(right), table.labels, table.num_classes)
-        change, own = (_gains, "+") if name != plain else (lambda a: a[..., 0, :], "")
-        cells += [
-            estimate_cell(pair.estimate(lambda a, c=c, change=change: change(a)[..., c]), sign=own)  # type: ignore[misc]
-            for c in range(len(names))
-        ]
+        if name == plain:
+            counts = table.counts("PGD")
+            ends = zip(counts.accuracy, *class_intervals(counts), strict=True)
+            cells += [estimate_cell(Estimate(*map(float, accuracy))) for accuracy in ends]
+        else:
+            right = [table.correct("PGD"), tables[plain].correct("PGD")]
+            pair = Resampled(np.stack(right), table.labels, table.num_classes)
+            cells += [
+                estimate_cell(pair.estimate(lambda a, c=c: _gains(a)[..., c]), sign="+")  # type: ignore[misc]
+                for c in range(len(names))
+            ]
         rows.append(Row(name, cells))
         if name in reported:
             row = reported[name]

@@ -142,6 +142,12 @@ def test_the_norm_link() -> None:
         assert getattr(found, method).value == pytest.approx(frame.corr(method).iloc[0, 1])
     assert found.classes["accuracy_normalised"].to_list() == pytest.approx([0, 3 / 7, 2 / 7, 1, 5 / 7])
     assert found.classes["norm_normalised"].to_list() == pytest.approx([0, 0.4, 0.5, 1, 0.1])
+    shown = dataclasses.replace(found, classes=found.classes.loc[["b", "c", "e"]])  # normalised over the shown classes
+    for link, ends in ((found, ("0 to 0.714", "0 to 0.1")), (shown, ("0.333 to 1", "0.75 to 0"))):
+        drawn = link.curves().svg()
+        assert [f"{name}: from {end}<" in drawn for name, end in zip(("accuracy", "norm"), ends, strict=True)] == [
+            True
+        ] * 2
     assert all(interval.low - 1e-9 <= interval.value <= interval.high + 1e-9 for interval in found.intervals)
     with pytest.raises(ClasswiseError, match="one value for each of the 5 classes"):
         norm_link_of(sums, tuple("abcde"), [1, 2])

@@ -16,7 +16,9 @@ from classwise.analysis.base import AnalysisResult
 from classwise.auditing.outcomes.table import Outcomes
 from classwise.core.errors import ClasswiseError
 from classwise.reporting import formatting
+from classwise.reporting.figures.lines import Series, line_chart
 from classwise.reporting.figures.points import scatter
+from classwise.reporting.palette import SERIES
 from classwise.reporting.svg import Drawing
 from classwise.stats.counts import ClassCounts, FloatArray
 from classwise.stats.intervals import Estimate, class_intervals
@@ -49,6 +51,16 @@ class NormLink(AnalysisResult):
     def table(self) -> pd.DataFrame:
         """The table of the classes."""
         return self.classes
+
+    def curves(self) -> Drawing:
+        """iclr21 Figure 4: accuracy and norm, min-max normalised over the shown classes, which are numbered from 0."""
+        places = [float(place) for place in range(len(self.classes))]
+        lines = [
+            Series(name, places, _normalised(self.classes[name].to_numpy()).tolist(), f"stroke-{colour}")
+            for name, colour in zip(("accuracy", "norm"), SERIES, strict=False)
+        ]
+        title = f"Accuracy under {self.attack} and classifier norm, normalised"
+        return line_chart(title, lines, "class", share=False)
 
     def figure(self) -> Drawing:
         """iclr21 Figure 4 as a scatter plot: class accuracy against the norm of the class's row."""

@@ -10,8 +10,17 @@ import pandas as pd
 import pytest
 
 from classwise.analysis.epochs import images_of, measured
+from classwise.analysis.fluctuation import fluctuation
 from classwise.core.errors import ClasswiseError
-from classwise.papers.experiments.fair_training import RULES, counts_at, selected_epoch, worst_fifth
+from classwise.papers.experiments.fair_training import (
+    RULES,
+    _calmer,
+    cost_of_start,
+    counts_at,
+    selected_epoch,
+    worst_fifth,
+)
+from classwise.papers.interval_estimators import Resampled
 from classwise.papers.runner import scale_of
 from classwise.stats.metrics import worst_share
 from classwise.training.folder import Run
@@ -72,3 +81,22 @@ def test_tables_report_the_epochs_admitted_by_fawa(smoke: Smoke, item: str) -> N
 def test_tiny_imagenet_has_no_reduced_scale() -> None:
     with pytest.raises(ClasswiseError, match="cfa23/T4 has no scale 'reduced'; available: smoke, full"):
         scale_of("cfa23/T4", "reduced")
+
+
+def test_the_cost_of_a_robust_start() -> None:
+    """At full scale 200 epochs of TRADES before 100 of FRL; ten steps of two passes each, and three for the update."""
+    table, measurement = cost_of_start(scale_of("cfa23/E2", "full"))
+    together, one = (row.cells for row in table.rows)
+    assert [together[0].text, one[0].text] == ["200 + 100", "200"]
+    passes = [float(cells[1].text.replace(",", "")) for cells in (together, one)]
+    assert measurement.value == pytest.approx(passes[0] / passes[1], rel=1e-3)
+    assert passes[0] == pytest.approx(passes[1] * (0.94 / 0.98) * 300 / 200, rel=1e-2)
+
+
+def test_the_difference_of_two_fluctuations() -> None:
+    """The same as that of the analysis."""
+    random, labels = np.random.default_rng(3), np.repeat(np.arange(3), 30)
+    runs = {name: random.random((4, 90)) < 0.6 for name in ("calm", "wild")}
+    expected = fluctuation(runs, labels, 3).differences["wild"]
+    images = {name: Resampled(table, labels, 3) for name, table in runs.items()}
+    assert _calmer(images["wild"], images["calm"])(0.05).value == pytest.approx(100 * expected.value)

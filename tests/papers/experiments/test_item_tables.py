@@ -7,9 +7,12 @@ from typing import Any, cast
 
 import numpy as np
 import pytest
+import torch
+from torch import nn
 
 from classwise.analysis.homing import Homing
 from classwise.auditing.outcomes.table import Outcomes
+from classwise.data.images import Images
 from classwise.papers import catalogue
 from classwise.papers.catalogue import experiment
 from classwise.papers.experiments import case_study, class_wise
@@ -17,6 +20,7 @@ from classwise.papers.experiments.class_wise import DataSetAudits
 from classwise.papers.experiments.defences import DropOfDefences
 from classwise.papers.experiments.fair_training import Evaluated
 from classwise.papers.experiments.protocol import mean, proportion
+from classwise.papers.experiments.temperature import _against_first, changes_by_class, targets_reached
 from classwise.papers.tables import estimate_cell
 from classwise.training.folder import Run
 
@@ -150,3 +154,71 @@ def test_fawa_is_tested_where_it_averages(admitted: list[bool], closed: bool) ->
     plain = cast("Run", SimpleNamespace(events=[]))
     evaluated = Evaluated({"AT + FAWA": run, "AT": plain}, {})
     assert evaluated.closed(["AT + FAWA", "AT"]) == (["AT + FAWA"] if closed else [])
+
+
+def attacked(seed: int, attacks: tuple[str, ...]) -> Outcomes:
+    """Random predictions on 40 images of each of four classes."""
+    random, labels = np.random.default_rng(seed), np.repeat(np.arange(4), 40)
+    predicted = {
+        name: np.where(random.random(160) < 0.6, labels, random.integers(0, 4, 160)) for name in ("clean", *attacks)
+    }
+    return Outcomes.from_predictions(labels, predicted.pop("clean"), predicted, NAMES)
+
+
+def by_class(table: Outcomes, attack: str) -> Any:
+    return np.array([table.correct(attack)[table.labels == label].mean() for label in range(4)])
+
+
+def test_measured_changes_are_above_the_printed_ones() -> None:
+    """Recomputed from the predictions: total, classes, MCD and unbiased CV, for the printed temperatures alone."""
+    tables = {name: attacked(seed, ("PGD", "2", "5", "50")) for seed, name in enumerate(("Madry", "HE"))}
+    printed = [
+        {"defence": name, "inv_T": inverse, "d_tot": -1.5, "d_per_class": [-1, 2.25, 0, 3], "d_mcd": 4, "d_cv": -5}
+        for name, inverse in (("Madry", 2), ("HE", 5), ("HE", 50))
+    ]
+    found = changes_by_class(tables, printed)
+    assert found.heads == ("defence", "total", *NAMES, "MCD", "CV, %²")
+    names = ["Madry, 1/T = 2", "HE, 1/T = 5", "HE, 1/T = 50"]
+    assert [row.name for row in found.rows] == [text for name in names for text in (name, f"{name}, printed")]
+    assert [cell.text for cell in found.rows[1].cells] == ["-1.5", "-1", "+2.25", "+0", "+3", "+4", "-5"]
+    for row, (name, attack) in zip(found.rows[::2], (("Madry", "2"), ("HE", "5"), ("HE", "50")), strict=True):
+        new, old = by_class(tables[name], attack), by_class(tables[name], "PGD")
+        cv = [a.var() - 0.75 * (a * (1 - a) / 39).mean() for a in (new, old)]
+        expected = [100 * (new - old).mean(), *(100 * (new - old)), 100 * (np.ptp(new) - np.ptp(old))]
+        shown = [float(cell.text) for cell in row.cells]
+        assert shown == pytest.approx([*expected, 1e4 * (cv[0] - cv[1])], abs=0.051)
+    without = changes_by_class(
+        tables, [{key: row[key] for key in row if key not in ("d_mcd", "d_cv")} for row in printed]
+    )
+    assert without.heads == ("defence", "total", *NAMES)
+
+
+def test_classes_against_the_first_model() -> None:
+    tables = {name: attacked(seed, ("PGD",)) for seed, name in enumerate(("Madry", "HE", "HE, margin 0.2"))}
+    printed = [
+        {"defence": "Madry", "nat": 84.0, "adv": 51.7, "per_class": [57.6, 74.9, 37.6, 22.1]},
+        {"defence": "HE", "nat": 83.1, "adv": 60.7, "d_per_class": [7.2, -2.1, 3.2, 12.2]},
+    ]
+    rows = {row.name: [cell.text for cell in row.cells] for row in _against_first(tables, printed).rows}
+    assert list(rows) == ["Madry", "Madry, printed", "HE", "HE, printed", "HE, margin 0.2"]
+    assert rows["HE, printed"] == ["83.1", "60.7", "+7.2", "-2.1", "+3.2", "+12.2"]
+    plain = 100 * by_class(tables["Madry"], "PGD")
+    assert [float(text) for text in rows["Madry"][2:]] == pytest.approx(plain, abs=0.051)
+    for name in ("HE", "HE, margin 0.2"):
+        assert all(text[0] in "+-" for text in rows[name][2:])
+        change = 100 * by_class(tables[name], "PGD") - plain
+        assert [float(text) for text in rows[name][2:]] == pytest.approx(change, abs=0.051)
+
+
+def test_targets_are_the_most_likely_wrong_classes() -> None:
+    """A linear model on four pixels: a large radius reaches the second class, a small one does not."""
+    pixels = torch.tensor([[0.9, 0.6, 0.1, 0.0], [0.2, 0.1, 0.8, 0.5]])
+    images = Images(pixels.reshape(2, 1, 2, 2), torch.tensor([0, 2]), class_names=NAMES)
+    linear = nn.Linear(4, 4, bias=False)
+    linear.weight = nn.Parameter(torch.eye(4))
+    model = nn.Sequential(nn.Flatten(), linear)
+    trained: Any = SimpleNamespace(model=lambda: model)
+    attacks = {"PGD": {"name": "pgd", "steps": 10}}
+    for radius, expected in (("0.5", [True, True]), ("0.01", [False, False])):
+        context: Any = SimpleNamespace(test_images=images, device="cpu", scale=SimpleNamespace(threat=f"Linf:{radius}"))
+        assert targets_reached(context, trained, attacks)["PGD"].tolist() == expected

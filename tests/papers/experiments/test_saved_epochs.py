@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import cast
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import pandas as pd
@@ -18,6 +19,7 @@ from classwise.papers.experiments.fair_training import (
     LATE,
     WINDOW,
     WindowMeans,
+    audit_epochs,
     best_by_other_half,
     epochs_within,
     every_epoch,
@@ -83,3 +85,11 @@ def test_means_over_a_window() -> None:
     change = means.change(1.0, 2.0, lambda change: change[..., 1])(0.05)
     assert change.value == pytest.approx(100 * (expected[2.0][1] - expected[1.0][1]))
     assert change.low < change.value < change.high
+
+
+def test_the_average_is_the_online_model_before_averaging_starts() -> None:
+    trained: Any = SimpleNamespace(saved_weights=lambda: ["epoch-1", "epoch-2", "average-epoch-2"])
+    context: Any = SimpleNamespace(pgd=dict, audit=lambda run, attack, which: SimpleNamespace(outcomes=which))
+    averages, online = (audit_epochs(context, trained, (1, 2), which).outcomes for which in ("average", "last"))
+    assert [str(name) for name in averages.values()] == ["epoch-1", "average-epoch-2"]
+    assert [str(name) for name in online.values()] == ["epoch-1", "epoch-2"]

@@ -20,16 +20,15 @@ from classwise.auditing.run.result import Audit
 from classwise.core.config import Spec
 from classwise.core.threat import Threat
 from classwise.papers import catalogue
-from classwise.papers.claims import Test, not_tested
+from classwise.papers.claims import Measurement, Test, not_tested
 from classwise.papers.experiment import Context, Experiment, Findings, Training, Trainings, recipe_at
 from classwise.papers.experiments.protocol import paired_models
-from classwise.papers.interval_estimators import IntervalEstimator, Resampled, exactly, plus
+from classwise.papers.interval_estimators import ALPHA, IntervalEstimator, Resampled, exactly, plus
 from classwise.papers.scales import DEFAULT_SCALES, MANY_TRAININGS, Name, Scale
 from classwise.papers.tables import Key, class_table, estimate_cell
 from classwise.reporting import formatting
 from classwise.reporting.figures.bars import class_bars
 from classwise.reporting.figures.lines import OVERALL, Series, class_lines, line_chart
-from classwise.reporting.palette import SERIES
 from classwise.reporting.svg import Drawing
 from classwise.reporting.tables import Cell, Row, Table
 from classwise.stats import metric_intervals
@@ -435,10 +434,39 @@ class FairnessOfFRL(_Methods):
     }
 
     def run(self, context: Context) -> Findings:
-        """Tabulate the rows of T1 about TRADES and FRL; test claims C14 and C15."""
+        """Tabulate the rows of T1 about TRADES and FRL, and the cost of FRL's start; test claims C14 and C15."""
         evaluated = evaluate_methods(context, self.methods, self.trainings(context.scale))
         table = methods_table("cfa23/T1", self.methods, evaluated, context.scale)
-        return Findings(tables=(with_gate_note(evaluated, table),), tests=frl_tests(evaluated))
+        cost, measurement = cost_of_start(context.scale)
+        return Findings(
+            tables=(with_gate_note(evaluated, table), cost),
+            tests=frl_tests(evaluated),
+            measurements=(measurement,),
+        )
+
+
+def cost_of_start(scale: Scale) -> tuple[Table, Measurement]:
+    """Passes of FRL with the training of the robust model that it starts from, and of TRADES + CFA (section 4.4)."""
+    start, tuning, one = "start of FRL", "FRL", "TRADES + CFA"
+    recipes = {name: recipe_at(scale, TRAININGS[name]) for name in (start, tuning, one)}
+    passes = {
+        name: recipe.epochs * recipe.parts.passes.equivalents * (1 - float(recipe.data.validation))
+        for name, recipe in recipes.items()
+    }
+    together = passes[start] + passes[tuning]
+    epochs = [str(recipe.epochs) for recipe in recipes.values()]
+    counted = {f"{tuning} and its start": (together, f"{epochs[0]} + {epochs[1]}"), one: (passes[one], epochs[2])}
+    table = Table(
+        "Cost of a robust start, in forward passes of a training image",
+        ("method", "epochs", "passes"),
+        [Row(name, [Cell(of), Cell(f"{value:,.0f}")]) for name, (value, of) in counted.items()],
+        "A gradient of the activations counts as one forward pass, that of the weights as another. The evaluation of "
+        "held-out images after each epoch is not counted.",
+    )
+    quantity = f"passes of {tuning} with its start, divided by those of {one}, from their recipes"
+    return table, Measurement(
+        question="cfa23/C15", quantity=quantity, value=together / passes[one], unit="times", population=""
+    )
 
 
 class TinyImageNet(_Methods):
@@ -851,11 +879,17 @@ class SavedEpochs:
 
 
 def audit_epochs(context: Context, trained: Run, epochs: Sequence[int], which: Which = "last") -> SavedEpochs:
-    """Audit saved epochs of the online model (``last``) or of the average (``average``) on the test images."""
-    attack = {ATTACK: context.pgd(PGD_10)}
-    return SavedEpochs(
-        {epoch: context.audit(trained, attack, which=epoch_weights(which, epoch)).outcomes for epoch in epochs}
-    )
+    """Audit saved epochs of the online model (``last``) or of the average (``average``) on the test images.
+
+    Before averaging starts, the average is the online model.
+    """
+    attack, saved = {ATTACK: context.pgd(PGD_10)}, trained.saved_weights()
+
+    def outcomes(epoch: int) -> Outcomes:
+        name = epoch_weights(which, epoch)
+        return context.audit(trained, attack, which=name if name in saved else epoch_weights("last", epoch)).outcomes
+
+    return SavedEpochs({epoch: outcomes(epoch) for epoch in epochs})
 
 
 def best_by_other_half(table: BoolArray, labels: IntArray) -> BoolArray:
@@ -1153,34 +1187,45 @@ RULES: Mapping[str, tuple[Rule, str]] = {
 """Selection rules, each with the epoch that the paper selects by it."""
 
 
-class Fluctuation(Experiment, scales=MANY_TRAININGS):
-    """cfa23 Figure 4: change of the worst class from epoch to epoch on the test set, with and without FAWA."""
+class EpochByEpoch(Experiment, scales=MANY_TRAININGS):
+    """Overall accuracy and worst class of several methods after every epoch, on the test images under PGD-10."""
+
+    @abstractmethod
+    def methods(self, scale: Scale) -> Mapping[str, Method]:
+        """Rows of the table; all trainings have equally many epochs."""
+
+    @abstractmethod
+    def declared(self, scale: Scale) -> Trainings:
+        """The trainings of the rows."""
 
     def trainings(self, scale: Scale) -> Trainings:
-        """AT with FAWA, which also gives the plain model; with a short budget also with a relative gate."""
-        declared = {"AT + FAWA": Training(recipe="cfa-at", overrides={"schedules": [], **PAPER_GATE})}
-        if scale.budget is not None:
-            declared[f"AT + FAWA{RELATIVE}"] = Training(recipe="cfa-at", overrides={"schedules": []})
+        """The trainings of the rows, which save every epoch."""
         return {
-            name: with_checkpoints(training, epochs_within(scale, training, WINDOW[scale.name]))
-            for name, training in declared.items()
+            name: with_checkpoints(training, every_epoch(scale, training))
+            for name, training in self.declared(scale).items()
         }
 
     def run(self, context: Context) -> Findings:
-        """Audit every epoch of the window; test claims C9, C20 and C24."""
+        """Audit every epoch, draw the whole training, and compare the epochs of the window."""
         declared = self.trainings(context.scale)
         trained = context.train_all(declared)
-        epochs = epochs_within(context.scale, declared["AT + FAWA"], WINDOW[context.scale.name])
-        correct = {"AT": audit_epochs(context, trained["AT + FAWA"], epochs).correct(ATTACK, epochs)}
-        correct |= {
-            name: audit_epochs(context, model, epochs, "average").correct(ATTACK, epochs)
-            for name, model in trained.items()
+        first = next(iter(declared.values()))
+        window = epochs_within(context.scale, first, WINDOW[context.scale.name])
+        methods = self.methods(context.scale)
+        saved = {
+            name: audit_epochs(
+                context,
+                trained[method.training],
+                every_epoch(context.scale, first),
+                "average" if method.averaged else "last",
+            )
+            for name, method in methods.items()
         }
+        correct = {name: epochs.correct(ATTACK, window) for name, epochs in saved.items()}
         labels = context.test_images.y.numpy()
         classes = len(context.test_images.class_names)
         changes = fluctuation(correct, labels, classes)
         images = {name: Resampled(table, labels, classes) for name, table in correct.items()}
-        admitted = {name: gate(model) for name, model in trained.items()}
         rows = [
             Row(
                 name,
@@ -1193,18 +1238,63 @@ class Fluctuation(Experiment, scales=MANY_TRAININGS):
             )
             for name, resampled in images.items()
         ]
-        note = f"Test images under PGD-10, {epochs_text(epochs)}. "
-        note += "; ".join(f"{name} admitted {sum(found)} of {len(found)} epochs" for name, found in admitted.items())
-        note += ". Before the first admitted epoch, FAWA equals the plain average. "
-        note += "Small print: 95 % confidence intervals."
-        heads = ("model", "change, overall", "change, worst class", "mean, overall", "mean, worst class")
-        drawing = line_chart("Worst class of each epoch, in percent", _worst_lines(correct, labels, epochs), "epoch")
-        tests = self.claims(context, images, correct, admitted["AT + FAWA"], trained["AT + FAWA"])
-        return Findings(
-            tables=(Table("Adjacent epochs: mean absolute change in points, and mean accuracy", heads, rows, note),),
-            figures=((drawing, "Test images under PGD-10."),),
-            tests=tests,
+        gates = {name: gate(trained[method.training]) for name, method in methods.items() if method.averaged}
+        admitted = "; ".join(f"{name} admitted {sum(found)} of {len(found)} epochs" for name, found in gates.items())
+        note = (
+            f"Test images under PGD-10, {epochs_text(window)}. {admitted}. Before the first admitted epoch, FAWA "
+            "equals the plain average. Small print: 95 % confidence intervals."
         )
+        heads = ("model", "change, overall", "change, worst class", "mean, overall", "mean, worst class")
+        caption = "Test images under PGD-10, whole training; change: of the worst class from the epoch before"
+        averaged = ". Before averaging starts, the model is that of the training."
+        findings = Findings(
+            tables=(Table("Adjacent epochs: mean absolute change in points, and mean accuracy", heads, rows, note),),
+            figures=[
+                (
+                    line_chart(f"{name}: robust accuracy, in percent", _curves(epochs), "epoch"),
+                    caption + (averaged if methods[name].averaged else "."),
+                )
+                for name, epochs in saved.items()
+            ],
+        )
+        return self.compared(findings, context, images, trained)
+
+    @abstractmethod
+    def compared(
+        self, findings: Findings, context: Context, images: Mapping[str, Resampled], trained: Mapping[str, Run]
+    ) -> Findings:
+        """Add tests or measurements.
+
+        Args:
+            findings: table and figures.
+            context: source of the test images.
+            images: by row: the epochs of the window on the test images.
+            trained: runs by the name of the training.
+        """
+
+
+class Fluctuation(EpochByEpoch):
+    """cfa23 Figure 4: change of the worst class from epoch to epoch on the test set, with and without FAWA."""
+
+    def declared(self, scale: Scale) -> Trainings:
+        """AT with FAWA, which also gives the plain model; with a short budget also with a relative gate."""
+        declared = {"AT + FAWA": Training(recipe="cfa-at", overrides={"schedules": [], **PAPER_GATE})}
+        if scale.budget is not None:
+            declared[f"AT + FAWA{RELATIVE}"] = Training(recipe="cfa-at", overrides={"schedules": []})
+        return declared
+
+    def methods(self, scale: Scale) -> Mapping[str, Method]:
+        """The plain model, and the average of each training."""
+        averages = {name: Method(name, averaged=True) for name in self.declared(scale)}
+        return {"AT": Method("AT + FAWA"), **averages}
+
+    def compared(
+        self, findings: Findings, context: Context, images: Mapping[str, Resampled], trained: Mapping[str, Run]
+    ) -> Findings:
+        """Test claims C9, C20 and C24."""
+        run = trained["AT + FAWA"]
+        correct = {name: resampled.right for name, resampled in images.items()}
+        return replace(findings, tests=self.claims(context, images, correct, gate(run), run))
 
     def claims(
         self,
@@ -1278,16 +1368,57 @@ def _worst_change(changes: FluctuationOfRuns, name: str) -> Estimate:
     return Estimate(*(float(row[f"change{end}"]) for end in ("", "_low", "_high")))
 
 
-def _worst_lines(correct: Mapping[str, BoolArray], labels: IntArray, epochs: Sequence[int]) -> list[Series]:
-    places = [float(epoch) for epoch in epochs]
-    values = {
-        name: [min(float(row[labels == label].mean()) for label in np.unique(labels)) for row in table]
-        for name, table in correct.items()
-    }
+def _curves(saved: SavedEpochs) -> list[Series]:
+    """Overall accuracy, worst class, and absolute change of the worst class, by epoch (cfa23 Figure 4)."""
+    epochs = [float(epoch) for epoch in saved.outcomes]
+    worst = [float(table.counts(ATTACK).accuracy.min()) for table in saved.outcomes.values()]
     return [
-        Series(name, places, line, f"stroke-{colour}")
-        for (name, line), colour in zip(values.items(), SERIES, strict=False)
+        Series("overall", epochs, saved.overall(ATTACK).tolist(), "line-overall"),
+        Series("worst class", epochs, worst, "line-weak"),
+        Series("change, worst", epochs[1:], np.abs(np.diff(worst)).tolist(), "stroke-main"),
     ]
+
+
+class FluctuationOfFAT(EpochByEpoch):
+    """cfa23 section 4.4: does the worst class fluctuate more with instance-wise radii (FAT) than with those of CFA?"""
+
+    def declared(self, scale: Scale) -> Trainings:
+        """FAT, and CFA on AT, which without its average is AT + CCM; the gate is that of the budget."""
+        del scale
+        return {"FAT": TRAININGS["FAT"], "AT + CFA": Training(recipe="cfa-at")}
+
+    def methods(self, scale: Scale) -> Mapping[str, Method]:
+        """FAT and AT + CCM, which do not average, and AT + CFA."""
+        gated = RELATIVE if scale.budget is not None else ""
+        averaged = Method("AT + CFA", averaged=True)
+        return {"FAT": Method("FAT"), "AT + CCM": Method("AT + CFA"), f"AT + CFA{gated}": averaged}
+
+    def compared(
+        self, findings: Findings, context: Context, images: Mapping[str, Resampled], trained: Mapping[str, Run]
+    ) -> Findings:
+        """Measure the differences; the paper states no number, so there is no verdict."""
+        del context, trained
+        fat, *others = images
+        return replace(
+            findings,
+            measurements=[
+                Measurement.of(
+                    "cfa23/C9",
+                    f"mean change of the worst class between adjacent epochs, {fat} minus {other}",
+                    _calmer(images[fat], images[other])(ALPHA),
+                )
+                for other in others
+            ],
+        )
+
+
+def _calmer(one: Resampled, other: Resampled) -> IntervalEstimator:
+    """Mean change of the worst class between the epochs of one model minus that of another, in points."""
+    half, classes = len(one.right), len(one.count)
+    pair = Resampled(np.concatenate([one.right, other.right]), one.labels, classes)
+    return pair.part(
+        lambda a: _change_of(a[..., :half, :].min(axis=-1)) - _change_of(a[..., half:, :].min(axis=-1)), 100
+    )
 
 
 def _sampling_change(images: int, worst: float) -> float:

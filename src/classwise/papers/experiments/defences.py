@@ -36,7 +36,7 @@ from classwise.papers.experiments.protocol import (
 )
 from classwise.papers.interval_estimators import Resampled, exactly, interval, lowered, wider
 from classwise.papers.scales import Name, Scale
-from classwise.papers.tables import Key, by_name, class_table, estimate_cell, row_name, summary_table
+from classwise.papers.tables import PRINTED, Key, by_name, class_table, estimate_cell, row_name, summary_table
 from classwise.reporting import formatting
 from classwise.reporting.tables import Cell, Row, Table
 from classwise.stats.counts import ClassCounts, FloatArray
@@ -336,7 +336,7 @@ class Drops(Experiment):
             rows.append(Row(name, [estimate_cell(difference, sign="+", tests=tests), *printed_cells]))
         shown = Table(
             f"Drop from {self.weak} to {self.strong}: vulnerable classes minus the others, in points",
-            ("defence", "this run", *(["printed (classes 2-5)"] if printed else [])),
+            ("defence", "this run", *([f"{PRINTED}, classes 2-5"] if printed else [])),
             rows,
             f"{f'{FGSM_NOTE} ' if self.weak == 'FGSM' else ''}Small print: 95 % confidence intervals. The vulnerable "
             f"classes under {self.weak} are selected on one half of the images and evaluated on the other.",

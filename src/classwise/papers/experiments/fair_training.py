@@ -25,7 +25,7 @@ from classwise.papers.experiment import Context, Experiment, Findings, Training,
 from classwise.papers.experiments.protocol import paired_models
 from classwise.papers.interval_estimators import IntervalEstimator, Resampled, exactly, plus
 from classwise.papers.scales import DEFAULT_SCALES, MANY_TRAININGS, Name, Scale
-from classwise.papers.tables import Key, class_table, estimate_cell
+from classwise.papers.tables import PRINTED, Key, class_table, estimate_cell
 from classwise.reporting import formatting
 from classwise.reporting.figures.bars import class_bars
 from classwise.reporting.figures.lines import OVERALL, Series, class_lines, line_chart
@@ -210,6 +210,13 @@ def printed_row(item: str, name: str) -> Mapping[str, Any]:
     return {row["method"]: row for row in catalogue.printed_rows(item)}.get(name.removesuffix(RELATIVE), {})
 
 
+def printed_pair(row: Mapping[str, Any], key: str) -> Cell:
+    """Cell of a printed pair such as average and worst class, with the printed standard deviations in small print."""
+    pairs = (" / ".join(f"{value:g}" for value in row.get(name, ())) for name in (key, f"{key}_std"))
+    value, deviation = pairs
+    return Cell(value or formatting.NONE, f"std {deviation}" if deviation else "")
+
+
 def methods_table(
     item: str,
     methods: Mapping[str, Method],
@@ -230,14 +237,13 @@ def methods_table(
     """
     heads = ["method"]
     for kind in CHOSEN:
-        heads += [f"clean, {kind}", "printed", f"attacked, {kind}", "printed"]
+        heads += [f"clean, {kind}", f"{PRINTED}, clean", f"attacked, {kind}", PRINTED]
     rows = []
     for name in methods:
         cells, reported = [], printed_row(item, name)
         for kind in CHOSEN:
             for attack, key in (("clean", f"clean_{kind}"), ("all", f"aa_{kind}")):
-                reference = " / ".join(f"{value:g}" for value in reported.get(key, ())) or formatting.NONE
-                cells += [pair(evaluated.audits[name, kind].counts(attack)), Cell(reference)]
+                cells += [pair(evaluated.audits[name, kind].counts(attack)), printed_pair(reported, key)]
         rows.append(Row(name, cells))
     under = ", ".join(str(spec) for spec in ATTACKS[scale.name].values())
     return Table(

@@ -44,8 +44,8 @@ class Item:
         title: short description.
         parameters: settings in the paper.
         finding: expected result.
-        covered_by: references to parts of the library that implement it, such as ``recipe trades``, and to the item
-            that runs them, such as ``item cfa23/F1``; empty for experiments.
+        covered_by: references to parts of the library that implement it, such as ``recipe trades``, an attack with
+            its options, and the item that runs them, such as ``item cfa23/F1``; empty for experiments.
         same_as: items of another paper with the same content.
         absent: what a missing item requires; empty otherwise.
         experiment: the experiment that reproduces the item, as ``module:Class`` in `classwise.papers.experiments` or a
@@ -111,7 +111,7 @@ class Item:
         for reference in () if self.missing else self.covered_by:
             kind, _, name = reference.partition(" ")
             if kind in COMMANDS:
-                return COMMANDS[kind].format(name)
+                return COMMANDS[kind].format(name.partition(":")[0])
         return ""
 
     @property
@@ -374,7 +374,7 @@ def present(reference: str) -> bool:
             f"recipe, theorem, {', '.join(REGISTRIES)}"
         )
     module, _, attribute = REGISTRIES[kind].partition(":")
-    return name in getattr(importlib.import_module(module), attribute)
+    return name.partition(":")[0] in getattr(importlib.import_module(module), attribute)
 
 
 REGISTRIES: Mapping[str, str] = {

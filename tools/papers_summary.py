@@ -1,4 +1,4 @@
-"""The summary of the papers' claims in docs/results/README.md, generated from the verdicts of the committed results.
+"""The summaries of the papers' claims in README.md and docs/results/README.md, from the committed results.
 
 python -m tools.papers_summary      # write it again
 """
@@ -17,11 +17,12 @@ from classwise.papers.claims import IMAGES, Verdict
 from classwise.papers.result import Evidence, Result, stored_results, verdict_text
 from classwise.papers.runner import TRAININGS
 from classwise.papers.store import Store
-from classwise.papers.tables import claim_verdict, estimate_text
+from classwise.papers.tables import claim_verdict, estimate_text, findings_sentence
 from classwise.reporting.escape import markdown_text
 
 RESULTS = Path(__file__).parents[1] / "docs/results"
 README = RESULTS / "README.md"
+FRONT = RESULTS.parents[1] / "README.md"
 HEADS = ("claim", "what is estimated", "estimate", "verdict", "attack", "items")
 BLOCK = re.compile(r"(<!-- generated: papers -->\n)(.*?)(\n<!-- end -->)", re.DOTALL)
 """The generated part of the file."""
@@ -32,6 +33,15 @@ def papers() -> str:
     """Every paper: a table of the conclusive verdicts, and the inconclusive, untested and open claims."""
     found = {item: results[0] for item, results in stored_results(Store(RESULTS / "papers")).items() if results}
     return "\n\n".join(_paper(name, found) for name in catalogue.OWN)
+
+
+def findings() -> str:
+    """A line for each paper: which of its claims are supported, contradicted, inconclusive or untested."""
+    results = stored_results(Store(RESULTS / "papers"))
+    names = {name: catalogue.paper(name).bibliography for name in catalogue.OWN}
+    return "\n".join(
+        f"- {name} ({about['title']}): {findings_sentence(name, results)}" for name, about in names.items()
+    )
 
 
 def _paper(name: str, found: Mapping[str, Result]) -> str:
@@ -106,9 +116,10 @@ def _number(claim: str) -> str:
 
 
 def main() -> None:
-    """Write the generated part of the file."""
-    text = README.read_text(encoding="utf-8")
-    README.write_text(BLOCK.sub(lambda found: found[1] + papers() + found[3], text), encoding="utf-8")
+    """Write the generated parts of the files."""
+    for file, block in ((README, papers()), (FRONT, findings())):
+        text = file.read_text(encoding="utf-8")
+        file.write_text(BLOCK.sub(lambda found, block=block: found[1] + block + found[3], text), encoding="utf-8")  # type: ignore[misc]
 
 
 if __name__ == "__main__":

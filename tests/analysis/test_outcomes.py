@@ -43,6 +43,8 @@ def test_rankings_of_outcomes_have_intervals() -> None:
     assert list(found.accuracies.index) == ["one, weak", "one, strong", "two, weak", "two, strong"]
     assert found.accuracies.loc["two, weak", "c"] == outcomes(seed=9).counts("weak").accuracy[2]
     assert found.lowest.low <= found.mean.low <= found.mean.high <= 1
+    parts = {"one": (outcomes(seed=0), outcomes(seed=9))}  # both have both attacks, so the first one counts
+    assert ranked_alike(parts, resamples=60).accuracies.equals(found.accuracies.loc[["one, weak", "one, strong"]])
     with pytest.raises(ClasswiseError, match="pass outcomes of two models"):
         ranked_alike({})
 

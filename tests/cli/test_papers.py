@@ -21,7 +21,11 @@ def test_list(classwise: Classwise) -> None:
     assert all(bool(item["command"]) != bool(item["missing"]) for item in items)
     by_id = {item["id"]: item for item in items}
     assert by_id["kdd21/T1"]["scales"] == ["smoke", "reduced", "full"]
-    assert by_id["cfa23/M7"]["covered_by"] == ["schedule ccr"]
+    assert by_id["cfa23/M7"]["covered_by"] == ["schedule ccr", "item cfa23/T2"]
+    assert by_id["cfa23/M7"]["command"] == "classwise papers run cfa23/T2"
+    assert (by_id["cfa23/Th2"]["scales"], by_id["cfa23/Th2"]["deviations"]) == ([], {})
+    assert by_id["cfa23/T1"]["deviations"]["full"][0] == "trainings: 5 (paper), 1 (here)"
+    assert "network: wrn-34-10 (paper), preactresnet18 (here)" in str(by_id["kdd21/T1"]["deviations"]["reduced"])
     said = classwise("papers", "list", "benz20")
     assert len(said.out.splitlines()) == 1 + len(catalogue.paper("benz20").items)
 
@@ -30,7 +34,7 @@ def test_list_with_deviations_and_scales_that_were_run(classwise: Classwise, tmp
     store = tmp_path / "store"
     assert classwise("papers", "run", "cfa23/F1", "--store", store).status == 0
     rows = classwise("papers", "list", "cfa23", "--store", store).out.splitlines()
-    assert "run at" in rows[0]
+    assert "scales with a result" in rows[0]
     assert "deviations" in rows[0]
     by_id = {row.partition(" ")[0]: row for row in rows}
     assert "smoke" in by_id["cfa23/F1"]
@@ -49,11 +53,31 @@ def test_list_with_deviations_and_scales_that_were_run(classwise: Classwise, tmp
     assert said.err == f"classwise: no store at {tmp_path}/stroe; papers run ID --store {tmp_path}/stroe makes one\n"
 
 
+def test_commands_of_covered_items(classwise: Classwise) -> None:
+    """None shows the item itself; each runs an experiment, shows a data set, or is another command that succeeds."""
+    covered = [item for item in catalogue.items().values() if item.status == "covered"]
+    others = set()
+    for item in covered:
+        program, *words = item.command.split()
+        assert (program, item.id in words) == ("classwise", False)
+        if words[:2] == ["papers", "run"]:
+            assert set(words[2:]) <= set(catalogue.runnable())
+        elif words[0] != "data":  # needs its files
+            others.add(tuple(words))
+    assert [words for words in sorted(others) if classwise(*words).status] == []
+    assert catalogue.find("cfa23/Th2").command == "classwise papers run cfa23/F1"
+
+
 def test_show_settings(classwise: Classwise) -> None:
     shown = classwise("papers", "show", "cfa23/T1").out.splitlines()
     decay = next(row for row in shown if row.startswith("averaging decay"))
     assert decay.split()[-4:] == ["0.85", "0.88", "0.85", "0.85"]
     assert "deviations from the paper at scale full: 3" in shown
+    shown = classwise("papers", "show", "kdd21/T1").out.splitlines()
+    (beta,) = (row for row in shown if row.startswith("loss beta") and "MART" in row)
+    assert "6 (public code)" in beta
+    assert "batch size: 128 (public code), 32 (here)" not in shown
+    shown = classwise("papers", "show", "cfa23/T1").out.splitlines()
     assert "  trainings: 5 (paper), 1 (here)" in shown
     assert "  not in the paper: TRADES, unscaled" in shown
     assert "settings: a closed form; nothing is trained" in classwise("papers", "show", "cfa23/F1").out

@@ -72,6 +72,8 @@ def test_covered_items_name_the_right_part() -> None:
 def test_references() -> None:
     assert catalogue.present("recipe trades")
     assert not catalogue.present("recipe tradse")
+    assert catalogue.find("kdd21/A1").covered_by == ("attack fgsm:random_init=uniform",)
+    assert catalogue.find("kdd21/A1").command == "classwise attacks fgsm"
     assert not catalogue.present("python classwise.nowhere.at_all:thing")
     assert not catalogue.present("python classwise.stats.metrics:no_such_metric")
     assert catalogue.present("facts iclr21:sampled_classes")

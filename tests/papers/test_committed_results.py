@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from markupsafe import escape
 from scipy import stats
-from tools.papers_summary import BLOCK, README
+from tools.papers_summary import BLOCK, FRONT, README, findings
 from tools.papers_summary import papers as summary
 
 from classwise.papers import catalogue
@@ -40,6 +40,10 @@ OTHER_QUANTITIES = {
     ("kdd21/F3b-d", "3.2"),
 }
 """Cells of tables with another quantity that has the number of a tested one by chance, by item."""
+
+
+LARGEST = 600_000
+"""Bytes of a page."""
 
 
 @functools.cache
@@ -197,6 +201,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("paper", PAPERS)
 def test_the_page_has_every_number_of_the_results(paper: str, folder: Path) -> None:
     page = page_of(paper, folder)
+    assert len(page.encode()) < LARGEST
+    assert "&lt;path" not in page, "a drawing is not escaped"
     for item, result in results().items():
         if item.startswith(f"{paper}/"):
             cells = [cell for table in result["tables"] for row in table["rows"] for cell in row["cells"]]
@@ -223,6 +229,7 @@ def test_the_summary_is_that_of_the_verdicts() -> None:
     text = README.read_text(encoding="utf-8")
     (found,) = BLOCK.findall(text)
     assert found[1] == summary()
+    assert BLOCK.search(FRONT.read_text(encoding="utf-8")).group(2) == findings()  # type: ignore[union-attr]
     lines = [line.replace("\\", "") for separator in (r"\n", r"\n|; ") for line in re.split(separator, found[1])]
     for item, verdict in (pair for paper in PAPERS for pair in verdicts_on(paper)):
         value = f"{verdict['value']:+z.2f}"

@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 
 from classwise.papers import catalogue
-from classwise.papers.tables import Key, printed_table, recompute, row_name, summary_table
+from classwise.papers.settings import printed_under
+from classwise.papers.tables import Key, printed_parts, printed_table, recompute, row_name, summary_table
+from classwise.reporting.tables import Cell, Row, Table
 from classwise.stats.counts import ClassCounts
 from classwise.stats.ranks import spearman_matrix
 
@@ -51,8 +53,33 @@ def test_tables_of_every_form() -> None:
     main = printed_table("cfa23/T1")
     assert main is not None
     assert main.rows[0].name == "AT"
-    assert main.rows[0].cells[0].text == "82.3 63.9"
+    assert main.rows[0].cells[0].text == "82.3 / 63.9"
+    assert main.heads[1:3] == ("clean best, average / worst", "clean best std, average / worst")
+    temperatures = printed_table("iclr21/T6")
+    assert temperatures is not None
+    assert temperatures.heads == ("row", "tot, 1/T = 1, 5, 10, 50, 75, 100, 125, 150, 200, 300")
+    counts = printed_table("kdd21/T4")
+    assert counts is not None
+    assert "predicted as class, class 0 to 9" in counts.heads
     assert printed_table("cfa23/F1") is None
+
+
+def test_printed_numbers_name_their_conditions() -> None:
+    """Data set, network, attack and radius of the paper; those that differ at the scale of the measured numbers."""
+    rows = [Row(name, [Cell("1"), Cell("2"), Cell("3")]) for name in ("AT", "AT, printed", "as printed")]
+    table = Table("", ("method", "clean", "printed, clean", "printed"), rows)
+    under = "cifar10, preactresnet18, AutoAttack, Linf:8/255"
+    parts = printed_parts(table, "cfa23/T2", "reduced")
+    assert parts.columns == {2: "cifar10, preactresnet18", 3: under}
+    assert parts.rows == {"AT, printed": under}
+    assert parts.differs == "data set, network, network width, threat, attacks"
+    assert parts.notes()[-1] == f"other than measured: {parts.differs}"
+    assert printed_parts(table, "cfa23/T2", "full").differs == ""
+    assert printed_parts(table, "cfa23/T2", "smoke").differs == "scale"
+    assert printed_parts(Table("", ("row", "measured"), rows[:1]), "cfa23/T2", "reduced").notes() == []
+    assert printed_under("cfa23/F6") == ("cifar10, preactresnet18", "attack not named, Linf:8/255")
+    assert printed_under("iclr21/T5")[1] == "PGD-20, Linf:0.031"
+    assert printed_under("kdd21/T3")[1] == "Temperature-PGD-20, Linf:0.031"
 
 
 def test_printed_extreme_classes() -> None:

@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from classwise.auditing.run.result import Audit
 from classwise.cli.paper_results import _claim_lines, results_facts
 from classwise.core.errors import ClasswiseError
 from classwise.papers import catalogue
@@ -74,6 +75,21 @@ def test_table_1_equals_the_outcomes(smoke: Smoke) -> None:
     row = next(row for row in result.tables[0].rows if row.name == "Madry, FGSM")
     assert row.cells[0].text == f"{100 * mean:.1f}"
     assert row.cells[1].text == "65.5"
+
+
+def test_figures_of_cfa23_are_evaluated_at_the_last_iterate(smoke: Smoke) -> None:
+    """As the other items, whereas AutoAttack and its substitutes in the tables stop at the first success."""
+    for item, stops in (("cfa23/F5", False), ("cfa23/F7", False), ("cfa23/E1", False), ("cfa23/T2", True)):
+        *_, key = smoke.results[item].runs  # of a model that no other item evaluates by the other rule, but for T2
+        audits = (smoke.store.path / "runs" / key / "audits").glob("*")
+        assert stops in {Audit.load(audit).outcomes.meta.early_stop for audit in audits}, item
+
+
+def test_rankings_of_all_attacks_are_compared(smoke: Smoke) -> None:
+    """kdd21/E3 measures the 20 rows of the printed table: four defences under five attacks, 190 pairs."""
+    (table,) = smoke.results["kdd21/E3"].tables
+    assert [(row.name, row.cells[0].text) for row in table.rows] == [("this run", "190"), ("kdd21/T1, printed", "190")]
+    assert "FGSM starts at a random point" in smoke.results["kdd21/E3"].figures[0].caption
 
 
 def test_every_claim_is_tested_by_some_item(smoke: Smoke) -> None:

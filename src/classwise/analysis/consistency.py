@@ -5,7 +5,7 @@ kdd21 section 4.3 (claims on Table 1); benz20 section 3.2 (weak classes over net
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -88,7 +88,7 @@ def consistency(accuracies: pd.DataFrame, *, permutations: int = 9999, seed: int
 
 
 def ranked_alike(
-    audits: Mapping[str, Outcomes],
+    audits: Mapping[str, Outcomes | Sequence[Outcomes]],
     attacks: Mapping[str, str] | None = None,
     *,
     alpha: float = 0.05,
@@ -103,7 +103,8 @@ def ranked_alike(
     estimates where these lie outside.
 
     Args:
-        audits: outcomes by the name of the model.
+        audits: outcomes by the name of the model; several of a model, on different images, have different attacks, and
+            an attack of more than one of them is that of the first.
         attacks: the attacks, as a mapping from the name in the outcomes to the name in the result; None: all attacks.
         alpha: 1 minus the coverage of the intervals, for new images.
         resamples: number of resamples of the images.
@@ -114,11 +115,15 @@ def ranked_alike(
         ClasswiseError: if there are fewer than two rankings, or the models have different classes.
     """
     rows, resampled, names = dict[str, FloatArray](), list[FloatArray](), None
-    for model, outcomes in audits.items():
+    several = {model: [own] if isinstance(own, Outcomes) else own for model, own in audits.items()}
+    for model, outcomes in ((model, table) for model, tables in several.items() for table in tables):
         if names is not None and names != outcomes.class_names:
             raise ClasswiseError(f"{model!r} and the first model have different classes; rankings require the same")
         names = outcomes.class_names
         chosen = attacks or {name: name for name in outcomes.attacks if name != "clean"}
+        chosen = {attack: name for attack, name in chosen.items() if f"{model}, {name}" not in rows}
+        if not chosen:
+            continue
         rows |= {f"{model}, {name}": outcomes.counts(attack).accuracy for attack, name in chosen.items()}
         correct = np.stack([outcomes.correct(attack) for attack in chosen])
         options = {"resamples": resamples, "seed": seed + len(resampled)}

@@ -70,11 +70,14 @@ def results_facts(results: Sequence[Result]) -> list[dict[str, Any]]:
 def show_result(result: Result) -> None:
     """Print the tables, verdicts and measurements of a result."""
     from classwise.papers.catalogue import find
+    from classwise.papers.tables import printed_parts
 
     typer.echo(f"{result.item} at scale {result.scale}: {result.setting}")
     for table in result.tables:
         typer.echo("")
         show_table(table)
+        for line in printed_parts(table, result.item, result.scale).notes():
+            typer.echo(line)
     typer.echo("")
     for verdict in result.verdicts:
         for line in _verdict_lines(verdict, result.evidence):
@@ -84,8 +87,12 @@ def show_result(result: Result) -> None:
             typer.echo(line)
     for line in _claim_lines([result]):
         typer.echo(line)
-    for note in find(result.item).notes:
+    notes = find(result.item).notes
+    own = [note for note in notes if note.items[0] == result.item]
+    for note in own:
         typer.echo(f"note {note.id} ({note.kind}): {note.text}")
+    if others := [note.id for note in notes if note not in own]:
+        typer.echo(f"further notes, on several items: {', '.join(others)}; see classwise papers show {result.item}")
     typer.echo("")
 
 

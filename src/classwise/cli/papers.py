@@ -41,7 +41,12 @@ papers = typer.Typer(
 
 @papers.command("list", cls=PanelCommand)
 def list_items(names: Papers = None, store: StoreFolder = STORE, json: Json = False) -> None:
-    """List the items, their scales and their deviations.
+    """List the items of the papers.
+
+    Columns: the scales at which an item can run, or with --store those with
+    a result; at each scale, the number of settings that deviate from the
+    paper; and the command that runs the item or shows the part of the
+    library that covers it.
 
     \b
     Examples:
@@ -57,10 +62,11 @@ def list_items(names: Papers = None, store: StoreFolder = STORE, json: Json = Fa
     for item in items:
         title = item["title"] if len(item["title"]) <= LONGEST else f"{item['title'][: LONGEST - 1].rstrip()}…"
         scales = ", ".join(item["scales"] if kept is None else item["run_at"])
-        row = (item["id"], item["kind"], title, item["status"], scales, _deviations(item["settings"]))
+        row = (item["id"], item["kind"], title, item["status"], scales, _deviations(item))
         rows.append((*row, item["command"] or item["missing"]))
-    heads = ["id", "kind", "what", "status", "scales" if kept is None else "run at", "deviations"]
-    console.show([*heads, "command, or what is missing"], rows, optional=("deviations", "status", "kind"))
+    deviations = "deviations from the paper"
+    heads = ["item", "kind", "title", "status", "scales" if kept is None else "scales with a result", deviations]
+    console.show([*heads, "command, or what is missing"], rows, optional=(deviations, "status", "kind"))
 
 
 @papers.command(cls=PanelCommand)
@@ -176,15 +182,11 @@ def page(
         typer.echo(f"page: {file}")
 
 
-def _deviations(settings: Mapping[str, Any]) -> str:
+def _deviations(item: Mapping[str, Any]) -> str:
     """Number of deviations at each scale, such as ``full 2, reduced 14``; empty for an item that does not run."""
-    if any(compared["reason"] for compared in settings.values()):
+    if any(compared["reason"] for compared in item["settings"].values()):
         return "no settings"
-    counts = {
-        scale: {(deviation["setting"], deviation["paper"], deviation["here"]) for deviation in compared["deviations"]}
-        for scale, compared in settings.items()
-    }
-    return ", ".join(f"{scale} {len(distinct)}" for scale, distinct in counts.items())
+    return ", ".join(f"{scale} {len(lines)}" for scale, lines in item["deviations"].items())
 
 
 def _explain(item: Item) -> None:

@@ -44,8 +44,8 @@ class Item:
         title: short description.
         parameters: settings in the paper.
         finding: expected result.
-        covered_by: references to parts of the library that implement it, such as ``recipe trades``; empty for
-            experiments.
+        covered_by: references to parts of the library that implement it, such as ``recipe trades``, an attack with
+            its options, and the item that runs them, such as ``item cfa23/F1``; empty for experiments.
         same_as: items of another paper with the same content.
         absent: what a missing item requires; empty otherwise.
         experiment: the experiment that reproduces the item, as ``module:Class`` in `classwise.papers.experiments` or a
@@ -111,18 +111,20 @@ class Item:
         for reference in () if self.missing else self.covered_by:
             kind, _, name = reference.partition(" ")
             if kind in COMMANDS:
-                return COMMANDS[kind].format(name)
-        return "" if self.missing else f"classwise papers show {self.id}"
+                return COMMANDS[kind].format(name.partition(":")[0])
+        return ""
 
     @property
     def notes(self) -> tuple[Note, ...]:
-        """Notes on inconsistencies of the item."""
-        return tuple(note for note in notes() if self.id in note.items)
+        """Notes on inconsistencies of the item, those that name it first before those of other items."""
+        own = [note for note in notes() if self.id in note.items]
+        return tuple(sorted(own, key=lambda note: note.items[0] != self.id))
 
 
 COMMANDS: Mapping[str, str] = {
     "attack": "classwise attacks {}",
     "data": "classwise data {}",
+    "item": "classwise papers run {}",
     "model": "classwise models",
     "recipe": "classwise recipes show {}",
     "suite": "classwise attacks {}",
@@ -360,17 +362,19 @@ def present(reference: str) -> bool:
     if kind in ("facts", "settings"):
         source, _, key = name.partition(":")
         return bool(getattr(paper(source), key)) if kind == "facts" else key in paper(source).settings["trainings"]
+    if kind == "item":
+        return name in runnable()
     if kind == "recipe":
         return (resources.files("classwise") / "recipes" / f"{name}.yaml").is_file()
     if kind == "theorem":
         return name in importlib.import_module("classwise.papers.theory.toy_model").STATEMENTS
     if kind not in REGISTRIES:
         raise ClasswiseError(
-            f"reference {reference!r}: unknown kind {kind!r}; known are python, facts, settings, recipe, "
-            f"theorem, {', '.join(REGISTRIES)}"
+            f"reference {reference!r}: unknown kind {kind!r}; known are python, facts, settings, item, "
+            f"recipe, theorem, {', '.join(REGISTRIES)}"
         )
     module, _, attribute = REGISTRIES[kind].partition(":")
-    return name in getattr(importlib.import_module(module), attribute)
+    return name.partition(":")[0] in getattr(importlib.import_module(module), attribute)
 
 
 REGISTRIES: Mapping[str, str] = {

@@ -18,13 +18,22 @@ from classwise.papers.catalogue import Item, Note, Paper
 from classwise.papers.result import Result, stored_results
 from classwise.papers.settings import comparisons, deviation_lines
 from classwise.papers.store import Store
-from classwise.papers.tables import claims_table, measurement_table, printed_table, verdict_table
+from classwise.papers.tables import (
+    claims_table,
+    findings_sentence,
+    measurement_table,
+    printed_parts,
+    printed_table,
+    verdict_table,
+)
 from classwise.reporting.escape import checked_svg, visible
 from classwise.reporting.tables import Cell, Row, Table
 from classwise.reporting.templating import render
 
 _ITEM = re.compile(r"\w+/[\w.-]+")
 _HIT = re.compile(r'<rect x="([\d.-]+)" y="([\d.-]+)" width="([\d.]+)" height="([\d.]+)" class="hit"/>')
+_OPTIONAL = re.compile("</t[dhr]>")
+"""End tags of cells and rows, which HTML does not require."""
 _SHORT = r'<path d="M\1 \2h\3v\4h-\3z"/>'
 """The area of a hover text in a drawing; as a path without a class, it takes a third less of the page."""
 
@@ -58,7 +67,7 @@ def write_pages(
     for page in pages:  # all of them before any work
         check_writable(page)
     for page, paper in pages.items():
-        write_text(page, render("paper.html", _context(paper, kept)))
+        write_text(page, _OPTIONAL.sub("", render("paper.html", _context(paper, kept))))
     return list(pages)
 
 
@@ -92,6 +101,7 @@ def _context(paper: Paper, store: Store | None) -> dict[str, Any]:
             f"{work_text([result for results in page_results.values() for result in results])}"
         ).strip(),
         "population": "Intervals are for new images of the same classes, with the trained models fixed.",
+        "findings": findings_sentence(name, everything) if done else "",
         "claims": _linked(claims_table(name, everything), page_results) if done else None,
         "done": [item.id for item in items if page_results[item.id]],
         "items": [_item(item, page_results[item.id], drawn) for item in items],
@@ -130,9 +140,11 @@ def _item(item: Item, results: Sequence[Result], shown: dict[str, str]) -> dict[
             {
                 "scale": result.scale,
                 "setting": result.setting,
-                "tables": [(table, first(table)) for table in result.tables],
+                "tables": [
+                    (table, first(table), printed_parts(table, item.id, result.scale)) for table in result.tables
+                ],
                 "figures": [
-                    (Markup(_HIT.sub(_SHORT, checked_svg(figure.svg))), figure.caption)  # noqa: S704  # checked
+                    (Markup(_HIT.sub(_SHORT, str(checked_svg(figure.svg)))), figure.caption)  # noqa: S704  # checked
                     for figure in result.figures
                     if not first(figure.svg)
                 ],

@@ -2,8 +2,9 @@
 
 They are written in ``PAPER.yaml``. Its section ``settings`` has tables of settings by name, ``trainings`` and
 ``evaluations``: ``extends`` names a table whose values are inherited, ``not stated`` lists settings that the paper
-leaves open, ``code`` has the values of the authors' public code, and ``sweep`` lists settings whose values are all
-trained. A list is a choice of equivalent values.
+leaves open, ``code`` has the values of the authors' public code, ``public code`` lists settings with the values of the
+publication or public code of a method that the paper trains as its authors do, and ``sweep`` lists settings whose
+values are all trained. A list is a choice of equivalent values.
 
 An architecture is that of the public code of a network (`classwise.papers.networks`), unless a table states it.
 
@@ -28,6 +29,7 @@ from typing import Any, Literal
 
 from classwise.attacks import ATTACKS
 from classwise.attacks.base import Attack
+from classwise.attacks.suites import SUITES
 from classwise.core.arguments import checked
 from classwise.core.config import Spec, describe, number, relative_step
 from classwise.core.errors import unknown
@@ -85,8 +87,11 @@ ATTACK = ("threat", "attack steps", "attack step size", "attack initialisation",
 """Settings of adversarial training."""
 EVALUATION = ("attacks", "test images", "images of costly attacks", "threat", "steps", "step size", "precision")
 """Settings of an evaluation; steps and step size are those of PGD."""
+CONDITIONS = (DATA_SET, "network", "network width", "threat", "attacks", "steps", "step size")
+"""Settings that a printed number is compared in with a measured one."""
 _ENTRY = ("id", "paper", "kind", "section", "title", "parameters", "finding", "covered_by", "same_as")
-_KEYS = ("extends", "source", "not stated", "code", "sweep")
+_PUBLIC = "public code"
+_KEYS = ("extends", "source", "not stated", "code", _PUBLIC, "sweep")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,6 +104,7 @@ class PaperSettings:
         values: settings to their equivalent values; an empty tuple for a setting that the paper does not state.
         code: settings to the value of the authors' public code.
         sweep: settings whose values are all trained.
+        public: settings with the values of the method's own publication or public code, which `source` names.
     """
 
     name: str
@@ -106,6 +112,7 @@ class PaperSettings:
     values: Mapping[str, tuple[Value, ...]]
     code: Mapping[str, Value]
     sweep: tuple[str, ...] = ()
+    public: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -180,11 +187,15 @@ def _table(paper: str, kind: Literal["trainings", "evaluations"], name: str) -> 
     plain = tables[own]
     base = _table(paper, kind, plain["extends"]) if "extends" in plain else None
     values = dict(base.values) if base else {}
-    values |= _values({key: value for key, value in plain.items() if key not in _KEYS})
+    stated = _values({key: value for key, value in plain.items() if key not in _KEYS})
+    public = (base.public - set(stated) if base else frozenset()) | set(plain.get(_PUBLIC, ()))
+    values |= stated
     values |= dict.fromkeys(plain.get("not stated", ()), ())
     code = {**(base.code if base else {}), **{key: read(value) for key, value in plain.get("code", {}).items()}}
     source = plain.get("source", base.source if base else "")
-    return PaperSettings(name=own, source=source, values=values, code=code, sweep=tuple(plain.get("sweep", ())))
+    return PaperSettings(
+        name=own, source=source, values=values, code=code, sweep=tuple(plain.get("sweep", ())), public=public
+    )
 
 
 def _replaced(table: PaperSettings, values: Mapping[str, tuple[Value, ...]]) -> PaperSettings:
@@ -449,6 +460,7 @@ class Setting:
         paper: equivalent values of the paper; empty if it does not state the setting.
         here: value at the scale; None if the row has no such setting.
         code: value of the authors' public code; None if unknown or equal to that of the paper.
+        public: whether the value of the paper is that of the method's own publication or public code.
     """
 
     row: str
@@ -456,6 +468,12 @@ class Setting:
     paper: tuple[Value, ...]
     here: Value | None
     code: Value | None = None
+    public: bool = False
+
+    @property
+    def stated(self) -> str:
+        """Text of the value of the paper; marked if it is that of public code."""
+        return f"{text(*self.paper)} ({_PUBLIC})" if self.public and self.paper else text(*self.paper)
 
     @property
     def deviates(self) -> bool:
@@ -495,7 +513,7 @@ class Comparison:
             values = {"paper": list(setting.paper), "code": setting.code, "here": setting.here}
             rows.setdefault(setting.row, {})[setting.name] = values
         deviations = [
-            {"row": other.row, "setting": other.name, "paper": text(*other.paper), "here": text(other.here)}
+            {"row": other.row, "setting": other.name, "paper": other.stated, "here": text(other.here)}
             for other in self.deviations
         ]
         ours = {"rows_not_in_the_paper": list(self.ours), "reason": self.reason}
@@ -599,8 +617,9 @@ def _beside(row: str, table: PaperSettings, here: Mapping[str, Value]) -> list[S
     for name in dict.fromkeys((*first, *table.values, *here)):
         stated = name in table.values and (name in (*TRAINING, EPOCHS) or name.partition(" ")[0] in parts)
         if name in here or stated:
-            values = table.values.get(name, ())
-            found.append(Setting(row=row, name=name, paper=values, here=here.get(name), code=table.code.get(name)))
+            values, code = table.values.get(name, ()), table.code.get(name)
+            public = name in table.public
+            found.append(Setting(row=row, name=name, paper=values, here=here.get(name), code=code, public=public))
     return found
 
 
@@ -690,6 +709,7 @@ def item_facts(item: str) -> dict[str, Any]:
     return {
         **{name: getattr(known, name) for name in (*_ENTRY, "status", "command", "missing")},
         "scales": list(known.scales),
+        "deviations": {scale: deviation_lines(comparison) for scale, comparison in comparisons(item).items()},
         "settings": {scale: comparison.facts() for scale, comparison in comparisons(item).items()},
         "printed": catalogue.printed(item),
         "notes": [dataclasses.asdict(note) for note in known.notes],
@@ -736,7 +756,7 @@ def settings_table(item: str) -> Table | None:
         found = [known.get((row, name)) for known in by_scale.values()]
         stated = next(setting for setting in found if setting is not None)
         here = (NONE if setting is None else text(setting.here) for setting in found)
-        values = (text(*stated.paper), NONE if stated.code is None else text(stated.code), *here)
+        values = (stated.stated, NONE if stated.code is None else text(stated.code), *here)
         groups.setdefault((name, *values), []).append(row)
     every = {row for row, _ in keys}
     rows = [Row(name, [Cell(_where(own, every)), *map(Cell, values)]) for (name, *values), own in groups.items()]
@@ -748,14 +768,49 @@ def deviation_lines(compared: Comparison) -> list[str]:
     """Deviations of a comparison as lines of text; equal ones of several rows share a line."""
     groups: dict[tuple[str, str, str], list[str]] = {}
     for deviation in compared.deviations:
-        key = (deviation.name, text(*deviation.paper), text(deviation.here))
+        key = (
+            deviation.name,
+            f"{text(*deviation.paper)} ({_PUBLIC if deviation.public else 'paper'})",
+            text(deviation.here),
+        )
         groups.setdefault(key, []).append(deviation.row)
     every = {entry.row for entry in compared.settings}
     lines = []
     for (setting, paper, here), rows in groups.items():
         where = _where(rows, every) if any(rows) else ""
-        lines.append(f"{f'{where}: ' if where and where != ALL_ROWS else ''}{setting}: {paper} (paper), {here} (here)")
+        lines.append(f"{f'{where}: ' if where and where != ALL_ROWS else ''}{setting}: {paper}, {here} (here)")
     return lines
+
+
+def printed_under(item: str) -> tuple[str, str]:
+    """What the printed numbers of an item were measured on: data set and network; attack and radius.
+
+    Example:
+        >>> from classwise.papers.settings import printed_under
+        >>> printed_under("cfa23/T2")
+        ('cifar10, preactresnet18', 'AutoAttack, Linf:8/255')
+    """
+    settings = item_settings(item)
+    if settings is None or not settings.evaluations:
+        return "", ""
+    evaluated = settings.evaluations[0].values
+    trained = next((tables[0].values for tables in settings.trainings.values() if tables), {})
+    attacks = text(*evaluated.get("attacks", ("PGD",)))
+    names = {", ".join(SUITES["autoattack"]["standard"]): "AutoAttack", "pgd": "PGD", NOT_STATED: "attack not named"}
+    attack = names.get(attacks, attacks)
+    if attack.endswith("PGD") and evaluated.get("steps"):
+        attack = f"{attack}-{text(*evaluated['steps'])}"
+    images = ", ".join(text(*trained.get(name, ())) for name in (DATA_SET, "network"))
+    return images, f"{attack}, {text(*evaluated.get('threat', ()))}"
+
+
+def measured_otherwise(item: str, scale: str) -> str:
+    """The `CONDITIONS` that differ at a scale from those of the printed numbers, as text; empty if they are equal."""
+    compared = comparisons(item).get(scale)  # type: ignore[call-overload]
+    if compared is None:
+        return "scale"
+    names = {deviation.name for deviation in compared.deviations}
+    return ", ".join(name for name in CONDITIONS if name in names)
 
 
 ALL_ROWS = "all"

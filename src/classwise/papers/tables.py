@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -12,6 +13,7 @@ from classwise.papers import catalogue
 from classwise.papers.claims import ALPHA, ClaimSummary, Measurement, Test, Verdict, summarise_claim
 from classwise.papers.interval_estimators import IntervalEstimator
 from classwise.papers.result import NOT_TESTED, Evidence, Result, conclusive, verdict_text
+from classwise.papers.settings import measured_otherwise, printed_under
 from classwise.reporting import formatting
 from classwise.reporting.formatting import NONE, level, probability
 from classwise.reporting.tables import Cell, Row, Table
@@ -19,11 +21,14 @@ from classwise.stats import metric_intervals, metrics
 from classwise.stats.counts import ClassCounts, FloatArray
 from classwise.stats.intervals import Estimate, class_intervals
 
+PRINTED = "printed"
+"""Part of the name of a column or row with numbers of the paper, such as ``printed, clean`` or ``Madry, printed``."""
 NAMES = ("defence", "method", "attack", "test_set", "line")
 """Keys that form the name of a row, in this order."""
 _CV_ROUNDING, _MCD_ROUNDING, _TOTAL_ROUNDING = 0.15, 0.1, 0.1
 """Tolerances between recomputed and printed metrics: the papers truncate to one decimal, in float32."""
 _FLOAT = 1e-6
+PAIR = 2
 
 
 class Recomputed(NamedTuple):
@@ -71,15 +76,24 @@ def printed_table(item: str) -> Table | None:
 
     Total, CV and MCD of rows with class accuracies are recomputed; rows that disagree are highlighted.
     """
-    rows = catalogue.printed_rows(item)
+    rows, facts = catalogue.printed_rows(item), catalogue.printed(item)
     if not rows:
         return None
-    caption = f"{item} as printed: {catalogue.printed(item).get('caption', '')}".rstrip(": ")
+    caption = f"{item} as printed: {facts.get('caption', '')}".rstrip(": ")
     if all("per_class" in row for row in rows):
         return _of_classes(caption, rows)
     keys = [key for key in dict.fromkeys(key for row in rows for key in row) if key not in (*NAMES, "inv_T")]
     cells = [Row(row_name(row), [Cell(_text(row.get(key))) for key in keys]) for row in rows]
-    return Table(caption, ("row", *(key.replace("_", " ") for key in keys)), cells)
+    lists = {key for row in rows for key in row if isinstance(row[key], list)}
+    heads = [f"{key.replace('_', ' ')}{_labels(facts) if key in lists else ''}" for key in keys]
+    return Table(caption, ("row", *heads), cells)
+
+
+def _labels(facts: Mapping[str, Any]) -> str:
+    """What the numbers of a cell are, in their order: those of a pair, temperatures, or classes from 0."""
+    if pair := re.match(r"\[(.*?)\]", facts.get("row_keys", "")):
+        return f", {' / '.join(pair[1].split(', '))}"
+    return f", 1/T = {', '.join(map(str, columns))}" if (columns := facts.get("columns_inv_T")) else ", class 0 to 9"
 
 
 def _of_classes(caption: str, rows: Sequence[Mapping[str, Any]]) -> Table:
@@ -105,8 +119,51 @@ def _text(value: Any) -> str:
     if value is None:
         return "–"
     if isinstance(value, list):
-        return " ".join(_text(item) for item in value)
+        return (" / " if len(value) == PAIR else " ").join(_text(item) for item in value)
     return f"{value:g}" if isinstance(value, int | float) else str(value)
+
+
+class Printed(NamedTuple):
+    """The printed numbers of a table of results.
+
+    Attributes:
+        columns: column, from 0 for that of the row names, to what its numbers were measured on.
+        rows: the same by the name of the row.
+        differs: the conditions that differ from those of the measured numbers; empty if they are equal.
+    """
+
+    columns: Mapping[int, str]
+    rows: Mapping[str, str]
+    differs: str
+
+    def notes(self) -> list[str]:
+        """Lines that state what the numbers were measured on, and what differs."""
+        sources = dict.fromkeys([*self.columns.values(), *self.rows.values()])
+        lines = [f"{PRINTED}: {source}" for source in sources if source]
+        return [*lines, *([f"other than measured: {self.differs}"] if lines and self.differs else [])]
+
+
+def printed_parts(table: Table, item: str, scale: str) -> Printed:
+    """Columns and rows of a table of results with printed numbers: those with `PRINTED` as a part of their name.
+
+    The name of such a column or row has ``clean`` or ``natural`` as a further part if its numbers are without attack.
+
+    Args:
+        table: table of a result.
+        item: item of the result.
+        scale: scale of the result.
+    """
+
+    def source(name: str) -> str | None:
+        parts = name.split(", ")
+        if PRINTED not in parts:
+            return None
+        images, attack = printed_under(item)
+        return images if {"clean", "natural"} & set(parts) else f"{images}, {attack}".strip(", ")
+
+    columns = {place: found for place, head in enumerate(table.heads) if (found := source(head)) is not None}
+    rows = {row.name: found for row in table.rows if (found := source(row.name)) is not None}
+    return Printed(columns, rows, measured_otherwise(item, scale) if columns or rows else "")
 
 
 Key = tuple[str, ...]
@@ -342,6 +399,37 @@ def claims_table(name: str, results_by_item: Mapping[str, Sequence[Result]]) -> 
     )
     heads = ("claim", "statement", "paper", "ours", "scale", "verdict")
     return Table("Claims of the paper and verdicts of these runs", heads, rows, note)
+
+
+def findings_sentence(name: str, results_by_item: Mapping[str, Sequence[Result]]) -> str:
+    """Sentence on the claims of a paper: which are supported, contradicted, inconclusive or untested, at which scale.
+
+    Args:
+        name: name of the paper.
+        results_by_item: as in `claims_table`.
+    """
+    first = {item: results[0] for item, results in results_by_item.items() if results}
+    evidence = {item: result.evidence for item, result in first.items()}
+    verdicts = [(item, verdict) for item, result in first.items() for verdict in result.verdicts]
+    found: dict[str, list[str]] = {}
+    for claim in (claim for claim in catalogue.paper(name).claims if not claim.question):
+        summary = claim_verdict(claim.id, verdicts)
+        tests = [(item, verdict) for item, verdict in summary.verdicts if verdict.estimand]
+        texts = sorted({verdict_text(verdict, evidence[item], short=True) for item, verdict in tests})
+        kind = PARTLY if summary.partial else _together(texts) if tests else NOT_TESTED
+        found.setdefault(kind, []).append(claim.id.partition("/")[2])
+    order = sorted(found, key=lambda kind: (kind == NOT_TESTED, kind == PARTLY, kind.startswith("inconclusive")))
+    listed = [f"{kind}: {', '.join(found[kind])}" for kind in order]
+    none = [] if any(result.scale == "full" for result in first.values()) else ["no claim was tested at full scale"]
+    return f"{'; '.join([*listed, *none])}."
+
+
+def _together(texts: Sequence[str]) -> str:
+    """Texts of verdicts with their common scale once, as in ``inconclusive and supported at reduced scale``."""
+    answers, _, scales = zip(*(text.partition(" at ") for text in texts), strict=True)
+    if len(set(scales)) > 1:
+        return " and ".join(texts)
+    return " at ".join(filter(None, (" and ".join(answers), scales[0])))
 
 
 def claim_verdict(claim: str, verdicts: Sequence[tuple[str, Verdict]]) -> ClaimSummary:

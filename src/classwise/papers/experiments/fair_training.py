@@ -25,7 +25,7 @@ from classwise.papers.experiment import Context, Experiment, Findings, Training,
 from classwise.papers.experiments.protocol import paired_models
 from classwise.papers.interval_estimators import ALPHA, IntervalEstimator, Resampled, exactly, plus
 from classwise.papers.scales import DEFAULT_SCALES, MANY_TRAININGS, Name, Scale
-from classwise.papers.tables import Key, class_table, estimate_cell
+from classwise.papers.tables import PRINTED, Key, class_table, estimate_cell
 from classwise.reporting import formatting
 from classwise.reporting.figures.bars import class_bars
 from classwise.reporting.figures.lines import OVERALL, Series, class_lines, line_chart
@@ -61,11 +61,15 @@ ATTACKS: Mapping[Name, Mapping[str, Spec]] = {
     "reduced": {"robust": "pgd:steps=20,step_size=0.1eps,objective=margin"},
     "full": {"apgd-ce": "apgd-ce", "apgd-t": "apgd-t", "fab-t": "fab-t", "square": "square"},
 }
-"""AutoAttack at full scale, a PGD as its substitute at smaller scales."""
+"""Attacks of the tables: AutoAttack at full scale, a PGD as its substitute at smaller scales.
+
+An image is robust if no step of them succeeds (``early_stop``), as in AutoAttack.
+"""
 PGD_10: Mapping[str, Any] = {"name": "pgd", "steps": 10, "step_size": "0.25eps"}
 """PGD-10 with step 2/255 at 8/255, for training and evaluation."""
 PGD_ATTACKS: Mapping[Name, Mapping[str, Spec]] = {**ATTACKS, "full": {"robust": PGD_10}}
-"""PGD-10 at full scale, for the items that the paper evaluates by it."""
+"""Attacks of the figures: PGD-10 at full scale. An image is robust if the last iterate is correctly classified."""
+LAST_ITERATE = "An image is robust if the last iterate of the attack is correctly classified."
 LEAST_ADMITTED = 2
 """Epochs that FAWA admits at least for a test of its claims: an average of one epoch is no average."""
 RUNS = {"cfa23/T1": ", mean of five runs"}
@@ -163,6 +167,8 @@ def evaluate_methods(
     trainings: Mapping[str, Training],
     kinds: Sequence[str] = tuple(CHOSEN),
     attacks: Mapping[Name, Mapping[str, Spec]] = ATTACKS,
+    *,
+    early_stop: bool = True,
 ) -> Evaluated:
     """Train each method, and audit its model of the best and of the last epoch.
 
@@ -172,22 +178,23 @@ def evaluate_methods(
         trainings: declared trainings, those of `trainings_of`.
         kinds: ``best``, ``last`` or both.
         attacks: attacks at each scale.
+        early_stop: whether an attack succeeds at any step; otherwise its last iterate counts.
     """
     trained = context.train_all(trainings)
     runs = {name: trained[method.training] for name, method in methods.items()}
+    own = attacks[context.scale.name]
     audits = {
-        (name, kind): _audit(context, trained[method.training], method.averaged, kind, attacks[context.scale.name])
+        (name, kind): context.audit(runs[name], own, which=_weights(runs[name], method, kind), early_stop=early_stop)
         for name, method in methods.items()
         for kind in kinds
     }
     return Evaluated(runs, audits)
 
 
-def _audit(context: Context, trained: Run, averaged: bool, kind: str, attacks: Mapping[str, Spec]) -> Audit:
-    which = CHOSEN[kind][averaged]
-    if which not in trained.saved_weights():  # averaging starts after the end of this training
-        which = CHOSEN[kind][0]
-    return context.audit(trained, attacks, which=which, early_stop=True)
+def _weights(trained: Run, method: Method, kind: str) -> Which:
+    """The weights of a method; the online ones if averaging starts after the end of its training."""
+    which = CHOSEN[kind][method.averaged]
+    return which if which in trained.saved_weights() else CHOSEN[kind][0]
 
 
 def pair_cell(counts: ClassCounts, least: Callable[[ClassCounts], Estimate] = metric_intervals.worst) -> Cell:
@@ -200,6 +207,13 @@ def pair_cell(counts: ClassCounts, least: Callable[[ClassCounts], Estimate] = me
 def printed_row(item: str, name: str) -> Mapping[str, Any]:
     """Printed row of a method; empty for rows of ours. The paper prints one TRADES and one gate."""
     return {row["method"]: row for row in catalogue.printed_rows(item)}.get(name.removesuffix(RELATIVE), {})
+
+
+def printed_pair(row: Mapping[str, Any], key: str) -> Cell:
+    """Cell of a printed pair such as average and worst class, with the printed standard deviations in small print."""
+    pairs = (" / ".join(f"{value:g}" for value in row.get(name, ())) for name in (key, f"{key}_std"))
+    value, deviation = pairs
+    return Cell(value or formatting.NONE, f"std {deviation}" if deviation else "")
 
 
 def methods_table(
@@ -222,14 +236,13 @@ def methods_table(
     """
     heads = ["method"]
     for kind in CHOSEN:
-        heads += [f"clean, {kind}", "printed", f"attacked, {kind}", "printed"]
+        heads += [f"clean, {kind}", f"{PRINTED}, clean", f"attacked, {kind}", PRINTED]
     rows = []
     for name in methods:
         cells, reported = [], printed_row(item, name)
         for kind in CHOSEN:
             for attack, key in (("clean", f"clean_{kind}"), ("all", f"aa_{kind}")):
-                reference = " / ".join(f"{value:g}" for value in reported.get(key, ())) or formatting.NONE
-                cells += [pair(evaluated.audits[name, kind].counts(attack)), Cell(reference)]
+                cells += [pair(evaluated.audits[name, kind].counts(attack)), printed_pair(reported, key)]
         rows.append(Row(name, cells))
     under = ", ".join(str(spec) for spec in ATTACKS[scale.name].values())
     return Table(
@@ -672,7 +685,7 @@ def class_quantity(run: Run, quantity: str) -> tuple[Drawing, Mapping[str, float
     return line_chart(f"{quantity.capitalize()} of each class", lines, "epoch (from 0)", share=False), last
 
 
-class _Sweep(Experiment, scales=MANY_TRAININGS, attacks=ATTACKS):
+class _Sweep(Experiment, scales=MANY_TRAININGS, attacks=PGD_ATTACKS):
     """A method over one of its hyper-parameters, compared with its base method."""
 
     plain: ClassVar[str]
@@ -703,9 +716,8 @@ class _Sweep(Experiment, scales=MANY_TRAININGS, attacks=ATTACKS):
         """Evaluate average and worst class over the hyper-parameter, and the resulting class-wise quantity."""
         values = LAMBDAS[context.scale.name]
         declared = self.trainings(context.scale)
-        evaluated = evaluate_methods(
-            context, {name: Method(name) for name in declared}, declared, ("best",), self.attacks
-        )
+        rows = {name: Method(name) for name in declared}
+        evaluated = evaluate_methods(context, rows, declared, ("best",), self.attacks, early_stop=False)
         audits = {name: evaluated.audits[name, "best"] for name in declared}
         counts = {name: audit.counts("all").accuracy for name, audit in audits.items()}
         lines = []
@@ -739,7 +751,7 @@ class _Sweep(Experiment, scales=MANY_TRAININGS, attacks=ATTACKS):
                     "Best epoch, attacked, in percent",
                     ("method or lambda", "average / worst class"),
                     [Row(name, [pair_cell(audit.counts("all"))]) for name, audit in audits.items()],
-                    "Small print: 95 % confidence intervals for new images.",
+                    f"{LAST_ITERATE} Small print: 95 % confidence intervals for new images.",
                 ),
             ),
             figures=(
@@ -814,7 +826,6 @@ class RegularisationBase(_Sweep):
     recipe = "trades"
     claim = "cfa23/C23"
     full_range = "worst class over lambda_2"
-    attacks = PGD_ATTACKS
     quantity = "beta"
     metrics = (Resampled.worst,)
 
@@ -1475,8 +1486,7 @@ class UnfairChoice(Experiment, attacks=PGD_ATTACKS):
         epochs = {name: selected_epoch(rule, robust, images) for name, (rule, _) in RULES.items()}
         attacks = self.attacks[context.scale.name]
         audits = {
-            name: context.audit(trained, attacks, which=epoch_weights("last", epoch), early_stop=True)
-            for name, epoch in epochs.items()
+            name: context.audit(trained, attacks, which=epoch_weights("last", epoch)) for name, epoch in epochs.items()
         }
         printed = catalogue.printed("cfa23/F4")["numbers_in_text"]
         rows = []
@@ -1494,7 +1504,7 @@ class UnfairChoice(Experiment, attacks=PGD_ATTACKS):
             rows,
             f"Validation: PGD of the training on {int(images.sum())} held-out images, which select among the epochs "
             f"{choices[0]} to {choices[-1]}, so these values are biased upwards. Test: the attack of the "
-            "table of settings, on other images. Small print: 95 % confidence intervals.",
+            f"table of settings, on other images. {LAST_ITERATE} Small print: 95 % confidence intervals.",
         )
         places = [float(epoch) for epoch in robust.index]
         by_epoch = [counts_at(int(epoch), robust, images) for epoch in robust.index]

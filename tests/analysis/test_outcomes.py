@@ -7,6 +7,7 @@ import dataclasses
 import numpy as np
 import pandas as pd
 import pytest
+from scipy.stats import kendalltau, pearsonr, spearmanr
 
 from classwise.analysis.ablation import ablation
 from classwise.analysis.consistency import consistency, ranked_alike
@@ -20,6 +21,7 @@ from classwise.auditing.outcomes.table import Outcomes
 from classwise.core.errors import ClasswiseError
 from classwise.stats.counts import ClassCounts
 from classwise.stats.metrics import overall_micro
+from classwise.stats.resampling import resampled_counts
 from tests.analysis.printed import TABLE_1, TEMPERATURE_MART, TEMPERATURE_MART_CHANGES, counts, table_1
 from tests.analysis.tables import CLASSES, NAMES, confidences, outcomes
 from tests.auditing import toys
@@ -126,6 +128,9 @@ def test_the_gap_of_printed_rows() -> None:
     assert found.discrepancy_ratio.low > 1
     ranked = table_1().T[["Madry, transfer", "Madry, PGD"]].corr("spearman")
     assert found.order.value == pytest.approx(ranked.iloc[0, 1])
+    drawn = [resampled_counts(side, resamples=300, seed=seed) for seed, side in enumerate(sides)]
+    ends = np.quantile([spearmanr(*pair).statistic for pair in zip(*drawn, strict=True)], [0.025, 0.975])
+    assert [found.order_interval.low, found.order_interval.high] == pytest.approx(ends)
     other = dataclasses.replace(outcomes().meta, class_names=tuple("uvwxyz"))
     with pytest.raises(ClasswiseError, match="different classes"):
         gap(outcomes(), Outcomes(outcomes().frame, other), "weak")
@@ -151,6 +156,10 @@ def test_the_norm_link() -> None:
             True
         ] * 2
     assert all(interval.low - 1e-9 <= interval.value <= interval.high + 1e-9 for interval in found.intervals)
+    drawn = resampled_counts(sums, resamples=200)
+    resampled = [(pearsonr(row, length)[0], spearmanr(row, length)[0], kendalltau(row, length)[0]) for row in drawn]
+    ends = np.quantile(resampled, [0.025, 0.975], axis=0).T
+    assert np.array([(interval.low, interval.high) for interval in found.intervals]) == pytest.approx(ends)
     with pytest.raises(ClasswiseError, match="one value for each of the 5 classes"):
         norm_link_of(sums, tuple("abcde"), [1, 2])
 

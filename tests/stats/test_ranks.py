@@ -17,8 +17,10 @@ def test_correlations_equal_those_of_scipy() -> None:
     assert pearson(X, Y).value == pytest.approx(stats.pearsonr(X, Y).statistic)
     assert spearman(X, Y).value == pytest.approx(stats.spearmanr(X, Y).statistic)
     assert kendall(X, Y).value == pytest.approx(stats.kendalltau(X, Y).statistic)
-    rows = np.random.default_rng(0).integers(0, 5, (4, 9))
-    assert spearman_matrix(rows) == pytest.approx(stats.spearmanr(rows, axis=1).statistic)
+    stacked = np.random.default_rng(0).integers(0, 5, (2, 4, 9))
+    for rows, found in zip(stacked, spearman_matrix(stacked), strict=True):
+        assert found == pytest.approx(stats.spearmanr(rows, axis=1).statistic)
+        assert found == pytest.approx(spearman_matrix(rows))
 
 
 def test_the_permutation_p_is_exact_for_few_classes() -> None:
@@ -75,3 +77,5 @@ def test_pairs_with_nan_are_excluded() -> None:
 def test_incomplete_rankings(rows: list[list[float]]) -> None:
     with pytest.raises(ClasswiseError, match="two rows and two columns"):
         kendalls_w(rows)
+    with pytest.raises(ClasswiseError, match=r"two dimensions, got shape \(2, 2, 3\)"):
+        kendalls_w(np.zeros((2, 2, 3)))

@@ -132,7 +132,7 @@ def ranked_alike(
         raise ClasswiseError("audits: empty; pass outcomes of two models, or of one model under two attacks")
     plain = consistency(pd.DataFrame(rows, index=list(names)).T, permutations=permutations, seed=seed)
     present = [name in plain.accuracies.columns for name in names]
-    pairs = np.stack([_pairs(spearman_matrix(sample)) for sample in np.concatenate(resampled, axis=1)[:, :, present]])
+    pairs = _pairs(spearman_matrix(np.concatenate(resampled, axis=1)[:, :, present]))
     lowest = _with_estimate(percentiles(plain.lowest.value, np.nanmin(pairs, axis=1), alpha))
     mean = _with_estimate(percentiles(plain.mean.value, np.nanmean(pairs, axis=1), alpha))
     return Consistency(plain.accuracies, plain.correlations, lowest, mean, plain.agreement)
@@ -144,4 +144,4 @@ def _with_estimate(found: Estimate) -> Estimate:
 
 
 def _pairs(correlations: FloatArray) -> FloatArray:
-    return correlations[np.triu_indices(len(correlations), k=1)]
+    return correlations[(..., *np.triu_indices(correlations.shape[-1], k=1))]

@@ -112,7 +112,7 @@ def gap_of(
         resampled_counts(side, resamples=resamples, seed=seed + n) for n, side in enumerate((standard, robust))
     ]
     order = spearman(standard.accuracy, robust.accuracy, seed=seed)
-    correlations = np.array([_rank_correlation(*pair) for pair in zip(*resampled, strict=True)])
+    correlations = spearman_matrix(np.stack(resampled, axis=1))[:, 0, 1]
     return Gap(
         classes=pd.DataFrame(columns, index=pd.Index(names, name="class")),
         counts=(standard, robust),
@@ -123,7 +123,3 @@ def gap_of(
         order=order,
         order_interval=percentiles(order.value, correlations, alpha),
     )
-
-
-def _rank_correlation(first: FloatArray, second: FloatArray) -> float:
-    return float(spearman_matrix(np.stack([first, second]))[0, 1])

@@ -20,7 +20,7 @@ from classwise.reporting.figures.lines import Series, line_chart
 from classwise.reporting.figures.points import scatter
 from classwise.reporting.palette import SERIES
 from classwise.reporting.svg import Drawing
-from classwise.stats.counts import ClassCounts, FloatArray
+from classwise.stats.counts import ClassCounts, FloatArray, ratio
 from classwise.stats.intervals import Estimate, class_intervals
 from classwise.stats.ranks import Association, kendall, pearson, spearman, spearman_matrix
 from classwise.stats.resampling import RESAMPLES, percentiles, resampled_counts
@@ -150,7 +150,7 @@ def norm_link_of(
     frame = pd.DataFrame(columns, index=pd.Index(np.asarray(names, dtype=object)[present], name="class"))
     observed = (pearson(accuracy, length, seed=seed), spearman(accuracy, length, seed=seed), kendall(accuracy, length))
     accuracies = resampled_counts(counts, resamples=resamples, seed=seed)[:, present]
-    resampled = np.array([_correlations(row, length) for row in accuracies])
+    resampled = _correlations(accuracies, length)
     one, two, three = (percentiles(statistic.value, resampled[:, at], alpha) for at, statistic in enumerate(observed))
     return NormLink(attack, frame, *observed, (one, two, three))
 
@@ -161,16 +161,23 @@ def _normalised(values: FloatArray) -> FloatArray:
     return (values - values.min()) / width if width else np.full(len(values), np.nan)
 
 
-def _correlations(accuracy: FloatArray, length: FloatArray) -> tuple[float, float, float]:
-    """Pearson's correlation, Spearman's and tau-b; NaN if one of the arrays is constant."""
-    if not (np.ptp(accuracy) and np.ptp(length)):
-        return (np.nan, np.nan, np.nan)
-    linear = float(np.corrcoef(accuracy, length)[0, 1])
-    ranked = float(spearman_matrix(np.stack([accuracy, length]))[0, 1])
-    return linear, ranked, _tau(accuracy, length)
+def _correlations(accuracies: FloatArray, length: FloatArray) -> FloatArray:
+    """Pearson's correlation, Spearman's and tau-b (R, 3) of each row of (R, C) accuracies; NaN if one is constant."""
+    lengths = np.broadcast_to(length, accuracies.shape)
+    first, second = (values - values.mean(axis=1, keepdims=True) for values in (accuracies, lengths))
+    linear = ratio((first * second).sum(axis=1), np.sqrt((first**2).sum(axis=1) * (second**2).sum(axis=1)))
+    ranked = spearman_matrix(np.stack([accuracies, lengths], axis=1))[:, 0, 1]
+    found = np.stack([linear, ranked, _tau(accuracies, length)], axis=1)
+    found[(np.ptp(accuracies, axis=1) == 0) | (np.ptp(length) == 0)] = np.nan  # rounding may leave a variance
+    return found
 
 
-def _tau(first: FloatArray, second: FloatArray) -> float:
-    upper = np.triu_indices(len(first), k=1)
-    a, b = (np.sign(side[:, None] - side[None])[upper] for side in (first, second))
-    return float((a * b).sum() / np.sqrt((a != 0).sum() * (b != 0).sum()))
+def _tau(rows: FloatArray, values: FloatArray) -> FloatArray:
+    """Tau-b (R,) of each of the rows (R, C) with the values (C,); memory does not grow with the number of pairs."""
+    agree, untied, distinct = np.zeros(len(rows)), np.zeros(len(rows)), 0
+    for place, value in enumerate(values[:-1]):  # pairs of a class with those after it
+        a, b = np.sign(rows[:, place + 1 :] - rows[:, [place]]), np.sign(values[place + 1 :] - value)
+        agree += a @ b
+        untied += np.count_nonzero(a, axis=1)
+        distinct += int(np.count_nonzero(b))
+    return ratio(agree, np.sqrt(untied * distinct))

@@ -118,7 +118,8 @@ def similarity_of(
         rows = np.flatnonzero(index == label)
         weights = generator.multinomial(len(rows), np.full(len(rows), 1 / len(rows)), size=_RESAMPLES) / len(rows)
         means[:, place], accuracies[:, place] = weights @ values[rows], weights @ right[rows]
-    correlations = [spearman_matrix([_nearest(_cosines(m)), a])[0, 1] for m, a in zip(means, accuracies, strict=True)]
+    nearest_resampled = np.stack([_nearest(_cosines(resampled)) for resampled in means])
+    correlations = spearman_matrix(np.stack([nearest_resampled, accuracies], axis=1))[:, 0, 1]
     return Similarity(names, cosines, nearest, link, percentiles(link.value, correlations, alpha))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -312,20 +313,27 @@ def name_and_options(spec: Spec) -> tuple[str, Mapping[str, Any]]:
 
 
 def recipe_at(scale: Scale, training: Training) -> Recipe:
-    """Read the recipe of a training at a scale; epoch numbers of its schedules are rescaled.
+    """The recipe of a training at a scale; epoch numbers of its schedules are rescaled.
 
-    A repetition of the scale adds `SEEDS_APART` to the seed for each repetition before it.
+    A repetition of the scale adds `SEEDS_APART` to the seed for each repetition before it. Experiments share trainings,
+    and a recipe takes long to read, so each is read once in a process.
 
     Args:
         scale: data, network and budget.
         training: recipe and overrides; another data set than that of the scale adapts the scale to it.
     """
     scale = on_data_set(scale, training.data) if training.data else scale
-    recipe = Recipe.read(training.recipe, budget=scale.budget)
     merged = {**scale.overrides, **training.overrides}
-    epochs = recipe.epoch_overrides(merged.get("epochs", recipe.epochs))
-    read = Recipe.read(recipe, {"threat": scale.threat, **epochs, **merged})
-    return Recipe.read(read, {"seed": read.seed + SEEDS_APART * scale.repetition})
+    key = json.dumps([training.recipe, scale.budget, scale.threat, scale.repetition, merged], default=repr)
+    if key not in _RECIPES:
+        recipe = Recipe.read(training.recipe, budget=scale.budget)
+        epochs = recipe.epoch_overrides(merged.get("epochs", recipe.epochs))
+        read = Recipe.read(recipe, {"threat": scale.threat, **epochs, **merged})
+        _RECIPES[key] = Recipe.read(read, {"seed": read.seed + SEEDS_APART * scale.repetition})
+    return _RECIPES[key]
+
+
+_RECIPES: dict[str, Recipe] = {}
 
 
 def _subset(images: Images, most: int | None) -> Images:

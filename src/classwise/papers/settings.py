@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import dataclasses
 import fnmatch
-import json
 import math
 import os
 import re
@@ -583,7 +582,7 @@ def _rows(experiment: Experiment, scale: Scale) -> tuple[_Row, ...]:
     """Trainings of an experiment at a scale."""
     declared = experiment.trainings(scale)
     scales = {name: on_data_set(scale, own.data) if own.data else scale for name, own in declared.items()}
-    recipes = {name: _recipe(scales[name], dataclasses.replace(own, data="")) for name, own in declared.items()}
+    recipes = {name: recipe_at(scale, own) for name, own in declared.items()}
     models = {
         name: (dataclasses.replace(own, recipe="", overrides={}), dataclasses.replace(recipes[name], seed=0).digest())
         for name, own in declared.items()
@@ -595,17 +594,6 @@ def _rows(experiment: Experiment, scale: Scale) -> tuple[_Row, ...]:
         here[_SEEDS] = len({recipes[other].seed for other, model in models.items() if model == models[name]})
         rows.append(_Row(name, training, here))
     return tuple(rows)
-
-
-def _recipe(scale: Scale, training: Training) -> Recipe:
-    """The recipe of a training; most items share recipes, which take long to build."""
-    key = json.dumps([training.recipe, training.overrides, scale.budget, scale.threat, scale.overrides], default=repr)
-    if key not in _RECIPES:
-        _RECIPES[key] = recipe_at(scale, training)
-    return _RECIPES[key]
-
-
-_RECIPES: dict[str, Recipe] = {}
 
 
 def _beside(row: str, table: PaperSettings, here: Mapping[str, Value]) -> list[Setting]:

@@ -96,11 +96,11 @@ def kendall(first: ArrayLike, second: ArrayLike) -> Association:
 
 @checked
 def spearman_matrix(rows: ArrayLike) -> FloatArray:
-    """Spearman's correlations (m, m) of all pairs of rows of an (m, n) array."""
-    centred = ranks(_matrix(rows))
-    centred = centred - centred.mean(axis=1, keepdims=True)
-    length = np.sqrt((centred**2).sum(axis=1))
-    return ratio(centred @ centred.T, np.outer(length, length))
+    """Spearman's correlations (..., m, m) of all pairs of rows of each (m, n) matrix of a (..., m, n) array."""
+    centred = ranks(_rankings(rows))
+    centred = centred - centred.mean(axis=-1, keepdims=True)
+    length = np.sqrt((centred**2).sum(axis=-1))
+    return ratio(centred @ np.swapaxes(centred, -1, -2), length[..., :, None] * length[..., None, :])
 
 
 @checked
@@ -118,7 +118,10 @@ def kendalls_w(rows: ArrayLike, *, permutations: Count = 9999, seed: Seed = 0) -
     Raises:
         ClasswiseError: if there are fewer than two rows or two columns, or NaN.
     """
-    ranked = ranks(_matrix(rows))
+    values = _rankings(rows)
+    if values.ndim != 2:
+        raise ClasswiseError(f"rankings: expected an array of two dimensions, got shape {values.shape}")
+    ranked = ranks(values)
     judges, items = ranked.shape
     ties = sum(float((size**3 - size).sum()) for size in (np.unique(row, return_counts=True)[1] for row in ranked))
     whole = judges**2 * (items**3 - items) - judges * ties
@@ -137,9 +140,9 @@ def _scatter(sums: FloatArray) -> FloatArray:
     return np.asarray(((sums - sums.mean(axis=-1, keepdims=True)) ** 2).sum(axis=-1))
 
 
-def _matrix(rows: ArrayLike) -> FloatArray:
+def _rankings(rows: ArrayLike) -> FloatArray:
     values = np.asarray(rows, dtype=np.float64)
-    if values.ndim != 2 or min(values.shape) < 2 or np.isnan(values).any():
+    if values.ndim < 2 or min(values.shape[-2:]) < 2 or np.isnan(values).any():
         raise ClasswiseError(
             f"rankings: expected at least two rows and two columns without NaN, got shape {values.shape}"
         )

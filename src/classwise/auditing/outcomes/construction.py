@@ -44,34 +44,40 @@ def checked_rows(frame: pd.DataFrame, meta: Meta) -> pd.DataFrame:
     if (place < 0).any():
         raise unknown("attack in the table:", str(typed["attack"][place < 0].iloc[0]), meta.attacks)
     order = np.lexsort((typed["index"].to_numpy(), place))
-    typed = typed.take(order).reset_index(drop=True)
-    keys = np.stack([place[order], typed["index"].to_numpy()])
-    repeated = (keys[:, 1:] == keys[:, :-1]).all(axis=0)
+    typed = typed.take(order)
+    typed.index = pd.RangeIndex(len(typed))
+    place, index = place[order], typed["index"].to_numpy()
+    repeated = (place[1:] == place[:-1]) & (index[1:] == index[:-1])
     if repeated.any():
         row = typed.iloc[int(repeated.argmax())]
         raise ClasswiseError(f"image index {row['index']} occurs twice under {row['attack']!r}; it must be unique")
     labels = class_labels(typed["label"].to_numpy(), meta.num_classes)
     known = typed["prediction"].notna().to_numpy()
-    predicted = class_labels(typed["prediction"][known].to_numpy(dtype=np.int64), meta.num_classes, "predictions")
+    predicted = class_labels(typed["prediction"].to_numpy(np.int64, na_value=0)[known], meta.num_classes, "predictions")
     correct = np.zeros(len(typed), dtype=np.bool_)
     correct[known] = predicted == labels[known]
     for row in np.flatnonzero(correct != typed["correct"].to_numpy())[:1]:
-        where = f"image {typed['index'][row]} under {typed['attack'][row]!r}"
+        where = f"image {index[row]} under {typed['attack'][row]!r}"
         raise ClasswiseError(
             f"{where}: correct is {not correct[row]}, but the label is {labels[row]} and the prediction "
             f"{typed['prediction'][row]}"
         )
-    images, first, inverse = np.unique(typed["index"].to_numpy(), return_index=True, return_inverse=True)
+    images, first, inverse = np.unique(index, return_index=True, return_inverse=True)
     for column, names in {"label": meta.class_names, **meta.groups}.items():
         values = class_labels(typed[column].to_numpy(), len(names), column)
         for row in np.flatnonzero(values != values[first][inverse])[:1]:
             pair = f"{column} {values[first][inverse[row]]} in one row and {values[row]} in another"
             raise ClasswiseError(f"image {images[inverse[row]]} has {pair}; all rows of an image must agree")
-    radii = typed["epsilon"].where(typed["attack"] != CLEAN).groupby(inverse).agg(["min", "max"])
-    for image in np.flatnonzero(radii["max"] - radii["min"] > 1e-6 * radii["max"])[:1]:
-        least, largest = radii.iloc[image]
-        where = f"image {images[image]} has the radius {least:g} under one attack and {largest:g} under another"
-        raise ClasswiseError(f"{where}; all attacks must have the same threat")
+    radii = typed["epsilon"].to_numpy()
+    attacked = (place != [*meta.attacks, CLEAN].index(CLEAN)) & ~np.isnan(radii)
+    least, largest = np.full(len(images), np.inf), np.full(len(images), -np.inf)
+    np.minimum.at(least, inverse[attacked], radii[attacked])
+    np.maximum.at(largest, inverse[attacked], radii[attacked])
+    with np.errstate(invalid="ignore"):  # an infinite radius
+        differ = largest - least > 1e-6 * largest
+    for image in np.flatnonzero(differ)[:1]:
+        where = f"image {images[image]} has the radius {least[image]:g} under one attack"
+        raise ClasswiseError(f"{where} and {largest[image]:g} under another; all attacks must have the same threat")
     return typed
 
 

@@ -134,12 +134,12 @@ class Outcomes:
     @cached_property
     def index(self) -> IntArray:
         """(N,) the index of every image in the data set, ascending."""
-        return np.asarray(self._images.index, dtype=np.int64)
+        return self._images[0]
 
     @cached_property
     def labels(self) -> IntArray:
         """(N,) the label of every image, in the order of `index`."""
-        return self._images["label"].to_numpy(dtype=np.int64)
+        return self._of_images("label")
 
     @property
     def total(self) -> int:
@@ -327,7 +327,7 @@ class Outcomes:
         if group not in meta.groups:
             superclass = ["superclass"] if meta.superclasses is not None else []
             raise unknown("grouping", group, ["class", *superclass, *meta.groups])
-        return Grouping(meta.groups[group], self._images[group].to_numpy(dtype=np.int64))
+        return Grouping(meta.groups[group], self._of_images(group))
 
     def add_groups(
         self,
@@ -432,9 +432,14 @@ class Outcomes:
         }
 
     @cached_property
-    def _images(self) -> pd.DataFrame:
-        """A row for each image, by its index: its label and its groups."""
-        return self.frame.drop_duplicates("index").set_index("index").sort_index()
+    def _images(self) -> tuple[IntArray, IntArray]:
+        """The index of every image, ascending, and the place of its first row."""
+        index, first = np.unique(self.frame["index"].to_numpy(dtype=np.int64), return_index=True)
+        return index, first
+
+    def _of_images(self, column: str) -> IntArray:
+        """(N,) the values of a column that all rows of an image share."""
+        return self.frame[column].to_numpy(dtype=np.int64)[self._images[1]]
 
     @cached_property
     def _verdicts(self) -> dict[str, Verdicts]:

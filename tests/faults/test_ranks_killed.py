@@ -97,7 +97,7 @@ def _kill_audit(
     runner: Runner, model: Path, audited: Path, out: Path, victims: tuple[int, ...], again: int = 1, **kill: float
 ) -> bool:
     arguments = ["audit", model, *AUDIT, "--out", out]
-    killed = _kill(runner, arguments, out, victims, "audit.json", **kill)
+    killed = _kill(runner, arguments, out, victims, "audit.json", finished=True, **kill)
     ended = runner.run_ranks([*arguments, *_resumed(out, "audit.json")], out, *[{} for _ in range(again)])
     assert [rank.status for rank in ended] == [0] * again, ended
     pd.testing.assert_frame_equal(rows_of_audit(out), rows_of_audit(audited), check_exact=True)

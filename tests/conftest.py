@@ -1,4 +1,4 @@
-"""What every test shares: repeatable examples, one torch thread and files that are not synced."""
+"""What every test shares: repeatable examples, one torch thread, files that are not synced, few garbage collections."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ import os
 
 import hypothesis
 import torch
+
+gc.set_threshold(5_000, 20, 20)  # by default, collections take a twentieth of the time of the tests
 
 hypothesis.settings.register_profile("same-examples", derandomize=True, deadline=None)
 hypothesis.settings.load_profile("same-examples")

@@ -1,11 +1,22 @@
-"""Start programs of the tests: in several processes, by ``torchrun`` or by hand, and as the calls of jobs."""
+"""Start programs of the tests: in two processes, by ``torchrun`` or forked, and as the calls of jobs.
+
+As a program it imports a module, forks two processes of one group, and calls the module's ``run`` with a folder in
+each: they share the imports.
+"""
 
 from __future__ import annotations
 
+import atexit
+import importlib
 import os
+import signal
+import socket
 import subprocess
 import sys
+import traceback
+from collections.abc import Callable
 from pathlib import Path
+from typing import NoReturn
 
 from classwise.sweeps.jobs import Call, Job
 
@@ -30,18 +41,68 @@ def write_programs(folder: Path, *programs: str) -> Path:
     return folder
 
 
-def launch(module: str, folder: Path) -> None:
-    """Run a module in two processes, with the folder as its argument; what goes wrong is in the assertion."""
-    words = ["-m", "torch.distributed.run", "--nproc-per-node=2", "--standalone", "-m", module]
+def launch(module: str, folder: Path, *, torchrun: bool = False) -> None:
+    """Call the function ``run`` of a module in two processes, with the folder; what goes wrong is in the assertion.
+
+    Args:
+        module: the module, which under ``torchrun`` calls the function itself.
+        folder: the folder.
+        torchrun: True: two separate processes that ``torchrun`` starts; False: two forked ones.
+    """
+    starter = ["torch.distributed.run", "--nproc-per-node=2", "--standalone", "-m"] if torchrun else ["tests.launching"]
     environment = os.environ | ENVIRONMENT
     log = folder / "log.txt"
     with log.open("wb") as file:
         launcher = subprocess.Popen(
-            [sys.executable, *words, str(folder)], cwd=ROOT, env=environment, stdout=file, stderr=file
-        )
+            [sys.executable, "-m", *starter, module, str(folder)],
+            cwd=ROOT, env=environment, stdout=file, stderr=file, start_new_session=True,
+        )  # fmt: skip
         try:
-            status = launcher.wait(120)
+            status = launcher.wait(300)
         except subprocess.TimeoutExpired:
-            launcher.terminate()  # and torchrun ends its processes
+            os.killpg(launcher.pid, signal.SIGTERM)
             status = launcher.wait(60)
     assert status == 0, log.read_text(errors="replace")[-4000:]
+
+
+def _in_rank(rank: int, port: int, run: Callable[[Path], None], folder: Path) -> NoReturn:
+    """Call a function in this forked process, the rank of a group of two, and end it."""
+    os.environ |= {"MASTER_ADDR": "localhost", "MASTER_PORT": str(port), "WORLD_SIZE": "2", "RANK": str(rank)}
+    status = 1
+    try:
+        run(folder)
+        atexit._run_exitfuncs()  # which destroys the process group
+        status = 0
+    except BaseException:  # noqa: BLE001  # logged
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(status)
+
+
+def fork_ranks(module: str, folder: Path) -> None:
+    """Call the function ``run`` of a module in two forked processes; if one fails, the other is killed."""
+    import torch._dynamo  # noqa: F401  # which optimisers import: here once, for both
+
+    run = importlib.import_module(module).run
+    with socket.socket() as free:
+        free.bind(("localhost", 0))
+        port: int = free.getsockname()[1]
+    children = set[int]()
+    for rank in range(2):
+        if child := os.fork():
+            children.add(child)
+        else:
+            _in_rank(rank, port, run, folder)
+    while children:
+        child, status = os.wait()
+        children.remove(child)
+        if status:
+            for other in children:
+                os.kill(other, signal.SIGKILL)
+            sys.exit(1)
+
+
+if __name__ == "__main__":
+    fork_ranks(sys.argv[1], Path(sys.argv[2]))

@@ -17,7 +17,7 @@ import sys
 import threading
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from types import FrameType, SimpleNamespace
 from typing import Any, NamedTuple
 from unittest import mock
@@ -60,6 +60,10 @@ NOT_DETERMINISTIC = _names(
     "_upsample_bicubic2d_aa_backward reflection_pad2d_backward replication_pad2d_backward kthvalue histc cumsum"
 )
 """Operations that CUDA refuses with `torch.use_deterministic_algorithms`, for floating-point numbers."""
+PLACING = _names("device pin_memory generator")
+"""Keyword arguments of functions that decide where the result is, or read from where random numbers come."""
+SPECIAL = _names("__get__ to cpu cuda pin_memory is_pinned numpy __array__ tolist __deepcopy__ get_device")
+"""Functions that depend on the device without such an argument."""
 CONVOLUTIONS = _names("convolution convolution_backward convolution_overrideable cudnn_convolution")
 PRODUCTS = _names("mm addmm bmm baddbmm addmv mv dot matmul linear")
 
@@ -154,12 +158,11 @@ class PretendCuda:
 
     def mark(self, result: object, device: torch.device) -> None:
         """Set the device of the tensors in a result."""
-        for tensor in tensors_in((result,)):
-            _ON_DEVICE.set(tensor, member=device.type == "cuda")
+        _ON_DEVICE.set(tensors_in((result,)), member=device.type == "cuda")
 
     def pin(self, tensor: Tensor) -> Tensor:
         """Mark a CPU tensor as pinned."""
-        _PINNED.set(tensor, member=True)
+        _PINNED.set((tensor,), member=True)
         return tensor
 
     def is_pinned(self, tensor: Tensor) -> bool:
@@ -217,18 +220,20 @@ class _Storages:
         self._limit = 1024
 
     def __contains__(self, tensor: Tensor) -> bool:
-        with torch._C.DisableTorchFunction():
-            return _has_storage(tensor) and tensor.untyped_storage()._cdata in self._members
+        return self.members((tensor,))[0]
 
-    def set(self, tensor: Tensor, *, member: bool) -> None:
+    def members(self, tensors: Iterable[Tensor]) -> list[bool]:
+        """Whether each tensor is a member."""
         with torch._C.DisableTorchFunction():
-            if not _has_storage(tensor):
-                return
-            storage = tensor.untyped_storage()
-        if not member:
-            self._members.pop(storage._cdata, None)
-            return
-        self._members[storage._cdata] = StorageWeakRef(storage)  # type: ignore[no-untyped-call]
+            return [_has_storage(tensor) and tensor.untyped_storage()._cdata in self._members for tensor in tensors]
+
+    def set(self, tensors: Iterable[Tensor], *, member: bool) -> None:
+        with torch._C.DisableTorchFunction():
+            for storage in (tensor.untyped_storage() for tensor in tensors if _has_storage(tensor)):
+                if not member:
+                    self._members.pop(storage._cdata, None)
+                elif storage._cdata not in self._members:
+                    self._members[storage._cdata] = StorageWeakRef(storage)  # type: ignore[no-untyped-call]
         if len(self._members) > self._limit:
             self._members = {key: ref for key, ref in self._members.items() if not ref.expired()}  # type: ignore[no-untyped-call]
             self._limit = max(1024, 2 * len(self._members))
@@ -250,6 +255,8 @@ class _Functions(TorchFunctionMode):
     ) -> Any:
         del types
         device, kwargs, name = self._device, dict(kwargs or {}), getattr(func, "__name__", "")
+        if name not in SPECIAL and PLACING.isdisjoint(kwargs):
+            return func(*args, **kwargs)
         if name == "__get__":
             return self._property(getattr(getattr(func, "__self__", None), "__name__", ""), func, args)
         if name in ("to", "cpu", "cuda") and isinstance(args[0], Tensor):
@@ -287,9 +294,9 @@ class _Functions(TorchFunctionMode):
         return device.pin(result) if pinned else result
 
     def _property(self, name: str, func: Callable[..., Any], args: tuple[Any, ...]) -> Any:
-        on_device = isinstance(args[0], Tensor) and self._device.holds(args[0])
         known = {"device": CUDA, "is_cuda": True, "is_cpu": False}
-        return known[name] if on_device and name in known else func(*args)
+        on_device = name in known and isinstance(args[0], Tensor) and self._device.holds(args[0])
+        return known[name] if on_device else func(*args)
 
     def _moved(self, name: str, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
         device, tensor = self._device, args[0]
@@ -337,21 +344,21 @@ class _Kernels(TorchDispatchMode):
         del types
         device, kwargs, name = self._device, kwargs or {}, func.overloadpacket.__name__
         tensors = tensors_in((args, kwargs))
-        here = [device.holds(tensor) for tensor in tensors]
+        here = _ON_DEVICE.members(tensors)
         capture = device.graphs.capture
         run = func if capture is None else functools.partial(capture.record, func)
         if not any(here):
             return func(*args, **kwargs) if tensors else run(*args, **kwargs)
         if name == "copy_" and not all(here):
             return self._copied(func, args, kwargs)
-        float_ = any(tensor.is_floating_point() for tensor in tensors)
-        if name in NOT_DETERMINISTIC and float_ and torch.are_deterministic_algorithms_enabled():
+        refused = name in NOT_DETERMINISTIC and torch.are_deterministic_algorithms_enabled()
+        if refused and any(tensor.is_floating_point() for tensor in tensors):
             raise RuntimeError(f"{name.strip('_')}_cuda does not have a deterministic implementation, but you set")
         self._check(name, args, tensors, here)
         if name not in WITHOUT_KERNEL:
             device.launches[name] += 1
-        float32 = any(tensor.dtype == torch.float32 for tensor in tensors)
-        if float32 and ((name in CONVOLUTIONS and convolves_in_tf32()) or (name in PRODUCTS and multiplies_in_tf32())):
+        in_tf32 = (name in CONVOLUTIONS and convolves_in_tf32()) or (name in PRODUCTS and multiplies_in_tf32())
+        if in_tf32 and any(tensor.dtype == torch.float32 for tensor in tensors):
             device.in_tf32.append(_place())
             if device.rounds:
                 args = tree_map(_rounded, args)
@@ -387,6 +394,8 @@ class _Kernels(TorchDispatchMode):
                 tensors = [tensor for tensor in tensors if isinstance(tensor, Tensor)]
         elif name in SYNCHRONISING:
             device.synchronise(name)
+        if all(here):
+            return
         strangers = [tensor for tensor, resident in zip(tensors, here, strict=True) if not resident]
         if any(stranger.ndim or name in WITHOUT_SCALARS for stranger in strangers):
             shapes = [tuple(stranger.shape) for stranger in strangers]

@@ -134,16 +134,17 @@ def used(_: Stream) -> Iterator[None]:
     yield
 
 
+NESTED = (tuple, list, dict)
+
+
 def tensors_in(values: Iterable[object]) -> list[Tensor]:
     """The tensors in nested lists, tuples and dictionaries."""
     found: list[Tensor] = []
     for value in values:
         if isinstance(value, Tensor):
             found.append(value)
-        elif isinstance(value, tuple | list):
-            found += tensors_in(value)
-        elif isinstance(value, dict):
-            found += tensors_in(value.values())
+        elif isinstance(value, NESTED):
+            found += tensors_in(value.values() if isinstance(value, dict) else value)
     return found
 
 

@@ -157,6 +157,8 @@ TESTS = {
 def test_tests_run_in_a_process_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, xdist: bool) -> None:
     """One that fails, hangs or ends its process stops no other; what has passed is not run again."""
     monkeypatch.setenv("PYTHONPATH", f"{machine.ROOT}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")  # the start of each process is most of the time
+    monkeypatch.setenv("PYTEST_ADDOPTS", "-p xdist.plugin" if xdist else "")
     find = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: find(name) if xdist else None)
     folder = tmp_path / "tests"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
@@ -41,8 +42,13 @@ def source_of(module: str) -> Path:
     return folder / "__init__.py" if folder.is_dir() else folder.with_suffix(".py")
 
 
-def imports_of(module: str) -> Iterator[Import]:
+def imports_of(module: str) -> tuple[Import, ...]:
     """All imports of a module of the package, including lazy imports and ``import_module`` of a literal name."""
+    return _imports(module, source_of(module))
+
+
+@functools.cache
+def _imports(module: str, file: Path) -> tuple[Import, ...]:
 
     def visit(node: ast.AST, lazy: bool, for_types: bool) -> Iterator[Import]:
         for child in ast.iter_child_nodes(node):
@@ -70,7 +76,7 @@ def imports_of(module: str) -> Iterator[Import]:
             else:
                 yield from visit(child, lazy, for_types)
 
-    yield from visit(ast.parse(source_of(module).read_text(encoding="utf-8")), False, False)
+    return tuple(visit(ast.parse(file.read_text(encoding="utf-8")), False, False))
 
 
 def named_in_call(node: ast.Call) -> str:

@@ -260,8 +260,8 @@ def run_cells(task: Task, cells: Mapping[str, Callable[[Timer], Result]]) -> Non
         except Exception as error:  # noqa: BLE001  # such as too little memory, or a failure of the compiler
             cell = {"error": f"{type(error).__name__}: {first_line(error)}"}
         task.add(name, cell | {"seconds": round(task.clock() - started, 1)})
-        gc.collect()
         if torch.device(task.device).type == "cuda":
+            gc.collect()
             torch.cuda.empty_cache()
             torch.cuda.synchronize()  # raises an error if this process can no longer use the device
 

@@ -39,7 +39,7 @@ VARIANTS = (
     "square:steps=20,restarts=2",
     "fab:restarts=2,steps=10",
     "fab-t:restarts=2,steps=10,targets=2",
-    "cw:fast=true,steps=20,learning_rate=0.05",
+    "cw:fast=true,steps=20,learning_rate=0.05,decrease_factor=0.5",
 )
 SHORT = {
     "apgd-ce": "apgd-ce:steps=12",
@@ -49,11 +49,11 @@ SHORT = {
     "nattack": "nattack:steps=12,samples=20",
     "pma": "pma:steps=12",
     "spatial-grid": "spatial-grid:rotations=5,translations=3",
-    "square": "square:steps=60",
-    "cw": "cw:steps=20,learning_rate=0.05",
-    "cw-l2": "cw-l2:steps=20,learning_rate=0.05",
-    "fab": "fab:steps=20",
-    "fab-t": "fab-t:steps=20,targets=3",
+    "square": "square:steps=30",
+    "cw": "cw:steps=20,learning_rate=0.05,decrease_factor=0.5",
+    "cw-l2": "cw-l2:steps=20,learning_rate=0.05,binary_search_steps=4",
+    "fab": "fab:steps=10",
+    "fab-t": "fab-t:steps=10,targets=3",
 }
 """Shorter specs of attacks whose defaults take too long here."""
 

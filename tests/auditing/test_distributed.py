@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import pickle
-import signal
-import subprocess
-import sys
 import threading
 import warnings
 from pathlib import Path
@@ -26,7 +22,6 @@ from classwise.core import distributed as processes
 from classwise.core.distributed import (
     ProcessFailedError,
     ProcessGroup,
-    ProcessLostError,
     UndeliveredError,
     local_device,
     process_group,
@@ -35,12 +30,10 @@ from classwise.core.errors import ClasswiseError
 from classwise.data import load_data
 from classwise.models import build_model, fingerprint, load_model, save_weights
 from tests.auditing.together import NETWORKS
-from tests.launching import ENVIRONMENT, launch
+from tests.launching import launch
 from tests.models.test_content import VALUES, Extra
 
 pytestmark = pytest.mark.slow
-
-ROOT = Path(__file__).parents[2]
 
 
 def trained(path: Path) -> None:
@@ -62,7 +55,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The results of two processes of torchrun."""
     path = tmp_path_factory.mktemp("together")
     trained(path / "model.safetensors")
-    launch("tests.auditing.together", path)
+    launch("tests.auditing.together", path, torchrun=True)
     return path
 
 
@@ -182,20 +175,6 @@ def test_nobody_waits_for_a_process_that_failed(ranks: list[dict[str, Any]]) -> 
 def test_no_thread_of_python_is_left(ranks: list[dict[str, Any]]) -> None:
     """A thread inside torch during the shutdown of the interpreter aborts its process."""
     assert [rank["threads"] for rank in ranks] == [["MainThread"], ["MainThread"]]
-
-
-def test_the_survivor_of_a_kill_reports_it(tmp_path: Path) -> None:
-    """Without torchrun, which would stop the other process; process 0 also hosts the store."""
-    words = [sys.executable, "-m", "tests.auditing.killed", str(tmp_path)]
-    subprocess.run(
-        words, cwd=ROOT, env=os.environ | ENVIRONMENT | {"TORCH_CPP_LOG_LEVEL": "ERROR"}, check=True, timeout=120
-    )
-    for lost in (0, 1):
-        status, error = ((tmp_path / f"{lost}-{1 - lost}.{kind}").read_text() for kind in ("status", "err"))
-        assert int((tmp_path / f"{lost}-{lost}.status").read_text()) == -signal.SIGKILL
-        assert int(status) == 2
-        assert error.splitlines()[-1] == f"classwise: {ProcessLostError()}"
-        assert not [word for word in ("Traceback", "terminate called", "frame #0") if word in error]
 
 
 def test_processes_need_the_same_settings_and_images(ranks: list[dict[str, Any]]) -> None:

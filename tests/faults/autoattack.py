@@ -16,7 +16,6 @@ import pandas as pd
 
 from classwise.auditing.outcomes import writer
 from classwise.auditing.outcomes.table import Outcomes
-from classwise.auditing.run import execution
 from classwise.auditing.run.audit import audit
 from classwise.core.precision import EXACT
 from classwise.core.progress import NullProgress
@@ -56,14 +55,13 @@ def run(out: Path, progress: NullProgress | None = None, *, resume: bool = False
     suite, model = list(STAGES.values()), toys.model(CLASSES, 2.0)
     result = audit(
         model, data, "Linf:0.04", suite, cascade=True, precision=EXACT, batch_size=32, out=out, resume=resume,
-        progress=progress,
+        progress=progress, guards="off",
     )  # fmt: skip
     return result.outcomes
 
 
 def main(folder: Path) -> None:
     writer.BLOCK_ROWS = BLOCK
-    vars(execution)["SAMPLE"] = 4  # the guards are not tested here
     whole = run(folder / "whole")
     for stage in STAGES:
         out = folder / stage

@@ -37,9 +37,10 @@ EACH = 12
 """Cases of each category."""
 WALL_SECONDS = 20
 
+GENERATED = generate()
 CASES = {
     f"{category}: {number}: {case.name[:60]!a}": case
-    for category, found in generate().items()
+    for category, found in GENERATED.items()
     for number, case in list(enumerate(found))[:: max(1, len(found) // EACH)][:EACH]
     if not case.reference and not case.heavy
 }
@@ -121,9 +122,10 @@ def test_numbers_after_all_that(shared: Shared, tmp_path: Path) -> None:
 
 def test_the_generator() -> None:
     """A thousand cases and more, the same for a seed, each with a name of its own."""
-    cases = generate()
+    cases, again = GENERATED, generate()
     assert set(cases) == set(CATEGORIES)
     assert sum(map(len, cases.values())) >= 1000
-    names = [case.name for found in cases.values() for case in found]
-    assert [case.name for found in generate().values() for case in found] == names
-    assert [case.words for case in cases["recipes"]] == [case.words for case in generate()["recipes"]]
+    assert [case.name for found in again.values() for case in found] == [
+        case.name for found in cases.values() for case in found
+    ]
+    assert [case.words for case in cases["recipes"]] == [case.words for case in again["recipes"]]

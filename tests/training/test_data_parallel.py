@@ -30,7 +30,7 @@ CLOSE = 1e-5
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The results of two processes of torchrun, and the initial model."""
+    """The results of two processes of one group, and the initial model."""
     path = tmp_path_factory.mktemp("together")
     start = {
         "model": SETTINGS["model"],

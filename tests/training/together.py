@@ -1,4 +1,4 @@
-"""A script for ``torchrun`` with two processes, which write their results into a folder."""
+"""Trainings of two processes of one group, which write their results into a folder."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import functools
 import io
 import json
 import pickle
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -136,7 +135,3 @@ def run(folder: Path) -> None:
     found |= python(folder)
     (folder / f"rank-{dist.get_rank()}.pkl").write_bytes(pickle.dumps(found))
     dist.barrier()
-
-
-if __name__ == "__main__":
-    run(Path(sys.argv[1]))

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import sys
 import textwrap
 import traceback
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import typer
 
@@ -106,6 +108,12 @@ def classwise(
     del version, debug  # `run` reads ``debug`` before the command starts
 
 
+@functools.cache
+def _program() -> Any:
+    """The program as Typer builds it, once for all calls in a process."""
+    return typer.main.get_command(app)
+
+
 def run(words: Sequence[str]) -> int:
     """Run a command and convert every exception to an exit status.
 
@@ -120,7 +128,7 @@ def run(words: Sequence[str]) -> int:
     def invoke() -> int:
         nonlocal debug
         # Typer's own entry point is not used: it converts errors, also those of user code, to exit statuses.
-        command = typer.main.get_command(app)
+        command = _program()
         with command.make_context("classwise", list(words) or ["--help"]) as context:
             debug = context.params["debug"]
             with command_line.recorded(words):

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from classwise.data.images import Images
 from classwise.data.sets.base import DataSet
@@ -36,13 +38,17 @@ class Digits(DataSet):
 
     def read(self, root: Path, split: str) -> Images:  # noqa: ARG002
         """Read the split from the file of the installed package, whose import would take two seconds."""
-        rows = np.loadtxt(_file(), delimiter=",", dtype=np.int64)
-        pixels = np.rint(rows[:, :-1].reshape(-1, 8, 8) * (255 / 16)).astype(np.uint8)
-        y = torch.from_numpy(rows[:, -1].copy())
-        train, test = stratified_split(y, TEST_SHARE, seed=0)
-        return Images(torch.from_numpy(pixels)[:, None], y, self.class_names, self.name, split).take(
-            train if split == "train" else test
-        )
+        x, y, train, test = _read()
+        return Images(x, y, self.class_names, self.name, split).take(train if split == "train" else test)
+
+
+@functools.cache
+def _read() -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """All images, their labels, and the rows of the two splits."""
+    rows = np.loadtxt(_file(), delimiter=",", dtype=np.int64)
+    pixels = np.rint(rows[:, :-1].reshape(-1, 8, 8) * (255 / 16)).astype(np.uint8)
+    y = torch.from_numpy(rows[:, -1].copy())
+    return torch.from_numpy(pixels)[:, None], y, *stratified_split(y, TEST_SHARE, seed=0)
 
 
 def _file() -> Path:

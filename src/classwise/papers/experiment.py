@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import torch
 
@@ -367,6 +367,8 @@ class Experiment(ABC):
     """The available scales by name."""
     attacks: ClassVar[Mapping[Name, Mapping[str, Spec]]] = {}
     """The attacks of the evaluation by scale; empty for PGD with the settings of the paper (`Context.pgd`)."""
+    split: ClassVar[Literal["test", "validation"]] = "test"
+    """The split of the evaluated images."""
     takes_models: ClassVar[bool] = False
     """Whether the user names the models and images of the experiment (`UserInputs`)."""
 

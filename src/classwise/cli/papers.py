@@ -11,7 +11,7 @@ import typer
 import classwise as cw
 from classwise.cli import console
 from classwise.cli.help import DATA, MODEL, OUTPUT, TRAINING, PanelCommand, PanelGroup
-from classwise.cli.options import Device, Estimate, Json, check_device, new_folder, out_option
+from classwise.cli.options import Device, Estimate, Json, RatesName, check_device, check_rates, new_folder, out_option
 from classwise.cli.paper_results import results_facts, show_forecast, show_result, show_table
 
 if TYPE_CHECKING:
@@ -127,6 +127,7 @@ def run(
     store: StoreFolder = STORE,
     device: Device = "cpu",
     estimate: Estimate = False,
+    rates: RatesName = None,
     json: Json = False,
 ) -> None:
     """Rerun items; repeat the command to resume a run.
@@ -134,13 +135,17 @@ def run(
     \b
     Examples:
         classwise papers run cfa23/F1 kdd21/T3 --scale reduced
-        classwise papers run cfa23/T1 --scale full --estimate
+        classwise papers run cfa23/T1 --scale full --estimate --rates h100
         classwise papers run benz20/P1.2 --scale full \\
             --model resnet50=weights.pth --data imagenet/val
     """  # noqa: D301  # \b keeps the lines of the example apart
     check_device(device)
+    check_rates(rates, estimate=estimate)
     if estimate:
-        show_forecast(cw.papers.forecast(names, scale, trainings, device=device), json=json)
+        from classwise.core.rates import named_rates
+
+        measured = None if rates is None else named_rates(rates)
+        show_forecast(cw.papers.forecast(names, scale, trainings, device=device, rates=measured), json=json)
         return
     with console.resumable("repeat the command to continue"), console.progress() as listener:
         results = cw.papers.run(

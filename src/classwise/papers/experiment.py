@@ -58,6 +58,21 @@ Trainings = Mapping[str, Training]
 """Trainings by the name of their model."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class Evaluation:
+    """Audits of a trained model, as an experiment declares them for the forecast of its cost.
+
+    Args:
+        attacks: labels to attack specs; empty for a forward pass without attack.
+        images: the test images, those for attacks that cost thousands of passes, or the training images.
+        weights: number of evaluated weights of the model, such as epochs; or of evaluations of the same weights.
+    """
+
+    attacks: Mapping[str, Spec]
+    images: Literal["test", "few", "train"] = "test"
+    weights: int = 1
+
+
 class Requested(NamedTuple):
     """A training that an experiment requested: its recipe at the scale, its data set and the number of its images."""
 
@@ -350,6 +365,12 @@ class Findings:
     measurements: Sequence[Measurement] = ()
 
 
+def pgd_of(scale: Scale) -> dict[str, Mapping[str, Any]]:
+    """PGD with the number of steps of a scale, 20 by default."""
+    steps = scale.evaluation.get("steps", 20) if scale.attack_steps is None else scale.attack_steps
+    return {"PGD": {"name": "pgd", "steps": steps}}
+
+
 @configurable
 class Experiment(ABC):
     """Abstract base class of an experiment: it trains and audits models, analyses them, and tests claims of a paper.
@@ -398,6 +419,29 @@ class Experiment(ABC):
         """
         del scale
         return {}
+
+    def conditional_trainings(self, scale: Scale) -> Trainings:
+        """Declare the further trainings of `run` whose settings depend on results of others: at most these.
+
+        Args:
+            scale: data, network and budget.
+        """
+        del scale
+        return {}
+
+    def evaluations(self, scale: Scale, name: str, training: Training) -> Sequence[Evaluation]:
+        """Declare the audits of a declared training, for the forecast of the cost; `run` requests at most these.
+
+        By default its weights are audited once, and those of each saved epoch, under the declared attacks.
+
+        Args:
+            scale: scale adapted to the data set of the training.
+            name: name of the training.
+            training: the training.
+        """
+        del name
+        epochs = training.overrides.get("checkpoint_epochs", ())
+        return [Evaluation(attacks=self.attacks.get(scale.name) or pgd_of(scale), weights=1 + len(epochs))]
 
     @abstractmethod
     def run(self, context: Context) -> Findings:

@@ -23,7 +23,7 @@ from classwise.core.threat import Threat
 from classwise.data.splits import stratified_subset
 from classwise.papers import catalogue
 from classwise.papers.claims import CORRELATION, Measurement, Test, not_tested
-from classwise.papers.experiment import Context, Experiment, Findings, Training, Trainings
+from classwise.papers.experiment import Context, Evaluation, Experiment, Findings, Training, Trainings, pgd_of
 from classwise.papers.experiments.fair_training import every_epoch, with_checkpoints
 from classwise.papers.experiments.protocol import AT, PGD, STANDARD, paired_models, under_pgd
 from classwise.papers.interval_estimators import (
@@ -476,6 +476,11 @@ def at_radius(context: Context, trained: Run, share: float) -> Audit:
 
 class StandardModel(Experiment, scales=PRELIMINARY, trainings={"standard": STANDARD, "adversarial": AT}):
     """benz20 Figure 1: a standard model, clean and under PGD of several radii; raw and minus the mean."""
+
+    def evaluations(self, scale: Scale, name: str, training: Training) -> Sequence[Evaluation]:
+        """The standard model at each radius."""
+        del training
+        return [Evaluation(attacks=pgd_of(scale), weights=len(RADII) if name == "standard" else 1)]
 
     def run(self, context: Context) -> Findings:
         """Audit the model at each radius; test claims C1, and C3 at one radius."""
@@ -1126,6 +1131,11 @@ def _norm_tests(data: str, links: Mapping[str, NormLink]) -> list[Test]:
 
 class EqualNorms(Experiment, scales=CLASSWISE, trainings={"AT": AT}):
     """iclr21 section 5: rows of equal norm, by rescaling those of a trained model (no penalty, no training)."""
+
+    def evaluations(self, scale: Scale, name: str, training: Training) -> Sequence[Evaluation]:
+        """The model before and after rescaling."""
+        del name, training
+        return [Evaluation(attacks=pgd_of(scale), weights=2)]
 
     def run(self, context: Context) -> Findings:
         """Audit adversarial training before and after rescaling; test claim C22."""

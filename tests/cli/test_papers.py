@@ -108,6 +108,19 @@ def test_a_forecast_does_no_work(classwise: Classwise, tmp_path: Path) -> None:
     assert read["total"]["passes"] == read["items"]["kdd21/T1"]["passes"]
 
 
+def test_the_list_of_costs_shares_trainings(classwise: Classwise) -> None:
+    """Each item adds what those before it do not have: the defences of kdd21/T1 serve T3 and E3 to E7."""
+    words = ["papers", "list", "kdd21", "--scale", "smoke", "--estimate", "--rates", "h100"]
+    read = json.loads(classwise(*words, "--json").out)
+    added = read["added"]
+    assert [added[f"kdd21/{item}"]["trainings"] for item in ("T1", "T3", "E3", "E7")] == [4, 0, 0, 0]
+    for key in ("trainings", "passes", "evaluation_passes", "pflop", "hours"):
+        assert sum(cost[key] for cost in added.values()) == pytest.approx(read["total"][key])
+    said = classwise(*words)
+    assert said.out.startswith("forecast at scale smoke on NVIDIA H100")
+    assert said.out.index("kdd21/F1 ") < said.out.index("kdd21/T1 ")
+
+
 @pytest.mark.parametrize(
     ("words", "line"),
     [

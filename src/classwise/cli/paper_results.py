@@ -37,12 +37,13 @@ def cost_cells(cost: Cost) -> tuple[object, ...]:
     )
 
 
-def show_forecast(forecast: Forecast, *, json: bool) -> None:
-    """Print the forecast of some items and their total."""
+def show_forecast(forecast: Forecast, *, json: bool, added: bool = False) -> None:
+    """Print the forecast of some items and their total; ``added``: what each adds to those before it."""
     if json:
         console.show_json(dataclasses.asdict(forecast) | {"not_included": NOT_INCLUDED})
         return
-    costs = [*forecast.items.items(), *([("total", forecast.total)] if len(forecast.items) > 1 else [])]
+    items = forecast.added if added else forecast.items
+    costs = [*items.items(), *([("total", forecast.total)] if len(forecast.items) > 1 else [])]
     rows = [(name, *cost_cells(cost)) for name, cost in costs]
     console.show(["item", *COST_HEADS], rows, f"forecast at scale {forecast.scale} on {forecast.device}")
     for network, rate in forecast.passes_per_second.items():

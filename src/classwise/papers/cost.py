@@ -18,14 +18,16 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from classwise.auditing.run.cost import estimate
 from classwise.core.arguments import checked
+from classwise.core.errors import unknown
 from classwise.core.rates import RATES, Rates
 from classwise.data import DATA
 from classwise.data.images import Images
 from classwise.models import build_model
+from classwise.papers import catalogue
 from classwise.papers.catalogue import experiment
 from classwise.papers.experiment import Evaluation, Training, recipe_at
 from classwise.papers.runner import scale_of
-from classwise.papers.scales import Scale, on_data_set
+from classwise.papers.scales import NAMES, Scale, on_data_set
 from classwise.training.averaging import NoAverage
 from classwise.training.folder import saved_names
 from classwise.training.recipe import Recipe
@@ -68,6 +70,7 @@ class Forecast:
         scale: name of the scale.
         device: the device of the hours.
         items: cost of each item.
+        added: cost that each item adds to those before it, in the given order.
         total: cost of all items, whose shared trainings and evaluations count once.
         passes_per_second: forward passes of one image per second of each network in training, by its description.
     """
@@ -75,6 +78,7 @@ class Forecast:
     scale: str
     device: str
     items: Mapping[str, Cost]
+    added: Mapping[str, Cost]
     total: Cost
     passes_per_second: Mapping[str, float]
 
@@ -189,22 +193,48 @@ def forecast(
         epochs = sum(training.recipe.epochs for training in found)
         return Cost(len(found), epochs, passes, evaluated, operations / 1e15, size / 1e9, seconds / 3600)
 
+    added, before = dict[str, Cost](), cost([])
+    for place, name in enumerate(planned):
+        so_far = cost(_distinct([*planned.values()][: place + 1]))
+        added[name] = Cost(**{key: value - getattr(before, key) for key, value in dataclasses.asdict(so_far).items()})
+        before = so_far
+
     return Forecast(
         scale=scale,
         device=device if rates is None else rates.device,
         items={name: cost(_distinct([declared])) for name, declared in planned.items()},
+        added=added,
         total=cost(together),
         passes_per_second={training.description: speeds[network].training for network, training in networks.items()},
     )
 
 
-def plan(items: Sequence[str], scale: str) -> list[str]:
-    """Order items so that a store trains each model once: first those that save more epochs than others need.
+@checked
+def plan(papers: Sequence[str], scale: str) -> list[str]:
+    """The runnable items of papers in an order in which a store trains each model once.
+
+    Items that save more epochs than others need come first; the others are in the order of the papers.
 
     Args:
-        items: item ids.
-        scale: name of a scale.
+        papers: names of papers; empty for all.
+        scale: name of a scale; items without it are left out.
+
+    Raises:
+        ClasswiseError: if a paper or the scale is unknown.
+
+    Example:
+        >>> import classwise as cw
+        >>> cw.papers.plan(["kdd21"], "full")[:2]
+        ['kdd21/F1', 'kdd21/T1']
     """
+    if scale not in NAMES:
+        raise unknown("scale", scale, NAMES)
+    items = [
+        item.id
+        for name in papers or catalogue.papers()
+        for item in catalogue.paper(name).items
+        if scale in item.scales and not experiment(item.id).takes_models
+    ]
     planned = {name: _planned(name, scale, 1, "cpu") for name in items}
     saved = {
         name: max((len(training.recipe.checkpoint_epochs) for training in found.values()), default=0)

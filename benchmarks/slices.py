@@ -1,7 +1,9 @@
 """Run a sweep in slices of some minutes, each on a machine that starts without the files of the others.
 
     python -m benchmarks.slices benchmarks/plans/at.yaml --device cuda --minutes 8 --from IN --out OUT
+    python -m benchmarks.slices kdd21 iclr21 --scale full --device cuda --minutes 8 --from IN --out OUT
 
+The second form runs the items of papers in the order of `classwise papers list --estimate`, in one store.
 The parts of earlier slices in the folders IN are unpacked into sweeps/. The trainings and the audits of the plan that
 are not finished then run in turn, first those of the first seed. What runs at the end of the time saves its work. The
 files that are new or changed are written to OUT, as a tar archive in parts of at most 15 MB.
@@ -18,6 +20,7 @@ import contextlib
 import itertools
 import json
 import subprocess
+import sys
 import tarfile
 import tempfile
 import time
@@ -27,10 +30,13 @@ from pathlib import Path
 import torch
 from safetensors import safe_open
 
+import classwise as cw
 from classwise.core.ownership import OWNER
 from classwise.core.rates import Rates, named_rates
 from classwise.models import load_model, save_weights
 from classwise.models.weights import METADATA_KEY
+from classwise.papers import catalogue
+from classwise.papers.store import Store
 from classwise.sweeps.cells import Cell, SweepFolder
 from classwise.sweeps.collect import finished_audit
 from classwise.sweeps.jobs import JOB, Job
@@ -41,6 +47,8 @@ from classwise.training.folder import Run
 
 PART_BYTES = 15_000_000
 """Size of a part of an archive."""
+STORE = "papers"
+"""The folder of the store of papers, beside those of sweeps."""
 GRACE_SECONDS = 30.0
 """How long a call may take to save its work after SIGTERM."""
 State = dict[Path, tuple[int, int]]
@@ -82,6 +90,53 @@ def run_slice(
         pack(changed, root, out / f"{plan.stem}-{time.strftime('%Y%m%dT%H%M%S', time.gmtime())}")
 
 
+def run_papers(
+    papers: Sequence[str],
+    scale: str,
+    root: Path,
+    parts: Sequence[Path],
+    out: Path,
+    minutes: float,
+    device: str = "cpu",
+) -> bool:
+    """Run one slice of the items of papers, in a store in the folder ``root/papers``.
+
+    The training states of finished runs are deleted. Weights are not rounded, since an item audits them right after its
+    trainings.
+
+    Args:
+        papers: names of papers.
+        scale: scale of the items.
+        root: the folder of the store and of sweeps.
+        parts: folders with the parts of earlier slices.
+        out: the folder of the parts of this slice.
+        minutes: duration of the calls.
+        device: ``"cpu"`` or ``"cuda"``.
+
+    Returns:
+        Whether all items have a result.
+    """
+    deadline = time.monotonic() + 60 * minutes
+    for folder in parts:
+        unpack(folder, root)
+    before, store = _state(root), Store(root / STORE)
+    try:
+        for item in cw.papers.plan(papers, scale):
+            if store.result_file(item, scale).is_file():
+                continue
+            words = ["papers", "run", item, "--scale", scale, "--store", str(store.path), "--device", device]
+            remaining = deadline - time.monotonic()
+            if remaining <= 0 or not wait([sys.executable, "-m", "classwise", *words], remaining):
+                return False
+        return True
+    finally:
+        for run in (Run(recipe.parent) for recipe in store.runs):
+            if run.complete:
+                run.state_file.unlink(missing_ok=True)
+        changed = [file for file, facts in _state(root).items() if before.get(file) != facts]
+        pack(changed, root, out / f"{STORE}-{time.strftime('%Y%m%dT%H%M%S', time.gmtime())}")
+
+
 def _run_calls(sweep: SweepFolder, deadline: float, rates: Rates | None) -> bool:
     first = True
     for cell in sorted(sweep.cells(), key=lambda cell: cell.seed):
@@ -105,7 +160,15 @@ def call(file: Path, number: int, seconds: float) -> bool:
     Raises:
         CalledProcessError: if it fails.
     """
-    command = Job.read(file).command(file, number)
+    return wait(Job.read(file).command(file, number), seconds)
+
+
+def wait(command: Sequence[str], seconds: float) -> bool:
+    """Run a command, and stop it after some seconds; returns whether it has ended by itself.
+
+    Raises:
+        CalledProcessError: if it fails.
+    """
     process = subprocess.Popen(command)
     try:
         status = process.wait(seconds)
@@ -158,7 +221,8 @@ def unpack(folder: Path, root: Path) -> None:
                 archive.extractall(root, filter="data")
     for recipe in root.glob("*/runs/*/recipe.yaml"):
         run = Run(recipe.parent)
-        if run.complete and run.state_file.is_file():  # of an earlier slice, or not shrunk yet
+        of_sweep = recipe.parents[2].name != STORE
+        if of_sweep and run.complete and run.state_file.is_file():  # of an earlier slice, or not shrunk yet
             shrink(run)
 
 
@@ -179,7 +243,8 @@ def _state(root: Path) -> State:
 def main() -> None:
     """Run the command line."""
     parser = argparse.ArgumentParser(description="Run a slice of a sweep.")
-    parser.add_argument("plan", type=Path)
+    parser.add_argument("plan", nargs="+", help="the plan of a sweep, or names of papers")
+    parser.add_argument("--scale", default="full", help="scale of the items of papers")
     parser.add_argument("--from", dest="parts", type=Path, nargs="*", default=[], help="folders of earlier parts")
     parser.add_argument("--out", type=Path, required=True, help="folder of the parts of this slice")
     parser.add_argument("--root", type=Path, default=Path("sweeps"), help="folder of the sweeps")
@@ -188,8 +253,12 @@ def main() -> None:
     parser.add_argument("--rates", help="start a training only if it ends in time by these rates, such as h100")
     given = parser.parse_args()
     rates = named_rates(given.rates) if given.rates else None
-    done = run_slice(given.plan, given.root, given.parts, given.out, given.minutes, given.device, rates)
-    print(f"{given.plan}: {'all cells are finished' if done else 'continue with the parts of this slice'}")
+    folders = given.root, given.parts, given.out
+    if given.plan[0] in catalogue.papers():
+        done = run_papers(given.plan, given.scale, *folders, given.minutes, given.device)
+    else:
+        done = run_slice(Path(given.plan[0]), *folders, given.minutes, given.device, rates)
+    print(f"{', '.join(given.plan)}: {'everything is finished' if done else 'continue with the parts of this slice'}")
 
 
 if __name__ == "__main__":

@@ -156,10 +156,10 @@ def test_the_norm_link() -> None:
             True
         ] * 2
     assert all(interval.low - 1e-9 <= interval.value <= interval.high + 1e-9 for interval in found.intervals)
-    drawn = resampled_counts(sums, resamples=200)
-    resampled = [(pearsonr(row, length)[0], spearmanr(row, length)[0], kendalltau(row, length)[0]) for row in drawn]
-    ends = np.quantile(resampled, [0.025, 0.975], axis=0).T
-    assert np.array([(interval.low, interval.high) for interval in found.intervals]) == pytest.approx(ends)
+    counts = resampled_counts(sums, resamples=200)
+    resampled = [(pearsonr(row, length)[0], spearmanr(row, length)[0], kendalltau(row, length)[0]) for row in counts]
+    limits = np.quantile(resampled, [0.025, 0.975], axis=0).T
+    assert np.array([(interval.low, interval.high) for interval in found.intervals]) == pytest.approx(limits)
     with pytest.raises(ClasswiseError, match="one value for each of the 5 classes"):
         norm_link_of(sums, tuple("abcde"), [1, 2])
 

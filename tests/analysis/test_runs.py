@@ -16,9 +16,10 @@ from classwise.analysis.fluctuation import fluctuation
 from classwise.analysis.similarity import similarity, similarity_of
 from classwise.analysis.steps import steps_of
 from classwise.analysis.sweep import sweep
-from classwise.analysis.trend import trend
+from classwise.analysis.trend import trend, trend_of
 from classwise.auditing.run.audit import Audit, audit
 from classwise.core.errors import ClasswiseError
+from classwise.stats.counts import ClassCounts
 from classwise.training.folder import Run
 from classwise.training.recipe import Recipe
 from tests.auditing import toys
@@ -63,6 +64,13 @@ def test_a_trend_by_hand(run: Run) -> None:
     assert trend({"a": run}, window=(0.5, 1.0)).summary.loc["a", "change"] == pytest.approx(0.1)
     assert "worst 20.0" in found.figure().svg()
     assert "a worst" in trend({"a": run, "b": (run, "valid")}).figure().svg()
+
+
+def test_a_trend_of_counts_is_that_of_the_run(run: Run) -> None:
+    counts = {epoch: ClassCounts(COUNT, np.rint(COUNT * row).astype(int)) for epoch, row in enumerate(ROBUST, 1)}
+    found, measured = trend_of({"a": counts}, "abc"), trend({"a": run})
+    for name in ("epochs", "classes", "summary"):
+        pd.testing.assert_frame_equal(getattr(found, name), getattr(measured, name), check_dtype=False)
 
 
 def test_windows_are_those_of_the_paper() -> None:

@@ -121,14 +121,28 @@ def test_a_forecast_does_no_work(classwise: Classwise, tmp_path: Path) -> None:
     assert said.status == 0, said.err
     assert not store.exists()
     rows = {row.split()[0]: row.split()[1:] for row in said.out.splitlines()[2:6]}
-    assert rows["cfa23/F1"] == ["0", "0", "0", "0.00"]
+    assert rows["cfa23/F1"] == ["0", "0", "0", "0", "0.0", "0.0", "0.00"]
     assert rows["kdd21/T1"][:2] == ["10", "40"]
     assert rows["cfa23/E1"][:2] == ["2", "8"]
-    assert rows["total"][:2] == ["12", "48"]
+    assert rows["total"][:2] == ["10", "40"]  # kdd21/T1 has the training of cfa23/E1
     assert "small-cnn of width 0.1 on digits, float32, batch size 64" in said.out
-    read = json.loads(classwise(*words, "--json").out)
+    read = json.loads(classwise(*words, "--rates", "h100", "--json").out)
+    assert read["device"] == "NVIDIA H100 80GB HBM3"
     assert read["items"]["kdd21/T1"]["trainings"] == 5
-    assert read["total"]["passes"] == sum(item["passes"] for item in read["items"].values())
+    assert read["total"]["passes"] == read["items"]["kdd21/T1"]["passes"]
+
+
+def test_the_list_of_costs_shares_trainings(classwise: Classwise) -> None:
+    """Each item adds what those before it do not have: the defences of kdd21/T1 serve T3 and E3 to E7."""
+    words = ["papers", "list", "kdd21", "--scale", "smoke", "--estimate", "--rates", "h100"]
+    read = json.loads(classwise(*words, "--json").out)
+    added = read["added"]
+    assert [added[f"kdd21/{item}"]["trainings"] for item in ("T1", "T3", "E3", "E7")] == [4, 0, 0, 0]
+    for key in ("trainings", "passes", "evaluation_passes", "pflop", "hours"):
+        assert sum(cost[key] for cost in added.values()) == pytest.approx(read["total"][key])
+    said = classwise(*words)
+    assert said.out.startswith("forecast at scale smoke on NVIDIA H100")
+    assert said.out.index("kdd21/F1 ") < said.out.index("kdd21/T1 ")
 
 
 @pytest.mark.parametrize(
@@ -140,6 +154,8 @@ def test_a_forecast_does_no_work(classwise: Classwise, tmp_path: Path) -> None:
         (["show", "P2.1"], "item 'P2.1' has no paper; use benz20/P2.1\n"),
         (["show", "everything"], "unknown item 'everything'; classwise papers list shows all items\n"),
         (["show", "kdd21/T1", "--estimate"], "No such option: --estimate"),
+        (["run", "cfa23/F1", "--rates", "h100"], "--rates h100 requires --estimate\n"),
+        (["run", "cfa23/F1", "--estimate", "--rates", "h10"], "unknown rates 'h10'; did you mean 'h100'"),
         (["run"], "Missing argument 'ID...'; see classwise papers run --help"),
         (["run", "cfa23/F1", "--scale", "smok"], "unknown scale 'smok'; did you mean 'smoke'"),
         (["run", "cfa23/Th1"], "cfa23/Th1 is a theorem and does not run by itself"),

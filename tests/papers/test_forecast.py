@@ -5,9 +5,11 @@ from __future__ import annotations
 import pytest
 
 from classwise.core.errors import ClasswiseError
+from classwise.core.rates import RATES
 from classwise.data import DATA
+from classwise.models import build_model
 from classwise.papers.catalogue import experiment
-from classwise.papers.cost import forecast, passes_per_second
+from classwise.papers.cost import forecast, passes_per_second, plan
 from classwise.papers.experiment import Training, recipe_at
 from classwise.papers.runner import scale_of
 from classwise.papers.scales import SMOKE
@@ -28,7 +30,7 @@ def test_passes_are_those_of_the_recipes() -> None:
     assert (cost.trainings, cost.epochs) == (1, 4)
     assert recipe.parts.passes.equivalents == 2 * 2 + 3  # two steps of PGD, then a step of the weights
     assert cost.passes == 240 * 4 * 7
-    assert cost.hours == pytest.approx(cost.passes / 1000 / 3600)
+    assert cost.hours == pytest.approx((cost.passes + cost.evaluation_passes) / 1000 / 3600)
 
 
 def test_repetitions_have_their_own_trainings_and_items_share_theirs() -> None:
@@ -36,7 +38,7 @@ def test_repetitions_have_their_own_trainings_and_items_share_theirs() -> None:
     assert (thrice.trainings, thrice.passes) == (3 * once.trainings, 3 * once.passes)
     several = forecast(["kdd21/T1", "kdd21/E4", "cfa23/E1"], "reduced", rate=constant)
     assert [cost.trainings for cost in several.items.values()] == [5, 5, 1]
-    assert several.total.trainings == 6
+    assert several.total.trainings == 5
 
 
 def test_full_scale_uses_all_images_of_each_data_set() -> None:
@@ -44,6 +46,48 @@ def test_full_scale_uses_all_images_of_each_data_set() -> None:
     assert {training.data for training in trainings} <= {*DATA, ""}
     full = forecast("cfa23/F4", "full", rate=constant).total
     assert full.passes == 49_000 * 200 * Recipe.read("cfa-at", {"schedules": []}).parts.passes.equivalents
+
+
+@pytest.mark.parametrize(
+    ("item", "scale", "trainings"),
+    [("kdd21/F4b", "full", 12), ("benz20/P3.1", "smoke", 2), ("benz20/P3.2", "smoke", 7), ("benz20/P3.8", "full", 2)],
+)
+def test_trainings_that_depend_on_results_are_counted(item: str, scale: str, trainings: int) -> None:
+    """Homing: a model without each class, and a control. Techniques: for the weakest class of plain training."""
+    assert forecast(item, scale, rate=constant).total.trainings == trainings
+
+
+def test_saved_epochs_are_evaluated_and_need_disk_space() -> None:
+    """Eight trainings of 200 saved epochs, and the last and the best one, each evaluated by PGD-10 or PGD-20."""
+    cost = forecast("cfa23/F2a", "full", rate=constant).total
+    model = build_model("preactresnet18", num_classes=10, in_channels=3)
+    weights = 4 * sum(parameter.numel() for parameter in model.parameters())
+    assert 1e9 * cost.gigabytes == pytest.approx(8 * (200 + 2 + 2) * weights, rel=0.01)
+    assert cost.evaluation_passes == 8 * 201 * 10_000 * (1 + 2 * 20 + 1)
+    assert cost.pflop == pytest.approx(
+        (cost.passes + cost.evaluation_passes) * RATES["h100"].operations / 1e15, rel=0.01
+    )
+
+
+def test_costly_attacks_exceed_the_trainings() -> None:
+    """N attack with 500 steps of 300 samples, and CW with 9 searches of 1,000 steps, on 2,000 images of four models."""
+    cost = forecast("kdd21/T1", "full", rate=constant).total
+    assert cost.evaluation_passes > 4 * cost.passes
+
+
+def test_an_item_with_more_saved_epochs_serves_the_others() -> None:
+    curves, end = (forecast(name, "full", rate=constant) for name in ("kdd21/F1", "kdd21/E2"))
+    both = forecast(["kdd21/E2", "kdd21/F1"], "full", rate=constant).total
+    assert (both.trainings, both.passes) == (curves.total.trainings, end.total.passes)
+    assert both.gigabytes == curves.total.gigabytes
+    assert plan(["kdd21"], "full")[0] == "kdd21/F1"
+
+
+def test_hours_follow_from_measured_rates() -> None:
+    cost = forecast("cfa23/F5", "full", rates=RATES["h100"]).total
+    rates = RATES["h100"].images
+    seconds = cost.passes / rates["training"] + cost.evaluation_passes / rates["gradient"]
+    assert cost.hours == pytest.approx(seconds / 3600, rel=0.01)
 
 
 def test_an_item_without_the_scale_is_refused() -> None:

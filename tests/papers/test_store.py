@@ -75,6 +75,24 @@ def test_other_data_is_another_run(tmp_path: Path) -> None:
     assert store.train(quick, IMAGES).path.name != store.train(quick, IMAGES.take(slice(0, 100))).path.name
 
 
+def test_a_run_with_saved_epochs_serves_requests_for_fewer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store, saved = (
+        Store(tmp_path),
+        {epochs: Recipe.read(QUICK, {"checkpoint_epochs": epochs}) for epochs in ((1,), (2,))},
+    )
+    plain, first = store.train(QUICK, IMAGES), store.train(saved[1,], IMAGES)
+    assert first.path.name != plain.path.name
+    assert first.weights_file("last").read_bytes() == plain.weights_file("last").read_bytes()
+    assert store.train(saved[2,], IMAGES).path.name not in {plain.path.name, first.path.name}
+    other = Store(tmp_path / "other")
+    with pytest.raises(StoppedError):
+        other.train(Recipe.read(QUICK, {"checkpoint_epochs": (1, 2)}), IMAGES, progress=Stopping(5))
+    (whole,) = {other.train(recipe, IMAGES).path for recipe in (QUICK, *saved.values())}
+    assert {"epoch-1", "epoch-2"} <= set(Run.open(whole).saved_weights())
+    monkeypatch.setattr(module, "train", None)
+    assert other.train(QUICK, IMAGES).path == whole
+
+
 def test_interrupted_training_resumes(tmp_path: Path) -> None:
     store = Store(tmp_path / "a")
     with pytest.raises(StoppedError):

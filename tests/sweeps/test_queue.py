@@ -7,6 +7,7 @@ import json
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,9 @@ from safetensors.torch import load_file
 
 import classwise as cw
 from classwise.core.rates import RATES
+from classwise.core.storage import write_text
 from classwise.models.weights import fingerprint
+from classwise.papers.store import Store
 from classwise.run import make
 from classwise.sweeps.cells import SweepFolder
 from classwise.sweeps.collect import collect
@@ -178,3 +181,24 @@ def test_a_training_starts_only_if_it_ends_in_time(tmp_path: Path, calls: list[i
     assert calls == [1]
     assert slices.run_slice(file, root, [], parts, 1, rates=RATES["h100"])
     assert calls == [1, 1]
+
+
+def test_slices_of_papers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Items run in the order of the plan until the time is over; the next slice, elsewhere, continues."""
+    ran = list[str]()
+
+    def wait(command: Sequence[str], seconds: float) -> bool:
+        """Write the result of an item; the third call does not end in time."""
+        assert 0 < seconds <= 60
+        item, store = command[5], Store(command[command.index("--store") + 1])
+        ran.append(item)
+        if len(ran) != 3:
+            write_text(store.result_file(item, "full"), "{}")
+        return len(ran) != 3
+
+    monkeypatch.setattr(slices, "wait", wait)
+    monkeypatch.setattr(cw.papers, "plan", lambda papers, scale: [f"{papers[0]}/{name}" for name in "ABC"])
+    parts = tmp_path / "parts"
+    assert not slices.run_papers(["kdd21"], "full", tmp_path / "here", [], parts, 1)
+    assert slices.run_papers(["kdd21"], "full", tmp_path / "there", [parts], parts, 1)
+    assert ran == ["kdd21/A", "kdd21/B", "kdd21/C", "kdd21/C"]

@@ -20,6 +20,7 @@ from classwise.training.classes import ClassSettings
 from classwise.training.folder import Run
 from classwise.training.graphed_step import VERIFIED
 from classwise.training.recipe import Recipe
+from classwise.training.step import TrainingStep
 from classwise.training.trainer import Trainer
 from classwise.training.updates import Plain
 
@@ -227,13 +228,13 @@ def test_a_step_as_a_graph_is_a_few_launches_and_never_waits(tmp_path: Path, mon
 
 
 def test_algorithms_are_measured_in_long_trainings_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    found, step = list[bool](), graphed_step.TrainingStep.compute
+    found, step = list[bool](), TrainingStep.compute
 
     def compute(*arguments: Any) -> Any:
         found.append(torch.backends.cudnn.benchmark)
         return step(*arguments)
 
-    monkeypatch.setattr(graphed_step.TrainingStep, "compute", compute)
+    monkeypatch.setattr(TrainingStep, "compute", compute)
     for steps, deterministic, measured in ((8, False, True), (8, True, False), (9, False, False)):
         monkeypatch.setattr(graphed_step, "MEASURED", steps)
         with PretendCuda() as gpu:

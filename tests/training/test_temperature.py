@@ -64,11 +64,16 @@ def test_an_unreachable_target_gives_the_nearer_end(classes: int) -> None:
     )  # equal outputs: the probability does not depend on the scale
 
 
-def test_lis_is_linear() -> None:
+def test_lis_is_linear_in_the_paper_s_n_over_n_fi() -> None:
+    """Equation 5 of iclr21, with n from 0 to 99 and n_FI = 100; CMP counts epochs alike."""
     schedule = LIS(first=1, last=75, epochs=100)
     state = schedule.start(Classes(("a", "b"), torch.tensor([5, 5])))
-    scales = [schedule.settings(state, ClassSettings(), epoch).scale for epoch in (0, 33, 99, 150)]
-    assert [float(scale) for scale in scales if scale is not None] == pytest.approx([1, 1 + 74 / 3, 75, 75])
+    epochs = (0, 1, 50, 99, 100, 150)
+    scales = [schedule.settings(state, ClassSettings(), epoch).scale for epoch in epochs]
+    expected = [1, 1.74, 38, 74.26, 75, 75]
+    assert [float(scale) for scale in scales if scale is not None] == pytest.approx(expected)
+    targets = [CMP(first=1 / 75, last=1, epochs=100).target(epoch) for epoch in epochs]
+    assert [75 * target for target in targets] == pytest.approx(expected)
 
 
 def test_cmp_follows_its_target_over_epochs() -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -17,6 +18,7 @@ from classwise.core.errors import ClasswiseError
 from classwise.reporting.figures.lines import Series, line_chart
 from classwise.reporting.palette import SERIES
 from classwise.reporting.svg import Drawing
+from classwise.stats.counts import ClassCounts, FloatArray
 from classwise.stats.intervals import student
 from classwise.training.folder import Run
 
@@ -87,7 +89,7 @@ def trend(
     Raises:
         ClasswiseError: if a run has no such measure or no class of ``labels``, or fewer than two epochs in the window.
     """
-    epochs, classes, summary = list[pd.DataFrame](), list[pd.DataFrame](), dict[str, dict[str, float]]()
+    tables = dict[str, _Curves]()
     for name, entry in runs.items():
         run, run_split = entry if isinstance(entry, tuple) else (entry, split)
         table = measured(run, run_split, measure)
@@ -95,8 +97,40 @@ def trend(
             table = table.loc[:, table.columns.isin(list(labels))]
             if table.empty:
                 raise ClasswiseError(f"{name!r}: labels {list(labels)}: none is a class of the run")
-        weights = images_of(run, run_split).reindex(table.columns).fillna(0).to_numpy(dtype=np.float64)
+        weights = np.asarray(images_of(run, run_split).reindex(table.columns).fillna(0), dtype=np.float64)
         names = _names(run)
+        accuracy = table.set_axis([names[int(label)] for label in table.columns], axis=1)
+        tables[name] = _Curves(accuracy, weights, run.recipe.epochs)
+    return _trend(tables, measure, window, alpha)
+
+
+def trend_of(
+    counts: Mapping[str, Mapping[int, ClassCounts]],
+    names: Sequence[str],
+    measure: str = "robust",
+    *,
+    window: tuple[float, float] = (0.0, 1.0),
+    alpha: float = 0.05,
+) -> Trend:
+    """`trend` of per-class counts by run and epoch (from 1), such as those of audits of saved epochs."""
+    tables = {}
+    for name, saved in counts.items():
+        accuracy = pd.DataFrame([one.accuracy for one in saved.values()], index=list(saved), columns=list(names))
+        tables[name] = _Curves(accuracy, next(iter(saved.values())).count.astype(np.float64), max(saved))
+    return _trend(tables, measure, window, alpha)
+
+
+class _Curves(NamedTuple):
+    """Accuracies of a run by epoch (rows, from 1) and class name, the images of each class, and the run's epochs."""
+
+    accuracy: pd.DataFrame
+    images: FloatArray
+    epochs: int
+
+
+def _trend(tables: Mapping[str, _Curves], measure: str, window: tuple[float, float], alpha: float) -> Trend:
+    epochs, classes, summary = list[pd.DataFrame](), list[pd.DataFrame](), dict[str, dict[str, float]]()
+    for name, (table, weights, total) in tables.items():
         values = table.to_numpy()
         frame = pd.DataFrame(
             {
@@ -104,15 +138,15 @@ def trend(
                 "epoch": table.index.to_numpy(),
                 "overall": np.nansum(values * weights, axis=1) / weights.sum(),
                 "worst": np.nanmin(values, axis=1),
-                "worst_class": [names[int(table.columns[at])] for at in np.nanargmin(values, axis=1)],
+                "worst_class": [table.columns[at] for at in np.nanargmin(values, axis=1)],
                 "gap": np.nanmax(values, axis=1) - np.nanmin(values, axis=1),
             }
         )
         epochs.append(frame)
-        wide = table.set_axis([names[int(label)] for label in table.columns], axis=1).rename_axis("epoch").reset_index()
+        wide = table.rename_axis("epoch").reset_index()
         long = wide.melt("epoch", var_name="class", value_name="accuracy")
         classes.append(long.assign(run=name)[["run", "epoch", "class", "accuracy"]])
-        summary[name] = _summary(frame[_inside(frame["epoch"], run.recipe.epochs, window)], name, alpha)
+        summary[name] = _summary(frame[_inside(frame["epoch"], total, window)], name, alpha)
     if not epochs:
         raise ClasswiseError("runs: empty; pass at least one run")
     whole = pd.DataFrame(summary).T.rename_axis("run")

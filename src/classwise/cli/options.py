@@ -46,6 +46,27 @@ Estimate = Annotated[
         rich_help_panel=COMPUTE,
     ),
 ]
+RatesName = Annotated[
+    str | None,
+    typer.Option(
+        "--rates",
+        metavar="NAME",
+        help="With --estimate: rates measured on a device, such as h100, instead of timed steps.",
+        rich_help_panel=COMPUTE,
+    ),
+]
+
+
+def check_rates(rates: str | None, *, estimate: bool) -> None:
+    """Check that rates are given with ``--estimate``.
+
+    Raises:
+        ClasswiseError: if not.
+    """
+    if rates is not None and not estimate:
+        raise ClasswiseError(f"--rates {rates} requires --estimate")
+
+
 Budget = Annotated[
     str | None,
     typer.Option(

@@ -12,26 +12,42 @@ from classwise.cli import console
 
 if TYPE_CHECKING:
     from classwise.papers.claims import Measurement, Verdict
-    from classwise.papers.cost import Forecast
+    from classwise.papers.cost import Cost, Forecast
     from classwise.papers.result import Evidence, Result
     from classwise.reporting.tables import Table
 
-NOT_INCLUDED = "validation and audits come on top; trainings that the store already has are not subtracted"
+NOT_INCLUDED = (
+    "at most, as if every image were robust; validation during training comes on top, and work that the store already "
+    "has is not subtracted"
+)
+COST_HEADS = ("trainings", "epochs", "training passes", "evaluation passes", "PFLOP", "GB", "hours")
+"""Heads of the costs of an item."""
 
 
-def show_forecast(forecast: Forecast, *, json: bool) -> None:
-    """Print the forecast of some items and their total."""
+def cost_cells(cost: Cost) -> tuple[object, ...]:
+    """The cost of items, under `COST_HEADS`."""
+    passes = (f"{cost.passes:,}", f"{cost.evaluation_passes:,}")
+    return (
+        cost.trainings,
+        f"{cost.epochs:,}",
+        *passes,
+        f"{cost.pflop:,.1f}",
+        f"{cost.gigabytes:,.1f}",
+        f"{cost.hours:,.2f}",
+    )
+
+
+def show_forecast(forecast: Forecast, *, json: bool, added: bool = False) -> None:
+    """Print the forecast of some items and their total; ``added``: what each adds to those before it."""
     if json:
         console.show_json(dataclasses.asdict(forecast) | {"not_included": NOT_INCLUDED})
         return
-    costs = [*forecast.items.items(), *([("total", forecast.total)] if len(forecast.items) > 1 else [])]
-    rows = [
-        (name, cost.trainings, f"{cost.epochs:,}", f"{cost.passes:,}", f"{cost.hours:,.2f}") for name, cost in costs
-    ]
-    heads = ["item", "trainings", "epochs", "forward passes of one image", "hours"]
-    console.show(heads, rows, f"forecast at scale {forecast.scale} on {forecast.device}")
+    items = forecast.added if added else forecast.items
+    costs = [*items.items(), *([("total", forecast.total)] if len(forecast.items) > 1 else [])]
+    rows = [(name, *cost_cells(cost)) for name, cost in costs]
+    console.show(["item", *COST_HEADS], rows, f"forecast at scale {forecast.scale} on {forecast.device}")
     for network, rate in forecast.passes_per_second.items():
-        console.echo(f"measured: {rate:,.0f} forward passes of one image per second, {network}")
+        console.echo(f"{rate:,.0f} forward passes of one image per second: {network}")
     console.echo(NOT_INCLUDED)
 
 

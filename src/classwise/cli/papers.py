@@ -10,8 +10,8 @@ import typer
 
 import classwise as cw
 from classwise.cli import console
-from classwise.cli.help import DATA, MODEL, OUTPUT, TRAINING, PanelCommand, PanelGroup
-from classwise.cli.options import Device, Estimate, Json, check_device, new_folder, out_option
+from classwise.cli.help import COMPUTE, DATA, MODEL, OUTPUT, TRAINING, PanelCommand, PanelGroup
+from classwise.cli.options import Device, Estimate, Json, RatesName, check_device, check_rates, new_folder, out_option
 from classwise.cli.paper_results import results_facts, show_forecast, show_result, show_table
 
 if TYPE_CHECKING:
@@ -21,6 +21,17 @@ STORE = Path("runs/papers")
 LONGEST = 44
 """Letters of a title in the list."""
 
+SCALES = "smoke|reduced|full"
+Trainings = Annotated[
+    int,
+    typer.Option(
+        "--trainings",
+        metavar="N",
+        min=1,
+        help="Independent trainings of each model, with other seeds.",
+        rich_help_panel=TRAINING,
+    ),
+]
 Items = Annotated[list[str], typer.Argument(metavar="ID...", help="Items such as kdd21/T1.")]
 Papers = Annotated[
     list[str] | None,
@@ -40,8 +51,28 @@ papers = typer.Typer(
 
 
 @papers.command("list", cls=PanelCommand)
-def list_items(names: Papers = None, store: StoreFolder = STORE, json: Json = False) -> None:
-    """List the items of the papers.
+def list_items(
+    names: Papers = None,
+    store: StoreFolder = STORE,
+    scale: Annotated[
+        str,
+        typer.Option(
+            "--scale", metavar=SCALES, help="With --estimate: scale of the forecast.", rich_help_panel=TRAINING
+        ),
+    ] = "full",
+    trainings: Trainings = 1,
+    estimate: Annotated[
+        bool,
+        typer.Option(
+            "--estimate",
+            help="List the items that run at a scale in an order that shares trainings, with the cost that each adds.",
+            rich_help_panel=COMPUTE,
+        ),
+    ] = False,
+    rates: RatesName = None,
+    json: Json = False,
+) -> None:
+    """List the items of the papers, or with --estimate their costs.
 
     Columns: the scales at which an item can run, or with --store those with
     a result; at each scale, the number of settings that deviate from the
@@ -52,7 +83,16 @@ def list_items(names: Papers = None, store: StoreFolder = STORE, json: Json = Fa
     Examples:
         classwise papers list
         classwise papers list cfa23 --json
+        classwise papers list --scale full --estimate --rates h100
     """  # noqa: D301  # \b keeps the lines of the example apart
+    check_rates(rates, estimate=estimate)
+    if estimate:
+        from classwise.core.rates import named_rates
+
+        measured = None if rates is None else named_rates(rates)
+        found = cw.papers.forecast(cw.papers.plan(names or (), scale), scale, trainings, rates=measured)
+        show_forecast(found, json=json, added=True)
+        return
     kept = None if store == STORE and not store.exists() else store
     items = cw.papers.inventory(names or (), kept)
     if json:
@@ -96,21 +136,12 @@ def run(
         str,
         typer.Option(
             "--scale",
-            metavar="smoke|reduced|full",
+            metavar=SCALES,
             help="Data, network and training: seconds, minutes to two hours, or a GPU.",
             rich_help_panel=TRAINING,
         ),
     ] = "smoke",
-    trainings: Annotated[
-        int,
-        typer.Option(
-            "--trainings",
-            metavar="N",
-            min=1,
-            help="Independent trainings of each model, with other seeds.",
-            rich_help_panel=TRAINING,
-        ),
-    ] = 1,
+    trainings: Trainings = 1,
     model: Annotated[
         list[str] | None,
         typer.Option(
@@ -133,6 +164,7 @@ def run(
     store: StoreFolder = STORE,
     device: Device = "cpu",
     estimate: Estimate = False,
+    rates: RatesName = None,
     json: Json = False,
 ) -> None:
     """Rerun items; repeat the command to resume a run.
@@ -140,13 +172,17 @@ def run(
     \b
     Examples:
         classwise papers run cfa23/F1 kdd21/T3 --scale reduced
-        classwise papers run cfa23/T1 --scale full --estimate
+        classwise papers run cfa23/T1 --scale full --estimate --rates h100
         classwise papers run benz20/P1.2 --scale full \\
             --model resnet50=weights.pth --data imagenet/val
     """  # noqa: D301  # \b keeps the lines of the example apart
     check_device(device)
+    check_rates(rates, estimate=estimate)
     if estimate:
-        show_forecast(cw.papers.forecast(names, scale, trainings, device=device), json=json)
+        from classwise.core.rates import named_rates
+
+        measured = None if rates is None else named_rates(rates)
+        show_forecast(cw.papers.forecast(names, scale, trainings, device=device, rates=measured), json=json)
         return
     with console.resumable("repeat the command to continue"), console.progress() as listener:
         results = cw.papers.run(

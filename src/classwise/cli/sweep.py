@@ -16,7 +16,7 @@ import classwise as cw
 from classwise.cli import console
 from classwise.cli.cluster import ClusterOptions
 from classwise.cli.help import COMPUTE, PanelCommand, PanelGroup
-from classwise.cli.options import Device, Json, check_device, grouped, new_folder, out_option
+from classwise.cli.options import Device, Json, RatesName, check_device, check_rates, grouped, new_folder, out_option
 from classwise.core.errors import ClasswiseError, IncompleteError
 
 if TYPE_CHECKING:
@@ -80,15 +80,7 @@ def run(
             rich_help_panel=COMPUTE,
         ),
     ] = False,
-    rates: Annotated[
-        str | None,
-        typer.Option(
-            "--rates",
-            metavar="NAME",
-            help="With --estimate: rates measured on a device, such as h100, instead of timed steps.",
-            rich_help_panel=COMPUTE,
-        ),
-    ] = None,
+    rates: RatesName = None,
     json: Json = False,
 ) -> None:
     """Start a sweep, or continue it with a larger plan.
@@ -106,8 +98,7 @@ def run(
         raise ClasswiseError(f"--device {device}: the executor selects the GPUs of a cell; use --device cuda or cpu")
     if gpus_per_cell and device == "cpu":
         raise ClasswiseError(f"--gpus-per-cell {gpus_per_cell} requires --device cuda")
-    if rates is not None and not estimate:
-        raise ClasswiseError(f"--rates {rates} requires --estimate")
+    check_rates(rates, estimate=estimate)
     if estimate or cluster.on in (None, "local"):
         check_device(device)
     if estimate:

@@ -1,7 +1,7 @@
 """Inventory of papers, and experiments that reproduce their tables, figures and claims.
 
-`inventory` and `item_facts` describe the items, `run` runs them, `forecast` forecasts the cost, and `write_pages`
-writes the results beside the printed numbers.
+`inventory` and `item_facts` describe the items, `run` runs them, `plan` orders them so that they share trainings,
+`forecast` forecasts the cost, and `write_pages` writes the results beside the printed numbers.
 
 Example:
     >>> import classwise as cw
@@ -32,9 +32,9 @@ The words, from the file of a paper to its page:
 - `~classwise.papers.settings.Setting`: a setting of a run beside that of the paper, from which it may deviate.
 """
 
-from classwise.papers.cost import forecast
+from classwise.papers.cost import forecast, plan
 from classwise.papers.page import write_pages
 from classwise.papers.runner import run
 from classwise.papers.settings import inventory, item_facts
 
-__all__ = ["forecast", "inventory", "item_facts", "run", "write_pages"]
+__all__ = ["forecast", "inventory", "item_facts", "plan", "run", "write_pages"]

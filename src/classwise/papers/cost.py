@@ -1,45 +1,65 @@
-"""Forecast of the cost of items: their declared trainings, and the time of these at a measured rate of passes."""
+"""Forecast of the cost of items: their trainings and evaluations, in passes, operations, hours and disk space."""
 
 from __future__ import annotations
 
 import dataclasses
+import json
 import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
+from typing import NamedTuple
 
 import torch
+from torch import Tensor, nn
 from torch.nn import functional
+from torch.utils.flop_counter import FlopCounterMode
 
+from classwise.auditing.run.cost import estimate
 from classwise.core.arguments import checked
+from classwise.core.errors import unknown
+from classwise.core.rates import RATES, Rates
 from classwise.data import DATA
+from classwise.data.images import Images
 from classwise.models import build_model
 from classwise.models.loading.builder import options_for_size
+from classwise.papers import catalogue
 from classwise.papers.catalogue import experiment
-from classwise.papers.experiment import Training, recipe_at
+from classwise.papers.experiment import Evaluation, Training, recipe_at
 from classwise.papers.runner import scale_of
-from classwise.papers.scales import on_data_set
+from classwise.papers.scales import NAMES, Scale, on_data_set
+from classwise.training.averaging import NoAverage
+from classwise.training.folder import saved_names
 from classwise.training.recipe import Recipe
 
 TIMED_EQUIVALENTS = 3
 """Forward passes that cost as much as a forward pass and a backward pass to the weights."""
+_SIDE = 8
+"""Width and height of the images on which the passes of an attack are counted."""
 
 
 @dataclass(frozen=True)
 class Cost:
-    """Cost of the trainings of some items; audits come on top.
+    """Cost of some items. Validation during training and the guards of audits come on top.
 
     Attributes:
-        trainings: number of trainings; those that items share count once.
+        trainings: number of trainings at most; those that items share count once.
         epochs: their epochs in total.
-        passes: forward passes of one image; a gradient of the activations counts as one, that of the weights as
-            another.
-        hours: time of the passes at the measured rates.
+        passes: forward passes of one image of the trainings; a gradient of the activations counts as one, that of the
+            weights as another.
+        evaluation_passes: passes of the evaluations, as if every image were robust.
+        pflop: floating-point operations of all passes, in 10^15.
+        gigabytes: size of the weights and of the training states, in 10^9 bytes.
+        hours: time of all passes, one after the other.
     """
 
     trainings: int
     epochs: int
     passes: int
+    evaluation_passes: int
+    pflop: float
+    gigabytes: float
     hours: float
 
 
@@ -49,36 +69,63 @@ class Forecast:
 
     Attributes:
         scale: name of the scale.
-        device: PyTorch device.
+        device: the device of the hours.
         items: cost of each item.
-        total: cost of all items, whose shared trainings count once.
-        passes_per_second: forward passes of one image per second of each network, by its description.
+        added: cost that each item adds to those before it, in the given order.
+        total: cost of all items, whose shared trainings and evaluations count once.
+        passes_per_second: forward passes of one image per second of each network in training, by its description.
     """
 
     scale: str
     device: str
     items: Mapping[str, Cost]
+    added: Mapping[str, Cost]
     total: Cost
     passes_per_second: Mapping[str, float]
 
 
+class _Speed(NamedTuple):
+    """Passes of one image per second in training and in evaluation."""
+
+    training: float
+    evaluation: float
+
+
+class _Network(NamedTuple):
+    """Operations of a forward pass of one image, and bytes of the weights and buffers."""
+
+    operations: float
+    size: int
+
+
+Key = tuple[str, ...]
+"""What makes trainings the same in a store, except for the epochs whose weights they save."""
+
+
 @dataclass(frozen=True)
 class _Planned:
-    """A training with the data set and the number of images that it is for."""
+    """A training with its data set, the number of its images, and the passes of its evaluations by their settings."""
 
     recipe: Recipe
     data: str
     images: int
+    evaluations: Mapping[str, int]
 
     @property
     def passes(self) -> int:
-        """Forward passes of one image; see `Forecast`."""
+        """Forward passes of one image; see `Cost`."""
         return round(self.images * self.recipe.epochs * self.recipe.parts.passes.equivalents)
 
     @property
     def network(self) -> tuple[str, str, int, str]:
         """What determines the rate of passes."""
         return repr(self.recipe.model), self.data, self.recipe.batch_size, repr(self.recipe.precision)
+
+    @property
+    def size(self) -> int:
+        """Bytes of the weights and of the training state: model, optimiser and average."""
+        copies = len(saved_names(self.recipe)) + 2 + (not isinstance(self.recipe.parts.averaging, NoAverage))
+        return copies * _network(self.recipe, self.data).size
 
     @property
     def description(self) -> str:
@@ -97,15 +144,17 @@ def forecast(
     *,
     device: str = "cpu",
     rate: Callable[[Recipe, str], float] | None = None,
+    rates: Rates | None = None,
 ) -> Forecast:
     """Forecast the cost of items at a scale; nothing is trained, and no data set is read.
 
     Args:
         names: item ids such as ``kdd21/T1``.
-        scale: ``smoke``, ``reduced`` or ``full``.
+        scale: ``smoke``, ``reduced``, ``medium`` or ``full``.
         trainings: independent trainings of each model.
         device: PyTorch device.
         rate: forward passes of one image per second, of a recipe and a data set; by default measured on the device.
+        rates: measured rates of another device (`classwise.core.rates.RATES`), for the hours on it; nothing is timed.
 
     Raises:
         ClasswiseError: if an id is unknown, or an experiment has no such scale.
@@ -113,48 +162,184 @@ def forecast(
     Example:
         >>> import classwise as cw
         >>> found = cw.papers.forecast(["cfa23/F1", "kdd21/T1"], "smoke", rate=lambda recipe, data: 3600.0)
-        >>> found.items["cfa23/F1"]
-        Cost(trainings=0, epochs=0, passes=0, hours=0.0)
-        >>> found.total.trainings
-        5
+        >>> found.items["cfa23/F1"].trainings, found.total.trainings
+        (0, 5)
     """
-    measure = rate or (lambda recipe, data: passes_per_second(recipe, data, device))
     items = [names] if isinstance(names, str) else names
     planned = {name: _planned(name, scale, trainings, device) for name in items}
-    together = {key: training for declared in planned.values() for key, training in declared.items()}
-    networks = {training.network: training for training in together.values()}
-    rates = {network: measure(training.recipe, training.data) for network, training in networks.items()}
+    together = _distinct(planned.values())
+    networks = {training.network: training for training in together}
 
-    def cost(declared: Iterable[_Planned]) -> Cost:
-        found = list(declared)
-        seconds = sum(training.passes / rates[training.network] for training in found)
+    def speed(training: _Planned) -> _Speed:
+        if rates is not None:
+            model, image = _on_meta(training.recipe, training.data)
+            clock = rates.clock(model, image)
+            return _Speed(*(1 / clock(kind, 1, lambda: None) for kind in ("training", "gradient")))
+        measured = (rate or (lambda recipe, data: passes_per_second(recipe, data, device)))(
+            training.recipe, training.data
+        )
+        return _Speed(measured, measured)
+
+    speeds = {network: speed(training) for network, training in networks.items()}
+
+    def cost(found: Sequence[_Planned]) -> Cost:
+        passes = evaluated = size = 0
+        operations = seconds = 0.0
+        for training in found:
+            own, own_evaluated = training.passes, sum(training.evaluations.values())
+            per_second = speeds[training.network]
+            passes, evaluated, size = passes + own, evaluated + own_evaluated, size + training.size
+            operations += (own + own_evaluated) * _network(training.recipe, training.data).operations
+            seconds += own / per_second.training + own_evaluated / per_second.evaluation
         epochs = sum(training.recipe.epochs for training in found)
-        return Cost(len(found), epochs, sum(training.passes for training in found), seconds / 3600)
+        return Cost(len(found), epochs, passes, evaluated, operations / 1e15, size / 1e9, seconds / 3600)
+
+    added, before = dict[str, Cost](), cost([])
+    for place, name in enumerate(planned):
+        so_far = cost(_distinct([*planned.values()][: place + 1]))
+        added[name] = Cost(**{key: value - getattr(before, key) for key, value in dataclasses.asdict(so_far).items()})
+        before = so_far
 
     return Forecast(
         scale=scale,
-        device=device,
-        items={name: cost(declared.values()) for name, declared in planned.items()},
-        total=cost(together.values()),
-        passes_per_second={training.description: rates[network] for network, training in networks.items()},
+        device=device if rates is None else rates.device,
+        items={name: cost(_distinct([declared])) for name, declared in planned.items()},
+        added=added,
+        total=cost(together),
+        passes_per_second={training.description: speeds[network].training for network, training in networks.items()},
     )
 
 
-def _planned(name: str, scale: str, trainings: int, device: str) -> dict[tuple[str, ...], _Planned]:
-    """The trainings of an item, by what makes them the same in a store."""
-    planned: dict[tuple[str, ...], _Planned] = {}
-    base = scale_of(name, scale).on_device(device)
+@checked
+def plan(papers: Sequence[str], scale: str) -> list[str]:
+    """The runnable items of papers in an order in which a store trains each model once.
+
+    Items that save more epochs than others need come first; the others are in the order of the papers.
+
+    Args:
+        papers: names of papers; empty for all.
+        scale: name of a scale; items without it are left out.
+
+    Raises:
+        ClasswiseError: if a paper or the scale is unknown.
+
+    Example:
+        >>> import classwise as cw
+        >>> cw.papers.plan(["kdd21"], "full")[:2]
+        ['kdd21/F1', 'kdd21/T1']
+    """
+    if scale not in NAMES:
+        raise unknown("scale", scale, NAMES)
+    items = [
+        item.id
+        for name in papers or catalogue.papers()
+        for item in catalogue.paper(name).items
+        if scale in item.scales and not experiment(item.id).takes_models
+    ]
+    planned = {name: _planned(name, scale, 1, "cpu") for name in items}
+    saved = {
+        name: max((len(training.recipe.checkpoint_epochs) for training in found.values()), default=0)
+        for name, found in planned.items()
+    }
+    return sorted(items, key=lambda name: -saved[name])
+
+
+def _distinct(items: Iterable[Mapping[tuple[Key, tuple[int, ...]], _Planned]]) -> list[_Planned]:
+    """The trainings that a store runs, each with the evaluations of all items that request it.
+
+    A training that saves more epochs than another one replaces it.
+    """
+    saved: dict[Key, dict[tuple[int, ...], _Planned]] = {}
+    evaluations: dict[Key, dict[str, int]] = {}
+    for declared in items:
+        for (key, epochs), training in declared.items():
+            saved.setdefault(key, {})[epochs] = training
+            evaluations.setdefault(key, {}).update(training.evaluations)
+    found = []
+    for key, runs in saved.items():
+        largest = [epochs for epochs in runs if not any(set(epochs) < set(other) for other in runs)]
+        found += [dataclasses.replace(runs[epochs], evaluations={}) for epochs in largest[1:]]
+        found.append(dataclasses.replace(runs[largest[0]], evaluations=evaluations[key]))
+    return found
+
+
+def _planned(name: str, scale: str, trainings: int, device: str) -> dict[tuple[Key, tuple[int, ...]], _Planned]:
+    """The trainings of an item, by what makes them the same in a store, and by the epochs that they save."""
+    planned: dict[tuple[Key, tuple[int, ...]], _Planned] = {}
+    one, base = experiment(name), scale_of(name, scale).on_device(device)
     for repetition in range(trainings):
         repeated = dataclasses.replace(base, repetition=repetition)
-        declared = experiment(name).trainings(repeated)
-        for training in declared.values():
+        declared = {**one.trainings(repeated), **one.conditional_trainings(repeated)}
+        for row, training in declared.items():
             own = on_data_set(repeated, training.data) if training.data else repeated
             recipe = recipe_at(repeated, training)
             published = DATA.load(own.data).sizes[0]  # of the training split
             images = min(published, own.train or published)
             rest = round(images * (1 - float(recipe.data.validation)))
-            planned[recipe.digest(), own.data, *_inputs(training, declared)] = _Planned(recipe, own.data, rest)
+            evaluations: dict[str, int] = {}
+            for evaluation in one.evaluations(own, row, training):
+                evaluations |= _evaluated(evaluation, own)
+            epochs = recipe.checkpoint_epochs
+            key = dataclasses.replace(recipe, checkpoint_epochs=()).digest(), own.data, *_inputs(training, declared)
+            planned[key, epochs] = _Planned(recipe, own.data, rest, evaluations)
     return planned
+
+
+def _evaluated(evaluation: Evaluation, scale: Scale) -> dict[str, int]:
+    """Passes of an evaluation of one model, by its settings."""
+    train, test = DATA.load(scale.data).sizes
+    most = {"train": scale.train, "test": scale.test, "few": scale.few}[evaluation.images]
+    images = min(train if evaluation.images == "train" else test, most or train)
+    settings = json.dumps(dict(evaluation.attacks), sort_keys=True, default=str)
+    passes = _attack_passes(settings, scale.threat, len(DATA.load(scale.data).class_names))
+    return {f"{settings} {images} {evaluation.weights}": round(passes * images * evaluation.weights)}
+
+
+@cache
+def _attack_passes(attacks: str, threat: str, classes: int) -> float:
+    """Passes of a robust image under all of some attacks, counted on a linear model."""
+    count = 2 * classes
+    images = Images(
+        torch.full((count, 3, _SIDE, _SIDE), 0.5), torch.arange(count) % classes, [*map(str, range(classes))]
+    )
+    model = nn.Sequential(nn.Flatten(), nn.Linear(3 * _SIDE**2, classes)).requires_grad_(requires_grad=False)
+    named = json.loads(attacks)
+    if not named:
+        return 1.0
+    cost = estimate(
+        model, images, threat, named, trained=False, rates=RATES["h100"], cascade=False, early_stop=False, guards="off"
+    )
+    return (cost.forwards + cost.backwards) / count
+
+
+def _on_meta(recipe: Recipe, data: str) -> tuple[nn.Module, Tensor]:
+    """The network of a recipe and an image of the data set, without values; its head is a linear layer."""
+    images = DATA.load(data)
+    options = {key: value for key, value in recipe.model.options.items() if key != "head"}
+    with torch.device("meta"):
+        model = build_model(
+            recipe.model.name,
+            num_classes=len(images.class_names),
+            in_channels=images.shape[0],
+            width=recipe.model.width,
+            **options,
+        )
+        return model.eval(), torch.zeros(1, *images.shape)
+
+
+_NETWORKS: dict[tuple[str, str], _Network] = {}
+
+
+def _network(recipe: Recipe, data: str) -> _Network:
+    """Operations and size of the network of a recipe."""
+    key = repr(recipe.model), data
+    if key not in _NETWORKS:
+        model, image = _on_meta(recipe, data)
+        with FlopCounterMode(display=False) as counter, torch.no_grad():
+            model(image)
+        size = sum(tensor.numel() * tensor.element_size() for tensor in model.state_dict().values())
+        _NETWORKS[key] = _Network(counter.get_total_flops(), size)
+    return _NETWORKS[key]
 
 
 def _inputs(training: Training, declared: Mapping[str, Training]) -> tuple[str, ...]:

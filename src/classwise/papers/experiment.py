@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import torch
 
@@ -57,6 +57,21 @@ class Training:
 
 Trainings = Mapping[str, Training]
 """Trainings by the name of their model."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evaluation:
+    """Audits of a trained model, as an experiment declares them for the forecast of its cost.
+
+    Args:
+        attacks: labels to attack specs; empty for a forward pass without attack.
+        images: the test images, those for attacks that cost thousands of passes, or the training images.
+        weights: number of evaluated weights of the model, such as epochs; or of evaluations of the same weights.
+    """
+
+    attacks: Mapping[str, Spec]
+    images: Literal["test", "few", "train"] = "test"
+    weights: int = 1
 
 
 class Requested(NamedTuple):
@@ -358,6 +373,12 @@ class Findings:
     measurements: Sequence[Measurement] = ()
 
 
+def pgd_of(scale: Scale) -> dict[str, Mapping[str, Any]]:
+    """PGD with the number of steps of a scale, 20 by default."""
+    steps = scale.evaluation.get("steps", 20) if scale.attack_steps is None else scale.attack_steps
+    return {"PGD": {"name": "pgd", "steps": steps}}
+
+
 @configurable
 class Experiment(ABC):
     """Abstract base class of an experiment: it trains and audits models, analyses them, and tests claims of a paper.
@@ -375,6 +396,8 @@ class Experiment(ABC):
     """The available scales by name."""
     attacks: ClassVar[Mapping[Name, Mapping[str, Spec]]] = {}
     """The attacks of the evaluation by scale; empty for PGD with the settings of the paper (`Context.pgd`)."""
+    split: ClassVar[Literal["test", "validation"]] = "test"
+    """The split of the evaluated images."""
     takes_models: ClassVar[bool] = False
     """Whether the user names the models and images of the experiment (`UserInputs`)."""
 
@@ -404,6 +427,29 @@ class Experiment(ABC):
         """
         del scale
         return {}
+
+    def conditional_trainings(self, scale: Scale) -> Trainings:
+        """Declare the further trainings of `run` whose settings depend on results of others: at most these.
+
+        Args:
+            scale: data, network and budget.
+        """
+        del scale
+        return {}
+
+    def evaluations(self, scale: Scale, name: str, training: Training) -> Sequence[Evaluation]:
+        """Declare the audits of a declared training, for the forecast of the cost; `run` requests at most these.
+
+        By default its weights are audited once, and those of each saved epoch, under the declared attacks.
+
+        Args:
+            scale: scale adapted to the data set of the training.
+            name: name of the training.
+            training: the training.
+        """
+        del name
+        epochs = training.overrides.get("checkpoint_epochs", ())
+        return [Evaluation(attacks=self.attacks.get(scale.name) or pgd_of(scale), weights=1 + len(epochs))]
 
     @abstractmethod
     def run(self, context: Context) -> Findings:

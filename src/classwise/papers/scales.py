@@ -169,6 +169,7 @@ TIAN = replace(
         "lr_schedule": {"name": "step", "milestones": [0.74, 0.89], "gamma": 0.1},  # from epochs 75 and 90 on
         "epochs": 100,
         "selection": "three-quarters",
+        "data.validation": 0,
         "attack.step_size": 0.007,
         "validation_attack.step_size": 0.007,
     },

@@ -84,7 +84,16 @@ EPOCHS = "evaluated epochs"
 """Epochs whose weights are evaluated besides the selected and the last ones; only where a paper states them."""
 ATTACK = ("threat", "attack steps", "attack step size", "attack initialisation", "attack loss", "attack mode")
 """Settings of adversarial training."""
-EVALUATION = ("attacks", "test images", "images of costly attacks", "threat", "steps", "step size", "precision")
+EVALUATION = (
+    "attacks",
+    "split",
+    "test images",
+    "images of costly attacks",
+    "threat",
+    "steps",
+    "step size",
+    "precision",
+)
 """Settings of an evaluation; steps and step size are those of PGD."""
 CONDITIONS = (DATA_SET, "network", "network width", "threat", "attacks", "steps", "step size")
 """Settings that a printed number is compared in with a measured one."""
@@ -275,14 +284,18 @@ def training_settings(recipe: Recipe, scale: Scale) -> dict[str, Value]:
     return here | dict(_parameters(recipe, classes))
 
 
-def evaluation_settings(scale: Scale, attacks: Mapping[str, Spec] | None = None) -> dict[str, Value]:
+def evaluation_settings(
+    scale: Scale, attacks: Mapping[str, Spec] | None = None, split: str = Experiment.split
+) -> dict[str, Value]:
     """Settings of the evaluation at a scale; those of the attack only if they are declared, or set by the scale.
 
     Args:
         scale: scale adapted to the data set.
         attacks: the declared attacks by label; None for PGD with the settings of the paper.
+        split: split of the evaluated images.
     """
     here: dict[str, Value] = {
+        "split": split,
         "test images": _count(scale.test),
         "images of costly attacks": _count(scale.few),
         "threat": _threat(scale.threat),
@@ -568,7 +581,8 @@ def compare_with(stated: ItemSettings, experiment: Experiment, scale: Scale, tra
         table = on_data(stated.evaluations, data)
         assert table is not None
         name = EVALUATED if len(data_sets) == 1 else f"{EVALUATED}, {data}"
-        here = evaluation_settings(on_data_set(scale, data), experiment.attacks.get(scale.name))
+        attacks = experiment.attacks.get(scale.name)
+        here = evaluation_settings(on_data_set(scale, data), attacks, experiment.split)
         settings += [
             Setting(row=name, name=key, paper=table.values.get(key, ()), here=here[key], code=table.code.get(key))
             for key in EVALUATION

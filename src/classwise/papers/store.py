@@ -2,7 +2,8 @@
 
 The key of a training is a hash of its complete recipe (including the seed) and of its pixels and labels; the key of an
 audit is a hash of its attacks, its images and the weights. Experiments therefore share models and audits, and an
-interrupted run is resumed. Several processes may share a store: a process locks a key while it works on it.
+interrupted run is resumed. A run that also saves the weights of some epochs serves requests for fewer of them. Several
+processes may share a store: a process locks a key while it works on it.
 """
 
 from __future__ import annotations
@@ -117,14 +118,18 @@ class Store:
         plan = Recipe.read(recipe, overrides).completed(Threat.parse(threat), int((images.class_counts() > 0).sum()))
         hashed = plan if start is None else _with_start(plan, f"store:{start.path.name}")
         hashed = hashed if teacher is None else _with_teacher(hashed, f"store:{teacher.path.name}")
-        about: dict[str, Any] = {"recipe": hashed.digest(), "data": images.fingerprint(), "seed": plan.seed}
+        base = dataclasses.replace(hashed, checkpoint_epochs=())
+        about: dict[str, Any] = {"recipe": base.digest(), "data": images.fingerprint(), "seed": plan.seed}
         if unlabelled is not None:
             about["unlabelled"] = unlabelled.fingerprint()
-        key = _hash(about)
-        run, listener = Run(self.path / "runs" / key), progress or NullProgress()
+        run, listener = self._run(_hash(about), plan.checkpoint_epochs), progress or NullProgress()
+        key = run.path.name
         with self.timed(key, run.path, listener):
-            if run.recipe_file.is_file() and Run.open(run.path).complete:
-                return run
+            if run.recipe_file.is_file():
+                run = Run.open(run.path)
+                if run.complete:
+                    return run
+                plan = dataclasses.replace(plan, checkpoint_epochs=run.recipe.checkpoint_epochs)
             listener.log(f"training {plan.name} ({plan.epochs} epochs) as {key}")
             return train(
                 plan,
@@ -136,6 +141,13 @@ class Store:
                 progress=progress,
                 distributed=False,
             )
+
+    def _run(self, key: str, epochs: Sequence[int]) -> Run:
+        """The run of a training that also saves the weights of some epochs, finished if possible; else a new one."""
+        known = [Run.open(file.parent) for file in sorted((self.path / "runs").glob(f"{key}*/recipe.yaml"))]
+        suited = [run for run in known if set(epochs) <= set(run.recipe.checkpoint_epochs)]
+        name = f"{key}-{_hash({'epochs': list(epochs)})[:6]}" if epochs else key
+        return min(suited, key=lambda run: not run.complete, default=Run(self.path / "runs" / name))
 
     def audit(
         self,

@@ -14,6 +14,7 @@ from scipy.io import savemat
 
 from classwise.analysis.trend import trend
 from classwise.auditing.outcomes.table import Outcomes
+from classwise.auditing.run.result import Audit
 from classwise.core.errors import ClasswiseError, DataNotFoundError
 from classwise.data import DATA, loading
 from classwise.data.images import Images
@@ -166,6 +167,21 @@ def test_items_run_on_files_of_svhn(item: str, svhn: Path) -> None:
         assert {verdict.claim for verdict in result.verdicts} == {"kdd21/C5", "kdd21/C6", "kdd21/C7"}
 
 
+def test_curves_on_test_images_without_a_validation_split(svhn: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The curve of ImageNet's training, which has no validation split, comes from its saved epochs."""
+    smoke = SCALES["smoke"].with_overrides(data__validation=0, selection="last", epochs=2)
+    monkeypatch.setattr(class_wise.GapsOverEpochs, "scales", {"smoke": smoke})
+    monkeypatch.setattr(class_wise, "DATA_SETS", {"smoke": ("svhn",)})
+    (result,) = run("kdd21/F1", "smoke", svhn)
+    (key,) = result.runs
+    trained = Run.open(svhn / "runs" / key)
+    assert set(trained.epochs["split"]) == {"train"}
+    audits = [Audit.load(file.parent) for file in trained.path.glob("audits/*/audit.json")]
+    assert len(audits) == 3  # of both epochs, and of the selected weights
+    ends = {f"worst {100 * audit.counts('PGD').accuracy.min():.1f}" for audit in audits}
+    assert any(end in result.figures[0].svg for end in ends)
+
+
 def test_no_data_set_is_available(svhn: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(class_wise, "DATA_SETS", {"smoke": ("stl10", "nowhere")})
     with pytest.raises(
@@ -294,7 +310,7 @@ def test_gaps_of_cifar100_are_over_the_twelve_classes() -> None:
     counts, names = one.shown()
     assert counts.correct.tolist() == [50, 40, 40, 40, 40, 40, 40, 40, 40, 40, 40, 20]
     assert names[0] == "class 69"
-    (gap,) = (test for test in class_wise._gap_tests([one]) if test.claim == "kdd21/C1")
+    (gap,) = (test for test in class_wise._gap_tests([one], {}) if test.claim == "kdd21/C1")
     assert gap.covers == ("cifar100",)
     assert gap.estimators[0](0.05).value == pytest.approx(60 - class_wise.LARGE)
     assert len(audits(right, 50, superclasses=True).shown()[1]) == 50
@@ -303,7 +319,7 @@ def test_gaps_of_cifar100_are_over_the_twelve_classes() -> None:
 
 @pytest.mark.parametrize(("right", "tested"), [(96, True), (95, False), (60, False)])
 def test_the_gap_of_mnist_needs_a_strong_model(right: int, tested: bool) -> None:
-    tests = class_wise._gap_tests([audits([right] * 10, 100, data=MNIST)])
+    tests = class_wise._gap_tests([audits([right] * 10, 100, data=MNIST)], {})
     of_mnist = {test.covers: test for test in tests if test.claim == "kdd21/C2" and test.estimators}
     assert ({*of_mnist} == {("more than 95 percent overall",), ("visible gap",)}) == tested
     assert of_mnist["more than 95 percent overall",].estimators[0](0.05).value == pytest.approx(right - 95)

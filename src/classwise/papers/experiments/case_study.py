@@ -17,6 +17,7 @@ from classwise.analysis.extremes import extremes
 from classwise.analysis.homing import Homing, homing
 from classwise.analysis.pairs import Pairs, pairs
 from classwise.auditing.outcomes.table import CLEAN, Outcomes
+from classwise.data import DATA
 from classwise.data.derived import GROUPS, coloured_background, random_regions, white_background
 from classwise.data.images import Images
 from classwise.data.masks import (
@@ -29,7 +30,7 @@ from classwise.data.masks import (
 )
 from classwise.papers import catalogue
 from classwise.papers.claims import Measurement, Test, not_tested
-from classwise.papers.experiment import Context, Experiment, Findings, Training
+from classwise.papers.experiment import Context, Experiment, Findings, Training, Trainings
 from classwise.papers.experiments.protocol import (
     AT,
     PGD,
@@ -543,6 +544,12 @@ def homing_matrices(context: Context) -> Homing:
 
 class _Homing(Experiment, scales=HOMING_SCALES, trainings={"AT": AT}):
     """An experiment with the base model of the homing matrix, which also trains a model without each class."""
+
+    def conditional_trainings(self, scale: Scale) -> Trainings:
+        """A model without each class of which images are misclassified, and the control with another seed."""
+        classes = DATA.load(scale.data).class_names
+        without = {f"without {name}": replace(AT, images=f"without class {name}") for name in classes}
+        return {**without, "control": replace(AT, overrides={**AT.overrides, "seed": SEEDS_APART})}
 
 
 class HomingMatrix(_Homing):

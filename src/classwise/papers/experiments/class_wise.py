@@ -12,11 +12,10 @@ import numpy as np
 
 from classwise.analysis.confusion import Confused, confused
 from classwise.analysis.embedding import embedding
-from classwise.analysis.epochs import images_of, measured
 from classwise.analysis.gap import Gap, gap, gap_of
 from classwise.analysis.norm_link import NormLink, norm_link, row_norms
 from classwise.analysis.spread import spread, spread_of
-from classwise.analysis.trend import trend
+from classwise.analysis.trend import trend, trend_of
 from classwise.auditing.outcomes.table import Outcomes
 from classwise.auditing.run.result import Audit
 from classwise.core.rng import CounterRNG
@@ -24,8 +23,8 @@ from classwise.core.threat import Threat
 from classwise.data.splits import stratified_subset
 from classwise.papers import catalogue
 from classwise.papers.claims import CORRELATION, Measurement, Test, not_tested
-from classwise.papers.experiment import Context, Experiment, Findings, Training
-from classwise.papers.experiments.fair_training import counts_at
+from classwise.papers.experiment import Context, Evaluation, Experiment, Findings, Training, Trainings, pgd_of
+from classwise.papers.experiments.fair_training import every_epoch, with_checkpoints
 from classwise.papers.experiments.protocol import AT, PGD, STANDARD, paired_models, under_pgd
 from classwise.papers.interval_estimators import (
     ALPHA,
@@ -73,7 +72,7 @@ from classwise.stats.counts import ClassCounts, FloatArray, IntArray, ratio
 from classwise.stats.gap_intervals import discrepancy_difference
 from classwise.stats.intervals import Estimate, class_intervals, wilson
 from classwise.stats.resampling import RESAMPLES, percentiles, resampled_rows
-from classwise.training.folder import Run
+from classwise.training.folder import Run, epoch_weights
 from classwise.training.posthoc.equal_norms import equalise_norms
 
 DATA_SETS: Mapping[Name, Sequence[str]] = {
@@ -233,16 +232,12 @@ def by_superclass(outcomes: Outcomes) -> Outcomes:
     )
 
 
-def audit_each(
-    context: Context, kinds: Sequence[str] = KINDS, *, data_sets: Sequence[str] | None = None, network: str = ""
-) -> tuple[list[DataSetAudits], dict[str, str]]:
-    """Train and audit models of the given kinds on each available data set, of those of the scale by default.
+def audit_each(context: Context, declared: Trainings) -> tuple[list[DataSetAudits], dict[str, str]]:
+    """Train and audit the models of `declare` on each available data set.
 
     Args:
         context: context of the experiment.
-        kinds: kinds of training.
-        data_sets: names of the data sets; None for those of the scale.
-        network: network for all data sets; empty for that of each.
+        declared: the trainings, each with its data set, by kind and data set.
 
     Returns:
         The audits, and for each unavailable data set the reason.
@@ -250,10 +245,11 @@ def audit_each(
     Raises:
         ClasswiseError: if no data set is available.
     """
-    contexts, absent = context.for_data_sets(data_sets or DATA_SETS[context.scale.name])
+    contexts, absent = context.for_data_sets(list(dict.fromkeys(training.data for training in declared.values())))
     audited = []
     for data, own in contexts.items():
-        trained = own.train_all({kind: _training(kind, data, network) for kind in kinds})
+        kinds = {name.partition(",")[0]: training for name, training in declared.items() if training.data == data}
+        trained = own.train_all(kinds)
         audits = {kind: under_pgd(own, model) for kind, model in trained.items()}
         audited.append(DataSetAudits(data, own, trained, audits, own.scale.superclasses))
     return audited, absent
@@ -309,7 +305,7 @@ class StandardAgainstAdversarial(Experiment, scales=SCALES, trainings=declare):
 
     def run(self, context: Context) -> Findings:
         """Compare gap, variance and order of the classes of both models, and test the claim on each data set."""
-        audited, absent = audit_each(context)
+        audited, absent = audit_each(context, self.trainings(context.scale))
         rows, figures, tests = [], [], []
         for data_set in audited:
             (standard, names), (adversarial, _) = data_set.shown("standard", "clean"), data_set.shown()
@@ -447,7 +443,7 @@ class RobustnessHistogram(Experiment, scales=SCALES, trainings=lambda scale: dec
 
     def run(self, context: Context) -> Findings:
         """Count the classes per interval on each data set; test claim C16 on CIFAR-100 and ImageNet."""
-        found, absent = audit_each(context, ("adversarial",))
+        found, absent = audit_each(context, self.trainings(context.scale))
         audited = [data_set.by_class for data_set in found]
         rows, figures, tests = [], [], []
         for data_set in audited:
@@ -503,6 +499,11 @@ def at_radius(context: Context, trained: Run, share: float) -> Audit:
 
 class StandardModel(Experiment, scales=PRELIMINARY, trainings={"standard": STANDARD, "adversarial": AT}):
     """benz20 Figure 1: a standard model, clean and under PGD of several radii; raw and minus the mean."""
+
+    def evaluations(self, scale: Scale, name: str, training: Training) -> Sequence[Evaluation]:
+        """The standard model at each radius."""
+        del training
+        return [Evaluation(attacks=pgd_of(scale), weights=len(RADII) if name == "standard" else 1)]
 
     def run(self, context: Context) -> Findings:
         """Audit the model at each radius; test claims C1, and C3 at one radius."""
@@ -610,7 +611,7 @@ class DataSets(Experiment, trainings=lambda scale: declare(scale, data_sets=_dat
 
     def run(self, context: Context) -> Findings:
         """Tabulate averages and gaps of both models on each available data set; test claims C1 and C4."""
-        audited, absent = audit_each(context, data_sets=_data(context.scale), network=_network(context.scale))
+        audited, absent = audit_each(context, self.trainings(context.scale))
         fit = [data_set for data_set in audited if not data_set.fault]
         note = f"on {', '.join(data_set.data for data_set in fit)}; one training of each model"
         any_gap = Test(
@@ -809,7 +810,7 @@ class ConfusionUnderAttack(Experiment, scales=SCALES, trainings=lambda scale: de
 
     def run(self, context: Context) -> Findings:
         """Measure the symmetry, and the errors inside superclasses relative to chance; test the claims."""
-        audited, absent = audit_each(context, (ADVERSARIAL,))
+        audited, absent = audit_each(context, self.trainings(context.scale))
         classes = {data_set.data: _confused(data_set.by_class) for data_set in audited}
         matrices = {
             data_set.data: _confused(data_set) if data_set.superclasses else classes[data_set.data]
@@ -1013,20 +1014,26 @@ HIGH = 95
 """Lower bound of the total on MNIST in the paper, in percent."""
 
 
-class GapsOverEpochs(Experiment, scales=SCALES, trainings=lambda scale: declare(scale, (ADVERSARIAL,))):
+class GapsOverEpochs(
+    Experiment,
+    scales=SCALES,
+    trainings=lambda scale: {
+        name: with_checkpoints(training, every_epoch(scale, training))
+        for name, training in declare(scale, (ADVERSARIAL,)).items()
+    },
+):
     """kdd21 Figure 1: class-wise robustness over the epochs of adversarial training, on each data set."""
 
     def run(self, context: Context) -> Findings:
-        """Draw the validation accuracy over the epochs; test claims C1 to C3 on each data set."""
-        audited, absent = audit_each(context, (ADVERSARIAL,))
-        rows, tables, figures = [], list[Table](), []
+        """Draw the accuracy of the test images over the epochs; test claims C1 to C3 on each data set."""
+        audited, absent = audit_each(context, self.trainings(context.scale))
+        rows, tables, figures, curves = [], list[Table](), [], dict[str, Mapping[int, ClassCounts]]()
         for data_set in audited:
-            history = trend(
-                {"AT": data_set.trained[ADVERSARIAL]}, labels=None if data_set.superclasses else data_set.sampled
-            )
-            caption = f"{data_set.data}: validation split; the band spans the lowest to the highest class."
-            figures.append((history.figure(), caption))
             counts, names = data_set.shown()
+            curves[data_set.data] = _over_epochs(data_set)
+            history = trend_of({"AT": curves[data_set.data]}, names)
+            caption = f"{data_set.data}: test images, PGD; the band spans the lowest to the highest class."
+            figures.append((history.figure(), caption))
             weakest = Cell(names[metric_intervals.worst_label(counts)])
             rows.append(Row(f"{data_set.data}, {len(names)}", [*metric_cells(counts), weakest]))
             if len(names) <= DRAWN:
@@ -1035,11 +1042,19 @@ class GapsOverEpochs(Experiment, scales=SCALES, trainings=lambda scale: declare(
         heads = ("data set, classes", "average under PGD", "worst class", "MCD", "weakest class")
         summary = Table("Test images at the end of training, in percent and points", heads, rows, _SMALL_PRINT)
         tables = [summary, *data_tables(audited, absent), *tables]
-        return Findings(tables=tables, figures=figures, tests=_gap_tests(audited))
+        return Findings(tables=tables, figures=figures, tests=_gap_tests(audited, curves))
 
 
-def _gap_tests(audited: Sequence[DataSetAudits]) -> list[Test]:
-    """Tests of C1 to C3 on the data sets that give a verdict."""
+def _over_epochs(one: DataSetAudits) -> Mapping[int, ClassCounts]:
+    """Counts of the shown classes of the test images after each saved epoch, from 1."""
+    run = one.trained[ADVERSARIAL]
+    epochs = run.recipe.checkpoint_epochs
+    audits = {epoch: under_pgd(one.context, run, which=epoch_weights("last", epoch)) for epoch in epochs}
+    return {epoch: replace(one, audits={ADVERSARIAL: audit}).shown()[0] for epoch, audit in audits.items()}
+
+
+def _gap_tests(audited: Sequence[DataSetAudits], curves: Mapping[str, Mapping[int, ClassCounts]]) -> list[Test]:
+    """Tests of C1 to C3 on the data sets that give a verdict; ``curves``: the counts by data set and epoch."""
     fit = {data_set.data: data_set for data_set in audited if data_set.judges("kdd21/C1")}
     tests = [_gap_test("kdd21/C1", "large", data_set, (data_set.data,)) for data_set in fit.values()]
     tests += no_verdict("kdd21/C1", audited)
@@ -1058,7 +1073,7 @@ def _gap_tests(audited: Sequence[DataSetAudits]) -> list[Test]:
             reason = f"the gap is that of a model above {HIGH} percent, which this one is not"
             tests.append(not_tested("kdd21/C2", reason))
     if "imagenet" in fit:
-        return [*tests, _growth(fit["imagenet"])]
+        return [*tests, _growth(curves["imagenet"])]
     return [*tests, not_tested("kdd21/C3", "the claim is about ImageNet, whose training takes days on a GPU")]
 
 
@@ -1075,18 +1090,16 @@ def _gap_test(claim: str, word: str, one: DataSetAudits, covers: Sequence[str] =
     )
 
 
-def _growth(one: DataSetAudits) -> Test:
-    """Test of C3: the gap of the shown classes on the validation split grows from the first epoch to the last."""
-    run = one.trained[ADVERSARIAL]
-    robust, images = measured(run, "valid", "robust"), images_of(run, "valid")
-    chosen = robust if one.sampled is None else robust[list(one.sampled)]
-    first, last = (counts_at(int(epoch), chosen, images) for epoch in (chosen.index[0], chosen.index[-1]))
-    estimand = "MCD on the validation split under the attack of the training: last epoch minus first"
-    return Test(claim="kdd21/C3", estimand=estimand, estimators=[wider(last, first)])
+def _growth(curve: Mapping[int, ClassCounts]) -> Test:
+    """Test of C3: the gap of the shown classes on the test images grows from the first epoch to the last."""
+    estimand = "MCD under PGD on imagenet: last epoch minus first"
+    return Test(claim="kdd21/C3", estimand=estimand, estimators=[wider(curve[max(curve)], curve[min(curve)])])
 
 
 class ClassTrend(Experiment, scales=PLANS, trainings={"AT": AT}):
     """benz20 plan: accuracy and robustness of each class over training; does the weakest class change?"""
+
+    split = "validation"
 
     def run(self, context: Context) -> Findings:
         """Draw both measures over the epochs of adversarial training, and count changes of the weakest class."""
@@ -1120,7 +1133,7 @@ class NormsAndRobustness(Experiment, scales=SCALES, trainings=declare):
 
     def run(self, context: Context) -> Findings:
         """Evaluate the adversarial models under PGD and the standard ones on clean images; test claims C5 and C6."""
-        found, absent = audit_each(context)
+        found, absent = audit_each(context, self.trainings(context.scale))
         audited = [data_set.by_class for data_set in found]
         rows, figures, tests = [], [], []
         for data_set in audited:
@@ -1205,6 +1218,11 @@ class Guidelines(Experiment, scales=CLASSWISE, trainings=METHODS):
     Norms of rows: those of a trained model are rescaled. Groups of classes: a pair is treated together, as in kdd21
     section 6.1, with the pair found in training. Weak classes: they have larger losses.
     """
+
+    def evaluations(self, scale: Scale, name: str, training: Training) -> Sequence[Evaluation]:
+        """The model before and after rescaling."""
+        del name, training
+        return [Evaluation(attacks=pgd_of(scale), weights=2)]
 
     def run(self, context: Context) -> Findings:
         """Audit each method and the one that it changes; test claim C22, guideline by guideline."""

@@ -20,7 +20,7 @@ from classwise.core.config import Spec, configurable
 from classwise.core.errors import ClasswiseError
 from classwise.papers import catalogue
 from classwise.papers.claims import CORRELATION, Test, not_tested
-from classwise.papers.experiment import Context, Experiment, Findings, Training
+from classwise.papers.experiment import Context, Evaluation, Experiment, Findings, Training, pgd_of
 from classwise.papers.experiments.protocol import (
     CAR,
     CAT,
@@ -103,7 +103,7 @@ def audit_defences(context: Context, trainings: Mapping[str, Training]) -> dict[
     audits = {}
     for defence, trained in models.items():
         own = pgd(context, RST_TEST_STEP, steps=40) if defence == "RST" else pgd(context)
-        main = {"FGSM": FGSM, "PGD": own, "transfer": transfer}
+        main: dict[str, Spec] = {"FGSM": FGSM, "PGD": own, "transfer": transfer}
         audits[defence] = Attacked(
             defence,
             context.audit(trained, main, surrogates=[standard]),
@@ -112,7 +112,22 @@ def audit_defences(context: Context, trainings: Mapping[str, Training]) -> dict[
     return audits
 
 
-class DefencesByAttacks(Experiment, scales=SCALES, trainings=attacked_trainings):
+class _Attacked(Experiment):
+    """An experiment with the audits of `audit_defences`."""
+
+    def evaluations(self, scale: Scale, name: str, training: Training) -> Sequence[Evaluation]:
+        """The five attacks on a defence; those that cost thousands of passes on few images, and the transfer twice."""
+        del training
+        if name == "standard":
+            return []
+        (spec,) = pgd_of(scale).values()
+        steps = 40 if name == "RST" and scale.attack_steps is None else spec["steps"]
+        main: dict[str, Spec] = {"FGSM": "fgsm", "PGD": {**spec, "steps": steps}, "transfer": spec}
+        few: dict[str, Spec] = {"transfer": spec, **COSTLY[scale.name]}
+        return [Evaluation(attacks=main), Evaluation(attacks=few, images="few")]
+
+
+class DefencesByAttacks(_Attacked, scales=SCALES, trainings=attacked_trainings):
     """kdd21 Table 1: class accuracies, total, CV and MCD of four defences under five attacks."""
 
     def run(self, context: Context) -> Findings:
@@ -235,7 +250,7 @@ def _dropped(claim: str, audits: Mapping[str, Attacked], weak: str, strong: str)
     return Test(claim=claim, estimand=estimand, estimators=parts, cifar10=True)
 
 
-class RankConsistency(Experiment, scales=SCALES, trainings=attacked_trainings):
+class RankConsistency(_Attacked, scales=SCALES, trainings=attacked_trainings):
     """kdd21 claim C9: the order of the classes is the same under every attack and defence."""
 
     def run(self, context: Context) -> Findings:
@@ -344,7 +359,7 @@ class Drops(Experiment):
         return Findings(tables=(shown,), figures=figures, tests=tests)
 
 
-class DropOfDefences(Drops, scales=SCALES, trainings=attacked_trainings):
+class DropOfDefences(_Attacked, Drops, scales=SCALES, trainings=attacked_trainings):
     """The four defences of kdd21 Table 1."""
 
     def tables(self, context: Context) -> Mapping[str, Outcomes]:
@@ -371,6 +386,11 @@ class HiddenGradients(Drops, trainings=lambda scale: {name: defences(scale)[name
         name: replace(scale, about=f"{scale.about}; PGD against {', '.join(SUITE[name])}")
         for name, scale in SCALES.items()
     }
+
+    def evaluations(self, scale: Scale, name: str, training: Training) -> Sequence[Evaluation]:
+        """PGD and the suite."""
+        del name, training
+        return [Evaluation(attacks={**pgd_of(scale), **SUITE[scale.name]})]
 
     def tables(self, context: Context) -> Mapping[str, Outcomes]:
         """Outcomes of PGD and of a suite on the same images, without a cascade."""

@@ -21,7 +21,15 @@ from classwise.core.config import Spec
 from classwise.core.threat import Threat
 from classwise.papers import catalogue
 from classwise.papers.claims import Measurement, Test, not_tested
-from classwise.papers.experiment import Context, Experiment, Findings, Training, Trainings, recipe_at
+from classwise.papers.experiment import (
+    Context,
+    Evaluation,
+    Experiment,
+    Findings,
+    Training,
+    Trainings,
+    recipe_at,
+)
 from classwise.papers.experiments.protocol import paired_models
 from classwise.papers.interval_estimators import ALPHA, IntervalEstimator, Resampled, exactly, plus
 from classwise.papers.scales import DEFAULT_SCALES, MANY_TRAININGS, Name, Scale
@@ -286,6 +294,19 @@ class _Methods(Experiment, attacks=ATTACKS):
     def trainings(self, scale: Scale) -> Trainings:
         """The trainings of the rows."""
         return trainings_of(at_scale(self.methods, scale))
+
+    def evaluations(self, scale: Scale, name: str, training: Training) -> Sequence[Evaluation]:
+        """The best and the last epoch of each row of the training."""
+        del training
+        return _audits_of_rows(self.attacks[scale.name], at_scale(self.methods, scale), name, len(CHOSEN))
+
+
+def _audits_of_rows(
+    attacks: Mapping[str, Spec], methods: Mapping[str, Method], training: str, kinds: int = 1
+) -> list[Evaluation]:
+    """The audits of the rows of a training: of its online model, of its average, or of both."""
+    rows = sum(method.training == training for method in methods.values())
+    return [Evaluation(attacks=attacks, weights=kinds * rows)] if rows else []
 
 
 class MainTable(_Methods):
@@ -573,6 +594,11 @@ class _Ablation(Experiment, scales=MANY_TRAININGS, attacks=ATTACKS):
     @abstractmethod
     def methods(self, scale: Scale) -> Mapping[str, Method]:
         """Rows of the table."""
+
+    def evaluations(self, scale: Scale, name: str, training: Training) -> Sequence[Evaluation]:
+        """The best epoch of each row of the training."""
+        del training
+        return _audits_of_rows(self.attacks[scale.name], self.methods(scale), name)
 
     def run(self, context: Context) -> Findings:
         """Audit each method once, and test the claims."""
@@ -1216,6 +1242,10 @@ class EpochByEpoch(Experiment, scales=MANY_TRAININGS):
             for name, training in self.declared(scale).items()
         }
 
+    def evaluations(self, scale: Scale, name: str, training: Training) -> Sequence[Evaluation]:
+        """The online model and the average of each epoch of the window."""
+        return [replace(one, weights=2 * one.weights) for one in super().evaluations(scale, name, training)]
+
     def run(self, context: Context) -> Findings:
         """Audit every epoch, draw the whole training, and compare the epochs of the window."""
         declared = self.trainings(context.scale)
@@ -1476,6 +1506,11 @@ class UnfairChoice(Experiment, attacks=PGD_ATTACKS):
         """AT, whose second half is saved epoch by epoch."""
         training = Training(recipe="at")
         return {"AT": with_checkpoints(training, epochs_within(scale, training, (0.5, 1.0)))}
+
+    def evaluations(self, scale: Scale, name: str, training: Training) -> Sequence[Evaluation]:
+        """The epochs of both rules."""
+        del name, training
+        return [Evaluation(attacks=self.attacks[scale.name], weights=len(RULES))]
 
     def run(self, context: Context) -> Findings:
         """Select an epoch by each rule on the validation split, and evaluate both on the test images; test C10."""

@@ -251,6 +251,10 @@ class Technique(Experiment, scales=PLANS):
         """Plain training and each setting; empty if settings name the weakest class of the plain training."""
         return {} if self.for_weakest else {PLAIN: AT, **TECHNIQUES[self.technique](scale, "")}
 
+    def conditional_trainings(self, scale: Scale) -> Trainings:
+        """The trainings of `trainings` if it is empty, here for the first class in place of the weakest."""
+        return {PLAIN: AT, **TECHNIQUES[self.technique](scale, "0")} if self.for_weakest else {}
+
     def run(self, context: Context) -> Findings:
         """Tabulate average, worst class and MCD of each setting; measure the open question C7, and test claims."""
         comparison = compare(context, TECHNIQUES[self.technique])
@@ -278,6 +282,11 @@ class TowardsWeakest(Technique):
 
 class EqualClasses(Experiment, scales=PLANS):
     """benz20 plan, scenario 1: all classes are equally important; worst class against average."""
+
+    def conditional_trainings(self, scale: Scale) -> Trainings:
+        """All techniques, here for the first class in place of the weakest."""
+        grids = (grid(scale, "0") for grid in TECHNIQUES.values())
+        return {PLAIN: AT, **{name: training for grid in grids for name, training in grid.items()}}
 
     def run(self, context: Context) -> Findings:
         """Compare all techniques; the one selected on validation images is tested on the test images."""
@@ -315,6 +324,10 @@ class EqualClasses(Experiment, scales=PLANS):
 
 class OneClass(Experiment, scales=PLANS):
     """benz20 plan, scenario 2: one class is critical, and the others should lose little."""
+
+    def conditional_trainings(self, scale: Scale) -> Trainings:
+        """The techniques for one class, here the first in place of the weakest."""
+        return {PLAIN: AT, **critical_weights(scale, "0"), **towards_weakest(scale, "0")}
 
     def run(self, context: Context) -> Findings:
         """Compare techniques for the critical class, which is the weakest class of plain training."""

@@ -24,7 +24,7 @@ from classwise.core.config import configurable
 from classwise.core.precision import EXACT
 from classwise.papers import catalogue
 from classwise.papers.claims import CORRELATION, Measurement, Test
-from classwise.papers.experiment import Context, Experiment, Findings, Training, Trainings
+from classwise.papers.experiment import Context, Evaluation, Experiment, Findings, Training, Trainings, pgd_of
 from classwise.papers.experiments.protocol import (
     AT,
     DEFENCES,
@@ -97,7 +97,22 @@ COVERS = ("smaller drop than the others", "nearly insensitive")
 """The parts of claim C11 of iclr21."""
 
 
-class Temperature(Experiment, scales=TEMPERATURE_SCALES, trainings=defences):
+class _Grid(Experiment):
+    """An experiment that audits each model under PGD and Temperature-PGD."""
+
+    def grid(self, scale: Scale) -> Sequence[float]:
+        """The 1/T of the audits; those of the paper's grid by default."""
+        del scale
+        return TEMPERATURES
+
+    def evaluations(self, scale: Scale, name: str, training: Training) -> Sequence[Evaluation]:
+        """PGD and Temperature-PGD at each 1/T."""
+        del name, training
+        (spec,) = pgd_of(scale).values()
+        return [Evaluation(attacks=dict.fromkeys(("PGD", *map(str, self.grid(scale))), spec))]
+
+
+class Temperature(_Grid, scales=TEMPERATURE_SCALES, trainings=defences):
     """kdd21 Table 3: the best temperature of the grid for each defence, compared with PGD."""
 
     def run(self, context: Context) -> Findings:
@@ -206,7 +221,7 @@ def changes_by_class(tables: Mapping[str, Outcomes], printed: Sequence[Mapping[s
     )
 
 
-class ChosenTemperatures(Experiment, scales=TEMPERATURE_SCALES, trainings=with_rst):
+class ChosenTemperatures(_Grid, scales=TEMPERATURE_SCALES, trainings=with_rst):
     """iclr21 Table 3: change from PGD to Temperature-PGD at the paper's 1/T for each defence."""
 
     def run(self, context: Context) -> Findings:
@@ -236,11 +251,16 @@ class ChosenTemperatures(Experiment, scales=TEMPERATURE_SCALES, trainings=with_r
         )
 
 
-class _Temperatures(Experiment, scales=TEMPERATURE_SCALES):
+class _Temperatures(_Grid, scales=TEMPERATURE_SCALES):
     """Robustness of several models over 1/T."""
 
     temperatures: ClassVar[Sequence[float]]
     step: ClassVar[float] = TABLE_STEP
+
+    def grid(self, scale: Scale) -> Sequence[float]:
+        """The temperatures."""
+        del scale
+        return self.temperatures
 
     def models(self, context: Context) -> Mapping[str, Run]:
         """Train the models; the first is the one that the others are compared with."""
@@ -502,8 +522,12 @@ def _gains(accuracy: FloatArray) -> FloatArray:
     return np.asarray(accuracy[..., 0, :] - accuracy[..., 1, :])
 
 
-class LargeTemperatures(Experiment, scales=SPHERE_SCALES, trainings=HYPERSPHERE):
+class LargeTemperatures(_Grid, scales=SPHERE_SCALES, trainings=HYPERSPHERE):
     """iclr21 Table 6: totals of the models of Table 5 under Temperature-PGD, 1/T from 1 to 300."""
+
+    def grid(self, scale: Scale) -> Sequence[float]:
+        """The 1/T of the table."""
+        return LARGE[scale.name]
 
     def run(self, context: Context) -> Findings:
         """Test claims C17 and C19: the gain of HE and its schedules under PGD vanishes at a large 1/T."""
@@ -699,7 +723,7 @@ class ConfidencesOnTheSphere(
         return [dataclasses.replace(test, note=f"between models with cosines; {COSINES}")]
 
 
-class SmoothVulnerableSensitive(Experiment, scales=TEMPERATURE_SCALES, trainings=defences):
+class SmoothVulnerableSensitive(_Grid, scales=TEMPERATURE_SCALES, trainings=defences):
     """kdd21 section 5: are smooth classes the vulnerable ones, and the ones sensitive to the temperature?"""
 
     def run(self, context: Context) -> Findings:
@@ -795,7 +819,7 @@ class TrajectoryLine(NamedTuple):
 
 
 @configurable
-class AlongAttack(Experiment, scales=TEMPERATURE_SCALES):
+class AlongAttack(_Grid, scales=TEMPERATURE_SCALES):
     """Two traces of one image, and the frequency of the same pattern among the test images.
 
     The pattern is that the image is robust in the first line and misclassified in the second.

@@ -28,7 +28,7 @@ from classwise.data import CORRUPTIONS, corrupt
 from classwise.data.images import Images
 from classwise.models.modes import evaluating
 from classwise.papers.claims import CORRELATION, Measurement, Test
-from classwise.papers.experiment import Context, Experiment, Findings, Training, Trainings
+from classwise.papers.experiment import Context, Evaluation, Experiment, Findings, Training, Trainings, pgd_of
 from classwise.papers.experiments.class_wise import EVALUATED_UNDER, class_dots
 from classwise.papers.experiments.protocol import AT, STANDARD, under_pgd
 from classwise.papers.interval_estimators import Resampled, in_points, interval, lowered
@@ -310,6 +310,13 @@ class _FeatureSet(Experiment):
         learner = {} if scale.name in self.untrained else {OWN: replace(STANDARD, images="the constructed set")}
         return {ORIGINAL: STANDARD, MAKER: self.source(scale), **learner}
 
+    def evaluations(self, scale: Scale, name: str, training: Training) -> Sequence[Evaluation]:
+        """PGD; and the construction of the set from the training images by the source network."""
+        del training
+        attacked = Evaluation(attacks=pgd_of(scale))
+        steps = {"set": {"name": "pgd", "steps": self.makers[scale.name].steps}}
+        return [attacked, Evaluation(attacks=steps, images="train")] if name == MAKER else [attacked]
+
     def run(self, context: Context) -> Findings:
         """Compare class accuracies with standard training on the original images.
 
@@ -462,7 +469,18 @@ def evaluate_corruptions(context: Context, trained: Run) -> Corrupted:
     return Corrupted(correct, images.y.numpy(), tuple(images.class_names))
 
 
-class ClassesUnderCorruptions(Experiment, scales=PRELIMINARY, trainings=MODELS):
+class _Corrupted(Experiment, scales=PRELIMINARY, trainings=MODELS):
+    """An experiment that evaluates both models on corrupted images."""
+
+    def evaluations(self, scale: Scale, name: str, training: Training) -> Sequence[Evaluation]:
+        """Each corruption and severity without attack, and PGD."""
+        del name, training
+        corruptions, severities = GRID[scale.name]
+        clean = Evaluation(attacks={}, weights=len(corruptions) * len(severities))
+        return [clean, Evaluation(attacks=pgd_of(scale))]
+
+
+class ClassesUnderCorruptions(_Corrupted):
     """benz20 plan: class accuracy under corruptions, of a standard and an adversarially trained model."""
 
     def run(self, context: Context) -> Findings:
@@ -492,7 +510,7 @@ class ClassesUnderCorruptions(Experiment, scales=PRELIMINARY, trainings=MODELS):
         return Findings(tables=tables, figures=figures, measurements=measurements)
 
 
-class CorruptionsAndAttacks(Experiment, scales=PRELIMINARY, trainings=MODELS):
+class CorruptionsAndAttacks(_Corrupted):
     """benz20 plan: are the classes weak under corruptions also weak under attack?"""
 
     def run(self, context: Context) -> Findings:

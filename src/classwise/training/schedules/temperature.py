@@ -23,13 +23,18 @@ _TOLERANCE = 1e-9
 """Tolerance on the mean probability of a solution."""
 
 
+def _interpolated(first: float, last: float, epoch: int, epochs: int) -> float:
+    """Value of an epoch n, counted from 0: first + n / n_FI (last - first), and ``last`` from n_FI = ``epochs`` on."""
+    return first + (last - first) * min(epoch / epochs, 1.0)
+
+
 @configurable
 class LIS(ClassSchedule):
-    """Increase 1/T linearly from the first epoch to the last.
+    """Increase 1/T linearly: in epoch n, counted from 0, to the share n / ``epochs`` of the way.
 
     Args:
         first: 1/T of the first epoch.
-        last: 1/T of epoch ``epochs`` and later.
+        last: 1/T after ``epochs`` epochs; a training of as many epochs ends just below it, as in the paper.
         epochs: number of epochs of the increase; 100 in the paper.
     """
 
@@ -49,8 +54,8 @@ class LIS(ClassSchedule):
 
     def settings(self, state: State, before: ClassSettings, epoch: int) -> ClassSettings:
         """Return the scale of the epoch."""
-        share = min(epoch / max(self.epochs - 1, 1), 1.0)
-        return dataclasses.replace(before, scale=state["one"] * (self.first + (self.last - self.first) * share))
+        value = _interpolated(self.first, self.last, epoch, self.epochs)
+        return dataclasses.replace(before, scale=state["one"] * value)
 
 
 @configurable
@@ -121,7 +126,7 @@ class CMP(ClassSchedule):
 
     def target(self, epoch: int) -> float:
         """Return the target P of an epoch (from 0)."""
-        return self.first + (self.last - self.first) * min(epoch / self.epochs, 1.0)
+        return _interpolated(self.first, self.last, epoch, self.epochs)
 
     def _solved(self, outputs: Tensor, epoch: int) -> Tensor:
         scale = inverse_temperature(outputs.double().cpu().numpy(), self.target(epoch), self.max_scale)

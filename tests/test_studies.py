@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from benchmarks import ablation, jpeg_quality, real_size, studies, training_length
+from benchmarks import ablation, jpeg_quality, real_size, studies, symmetry, training_length
 from benchmarks.__main__ import main
 from benchmarks.comparison.methods import TimedProgress, Trained
 from benchmarks.studies import effect, verdict
@@ -121,6 +121,19 @@ def test_a_sign_is_known_if_the_interval_excludes_zero() -> None:
     assert verdict(Estimate(0.2, 0.1, 0.3)) == studies.UP
     assert verdict(Estimate(-0.2, -0.3, -0.1)) == studies.DOWN
     assert verdict(Estimate(0.2, -0.1, 0.5)) == studies.INCONCLUSIVE
+
+
+def test_measures_of_confusions_are_paired_by_seed() -> None:
+    """Of 20 images of dog, 10 are misclassified as cat under AT, and 4, 8 and 12 under Sy-FAR."""
+    runs = {
+        "AT": tuple(audit(seed, "AT", predictions(10)) for seed in range(3)),
+        "Sy-FAR": tuple(audit(seed, "Sy-FAR", predictions(wrong)) for seed, wrong in ((2, 12), (0, 4), (1, 8))),
+    }
+    text = symmetry.page(Comparison(runs), symmetry.QUICK, Path())
+    (measured,) = re.findall(r"^\| Sy-FAR \| (\d.*)$", text, re.MULTILINE)[1:2]
+    assert re.search(r"^\| AT \| 50.0 \[50.0, 50.0\] \| 0.25 \[", text, re.MULTILINE)
+    assert " | -10.0 [-59.7, 39.7] | " in measured
+    assert "dog to cat +20.0; cat 100.0<br>" in text
 
 
 def test_a_change_of_sign_needs_two_known_signs() -> None:

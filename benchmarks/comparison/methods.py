@@ -274,6 +274,7 @@ METHODS: tuple[Method, ...] = (
     Trained("MART", "mart", {"model.name": "preactresnet18"}, budget=SHORT),
     Trained("HE", "he", budget=SHORT),
     Trained("FAT", "fat", budget=SHORT),
+    Trained("Sy-FAR", "sy-far", {"optimizer.lr": 1e-3}, EPOCHS - WARM, WARM_AT),
 )
 """The methods in order of priority; a warm start is trained when it is first needed."""
 

@@ -5,6 +5,8 @@ Sentences are functions of the facts; `test_prose` shows them.
 
 from __future__ import annotations
 
+import itertools
+from collections import Counter
 from typing import Any
 
 import numpy as np
@@ -93,6 +95,35 @@ def test_the_facts_of_an_audit_follow_from_its_rows(case: Case) -> None:
         assert facts.within == pytest.approx((inside / errors, *wilson(inside, errors, case.alpha)))
         assert facts.chance == pytest.approx(chance)
     _misclassified(case, facts)
+    _asymmetry(case, facts)
+
+
+def _asymmetry(case: Case, facts: AuditFacts) -> None:
+    """The largest difference of two confusion rates, and the shares of the errors into each class."""
+    rows, cells = case.first_wrong(case.truth), case.cells()
+    if case.kind != "class" or not facts.errors:
+        assert facts.asymmetry is None
+        assert facts.targets is None
+        return
+    into = Counter(dict.fromkeys(case.audit.outcomes.class_names, 0))
+    for row in rows.values():
+        into.update(row)
+    assert facts.targets is not None
+    assert [into[name] for name in facts.targets.names] == [max(into.values()), min(into.values())]
+    assert facts.targets.most.value == pytest.approx(max(into.values()) / facts.errors)
+    predicted = {name: cells[name][0] + sum(rows.get(name, {}).values()) for name in cells}
+    rates = {
+        (one, other): rows.get(one, {}).get(other, 0) / predicted[one]
+        for one, other in itertools.permutations([name for name, number in predicted.items() if number], 2)
+    }
+    gaps = {pair: rate - rates[pair[::-1]] for pair, rate in rates.items()}
+    if not gaps or max(gaps.values()) == 0:
+        assert facts.asymmetry is None
+        return
+    assert facts.asymmetry is not None
+    assert facts.asymmetry.gap.value == pytest.approx(max(gaps.values()))
+    assert gaps[facts.asymmetry.names] == pytest.approx(max(gaps.values()))
+    assert facts.asymmetry.rates[0] == pytest.approx(rates[facts.asymmetry.names])
 
 
 def _misclassified(case: Case, facts: AuditFacts) -> None:

@@ -188,7 +188,7 @@ def _terminal(made: Compared, comparison: Comparison) -> None:
     assert isinstance(table, TextTable)
     percents = f"{100 - 100 * made.alpha:g} %"
     heads = ["method", "seeds", "n", "clean", "overall", percents, "worst", percents, "worst class"]
-    assert list(table.columns) == [*heads, "worst 20 %", "CV", "MCD"]
+    assert list(table.columns) == [*heads, "worst 20 %", "CV", "MCD", "asymmetry", "target share"]
     for name, line in zip(made.correct, table.rows, strict=True):
         row = made.rows[name]
         assert line[:3] == (name, made.number(name), len(made.ids))

@@ -173,7 +173,7 @@ def test_sentences_agree_with_rare_facts() -> None:
     assert uncertainty(facts)[0].endswith(
         "Each of the other 3 is significantly more accurate than at least one class of lower accuracy."
     )
-    _, within, blank = (sentence.replace("\u00a0", " ") for sentence in confusion_sentences(facts))
+    _, within, *_, blank = (sentence.replace("\u00a0", " ") for sentence in confusion_sentences(facts))
     assert within.startswith("Of 1 error over all classes, 100.0 % is within the true superclass (95 % interval 20.0–1")
     assert blank == ("1 misclassified image has no prediction (non-finite logits) and is not counted in the matrices.")
 

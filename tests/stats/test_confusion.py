@@ -8,7 +8,16 @@ from hypothesis.extra import numpy as hnp
 from sklearn.metrics import confusion_matrix
 
 from classwise.core.errors import ClasswiseError
-from classwise.stats.confusion import confusion, confusion_rates, misclassified, superclass_leakage, symmetry
+from classwise.stats.confusion import (
+    asymmetry_penalty,
+    confusion,
+    confusion_rates,
+    max_asymmetry,
+    misclassified,
+    superclass_leakage,
+    symmetry,
+    target_shares,
+)
 
 # kdd21 Table 4, line 4: the 1000 attacked cats of CIFAR-10; and the superclasses of Table 2 (0: vehicles, 1: animals).
 CATS = np.array([34, 16, 82, 262, 113, 254, 139, 53, 14, 33])
@@ -94,3 +103,27 @@ def test_invalid_shapes() -> None:
         symmetry(np.zeros((2, 3)))
     with pytest.raises(ClasswiseError, match="each of the 3 classes"):
         superclass_leakage(np.zeros((3, 3)), [0, 1])
+
+
+def test_asymmetry_by_hand() -> None:
+    """Rates 0.3 and 0.1, 0 and 0 (class 3 is absent), 0.1 and 0.5; errors 1, 8, 1 of 10."""
+    matrix = [[7, 3, 0, 0], [1, 8, 1, 0], [0, 5, 5, 0], [0, 0, 0, 0]]
+    label, predicted, gap = max_asymmetry(matrix)
+    assert (label, predicted) == (2, 1)
+    assert gap == pytest.approx(0.4)
+    np.testing.assert_allclose(target_shares(matrix), [0.1, 0.8, 0.1, 0])
+    assert asymmetry_penalty(matrix) == pytest.approx(0.4 * 0.2 / 0.65 + 0.6 * 0.4 / 0.85)
+    assert asymmetry_penalty(matrix, smoothing=0.1) == pytest.approx(0.4 * 0.2 / 0.5 + 0.6 * 0.4 / 0.7)
+
+
+@given(matrices)
+def test_a_symmetric_matrix_has_no_asymmetry(matrix: np.ndarray) -> None:
+    balanced = matrix + matrix.T
+    np.fill_diagonal(balanced, 1 + balanced.sum(axis=1).max() * 2 - balanced.sum(axis=1) + balanced.diagonal())
+    assert max_asymmetry(balanced).gap == pytest.approx(0, abs=1e-12)
+    assert asymmetry_penalty(balanced) == pytest.approx(0, abs=1e-12)
+
+
+def test_no_pair_and_no_error_give_nan() -> None:
+    assert np.isnan(max_asymmetry([[3, 1], [0, 0]]).gap)
+    assert np.isnan(target_shares(np.eye(3))).all()

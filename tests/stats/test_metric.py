@@ -22,7 +22,7 @@ from classwise.stats.confusion import confusion
 from classwise.stats.counts import ClassCounts, IntArray
 from classwise.stats.metric import Metric, MetricInputs, all_metrics, arranged, metric
 
-from .exact import EXACT
+from .exact import EXACT, EXACT_OF_CONFUSION
 
 NAMES = list(all_metrics())
 
@@ -95,9 +95,23 @@ def test_a_metric_has_no_value_of_incomplete_or_unknown_inputs(name: str) -> Non
     assert found.about
 
 
-def test_the_own_metrics_are_rational_and_have_independent_definitions() -> None:
-    assert tuple(NAMES[: len(OWN_METRICS)]) == OWN_METRICS == tuple(EXACT)
-    assert all(all_metrics()[name].rational for name in OWN_METRICS)
+def test_the_own_metrics_have_independent_definitions() -> None:
+    assert tuple(NAMES[: len(OWN_METRICS)]) == OWN_METRICS == (*EXACT, *EXACT_OF_CONFUSION)
+    assert all(all_metrics()[name].rational for name in EXACT)
+
+
+@pytest.mark.parametrize("name", EXACT_OF_CONFUSION)
+@given(st.lists(st.lists(st.integers(0, 9), min_size=4, max_size=4), min_size=4, max_size=4))
+def test_metrics_of_confusions_equal_their_definitions(name: str, matrix: list[list[int]]) -> None:
+    """Also with absent classes; the definitions need two classes with images, and an error."""
+    found, counts = all_metrics()[name], np.array(matrix)
+    value = found(counts)
+    try:
+        assert value == pytest.approx(float(EXACT_OF_CONFUSION[name](matrix)))
+    except (ValueError, ZeroDivisionError):
+        assert math.isnan(value)
+        assert found.interval is not None
+        assert all(map(math.isnan, found.interval(counts)))
 
 
 def test_tables_have_every_metric_that_they_do_not_leave_out() -> None:

@@ -79,6 +79,33 @@ def test_box_intervals_have_at_least_nominal_coverage() -> None:
         assert np.mean(hits) >= 0.95
 
 
+@pytest.mark.parametrize("images", [20, 200])
+def test_intervals_of_confusions_have_at_least_nominal_coverage(images: int) -> None:
+    """Of a symmetric matrix, where every pair and every predicted class ties, and of one with a rare confusion."""
+    symmetric = np.full((5, 5), 0.1) + 0.5 * np.eye(5)
+    skewed = np.array([[0.7, 0.29, 0.01], [0.1, 0.9, 0.0], [0.0, 0.5, 0.5]])
+    random = np.random.default_rng(0)
+    for truth, gap, share in ((symmetric, 0.0, 0.2), (skewed, 0.5, 0.79 / 0.9)):
+        drawn = [random.multinomial(images, truth) for _ in range(200)]
+        for interval, value in ((metric_intervals.asymmetry, gap), (metric_intervals.target_share, share)):
+            hits = [low <= value <= high for _, low, high in map(interval, drawn)]
+            assert np.mean(hits) >= 0.95, interval
+
+
+def test_the_asymmetry_of_two_classes_has_newcombes_interval() -> None:
+    """0.3 - 0.1 of 100 images each, by Clopper and Pearson's intervals of the two rates."""
+    counts = ClassCounts(np.array([100, 100]), np.array([30, 10]))
+    (first, second), (low, high) = counts.accuracy, class_intervals(counts, guaranteed=True)
+    below, above = np.hypot(first - low[0], high[1] - second), np.hypot(high[0] - first, second - low[1])
+    found = metric_intervals.asymmetry(np.array([[70, 30], [10, 90]]))
+    assert found == pytest.approx((0.2, 0.2 - below, 0.2 + above))
+
+
+def test_the_target_share_has_the_interval_of_the_highest_class() -> None:
+    found = metric_intervals.target_share(np.array([[70, 30, 0], [10, 90, 0], [0, 60, 40]]))
+    assert found == metric_intervals.best(ClassCounts(np.full(3, 100), np.array([10, 90, 0])))
+
+
 def test_the_interval_of_the_worst_fifth_corrects_its_lower_end_for_two_of_eight_classes() -> None:
     counts = ClassCounts(np.full(8, 400), np.array([100, 120, 140, 300, 310, 320, 330, 340]))
     low = class_intervals(counts, 2 * (1 - math.sqrt(0.975)), guaranteed=True).low

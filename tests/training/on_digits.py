@@ -68,6 +68,7 @@ METHODS: dict[str, dict[str, object]] = {
     "codat": {},
     "csr": {},
     "bat": {},
+    "sy-far": {},
 }
 ELSEWHERE: dict[str, dict[str, object]] = {
     "bat-code": {},

@@ -96,8 +96,8 @@ def attack_table(summary: AuditSummary) -> Table:
     note = (
         f"On {images}. {means_note()} Worst: accuracy of the worst {summary.singular}, with the "
         f"{formatting.lowest_interval_name(alpha, summary.kind)}. {metrics_note()} The intervals of MCD and CV are "
-        "derived from simultaneous intervals of all classes. Of those of worst, worst 20\u00a0% and HMW, only the "
-        "upper ends are corrected for all classes."
+        "derived from simultaneous intervals of all classes, that of asymmetry of all pairs. Of those of worst, "
+        "worst 20\u00a0% and HMW, only the upper ends are corrected for all classes."
     )
     if summary.meta.cascade:
         note += f" {CUMULATIVE_NOTE}"

@@ -16,7 +16,8 @@ from classwise.auditing.run.result import Audit
 from classwise.auditing.run.suite import cross_entropy_only
 from classwise.reporting import formatting
 from classwise.reporting.audit_summary import AuditSummary
-from classwise.stats.confusion import superclass_leakage
+from classwise.stats import metric_intervals
+from classwise.stats.confusion import confusion_rates, max_asymmetry, superclass_leakage, target_shares
 from classwise.stats.intervals import Estimate, wilson
 from classwise.stats.metrics import overall_micro
 from classwise.stats.worst_class import above_any
@@ -28,6 +29,36 @@ CROSS_ENTROPY = (
 """What is known about the worst class of an audit without any other attack."""
 CLEAN_SHARE = 0.5
 """Smallest share of clean errors among the errors of the worst class at which the headline reports clean accuracy."""
+
+
+@dataclass(frozen=True)
+class Asymmetry:
+    """The pair of classes whose confusion rates differ most.
+
+    Attributes:
+        names: of the class that is misclassified as the other one more often, and of the other one.
+        rates: of the first class misclassified as the second one, and of the second as the first.
+        gap: the difference of the rates, with the interval of the largest difference, whichever pair it is of.
+    """
+
+    names: tuple[str, str]
+    rates: tuple[float, float]
+    gap: Estimate
+
+
+@dataclass(frozen=True)
+class TargetShares:
+    """How the errors are distributed over the predicted classes.
+
+    Attributes:
+        names: of the class that is predicted for most errors, and of that for the fewest.
+        most: its share of the errors, with the interval of the largest share, whichever class it is of.
+        fewest: the smallest share.
+    """
+
+    names: tuple[str, str]
+    most: Estimate
+    fewest: float
 
 
 @dataclass(frozen=True)
@@ -54,6 +85,8 @@ class AuditFacts:
         errors: number of wrong predictions, each image with its first one.
         within: share of errors within the true superclass; None without superclasses or errors.
         chance: this share if errors were uniform over the other classes.
+        asymmetry: None without errors, without two classes, for groups that are not classes, or for very many classes.
+        targets: None in the same cases.
         wrong: number of misclassified images, including those without a prediction.
     """
 
@@ -75,6 +108,8 @@ class AuditFacts:
     errors: int
     within: Estimate | None
     chance: float
+    asymmetry: Asymmetry | None
+    targets: TargetShares | None
     wrong: int
 
     @staticmethod
@@ -87,6 +122,7 @@ class AuditFacts:
         if confusion.groups is not None and confusion.wrong:
             inside, chance = superclass_leakage(confusion.matrix, confusion.groups)
             within = _share(round(inside * confusion.wrong), confusion.wrong, alpha)
+        compared = summary.kind == "class" and confusion.wrong > 0 and isinstance(confusion.matrix, np.ndarray)
         return AuditFacts(
             kind=summary.kind,
             attacked=summary.attacked,
@@ -106,6 +142,8 @@ class AuditFacts:
             errors=confusion.wrong,
             within=within,
             chance=float(chance),
+            asymmetry=_asymmetric(summary) if compared else None,
+            targets=_targets(summary) if compared else None,
             wrong=int(counts.wrong.sum()),
         )
 
@@ -146,6 +184,23 @@ def _misclassified(summary: AuditSummary) -> tuple[int, tuple[tuple[str, Estimat
     return images, tuple(
         (confusion.names[other], _share(int(row[other]), images, summary.alpha)) for other in predicted
     )
+
+
+def _asymmetric(summary: AuditSummary) -> Asymmetry | None:
+    matrix, names = summary.confusions[ALL].dense, summary.confusions[ALL].names
+    label, predicted, gap = max_asymmetry(matrix)
+    if not gap > 0:
+        return None
+    rates = confusion_rates(matrix)
+    pair = float(rates[label, predicted]), float(rates[predicted, label])
+    return Asymmetry((names[label], names[predicted]), pair, metric_intervals.asymmetry(matrix, summary.alpha))
+
+
+def _targets(summary: AuditSummary) -> TargetShares:
+    matrix, names = summary.confusions[ALL].dense, summary.confusions[ALL].names
+    shares = target_shares(matrix)
+    ends = names[int(shares.argmax())], names[int(shares.argmin())]
+    return TargetShares(ends, metric_intervals.target_share(matrix, summary.alpha), float(shares.min()))
 
 
 def _share(part: int, whole: int, alpha: float) -> Estimate:
@@ -226,8 +281,14 @@ def _worst_candidates(facts: AuditFacts) -> str:
 
 
 def confusion_sentences(facts: AuditFacts) -> list[str]:
-    """Sentences on the errors: of the worst class, within superclasses, and images without a prediction."""
-    sentences = [_misclassifications(facts), _within_superclass(facts), _without_prediction(facts)]
+    """Sentences on the errors: of the worst class, within superclasses, asymmetry, targets, and no predictions."""
+    sentences = [
+        _misclassifications(facts),
+        _within_superclass(facts),
+        _most_asymmetric(facts),
+        _target_classes(facts),
+        _without_prediction(facts),
+    ]
     sentences += [] if facts.wrong else ["No image is misclassified."]
     return [sentence for sentence in sentences if sentence]
 
@@ -250,6 +311,28 @@ def _within_superclass(facts: AuditFacts) -> str:
         f"Of {formatting.counted(facts.errors, 'error')} over all classes, {formatting.percent(facts.within.value)} "
         f"{verb} within the true superclass ({formatting.level(facts.alpha)} interval {_span(facts.within)}\u00a0%); "
         f"expected if errors were uniform over the other classes: {formatting.percent(facts.chance)}."
+    )
+
+
+def _most_asymmetric(facts: AuditFacts) -> str:
+    if facts.asymmetry is None:
+        return ""
+    (label, predicted), (there, back), gap = facts.asymmetry.names, facts.asymmetry.rates, facts.asymmetry.gap
+    return (
+        f"Largest asymmetry: {formatting.percent(there)} of {label} are misclassified as {predicted}, "
+        f"{formatting.percent(back)} of {predicted} as {label}, a difference of {formatting.bare_percent(gap.value)} "
+        f"points ({formatting.level(facts.alpha)} interval {_span(gap)})."
+    )
+
+
+def _target_classes(facts: AuditFacts) -> str:
+    if facts.targets is None:
+        return ""
+    most, fewest = facts.targets.names
+    return (
+        f"Class that absorbs the most misclassifications: {most}, {formatting.percent(facts.targets.most.value)} of "
+        f"the {formatting.counted(facts.errors, 'error')} ({formatting.level(facts.alpha)} interval "
+        f"{_span(facts.targets.most)}\u00a0%); the fewest: {fewest}, {formatting.percent(facts.targets.fewest)}."
     )
 
 

@@ -10,5 +10,5 @@ from typing import Literal
 
 Unit = Literal["fraction", "fraction squared", "number"]
 """The unit of a metric; fractions are printed in percent."""
-OWN_METRICS = ("overall", "macro", "worst", "worst20", "cv", "mcd", "nrr", "hmw")
+OWN_METRICS = ("overall", "macro", "worst", "worst20", "cv", "mcd", "nrr", "hmw", "asymmetry", "target_share")
 """The metrics that `classwise.stats.metric` defines, in the order of data frames."""

@@ -1,4 +1,4 @@
-"""Confusion matrices: counts, rates, errors within superclasses, symmetry."""
+"""Confusion matrices: counts, rates, errors within superclasses, symmetry, shares of the predicted classes."""
 
 from __future__ import annotations
 
@@ -188,6 +188,90 @@ def symmetry(matrix: ArrayLike) -> Symmetry:
     overlap = 1 - ratio(np.abs(above - below).sum(), (above + below).sum())
     varies = len(above) > 1 and np.ptp(above) > 0 and np.ptp(below) > 0
     return Symmetry(float(np.corrcoef(above, below)[0, 1]) if varies else float("nan"), float(overlap))
+
+
+class AsymmetricPair(NamedTuple):
+    """The pair of classes whose confusion rates C_ij and C_ji differ most.
+
+    Attributes:
+        label: i, the class that is misclassified as the other one more often.
+        predicted: j.
+        gap: C_ij - C_ji, in 0 .. 1.
+
+    Example:
+        >>> from classwise import metrics
+        >>> round(metrics.max_asymmetry([[7, 3], [1, 9]]).gap, 2)
+        0.2
+    """
+
+    label: int
+    predicted: int
+    gap: float
+
+
+@checked
+def max_asymmetry(matrix: ArrayLike) -> AsymmetricPair:
+    """Find the largest |C_ij - C_ji| over pairs of classes (Najjar et al. 2026); among ties the first.
+
+    Args:
+        matrix: (C, C) confusion counts or rates, label by prediction; its rows are normalised.
+
+    Returns:
+        The pair and its gap, a fraction. Pairs with an absent class are excluded; without any pair the gap is NaN.
+
+    Example:
+        >>> from classwise import metrics
+        >>> metrics.max_asymmetry([[7, 3, 0], [1, 8, 1], [0, 5, 5]])
+        AsymmetricPair(label=2, predicted=1, gap=0.4)
+    """
+    rates = confusion_rates(matrix)
+    gaps = rates - rates.T
+    np.fill_diagonal(gaps, np.nan)
+    if np.isnan(gaps).all():
+        return AsymmetricPair(0, 0, float("nan"))
+    label, predicted = np.unravel_index(np.nanargmax(gaps), gaps.shape)
+    return AsymmetricPair(int(label), int(predicted), float(gaps[label, predicted]))
+
+
+@checked
+def asymmetry_penalty(matrix: ArrayLike, smoothing: float | None = None) -> float:
+    """Compute the sum over i < j of (C_ij + C_ji) |C_ij - C_ji| / (C_ij + C_ji + smoothing) (Najjar et al. 2026).
+
+    Args:
+        matrix: (C, C) confusion counts or rates, label by prediction; its rows are normalised.
+        smoothing: the constant in the denominator, above 0; None: 1 / C.
+
+    Returns:
+        At least 0; pairs with an absent class are excluded.
+
+    Example:
+        >>> from classwise import metrics
+        >>> round(metrics.asymmetry_penalty([[7, 3], [1, 9]], smoothing=0.1), 2)
+        0.16
+    """
+    rates = confusion_rates(matrix)
+    both = rates + rates.T
+    terms = both * np.abs(rates - rates.T) / (both + (1 / len(rates) if smoothing is None else smoothing))
+    return float(np.nansum(np.triu(terms, k=1)))
+
+
+@checked
+def target_shares(matrix: ArrayLike) -> FloatArray:
+    """Compute the share of all errors that are predicted as each class (Najjar et al. 2026).
+
+    Args:
+        matrix: (C, C) confusion counts, label by prediction; the diagonal is not used.
+
+    Returns:
+        (C,) fractions that sum to 1; NaN without errors. The largest is that of the class that absorbs attacks.
+
+    Example:
+        >>> from classwise import metrics
+        >>> metrics.target_shares([[7, 3, 0], [1, 8, 1], [0, 5, 5]])
+        array([0.1, 0.8, 0.1])
+    """
+    errors = np.nansum(misclassified(matrix), axis=0)
+    return ratio(errors, errors.sum())
 
 
 def _square(matrix: ArrayLike) -> FloatArray:

@@ -339,6 +339,29 @@ hmw = Metric(
 )
 
 
+@metric(
+    about="largest difference of two classes in the rate at which each is predicted as the other, in percentage points",
+    reads="confusion",
+    higher_is_better=False,
+    interval=metric_intervals.asymmetry,
+)
+def asymmetry(matrix: IntArray) -> float:
+    """The gap of `metrics.max_asymmetry`."""
+    return metrics.max_asymmetry(matrix).gap
+
+
+@metric(
+    title="target share",
+    about="largest share of all errors that are predicted as one class",
+    reads="confusion",
+    higher_is_better=False,
+    interval=metric_intervals.target_share,
+)
+def target_share(matrix: IntArray) -> float:
+    """The largest of `metrics.target_shares`."""
+    return float(metrics.target_shares(matrix).max())
+
+
 @functools.cache
 def all_metrics() -> Mapping[str, Metric]:
     """Every metric of `METRICS` by its name there, those of installed packages last.

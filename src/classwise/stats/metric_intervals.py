@@ -1,4 +1,4 @@
-"""Confidence intervals of metrics of all class accuracies: CV, MCD, means, worst class and harmonic means.
+"""Confidence intervals of metrics of all classes: CV, MCD, means, worst class, harmonic means and confusions.
 
 Simultaneous intervals of the classes form a box that contains all true class accuracies with probability 1 - alpha. The
 minimum and maximum of CV and MCD over the box bound them with at least that probability. The lower end of the worst
@@ -12,7 +12,8 @@ import math
 
 import numpy as np
 
-from classwise.stats.counts import ClassCounts, FloatArray
+from classwise.stats.confusion import max_asymmetry
+from classwise.stats.counts import ClassCounts, FloatArray, IntArray, ratio
 from classwise.stats.intervals import (
     Estimate,
     class_intervals,
@@ -134,6 +135,55 @@ def overall_and_worst(counts: ClassCounts, alpha: float = 0.05) -> Estimate:
     level = sidak(alpha, 2)
     first, second = overall(counts, level), worst(counts, level)
     return Estimate(*(hmw(a, b) for a, b in zip(first, second, strict=True)))
+
+
+def asymmetry(matrix: IntArray, alpha: float = 0.05) -> Estimate:
+    """The largest |C_ij - C_ji| over pairs of classes, from simultaneous intervals of all these differences.
+
+    The two rates of a pair are of images of two classes, so they are independent. The interval of a difference combines
+    the distances to the ends of Clopper and Pearson's intervals of its rates in quadrature (MOVER; Zou and Donner
+    2008). It is corrected for the number of pairs (Sidak).
+
+    Args:
+        matrix: (C, C) confusion counts, label by prediction.
+        alpha: 1 minus the coverage.
+
+    Returns:
+        Fractions; NaN without two classes that have images.
+    """
+    value, images = max_asymmetry(matrix).gap, matrix.sum(axis=1, keepdims=True)
+    if math.isnan(value):
+        return Estimate(value, value, value)
+    level = sidak(alpha, math.comb(np.count_nonzero(images), 2))
+    base = int(images.max()) + 1
+    cells, place = np.unique(base * images + matrix, return_inverse=True)  # most cells of many classes are equal
+    ends = class_intervals(ClassCounts(*np.divmod(cells, base)), level, guaranteed=True)
+    low, high = (end[place].reshape(matrix.shape) for end in ends)
+    rates = ratio(matrix, images)
+    gaps = rates - rates.T
+    np.fill_diagonal(gaps, np.nan)
+    lower = np.nanmax(gaps - np.hypot(rates - low, (high - rates).T))
+    upper = np.nanmax(gaps + np.hypot(high - rates, (rates - low).T))
+    return Estimate(value, max(float(lower), 0.0), min(float(upper), 1.0))
+
+
+def target_share(matrix: IntArray, alpha: float = 0.05) -> Estimate:
+    """The largest share of the errors that are predicted as one class, with the interval of `best`.
+
+    Given the number of all errors, that of a class is treated as binomial; for classes of fixed sizes its variance is
+    at most as large.
+
+    Args:
+        matrix: (C, C) confusion counts, label by prediction.
+        alpha: 1 minus the coverage.
+
+    Returns:
+        Fractions; NaN without errors.
+    """
+    wrong = (matrix.sum(axis=0) - matrix.diagonal()).astype(np.int64)
+    if not wrong.any():
+        return Estimate(math.nan, math.nan, math.nan)
+    return best(ClassCounts(np.full_like(wrong, wrong.sum()), wrong), alpha)
 
 
 def _box(counts: ClassCounts, alpha: float) -> tuple[FloatArray, FloatArray]:

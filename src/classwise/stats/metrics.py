@@ -24,22 +24,28 @@ from numpy.typing import ArrayLike
 from classwise.core.arguments import checked
 from classwise.core.errors import ClasswiseError
 from classwise.stats.confusion import (
+    AsymmetricPair,
     Leakage,
     Symmetry,
+    asymmetry_penalty,
     confusion,
     confusion_rates,
+    max_asymmetry,
     misclassified,
     superclass_leakage,
     symmetry,
+    target_shares,
 )
 from classwise.stats.counts import BoolArray, ClassCounts, FloatArray, class_labels, ratio
 
 Number = TypeVar("Number", Fraction, float)
 
 __all__ = [
+    "AsymmetricPair",
     "Leakage",
     "LowestAccuracy",
     "Symmetry",
+    "asymmetry_penalty",
     "class_accuracy",
     "class_confidence_variance",
     "class_variance",
@@ -47,6 +53,7 @@ __all__ = [
     "confusion",
     "confusion_rates",
     "hmw",
+    "max_asymmetry",
     "max_class_discrepancy",
     "misclassified",
     "nrr",
@@ -55,6 +62,7 @@ __all__ = [
     "robust_classes",
     "superclass_leakage",
     "symmetry",
+    "target_shares",
     "trade",
     "vulnerable_classes",
     "worst_class",

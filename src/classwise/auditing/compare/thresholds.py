@@ -223,9 +223,8 @@ class Threshold(Condition):
             bounds = _class_bounds(self.measure, inputs.counts, label, audit.alpha)
         else:
             bounds = self.metric.ends[end](inputs.counts, audit.alpha) if end else self.metric.possible(inputs)
-        if math.isnan(bounds.low) and (
-            inputs.complete or (self.metric is not None and inputs.lacks(self.metric.reads))
-        ):
+        reads = "counts" if self.metric is None else self.metric.reads
+        if math.isnan(bounds.low) and (inputs.lacks(reads) or inputs.arguments(reads) is not None):
             reason = f"{self.measure} is not defined for this audit" if self.group is None else "0 images of this class"
             raise ClasswiseError(f"condition {str(self)!r}: {reason}")
         return bounds

@@ -14,6 +14,7 @@ OBJECTIVES: Registry[Objective] = Registry(
     {
         "standard": "classwise.training.objectives.standard:Standard",
         "at": "classwise.training.objectives.adversarial:AdversarialTraining",
+        "mixed": "classwise.training.objectives.adversarial:MixedAdversarialTraining",
         "trades": "classwise.training.objectives.trades:Trades",
         "trix": "classwise.training.objectives.trix:Trix",
         "mart": "classwise.training.objectives.mart:Mart",

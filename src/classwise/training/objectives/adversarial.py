@@ -1,4 +1,4 @@
-"""Adversarial training (Madry et al., ICLR 2018, eq. 2.1)."""
+"""Adversarial training (Madry et al., ICLR 2018, eq. 2.1), also mixed with clean images."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import ClassVar
 from torch import Tensor
 
 from classwise.attacks.base import Attack
-from classwise.core.config import configurable
+from classwise.core.config import NonNegative, configurable
 from classwise.core.description import PassCounts
 from classwise.core.precision import Forward
 from classwise.core.rng import CounterRNG
@@ -36,3 +36,32 @@ class AdversarialTraining(Objective):
         """Compute the cross-entropy at ``x'``."""
         logits = self.criterion.scaled(model, settings)(points["robust"])
         return Step({"robust": self.criterion(logits, batch.y, settings)}, robust_logits=logits)
+
+
+@configurable
+class MixedAdversarialTraining(AdversarialTraining):
+    """Mixed adversarial training: clean_weight CE(f(x), y) + robust_weight CE(f(x'), y).
+
+    Args:
+        clean_weight: the weight of the clean cross-entropy.
+        robust_weight: the weight of the cross-entropy at ``x'``.
+    """
+
+    source = ("goodfellow2015explaining",)
+    example = "mixed:clean_weight=0.5,robust_weight=0.5"
+    cost = PassCounts(forward=2, to_weights=2)
+
+    clean_weight: NonNegative = 0.5
+    robust_weight: NonNegative = 0.5
+
+    weighted_terms: ClassVar[frozenset[Term]] = frozenset({"clean", "robust"})
+
+    def step(self, model: Forward, batch: TrainingBatch, points: dict[str, Tensor], settings: ClassSettings) -> Step:
+        """Compute both cross-entropies."""
+        model = self.criterion.scaled(model, settings)
+        clean, robust = model(batch.x), model(points["robust"])
+        terms = {
+            "clean": self.clean_weight * self.criterion(clean, batch.y, settings),
+            "robust": self.robust_weight * self.criterion(robust, batch.y, settings),
+        }
+        return Step(terms, clean_logits=clean, robust_logits=robust)

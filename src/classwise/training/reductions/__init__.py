@@ -12,6 +12,7 @@ REDUCTIONS: Registry[object] = Registry(
         "faal": "classwise.training.reductions.faal:FAAL",
         "codat": "classwise.training.reductions.codat:Codat",
         "logit-similarity": "classwise.training.reductions.logit_similarity:LogitSimilarity",
+        "asymmetry": "classwise.training.reductions.asymmetry:Asymmetry",
     },
     arguments=3,
 )

@@ -1,0 +1,67 @@
+"""A penalty on the asymmetry of the soft confusion matrix (Sy-FAR; Najjar et al., USENIX Security 2026)."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from classwise.core.config import NonNegative, Positive, configurable
+from classwise.core.description import Described
+from classwise.training.classes import ClassSettings
+from classwise.training.objectives.base import Step, TrainingBatch
+from classwise.training.reductions.base import mean
+
+
+@configurable
+class Asymmetry(Described):
+    """Mean loss plus strength * sum over class pairs i < j of (s_ij + s_ji) |s_ij - s_ji| / (s_ij + s_ji + smoothing).
+
+    s_ij is the mean confidence in class j of the attacked images of class i in the batch (of the clean images, if the
+    objective has no attack). The rows of absent classes are 0, so in small batches the penalty also lowers the
+    confidence in absent classes. If all classes are present, uniform confidences have no penalty, and a large strength
+    trains the model towards them.
+
+    Args:
+        strength: the weight of the penalty.
+        smoothing: the constant in the denominator, which lowers the weight of rare confusions.
+    """
+
+    source = ("najjar2026syfar",)
+    changes = ("loss",)
+    example = "asymmetry:strength=10,smoothing=0.1"
+
+    strength: NonNegative = 10.0
+    smoothing: Positive = 0.1
+
+    #: As `ClassSchedule.fine_tunes`.
+    fine_tunes = True
+
+    def __call__(self, step: Step, batch: TrainingBatch, settings: ClassSettings) -> Tensor:
+        """Compute the regularised mean, ()."""
+        logits = step.clean_logits if step.robust_logits is None else step.robust_logits
+        assert logits is not None
+        soft = soft_confusion(logits.float(), batch.y)
+        return mean(step, batch, settings) + self.strength * asymmetry_penalty(soft, self.smoothing)
+
+
+def soft_confusion(logits: Tensor, y: Tensor) -> Tensor:
+    """Compute the mean confidences of the images of each class, (C, C); the rows of absent classes are 0.
+
+    Args:
+        logits: (N, C).
+        y: labels, int64 (N,).
+    """
+    classes = logits.shape[1]
+    sums = logits.new_zeros(classes, classes).index_add(0, y, logits.softmax(1))
+    count = logits.new_zeros(classes).index_add_(0, y, logits.new_ones(len(y)))
+    return sums / count.clamp_min(1)[:, None]
+
+
+def asymmetry_penalty(rates: Tensor, smoothing: float) -> Tensor:
+    """Compute the sum over i < j of (r_ij + r_ji) |r_ij - r_ji| / (r_ij + r_ji + smoothing), ().
+
+    Args:
+        rates: confusion rates r, (C, C).
+        smoothing: the constant in the denominator, above 0.
+    """
+    both = rates + rates.T
+    return (both * (rates - rates.T).abs() / (both + smoothing)).triu(diagonal=1).sum()

@@ -48,8 +48,7 @@ class Study:
         page: the Markdown page of a comparison, from its scale and the folder of the runs.
         seeds: default of SEEDS, comma-separated.
         records: save the predictions of each audit, without scores, as an audit in ``docs/results/NAME``, a page that
-            compares them, and a figure. Later reports add those whose runs are elsewhere. The Markdown page keeps what
-            is written above its tables.
+            compares them, and a figure. Later reports add those whose runs are elsewhere.
     """
 
     name: str
@@ -94,11 +93,10 @@ class Study:
         return f"<!-- The tables below are written by: python -m benchmarks {self.name} --report -->"
 
     def _head(self, page: Path) -> str:
-        """The part of a page that is written by hand, if the study records; otherwise empty."""
-        if not self.records:
-            return ""
+        """The part of a page that is written by hand, up to the mark; empty if it has none."""
         written = page.read_text(encoding="utf-8") if page.is_file() else ""
-        return f"{written.partition(self.mark)[0]}{self.mark}\n\n"
+        above, mark, _ = written.partition(self.mark)
+        return f"{above}{mark}\n\n" if mark else ""
 
     def _missing(self, comparison: Comparison) -> str:
         """A paragraph on the methods and seeds that are not finished; empty if all are."""
@@ -173,17 +171,21 @@ def predictions_only(audit: Audit, root: Path) -> Audit:
 
 
 def counts_by_class(comparison: Comparison) -> pd.DataFrame:
-    """A row for each method, seed and class: images, and images that are correct, clean and under all attacks."""
-    rows = []
+    """A row for each method, seed and class: images, and images that are correct, clean and under all attacks.
+
+    Audits under several attacks have a column more for each attack.
+    """
+    parts = []
     for name, audits in comparison.audits.items():
         for audit in audits:
-            clean, robust = audit.counts("clean"), audit.counts()
-            columns = (audit.group_names, robust.count, clean.correct, robust.correct)
-            rows += [
-                {"method": name, "seed": seed_of(audit), "class": label, "n": n, "clean": correct, "robust": right}
-                for label, n, correct, right in zip(*columns, strict=True)
-            ]
-    return pd.DataFrame(rows)
+            counts = {"clean": audit.counts("clean"), "robust": audit.counts()}
+            attacks = audit.outcomes.attacks
+            if len(attacks) > 1:
+                counts |= {attack: audit.counts(attack) for attack in attacks}
+            correct = {column: found.correct for column, found in counts.items()}
+            facts = {"class": audit.group_names, "n": counts["robust"].count, **correct}
+            parts.append(pd.DataFrame({"method": name, "seed": seed_of(audit), **facts}))
+    return pd.concat(parts, ignore_index=True)
 
 
 def seed_of(audit: Audit) -> int:

@@ -7,13 +7,16 @@ import json
 import re
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
 import torch
-from benchmarks import ablation, jpeg_quality, real_size, studies, symmetry, training_length
+from benchmarks import ablation, attack_signs, jpeg_quality, real_size, studies, symmetry, training_length
 from benchmarks.__main__ import main
+from benchmarks.adjustment import FITS
+from benchmarks.comparison import methods
 from benchmarks.comparison.methods import TimedProgress, Trained
 from benchmarks.studies import effect, verdict
 from benchmarks.training_length import sign_change
@@ -21,6 +24,7 @@ from benchmarks.training_length import sign_change
 import classwise as cw
 from classwise.auditing.compare.comparison import Comparison
 from classwise.stats.intervals import Estimate
+from classwise.training.posthoc.logit_adjustment import LogitAdjustment, adjust_logits
 from classwise.training.recipe import Recipe
 
 SELECTED = ("AT-12-selected", "AT+FAWA-12-selected", "AT-12-last", "AT+FAWA-12-last")
@@ -261,6 +265,46 @@ def test_the_hours_of_a_resumed_training_are_summed(tmp_path: Path, monkeypatch:
     now = 1030
     resumed.write()
     assert json.loads(path.read_text())["seconds"] == 70 + 30
+
+
+def test_effects_are_shown_under_each_attack_of_a_cascade(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fits: list[object] = []
+
+    def recording(*arguments: Any, attack: str, **options: Any) -> LogitAdjustment:
+        fits.append(attack)
+        return adjust_logits(*arguments, attack=attack, **options)
+
+    monkeypatch.setattr(methods, "adjust_logits", recording)
+    monkeypatch.setattr(studies, "RESULTS", tmp_path)
+    monkeypatch.setenv("KEEP", str(tmp_path / "runs"))
+    monkeypatch.setenv("SEEDS", "0")
+    monkeypatch.setenv("METHODS", "AT,AT+adjusted-ce,AT+adjusted-apgd-t")
+    study = attack_signs.STUDY
+    page = tmp_path / "attack-signs.md"
+    page.write_text(f"# Title\n\n{study.mark}\n\nFormer tables.", encoding="utf-8")
+    text = study.run(quick=True)
+    assert fits == [FITS["ce"], FITS["apgd-t"]]
+    assert "| AT+adjusted-apgd-t minus AT+adjusted-ce | 1 | worst class |" in text
+    assert study.report(quick=False) in page.read_text(encoding="utf-8")
+    assert page.read_text(encoding="utf-8").startswith(f"# Title\n\n{study.mark}\n\n### Each method")
+    counts = pd.read_csv(tmp_path / "attack-signs.csv")
+    assert counts.columns.tolist()[3:] == ["n", "clean", "robust", *attack_signs.SHOWN]
+    assert (counts["apgd-t"] == counts["robust"]).all()
+    assert (counts["apgd-t"] <= counts["pgd-margin"]).all()
+    assert (counts["pgd-margin"] <= counts["pgd"]).all()
+
+
+@pytest.mark.parametrize(
+    ("weak", "strong", "shown"),
+    [
+        (Estimate(0.05, 0.01, 0.09), Estimate(0.04, 0.01, 0.07), "same; higher"),
+        (Estimate(0.05, 0.01, 0.09), Estimate(0.02, -0.02, 0.06), "same; higher to inconclusive"),
+        (Estimate(0.05, -0.01, 0.1), Estimate(-0.04, -0.07, -0.01), "opposite; inconclusive to lower"),
+        (Estimate(0.05, -0.01, 0.1), Estimate(0.0, -0.07, 0.07), "zero; inconclusive"),
+    ],
+)
+def test_the_sign_under_a_stronger_attack(weak: Estimate, strong: Estimate, shown: str) -> None:
+    assert attack_signs.sign(weak, strong) == shown
 
 
 def test_suites_are_run_where_they_are_named(

@@ -18,6 +18,7 @@ from typing import Any
 import torch
 
 from benchmarks.tables import conditions
+from classwise.auditing.run.options import AuditOptions
 from classwise.core.errors import ClasswiseError
 from classwise.core.progress import NullProgress
 from classwise.core.storage import write_text
@@ -40,6 +41,10 @@ SUITES: dict[str, tuple[int | None, tuple[str, ...]]] = {
 """The number of test images (None: all) and the attacks of each audit."""
 
 
+MARGIN = "pgd:steps=8,step_size=0.25eps,objective=margin"
+"""The default attack that fits the constants of the logit adjustment."""
+
+
 @dataclass(frozen=True)
 class Scale:
     """Sizes of the experiment: data, training and test images, threat, recipe fields, attacks and epochs."""
@@ -57,6 +62,8 @@ class Scale:
     suites: Mapping[str, tuple[int | None, tuple[str, ...]]] = field(default_factory=lambda: SUITES)
     default_suites: tuple[str, ...] = ("pgd", "apgd")
     """The audits of every method; others run where SUITES names them."""
+    options: AuditOptions = field(default_factory=AuditOptions)
+    """Further options of the audits."""
     epochs: int | None = None
 
     def epochs_of(self, epochs: int) -> int:
@@ -192,9 +199,10 @@ class Interpolated(Method):
 
 @dataclass(frozen=True)
 class LogitAdjusted(Method):
-    """Post-hoc logit adjustment of the model of another method."""
+    """Post-hoc logit adjustment of the model of another method, fitted under an attack."""
 
     of: Trained | Interpolated | Saved
+    attack: str = MARGIN
 
     def make(self, workspace: Workspace) -> Path:
         weights_of(self.of, workspace, wait=True)
@@ -210,6 +218,8 @@ class LogitAdjusted(Method):
             workspace.folder(run.name),
             which=which,
             data=images(workspace.scale.data, "train", workspace.scale.train),
+            attack=self.attack,
+            folds=0,  # cross-fitted accuracies are not used
             out=path,
             device=workspace.device,
         ).path

@@ -23,6 +23,7 @@ from benchmarks.comparison.methods import (
 )
 from benchmarks.comparison.page import report
 from classwise.auditing.run.audit import audit
+from classwise.auditing.run.options import AuditOptions
 from classwise.core.errors import ClasswiseError, unknown
 
 
@@ -37,7 +38,8 @@ def run_audits(method: Method, weights: Path, workspace: Workspace) -> None:
             log(f"{method.name}, seed {workspace.seed}: audit by {suite}")
             scale = workspace.scale
             data = images(scale.data, "test", count if count is not None else scale.test)
-            audit(weights, data, scale.threat, attacks, out=folder, resume=True, device=workspace.device)
+            options: AuditOptions = {"device": workspace.device, **scale.options}
+            audit(weights, data, scale.threat, attacks, out=folder, resume=True, **options)
 
 
 def check_names(kind: str, names: Sequence[str], known: Sequence[str]) -> None:

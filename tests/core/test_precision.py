@@ -42,9 +42,8 @@ def network(channels: int) -> nn.Sequential:
     [
         ("cpu", True, "", (0, 0), FAST),
         ("cpu", False, "", (9, 0), FLOAT32),
-        ("cpu", False, "avx512_bf16", (9, 0), FLOAT32),  # Zen 4
+        ("cpu", False, "avx512_bf16", (9, 0), FAST),  # Zen 4
         ("cpu", False, "avx_vnni", (9, 0), FLOAT32),
-        ("cpu", False, "avx512_bf16 avx_vnni", (0, 0), FAST),  # Zen 5
         ("cuda", True, "", (7, 5), FLOAT32),
         ("cuda", False, "", (8, 0), FAST),
         ("meta", True, "", (9, 0), FLOAT32),

@@ -232,9 +232,9 @@ def check_device(device: str | torch.device) -> None:
 def fastest(device: torch.device) -> Precision:
     """The fastest settings for gradients on a device.
 
-    bfloat16 is fast where the hardware multiplies matrices in it at full rate: on CPUs with AMX, or with both AVX-512
-    BF16 and AVX-VNNI (AMD since Zen 5; Zen 4 has the first only), and on GPUs since NVIDIA's Ampere and AMD's CDNA.
-    Other hardware converts or emulates it, which takes longer than float32.
+    bfloat16 is fast where the hardware multiplies matrices in it at full rate: on CPUs with AMX or AVX-512
+    BF16 (Intel since Sapphire Rapids, AMD since Zen 4), and on GPUs since NVIDIA's Ampere and AMD's CDNA. Other
+    hardware converts or emulates it, which takes longer than float32.
 
     Example:
         >>> import torch
@@ -270,7 +270,7 @@ def _multiplies_bfloat16(device: torch.device) -> bool:
     if device.type == "cpu":
         has_amx = getattr(torch.cpu, "_is_amx_tile_supported", None)  # older versions have no get_capabilities
         has: Mapping[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()
-        return bool((has_amx and has_amx()) or (has.get("avx512_bf16") and has.get("avx_vnni")))
+        return bool((has_amx and has_amx()) or has.get("avx512_bf16"))
     return device.type == "cuda" and torch.cuda.get_device_capability(device) >= (8, 0)
 
 

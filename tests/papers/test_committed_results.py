@@ -42,7 +42,7 @@ OTHER_QUANTITIES = {
 """Cells of tables with another quantity that has the number of a tested one by chance, by item."""
 
 
-LARGEST = 600_000
+LARGEST = 600 * 1024
 """Bytes of a page."""
 
 

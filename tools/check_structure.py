@@ -29,6 +29,7 @@ LAYERS = (
     "attacks",
     "training",
     "auditing",
+    "maite",
     "reporting",
     "sweeps",
     "analysis",

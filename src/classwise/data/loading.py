@@ -17,12 +17,14 @@ from typing import Any, NamedTuple
 from classwise.core.arguments import checked
 from classwise.core.config import Count, Seed, build
 from classwise.core.errors import ClasswiseError, DataNotFoundError, did_you_mean, unknown
+from classwise.core.registry import load_object
 from classwise.data.corruptions import CORRUPTIONS
 from classwise.data.corruptions.corrupt import Severity, corrupt
 from classwise.data.encoded import EncodedImages
 from classwise.data.formats import FORMATS
 from classwise.data.formats.base import EncodedFormat, Format
 from classwise.data.images import Images
+from classwise.data.maite import is_dataset
 from classwise.data.rows import text_labels
 from classwise.data.sets import DATA
 from classwise.data.sets.base import DataSet
@@ -62,8 +64,8 @@ def load_data(
     Args:
         source: a name in `classwise.data.DATA`, an import path ``"package.module:Class"`` of a `DataSet`, or a path.
             A name takes precedence over a file of the same name; use ``./name`` for the file. Or an object: a Dataset
-            or DataLoader of torch, torchvision or Hugging Face `datasets`, an iterable of (x, y) or of dicts, or a pair
-            of arrays.
+            or DataLoader of torch, torchvision or Hugging Face `datasets`, a data set of MAITE, an iterable of (x, y)
+            or of dicts, or a pair of arrays. The import path may also be that of a data set of MAITE.
         split: "train" or "test"; for a folder, the name of a subfolder or file in it. Ignored for the path of a file,
             and for an object that is not a dict of splits.
         root: a data directory that is searched first.
@@ -85,6 +87,7 @@ def load_data(
         >>> cw.load_data("digits", split="test", subset=100)
         Images(digits test: 100 of 1x8x8, 10 classes, torch.uint8, cpu)
     """
+    source = _imported(source)
     if not isinstance(source, (str, os.PathLike)):
         opened = _open_object(source, split, options)
         images = opened.load() if isinstance(opened, Stream) else opened
@@ -140,6 +143,7 @@ def stream_data(
         >>> stream.expected, stream.shape, stream.class_names
         (2, (3, 24, 24), ('cat', 'dog'))
     """
+    source = _imported(source)
     if not isinstance(source, (str, os.PathLike)):
         opened = _open_object(source, split, options)
         if isinstance(opened, Images):
@@ -176,7 +180,7 @@ def open_data(
     Raises:
         ClasswiseError: as in `load_data`.
     """
-    if subset is None:
+    if subset is None and isinstance(_imported(source), (str, os.PathLike)):
         found = _find(source, root, None, options)
         encoded = _encoded(found, split, root)
         if encoded is not None and len(encoded) * math.prod(encoded.shape()) > LARGE_BYTES:
@@ -186,6 +190,15 @@ def open_data(
         if encoded is not None and isinstance(found, _Path):
             return encoded.images()
     return load_data(source, split=split, root=root, subset=subset, seed=seed, **options)
+
+
+def _imported(source: Any) -> Any:
+    """The data set of MAITE that an import path names; any other source unchanged."""
+    is_import = isinstance(source, str) and source not in DATA and _IMPORT_PATH.fullmatch(source)
+    if not is_import or Path(source).expanduser().exists():
+        return source
+    found = load_object(source, DATA.kind)
+    return found if is_dataset(found) else source
 
 
 def _open_object(source: Any, split: str, options: dict[str, Any]) -> Images | Stream:

@@ -22,6 +22,7 @@ from classwise.core.tensors import as_tensor
 from classwise.data.formats.layout import channels_first
 from classwise.data.images import Batch, Images, as_labels, check_labels, to_unit
 from classwise.data.labels import encode_labels
+from classwise.data.maite import MaiteItems, is_dataset
 from classwise.data.rows import Rows, class_names_of, label_array, label_column
 
 logger = logging.getLogger(__name__)
@@ -235,9 +236,10 @@ def as_data(
 
     Args:
         source: `Images` or a `Stream` (returned unchanged), a pair (x, y) of tensors or arrays or a dict of them, a
-            Dataset, a DataLoader, or an iterable of pairs or dicts.
+            Dataset, a DataLoader, or an iterable of pairs or dicts; or a data set in the protocol of MAITE, which is
+            read into memory (`classwise.data.maite`).
         class_names: one name per class; by default those of the source (`class_names_of`).
-        name: name of the data set in reports; by default that of a Hugging Face data set, or ``data``.
+        name: name of the data set in reports; by default that of a Hugging Face or MAITE data set, or ``data``.
         split: "train", "test", ... or empty.
         **options: fields of `classwise.data.rows.Rows`, such as ``image="img"`` and ``label="fine_label"``.
 
@@ -245,6 +247,12 @@ def as_data(
         ClasswiseError: if the source is none of these, images or labels are invalid, or an option is unknown.
     """
     rows = build(Rows, options, "data")
+    if is_dataset(source):
+        if options:
+            raise ClasswiseError(f"{source.metadata['id']}: a data set of MAITE has no option {next(iter(options))!r}")
+        items = MaiteItems(source)
+        whole = Stream(items, class_names or items.class_names, name or items.name, split or items.split)
+        return items.completed(whole.load())
     name = name or getattr(getattr(source, "info", None), "dataset_name", None) or "data"
     if isinstance(source, (Images, Stream)):
         if options:

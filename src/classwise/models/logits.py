@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from classwise.core.errors import ClasswiseError, unknown
 from classwise.models.base import Classifier, Wrapper
 from classwise.models.functions import as_module
+from classwise.models.maite import MaiteModel, is_model
 
 logger = logging.getLogger(__name__)
 
@@ -123,12 +124,14 @@ def as_logits(model: nn.Module | Callable[[Tensor], object]) -> nn.Module:
     """The model as a module that returns logits: networks of the zoo and wrappers unchanged, others wrapped.
 
     Args:
-        model: a module, or a function from images to an output with logits.
+        model: a module, a function from images to an output with logits, or a model in the protocol of MAITE.
 
     Raises:
         ClasswiseError: if it is neither.
     """
-    return model if isinstance(model, Classifier | Wrapper) else LogitsModel(as_module(model))
+    if isinstance(model, Classifier | Wrapper):
+        return model
+    return LogitsModel(MaiteModel(model) if is_model(model) else as_module(model))
 
 
 def logits_model_of(model: nn.Module) -> LogitsModel | None:

@@ -35,8 +35,8 @@ from classwise.models.logits import BINARY_HINT, are_probabilities, as_logits, i
 from classwise.models.selected_logits import SelectedLogits
 
 Model = Annotated[
-    nn.Module | str | Path | Callable[[Tensor], object],
-    "a torch.nn.Module, a function, or a path or text that load_model accepts",
+    nn.Module | str | Path | Callable[[Any], object],
+    "a torch.nn.Module, a function, a model of MAITE, or a path or text that load_model accepts",
 ]
 Group = Annotated[
     str | Column | Sequence[Any] | Tensor, "the name of a grouping, or a list with a value for each image"

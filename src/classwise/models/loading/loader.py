@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple, Self
 
 import torch
 from pydantic import Field
@@ -15,21 +16,31 @@ from torch import Tensor, nn
 
 from classwise.core.arguments import checked
 from classwise.core.config import Count
-from classwise.core.errors import ClasswiseError
+from classwise.core.errors import ClasswiseError, unknown
 from classwise.core.precision import check_device
+from classwise.core.registry import described
 from classwise.core.rng import generators_restored
 from classwise.core.schema import SCHEMA_VERSIONS, check_schema_version
 from classwise.data.images import Images
 from classwise.data.loading import named_set
-from classwise.data.stream import Stream
-from classwise.models.base import Classifier, bare
+from classwise.data.stream import Stream, as_data
+from classwise.models.base import Classifier, bare, device_of
 from classwise.models.loading.builder import build, options_for_size
 from classwise.models.loading.checkpoints import Checkpoint, read_state
 from classwise.models.loading.references import is_stored, parse_reference
 from classwise.models.loading.sources.base import Shape, SourceModel
 from classwise.models.loading.sources.onnx_files import Onnx
 from classwise.models.loading.state_dict import MatchedStateDict, infer_shape, load_matched, match_keys
-from classwise.models.logits import BINARY_HINT, LogitsModel, Outputs, as_logits, logits_model_of
+from classwise.models.logits import (
+    BINARY_HINT,
+    LogitsModel,
+    Outputs,
+    are_probabilities,
+    as_logits,
+    logits_model_of,
+)
+from classwise.models.maite import MaiteModel, is_model
+from classwise.models.modes import evaluating
 from classwise.models.normalization import Normalized
 from classwise.models.provenance import note_weights_file
 from classwise.models.registry import MODELS
@@ -41,9 +52,12 @@ logger = logging.getLogger(__name__)
 CHECKPOINTS = ("best-average", "best", "last")
 """Checkpoints of a run folder; the one with the best validation score is loaded, the first in this order among ties."""
 
+UNWRAPPED, UNWRAPPED_IMAGES = 0.01, 32
+"""Largest difference between the probabilities of a MAITE model and of its module, on so many images."""
+
 _SHAPE_AND_NORMALISATION = ("num_classes", "in_channels", "width", "mean", "std")
 
-Model = str | os.PathLike[str] | nn.Module | Callable[[Tensor], object]
+Model = str | os.PathLike[str] | nn.Module | Callable[[Any], object]
 
 
 @checked
@@ -60,6 +74,7 @@ def load_model(
     device: str | torch.device = "cpu",
     state_dict_key: str | None = None,
     outputs: Outputs = "auto",
+    unwrap: str | None = None,
     **options: Any,
 ) -> nn.Module:
     """Load a model that maps images in [0, 1] to logits, in evaluation mode.
@@ -70,8 +85,8 @@ def load_model(
     Args:
         model: A name in `MODELS`; ``hf:FOLDER_OR_ID``, ``timm:NAME``, ``torchvision:NAME`` or
             ``robustbench:NAME/DATA/THREAT``; ``package.module:callable``; an ONNX file; a run folder; a weights file
-            with a model spec (as written by `save_weights`); a module, which is modified in place; or a function from
-            images to logits. docs/reference/models.md describes them.
+            with a model spec (as written by `save_weights`); a module, which is modified in place; a function from
+            images to logits; or a model in the protocol of MAITE. docs/reference/models.md describes them.
         weights: A .safetensors, .pt or .pth file, or a run folder; None: the weights of the source or the module, else
             random weights.
         num_classes: Number of logits.
@@ -86,6 +101,9 @@ def load_model(
             ``"binary-logits"`` or ``"binary-probabilities"``: one number per image, (N,) or (N, 1), the logit or the
             probability of class 1 (`LogitsModel`); ``"binary"``: an audit decides which, on its first images.
             ``"auto"``: logits, and an audit refuses a model that returns probabilities or one number per image.
+        unwrap: Of a model in the protocol of MAITE, the attribute with its module, such as ``"net"`` or
+            ``"wrapped.net"``; the module is then evaluated, with gradients. Its probabilities must be those of the
+            model on the first images of ``data``, which are required.
         **options: Further options of the model, such as ``depth=34``; ``pretrained=False`` for random weights of a
             network of timm or torchvision.
 
@@ -109,8 +127,15 @@ def load_model(
     if not isinstance(model, str | os.PathLike):
         if num_classes is not None or width is not None or in_channels is not None or options:
             raise ClasswiseError("num_classes, width, in_channels and options do not apply to a module")
-        loaded, note = _with_weights(as_logits(model), weights, mean, std, state_dict_key)
-        return _finished(loaded, note, data, device, outputs)
+        unwrapped = None if unwrap is None else _Unwrapped.of(model, unwrap, data)
+        network = as_logits(model if unwrapped is None else unwrapped.module)
+        loaded, note = _with_weights(network, weights, mean, std, state_dict_key)
+        loaded = _finished(loaded, note, data, device, outputs)
+        if unwrapped is not None:
+            unwrapped.check(loaded)
+        return loaded
+    if unwrap is not None:
+        raise ClasswiseError(f"unwrap={unwrap!r}: applies to a model in the protocol of MAITE, not to {model!s}")
     given = {"num_classes": num_classes, "in_channels": in_channels, "width": width, "mean": mean, "std": std}
     given = {key: value for key, value in given.items() if value is not None} | options
     known = _data_spec(data) | ({"num_classes": 1} if outputs.startswith("binary") else {})
@@ -309,6 +334,57 @@ def _finished(model: nn.Module, note: str, data: Any, device: str | torch.device
         module.training = False
     model.loaded = note  # type: ignore[assignment]
     return model
+
+
+class _Unwrapped(NamedTuple):
+    """The module of a model in the protocol of MAITE, and the model's probabilities for the first images."""
+
+    module: nn.Module
+    name: str
+    class_names: tuple[str, ...]
+    images: Tensor
+    probabilities: Tensor
+
+    @classmethod
+    def of(cls, model: Any, unwrap: str, data: Any) -> Self:
+        """Find the module by the name of its attribute, and call the model, before the module is moved.
+
+        Raises:
+            ClasswiseError: for another model, an attribute that is no module, or without images.
+        """
+        where = f"unwrap={unwrap!r}"
+        if not is_model(model):
+            raise ClasswiseError(f"{where}: applies to a model in the protocol of MAITE, not to {described(model)}")
+        module = functools.reduce(lambda value, name: getattr(value, name, None), unwrap.split("."), model)
+        if not isinstance(module, nn.Module):
+            modules = [name for name, value in vars(model).items() if isinstance(value, nn.Module)]
+            raise unknown(f"module of the MAITE model {model.metadata['id']!r}:", unwrap, modules)
+        if data is None:
+            raise ClasswiseError(f"{where}: needs data=, images on which the module must agree with the model")
+        images, whole = next(as_data(data).batches(UNWRAPPED_IMAGES)).x, MaiteModel(model)
+        with evaluating(whole), torch.no_grad():
+            scores = whole(images).double()
+        probabilities = scores if are_probabilities(scores) else scores.softmax(1)
+        return cls(module, f"{where}, model {whole.name!r}", whole.class_names, images, probabilities)
+
+    def check(self, loaded: nn.Module) -> None:
+        """Compare the probabilities of the loaded module, and name its classes.
+
+        Raises:
+            ClasswiseError: if they differ by more than `UNWRAPPED`.
+        """
+        with torch.no_grad():
+            own = loaded(self.images.to(device_of(loaded))).double().softmax(1).to(self.images.device)
+        same = own.shape == self.probabilities.shape
+        difference = float((own - self.probabilities).abs().max()) if same else 1.0
+        if not difference <= UNWRAPPED:
+            raise ClasswiseError(
+                f"{self.name}: on the first {len(own)} images the probabilities of the module and of the model differ "
+                f"by up to {difference:.2g}; if the model normalises images, give mean= and std=; otherwise write a "
+                "module that computes what the model computes"
+            )
+        if self.class_names:
+            loaded.class_names = self.class_names  # type: ignore[assignment]
 
 
 def _score(file: Path) -> float:

@@ -16,6 +16,7 @@ from classwise.core.errors import ClasswiseError, unknown
 from classwise.core.registry import described, is_builtin
 from classwise.models.base import Classifier
 from classwise.models.loading.sources.base import ModelSource, Shape, SourceModel
+from classwise.models.maite import MaiteModel, is_model
 from classwise.models.registry import MODELS
 from classwise.models.zoo.heads import CosineHead
 
@@ -23,7 +24,10 @@ _UNEXPECTED = re.compile(r"got an unexpected keyword argument '(\w+)'")
 
 
 class Function(ModelSource):
-    """The module that a function, class or class method of your own returns, or a copy of a module of your own."""
+    """The module that a function, class or class method of your own returns, or a copy of a module of your own.
+
+    In place of a module, also a model in the protocol of MAITE.
+    """
 
     form = "package.module:callable"
 
@@ -33,13 +37,15 @@ class Function(ModelSource):
         """Call the function with all options, and with those of classes, channels and width that it accepts."""
         del pretrained
         make: Callable[..., object] = MODELS.load(name)
-        if isinstance(make, nn.Module):
+        if isinstance(make, nn.Module) or is_model(make):
             return SourceModel(_module(make, name, shape, options))
         if not callable(make) or is_builtin(make) or (isinstance(make, type) and not issubclass(make, nn.Module)):
             raise ClasswiseError(
                 f"model {name!r} is {described(make)}; give a torch.nn.Module class or a Python function"
             )
-        model = self._called(make, name, self._shape(shape), options)
+        model: Any = self._called(make, name, self._shape(shape), options)
+        if is_model(model):
+            return SourceModel(MaiteModel(model))
         if not isinstance(model, nn.Module):
             raise ClasswiseError(f"model {name!r} returns a {type(model).__name__}, not a torch.nn.Module")
         is_meta = any(tensor.is_meta for tensor in (*model.parameters(), *model.buffers()))
@@ -92,13 +98,15 @@ class Function(ModelSource):
         return _with_accepted(make, name, first, values, optional)
 
 
-def _module(module: nn.Module, name: str, shape: Shape, options: Mapping[str, Any]) -> nn.Module:
-    """A copy of a module that has been built already."""
+def _module(
+    module: nn.Module | Callable[..., object], name: str, shape: Shape, options: Mapping[str, Any]
+) -> nn.Module:
+    """A copy of a module that has been built already, or a model of MAITE as a module."""
     for option in options:
         raise ClasswiseError(f"model {name!r} is a module, not a function: it has no option {option!r}")
     if shape.width != 1.0:
         raise _no_width(name, shape.known())
-    return copy.deepcopy(module)
+    return copy.deepcopy(module) if isinstance(module, nn.Module) else MaiteModel(module)
 
 
 def _parameters(make: Callable[..., object]) -> Mapping[str, inspect.Parameter]:

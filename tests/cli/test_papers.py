@@ -20,7 +20,7 @@ def test_list(classwise: Classwise) -> None:
     assert all(item["status"] in {"runnable", "covered", "missing"} for item in items)
     assert all(bool(item["command"]) != bool(item["missing"]) for item in items)
     by_id = {item["id"]: item for item in items}
-    assert by_id["kdd21/T1"]["scales"] == ["smoke", "reduced", "full"]
+    assert by_id["kdd21/T1"]["scales"] == ["smoke", "reduced", "medium", "full"]
     assert by_id["cfa23/M7"]["covered_by"] == ["schedule ccr", "item cfa23/T2"]
     assert by_id["cfa23/M7"]["command"] == "classwise papers run cfa23/T2"
     assert (by_id["cfa23/Th2"]["scales"], by_id["cfa23/Th2"]["deviations"]) == ([], {})
@@ -40,7 +40,7 @@ def test_list_with_deviations_and_scales_that_were_run(classwise: Classwise, tmp
     assert "smoke" in by_id["cfa23/F1"]
     assert "no settings" in by_id["cfa23/F1"]
     assert "smoke" not in by_id["cfa23/F4"]
-    assert "full 0, reduced " in by_id["cfa23/F4"]
+    assert "full 0, medium 5, reduced " in by_id["cfa23/F4"]
     items = {item["id"]: item for item in json.loads(classwise("papers", "list", "--store", store, "--json").out)}
     assert set(items) == set(catalogue.items())
     assert items["cfa23/F1"]["run_at"] == ["smoke"]
@@ -71,7 +71,7 @@ def test_commands_of_covered_items(classwise: Classwise) -> None:
 def test_show_settings(classwise: Classwise) -> None:
     shown = classwise("papers", "show", "cfa23/T1").out.splitlines()
     decay = next(row for row in shown if row.startswith("averaging decay"))
-    assert decay.split()[-4:] == ["0.85", "0.88", "0.85", "0.85"]
+    assert decay.split()[-5:] == ["0.85", "0.88", "0.85", "0.85", "0.85"]
     assert "deviations from the paper at scale full: 3" in shown
     shown = classwise("papers", "show", "kdd21/T1").out.splitlines()
     (beta,) = (row for row in shown if row.startswith("loss beta") and "MART" in row)

@@ -46,6 +46,13 @@ def test_reduced_evidence_neither_confirms_nor_refutes(answer: Answer, text: str
     assert verdict_text(verdict(answer), BUDGET, short=True) == f"{text} at reduced scale"
 
 
+def test_medium_evidence_neither_confirms_nor_refutes() -> None:
+    evidence = Evidence(scale="medium", trainings=3, data=("cifar10",), train_images=(50_000,), epochs=(30,))
+    texts = [verdict_text(verdict(answer, trainings=3), evidence) for answer in ANSWERS]
+    details = "at medium scale (3 trainings, 50,000 images, 30 epochs)"
+    assert texts == [f"{word} {details}" for word in ("supported", "not observed", "inconclusive")]
+
+
 @pytest.mark.parametrize("answer", ANSWERS)
 def test_a_smoke_run_is_no_evidence(answer: Answer) -> None:
     assert verdict_text(verdict(answer), dataclasses.replace(BUDGET, scale="smoke")) == "smoke run, no evidence"

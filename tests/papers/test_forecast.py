@@ -75,6 +75,20 @@ def test_costly_attacks_exceed_the_trainings() -> None:
     assert cost.evaluation_passes > 4 * cost.passes
 
 
+def test_medium_scale_trains_three_times_and_evaluates_two_weights() -> None:
+    """Standard training selects no epoch, and an item that names several weights evaluates no more."""
+    cost, once = (forecast("benz20/F2", "medium", trainings, rate=constant).total for trainings in (None, 1))
+    assert (cost.trainings, cost.epochs) == (6, 6 * 30)
+    assert cost.evaluation_passes == 3 * (2 + 1) * 10_000 * (1 + 2 * 20 + 1)
+    assert cost.passes == 3 * once.passes
+    main, ablation = (forecast(name, "medium", 1, rate=constant).total for name in ("cfa23/T1", "cfa23/T2"))
+    full = [forecast(name, "full", rate=constant).total for name in ("cfa23/T1", "cfa23/T2")]
+    assert [main.evaluation_passes, ablation.evaluation_passes] == [
+        full[0].evaluation_passes,
+        2 * full[1].evaluation_passes,
+    ]
+
+
 def test_an_item_with_more_saved_epochs_serves_the_others() -> None:
     curves, end = (forecast(name, "full", rate=constant) for name in ("kdd21/F1", "kdd21/E2"))
     both = forecast(["kdd21/E2", "kdd21/F1"], "full", rate=constant).total

@@ -9,16 +9,21 @@ import pytest
 import torch
 
 from classwise.auditing.run.result import Audit
+from classwise.core.config import configurable
 from classwise.core.precision import FAST
 from classwise.papers import scales
 from classwise.papers.catalogue import experiment, runnable
+from classwise.papers.claims import Measurement, Test
 from classwise.papers.cost import forecast
-from classwise.papers.experiment import recipe_at
+from classwise.papers.experiment import Context, Experiment, Findings, Training, recipe_at
 from classwise.papers.experiments.fair_training import UnfairChoice
+from classwise.papers.interval_estimators import interval
 from classwise.papers.result import Result
-from classwise.papers.runner import run
-from classwise.papers.scales import FASHION, FULL, REDUCED, SMOKE, Scale, on_data_set
+from classwise.papers.runner import _result, run
+from classwise.papers.scales import FASHION, FULL, REDUCED, SMOKE, TIAN, Scale, medium, on_data_set
 from classwise.papers.store import Store
+from classwise.reporting.tables import Cell, Row, Table
+from classwise.stats.intervals import Estimate
 from classwise.training.folder import Run
 
 
@@ -53,7 +58,7 @@ def test_recipes_differ_in_the_dtype_alone(name: str) -> None:
 
 
 @pytest.mark.parametrize("data", [*scales.PAPER_DATA, *scales.OWN_DATA])
-@pytest.mark.parametrize("scale", [REDUCED, FASHION, FULL], ids=["reduced", "fashion", "full"])
+@pytest.mark.parametrize("scale", [REDUCED, FASHION, FULL, medium(TIAN)], ids=["reduced", "fashion", "full", "medium"])
 def test_another_data_set_keeps_the_dtype(scale: Scale, data: str) -> None:
     assert on_data_set(scale.with_float32(), data) == on_data_set(scale, data).with_float32()
 
@@ -78,3 +83,63 @@ def test_a_run_records_the_dtype_of_the_device(
     audits = [Audit.load(file.parent) for file in recipe.parent.glob("audits/*/audit.json")]
     assert {audit.outcomes.meta.precision["dtype"] for audit in audits} == {dtype}
     assert dtype in Result.load(store.result_file("cfa23/E1", "smoke")).setting
+
+
+def test_medium_has_the_networks_and_data_of_full_scale_and_the_budget_of_short_trainings() -> None:
+    """Every training of every item, each with a validation split, from which the selected weights follow."""
+    found = set()
+    for name in runnable():
+        one = experiment(name)
+        full, chosen = one.scales["full"], one.scales.get("medium")
+        declared = {} if chosen is None else {**one.trainings(chosen), **one.conditional_trainings(chosen)}
+        published = {**one.trainings(full), **one.conditional_trainings(full)}
+        assert bool(declared) == bool(published), name
+        for row, training in declared.items():
+            assert chosen is not None
+            recipe, paper = recipe_at(chosen, training), recipe_at(full, published.get(row, training))
+            found.add((recipe.epochs, recipe.data.validation > 0, getattr(recipe.parts.averaging, "gate", "absolute")))
+            assert (recipe.model, recipe.threat) == (paper.model, paper.threat), (name, row)
+            assert recipe.data.augment == paper.data.augment
+            assert recipe.selection == ("last" if training.recipe == "standard" else "auto"), (name, row)
+            assert "rice" in recipe.source.lower() or "he-short" in recipe.source
+    assert found == {(30, True, "absolute")}
+    assert "medium" not in experiment("benz20/P1.2").scales
+
+
+@configurable
+class _Totals(Experiment, trainings={"AT": Training(recipe="at")}):
+    """Accuracy of one model; of its last weights in some repetitions."""
+
+    item: str = "cfa23/E1"
+    last: tuple[int, ...] = (0,)
+
+    def run(self, context: Context) -> Findings:
+        trained = context.train_all(self.trainings(context.scale))["AT"]
+        which = "last" if context.scale.repetition in self.last else None
+        audit = context.audit(trained, {"PGD": "pgd:steps=2"}, which=which)
+        value = float(audit.counts("PGD").accuracy.mean())
+        cells = [Cell(f"{value}"), Cell(str(audit.outcomes.meta.model_hash))]
+        test = Test(claim="cfa23/C10", estimand="total", estimators=[interval(Estimate(value, value - 1, value + 1))])
+        measured = Measurement.of("benz20/C10", "total", Estimate(value, value, value))
+        return Findings(tables=[Table("Total", ("", "", ""), [Row("", cells)])], tests=[test], measurements=[measured])
+
+
+def test_medium_scale_evaluates_the_selected_and_the_last_weights(tmp_path: Path) -> None:
+    """Of each of three trainings, unless the experiment names the weights; also where both are the same epoch."""
+    small = medium(dataclasses.replace(SMOKE, name="full")).with_overrides(epochs=4, selection="three-quarters")
+    store = Store(tmp_path / "store")
+    assert _Totals.scales["medium"].last_weights
+    found = _result(_Totals(), Context(small, store), small.trainings)
+    assert (found.evidence.trainings, len(found.tables), len(store.runs)) == (3, 6, 3)
+    last = [table for table in found.tables if "; the last weights" in table.caption]
+    hashes = [
+        [table.rows[0].cells[1].text for table in found.tables if (table in last) is chosen] for chosen in (False, True)
+    ]
+    assert [one == other for one, other in zip(*hashes, strict=True)] == [True, False, False]
+    both = ["total", "total; the last weights in place of the selected ones"]
+    assert [verdict.estimand for verdict in found.verdicts] == both
+    assert [verdict.trainings for verdict in found.verdicts] == [3, 3]
+    assert [measurement.quantity for measurement in found.measurements] == both
+    named = _result(_Totals(last=(0, 1, 2)), Context(small, store), small.trainings)
+    assert [table.rows for table in named.tables] == [table.rows for table in last]
+    assert [verdict.estimand for verdict in named.verdicts] == ["total"]

@@ -477,10 +477,27 @@ def test_deviations_at_reduced_scale() -> None:
     ]
 
 
+def test_deviations_at_medium_scale() -> None:
+    """The budget, and what follows from it; networks, data, radii and the gate of FAWA are those of the paper."""
+    budget = [
+        "epochs: 200 (paper), 30 (here)",
+        "learning rate: 0.1 (paper), 0.2 (here)",
+        "learning-rate schedule: x0.1 at epochs 100, 150 (paper), one-cycle, peak at epoch 12 (here)",
+    ]
+    lines = deviation_lines(compare("cfa23/T3", "medium"))
+    fawa = [
+        "averaging start epoch: 50 (paper), 8 (here)",
+        "TRADES + EMA; TRADES + FAWA: loss scaled: no (paper), yes (here)",
+    ]
+    assert lines == [*budget, "trainings: 5 (paper), 3 (here)", *fawa]
+    named = [line.partition(" (paper)")[0] for line in deviation_lines(compare("kdd21/T1", "medium"))]
+    assert not any(f"{setting}:" in line for line in named for setting in ("network", "data set", "threat", "steps"))
+
+
 def test_code_has_its_own_column() -> None:
     table = settings_table("cfa23/T1")
     assert table is not None
-    assert table.heads == ("setting", "rows", "paper", "authors' code", "here, full", "here, reduced")
+    assert table.heads == ("setting", "rows", "paper", "authors' code", "here, full", "here, medium", "here, reduced")
     rows = [(row.name, *(cell.text for cell in row.cells)) for row in table.rows]
     decay = next(row for row in rows if row[0] == "averaging decay")
     assert decay[2:5] == ("0.85", "0.88", "0.85")
@@ -488,5 +505,5 @@ def test_code_has_its_own_column() -> None:
 
 
 def test_smoke_is_not_compared() -> None:
-    assert list(comparisons("kdd21/T1")) == ["full", "reduced"]
+    assert list(comparisons("kdd21/T1")) == ["full", "medium", "reduced"]
     assert isinstance(compare("kdd21/T1", SMOKE.name), Comparison)

@@ -213,7 +213,7 @@ def test_claims_table(smoke: Smoke) -> None:
 
 
 def test_bad_scales(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert NAMES == ("smoke", "reduced", "full")
+    assert NAMES == ("smoke", "reduced", "medium", "full")
     with pytest.raises(ClasswiseError, match="unknown scale 'redused'; did you mean 'reduced'"):
         scale_of("kdd21/T1", "redused")
     with pytest.raises(

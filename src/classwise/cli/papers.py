@@ -21,14 +21,15 @@ STORE = Path("runs/papers")
 LONGEST = 44
 """Letters of a title in the list."""
 
-SCALES = "smoke|reduced|full"
+SCALES = "smoke|reduced|medium|full"
 Trainings = Annotated[
-    int,
+    int | None,
     typer.Option(
         "--trainings",
         metavar="N",
         min=1,
         help="Independent trainings of each model, with other seeds.",
+        show_default="1; 3 at scale medium",
         rich_help_panel=TRAINING,
     ),
 ]
@@ -60,7 +61,7 @@ def list_items(
             "--scale", metavar=SCALES, help="With --estimate: scale of the forecast.", rich_help_panel=TRAINING
         ),
     ] = "full",
-    trainings: Trainings = 1,
+    trainings: Trainings = None,
     estimate: Annotated[
         bool,
         typer.Option(
@@ -137,11 +138,11 @@ def run(
         typer.Option(
             "--scale",
             metavar=SCALES,
-            help="Data, network and training: seconds, minutes to two hours, or a GPU.",
+            help="Data, network and training: seconds, minutes to two hours, or a GPU (30 epochs, or as published).",
             rich_help_panel=TRAINING,
         ),
     ] = "smoke",
-    trainings: Trainings = 1,
+    trainings: Trainings = None,
     model: Annotated[
         list[str] | None,
         typer.Option(

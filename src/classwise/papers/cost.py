@@ -140,7 +140,7 @@ class _Planned:
 def forecast(
     names: str | Sequence[str],
     scale: str,
-    trainings: int = 1,
+    trainings: int | None = None,
     *,
     device: str = "cpu",
     rate: Callable[[Recipe, str], float] | None = None,
@@ -151,7 +151,7 @@ def forecast(
     Args:
         names: item ids such as ``kdd21/T1``.
         scale: ``smoke``, ``reduced``, ``medium`` or ``full``.
-        trainings: independent trainings of each model.
+        trainings: independent trainings of each model; None for those of the scale.
         device: PyTorch device.
         rate: forward passes of one image per second, of a recipe and a data set; by default measured on the device.
         rates: measured rates of another device (`classwise.core.rates.RATES`), for the hours on it; nothing is timed.
@@ -166,7 +166,7 @@ def forecast(
         (0, 5)
     """
     items = [names] if isinstance(names, str) else names
-    planned = {name: _planned(name, scale, trainings, device) for name in items}
+    planned = {name: _planned(name, scale, trainings, "" if rates else device) for name in items}
     together = _distinct(planned.values())
     networks = {training.network: training for training in together}
 
@@ -263,11 +263,15 @@ def _distinct(items: Iterable[Mapping[tuple[Key, tuple[int, ...]], _Planned]]) -
     return found
 
 
-def _planned(name: str, scale: str, trainings: int, device: str) -> dict[tuple[Key, tuple[int, ...]], _Planned]:
-    """The trainings of an item, by what makes them the same in a store, and by the epochs that they save."""
+def _planned(name: str, scale: str, trainings: int | None, device: str) -> dict[tuple[Key, tuple[int, ...]], _Planned]:
+    """The trainings of an item, by what makes them the same in a store, and by the epochs that they save.
+
+    Without a device, their precision is that of the scale.
+    """
     planned: dict[tuple[Key, tuple[int, ...]], _Planned] = {}
-    one, base = experiment(name), scale_of(name, scale).on_device(device)
-    for repetition in range(trainings):
+    one, base = experiment(name), scale_of(name, scale)
+    base = base.on_device(device) if device else base
+    for repetition in range(trainings or base.trainings):
         repeated = dataclasses.replace(base, repetition=repetition)
         declared = {**one.trainings(repeated), **one.conditional_trainings(repeated)}
         for row, training in declared.items():
@@ -278,7 +282,8 @@ def _planned(name: str, scale: str, trainings: int, device: str) -> dict[tuple[K
             rest = round(images * (1 - float(recipe.data.validation)))
             evaluations: dict[str, int] = {}
             for evaluation in one.evaluations(own, row, training):
-                evaluations |= _evaluated(evaluation, own)
+                weights = max(evaluation.weights, 2 if own.last_weights and recipe.selection != "last" else 1)
+                evaluations |= _evaluated(dataclasses.replace(evaluation, weights=weights), own)
             epochs = recipe.checkpoint_epochs
             key = dataclasses.replace(recipe, checkpoint_epochs=()).digest(), own.data, *_inputs(training, declared)
             planned[key, epochs] = _Planned(recipe, own.data, rest, evaluations)

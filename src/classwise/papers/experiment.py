@@ -22,7 +22,7 @@ from classwise.data.images import Images
 from classwise.data.loading import load_data
 from classwise.data.splits import stratified_subset
 from classwise.papers.claims import Measurement, Test
-from classwise.papers.scales import DEFAULT_SCALES, Name, Scale, on_data_set
+from classwise.papers.scales import DEFAULT_SCALES, NAMES, Name, Scale, medium, on_data_set
 from classwise.papers.store import Store
 from classwise.papers.user_inputs import UserInputs
 from classwise.reporting.svg import Drawing
@@ -108,6 +108,7 @@ class Context:
         progress: progress listener.
         inputs: models and images of the user, for an experiment that takes them.
         requests: receives the requested trainings and audits.
+        last_weights: whether the weights of the last epoch are used in place of the selected ones.
     """
 
     def __init__(
@@ -119,6 +120,7 @@ class Context:
         progress: Progress | None = None,
         inputs: UserInputs | None = None,
         requests: Requests | None = None,
+        last_weights: bool = False,
     ) -> None:
         self.inputs = inputs or UserInputs()
         self.scale = scale
@@ -126,6 +128,7 @@ class Context:
         self.device = device
         self.progress: Progress = progress or NullProgress()
         self.requests = requests or Requests()
+        self.last_weights = last_weights
 
     def for_data_sets(self, names: Sequence[str]) -> tuple[dict[str, Context], dict[str, str]]:
         """Create a context for each available data set; all share the store and the record of requests.
@@ -162,9 +165,13 @@ class Context:
         """
         return self._at(replace(self.scale, repetition=repetition))
 
-    def _at(self, scale: Scale) -> Context:
-        shared = {name: getattr(self, name) for name in ("device", "progress", "inputs", "requests")}
-        return Context(scale, self.store, **shared)
+    def with_last_weights(self) -> Context:
+        """Create a context with the weights of the last epoch in place of the selected ones; it shares the requests."""
+        return self._at(self.scale, last_weights=True)
+
+    def _at(self, scale: Scale, **changes: Any) -> Context:
+        names = ("device", "progress", "inputs", "requests", "last_weights")
+        return Context(scale, self.store, **{name: getattr(self, name) for name in names} | changes)
 
     @cached_property
     def train_images(self) -> Images:
@@ -261,7 +268,7 @@ class Context:
             progress=self.progress,
         )
         self.requests.trainings[trained.path.name] = Requested(training, recipe, self.scale.data, len(data))
-        return trained
+        return replace(trained, default="last") if self.last_weights else trained
 
     def note_audit(self, images: Images, attacks: Mapping[str, Spec]) -> None:
         """Record the number of images of an audit, and its attacks with the threat of the scale."""
@@ -393,7 +400,7 @@ class Experiment(ABC):
 
     item: str
     scales: ClassVar[Mapping[Name, Scale]] = DEFAULT_SCALES
-    """The available scales by name."""
+    """The available scales by name; `medium` is derived from `full` for a subclass with trainings."""
     attacks: ClassVar[Mapping[Name, Mapping[str, Spec]]] = {}
     """The attacks of the evaluation by scale; empty for PGD with the settings of the paper (`Context.pgd`)."""
     split: ClassVar[Literal["test", "validation"]] = "test"
@@ -415,6 +422,10 @@ class Experiment(ABC):
         for name, value in given.items():
             if value is not None:
                 setattr(cls, name, value)
+        own = (cls.trainings, cls.conditional_trainings) != (Experiment.trainings, Experiment.conditional_trainings)
+        if own and not cls.takes_models and "full" in cls.scales and "medium" not in cls.scales:
+            known: dict[Name, Scale] = {**cls.scales, "medium": medium(cls.scales["full"])}
+            cls.scales = {name: known[name] for name in NAMES if name in known}
 
     def trainings(self, scale: Scale) -> Trainings:
         """Declare the trainings of the experiment at a scale, by the name of the model.
@@ -449,7 +460,9 @@ class Experiment(ABC):
         """
         del name
         epochs = training.overrides.get("checkpoint_epochs", ())
-        return [Evaluation(attacks=self.attacks.get(scale.name) or pgd_of(scale), weights=1 + len(epochs))]
+        return [
+            Evaluation(attacks=scale.entry(self.attacks) if self.attacks else pgd_of(scale), weights=1 + len(epochs))
+        ]
 
     @abstractmethod
     def run(self, context: Context) -> Findings:

@@ -101,8 +101,8 @@ class Evidence:
 def verdict_text(verdict: Verdict, evidence: Evidence, *, short: bool = False) -> str:
     """Text of a verdict: what the evidence says, and the level at which it was obtained.
 
-    At a reduced scale a claim is *supported*, *not observed* or *inconclusive*. *Confirmed* and *refuted* require the
-    full scale and an interval over at least three trainings of each model.
+    At reduced and medium scale a claim is *supported*, *not observed* or *inconclusive*. *Confirmed* and *refuted*
+    require the full scale and an interval over at least three trainings of each model.
 
     Args:
         verdict: verdict on a claim.
@@ -126,8 +126,8 @@ def verdict_text(verdict: Verdict, evidence: Evidence, *, short: bool = False) -
     if evidence.scale == "smoke":
         return NO_EVIDENCE
     details = "" if short else evidence.details(verdict)
-    if evidence.scale == "reduced":
-        return f"{_OBSERVED.get(verdict.answer, verdict.answer)} at reduced scale{details}"
+    if evidence.scale != "full":
+        return f"{_OBSERVED.get(verdict.answer, verdict.answer)} at {evidence.scale} scale{details}"
     final = _FINAL if verdict.trainings >= CONFIRMING else {}
     return f"{final.get(verdict.answer, verdict.answer)} at full scale{details}"
 

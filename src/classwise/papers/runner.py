@@ -25,6 +25,7 @@ from classwise.stats.intervals import Estimate, student
 
 TRAININGS = "new trainings of the same models and new images of the same classes"
 """Population of intervals over several trainings."""
+_LAST = "; the last weights in place of the selected ones"
 
 
 def combine(repetitions: Sequence[Findings]) -> Findings:
@@ -140,7 +141,7 @@ def run(
     progress: Progress | None = None,
     models: Sequence[str] = (),
     data: str = "",
-    trainings: int = 1,
+    trainings: int | None = None,
 ) -> list[Result]:
     """Run the experiments of items and save their results in a store; an interrupted run is resumed.
 
@@ -149,13 +150,14 @@ def run(
 
     Args:
         names: item ids such as ``kdd21/T1``.
-        scale: ``smoke``, ``reduced`` or ``full``.
+        scale: ``smoke``, ``reduced``, ``medium`` or ``full``.
         store: folder of models, audits and results, created if missing.
         device: PyTorch device.
         progress: progress listener.
         models: models of the user, for an experiment that takes them (`UserInputs`).
         data: images of the user, for an experiment that takes them (`UserInputs`).
-        trainings: number of independent trainings of each model; an experiment without trainings runs once.
+        trainings: number of independent trainings of each model, by default that of the scale; an experiment without
+            trainings runs once.
 
     Returns:
         The results, whose claims are corrected jointly over all results of a paper in the store.
@@ -177,12 +179,12 @@ def run(
     scales = {name: scale_of(name, scale) for name in items}
     for name in scales:  # all of them before any work
         check_inputs(name, scale, inputs)
-    if scale == "full" and device == "cpu":
-        listener.log("full scale on a CPU takes days per network; use --device cuda or --scale reduced")
+    if device == "cpu" and any(chosen.as_published for chosen in scales.values()):
+        listener.log(f"{scale} scale on a CPU takes days per network; use --device cuda or --scale reduced")
     kept = Store(store)
     for name, chosen in scales.items():
         context = Context(chosen.on_device(device), kept, device=device, progress=listener, inputs=inputs)
-        save_result(_result(experiment(name), context, trainings), kept)
+        save_result(_result(experiment(name), context, trainings or chosen.trainings), kept)
     return [Result.load(kept.result_file(name, scale)) for name in items]  # each run may change those before it
 
 
@@ -191,7 +193,7 @@ def _result(chosen: Experiment, context: Context, trainings: int) -> Result:
     started, scale = time.monotonic(), context.scale
     repetitions = trainings if chosen.trainings(scale) else 1
     with context.store.collect_work() as work:
-        found = [chosen.run(context.repeated(repetition)) for repetition in range(repetitions)]
+        found = _findings(chosen, [context.repeated(repetition) for repetition in range(repetitions)])
     _check_declared(chosen, context, repetitions)
     findings = combine([replace(one, tests=for_data(scale.data, one.tests)) for one in found])
     _check_trainings(findings.tests, context)
@@ -207,6 +209,33 @@ def _result(chosen: Experiment, context: Context, trainings: int) -> Result:
         runs={key: requested.declared.recipe for key, requested in context.requests.trainings.items()},
         seconds=round(own + sum(seconds for seconds in work.seconds.values() if seconds is not None), 2),
         work=work.seconds,
+    )
+
+
+def _findings(chosen: Experiment, repetitions: Sequence[Context]) -> list[Findings]:
+    """Run an experiment; if the scale asks for it, also on the last weights in place of the selected ones.
+
+    An experiment that names all of its weights, or whose trainings select none, has the same tables again.
+    """
+    selected = [chosen.run(context) for context in repetitions]
+    last = [chosen.run(context.with_last_weights()) for context in repetitions if context.scale.last_weights]
+    same = [repr(one.tables) for one in last] == [repr(one.tables) for one in selected]
+    return selected if same or not last else [_with_last(*pair) for pair in zip(selected, last, strict=True)]
+
+
+def _with_last(selected: Findings, last: Findings) -> Findings:
+    """Findings on the selected weights, followed by those on the last ones; their figures are left out."""
+    return Findings(
+        tables=[*selected.tables, *(replace(table, caption=table.caption + _LAST) for table in last.tables)],
+        figures=selected.figures,
+        tests=[
+            *selected.tests,
+            *(replace(test, estimand=test.estimand + _LAST) for test in last.tests if test.estimators),
+        ],
+        measurements=[
+            *selected.measurements,
+            *(replace(measurement, quantity=measurement.quantity + _LAST) for measurement in last.measurements),
+        ],
     )
 
 

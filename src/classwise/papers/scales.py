@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import torch
 
 from classwise.core.precision import EXACT, FAST, FLOAT32, Precision, fastest
 
-Name = Literal["smoke", "reduced", "full"]
-NAMES: tuple[Name, ...] = ("smoke", "reduced", "full")
+Name = Literal["smoke", "reduced", "medium", "full"]
+NAMES: tuple[Name, ...] = ("smoke", "reduced", "medium", "full")
+Entry = TypeVar("Entry")
 _DTYPE = "precision.dtype"
 
 
@@ -33,6 +34,9 @@ class Scale:
         precision: precision of the gradients in the evaluation.
         budget: budget of the recipes; None for unmodified recipes.
         overrides: dotted recipe fields to values, for every training.
+        trainings: default number of independent trainings of each model.
+        last_weights: whether an experiment also evaluates the weights of the last epoch where it evaluates the selected
+            ones.
         repetition: number of the repetition, from 0; each has other seeds of all trainings.
         in_float32: whether it computes in float32 where it would in bfloat16; see `on_device`.
     """
@@ -50,8 +54,25 @@ class Scale:
     precision: Precision = FAST
     budget: str | None = None
     overrides: Mapping[str, Any] = field(default_factory=dict)
+    trainings: int = 1
+    last_weights: bool = False
     repetition: int = 0
     in_float32: bool = False
+
+    @property
+    def as_published(self) -> bool:
+        """Whether it has the data and the networks of the papers."""
+        return self.name in ("medium", "full")
+
+    def entry(self, values: Mapping[Name, Entry]) -> Entry:
+        """The entry of this scale in a mapping; for `medium` that of `full`, unless it has its own.
+
+        Example:
+            >>> from classwise.papers.scales import FULL, medium
+            >>> medium(FULL).entry({"reduced": 3, "full": 5})
+            5
+        """
+        return values["full"] if self.name == "medium" and "medium" not in values else values[self.name]
 
     def with_overrides(self, **more: Any) -> Scale:
         """Copy the scale with further recipe overrides; a double underscore denotes a dot."""
@@ -176,6 +197,39 @@ TIAN = replace(
 )
 """The class-wise analysis of kdd21 and iclr21; evaluated by PGD-20 with step 0.007 (A.1)."""
 
+_BUDGET = ("epochs", "lr_schedule", "selection")
+"""Overrides that belong to the budget of a scale."""
+
+
+def _without_budget(overrides: Mapping[str, Any]) -> dict[str, Any]:
+    """Overrides but those of the budget; nor is the validation split left out, which selects an epoch."""
+    return {
+        key: value for key, value in overrides.items() if key not in _BUDGET and (key, value) != ("data.validation", 0)
+    }
+
+
+def medium(full: Scale) -> Scale:
+    """The scale between reduced and full: data, networks and evaluation of a full scale with short trainings.
+
+    Each model is trained three times, for 30 epochs of a one-cycle schedule (the budget ``short`` of the recipes), in
+    the precision of the evaluation. Attacks that cost thousands of passes have as few images as at reduced scale.
+
+    Args:
+        full: full scale of an experiment.
+    """
+    dtype = full.precision.dtype
+    return replace(
+        full,
+        name="medium",
+        about=f"30 epochs, one-cycle, in {dtype}, three trainings, in place of the budget of full scale: {full.about}",
+        few=REDUCED.few,
+        budget="short",
+        overrides={**_without_budget(full.overrides), **(_FAST if dtype == FAST.dtype else {})},
+        trainings=3,
+        last_weights=True,
+    )
+
+
 CIFAR = "cifar10"
 """The data set whose classes the papers name."""
 MNIST = "mnist"
@@ -230,14 +284,16 @@ At half the width, the training on MNIST at radius 0.3 stays at chance, and so d
 def on_data_set(scale: Scale, data: str) -> Scale:
     """Adapt a scale to another data set; on its own data set it is unchanged, so that models are shared.
 
-    At full scale, the settings are those of the paper. At reduced scale, they are those of `FASHION` with the radius of
-    the data set. ImageNet has no reduced settings; its trainings are declared in `experiments.class_wise`.
+    At full scale, the settings are those of the paper; at medium scale, these without their budget. At reduced scale,
+    they are those of `FASHION` with the radius of the data set. ImageNet has only full settings; its trainings are
+    declared in `experiments.class_wise`.
     """
     if data == scale.data:
         return scale
-    if scale.name == "full":
+    if scale.as_published:
         changes = _PAPER_SETTINGS.get(data, {})
         overrides = changes["overrides"] if data == "imagenet" else {**scale.overrides, **changes.get("overrides", {})}
+        overrides = overrides if scale.name == "full" else _without_budget(overrides)
         return replace(scale, data=data, **{**changes, "overrides": overrides})
     if scale.name == "reduced":
         own = {"threat": FASHION.threat if data == FASHION.data else scale.threat, **_REDUCED_SETTINGS.get(data, {})}

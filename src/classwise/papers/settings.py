@@ -542,17 +542,17 @@ class _Row:
 
 
 @cache
-def compare(item: str, scale: str, trainings: int = 1) -> Comparison:
+def compare(item: str, scale: str, trainings: int | None = None) -> Comparison:
     """Compare the settings of an item at a scale with those of its paper.
 
     Args:
         item: id of a runnable item, such as ``kdd21/T1``.
         scale: name of one of its scales.
-        trainings: number of repetitions with other seeds.
+        trainings: number of repetitions with other seeds; None for that of the scale.
     """
     one = experiment(item)
     chosen = next(value for name, value in one.scales.items() if name == scale)
-    return compare_with(item_settings(item) or ItemSettings(trainings={}), one, chosen, trainings)
+    return compare_with(item_settings(item) or ItemSettings(trainings={}), one, chosen, trainings or chosen.trainings)
 
 
 def compare_with(stated: ItemSettings, experiment: Experiment, scale: Scale, trainings: int = 1) -> Comparison:
@@ -581,7 +581,7 @@ def compare_with(stated: ItemSettings, experiment: Experiment, scale: Scale, tra
         table = on_data(stated.evaluations, data)
         assert table is not None
         name = EVALUATED if len(data_sets) == 1 else f"{EVALUATED}, {data}"
-        attacks = experiment.attacks.get(scale.name)
+        attacks = scale.entry(experiment.attacks) if experiment.attacks else None
         here = evaluation_settings(on_data_set(scale, data), attacks, experiment.split)
         settings += [
             Setting(row=name, name=key, paper=table.values.get(key, ()), here=here[key], code=table.code.get(key))
@@ -682,12 +682,12 @@ def _same(paper: Value, here: Value | None) -> bool:
     )
 
 
-SHOWN: tuple[Name, ...] = ("full", "reduced")
+SHOWN: tuple[Name, ...] = ("full", "medium", "reduced")
 """The scales that are compared with the paper; the numbers of smoke mean nothing."""
 
 
-def comparisons(item: str, trainings: int = 1) -> dict[Name, Comparison]:
-    """Comparisons of an item with its paper, by scale, for a number of repetitions with other seeds."""
+def comparisons(item: str, trainings: int | None = None) -> dict[Name, Comparison]:
+    """Comparisons of an item with its paper, by scale, for a number of repetitions, or that of each scale."""
     return {scale: compare(item, scale, trainings) for scale in SHOWN if scale in find(item).scales}
 
 
@@ -705,7 +705,7 @@ def item_facts(item: str) -> dict[str, Any]:
         >>> import classwise as cw
         >>> facts = cw.papers.item_facts("kdd21/T3")
         >>> facts["scales"], facts["printed"]["rows"][0]["tot"], len(facts["notes"])
-        (['smoke', 'reduced', 'full'], 51.8, 9)
+        (['smoke', 'reduced', 'medium', 'full'], 51.8, 9)
     """
     known = find(item)
     return {

@@ -59,6 +59,7 @@ class Run:
 
     Args:
         path: the run folder.
+        default: name of the weights that are used if none are named; None for those of the highest validation score.
 
     Example:
         >>> import tempfile
@@ -74,6 +75,7 @@ class Run:
     """
 
     path: Path
+    default: Which | None = None
 
     @staticmethod
     def open(path: str | Path) -> Run:
@@ -142,7 +144,7 @@ class Run:
 
     def with_recipe(self, recipe: Recipe) -> Run:
         """Return the run with a known recipe, which is then neither read nor built again."""
-        run = Run(self.path)
+        run = Run(self.path, self.default)
         run.__dict__["recipe"] = recipe
         return run
 
@@ -252,11 +254,13 @@ class Run:
         return name
 
     def default_weights(self) -> Which:
-        """Return the name of the saved weights of the highest validation score: the best epoch or the best average.
+        """Return ``default``, or the name of the saved weights of the highest validation score: best epoch or average.
 
         Raises:
             ClasswiseError: if no epoch is complete.
         """
+        if self.default:
+            return self.default
         scores: dict[Which, float] = {}
         for event in self.events:
             if event["event"] == "selected":

@@ -79,7 +79,7 @@ def test_tables_report_the_epochs_admitted_by_fawa(smoke: Smoke, item: str) -> N
 
 
 def test_tiny_imagenet_has_no_reduced_scale() -> None:
-    with pytest.raises(ClasswiseError, match="cfa23/T4 has no scale 'reduced'; available: smoke, full"):
+    with pytest.raises(ClasswiseError, match="cfa23/T4 has no scale 'reduced'; available: smoke, medium, full"):
         scale_of("cfa23/T4", "reduced")
 
 

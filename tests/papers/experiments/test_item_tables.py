@@ -21,6 +21,7 @@ from classwise.papers.experiments.defences import DropOfDefences
 from classwise.papers.experiments.fair_training import Evaluated
 from classwise.papers.experiments.protocol import mean, proportion
 from classwise.papers.experiments.temperature import _against_first, changes_by_class, targets_reached
+from classwise.papers.scales import REDUCED
 from classwise.papers.tables import estimate_cell
 from classwise.training.folder import Run
 
@@ -30,7 +31,7 @@ NAMES = ("ant", "bee", "cow", "dog")
 KINGDOM = (0, 1, 0, 1)
 CONTEXT: Any = SimpleNamespace(
     train=lambda name: name,
-    scale=SimpleNamespace(data="cifar10", name="reduced"),
+    scale=REDUCED,
     test_images=SimpleNamespace(superclasses=None),
 )
 

@@ -169,7 +169,7 @@ class Audits:
         self.attacks.append(attacks)
 
 
-@pytest.mark.parametrize("scale", [CLASSWISE["full"], *(TEMPERATURE_SCALES[name] for name in NAMES), FASHION])
+@pytest.mark.parametrize("scale", [CLASSWISE["full"], *TEMPERATURE_SCALES.values(), FASHION])
 def test_the_paper_s_arithmetic_is_float32(scale: Scale, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """At every scale, and for PGD in the same audit; other audits have the precision of the scale."""
     context, audits = at(scale, tmp_path), Audits(monkeypatch, tmp_path)

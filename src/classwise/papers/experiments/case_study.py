@@ -152,7 +152,7 @@ def object_masks(images: Images) -> ObjectMasks:
 
 
 class BetaOfOneClass(
-    Experiment, scales=SCALES, trainings=lambda scale: trades_with_beta(scale, BETA, *LOWERED[scale.name])
+    Experiment, scales=SCALES, trainings=lambda scale: trades_with_beta(scale, BETA, *scale.entry(LOWERED))
 ):
     """kdd21 Figure 4c: class robustness over the beta of class 5, '66666X6666'."""
 
@@ -162,7 +162,7 @@ class BetaOfOneClass(
         models = context.train_all(self.trainings(context.scale)).values()
         tables = {
             beta: context.audit(model, case_study_attack(context)).outcomes
-            for beta, model in zip((BETA, *LOWERED[context.scale.name]), models, strict=True)
+            for beta, model in zip((BETA, *context.scale.entry(LOWERED)), models, strict=True)
         }
         counts: dict[Key, ClassCounts] = {
             (f"beta {beta:g} for {names[TAKER]}", attack): table.counts(attack)
@@ -522,6 +522,7 @@ NAMED_PAIRS = ((3, 5), (1, 9), (0, 8))
 def homing_matrices(context: Context) -> Homing:
     """Compute both matrices of adversarial training under PGD by C trainings, each without one class, and a control.
 
+    They are of the selected weights, also at a scale that evaluates the last ones.
     The computation is locked in the store, so that one process at a time runs it.
     """
     trained = context.train_all({"AT": AT})["AT"]

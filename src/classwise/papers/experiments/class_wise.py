@@ -78,6 +78,7 @@ from classwise.training.posthoc.equal_norms import equalise_norms
 DATA_SETS: Mapping[Name, Sequence[str]] = {
     "smoke": (SMOKE.data,),
     "reduced": (*PAPER_DATA, *OWN_DATA),
+    "medium": [data for data in PAPER_DATA if data != "imagenet"],  # its trainings have their own budget
     "full": PAPER_DATA,
 }
 """The data sets of each scale; unavailable ones are skipped."""
@@ -116,7 +117,7 @@ def declare(
     """
     return {
         f"{kind}, {data}": replace(_training(kind, data, network), data=data)
-        for data in data_sets or DATA_SETS[scale.name]
+        for data in data_sets or scale.entry(DATA_SETS)
         for kind in kinds
     }
 
@@ -649,7 +650,7 @@ def _data(scale: Scale) -> Sequence[str]:
 
 def _network(scale: Scale) -> str:
     """ResNet-18 on all data sets, as in the plan; at smaller scales the network of each."""
-    return str(scale.overrides["model.name"]) if scale.name == "full" else ""
+    return str(scale.overrides["model.name"]) if scale.as_published else ""
 
 
 def _metric_cells(one: DataSetAudits, kind: str, tests: Sequence[Test]) -> list[Cell]:

@@ -11,7 +11,7 @@ from classwise.core.rng import CounterRNG
 from classwise.papers.claims import Test, not_tested
 from classwise.papers.experiment import Context, Experiment, Findings
 from classwise.papers.interval_estimators import exactly
-from classwise.papers.scales import NAMES, Name, Scale
+from classwise.papers.scales import DEFAULT_SCALES, Name, Scale
 from classwise.papers.theory import softmax, toy_model
 from classwise.papers.theory.toy_model import EASY, HARD, Sample, ToyModel
 from classwise.reporting.figures.columns import Panel, column_panels
@@ -75,7 +75,8 @@ def accuracy_curves(model: ToyModel, weights: FloatArray, title: str = "Accuracy
 
 THEOREMS = {"cfa23/C1": "cfa23/Th1", "cfa23/C2": "cfa23/Th2", "cfa23/C3": "cfa23/Th3", "cfa23/C4": "cfa23/Th4"}
 SCALES: Mapping[Name, Scale] = {
-    name: Scale(name=name, about="arithmetic, without images or models", data="none", threat="Linf:0") for name in NAMES
+    name: Scale(name=name, about="arithmetic, without images or models", data="none", threat="Linf:0")
+    for name in DEFAULT_SCALES
 }
 LOGITS = (1.0, 2.0, 0.2)
 """Logits of the sketch: an adversarial example of class 0 close to class 1; the paper gives no values."""

@@ -99,7 +99,7 @@ def audit_defences(context: Context, trainings: Mapping[str, Training]) -> dict[
     models = context.train_all(trainings)
     standard = models.pop("standard")
     transfer = {"name": "transfer", "surrogate": str(standard.path), "attack": pgd(context)}
-    few = {"transfer": transfer, **{name: dict(spec) for name, spec in COSTLY[context.scale.name].items()}}
+    few = {"transfer": transfer, **{name: dict(spec) for name, spec in context.scale.entry(COSTLY).items()}}
     audits = {}
     for defence, trained in models.items():
         own = pgd(context, RST_TEST_STEP, steps=40) if defence == "RST" else pgd(context)
@@ -123,7 +123,7 @@ class _Attacked(Experiment):
         (spec,) = pgd_of(scale).values()
         steps = 40 if name == "RST" and scale.attack_steps is None else spec["steps"]
         main: dict[str, Spec] = {"FGSM": "fgsm", "PGD": {**spec, "steps": steps}, "transfer": spec}
-        few: dict[str, Spec] = {"transfer": spec, **COSTLY[scale.name]}
+        few: dict[str, Spec] = {"transfer": spec, **scale.entry(COSTLY)}
         return [Evaluation(attacks=main), Evaluation(attacks=few, images="few")]
 
 
@@ -390,10 +390,10 @@ class HiddenGradients(Drops, trainings=lambda scale: {name: defences(scale)[name
     def evaluations(self, scale: Scale, name: str, training: Training) -> Sequence[Evaluation]:
         """PGD and the suite."""
         del name, training
-        return [Evaluation(attacks={**pgd_of(scale), **SUITE[scale.name]})]
+        return [Evaluation(attacks={**pgd_of(scale), **scale.entry(SUITE)})]
 
     def tables(self, context: Context) -> Mapping[str, Outcomes]:
         """Outcomes of PGD and of a suite on the same images, without a cascade."""
-        attacks = {"PGD": pgd(context), **SUITE[context.scale.name]}
+        attacks = {"PGD": pgd(context), **context.scale.entry(SUITE)}
         models = context.train_all(self.trainings(context.scale))
         return {name: context.audit(model, attacks, early_stop=True).outcomes for name, model in models.items()}

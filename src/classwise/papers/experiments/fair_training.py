@@ -140,7 +140,7 @@ def base_of(name: str) -> str:
 
 def at_scale(methods: Mapping[str, Method], scale: Scale) -> dict[str, Method]:
     """Select the methods whose base the scale includes; FRL is always included."""
-    bases = (*BASES[scale.name], "FRL")
+    bases = (*scale.entry(BASES), "FRL")
     return {name: method for name, method in methods.items() if base_of(name) in bases}
 
 
@@ -190,11 +190,13 @@ def evaluate_methods(
     """
     trained = context.train_all(trainings)
     runs = {name: trained[method.training] for name, method in methods.items()}
-    own = attacks[context.scale.name]
+    own, weights = context.scale.entry(attacks), {kind: kind for kind in kinds}
+    if context.last_weights and len(kinds) == 1:
+        weights = dict.fromkeys(kinds, "last")
     audits = {
-        (name, kind): context.audit(runs[name], own, which=_weights(runs[name], method, kind), early_stop=early_stop)
+        (name, kind): context.audit(runs[name], own, which=_weights(runs[name], method, which), early_stop=early_stop)
         for name, method in methods.items()
-        for kind in kinds
+        for kind, which in weights.items()
     }
     return Evaluated(runs, audits)
 
@@ -252,7 +254,7 @@ def methods_table(
             for attack, key in (("clean", f"clean_{kind}"), ("all", f"aa_{kind}")):
                 cells += [pair(evaluated.audits[name, kind].counts(attack)), printed_pair(reported, key)]
         rows.append(Row(name, cells))
-    under = ", ".join(str(spec) for spec in ATTACKS[scale.name].values())
+    under = ", ".join(str(spec) for spec in scale.entry(ATTACKS).values())
     return Table(
         f"Average / {weak} of {len(methods)} methods, in percent",
         heads,
@@ -298,7 +300,7 @@ class _Methods(Experiment, attacks=ATTACKS):
     def evaluations(self, scale: Scale, name: str, training: Training) -> Sequence[Evaluation]:
         """The best and the last epoch of each row of the training."""
         del training
-        return _audits_of_rows(self.attacks[scale.name], at_scale(self.methods, scale), name, len(CHOSEN))
+        return _audits_of_rows(scale.entry(self.attacks), at_scale(self.methods, scale), name, len(CHOSEN))
 
 
 def _audits_of_rows(
@@ -317,7 +319,7 @@ class MainTable(_Methods):
         methods = at_scale(self.methods, context.scale)
         evaluated = evaluate_methods(context, methods, self.trainings(context.scale))
         table = with_gate_note(evaluated, methods_table("cfa23/T1", methods, evaluated, context.scale))
-        return Findings(tables=(table,), tests=_main_tests(evaluated, BASES[context.scale.name]))
+        return Findings(tables=(table,), tests=_main_tests(evaluated, context.scale.entry(BASES)))
 
 
 def _main_tests(evaluated: Evaluated, bases: Sequence[str]) -> list[Test]:
@@ -533,7 +535,7 @@ class TinyImageNet(_Methods):
             estimand="CFA minus EMA: average and worst fifth of the classes, best epoch, each base",
             estimators=[
                 part
-                for base in BASES[context.scale.name]
+                for base in context.scale.entry(BASES)
                 for pair in [paired_models(audits[f"{base} + CFA", "best"], audits[f"{base} + EMA", "best"])]
                 for part in (pair.total(), pair.part(worst_fifth, 100))
             ],
@@ -598,7 +600,7 @@ class _Ablation(Experiment, scales=MANY_TRAININGS, attacks=ATTACKS):
     def evaluations(self, scale: Scale, name: str, training: Training) -> Sequence[Evaluation]:
         """The best epoch of each row of the training."""
         del training
-        return _audits_of_rows(self.attacks[scale.name], self.methods(scale), name)
+        return _audits_of_rows(scale.entry(self.attacks), self.methods(scale), name)
 
     def run(self, context: Context) -> Findings:
         """Audit each method once, and test the claims."""
@@ -648,7 +650,7 @@ class CalibrationOnly(_Ablation):
             "FAT": TRAININGS["FAT"],
             "FAT + CCM": Training(recipe="cfa-fat", overrides={"schedules": [ccm(0.7)], "averaging": "none"}),
         }
-        return {name: training for name, training in everything.items() if base_of(name) in BASES[scale.name]}
+        return {name: training for name, training in everything.items() if base_of(name) in scale.entry(BASES)}
 
     def methods(self, scale: Scale) -> Mapping[str, Method]:
         """A row for each training."""
@@ -672,17 +674,17 @@ class CalibrationOnly(_Ablation):
 
 
 class AveragingOnly(_Ablation):
-    """cfa23 Table 3: EMA against FAWA, without CCM and CCR; with a short budget also FAWA with a relative gate."""
+    """cfa23 Table 3: EMA against FAWA, without CCM and CCR; at reduced scale also FAWA with a relative gate."""
 
     def trainings(self, scale: Scale) -> Trainings:
         """The base methods with EMA, and with FAWA."""
         declared: dict[str, Training] = {}
-        for base in BASES[scale.name]:
+        for base in scale.entry(BASES):
             declared[f"{base} + EMA"] = TRAININGS[base]
             plain: dict[str, Any] = {"schedules": []} | ({"objective.scaled": True} if base == "TRADES" else {})
             recipe = f"cfa-{base.lower()}"
             declared[f"{base} + FAWA"] = Training(recipe=recipe, overrides={**plain, **PAPER_GATE})
-            if scale.budget is not None:
+            if scale.name == "reduced":
                 declared[f"{base} + FAWA{RELATIVE}"] = Training(recipe=recipe, overrides=plain)
         return declared
 
@@ -734,13 +736,14 @@ class _Sweep(Experiment, scales=MANY_TRAININGS, attacks=PGD_ATTACKS):
         """The base method, and one training for each value."""
         plain = {name: training for name, training in TRAININGS.items() if name.partition(",")[0] == self.plain}
         values = {
-            f"{value:g}": Training(recipe=self.recipe, overrides=self.overrides(value)) for value in LAMBDAS[scale.name]
+            f"{value:g}": Training(recipe=self.recipe, overrides=self.overrides(value))
+            for value in scale.entry(LAMBDAS)
         }
         return {**plain, **values}
 
     def run(self, context: Context) -> Findings:
         """Evaluate average and worst class over the hyper-parameter, and the resulting class-wise quantity."""
-        values = LAMBDAS[context.scale.name]
+        values = context.scale.entry(LAMBDAS)
         declared = self.trainings(context.scale)
         rows = {name: Method(name) for name in declared}
         evaluated = evaluate_methods(context, rows, declared, ("best",), self.attacks, early_stop=False)
@@ -1004,11 +1007,16 @@ RADII: Mapping[Name, Sequence[float]] = {
 """Training radii as multiples of the evaluation radius: 2/255 .. 16/255 at 8/255 in the paper."""
 BETAS: Mapping[Name, Sequence[float]] = {"smoke": (6, 8), "reduced": (1, 6, 8), "full": tuple(range(1, 9))}
 Window = tuple[float, float]
-AFTER_DROP: Mapping[Name, Window] = {"smoke": (0.5, 1.0), "reduced": (0.5, 0.75), "full": (0.5, 0.6)}
+AFTER_DROP: Mapping[Name, Window] = {
+    "smoke": (0.5, 1.0),
+    "reduced": (0.5, 0.75),
+    "medium": (0.5, 0.75),
+    "full": (0.5, 0.6),
+}
 """Epochs 101 to 120 of 200, as fractions; a short training has too few epochs for so narrow a window."""
-AT_END: Mapping[Name, Window] = {"smoke": (0.5, 1.0), "reduced": (0.75, 1.0), "full": (0.9, 1.0)}
+AT_END: Mapping[Name, Window] = {"smoke": (0.5, 1.0), "reduced": (0.75, 1.0), "medium": (0.75, 1.0), "full": (0.9, 1.0)}
 """Epochs 181 to 200 of 200."""
-LATE: Mapping[Name, Window] = {"smoke": (0.5, 1.0), "reduced": (0.75, 1.0), "full": (0.75, 0.85)}
+LATE: Mapping[Name, Window] = {"smoke": (0.5, 1.0), "reduced": (0.75, 1.0), "medium": (0.75, 1.0), "full": (0.75, 0.85)}
 """Epochs 151 to 170 of 200."""
 RADIUS = "training radius, in test radii"
 TOLERANCE = 1
@@ -1023,7 +1031,7 @@ def radius_trainings(scale: Scale) -> dict[str, Training]:
     threat = Threat.parse(scale.threat)
     assert isinstance(threat.epsilon, float)
     declared = {}
-    for factor in RADII[scale.name]:
+    for factor in scale.entry(RADII):
         own = {} if factor == 1 else {"threat": f"{threat.norm}:{factor * threat.epsilon!r}"}
         training = Training(recipe="at", overrides=own)
         declared[f"{factor:g}"] = with_checkpoints(training, every_epoch(scale, training))
@@ -1116,7 +1124,7 @@ class RadiusSweepByClass(_Radii):
         sweep = evaluate_radii(context)
         base = radius_trainings(context.scale)["1"]
         windows = {
-            name: epochs_within(context.scale, base, window[context.scale.name])
+            name: epochs_within(context.scale, base, context.scale.entry(window))
             for name, window in (("after the first drop", AFTER_DROP), ("at the end", AT_END))
         }
         figures, ends = [], {}
@@ -1162,16 +1170,16 @@ class BetaSweep(Experiment):
     def trainings(self, scale: Scale) -> Trainings:
         """One training for each beta."""
         declared = {}
-        for beta in BETAS[scale.name]:
+        for beta in scale.entry(BETAS):
             training = Training(recipe="trades-scaled", overrides={"objective.beta": beta})
-            epochs = epochs_within(scale, training, LATE[scale.name])
+            epochs = epochs_within(scale, training, scale.entry(LATE))
             declared[f"{beta:g}"] = with_checkpoints(training, epochs)
         return declared
 
     def run(self, context: Context) -> Findings:
         """Test claim C8: a large beta favours the easy classes at the expense of the hard ones."""
         declared = self.trainings(context.scale)
-        epochs = epochs_within(context.scale, next(iter(declared.values())), LATE[context.scale.name])
+        epochs = epochs_within(context.scale, next(iter(declared.values())), context.scale.entry(LATE))
         sweep = {
             float(name): audit_epochs(context, trained, epochs) for name, trained in context.train_all(declared).items()
         }
@@ -1215,7 +1223,12 @@ def _mean_of(change: FloatArray, classes: Sequence[int]) -> FloatArray:
     return np.asarray(change[..., list(classes)].mean(axis=-1))
 
 
-WINDOW: Mapping[Name, tuple[float, float]] = {"smoke": (0.5, 1.0), "reduced": (0.5, 1.0), "full": (0.5, 0.6)}
+WINDOW: Mapping[Name, tuple[float, float]] = {
+    "smoke": (0.5, 1.0),
+    "reduced": (0.5, 1.0),
+    "medium": (0.5, 1.0),
+    "full": (0.5, 0.6),
+}
 """Range of epochs as fractions; the paper uses 101 to 120 of 200, which are too few in a short training."""
 RULES: Mapping[str, tuple[Rule, str]] = {
     "overall": (overall, "epoch_108"),
@@ -1251,7 +1264,7 @@ class EpochByEpoch(Experiment, scales=MANY_TRAININGS):
         declared = self.trainings(context.scale)
         trained = context.train_all(declared)
         first = next(iter(declared.values()))
-        window = epochs_within(context.scale, first, WINDOW[context.scale.name])
+        window = epochs_within(context.scale, first, context.scale.entry(WINDOW))
         methods = self.methods(context.scale)
         saved = {
             name: audit_epochs(
@@ -1318,9 +1331,9 @@ class Fluctuation(EpochByEpoch):
     """cfa23 Figure 4: change of the worst class from epoch to epoch on the test set, with and without FAWA."""
 
     def declared(self, scale: Scale) -> Trainings:
-        """AT with FAWA, which also gives the plain model; with a short budget also with a relative gate."""
+        """AT with FAWA, which also gives the plain model; at reduced scale also with a relative gate."""
         declared = {"AT + FAWA": Training(recipe="cfa-at", overrides={"schedules": [], **PAPER_GATE})}
-        if scale.budget is not None:
+        if scale.name == "reduced":
             declared[f"AT + FAWA{RELATIVE}"] = Training(recipe="cfa-at", overrides={"schedules": []})
         return declared
 
@@ -1424,13 +1437,13 @@ class FluctuationOfFAT(EpochByEpoch):
     """cfa23 section 4.4: does the worst class fluctuate more with instance-wise radii (FAT) than with those of CFA?"""
 
     def declared(self, scale: Scale) -> Trainings:
-        """FAT, and CFA on AT, which without its average is AT + CCM; the gate is that of the budget."""
-        del scale
-        return {"FAT": TRAININGS["FAT"], "AT + CFA": Training(recipe="cfa-at")}
+        """FAT, and CFA on AT, which without its average is AT + CCM; the gate is relative at reduced scale."""
+        gated = {} if scale.name == "reduced" else PAPER_GATE
+        return {"FAT": TRAININGS["FAT"], "AT + CFA": Training(recipe="cfa-at", overrides=gated)}
 
     def methods(self, scale: Scale) -> Mapping[str, Method]:
         """FAT and AT + CCM, which do not average, and AT + CFA."""
-        gated = RELATIVE if scale.budget is not None else ""
+        gated = RELATIVE if scale.name == "reduced" else ""
         averaged = Method("AT + CFA", averaged=True)
         return {"FAT": Method("FAT"), "AT + CCM": Method("AT + CFA"), f"AT + CFA{gated}": averaged}
 
@@ -1510,7 +1523,7 @@ class UnfairChoice(Experiment, attacks=PGD_ATTACKS):
     def evaluations(self, scale: Scale, name: str, training: Training) -> Sequence[Evaluation]:
         """The epochs of both rules."""
         del name, training
-        return [Evaluation(attacks=self.attacks[scale.name], weights=len(RULES))]
+        return [Evaluation(attacks=scale.entry(self.attacks), weights=len(RULES))]
 
     def run(self, context: Context) -> Findings:
         """Select an epoch by each rule on the validation split, and evaluate both on the test images; test C10."""
@@ -1519,7 +1532,7 @@ class UnfairChoice(Experiment, attacks=PGD_ATTACKS):
         choices = epochs_within(context.scale, declared["AT"], (0.5, 1.0))
         robust, images = measured(trained, "valid", "robust").loc[list(choices)], images_of(trained, "valid")
         epochs = {name: selected_epoch(rule, robust, images) for name, (rule, _) in RULES.items()}
-        attacks = self.attacks[context.scale.name]
+        attacks = context.scale.entry(self.attacks)
         audits = {
             name: context.audit(trained, attacks, which=epoch_weights("last", epoch)) for name, epoch in epochs.items()
         }

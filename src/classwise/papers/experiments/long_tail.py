@@ -47,7 +47,7 @@ class Grid:
     def __call__(self, scale: Scale, weak: str) -> Trainings:
         """The trainings by name; they do not depend on the weakest class."""
         del weak
-        return _each(self.recipe, self.field, {self.name.format(value): value for value in self.values[scale.name]})
+        return _each(self.recipe, self.field, {self.name.format(value): value for value in scale.entry(self.values)})
 
 
 BY_ERROR = Grid(
@@ -63,7 +63,7 @@ def class_weights(scale: Scale, weak: str) -> Trainings:
 
 def critical_weights(scale: Scale, weak: str) -> Trainings:
     """Losses of the weakest class weighted by k."""
-    weights = {"smoke": (4,), "reduced": (2, 4), "full": (2, 4, 8)}[scale.name]
+    weights = scale.entry({"smoke": (4,), "reduced": (2, 4), "full": (2, 4, 8)})
     schedules = {f"weakest x {k}": [{"name": "critical-class", "critical": weak, "weight": k}] for k in weights}
     return _each("critical-class", "schedules", schedules)
 

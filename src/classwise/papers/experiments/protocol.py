@@ -68,6 +68,7 @@ SCALES: Mapping[Name, Scale] = {
         about="WideResNet-34-10 on CIFAR-10, each defence with the settings of its own paper",
         threat=RADIUS,
         few=2000,
+        overrides={"model.name": "wrn-34-10", "attack.step_size": 0.007, "validation_attack.step_size": 0.007},
     ),
 }
 """The tables of defences (kdd21 section 4.3, iclr21 section 3.3)."""
@@ -115,8 +116,9 @@ def substitute(scale: Scale) -> Training:
 def with_rst(scale: Scale) -> Mapping[str, Training]:
     """The four defences of iclr21, and the teacher of RST, which labels `Context.spare_images`."""
     three = {name: defences(scale)[name] for name in ("Madry", "TRADES", "MART")}
-    overrides = {"selection": "last", **_ALL_IMAGES} if scale.name == "full" else {}  # the authors' public model
-    rst = Training(recipe="rst", overrides=overrides, teacher="standard")
+    network = {"model.name": "wrn-28-10"} if scale.as_published else {}
+    chosen = {"selection": "last", **_ALL_IMAGES} if scale.name == "full" else {}  # the authors' public model
+    rst = Training(recipe="rst", overrides={**network, **chosen}, teacher="standard")
     return {**three, "standard": substitute(scale), "RST": rst}
 
 

@@ -527,11 +527,11 @@ class LargeTemperatures(_Grid, scales=SPHERE_SCALES, trainings=HYPERSPHERE):
 
     def grid(self, scale: Scale) -> Sequence[float]:
         """The 1/T of the table."""
-        return LARGE[scale.name]
+        return scale.entry(LARGE)
 
     def run(self, context: Context) -> Findings:
         """Test claims C17 and C19: the gain of HE and its schedules under PGD vanishes at a large 1/T."""
-        temperatures = LARGE[context.scale.name]
+        temperatures = context.scale.entry(LARGE)
         tables = audit_temperatures(context, context.train_all(HYPERSPHERE), temperatures, SETUP_STEP)
         attacks = [f"{inverse:g}" for inverse in temperatures]
         columns = list(catalogue.printed("iclr21/T6")["columns_inv_T"])
@@ -898,7 +898,7 @@ class AlongAttack(_Grid, scales=TEMPERATURE_SCALES):
 class AlongAttackOnTheSphere(
     AlongAttack,
     scales={**TEMPERATURE_SCALES, "full": SPHERE_SCALES["full"]},
-    trainings=lambda scale: {"HE": (HYPERSPHERE if scale.name == "full" else DEFENCES)["HE"]},
+    trainings=lambda scale: {"HE": (HYPERSPHERE if scale.as_published else DEFENCES)["HE"]},
 ):
     """The same for hypersphere embedding, with its own training at full scale."""
 

@@ -92,7 +92,7 @@ def weight_decays(scale: Scale) -> Trainings:
     """Several weight decays; the recipe's own is the unmodified model."""
     return {
         f"weight decay {decay:g}": AT if decay == 5e-4 else replace(AT, overrides={"optimizer.weight_decay": decay})
-        for decay in DECAYS[scale.name]
+        for decay in scale.entry(DECAYS)
     }
 
 
@@ -283,7 +283,7 @@ def cached_set(path: Path, maker: Maker, trained: Run, images: Images, context: 
         images: training images.
         context: context of the experiment.
     """
-    about = f"{type(maker).__name__} {maker} {images.fingerprint()}"
+    about = f"{type(maker).__name__} {maker} {images.fingerprint()} {trained.default or ''}".rstrip()
     file = path / f"features-{hashlib.sha256(about.encode()).hexdigest()[:_LETTERS]}.npz"
     if not file.is_file():
         made = maker(trained.model().to(context.device), images.to(context.device), progress=context.progress).to("cpu")
@@ -314,7 +314,7 @@ class _FeatureSet(Experiment):
         """PGD; and the construction of the set from the training images by the source network."""
         del training
         attacked = Evaluation(attacks=pgd_of(scale))
-        steps = {"set": {"name": "pgd", "steps": self.makers[scale.name].steps}}
+        steps = {"set": {"name": "pgd", "steps": scale.entry(self.makers).steps}}
         return [attacked, Evaluation(attacks=steps, images="train")] if name == MAKER else [attacked]
 
     def run(self, context: Context) -> Findings:
@@ -326,7 +326,7 @@ class _FeatureSet(Experiment):
         declared = self.trainings(context.scale)
         trained = context.train_all({name: declared[name] for name in (ORIGINAL, MAKER)})
         source = trained[MAKER]
-        made = cached_set(source.path, self.makers[context.scale.name], source, context.train_images, context)
+        made = cached_set(source.path, context.scale.entry(self.makers), source, context.train_images, context)
         if own == OWN:
             trained |= context.train_all({OWN: declared[OWN]}, images={OWN: made})
         audits = {name: under_pgd(context, trained[name]) for name in (ORIGINAL, own)}
@@ -413,10 +413,10 @@ class Robust(_FeatureSet):
 
     def source(self, scale: Scale) -> Training:
         """A network that is adversarially trained in an L2 ball."""
-        if scale.name not in self.radii:
+        if scale.name == "smoke":
             return AT
         steps = {f"{attack}.step_size": "0.25eps" for attack in ("attack", "validation_attack")}
-        return replace(AT, overrides={"threat": self.radii[scale.name], **steps})
+        return replace(AT, overrides={"threat": scale.entry(self.radii), **steps})
 
 
 COLOUR = ("saturate",)
@@ -463,7 +463,7 @@ def evaluate_corruptions(context: Context, trained: Run) -> Corrupted:
         correct: BoolArray = (predicted == images.y).numpy()
         return correct
 
-    kinds, severities = GRID[context.scale.name]
+    kinds, severities = context.scale.entry(GRID)
     applicable = [kind for kind in kinds if kind not in COLOUR or images.shape[0] == 3]
     correct = {(kind, level): right(corrupt(images, kind, level)) for kind in applicable for level in severities}
     return Corrupted(correct, images.y.numpy(), tuple(images.class_names))
@@ -475,7 +475,7 @@ class _Corrupted(Experiment, scales=PRELIMINARY, trainings=MODELS):
     def evaluations(self, scale: Scale, name: str, training: Training) -> Sequence[Evaluation]:
         """Each corruption and severity without attack, and PGD."""
         del name, training
-        corruptions, severities = GRID[scale.name]
+        corruptions, severities = scale.entry(GRID)
         clean = Evaluation(attacks={}, weights=len(corruptions) * len(severities))
         return [clean, Evaluation(attacks=pgd_of(scale))]
 
@@ -489,7 +489,7 @@ class ClassesUnderCorruptions(_Corrupted):
         The gap between the classes is a measurement for the open question C10.
         """
         tables, figures, measurements = [], [], []
-        _, severities = GRID[context.scale.name]
+        _, severities = context.scale.entry(GRID)
         for name, trained in context.train_all(MODELS).items():
             predictions = evaluate_corruptions(context, trained)
             lines = pd.DataFrame(

@@ -162,6 +162,7 @@ class EvidenceFacts(TypedDict):
     meaning: str
     not_excluded: list[str]
     audits: list[AuditFacts]
+    standards_date: str
     standards: list[dict[str, Any]]
 
 
@@ -175,10 +176,11 @@ def schema() -> Json:
 
 
 @cache
-def standards() -> tuple[Json, ...]:
-    """The entries of ``standards.yaml`` in this package."""
+def standards() -> Json:
+    """The content of ``standards.yaml`` in this package: ``source``, ``date`` and the entries as ``standards``."""
     text = (Path(__file__).parent / "standards.yaml").read_text(encoding="utf-8")
-    return tuple(yaml.safe_load(text)["standards"])
+    content: Json = yaml.safe_load(text)
+    return content
 
 
 def evidence_facts(audits: Sequence[Audit], policy: Policy) -> EvidenceFacts:
@@ -205,7 +207,8 @@ def evidence_facts(audits: Sequence[Audit], policy: Policy) -> EvidenceFacts:
         "meaning": MEANING,
         "not_excluded": [*NOT_EXCLUDED],
         "audits": about,
-        "standards": [*standards()],
+        "standards_date": standards()["date"],
+        "standards": standards()["standards"],
     }
     return cast("EvidenceFacts", json.loads(json.dumps(found)))
 

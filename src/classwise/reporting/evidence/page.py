@@ -53,7 +53,7 @@ def evidence_page(facts: EvidenceFacts) -> str:
         "limits": policy["limits"],
         "validity": [("Valid until", validity["until"]), ("Test again if", "; ".join(validity["retest_if"]))],
         "standards": _standards(facts["standards"]),
-        "support": SUPPORT,
+        "support": f"{SUPPORT} As of {facts['standards_date']}.",
     }
     return render("evidence.html", context)
 

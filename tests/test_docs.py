@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import io
+import json
 import re
+import runpy
 import subprocess
 import sys
 from fractions import Fraction
@@ -21,13 +23,17 @@ import classwise
 from classwise.attacks import ATTACKS
 from classwise.attacks.base import Attack
 from classwise.auditing.guards.budget import GUARDS
+from classwise.cli import main
 from classwise.cli.demo import SMALL
 from classwise.core.config import make
 from classwise.core.errors import ClasswiseError
 from classwise.data import CORRUPTIONS, load_data
 from classwise.papers import catalogue
+from classwise.reporting.evidence.build import verify
 from classwise.training.recipe import Recipe
 from classwise.training.train import train
+from tests.cli.conftest import QUICK
+from tests.cli.test_documents import commands_of
 from tests.documents import DOCUMENTS, ROOT, blocks, name_of
 
 REFERENCE = ROOT / "docs" / "reference"
@@ -118,6 +124,29 @@ def test_the_examples_of_extending(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert (len(images), images.class_names, int(images.x.max())) == (10, ("horizontal", "vertical"), 7)
     for name in ("mine", "theirs", "stripes"):
         sys.modules.pop(name)
+
+
+@pytest.mark.slow
+def test_the_examples_of_evidence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both policies fit their audits, whose reports are verified; the generated parts pass."""
+    document = ROOT / "docs" / "how-to" / "evidence.md"
+    monkeypatch.chdir(tmp_path)
+    for block in blocks(document):
+        if block.file is not None:
+            text = block.text.replace("steps=10", "steps=2")
+            Path(block.file).write_text(text, encoding="utf-8")
+    with contextlib.redirect_stdout(io.StringIO()):
+        parts = runpy.run_path("inspect_parts.py")["evidence"]
+    assert parts.verdict == "passed"
+    assert parts.facts["criteria_recorded"]
+    statuses = []
+    for command in commands_of(document.name, document.read_text(encoding="utf-8")):
+        if command.whole and "runs/at" not in command.words and "audits/at" not in command.words:
+            quick = {"train": [*QUICK, "--epochs=1"], "audit": ["--attack=pgd:steps=1"]}.get(command.words[0], [])
+            statuses.append(main([*command.words, *quick]))
+    assert [*statuses[:2], statuses[3]] == [0, 0, 0]
+    assert statuses[2] == (json.loads(Path("digits-evidence/evidence.json").read_text())["verdict"] == "failed")
+    assert verify("digits-evidence") == []
 
 
 def test_the_training_loop_of_the_guide() -> None:

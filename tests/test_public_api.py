@@ -17,7 +17,7 @@ from classwise.auditing.run.cost import estimate
 from classwise.auditing.run.options import DEFAULTS, AuditOptions
 
 NAMES = {
-    "adjust_logits", "attack", "audit", "audit_seeds", "board", "compare", "export", "find_worst_class",
+    "adjust_logits", "attack", "audit", "audit_seeds", "board", "compare", "evidence", "export", "find_worst_class",
     "interpolate_weights", "load_data", "load_model", "report", "robustness_curve", "stream_data", "sweep", "train",
     "Attack", "Audit", "Board", "ClassWiseLoss", "ClasswiseError", "Comparison", "Curve", "Images", "Normalized",
     "Outcomes", "Precision", "Recipe", "Run", "Threat", "WorstClass", "ATTACKS", "metrics", "papers",
@@ -59,7 +59,7 @@ def test_evaluations_have_equal_options() -> None:
     assert {name: every[name].default for name in AuditOptions.__annotations__} == {
         "device": None, "precision": None, "batch_size": None, "seed": 0, "shard": None, "shards": None,
         "early_stop": True, "cascade": None, "settle": None, "save": (), "trace": (), "repeats": 1,
-        "repeat_rule": "majority", "grid": None, "guards": "auto",
+        "repeat_rule": "majority", "grid": None, "guards": "auto", "policy": None,
     }  # fmt: skip
     assert DEFAULTS.keys() <= AuditOptions.__annotations__.keys()
     for function in EVALUATIONS:

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from classwise.reporting import report as report
     from classwise.reporting.board.board import board as board
     from classwise.reporting.board.result import Board as Board
+    from classwise.reporting.evidence.build import evidence as evidence
     from classwise.reporting.exports import export as export
     from classwise.stats import metrics as metrics
     from classwise.sweeps.run import sweep as sweep
@@ -70,6 +71,7 @@ _PUBLIC = {
     "audit_seeds": "classwise.auditing.run.seeds",
     "board": "classwise.reporting.board.board",
     "compare": "classwise.auditing.compare.compare",
+    "evidence": "classwise.reporting.evidence.build",
     "export": "classwise.reporting.exports",
     "find_worst_class": "classwise.auditing.worst_class.search",
     "interpolate_weights": "classwise.training.posthoc.weight_interpolation",

@@ -211,6 +211,7 @@ SMALLER = {
 }
 """Words in whose place a test has others, so that a command takes a second."""
 NOT_RUN = {
+    "evidence": "depends on the accuracy of the training; tests/test_docs.py runs it",
     "--robustbench": "needs an audit under AutoAttack; tests/reporting/test_robustbench.py makes such an object",
     "--robustbench-info": "the same",
     "--shard": "is one of many; tests/sweeps/test_sharded.py merges some",

@@ -21,6 +21,7 @@ from classwise.cli import (
     corruptions,
     curve,
     demo,
+    evidence,
     failures,
     interpolate_weights,
     listing,
@@ -61,6 +62,7 @@ COMMANDS: dict[str, tuple[Callable[..., None] | typer.Typer, ...]] = {
         compare.compare,
         board.board,
         report.report,
+        evidence.evidence,
     ),
     "Train a classifier": (
         train.train,

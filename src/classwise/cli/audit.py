@@ -25,6 +25,7 @@ from classwise.cli.options import (
     Json,
     MaxTime,
     Page,
+    Policy,
     Resume,
     Threat,
     grouped,
@@ -129,6 +130,7 @@ def audit(
     resume: Resume = False,
     html: Page = None,
     guards: Guards = "auto",
+    policy: Policy = None,
     max_time: MaxTime = None,
     estimate: Estimate = False,
     json: Json = False,
@@ -144,10 +146,12 @@ def audit(
         classwise audit runs/cfa --fail-if 'cat(all) < 0.1' \\
             --junit audit.xml --sarif audit.sarif
         classwise audit runs/cfa --attack autoattack --settle 0.5  # estimate
+        classwise audit runs/cfa --policy policy.yaml  # see evidence
         classwise audit runs/cfa-seeds --resume     # every run of a folder
         torchrun --nproc-per-node 4 -m classwise audit runs/cfa --device cuda
         classwise audit runs/cfa --attack autoattack --shards 40 --on slurm
     """  # noqa: D301  # \b keeps the lines of the example apart
+    from classwise.auditing import policy as policies
     from classwise.auditing.run.merging import is_finished
     from classwise.auditing.run.suite import norm_of, parse_attacks
     from classwise.core.arguments import check
@@ -164,6 +168,7 @@ def audit(
         "repeat_rule": rows.repeat_rule,
         "grid": rows.grid,
         "guards": guards,
+        "policy": policy,
         **attacks.settings,
     }
     limits = {
@@ -173,6 +178,8 @@ def audit(
         "group": rows.group,
     }
     check(cw.audit, settings | limits)
+    if policy is not None:
+        policies.Policy.read(policy)
     page = new_file(html, "--html", json=json)
     seeds = model.seed_runs()
     of_whole = {**vars(trackers), "junit": build.junit, "sarif": build.sarif, "html": html, "estimate": estimate}
@@ -198,7 +205,15 @@ def audit(
             return
         folder = _place(model, run, images, out, sharding)
         settings |= limits | {"out": folder}
-        given = {**vars(model), **vars(data), **vars(attacks), **vars(rows), "threat": threat, "guards": guards}
+        given = {
+            **vars(model),
+            **vars(data),
+            **vars(attacks),
+            **vars(rows),
+            "threat": threat,
+            "guards": guards,
+            "policy": policy,
+        }
         result = _run(network, images, ball, attacks.suite, settings, given, sharding, cluster)
         if sharding.shard is not None:
             if processes.is_main:

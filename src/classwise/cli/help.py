@@ -46,6 +46,21 @@ class PanelGroup(TyperGroup):
                 formatter.write_dl(rows)
 
 
+class DefaultGroup(PanelGroup):
+    """A group whose first command runs where none is named."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse the words of the group."""
+        return super().parse_args(ctx, args if args[:1] in ([], ["--help"], ["-h"]) else self._named(args))
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> tuple[Any, Any, list[str]]:
+        """The command, and its words."""
+        return super().resolve_command(ctx, self._named(args))
+
+    def _named(self, args: list[str]) -> list[str]:
+        return args if args[0] in self.commands else [next(iter(self.commands)), *args]
+
+
 def _write_parameters(parameters: Iterable[Any], ctx: Any, formatter: Any) -> None:
     sections: dict[str, list[tuple[str, str]]] = {name: [] for name in ("Arguments", *PANELS, OTHER)}
     for parameter in parameters:

@@ -97,6 +97,15 @@ Page = Annotated[
         rich_help_panel=OUTPUT,
     ),
 ]
+Policy = Annotated[
+    Path | None,
+    typer.Option(
+        "--policy",
+        metavar="FILE",
+        help="Record the SHA-256 of this policy before the first attack, for classwise evidence.",
+        rich_help_panel=OUTPUT,
+    ),
+]
 Guards = Annotated[
     str,
     typer.Option(

@@ -17,6 +17,7 @@ SCHEMA_VERSIONS: Mapping[str, int] = {
     "split": 1,
     "board": 1,  # board.json
     "robustbench": 1,
+    "evidence": 1,  # evidence.json, manifest.json
     "store": 2,  # store.json
     "experiment": 3,  # results/ITEM/SCALE.json
 }

@@ -53,17 +53,18 @@ def checks_of(audit: Audit, thresholds: Mapping[str, Threshold]) -> list[Check]:
     checks = []
     for text, threshold in thresholds.items():
         if threshold.measure != "worst" or threshold.comparison not in ("<", "<="):
-            checks.append(_check(audit, text, threshold))
+            checks.append(check_of(audit, text, threshold))
             continue
         counts = audit.bounds(threshold.attack).count
         for name, count in zip(audit.group_names, counts, strict=True):
             if count:
                 of_class = Threshold(ACCURACY, threshold.attack, threshold.comparison, threshold.limit, name)
-                checks.append(_check(audit, f"{text}: {name}", of_class))
+                checks.append(check_of(audit, f"{text}: {name}", of_class))
     return checks
 
 
-def _check(audit: Audit, name: str, threshold: Threshold) -> Check:
+def check_of(audit: Audit, name: str, threshold: Threshold) -> Check:
+    """Decide one condition. Raises as `Threshold.bounds`."""
     decided = threshold.decide(audit)
     status: Status = "undecided" if decided is None else "failed" if decided else "passed"
     return Check(name, status, result_text(audit, threshold))

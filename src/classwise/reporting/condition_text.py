@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 
 from classwise.auditing.compare.comparison import Comparison
 from classwise.auditing.compare.thresholds import UNITS, ChangeThreshold, Threshold
@@ -63,26 +64,59 @@ def _required(threshold: Threshold | ChangeThreshold) -> str:
     return f"{_REQUIRED[threshold.comparison]} {threshold.shown_limit}"
 
 
-def _basis(audit: Audit, threshold: Threshold) -> str:
-    """The number of images that a measure is computed from, and its interval."""
+class Measured(NamedTuple):
+    """What a condition is computed from.
+
+    Attributes:
+        images: number of images; of an incomplete audit of those evaluated.
+        correct: number of correct predictions, for an accuracy over images.
+        group: the worst class, for the worst-class accuracy.
+        low: lower end of the interval; NaN without one.
+        high: upper end.
+        interval: name of the interval.
+    """
+
+    images: int
+    correct: int | None = None
+    group: str = ""
+    low: float = math.nan
+    high: float = math.nan
+    interval: str = ""
+
+
+def measured(audit: Audit, threshold: Threshold) -> Measured:
+    """The number of images that the measure of a condition is computed from, and its interval."""
     bounded, measure = audit.bounds(threshold.attack), threshold.measure.partition(".")[0]
     if not bounded.complete:
-        return f"{formatting.counted(float(bounded.judged.sum()), 'image')} evaluated"
+        return Measured(int(bounded.judged.sum()))
     counts = audit.counts(threshold.attack)
-    images, of, name = int(counts.count.sum()), "", f"{_level(audit.alpha)} interval"
+    group, name, label = "", f"{_level(audit.alpha)} interval", None
+    low = high = math.nan
     if threshold.group is not None:
         label = audit.group_names.index(threshold.group)
-        images = int(counts.count[label])
         low, high = (float(end[label]) for end in class_intervals(counts, audit.alpha))
     elif threshold.metric is not None:
         _, low, high = threshold.metric.estimate(audit.inputs(threshold.attack), audit.alpha)
     if threshold.group is None and measure == "worst":
         label = metric_intervals.worst_label(counts)
-        images, of = int(counts.count[label]), f" of {audit.group_names[label]}"
+        group = audit.group_names[label]
         name = formatting.lowest_interval_name(audit.alpha, audit.group)
+    of = slice(None) if label is None else label
+    images, correct = int(counts.count[of].sum()), int(counts.correct[of].sum())
+    known = label is not None or measure == "overall"
+    return Measured(images, correct if known else None, group, low, high, name)
+
+
+def _basis(audit: Audit, threshold: Threshold) -> str:
+    """The number of images that a measure is computed from, and its interval."""
+    found = measured(audit, threshold)
+    images = formatting.counted(found.images, "image")
+    if not found.interval:
+        return f"{images} evaluated"
     unit: Unit = "fraction" if threshold.metric is None else threshold.metric.unit
-    interval = "" if math.isnan(low) else f"; {name} {formatting.span_in_unit(low, high, unit)}{UNITS[unit][1]}"
-    return f"{formatting.counted(images, 'image')}{of}{interval}"
+    ends = formatting.span_in_unit(found.low, found.high, unit)
+    interval = "" if math.isnan(found.low) else f"; {found.interval} {ends}{UNITS[unit][1]}"
+    return f"{images}{f' of {found.group}' if found.group else ''}{interval}"
 
 
 def _level(alpha: float) -> str:

@@ -207,6 +207,8 @@ def image_numbers(path: Path) -> dict[str, IntArray]:
 def read_all(path: Path) -> tuple[pd.DataFrame, Meta]:
     """Read one file, a folder of files, or an audit's folder; the metadata are the last file's, with all notes.
 
+    A policy is among them only if every file has it.
+
     Raises:
         ClasswiseError: if there are no outcomes, or as `read` does.
     """
@@ -218,5 +220,7 @@ def read_all(path: Path) -> tuple[pd.DataFrame, Meta]:
         hint = did_you_mean(path) or f"; create some with: classwise audit MODEL --data DATA --out {path}"
         raise ClasswiseError(f"{path} contains no outcomes{hint}")
     notes = dict.fromkeys(note for _, meta in read_files for note in meta.notes)
-    meta = dataclasses.replace(read_files[-1][1], notes=tuple(notes))
+    policies = {meta.policy for _, meta in read_files}
+    policy = policies.pop() if len(policies) == 1 else None
+    meta = dataclasses.replace(read_files[-1][1], notes=tuple(notes), policy=policy)
     return pd.concat([frame for frame, _ in read_files], ignore_index=True), meta

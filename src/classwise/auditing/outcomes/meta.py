@@ -101,6 +101,7 @@ class Meta:
         repeats: number of passes that decided whether an image is correct.
         repeat_rule: how many of them must be correct, ``"majority"`` or ``"all"``.
         grid: ``"8bit"`` if adversarial images were rounded to multiples of 1/255 before success was decided.
+        policy: SHA-256 of the policy that was recorded before the first attack (`classwise.auditing.policy`).
         notes: how the model and the data were read (`CLASSES_NOTE`, `OUTPUTS_NOTE`), and events that void bit-identical
             repetition (`Meta.irreproducible`), such as a batch size halved for lack of memory.
 
@@ -134,6 +135,7 @@ class Meta:
     repeats: RepeatCount = 1
     repeat_rule: RepeatRule = "majority"
     grid: Grid | None = None
+    policy: str | None = None
     notes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
@@ -175,8 +177,9 @@ class Meta:
         return {name: getattr(self, name) for name in ("images", "data_hash", "settle")}
 
     def as_of(self, about: Mapping[str, Any]) -> Meta:
-        """The metadata with the fields `of_last_run` that are in ``audit.json``."""
+        """The metadata with the fields `of_last_run` that are in ``audit.json``, and the policy only if it is there."""
         known = {name: about[name] for name in ("settle",) if name in about}
+        known |= {"policy": None} if about and about.get("policy") != self.policy else {}
         images, data_hash = about.get("images"), about.get("data_hash")
         if isinstance(images, int) and isinstance(data_hash, str) and data_hash:
             known |= {"images": images, "data_hash": data_hash}

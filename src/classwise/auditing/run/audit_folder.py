@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +30,23 @@ def read_about(folder: Path) -> dict[str, Any]:
         ClasswiseError: as `ResultFolder.read`.
     """
     return ResultFolder(folder, "audit").read()
+
+
+def earlier_audits(folder: Path, settings: Mapping[str, Any], policy: str) -> list[Path]:
+    """The folders beside a new one that contain an audit of the same model and images without a policy.
+
+    Args:
+        folder: the new folder.
+        settings: of the audit in it.
+        policy: SHA-256 of the policy.
+    """
+    found = []
+    for marker in sorted(folder.absolute().parent.glob(f"*/{ABOUT}")):
+        with contextlib.suppress(ClasswiseError):  # a damaged file, or one of another version
+            about = read_about(marker.parent)
+            same = all(about["settings"].get(key) == settings[key] for key in ("model_hash", "data_hash"))
+            found += [marker.parent] if same and about.get("policy") != policy else []
+    return found
 
 
 def write_trace(folder: Path, trace: pd.DataFrame | None) -> None:

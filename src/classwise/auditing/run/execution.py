@@ -27,7 +27,7 @@ from classwise.auditing.outcomes.meta import CLEAN
 from classwise.auditing.outcomes.table import Outcomes
 from classwise.auditing.outcomes.writer import OutcomeWriter
 from classwise.auditing.run import batch_sizes
-from classwise.auditing.run.audit_folder import ABOUT, read_about, write_trace
+from classwise.auditing.run.audit_folder import ABOUT, earlier_audits, read_about, write_trace
 from classwise.auditing.run.merging import SHARDS, Merged, is_finished, merge
 from classwise.auditing.run.options import AuditOptions
 from classwise.auditing.run.partition import Shard, balanced_order, part_of
@@ -184,6 +184,8 @@ class Execution:
             ClasswiseError: if it contains something else, or this audit although ``resume`` is false.
         """
         folder, settings = self.folder, self.ready.settings
+        policy = self.processes.broadcast(self._policy() if self.processes.is_main else None)
+        self.ready = dataclasses.replace(self.ready, meta=dataclasses.replace(self.ready.meta, policy=policy))
         if folder is None or not self.processes.is_main:
             yield
             return
@@ -193,6 +195,29 @@ class Execution:
         about = ResultFolder(folder, "audit")
         with about.claimed(settings, resume=resume, beside=beside, **empty, **self._of_shards()):
             yield
+
+    def _policy(self) -> str | None:
+        """The digest of the policy that is recorded: the one in the folder, or the given one of a new audit.
+
+        None if an audit of the same model and images without it precedes this one, or a shard does not have it.
+        """
+        policy, folder, reason = self.ready.meta.policy, self.folder, ""
+        if folder is None:
+            return policy
+        if (folder / ABOUT).is_file():
+            recorded = read_about(folder).get("policy")
+            if policy not in (None, recorded):
+                reason = f"{folder} contains an audit that was begun without it"
+        else:
+            recorded = policy
+            if policy is not None and (earlier := earlier_audits(folder, self.ready.settings, policy)):
+                reason, recorded = f"{earlier[0]} has evaluated this model on these images without it", None
+        shards = (folder / SHARDS).glob(f"*/{ABOUT}")
+        if recorded is not None and not all(read_about(shard.parent).get("policy") == recorded for shard in shards):
+            reason, recorded = "a shard was begun without it", None
+        if reason:
+            self.progress.log(f"the policy is not recorded: {reason}")
+        return recorded
 
     def _of_shards(self, *, finished: bool = False) -> dict[str, Any]:
         """The entries of ``audit.json`` on the shard that was attacked, or on the shards that were merged."""

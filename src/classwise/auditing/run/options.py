@@ -7,6 +7,7 @@ import re
 import types
 import typing
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Annotated, Any, TypedDict, TypeVar
 
 import torch
@@ -75,6 +76,8 @@ class AuditOptions(ShardedOptions, total=False):
             decided, as stored images are.
         guards: ``"auto"`` limits the guards to 20 % of the passes of the attacks, ``"full"`` runs all, ``"off"`` none.
             Outcomes do not depend on it.
+        policy: file of a `classwise.auditing.policy.Policy`, whose SHA-256 is recorded before the first attack. It is
+            not recorded if the folder, or another audit of the same model and images beside it, was begun without it.
     """
 
     early_stop: bool
@@ -86,6 +89,7 @@ class AuditOptions(ShardedOptions, total=False):
     repeat_rule: RepeatRule
     grid: Grid | None
     guards: GuardMode
+    policy: str | Path | None
 
 
 DEFAULTS: AuditOptions = {

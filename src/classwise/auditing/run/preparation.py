@@ -18,6 +18,7 @@ from classwise.attacks.engine import SMALLEST_BATCH
 from classwise.auditing.outcomes.files import check_groupings, taken_columns
 from classwise.auditing.outcomes.meta import Meta
 from classwise.auditing.outcomes.table import CLEAN
+from classwise.auditing.policy import checked_policy
 from classwise.auditing.run.batch_sizes import SMALL_PIXELS, fitting_batch
 from classwise.auditing.run.inputs import (
     Group,
@@ -133,6 +134,8 @@ def prepare(
     parameters = fingerprint(classifier.model if isinstance(classifier, LogitsModel) else classifier)
     meta = dataclasses.replace(meta, model=name_of(model), model_hash=_hash_of(parameters, classifier))
     settings, shard = settings_of(plan, meta), shard_of(options)
+    if (policy := options.get("policy")) is not None:
+        meta = dataclasses.replace(meta, policy=checked_policy(policy, meta, grouped=group is not None).digest)
     pieces = (named(piece, meta.class_names) for piece in itertools.chain([first], pieces))
     if shard is not None:
         plan, pieces, settings = _plan_of(plan, shard, source), shard.pieces(pieces), settings | {"shard": str(shard)}
@@ -152,11 +155,14 @@ def prepare(
 
 
 def settings_of(plan: Plan, meta: Meta) -> dict[str, Any]:
-    """Every setting that decides rows, as JSON values; ``settle`` only decides how many there are."""
+    """Every setting that decides rows, as JSON values; ``settle`` only decides how many there are.
+
+    The policy decides none, and a resumed audit keeps the one that was recorded first.
+    """
     epsilon = plan.threat.epsilon
     radii = hashlib.sha256(epsilon.cpu().numpy().tobytes()).hexdigest() if isinstance(epsilon, Tensor) else None
     about = json.loads(meta.to_json())
-    for key in ("images", "sizes", "notes", "model", "settle"):
+    for key in ("images", "sizes", "notes", "model", "settle", "policy"):
         del about[key]
     if meta.repeats == 1:  # audits written before there were repeats have no such entries
         about |= {"repeats": None, "repeat_rule": None}

@@ -434,6 +434,7 @@ def about_of(audit: Audit) -> dict[str, Any]:
         "complete": audit.complete,
         "missing": audit.outcomes.missing,
         **audit.outcomes.meta.of_last_run,
+        "policy": audit.outcomes.meta.policy,
         "warnings": [[*warning] for warning in audit.warnings],
         "guards": None if audit.guards is None else dataclasses.asdict(audit.guards),
         "environment": dict(audit.environment),

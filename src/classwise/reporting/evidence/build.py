@@ -1,0 +1,206 @@
+"""`evidence`: write an evidence report; `verify`: compute it again from the outcomes."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from classwise.auditing.outcomes import files as outcome_files
+from classwise.auditing.policy import Policy, checked_policy
+from classwise.auditing.run.audit_folder import ABOUT, audit_in
+from classwise.auditing.run.result import Audit
+from classwise.core.arguments import checked
+from classwise.core.errors import ClasswiseError, IncompleteError
+from classwise.core.schema import SCHEMA_VERSIONS, check_schema_version
+from classwise.core.storage import read_json, write_bytes, write_text
+from classwise.reporting.builds import Status
+from classwise.reporting.evidence.facts import EvidenceFacts, evidence_facts
+from classwise.reporting.evidence.page import evidence_page
+
+PAGE, FACTS, POLICY, MANIFEST = "evidence.html", "evidence.json", "policy.yaml", "manifest.json"
+"""The files of an evidence report."""
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """A written evidence report.
+
+    Attributes:
+        folder: its folder.
+        facts: the content of its JSON file.
+    """
+
+    folder: Path
+    facts: EvidenceFacts
+
+    @property
+    def verdict(self) -> Status:
+        """``failed`` if a criterion failed in an audit, else ``undecided`` if one is, else ``passed``."""
+        return self.facts["verdict"]
+
+    @property
+    def page(self) -> Path:
+        """The HTML page."""
+        return self.folder / PAGE
+
+
+@checked
+def evidence(
+    audits: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+    policy: str | os.PathLike[str],
+    out: str | os.PathLike[str],
+) -> Evidence:
+    """Write an evidence report on audits: a page, a JSON file, the policy, and a manifest of SHA-256 digests.
+
+    Args:
+        audits: folders of audits, or of runs with one audit each; one or several.
+        policy: the YAML file of a `classwise.auditing.policy.Policy`.
+        out: a new folder.
+
+    Raises:
+        ClasswiseError: if the policy is invalid or does not fit an audit, an audit cannot be read, or ``out`` is not
+            empty.
+
+    Example:
+        >>> import os, tempfile
+        >>> from pathlib import Path
+        >>> import classwise as cw
+        >>> policy = '''
+        ... title: Digits
+        ... intended_use: sorting of forms
+        ... operating_domain: scanned forms
+        ... threat_model: {goal: any other class, knowledge: white-box, capability: every pixel, radius: Linf:0.1,
+        ...   why: the digits remain legible}
+        ... model: {architecture: a small CNN, size: 4 thousand parameters, provenance: trained by us}
+        ... data: {source: scikit-learn, licence: CC BY 4.0, sampling: all images}
+        ... fail_if: [worst(all) < 0.2]
+        ... limits: [Only Linf perturbations were tested.]
+        ... validity: {until: 2027-12-31, retest_if: [the weights change]}
+        ... '''
+        >>> outcomes = cw.Outcomes.from_predictions([0, 1], clean=[0, 1], attacks={"pgd": [0, 0]}, threat="Linf:0.1")
+        >>> with tempfile.TemporaryDirectory() as name:
+        ...     folder = Path(name)
+        ...     _ = (folder / "policy.yaml").write_text(policy)
+        ...     _ = cw.Audit(outcomes).save(folder / "audit")
+        ...     cw.evidence(folder / "audit", folder / "policy.yaml", folder / "evidence").verdict
+        'failed'
+    """
+    given = [audits] if isinstance(audits, str | os.PathLike) else [*audits]
+    folder, file = Path(out), Path(policy)
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise ClasswiseError(f"{folder} is not empty; give a new folder")
+    if not given:
+        raise ClasswiseError("audits is empty; give at least one folder of an audit")
+    loaded = [_load(Path(path)) for path in given]
+    facts = evidence_facts(loaded, _policy_for(loaded, file))
+    write_bytes(folder / POLICY, file.read_bytes())
+    write_text(folder / FACTS, _text(facts))
+    write_text(folder / PAGE, evidence_page(facts))
+    manifest = {
+        "schema_version": SCHEMA_VERSIONS["evidence"],
+        "files": {name: _digest(folder / name) for name in (PAGE, FACTS, POLICY)},
+        "audits": [
+            {"folder": Path(os.path.relpath(place, folder)).as_posix(), "files": _files(place)}
+            for place in (audit.path for audit in loaded)
+            if place is not None
+        ],
+    }
+    write_text(folder / MANIFEST, _text(manifest))
+    return Evidence(folder, facts)
+
+
+@checked
+def verify(folder: str | os.PathLike[str], audits: Sequence[str | os.PathLike[str]] = ()) -> list[str]:
+    """Compare an evidence report with its manifest and with what its audits and policy give.
+
+    Args:
+        folder: the folder of the report.
+        audits: the audits, in the order of the report; none: those in the places that the manifest names.
+
+    Returns:
+        A line for each difference; empty if there is none.
+
+    Raises:
+        IncompleteError: if an audit is not found, and nothing else differs.
+        ClasswiseError: if there is no manifest, or another number of audits.
+    """
+    place = Path(folder)
+    kinds = {"schema_version": int, "files": dict, "audits": list}
+    manifest = read_json(place / MANIFEST, "give the folder of an evidence report", kinds)
+    check_schema_version(manifest["schema_version"], SCHEMA_VERSIONS["evidence"], str(place))
+    recorded = manifest["audits"]
+    if audits and len(audits) != len(recorded):
+        raise ClasswiseError(f"{place} is on {len(recorded)} audits, and {len(audits)} are given; give all, in order")
+    found = [*_differing(place, {**dict.fromkeys((PAGE, FACTS, POLICY), ""), **manifest["files"]})]
+    paths = [Path(path) for path in audits] or [place / about["folder"] for about in recorded]
+    if missing := [str(path) for path in paths if not path.is_dir()]:
+        if found:
+            return found
+        raise IncompleteError(
+            f"the files match their digests, but the audit {missing[0]} is not found; give its folder"
+        )
+    for path, about in zip(paths, recorded, strict=True):
+        found += _differing(audit_in(path), {**dict.fromkeys(_files(audit_in(path)), ""), **about["files"]})
+    return found or [*_recomputed(place, paths)]
+
+
+def _recomputed(place: Path, paths: Sequence[Path]) -> Iterator[str]:
+    """A line for each difference to a report that is computed again."""
+    stored = read_json(place / FACTS)
+    try:
+        loaded = [_load(path) for path in paths]
+        facts: dict[str, Any] = dict(evidence_facts(loaded, _policy_for(loaded, place / POLICY)))
+    except ClasswiseError as error:
+        yield f"cannot be computed again: {error}"
+        return
+    version = stored.get("classwise")
+    for key in dict.fromkeys((*facts, *stored)):
+        if key != "classwise" and facts.get(key) != stored.get(key):
+            yield f"{FACTS}: {key} differs from what the audits and the policy give"
+    page = (place / PAGE).read_text(encoding="utf-8")
+    if version == facts["classwise"] and page != evidence_page(stored):  # type: ignore[arg-type]
+        yield f"{PAGE} differs from the page of {FACTS}"
+
+
+def _load(path: Path) -> Audit:
+    audit = Audit.load(path)
+    if audit.path is None or not (audit.path / ABOUT).is_file():
+        raise ClasswiseError(f"{path} is not the folder of an audit; give a folder that contains {ABOUT}")
+    return audit
+
+
+def _policy_for(audits: Sequence[Audit], file: Path) -> Policy:
+    """Read the policy, and check that it fits every audit."""
+    policies = [checked_policy(file, audit.outcomes.meta, grouped=audit.group is not None) for audit in audits]
+    return policies[0]
+
+
+def _files(audit: Path) -> dict[str, str]:
+    """The SHA-256 of the record and the outcomes of an audit, by path."""
+    files = [audit / ABOUT, *outcome_files.listed(audit / "outcomes")]
+    return {file.relative_to(audit).as_posix(): _digest(file) for file in files}
+
+
+def _differing(folder: Path, digests: dict[str, str]) -> Iterator[str]:
+    """A line for each file with another digest; an empty one is that of a file that is not in the manifest."""
+    for name, digest in digests.items():
+        file = folder / name
+        if not file.is_file():
+            yield f"{file} is missing"
+        elif not digest:
+            yield f"{file} is not in the manifest"
+        elif _digest(file) != digest:
+            yield f"{file} differs from its SHA-256 in the manifest"
+
+
+def _digest(file: Path) -> str:
+    return hashlib.sha256(file.read_bytes()).hexdigest()
+
+
+def _text(facts: Any) -> str:
+    return json.dumps(facts, indent=2, ensure_ascii=False) + "\n"

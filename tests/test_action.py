@@ -181,6 +181,53 @@ def test_an_input_is_not_run_as_code(tmp_path: Path) -> None:
     assert not (tmp_path / "hacked").exists()
 
 
+WORKFLOWS = {
+    path.stem: yaml.safe_load(path.read_text(encoding="utf-8")) for path in (ROOT / ".github/workflows").glob("*")
+}
+
+
+def test_the_workflows_of_the_project() -> None:
+    """They may read the repository, run targets of make that exist, and publish only what a person has started."""
+    targets = set(re.findall(r"^([\w-]+(?: [\w-]+)*):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
+    known = {target for line in targets for target in line.split()}
+    assert set(WORKFLOWS) == {"ci", "docs", "release"}
+    for about in WORKFLOWS.values():
+        assert about["permissions"] == {"contents": "read"}
+        scripts = [step.get("run", "") for job in about["jobs"].values() for step in job["steps"]]
+        assert set(re.findall(r"^make ([\w-]+)", "\n".join(scripts), re.MULTILINE)) <= known
+    assert set(WORKFLOWS["release"][True]) == {"workflow_dispatch"}  # YAML 1.1 reads the key ``on`` as true
+    assert WORKFLOWS["release"]["jobs"]["publish"]["if"] == "startsWith(github.ref, 'refs/tags/v')"
+
+
+@pytest.mark.parametrize(
+    ("tag", "owner", "error"),
+    [
+        ("v1.2.0", "me", ""),
+        ("v1.2.1", "me", "tag v1.2.1 is not v1.2.0, the version of the package"),
+        ("v1.2.0", "other", "[project.urls] of pyproject.toml does not name https://github.com/other/classwise"),
+        ("v1.2.0", "OWNER", "replace OWNER in examples"),
+    ],
+)
+def test_a_release_has_the_version_and_the_address_of_its_tag(tmp_path: Path, tag: str, owner: str, error: str) -> None:
+    (script,) = (
+        step["run"] for step in WORKFLOWS["release"]["jobs"]["build"]["steps"] if "tag" in step.get("name", "")
+    )
+    (tmp_path / "build/empty/bin").mkdir(parents=True)
+    executable(tmp_path / "build/empty/bin/classwise", "#!/bin/sh\necho 1.2.0\n")
+    text = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    named = "OWNER" if owner == "OWNER" else "me"
+    text = re.sub(r"github\.com/[\w-]+/classwise", f"github.com/{named}/classwise", text)
+    (tmp_path / "pyproject.toml").write_text(text, encoding="utf-8")
+    (tmp_path / "examples").mkdir()
+    (tmp_path / "examples" / "audit.yml").write_text(f"uses: {named}/classwise@v1\n", encoding="utf-8")
+    about = {"GITHUB_REF_NAME": tag, "GITHUB_SERVER_URL": "https://github.com"}
+    about |= {"GITHUB_REPOSITORY": f"{owner}/classwise", "GITHUB_REPOSITORY_OWNER": owner}
+    done = run_script(script, tmp_path, **about)
+    assert done.returncode == bool(error), done.stdout
+    assert done.stdout.count("::error::") == bool(error)
+    assert error in done.stdout
+
+
 def test_the_dockerfile_copies_what_exists() -> None:
     text = (ROOT / "Dockerfile").read_text(encoding="utf-8").replace("\\\n", " ")
     lines = [line.split(maxsplit=1) for line in text.splitlines() if line and not line.startswith("#")]

@@ -37,17 +37,18 @@ case "$2" in pip) echo "$@" > pip.txt ;; *) exec %s "$@" ;; esac
 def run_script(script: str, folder: Path, **env: str) -> subprocess.CompletedProcess[str]:
     """Run a step's script in a folder, as a runner does."""
     files = {"GITHUB_OUTPUT": str(folder / "output"), "GITHUB_STEP_SUMMARY": str(folder / "summary")}
-    path = {"PYTHONPATH": str(ROOT / "src"), "PYTHONWARNINGS": "ignore", "CLASSWISE_CACHE": ""}
+    path = {"PYTHONPATH": str(ROOT / "src"), "PYTHONWARNINGS": "ignore"}
     command = ["bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", script]
     return subprocess.run(
         command, cwd=folder, env=os.environ | files | path | env, check=False, capture_output=True, text=True
     )
 
 
-def bash(step: dict[str, Any], folder: Path, **inputs: str) -> subprocess.CompletedProcess[str]:
+def bash(step: dict[str, Any], folder: Path, *, cache: str = "", **inputs: str) -> subprocess.CompletedProcess[str]:
     """Run a step of the action: expressions are replaced in ``env`` only."""
     given = {name: str(about.get("default", "")) for name, about in ACTION["inputs"].items()} | inputs
-    return run_script(step["run"], folder, **{key: evaluated(value, given) for key, value in step["env"].items()})
+    env = {key: evaluated(value, given) for key, value in step["env"].items()}
+    return run_script(step["run"], folder, CLASSWISE_CACHE=cache, **env)
 
 
 def evaluated(text: str, inputs: dict[str, str], outputs: dict[str, str] | None = None) -> str:
@@ -178,6 +179,8 @@ def test_an_input_is_not_run_as_code(tmp_path: Path) -> None:
     assert words[3] == "$(touch hacked); x"
     assert words[-1] == "--set=a b"
     assert not {"--junit", "--fail-if", "--data"} & set(words)
+    assert "--out" in words
+    assert "--out" not in bash(STEPS[1], tmp_path, cache="cache", python=str(python), model="x").stdout.splitlines()
     assert not (tmp_path / "hacked").exists()
 
 

@@ -1,4 +1,4 @@
-"""The composite action and the Dockerfile: their form, and the steps of the action run by bash."""
+"""The composite action, the workflows of examples/ci and the Dockerfile: their form, and their steps run by bash."""
 
 from __future__ import annotations
 
@@ -9,8 +9,13 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
 import yaml
+from torch.nn.functional import cross_entropy
+
+from classwise.models import build_model, save_weights
 
 ROOT = Path(__file__).parents[1]
 ACTION: dict[str, Any] = yaml.safe_load((ROOT / "action.yml").read_text(encoding="utf-8"))
@@ -23,20 +28,46 @@ AUDIT = [
 ]
 
 
-def bash(step: dict[str, Any], folder: Path, **inputs: str) -> subprocess.CompletedProcess[str]:
-    """Run a step as a runner does: expressions are replaced in ``env`` only."""
-    given = {name: str(about.get("default", "")) for name, about in ACTION["inputs"].items()} | inputs
-    chosen = {f"inputs.{name}": value for name, value in given.items()} | {"github.action_path": str(ROOT)}
-    env = {
-        key: re.sub(r"\$\{\{\s*(.*?)\s*\}\}", lambda match: chosen[match[1]], value)
-        for key, value in step["env"].items()
-    }
+STUB = """#!/bin/sh
+case "$2" in pip) echo "$@" > pip.txt ;; *) exec %s "$@" ;; esac
+"""
+"""A Python interpreter that installs nothing."""
+
+
+def run_script(script: str, folder: Path, **env: str) -> subprocess.CompletedProcess[str]:
+    """Run a step's script in a folder, as a runner does."""
     files = {"GITHUB_OUTPUT": str(folder / "output"), "GITHUB_STEP_SUMMARY": str(folder / "summary")}
     path = {"PYTHONPATH": str(ROOT / "src"), "PYTHONWARNINGS": "ignore"}
-    command = ["bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", step["run"]]
+    command = ["bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", script]
     return subprocess.run(
-        command, cwd=folder, env=os.environ | env | files | path, check=False, capture_output=True, text=True
+        command, cwd=folder, env=os.environ | files | path | env, check=False, capture_output=True, text=True
     )
+
+
+def bash(step: dict[str, Any], folder: Path, *, cache: str = "", **inputs: str) -> subprocess.CompletedProcess[str]:
+    """Run a step of the action: expressions are replaced in ``env`` only."""
+    given = {name: str(about.get("default", "")) for name, about in ACTION["inputs"].items()} | inputs
+    env = {key: evaluated(value, given) for key, value in step["env"].items()}
+    return run_script(step["run"], folder, CLASSWISE_CACHE=cache, **env)
+
+
+def evaluated(text: str, inputs: dict[str, str], outputs: dict[str, str] | None = None) -> str:
+    """The text with the values of its expressions: inputs of the action and outputs of its step, empty if unset."""
+    known = {f"inputs.{name}": value for name, value in inputs.items()} | {"github.action_path": str(ROOT)}
+    known |= {f"steps.audit.outputs.{name}": (outputs or {}).get(name, "") for name in ACTION["outputs"]}
+    return re.sub(r"\$\{\{\s*(.*?)\s*\}\}", lambda match: known[match[1]], text)
+
+
+def executable(path: Path, text: str) -> Path:
+    path.write_text(text, encoding="utf-8")
+    path.chmod(0o755)
+    return path
+
+
+def written_outputs(folder: Path) -> dict[str, str]:
+    """The outputs that steps have set."""
+    lines = (folder / "output").read_text(encoding="utf-8").splitlines()
+    return dict(line.split("=", 1) for line in lines)
 
 
 def test_the_action_has_the_form_of_a_composite_action() -> None:
@@ -58,41 +89,146 @@ def test_the_action_has_the_form_of_a_composite_action() -> None:
         assert subprocess.run(["bash", "-n", "-c", step["run"]], check=False).returncode == 0
 
 
-def test_the_step_that_installs(tmp_path: Path) -> None:
-    python = tmp_path / "python"
-    python.write_text('#!/bin/sh\necho "$@"\n', encoding="utf-8")
-    python.chmod(0o755)
-    done = bash(STEPS[0], tmp_path, python=str(python))
-    assert done.stdout.split() == ["-m", "pip", "install", "--constraint", f"{ROOT}/constraints.txt", str(ROOT)]
+@pytest.mark.parametrize(("extras", "requirement"), [("", ROOT), ("timm,hf", f"{ROOT}[timm,hf]")])
+def test_the_step_that_installs(tmp_path: Path, extras: str, requirement: object) -> None:
+    python = executable(tmp_path / "python", STUB % sys.executable)
+    assert bash(STEPS[0], tmp_path, python=str(python), extras=extras).returncode == 0
+    words = (tmp_path / "pip.txt").read_text(encoding="utf-8").split()
+    assert words == ["-m", "pip", "install", "--constraint", f"{ROOT}/constraints.txt", str(requirement)]
     assert (ROOT / "constraints.txt").is_file()
 
 
+def workflow(name: str, job: str) -> list[dict[str, Any]]:
+    """The steps of a job in examples/ci."""
+    text = (ROOT / "examples" / "ci" / f"{name}.yml").read_text(encoding="utf-8")
+    steps: list[dict[str, Any]] = yaml.safe_load(text)["jobs"][job]["steps"]
+    return steps
+
+
 @pytest.mark.slow
-def test_the_step_that_audits(tmp_path: Path) -> None:
-    """The second condition fails; a file of each kind is written all the same."""
-    chosen = {"model": "small-cnn", "data": "digits", "threat": "Linf:0.1", "out": "a b", "python": sys.executable}
-    done = bash(
-        STEPS[1], tmp_path, **chosen, **{"fail-if": "worst(all) < 0.0\n0(all) <= 1", "arguments": "\n".join(AUDIT)}
-    )
+@pytest.mark.parametrize(
+    ("model", "conditions", "status", "line"),
+    [
+        ("small-cnn", "worst(all) < 0.0", 0, "worst class: "),
+        ("small-cnn", "worst(all) < 0.0\n0(all) <= 1", 1, "failed: 0(all) <= 1: "),
+        ("nosuch.safetensors", "worst(all) < 0.0", 2, "classwise: there is no file"),
+    ],
+    ids=["success", "failed gate", "error"],
+)
+def test_the_workflow_that_audits(tmp_path: Path, model: str, conditions: str, status: int, line: str) -> None:
+    """In a clean folder: the action with the inputs of the example on a small model, then the uploads that are due."""
+    steps = workflow("audit", "audit")
+    (step,) = (step for step in steps if step.get("id") == "audit")
+    assert step["with"].keys() <= ACTION["inputs"].keys()
+    python = executable(tmp_path / "python", STUB % sys.executable)
+    (tmp_path / "a b").mkdir()
+    (tmp_path / "a b" / "page.html").touch()  # of an earlier run
+    chosen = {"model": model, "data": "digits", "threat": "Linf:0.1", "out": "a b", "python": str(python)}
+    chosen |= {"fail-if": conditions, "arguments": "\n".join(AUDIT)}
+    done = [bash(step, tmp_path, **{**step.get("with", {}), **chosen}) for step in STEPS]
+    assert [step.returncode for step in done] == [0, status], done[-1].stderr
+    summary = (tmp_path / "summary").read_text(encoding="utf-8")
+    assert [found for found in summary.splitlines() if found.startswith(line)], summary
+    assert not re.search(r"^\d\d:\d\d:\d\d ", summary, re.MULTILINE)
+    assert summary.count("```") == 2
+    outputs, uploaded = written_outputs(tmp_path), []
+    for upload in steps[steps.index(step) + 1 :]:
+        (needed,) = re.fullmatch(r"always\(\) && steps\.audit\.outputs\.(\w+)", upload["if"]).groups()  # type: ignore[union-attr]
+        if outputs.get(needed):
+            given = upload["with"].get("path") or upload["with"]["sarif_file"]
+            uploaded += evaluated(given, {}, outputs).split("\n")
+    files = ["a b/page.html", "a b/audit.xml", "", "a b/audit.sarif"]
+    assert uploaded == (files if status < 2 else [])
+    assert all((tmp_path / file).is_file() for file in uploaded if file)
+
+
+@pytest.mark.slow
+def test_the_workflow_that_compares(tmp_path: Path) -> None:
+    """Ten lines, whose commands fail for a model of lower accuracy."""
+    steps = workflow("regression", "compare")
+    text = (ROOT / "examples" / "ci" / "regression.yml").read_text(encoding="utf-8")
+    assert len(text.partition("    steps:\n")[2].splitlines()) == 10
+    script = steps[-1]["run"].replace("photos/", "photos.npz --attack fgsm --guards off")
+    executable(tmp_path / "pip", "#!/bin/sh\n")
+    executable(tmp_path / "classwise", f'#!/bin/sh\nexec {sys.executable} -m classwise "$@"\n')
+    images = np.concatenate([np.full((20, 1, 8, 8), value, np.float32) for value in (0.2, 0.8)])
+    np.savez(tmp_path / "photos.npz", x=images, y=np.repeat([0, 1], 20))
+    model = build_model("small-cnn", num_classes=2, in_channels=1, width=0.1)
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+    for _ in range(30):
+        optimizer.zero_grad()
+        torch.autograd.backward(cross_entropy(model(torch.from_numpy(images)), torch.arange(40) // 20))
+        optimizer.step()
+    (tmp_path / "base").mkdir()
+    save_weights(tmp_path / "base" / "model.safetensors", model)
+    with torch.no_grad():
+        model.get_parameter("fc3.bias")[0] += 100  # all images are predicted as class 0
+    save_weights(tmp_path / "model.safetensors", model)
+    done = run_script(script, tmp_path, PATH=f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
     assert done.returncode == 1, done.stderr
-    output = dict(line.split("=", 1) for line in (tmp_path / "output").read_text(encoding="utf-8").splitlines())
-    assert output == {"page": "a b/page.html", "junit": "a b/audit.xml", "sarif": "a b/audit.sarif"}
-    assert all((tmp_path / file).is_file() for file in output.values())
-    assert "worst class" in (tmp_path / "summary").read_text(encoding="utf-8")
+    assert "failed: worst(all) < -0.02 (new: " in done.stderr
+    assert (tmp_path / "comparison.html").is_file()
 
 
 def test_an_input_is_not_run_as_code(tmp_path: Path) -> None:
     """The program receives the text of each input as one argument."""
-    python = tmp_path / "python"
-    python.write_text('#!/bin/sh\nprintf "%s\\n" "$@"\nexit 3\n', encoding="utf-8")
-    python.chmod(0o755)
+    python = executable(tmp_path / "python", '#!/bin/sh\nprintf "%s\\n" "$@"\nexit 3\n')
     done = bash(STEPS[1], tmp_path, python=str(python), model="$(touch hacked); x", arguments="--set=a b\n")
     assert done.returncode == 3  # the status of the program, not of tee
     words = done.stdout.splitlines()
     assert words[3] == "$(touch hacked); x"
     assert words[-1] == "--set=a b"
     assert not {"--junit", "--fail-if", "--data"} & set(words)
+    assert "--out" in words
+    assert "--out" not in bash(STEPS[1], tmp_path, cache="cache", python=str(python), model="x").stdout.splitlines()
     assert not (tmp_path / "hacked").exists()
+
+
+WORKFLOWS = {
+    path.stem: yaml.safe_load(path.read_text(encoding="utf-8")) for path in (ROOT / ".github/workflows").glob("*")
+}
+
+
+def test_the_workflows_of_the_project() -> None:
+    """They may read the repository, run targets of make that exist, and publish only what a person has started."""
+    targets = set(re.findall(r"^([\w-]+(?: [\w-]+)*):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
+    known = {target for line in targets for target in line.split()}
+    assert set(WORKFLOWS) == {"ci", "docs", "release"}
+    for about in WORKFLOWS.values():
+        assert about["permissions"] == {"contents": "read"}
+        scripts = [step.get("run", "") for job in about["jobs"].values() for step in job["steps"]]
+        assert set(re.findall(r"^make ([\w-]+)", "\n".join(scripts), re.MULTILINE)) <= known
+    assert set(WORKFLOWS["release"][True]) == {"workflow_dispatch"}  # YAML 1.1 reads the key ``on`` as true
+    assert WORKFLOWS["release"]["jobs"]["publish"]["if"] == "startsWith(github.ref, 'refs/tags/v')"
+
+
+@pytest.mark.parametrize(
+    ("tag", "owner", "error"),
+    [
+        ("v1.2.0", "me", ""),
+        ("v1.2.1", "me", "tag v1.2.1 is not v1.2.0, the version of the package"),
+        ("v1.2.0", "other", "[project.urls] of pyproject.toml does not name https://github.com/other/classwise"),
+        ("v1.2.0", "OWNER", "replace OWNER in examples"),
+    ],
+)
+def test_a_release_has_the_version_and_the_address_of_its_tag(tmp_path: Path, tag: str, owner: str, error: str) -> None:
+    (script,) = (
+        step["run"] for step in WORKFLOWS["release"]["jobs"]["build"]["steps"] if "tag" in step.get("name", "")
+    )
+    (tmp_path / "build/empty/bin").mkdir(parents=True)
+    executable(tmp_path / "build/empty/bin/classwise", "#!/bin/sh\necho 1.2.0\n")
+    text = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    named = "OWNER" if owner == "OWNER" else "me"
+    text = re.sub(r"github\.com/[\w-]+/classwise", f"github.com/{named}/classwise", text)
+    (tmp_path / "pyproject.toml").write_text(text, encoding="utf-8")
+    (tmp_path / "examples").mkdir()
+    (tmp_path / "examples" / "audit.yml").write_text(f"uses: {named}/classwise@v1\n", encoding="utf-8")
+    about = {"GITHUB_REF_NAME": tag, "GITHUB_SERVER_URL": "https://github.com"}
+    about |= {"GITHUB_REPOSITORY": f"{owner}/classwise", "GITHUB_REPOSITORY_OWNER": owner}
+    done = run_script(script, tmp_path, **about)
+    assert done.returncode == bool(error), done.stdout
+    assert done.stdout.count("::error::") == bool(error)
+    assert error in done.stdout
 
 
 def test_the_dockerfile_copies_what_exists() -> None:

@@ -9,6 +9,7 @@ import re
 import runpy
 import subprocess
 import sys
+import tomllib
 from fractions import Fraction
 from importlib import metadata
 from pathlib import Path
@@ -196,8 +197,11 @@ def test_the_method_of_the_guide(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 def test_one_version_everywhere() -> None:
     assert metadata.version("classwise") == classwise.__version__ if _installed() else True
-    project = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
-    assert f'version = "{classwise.__version__}"' in project
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    assert project["project"]["dynamic"] == ["version"]
+    place = project["tool"]["hatch"]["version"]["path"]
+    assert f'__version__ = "{classwise.__version__}"\n' in (ROOT / place).read_text(encoding="utf-8")
+    assert f"`{place}`" in (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
     citation = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
     assert citation["version"] == classwise.__version__
     assert classwise.__version__ in (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")

@@ -20,6 +20,7 @@ from classwise.cli import console
 from classwise.data import loading
 from classwise.models import build_model, save_weights
 from classwise.reporting.sentences import CROSS_ENTROPY
+from classwise.testing import assert_robust
 
 from ..data.test_encoded import folder
 from .conftest import QUICK, Classwise
@@ -117,6 +118,32 @@ def test_a_condition_fails_the_build(classwise: Classwise, run: Path, tmp_path: 
     said = classwise("audit", run, "--attack=fgsm", "--subset=50", f"--out={tmp_path / 'a'}", "--fail-if", threshold)
     assert said.status == status
     assert (f"failed: {threshold}" in said.err) == (status == 1)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("cache_option", [True, False])
+def test_the_cache_is_that_of_assert_robust(
+    classwise: Classwise, run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, cache_option: bool
+) -> None:
+    """Either one loads what the other has written; other settings, or ``--out``, are another audit."""
+    cache, words = tmp_path / "cache", ["audit", run, "--attack=fgsm", "--subset=50"]
+    if cache_option:
+        words.append(f"--cache={cache}")
+    else:
+        monkeypatch.setenv("CLASSWISE_CACHE", str(cache))
+    said = classwise(*words)
+    (folder,) = cache.iterdir()
+    assert f"audit: {folder}" in said.out.splitlines(), said.err
+    rows = folder / "outcomes" / "part-00000.parquet"
+    before = rows.stat().st_mtime_ns
+    given = cache if cache_option else None
+    data = cw.load_data("digits", split="test", subset=50)
+    assert assert_robust(run, data, worst=0.0, threat="Linf:0.1", attacks="fgsm", cache=given).path == folder
+    assert classwise(*words).out == said.out
+    assert rows.stat().st_mtime_ns == before
+    assert assert_robust(run, data, worst=0.0, threat="Linf:0.1", attacks="fgsm", seed=1, cache=given).path != folder
+    assert f"audit: {tmp_path / 'a'}" in classwise(*words, f"--out={tmp_path / 'a'}").out
+    assert len([*cache.iterdir()]) == 2
 
 
 @pytest.mark.slow

@@ -127,6 +127,17 @@ def audit(
     *,
     threat: Threat = None,
     out: Annotated[Path | None, out_option("The audit's folder.", "RUN/audits/DATA-SPLIT")] = None,
+    cache: Annotated[
+        Path | None,
+        typer.Option(
+            "--cache",
+            metavar="DIR",
+            envvar="CLASSWISE_CACHE",
+            show_envvar=False,
+            help="Without --out: load the same audit from this folder, or save it there ($CLASSWISE_CACHE).",
+            rich_help_panel=OUTPUT,
+        ),
+    ] = None,
     resume: Resume = False,
     html: Page = None,
     guards: Guards = "auto",
@@ -152,6 +163,7 @@ def audit(
         classwise audit runs/cfa --attack autoattack --shards 40 --on slurm
     """  # noqa: D301  # \b keeps the lines of the example apart
     from classwise.auditing import policy as policies
+    from classwise.auditing.run.audit_cache import cached_folder
     from classwise.auditing.run.merging import is_finished
     from classwise.auditing.run.suite import norm_of, parse_attacks
     from classwise.core.arguments import check
@@ -203,6 +215,11 @@ def audit(
             if processes.is_main:
                 _estimate(network, images, ball, attacks.suite, settings, json)
             return
+        if cache is not None and out is None and not sharding.arguments:
+            out = cached_folder(
+                cache, network, images, ball, attacks.suite, group=rows.group, save=limits["save"], **settings
+            )
+            limits["resume"] = resume or out is not None
         folder = _place(model, run, images, out, sharding)
         settings |= limits | {"out": folder}
         given = {

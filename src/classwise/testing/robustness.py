@@ -2,38 +2,28 @@
 
 from __future__ import annotations
 
-import hashlib
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
-from classwise.attacks.base import Attack
-from classwise.attacks.external import ExternalAttack
 from classwise.auditing.compare.thresholds import Threshold
 from classwise.auditing.run.audit import audit
+from classwise.auditing.run.audit_cache import VARIABLE, cached_folder
 from classwise.auditing.run.inputs import Model
-from classwise.auditing.run.preparation import Inputs, prepare
 from classwise.auditing.run.result import Audit
-from classwise.auditing.run.suite import Attacks, norm_of, parse_attacks
+from classwise.auditing.run.suite import Attacks
 from classwise.core.arguments import checked
 from classwise.core.errors import ClasswiseError
-from classwise.core.float32 import true_float32
-from classwise.core.precision import EXACT
 from classwise.core.threat import ThreatLike
-from classwise.core.version import __version__
-from classwise.data.images import Images
 from classwise.data.stream import as_data
-from classwise.models.modes import evaluating
 from classwise.reporting.condition_text import result_text
 from classwise.reporting.formatting import lowest_interval_name
 from classwise.stats.rational import as_rational, rational_text
 from classwise.testing.cache import cache_folder
 
-IMAGES = 64
-"""Images whose logits are part of the key, so that a change of the code of a model is noticed too."""
 SHOWN = 10
 """Number of classes in a failure message, the weakest ones."""
 
@@ -66,7 +56,8 @@ def assert_robust(
             `classwise.auditing.compare.thresholds.Threshold.parse`.
         threat: the ball; None: the usual one of the data.
         attacks: the attacks; None: the default suite.
-        cache: folder of the cache; None: the cache of pytest in a pytest session, otherwise none.
+        cache: folder of the cache, which ``classwise audit --cache`` shares; None: that of the environment variable
+            ``CLASSWISE_CACHE``, else the cache of pytest in a pytest session, otherwise none.
         **options: further arguments of `classwise.audit`, such as ``seed`` or ``device``.
 
     Returns:
@@ -89,8 +80,8 @@ def assert_robust(
     """
     __tracebackhide__ = True
     conditions = _conditions(worst, overall, fail_if)
-    folder = Path(cache) if cache is not None else cache_folder()
-    result = _audited(model, data, threat, attacks, folder, options)
+    named = cache or os.environ.get(VARIABLE)
+    result = _audited(model, data, threat, attacks, Path(named) if named else cache_folder(), options)
     failed = [threshold for threshold in conditions if threshold.holds(result)]
     if failed:
         raise AssertionError(_message(result, failed))
@@ -119,33 +110,17 @@ def _audited(
     data: Any,
     threat: ThreatLike | None,
     attacks: Attacks | None,
-    folder: Path | None,
+    cache: Path | None,
     options: Mapping[str, Any],
 ) -> Audit:
     """The audit, from the cache if it has it."""
-    suite, source = parse_attacks(attacks, norm_of(threat)), as_data(data)
-    cacheable = all(_of_this_package(attack) for attack in suite.attacks.values()) and isinstance(source, Images)
-    if folder is None or not cacheable or {"out", "resume"} & options.keys():
+    source = as_data(data)
+    if cache is None or {"out", "resume"} & options.keys():
         return audit(model, source, threat, attacks, **options)
-    run = {"max_time", "progress", "distributed"}
-    ready = prepare(model, source, suite, threat, **{key: value for key, value in options.items() if key not in run})
-    return audit(model, source, threat, attacks, out=folder / _key(ready, options), resume=True, **options)
-
-
-def _of_this_package(attack: Attack) -> bool:
-    return type(attack).__module__.startswith("classwise.") and not isinstance(attack, ExternalAttack)
-
-
-def _key(ready: Inputs, options: Mapping[str, Any]) -> str:
-    """Hash of the model (parameters and logits), the data, the settings and the version of classwise."""
-    digest = hashlib.sha256(f"{__version__} {ready.meta.to_json()} {options.get('guards')}".encode())
-    assert isinstance(ready.source, Images)
-    device = next((parameter.device for parameter in ready.model.parameters()), torch.device("cpu"))
-    pixels = ready.source.pixels(torch.arange(min(IMAGES, len(ready.source)))).to(device)
-    with evaluating(ready.model), torch.no_grad(), true_float32(device):
-        logits = EXACT.forward(ready.model)(pixels).cpu()
-    digest.update(logits.numpy().tobytes())
-    return digest.hexdigest()[:24]
+    of_run = {"max_time", "progress", "distributed"}
+    of_rows = {name: value for name, value in options.items() if name not in of_run}
+    folder = cached_folder(cache, model, source, threat, attacks, **of_rows)
+    return audit(model, source, threat, attacks, out=folder, resume=folder is not None, **options)
 
 
 def _message(result: Audit, failed: Sequence[Threshold]) -> str:

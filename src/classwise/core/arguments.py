@@ -12,6 +12,7 @@ from __future__ import annotations
 import builtins
 import functools
 import inspect
+import itertools
 import reprlib
 import types
 import typing
@@ -69,8 +70,8 @@ def _wrapped(function: Callable[..., Any], label: str) -> Callable[..., Any]:
 
     @functools.wraps(function)
     def call(*args: Any, **values: Any) -> Any:
-        bound = arguments.bound(args, values)
-        return function(*bound.args, **bound.kwargs)
+        positional, named = arguments.bound(args, values)
+        return function(*positional, **named)
 
     call.arguments = arguments  # type: ignore[attr-defined]
     return call
@@ -101,6 +102,12 @@ class Arguments:
         self.signature = inspect.signature(function)
         self._function = function
         self._accepted: dict[str, Accepted] = {}
+        parameters = self.signature.parameters.values()
+        self._known = {parameter.name for parameter in parameters} - {"self", "cls"}
+        self._any_keyword = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters)
+        positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+        self._positional = [parameter.name for parameter in parameters if parameter.kind in positional]
+        self._rest = [parameter.name for parameter in parameters if parameter.kind is parameter.VAR_POSITIONAL]
 
     @functools.cached_property
     def hints(self) -> dict[str, Any]:
@@ -117,26 +124,22 @@ class Arguments:
             hints[name] = found
         return hints
 
-    def bound(self, args: tuple[Any, ...], values: Mapping[str, Any]) -> inspect.BoundArguments:
-        """The validated arguments of a call.
+    def bound(self, args: tuple[Any, ...], values: Mapping[str, Any]) -> tuple[list[Any], dict[str, Any]]:
+        """The validated positional and keyword arguments of a call.
 
         Raises:
             ClasswiseError: for an unknown or missing argument, or an invalid value.
         """
         self.require_known(values)
         try:
-            bound = self.signature.bind(*args, **values)
+            self.signature.bind(*args, **values)
         except TypeError as error:
             raise ClasswiseError(f"{self.label}(): {error}") from None
-        for name, value in bound.arguments.items():
-            kind = self.signature.parameters[name].kind
-            if kind is inspect.Parameter.VAR_KEYWORD:
-                bound.arguments[name] = {key: self.validated(key, argument) for key, argument in value.items()}
-            elif kind is inspect.Parameter.VAR_POSITIONAL:
-                bound.arguments[name] = tuple(self.validated(name, argument) for argument in value)
-            else:
-                bound.arguments[name] = self.validated(name, value)
-        return bound
+        names = itertools.chain(self._positional, itertools.repeat(*self._rest)) if self._rest else self._positional
+        return (
+            [self.validated(name, value) for name, value in zip(names, args, strict=False)],
+            {name: self.validated(name, value) for name, value in values.items()},
+        )
 
     def require_known(self, names: Iterable[str]) -> None:
         """Refuse unknown keyword arguments, unless the function takes any.
@@ -144,13 +147,11 @@ class Arguments:
         Raises:
             ClasswiseError: with the nearest known name.
         """
-        parameters = self.signature.parameters
-        if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
+        if self._any_keyword:
             return
-        known = parameters.keys() - {"self", "cls"}
         for name in names:
-            if name not in known:
-                raise unknown(f"argument of {self.label}():", name, known)
+            if name not in self._known:
+                raise unknown(f"argument of {self.label}():", name, self._known)
 
     def validated(self, name: str, value: Any) -> Any:
         """The value of an argument, with NumPy scalars as Python numbers.

@@ -18,7 +18,7 @@ from classwise.core.display import RichDisplay
 from classwise.core.errors import ClasswiseError, did_you_mean, printable
 from classwise.core.storage import ResultFolder
 from classwise.core.tables import facts_of, read_table, write_table
-from classwise.stats.counts import BoolArray, ClassCounts, FloatArray
+from classwise.stats.counts import BoolArray, ClassCounts, FloatArray, ratio
 from classwise.stats.intervals import class_intervals, two_sided_z, wilson
 
 RADII = "radii.parquet"
@@ -124,33 +124,26 @@ class Curve(RichDisplay):
         Args:
             radii: radii from 0 to `highest`; by default 65 evenly spaced ones.
         """
-        grid = np.linspace(0, self.highest, POINTS) if radii is None else np.asarray(radii, dtype=np.float64)
-        blocks = []
-        for radius in grid:
-            counts, tested = self.counts(float(radius)), self.tested(float(radius))
-            interval = class_intervals(counts, self.alpha)
-            low, high = wilson(int(counts.correct.sum()), int(counts.count.sum()), self.alpha)
-            by_class = ClassCounts.from_labels(self._labels, tested, len(self.class_names)).accuracy
-            blocks.append(
-                pd.DataFrame(
-                    {
-                        "class": [OVERALL, *self.class_names],
-                        "radius": radius,
-                        "n": [counts.count.sum(), *counts.count],
-                        "accuracy": [counts.correct.sum() / max(counts.count.sum(), 1), *counts.accuracy],
-                        "low": [float(low), *interval.low],
-                        "high": [float(high), *interval.high],
-                        "tested": [tested.mean() if len(tested) else np.nan, *by_class],
-                    }
-                )
-            )
-        frame = pd.concat(blocks, ignore_index=True)
-        frame = frame[frame["n"] > 0]
-        places = {name: place for place, name in enumerate((OVERALL, *self.class_names))}
-        order = frame["class"].map(places)
-        return (
-            frame.assign(_order=order).sort_values(["_order", "radius"]).drop(columns="_order").reset_index(drop=True)
-        )
+        grid = np.linspace(0, self.highest, POINTS) if radii is None else np.sort(np.asarray(radii, dtype=np.float64))
+        names = [OVERALL, *self.class_names]
+        count, robust, tested = (np.zeros((len(grid), len(self.class_names)), dtype=np.int64) for _ in range(3))
+        for row, radius in enumerate(grid.tolist()):
+            counts = self.counts(radius)
+            count[row], robust[row] = counts.count, counts.correct
+            tested[row] = ClassCounts.from_labels(self._labels, self.tested(radius), counts.num_classes).correct
+        total, correct = count.sum(axis=1), robust.sum(axis=1)
+        overall = wilson(correct, total, self.alpha)
+        by_class = class_intervals(ClassCounts(count.ravel(), robust.ravel()), self.alpha)
+        columns = {
+            "n": (total, count),
+            "accuracy": (ratio(correct, total), ratio(robust, count)),
+            "low": (overall.low, by_class.low.reshape(count.shape)),
+            "high": (overall.high, by_class.high.reshape(count.shape)),
+            "tested": (ratio(tested.sum(axis=1), total), ratio(tested, count)),
+        }
+        rows = {column: np.column_stack(values).ravel(order="F") for column, values in columns.items()}
+        frame = pd.DataFrame({"class": np.repeat(names, len(grid)), "radius": np.tile(grid, len(names)), **rows})
+        return frame[frame["n"] > 0].reset_index(drop=True)
 
     @cached_property
     def summary(self) -> pd.DataFrame:

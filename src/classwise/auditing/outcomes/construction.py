@@ -11,7 +11,6 @@ import pandas as pd
 from numpy.typing import ArrayLike
 
 from classwise.auditing.outcomes import files as outcome_files
-from classwise.auditing.outcomes.files import COLUMNS
 from classwise.auditing.outcomes.meta import CLEAN, Meta, check_attack_labels, threat_of
 from classwise.core import limits
 from classwise.core.errors import ClasswiseError, unknown
@@ -130,16 +129,21 @@ def table_of_predictions(
     blocks, wrong = [], np.zeros(len(truth), dtype=np.bool_)
     for label, predicted in numbers.items():
         class_labels(predicted, about.num_classes, f"predictions of {label!r}")
-        block = pd.DataFrame({"index": np.arange(len(truth)), "label": truth, "prediction": predicted})
-        block = block.assign(attack=label, correct=predicted == truth, status="ok")
-        first_success = pd.Series(np.where(wrong, CLEAN, label), dtype="string")
-        block["first_success"] = first_success.where(predicted != truth)
+        misclassified = predicted != truth
+        columns = {
+            "index": np.arange(len(truth)),
+            "label": truth,
+            "attack": np.full(len(truth), label, dtype=object),
+            "prediction": predicted,
+            "correct": ~misclassified,
+            "first_success": np.where(misclassified, np.where(wrong, CLEAN, label), None),
+            "status": np.full(len(truth), "ok", dtype=object),
+        }
         if confidences and label in confidences:
-            columns = _confidence_columns(confidences[label], truth, predicted, about.num_classes, label)
-            block = block.assign(**columns)
-        blocks.append(block.reindex(columns=list(COLUMNS)).astype(COLUMNS))
-        wrong |= (predicted != truth) & (label == CLEAN)
-    return pd.concat(blocks, ignore_index=True), about
+            columns |= _confidence_columns(confidences[label], truth, predicted, about.num_classes, label)
+        blocks.append(pd.DataFrame(columns))
+        wrong |= misclassified & (label == CLEAN)
+    return outcome_files.filled(blocks, dataclasses.replace(about, groups={})), about
 
 
 def _confidence_columns(

@@ -290,9 +290,9 @@ class FieldValue(NamedTuple):
 
 def threat_of(frame: pd.DataFrame, meta: Meta, labels: Collection[str]) -> FieldValue:
     """The threat of the rows of some attacks; that of the metadata if the rows have no radii."""
-    rows = frame[frame["attack"].isin([label for label in labels if label != CLEAN])]
-    rows = rows.drop_duplicates("index").sort_values("index")
-    radii: FloatArray = rows["epsilon"].to_numpy(dtype=np.float64)
+    attacked = frame["attack"].isin([label for label in labels if label != CLEAN]).to_numpy()
+    index, first = np.unique(frame["index"].to_numpy()[attacked], return_index=True)
+    radii: FloatArray = frame["epsilon"].to_numpy(dtype=np.float64)[attacked][first]
     if not len(radii) or np.isnan(radii).any():
         return stated_threat(meta.threat)
     norm = meta.norm or str(meta.threat).partition(":")[0]
@@ -300,7 +300,7 @@ def threat_of(frame: pd.DataFrame, meta: Meta, labels: Collection[str]) -> Field
     if len(np.unique(rounded)) == 1:
         radius = float(rounded[0])
         return FieldValue((norm, radius), _radius_text(norm, radius))
-    key = (norm, tuple(zip(rows["index"].tolist(), (f"{radius:.6g}" for radius in radii), strict=True)))
+    key = (norm, tuple(zip(index.tolist(), (f"{radius:.6g}" for radius in radii), strict=True)))
     mean = f"{radii.mean():.6g}"
     return FieldValue(key, f"{norm}:{PER_IMAGE}, {rounded[0]:.6g} to {rounded[-1]:.6g}, mean {mean}")
 

@@ -208,9 +208,17 @@ class Outcomes:
             ClasswiseError: see `member`.
         """
         label = self.member(attack)
+        self._require_rows(label)
+        return self.frame[self.frame["attack"] == label].reset_index(drop=True)
+
+    def _require_rows(self, label: str) -> None:
+        """Check that every image has a row under an attack, or was excluded from it.
+
+        Raises:
+            IncompleteError: otherwise.
+        """
         if label in self.missing or self.meta.images is None:
             self.require_complete()
-        return self.frame[self.frame["attack"] == label].reset_index(drop=True)
 
     def member(self, name: str) -> str:
         """The single attack that a name refers to.
@@ -545,12 +553,22 @@ class Outcomes:
         """Labels and predictions of the images that have a prediction."""
         members = self._members(name)
         if len(members) == 1:
-            rows = self.rows(members[0])
-            rows = rows[rows["prediction"].notna()]
-            return rows["label"].to_numpy(), rows["prediction"].to_numpy(dtype=np.int64)
-        predicted = self._predicted(name)
+            self._require_rows(members[0])
+            predicted = self._classes[members[0]]
+        else:
+            predicted = self._predicted(name)
         known = predicted != NO_PREDICTION
         return self.labels[known], predicted[known]
+
+    @cached_property
+    def _classes(self) -> dict[str, IntArray]:
+        """(N,) the predictions under each applicable attack, `NO_PREDICTION` where there is none."""
+        order = {label: place for place, label in enumerate(self.attacks)}
+        table = np.full((len(order), len(self)), NO_PREDICTION, dtype=np.int64)
+        places = self.frame["attack"].map(order).to_numpy(dtype=np.int64)
+        predictions = self.frame["prediction"].to_numpy(dtype=np.int64, na_value=NO_PREDICTION)
+        table[places, np.searchsorted(self.index, self.frame["index"])] = predictions
+        return dict(zip(order, table, strict=True))
 
     def _predicted(self, name: str) -> IntArray:
         """(N,) the prediction on each image under any of `names`: its label if it is correct.
@@ -561,10 +579,10 @@ class Outcomes:
         applicable = self.meta.applicable
         if self.meta.cascade:
             members = applicable[: 1 + max(map(applicable.index, members))]
-        frame = self.frame[self.frame["attack"].isin(members)]
-        frame = frame[~frame["correct"] & frame["prediction"].notna()].drop_duplicates("index")  # the first incorrect
-        predictions = frame.set_index("index")["prediction"].astype("float64")
-        wrong = predictions.reindex(self.index, fill_value=NO_PREDICTION).to_numpy(np.int64)
+        wrong = np.full(len(self), NO_PREDICTION, dtype=np.int64)
+        for label in sorted(members, key=applicable.index, reverse=True):  # the first incorrect prediction counts
+            predicted = self._classes[label]
+            wrong = np.where((predicted != NO_PREDICTION) & (predicted != self.labels), predicted, wrong)
         return np.where(correct, self.labels, wrong)
 
 

@@ -27,8 +27,11 @@ def class_table(epochs: pd.DataFrame, split: str, measure: str) -> pd.DataFrame:
     rows = epochs[(epochs["split"] == split) & epochs[measure].notna()] if measure in epochs else epochs.iloc[:0]
     if rows.empty:
         return pd.DataFrame()
-    table = rows.pivot_table(index="epoch", columns="label", values=measure)
-    return table.set_axis(table.index + 1, axis=0)
+    steps, row = np.unique(rows["epoch"].to_numpy(), return_inverse=True)
+    labels, column = np.unique(rows["label"].to_numpy(), return_inverse=True)
+    table = np.full((len(steps), len(labels)), np.nan)
+    table[row, column] = rows[measure].to_numpy(dtype=np.float64)
+    return pd.DataFrame(table, index=steps + 1, columns=labels)
 
 
 def class_curves(

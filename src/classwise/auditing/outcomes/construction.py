@@ -130,13 +130,15 @@ def table_of_predictions(
     for label, predicted in numbers.items():
         class_labels(predicted, about.num_classes, f"predictions of {label!r}")
         misclassified = predicted != truth
+        first_success = np.where(wrong, CLEAN, label).astype(object)
+        first_success[~misclassified] = None
         columns = {
             "index": np.arange(len(truth)),
             "label": truth,
             "attack": np.full(len(truth), label, dtype=object),
             "prediction": predicted,
             "correct": ~misclassified,
-            "first_success": np.where(misclassified, np.where(wrong, CLEAN, label), None),
+            "first_success": first_success,
             "status": np.full(len(truth), "ok", dtype=object),
         }
         if confidences and label in confidences:

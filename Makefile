@@ -8,6 +8,8 @@ WORKERS ?= 2
 BENCH ?=
 # The tests whose line coverage is measured, by their markers.
 COVERED ?= not slow and not hostile
+# The least line coverage of these tests in percent; make coverage fails below it.
+FLOOR ?= 92
 # Options of make gpu, such as --out build/gpu.
 GPU ?=
 # How many runs of two processes test-cluster starts at the end, one after the other; empty: none.
@@ -50,12 +52,14 @@ test-oldest test-newest:
 	build/$@/bin/python -m pip install --quiet $(PIP_ARGS) $(VERSIONS) --editable . --group test
 	OMP_NUM_THREADS=1 build/$@/bin/python -m pytest -n $(WORKERS) -m "not slow and not hostile"
 
-# The ten files with the lowest line coverage, and the total.
+# The ten files with the lowest line coverage, and the total, which must reach the floor.
 coverage: $(INSTALLED)
 	$(BIN)/python -m coverage erase
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n $(WORKERS) -m "$(COVERED)" --cov --cov-report=
 	$(BIN)/python -m coverage report --sort=cover --skip-covered | sed -n '1,12p'
-	@echo "Line coverage of the tests '$(COVERED)': $$($(BIN)/python -m coverage report --format=total) %"
+	@total=$$($(BIN)/python -m coverage report --format=total --fail-under=$(FLOOR)); status=$$?; \
+	if [ $$status != 0 ]; then echo "The line coverage is below the floor of $(FLOOR) %"; fi; \
+	echo "Line coverage of the tests '$(COVERED)': $$total %"; exit $$status
 
 # Builds the wheel, installs it with its requirements into an empty environment, and uses it there.
 test-wheel: $(INSTALLED)

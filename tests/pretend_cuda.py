@@ -29,6 +29,8 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map
 
+from classwise.core import compilation
+
 from .pretend_streams import CUDAGraph, Event, Graphs, Stream, tensors_in, used
 
 
@@ -136,6 +138,8 @@ class PretendCuda:
         }
         for name, value in cuda.items():
             self._stack.enter_context(mock.patch.object(torch.cuda, name, value))
+        # Its times are those of a CPU, from which compilation would seem worthwhile; a test sets others.
+        self._stack.enter_context(mock.patch.object(compilation, "_seconds", return_value=0.0))
         self._stack.enter_context(mock.patch.object(torch, "autocast", _Autocast))
         self._stack.enter_context(_Kernels(self))
         self._stack.enter_context(_Functions(self))

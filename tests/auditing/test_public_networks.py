@@ -15,6 +15,7 @@ import torch
 import classwise as cw
 from classwise.auditing.run.merging import shard_folder
 from classwise.auditing.run.partition import Shard
+from classwise.core.errors import ClasswiseError
 from classwise.core.precision import FAST
 from tests.auditing.public_data import SETTINGS, images
 from tests.models.public_networks import PUBLIC
@@ -60,6 +61,17 @@ def test_an_audit_agrees_with_plain_passes(name: str) -> None:
     clean, robust = result.by_class["clean"], result.by_class["all"]
     assert (robust <= clean).all()
     assert 0 < robust.sum() < clean.sum()
+
+
+def test_a_model_that_fails_in_bfloat16_is_audited_in_float32(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("classwise.auditing.run.plan.fastest", lambda _: FAST)
+    network, data = PUBLIC["dynamic int8"].network(), images("dynamic int8")
+    result = cw.audit(network, data, guards="off", **SETTINGS)
+    assert result.outcomes.meta.precision["dtype"] == "float32"
+    (note,) = [note for note in result.outcomes.meta.notes if "bfloat16" in note]
+    assert note.startswith("gradients are computed in float32: the model fails in bfloat16 (")
+    with pytest.raises(ClasswiseError, match=r"^the model fails in bfloat16 \(.*\); use precision=float32$"):
+        cw.audit(network, data, precision="bfloat16", **SETTINGS)
 
 
 @networks

@@ -17,7 +17,7 @@ from classwise.core.errors import IncompleteError, printable
 evidence = typer.Typer(
     name="evidence",
     cls=DefaultGroup,
-    help="""Report audits against a policy, or verify such a report.
+    help="""Report audits against a policy, or verify it.
 
     The word write may be left out: classwise evidence AUDIT --policy FILE.
     """,

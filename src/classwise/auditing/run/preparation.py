@@ -43,13 +43,16 @@ from classwise.auditing.run.options import AuditOptions
 from classwise.auditing.run.partition import Shard, shard_of
 from classwise.auditing.run.plan import Plan
 from classwise.auditing.run.suite import Suite, split_suite
-from classwise.core.errors import ClasswiseError
+from classwise.core.errors import ClasswiseError, first_line
+from classwise.core.precision import FLOAT32, precision_of
 from classwise.core.progress import Progress
+from classwise.core.rng import generators_restored
 from classwise.core.threat import Threat, ThreatLike, large_radius_text
 from classwise.data.images import Images
 from classwise.data.stream import Stream, as_data
 from classwise.models.base import device_of
 from classwise.models.logits import LogitsModel, logits_model_of
+from classwise.models.modes import evaluating
 from classwise.models.weights import fingerprint
 
 logger = logging.getLogger(__name__)
@@ -129,7 +132,7 @@ def prepare(
     if "features" in plan.save and not hasattr(classifier, "features"):
         raise ClasswiseError(f"{name_of(model)} has no method features(x), so its features cannot be saved")
     _check_indices(first.index)
-    logits_model, plan, meta, no_gradient, note = _tried(classifier, plan, source, first, options.get("batch_size"))
+    logits_model, plan, meta, no_gradient, note = _tried(classifier, plan, source, first, options)
     # `LogitsModel` would put a prefix before the names of the parameters.
     parameters = fingerprint(classifier.model if isinstance(classifier, LogitsModel) else classifier)
     meta = dataclasses.replace(meta, model=name_of(model), model_hash=_hash_of(parameters, classifier))
@@ -190,8 +193,29 @@ def _hash_of(parameters: str, classifier: nn.Module) -> str:
     return hashlib.sha256(f"{parameters} {inner.kind}".encode()).hexdigest()
 
 
+def _in_float32_if_needed(plan: Plan, model: nn.Module, x: Tensor, options: AuditOptions) -> tuple[Plan, str]:
+    """The plan, in float32 if a model fails in bfloat16, such as an int8 one, and no precision was asked for; and why.
+
+    Raises:
+        ClasswiseError: if the model fails in bfloat16 and that was asked for.
+    """
+    if plan.precision.dtype != "bfloat16":
+        return plan, ""
+    try:
+        with evaluating(model), torch.no_grad(), generators_restored(x.device):
+            plan.precision.forward(model)(x)
+    except torch.OutOfMemoryError:
+        raise
+    except RuntimeError as error:
+        reason = f"the model fails in bfloat16 ({first_line(error)})"
+        if precision_of(options.get("precision")) is not None:
+            raise ClasswiseError(f"{reason}; use precision=float32") from error
+        return dataclasses.replace(plan, precision=FLOAT32), f"gradients are computed in float32: {reason}"
+    return plan, ""
+
+
 def _tried(
-    classifier: nn.Module, plan: Plan, source: Images | Stream, first: Images, batch_size: int | None
+    classifier: nn.Module, plan: Plan, source: Images | Stream, first: Images, options: AuditOptions
 ) -> tuple[nn.Module, Plan, Meta, str, str]:
     """Pass a few of the first images through the model, and complete the plan and the metadata.
 
@@ -221,15 +245,18 @@ def _tried(
     images = len(source) if isinstance(source, Images) else source.expected
     try:
         check_outputs(whole, few_images)
+        plan, precision_note = _in_float32_if_needed(plan, model, one.x.to(small.device), options)
+        if precision_note:
+            small = plan.engine(model, few)
         applicable, no_gradient = split_suite(plan.suite, small, first.batch(slice(0, few)), plan.threat)
-        fit = fitting_batch(model, one.x.to(small.device), batch_size, images=images)
+        fit = fitting_batch(model, one.x.to(small.device), options.get("batch_size"), images=images)
     except torch.OutOfMemoryError as error:
         raise ClasswiseError(
             f"the device has not enough memory for {few} images of shape {tuple(one.x.shape[1:])}; "
             "use smaller images, or another device"
         ) from error
     small_note = f"batch size {fit.batch_size}, limited by memory, is below {SMALLEST_BATCH}"
-    notes = outputs_note, empty, small_note if fit.batch_size < SMALLEST_BATCH else ""
+    notes = outputs_note, empty, precision_note, small_note if fit.batch_size < SMALLEST_BATCH else ""
     taken = taken_columns(plan.suite.attacks)
     meta = Meta(
         class_names=names,

@@ -206,7 +206,7 @@ def _in_float32_if_needed(plan: Plan, model: nn.Module, x: Tensor, options: Audi
             plan.precision.forward(model)(x)
     except torch.OutOfMemoryError:
         raise
-    except RuntimeError as error:
+    except Exception as error:  # code of the user, which has succeeded in float32
         reason = f"the model fails in bfloat16 ({first_line(error)})"
         if precision_of(options.get("precision")) is not None:
             raise ClasswiseError(f"{reason}; use precision=float32") from error

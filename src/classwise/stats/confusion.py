@@ -211,7 +211,7 @@ class AsymmetricPair(NamedTuple):
 
 @checked
 def max_asymmetry(matrix: ArrayLike) -> AsymmetricPair:
-    """Find the largest |C_ij - C_ji| over pairs of classes (Najjar et al. 2026); among ties the first.
+    """Find the largest abs(C_ij - C_ji) over pairs of classes (Najjar et al. 2026); among ties the first.
 
     Args:
         matrix: (C, C) confusion counts or rates, label by prediction; its rows are normalised.
@@ -235,7 +235,7 @@ def max_asymmetry(matrix: ArrayLike) -> AsymmetricPair:
 
 @checked
 def asymmetry_penalty(matrix: ArrayLike, smoothing: float | None = None) -> float:
-    """Compute the sum over i < j of (C_ij + C_ji) |C_ij - C_ji| / (C_ij + C_ji + smoothing) (Najjar et al. 2026).
+    """Compute the sum over i < j of (C_ij + C_ji) abs(C_ij - C_ji) / (C_ij + C_ji + smoothing) (Najjar et al. 2026).
 
     Args:
         matrix: (C, C) confusion counts or rates, label by prediction; its rows are normalised.

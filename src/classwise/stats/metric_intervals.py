@@ -138,7 +138,7 @@ def overall_and_worst(counts: ClassCounts, alpha: float = 0.05) -> Estimate:
 
 
 def asymmetry(matrix: IntArray, alpha: float = 0.05) -> Estimate:
-    """The largest |C_ij - C_ji| over pairs of classes, from simultaneous intervals of all these differences.
+    """The largest abs(C_ij - C_ji) over pairs of classes, from simultaneous intervals of all these differences.
 
     The two rates of a pair are of images of two classes, so they are independent. The interval of a difference combines
     the distances to the ends of Clopper and Pearson's intervals of its rates in quadrature (MOVER; Zou and Donner

@@ -13,7 +13,7 @@ from classwise.training.reductions.base import mean
 
 @configurable
 class Asymmetry(Described):
-    """Mean loss plus strength * sum over class pairs i < j of (s_ij + s_ji) |s_ij - s_ji| / (s_ij + s_ji + smoothing).
+    """Mean loss + strength * sum over class pairs i < j of (s_ij + s_ji) abs(s_ij - s_ji) / (s_ij + s_ji + smoothing).
 
     s_ij is the mean confidence in class j of the attacked images of class i in the batch (of the clean images, if the
     objective has no attack). The rows of absent classes are 0, so in small batches the penalty also lowers the
@@ -57,7 +57,7 @@ def soft_confusion(logits: Tensor, y: Tensor) -> Tensor:
 
 
 def asymmetry_penalty(rates: Tensor, smoothing: float) -> Tensor:
-    """Compute the sum over i < j of (r_ij + r_ji) |r_ij - r_ji| / (r_ij + r_ji + smoothing), ().
+    """Compute the sum over i < j of (r_ij + r_ji) abs(r_ij - r_ji) / (r_ij + r_ji + smoothing), ().
 
     Args:
         rates: confusion rates r, (C, C).

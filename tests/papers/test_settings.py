@@ -68,7 +68,7 @@ class _Declared(Experiment):
         return self.own
 
     def run(self, context: Context) -> Findings:
-        raise NotImplementedError
+        raise NotImplementedError  # nothing runs it: only its declarations are read
 
 
 def _stated(more: Mapping[str, Any] | None = None, recipe: str = "at", scale: Scale = TIAN) -> PaperSettings:

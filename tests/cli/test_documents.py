@@ -214,6 +214,7 @@ NOT_RUN = {
     "evidence": "depends on the accuracy of the training; tests/test_docs.py runs it",
     "--robustbench": "needs an audit under AutoAttack; tests/reporting/test_robustbench.py makes such an object",
     "--robustbench-info": "the same",
+    "--device": "needs a GPU; tests/gpu has audits and trainings there",
     "--shard": "is one of many; tests/sweeps/test_sharded.py merges some",
     "--shards": "starts many processes; the same",
     "--settle": "runs AutoAttack on enough images for a sample; tests/auditing/test_two_phase.py has a small one",

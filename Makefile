@@ -61,12 +61,14 @@ coverage: $(INSTALLED)
 	if [ $$status != 0 ]; then echo "The line coverage is below the floor of $(FLOOR) %"; fi; \
 	echo "Line coverage of the tests '$(COVERED)': $$total %"; exit $$status
 
-# Builds the wheel, installs it with its requirements into an empty environment, and uses it there.
+# Builds the wheel, installs it with its requirements into an empty environment, and runs README's first example and two commands there.
 test-wheel: $(INSTALLED)
 	rm -rf build/wheel
 	$(BIN)/python -m pip wheel --quiet $(PIP_ARGS) --no-deps --wheel-dir build/wheel .
 	$(PYTHON) -m venv --clear build/empty
 	build/empty/bin/python -m pip install --quiet $(PIP_ARGS) --constraint constraints.txt build/wheel/*.whl
+	awk '/^```/ { if (inside) exit; inside = /python/; next } inside' README.md > build/wheel/example.py
+	cd build/wheel && ../empty/bin/python example.py
 	cd build/wheel && ../empty/bin/classwise train at --budget short --data digits --out run --epochs 1 --set model.width=0.0625
 	cd build/wheel && ../empty/bin/classwise audit run --subset 40 --attack fgsm
 

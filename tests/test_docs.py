@@ -166,8 +166,10 @@ def test_the_training_loop_of_the_guide() -> None:
 def test_the_method_of_the_guide(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is short, its test passes, and a training run has the expected weights."""
     document = ROOT / "docs" / "tutorials" / "write-a-defence.md"
-    method, _, test = code_blocks(document, "python")
+    files = {block.file: block.text for block in blocks(document)}
+    method, test = files["catchup.py"], files["test_catchup.py"]
     assert len(method.splitlines()) < 40
+    assert len(files["pairing.py"].splitlines()) <= 20
     (tmp_path / "catchup.py").write_text(method)
     (tmp_path / "catchup.yaml").write_text(code_blocks(document, "yaml")[0])
     monkeypatch.chdir(tmp_path)

@@ -63,6 +63,14 @@ def test_every_generated_text_is_on_a_page() -> None:
     assert [name for name in reference.PAGES if f"{{generated}} {name}\n" not in documents] == []
 
 
+def test_the_signatures_are_those_of_the_sources() -> None:
+    """To write them again: ``python -m tools.reference --write``."""
+    found = reference.SIGNATURES.search(reference.BASE_CLASSES.read_text(encoding="utf-8"))
+    assert found is not None
+    assert found[0] == reference.signatures()
+    assert "def step(self, model: Forward, batch: TrainingBatch, points" in found[0]
+
+
 def test_links_without_a_target_are_found(tmp_path: Path) -> None:
     (tmp_path / "index.html").write_text(
         '<a href="a.html#here">1</a> <a href="a.html#there">2</a> <a href="b.html">3</a> <a href="https://x.org">4</a>'

@@ -21,9 +21,9 @@ from typing import Any
 import pytest
 
 from classwise.cli import main
-from tests.documents import TUTORIALS, Block, blocks, name_of
+from tests.documents import DOCS, TUTORIALS, Block, blocks, name_of
 
-MODULES = ("digits_net", "six_nets", "mine", "catchup", "test_catchup")
+MODULES = ("digits_net", "six_nets", "mine", "catchup", "test_catchup", "hinge", "pairing")
 """Modules that the pages write and import."""
 SMALLER: Mapping[str, Mapping[str, str]] = {
     "audit": {"range(20)": "range(10)"},
@@ -136,6 +136,15 @@ def test_every_tutorial_has_commands_and_outputs() -> None:
         languages = {block.language for block in blocks(page)}
         assert "shell" in languages, page.name
         assert "text" in languages, page.name
+
+
+def test_the_first_page_shows_lines_of_the_tutorials() -> None:
+    pages = {line for page in TUTORIALS for line in page.read_text(encoding="utf-8").splitlines()}
+    shown = [
+        line for block in blocks(DOCS / "index.md") if block.language == "console" for line in block.text.splitlines()
+    ]
+    assert sum(line.startswith("$ ") for line in shown) == 3
+    assert [line for line in shown if line.removeprefix("$ ") not in pages] == []
 
 
 def test_what_is_smaller_is_in_the_tutorials() -> None:

@@ -17,7 +17,8 @@ from classwise.papers.claims import IMAGES, Verdict
 from classwise.papers.result import Evidence, Result, stored_results, verdict_text
 from classwise.papers.runner import TRAININGS
 from classwise.papers.store import Store
-from classwise.papers.tables import claim_verdict, estimate_text, findings_sentence
+from classwise.papers.tables import claim_verdict, estimate_text
+from classwise.papers.tables import findings as claims_by_finding
 from classwise.reporting.escape import markdown_text
 
 RESULTS = Path(__file__).parents[1] / "docs/results"
@@ -36,12 +37,16 @@ def papers() -> str:
 
 
 def findings() -> str:
-    """A line for each paper: which of its claims are supported, contradicted, inconclusive or untested."""
+    """A line for each paper: how many of its claims are supported, not observed, inconclusive or untested."""
     results = stored_results(Store(RESULTS / "papers"))
-    names = {name: catalogue.paper(name).bibliography for name in catalogue.OWN}
-    return "\n".join(
-        f"- {name} ({about['title']}): {findings_sentence(name, results)}" for name, about in names.items()
-    )
+    lines = []
+    for name in catalogue.OWN:
+        kinds: Counter[str] = Counter()
+        for kind, claims in claims_by_finding(name, results).items():
+            kinds[kind.replace(" at reduced scale", "")] += len(claims)
+        counts = ", ".join(f"{count} {kind}" for kind, count in kinds.items())
+        lines.append(f"- {name}, {kinds.total()} claims: {counts}")
+    return "\n".join(lines)
 
 
 def _paper(name: str, found: Mapping[str, Result]) -> str:

@@ -1,24 +1,29 @@
 """Reference pages of the documentation, generated from the registered parts, the command line and the sources.
 
 Each function returns Markdown. `tools.sphinx_reference` inserts it into the pages while the site is built, so nothing
-that is generated is under version control.
+that is generated is under version control, except the signatures of base classes, for readers of the repository.
 
     python -m tools.reference attacks      # print one of them
+    python -m tools.reference --write      # write the signatures into docs/reference/base-classes.md
 """
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import inspect
 import io
 import json
 import re
 import sys
+import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import typer
 
+from classwise.attacks.base import Attack, AttackInputs
 from classwise.auditing.outcomes import files as outcome_files
 from classwise.cli import docstrings, main
 from classwise.cli.app import app
@@ -31,9 +36,17 @@ from classwise.core.threat import Threat
 from classwise.stats.metric import all_metrics
 from classwise.training import AVERAGERS, CRITERIA, LR_SCHEDULES, OBJECTIVES, OPTIMISERS, REDUCTIONS, SCHEDULES, UPDATES
 from classwise.training.citations import sources
+from classwise.training.classes import ClassSettings
+from classwise.training.criteria.base import Criterion
 from classwise.training.lr_schedules import MultiStep
+from classwise.training.objectives.base import Objective, Step, TrainingBatch
 from classwise.training.recipe import Recipe
 from classwise.training.recipe_files import recipe_names
+from classwise.training.schedules.base import Classes, ClassSchedule
+
+BASE_CLASSES = Path(__file__).parents[1] / "docs/reference/base-classes.md"
+SIGNATURES = re.compile(r"(?<=<!-- generated: signatures -->\n).*?(?=\n<!-- end -->)", re.DOTALL)
+"""The place of `signatures` in `BASE_CLASSES`."""
 
 
 def listed(*words: str) -> dict[str, Any]:
@@ -331,6 +344,51 @@ def metrics() -> str:
     return table(("metric", "definition", "computed from", "unit", "better"), rows)
 
 
+def signatures() -> str:
+    """The base classes of attacks and of parts of training: fields, signatures of methods, summaries."""
+    attacks = (Attack, AttackInputs)
+    losses = (Objective, TrainingBatch, Step, Criterion)
+    classes = (*attacks, *losses, ClassSchedule, Classes, ClassSettings)
+    return "\n\n".join(f"### `{cls.__name__}`\n\n```py\n{_signature(cls)}\n```" for cls in classes)
+
+
+def _signature(cls: type) -> str:
+    """The source of a class without the bodies of its methods; of docstrings that of the class and summaries."""
+    source = inspect.getsource(cls)
+    lines, (tree,) = source.splitlines(), ast.parse(source).body
+    assert isinstance(tree, ast.ClassDef)
+    found, end = [f"# {cls.__module__}", *lines[: tree.lineno]], tree.lineno
+    for node in tree.body:
+        comments = [line for line in lines[end : node.lineno - 1] if line.startswith("    #:")]
+        end = node.end_lineno or node.lineno
+        if isinstance(node, ast.FunctionDef):
+            if node.name.startswith("_") and not _is_abstract(node):
+                continue
+            first = min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
+            found += ["", *lines[first - 1 : node.body[0].lineno - 1], *_docstring(node, 8)]
+        elif isinstance(node, ast.Expr):
+            found += _docstring(tree, 4)
+        else:
+            found += [*comments, *lines[node.lineno - 1 : end]]
+    return "\n".join(found)
+
+
+def _is_abstract(node: ast.FunctionDef) -> bool:
+    return any(ast.unparse(decorator) == "abstractmethod" for decorator in node.decorator_list)
+
+
+def _docstring(node: ast.FunctionDef | ast.ClassDef, indent: int) -> list[str]:
+    """The lines of a docstring: of a method its first paragraph, of a class all but the example; then a blank line."""
+    text = ast.get_docstring(node) or ""
+    if isinstance(node, ast.ClassDef):
+        lines = [*text.partition("\n\nExample:")[0].splitlines(), ""]
+        lines = lines[:1] if len(lines) == 2 else lines
+    else:
+        lines = textwrap.wrap(text.partition("\n\n")[0], 96)
+    quoted = f'"""{lines[0]}"""' if len(lines) == 1 else "\n".join(['"""' + lines[0], *lines[1:]]).rstrip() + '\n"""'
+    return [*textwrap.indent(quoted, " " * indent).splitlines(), *([""] if indent == 4 else [])]
+
+
 PAGES: Mapping[str, Callable[[], str]] = {
     "attacks": attacks,
     "suites": suites,
@@ -362,5 +420,9 @@ PAGES: Mapping[str, Callable[[], str]] = {
 
 
 if __name__ == "__main__":
-    for chosen in sys.argv[1:] or PAGES:
-        print(PAGES[chosen](), end="\n\n")
+    if sys.argv[1:] == ["--write"]:
+        page = BASE_CLASSES.read_text(encoding="utf-8")
+        BASE_CLASSES.write_text(SIGNATURES.sub(lambda _: signatures(), page), encoding="utf-8")
+    else:
+        for chosen in sys.argv[1:] or PAGES:
+            print(PAGES[chosen](), end="\n\n")

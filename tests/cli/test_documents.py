@@ -155,7 +155,7 @@ def test_the_program_accepts_the_command(command: Command) -> None:
 
 def test_commands_are_found() -> None:
     assert len(PRINTED) > 50
-    assert sum(command.processes for command in PRINTED) >= 4
+    assert sum(command.processes for command in PRINTED) >= 2
     assert {command.document for command in PRINTED if command.whole} >= {
         "README.md",
         "reference/data.md",
@@ -214,6 +214,7 @@ NOT_RUN = {
     "evidence": "depends on the accuracy of the training; tests/test_docs.py runs it",
     "--robustbench": "needs an audit under AutoAttack; tests/reporting/test_robustbench.py makes such an object",
     "--robustbench-info": "the same",
+    "--device": "needs a GPU; tests/gpu has audits and trainings there",
     "--shard": "is one of many; tests/sweeps/test_sharded.py merges some",
     "--shards": "starts many processes; the same",
     "--settle": "runs AutoAttack on enough images for a sample; tests/auditing/test_two_phase.py has a small one",
@@ -334,10 +335,6 @@ def test_the_commands_of_docs_run(document: Path, classwise: Classwise, workplac
 
 
 SMALLER_PYTHON = {
-    'load_data("fashion-mnist", split="test", subset=1000)': 'load_data("digits", split="test", subset=20)',
-    'cw.audit("checkpoints/fashion-mnist-at.safetensors", data, attacks=["pgd"])': (
-        'cw.audit("runs/at", data, "Linf:0.1", ["pgd:steps=1"])'
-    ),
     'cw.audit("timm:resnet18.a1_in1k", data, "Linf:4/255")\n': "",
     'load_data("cifar10", split="test")': 'load_data("digits", split="test", subset=20)',
     'load_data("cifar10")': 'load_data("digits", subset=20)',
@@ -359,7 +356,7 @@ PYTHON = [
     (document, block.text)
     for document in DOCUMENTS
     for block in blocks(document)
-    if block.language == "python" and block.file is None and document not in TUTORIALS
+    if block.language == "python" and block.file is None and document not in TUTORIALS and document.name != "README.md"
 ]
 
 

@@ -81,7 +81,8 @@ def test_the_default_criterion_changes_neither_the_model_nor_the_recipe() -> Non
 @pytest.mark.parametrize("name", list(CRITERIA))
 def test_losses_are_per_image_and_not_negative(name: str) -> None:
     for classes in (2, 3, 10, 100):
-        loss = make(CRITERIA, name)(torch.rand(7, classes), torch.zeros(7, dtype=torch.int64), ClassSettings())
+        criterion = make(CRITERIA, CRITERIA.load(name).example)
+        loss = criterion(torch.rand(7, classes), torch.zeros(7, dtype=torch.int64), ClassSettings())
         assert loss.shape == (7,)
         assert bool((loss >= 0).all())
 
@@ -176,3 +177,32 @@ def test_a_wrong_head_and_a_criterion_without_its_head_raise_errors() -> None:
         build_model("lenet", num_classes=3, in_channels=1, head="sine")
     with pytest.raises(ClasswiseError, match="criterion 'he' needs a model that returns cosines"):
         Recipe.read("at", {"objective.criterion": "he"})
+
+
+def hinge(logits: Tensor, y: Tensor) -> Tensor:
+    return F.multi_margin_loss(logits, y, reduction="none")
+
+
+def mean_hinge(logits: Tensor, y: Tensor) -> Tensor:
+    return F.multi_margin_loss(logits, y)
+
+
+def test_a_function_is_the_loss_of_logits_and_labels() -> None:
+    """Its spec survives a run folder, class settings apply, and other shapes are refused."""
+    recipe = Recipe.read("at", {"objective.criterion": f"{__name__}:hinge:margin=0.5"})
+    stored = recipe.completed(Threat("Linf", 0.1)).objective["criterion"]  # type: ignore[index]
+    assert stored == {"name": "function", "path": f"{__name__}:hinge", "scale": 1.0, "margin": 0.5}
+    assert Recipe.read("at", {"objective.criterion": stored}).parts.objective == recipe.parts.objective
+    logits, y = torch.randn(6, 4, generator=torch.Generator().manual_seed(1)), torch.tensor([0, 1, 2, 3, 0, 1])
+    criterion = recipe.parts.objective.criterion
+    lowered = logits - 0.5 * F.one_hot(y, 4)
+    assert torch.equal(criterion(logits, y, ClassSettings(), boosted_cross_entropy), hinge(lowered, y))
+    with pytest.raises(ClasswiseError, match=r"returned shape \(\) for 6 images; return one loss for each image"):
+        make(CRITERIA, f"function:path={__name__}:mean_hinge")(logits, y, ClassSettings())
+    for spec, reason in (
+        (f"{__name__}:hinge:scal=2", "did you mean 'scale'"),
+        ("function:path=softmax", "'softmax' is a class"),
+        (f"{__name__}:images", "a Python function of 2 arguments"),
+    ):
+        with pytest.raises(ClasswiseError, match=reason):
+            Recipe.read("at", {"objective.criterion": spec})

@@ -401,8 +401,8 @@ def claims_table(name: str, results_by_item: Mapping[str, Sequence[Result]]) -> 
     return Table("Claims of the paper and verdicts of these runs", heads, rows, note)
 
 
-def findings_sentence(name: str, results_by_item: Mapping[str, Sequence[Result]]) -> str:
-    """Sentence on the claims of a paper: which are supported, contradicted, inconclusive or untested, at which scale.
+def findings(name: str, results_by_item: Mapping[str, Sequence[Result]]) -> dict[str, list[str]]:
+    """The numbers of the claims of a paper by verdict and scale, such as ``"supported at reduced scale"``.
 
     Args:
         name: name of the paper.
@@ -419,9 +419,19 @@ def findings_sentence(name: str, results_by_item: Mapping[str, Sequence[Result]]
         kind = PARTLY if summary.partial else _together(texts) if tests else NOT_TESTED
         found.setdefault(kind, []).append(claim.id.partition("/")[2])
     order = sorted(found, key=lambda kind: (kind == NOT_TESTED, kind == PARTLY, kind.startswith("inconclusive")))
-    listed = [f"{kind}: {', '.join(found[kind])}" for kind in order]
-    none = [] if any(result.scale == "full" for result in first.values()) else ["no claim was tested at full scale"]
-    return f"{'; '.join([*listed, *none])}."
+    return {kind: found[kind] for kind in order}
+
+
+def findings_sentence(name: str, results_by_item: Mapping[str, Sequence[Result]]) -> str:
+    """Sentence on the claims of a paper: which are supported, contradicted, inconclusive or untested, at which scale.
+
+    Args:
+        name: name of the paper.
+        results_by_item: as in `claims_table`.
+    """
+    listed = [f"{kind}: {', '.join(claims)}" for kind, claims in findings(name, results_by_item).items()]
+    full = any(results[0].scale == "full" for results in results_by_item.values() if results)
+    return f"{'; '.join([*listed, *([] if full else ['no claim was tested at full scale'])])}."
 
 
 def _together(texts: Sequence[str]) -> str:

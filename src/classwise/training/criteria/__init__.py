@@ -16,6 +16,8 @@ CRITERIA: Registry[Criterion] = Registry(
         "he": "classwise.training.criteria.softmax:Hypersphere",
         "focal": "classwise.training.criteria.softmax:Focal",
         "label-smoothing": "classwise.training.criteria.softmax:LabelSmoothing",
+        "function": "classwise.training.criteria.softmax:Function",
     },
     base="classwise.training.criteria.base:Criterion",
+    arguments=2,
 )

@@ -1,16 +1,20 @@
-"""Softmax criteria: cross-entropy with scale and margin, hypersphere embedding, focal loss and label smoothing."""
+"""Criteria on scaled logits with a margin: cross-entropy, hypersphere embedding, focal loss, custom functions."""
 
 from __future__ import annotations
 
-from typing import ClassVar
+import functools
+from typing import Annotated, Any, ClassVar
 
+import pydantic
 import torch
 from torch import Tensor
 
 from classwise.attacks.losses import cross_entropy
 from classwise.core.config import NonNegative, Positive, Share, configurable
+from classwise.core.errors import ClasswiseError
 from classwise.core.precision import Forward
 from classwise.training.classes import ClassSettings
+from classwise.training.criteria import CRITERIA
 from classwise.training.criteria.base import Base, Criterion, rescaled
 
 
@@ -115,3 +119,50 @@ class LabelSmoothing(Softmax):
         """Compute the smoothed loss; the inner attack maximises the plain cross-entropy."""
         uniform = logits.logsumexp(1) - logits.mean(1)
         return (1 - self.smoothing) * super().__call__(logits, y, settings, base) + self.smoothing * uniform
+
+
+def _function(path: str) -> str:
+    """The path, if it is that of a function of two arguments."""
+    if isinstance(CRITERIA.load(path), type):
+        raise ClasswiseError(f"criterion {path!r} is a class; set criterion = {path!r}")
+    return path
+
+
+@configurable
+class Function(Softmax):
+    """A function of logits (N, C) and labels (N,) that returns losses (N,), in place of the objective's base loss.
+
+    ``criterion: "package.module:function"`` is short for ``criterion: {name: function, path: ...}``.
+
+    Args:
+        scale: s.
+        margin: m.
+        path: ``"package.module:function"``.
+    """
+
+    source: ClassVar[tuple[str, ...]] = ()
+    no_source = "the loss is that of the function"
+    changes = ("loss",)
+    example = "function:path=classwise.attacks.losses:cross_entropy"
+
+    path: Annotated[str, pydantic.AfterValidator(_function)]
+
+    @functools.cached_property
+    def _loss(self) -> Any:
+        return CRITERIA.load(self.path)
+
+    def __call__(self, logits: Tensor, y: Tensor, settings: ClassSettings, base: Base = cross_entropy) -> Tensor:
+        """Compute the function's loss of the logits, with s m subtracted from the label's logit.
+
+        Raises:
+            ClasswiseError: if the function returns anything but one loss for each image.
+        """
+        del base
+        losses = super().__call__(logits, y, settings, self._loss)
+        if not isinstance(losses, Tensor) or losses.shape != y.shape:
+            found = f"shape {tuple(losses.shape)}" if isinstance(losses, Tensor) else type(losses).__name__
+            raise ClasswiseError(
+                f"criterion {self.path!r} returned {found} for {len(y)} images; return one loss for each image, a "
+                f"tensor of shape ({len(y)},), as torch losses do with reduction='none'"
+            )
+        return losses

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from classwise.attacks.base import Attack
 from classwise.attacks.engine import AttackInputs
-from classwise.core.config import configurable, describe, make
+from classwise.core.config import configurable, describe, make, parse_spec
 from classwise.core.description import Described, PassCounts
 from classwise.core.precision import Forward
 from classwise.core.rng import CounterRNG
@@ -92,7 +92,13 @@ class Step:
 
 
 def _criterion(value: object) -> object:
-    return make(CRITERIA, value) if isinstance(value, str | dict) else value
+    """Build the criterion of a spec, which may name a function of logits and labels."""
+    if not isinstance(value, str | dict):
+        return value
+    name, options = parse_spec(value, CRITERIA) if isinstance(value, str) else (value.get("name"), value)
+    if isinstance(name, str) and ":" in name and not isinstance(CRITERIA.load(name), type):
+        value = {**options, "name": "function", "path": name}
+    return make(CRITERIA, value)
 
 
 @configurable
@@ -100,8 +106,9 @@ class Objective(Described, ABC):
     """Base class of objectives. Subclasses are frozen dataclasses (`classwise.core.config.configurable`).
 
     Args:
-        criterion: the classification loss, such as ``{"name": "he"}`` for hypersphere embedding. Subclasses use its
-            `scaled` model for every pass, and call it for the loss of logits and labels.
+        criterion: the classification loss, such as ``{"name": "he"}`` for hypersphere embedding, or the path of a
+            function, ``"package.module:function"``, from logits (N, C) and labels (N,) to losses (N,). Subclasses use
+            its `scaled` model for every pass, and call it for the loss of logits and labels.
     """
 
     criterion: Annotated[Criterion, pydantic.BeforeValidator(_criterion)] = Softmax()

@@ -1,4 +1,4 @@
-"""The commands of the README's section on clusters run verbatim; shards find what one process finds."""
+"""The commands of the page on executors run verbatim; shards find what one process finds."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ import torch
 import classwise as cw
 from tests.cli.test_readme import commands
 from tests.cluster import slurm_cluster
+from tests.documents import DOCS
 from tests.faults.client import rows_of_audit
 from tests.launching import ENVIRONMENT
 
@@ -52,7 +53,8 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def run_verbatim(engine: str) -> None:
     """Run the commands that name an engine, and check that all cells have finished."""
-    ran = [words for words in commands("On a cluster") if any(engine in word for word in words)]
+    page = DOCS / "how-to/executors.md"
+    ran = [words for words in commands("Commands", page) if any(engine in word for word in words)]
     for words in ran:
         if words[0] == "audit":
             check_shards(words)

@@ -81,6 +81,7 @@ test-pages: $(INSTALLED)
 test-hostile: $(INSTALLED)
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.hostile --jobs $(WORKERS)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) -m hostile tests/faults
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --hypothesis-profile=many-examples tests/stats tests/core
 
 # With the packages of the extras; writes what they loaded, with versions.
 test-integrations: $(INSTALLED) $(INTEGRATIONS)

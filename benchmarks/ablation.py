@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.comparison.methods import SHORT, LogitAdjusted, Method, Scale, Trained
-from benchmarks.studies import ATTACKS, QUICK_ATTACKS, Study, accuracy_table, effect, percent, verdict
+from benchmarks.studies import ATTACKS, QUICK, Study, accuracy_table, effect, percent, verdict
 from benchmarks.tables import table
 from classwise.auditing.compare.comparison import Comparison
 
@@ -87,16 +87,6 @@ SCALE = Scale(
         "precision": {"dtype": "bfloat16", "channels_last": True},
     },
     suites=ATTACKS,
-)
-QUICK = Scale(
-    data="digits",
-    train=200,
-    validation=0.2,
-    test=100,
-    threat="Linf:0.1",
-    fields={**_CRAFT, "model.name": "small-cnn", "model.width": 0.1, "batch_size": 32, "attack.steps": 1},
-    suites=QUICK_ATTACKS,
-    epochs=2,
 )
 NOTES = """
 - {data}, a class-balanced subset of {train:,} training images (10 % of them for validation), quarter-width

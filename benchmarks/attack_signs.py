@@ -8,12 +8,13 @@ weights and images. The constants of the logit adjustment are fitted under each 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from benchmarks.adjustment import FITS
 from benchmarks.comparison.methods import SHORT, LogitAdjusted, Method, Scale, Trained
-from benchmarks.studies import SUITE, Study, effect, percent, verdict
+from benchmarks.studies import QUICK, SUITE, Study, effect, percent, verdict
 from benchmarks.tables import table
 from classwise.auditing.compare.comparison import Comparison
 from classwise.stats.intervals import Estimate
@@ -105,17 +106,7 @@ SCALE = Scale(
     suites=ATTACKS,
     options={"cascade": True, "guards": "off"},
 )
-QUICK = Scale(
-    data="digits",
-    train=200,
-    validation=0.2,
-    test=100,
-    threat="Linf:0.1",
-    fields={**_FIELDS, **_FIXED, "model.width": 0.1},
-    suites=QUICK_ATTACKS,
-    options={"cascade": True, "guards": "off"},
-    epochs=2,
-)
+TRIAL = replace(QUICK, suites=QUICK_ATTACKS, options={"cascade": True, "guards": "off"})
 
 
 def page(comparison: Comparison, scale: Scale, root: Path) -> str:
@@ -168,4 +159,4 @@ def _accuracies(under: Mapping[str, Comparison]) -> str:
     return table("Robust accuracy, percent", ["method", "seeds", "clean", *heads], rows)
 
 
-STUDY = Study("attack-signs", METHODS, SCALE, QUICK, page)
+STUDY = Study("attack-signs", METHODS, SCALE, TRIAL, page)

@@ -20,6 +20,7 @@ from benchmarks.comparison.methods import SHORT, TRAINING, Interpolated, LogitAd
 from benchmarks.studies import (
     ATTACKS,
     FIGURE,
+    QUICK,
     QUICK_ATTACKS,
     RESULTS,
     SUITE,
@@ -129,23 +130,7 @@ SCALE = Scale(
     },
     default_suites=(SUITE,),
 )
-QUICK = Scale(
-    data="digits",
-    train=200,
-    validation=0.2,
-    test=100,
-    threat="Linf:0.1",
-    fields={
-        "data.augment": "none",
-        "model.name": "small-cnn",
-        "model.width": 0.1,
-        "batch_size": 32,
-        "validation_attack.steps": 1,
-    },
-    suites={**QUICK_ATTACKS, "apgd": (50, ("apgd-ce:steps=5",))},
-    default_suites=(SUITE,),
-    epochs=2,
-)
+TRIAL = dataclasses.replace(QUICK, suites={**QUICK_ATTACKS, "apgd": (50, ("apgd-ce:steps=5",))})
 MEASURES = ("overall", "worst")
 SHOWN_SUITES = {"apgd": "APGD-CE and APGD-T", "autoattack": "AutoAttack", "pgd-50-10": "PGD-50-10"}
 
@@ -322,4 +307,4 @@ def _resampled_correlations(
     return np.array(values)
 
 
-STUDY = Study("real-size", METHODS, SCALE, QUICK, page, seeds="0", records=True)
+STUDY = Study("real-size", METHODS, SCALE, TRIAL, page, seeds="0", records=True)

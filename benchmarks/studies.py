@@ -30,6 +30,25 @@ RESULTS = Path(__file__).parents[1] / "docs" / "results"
 SUITE = "pgd"
 ATTACKS = {SUITE: (None, ("pgd:steps=20,step_size=0.1eps,objective=margin",))}
 QUICK_ATTACKS = {SUITE: (None, ("pgd:steps=2,objective=margin",))}
+QUICK = Scale(
+    data="digits",
+    train=200,
+    validation=0.2,
+    test=100,
+    threat="Linf:0.1",
+    fields={
+        "data.augment": "none",
+        "model.name": "small-cnn",
+        "model.width": 0.1,
+        "batch_size": 32,
+        "attack.steps": 1,
+        "validation_attack.steps": 1,
+    },
+    suites=QUICK_ATTACKS,
+    default_suites=(SUITE,),
+    epochs=2,
+)
+"""The scale of --quick, which shows that a study runs."""
 SEEDS = "0,1,2"
 FIGURE = "accuracies.svg"
 """The worst-class against the overall accuracy of the methods of a study that records, in the folder of the page."""

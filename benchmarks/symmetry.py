@@ -12,7 +12,7 @@ import numpy as np
 
 from benchmarks.comparison import methods as comparison
 from benchmarks.comparison.methods import EPOCHS, SUITES, WARM, Method, Scale
-from benchmarks.studies import QUICK_ATTACKS, SUITE, Study, accuracy_table, effect, percent, seed_of, verdict
+from benchmarks.studies import QUICK, SUITE, Study, accuracy_table, effect, percent, seed_of, verdict
 from benchmarks.tables import conditions, table
 from classwise.auditing.compare.comparison import Comparison
 from classwise.auditing.run.result import Audit
@@ -33,17 +33,6 @@ SCALE = Scale(
     fields={**FASHION.overrides, "data.validation": 0.1},
     suites={SUITE: SUITES[SUITE]},
     default_suites=(SUITE,),
-)
-QUICK = Scale(
-    data="digits",
-    train=200,
-    validation=0.2,
-    test=100,
-    threat="Linf:0.1",
-    fields={"model.name": "small-cnn", "model.width": 0.1, "batch_size": 32, "attack.steps": 1},
-    suites=QUICK_ATTACKS,
-    default_suites=(SUITE,),
-    epochs=1,
 )
 MEASURES: dict[str, tuple[float, Callable[[Audit], float]]] = {
     "largest asymmetry": (100, lambda audit: metrics.max_asymmetry(audit.outcomes.confusion()).gap),

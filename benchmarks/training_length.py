@@ -15,7 +15,7 @@ from benchmarks.studies import (
     ATTACKS,
     DOWN,
     INCONCLUSIVE,
-    QUICK_ATTACKS,
+    QUICK,
     UP,
     Effect,
     Study,
@@ -73,16 +73,6 @@ SCALE = Scale(
         "precision": {"dtype": "bfloat16", "channels_last": True},
     },
     suites=ATTACKS,
-)
-QUICK = Scale(
-    data="digits",
-    train=200,
-    validation=0.2,
-    test=100,
-    threat="Linf:0.1",
-    fields={**_NETWORK, **_CRAFT, "model.width": 0.1, "batch_size": 32, "optimizer.lr": 0.05, "attack.steps": 1},
-    suites=QUICK_ATTACKS,
-    epochs=2,
 )
 
 

@@ -1,4 +1,7 @@
-"""What every test shares: repeatable examples, one torch thread, files that are not synced, few garbage collections."""
+"""What every test shares: repeatable examples, one torch thread, files that are not synced, few garbage collections.
+
+pytest --hypothesis-profile=many-examples tries more examples of every property.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,8 @@ import torch
 
 gc.set_threshold(5_000, 20, 20)  # by default, collections take a twentieth of the time of the tests
 
-hypothesis.settings.register_profile("same-examples", derandomize=True, deadline=None)
+hypothesis.settings.register_profile("same-examples", derandomize=True, deadline=None, max_examples=40)
+hypothesis.settings.register_profile("many-examples", deadline=None, max_examples=1_000)
 hypothesis.settings.load_profile("same-examples")
 
 torch.set_num_threads(1)

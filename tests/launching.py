@@ -1,4 +1,4 @@
-"""Start programs of the tests: in two processes, by ``torchrun`` or forked, and as the calls of jobs.
+"""Start programs of the tests: in two forked processes of one group, and as the calls of jobs.
 
 As a program it imports a module, forks two processes of one group, and calls the module's ``run`` with a folder in
 each: they share the imports.
@@ -41,20 +41,13 @@ def write_programs(folder: Path, *programs: str) -> Path:
     return folder
 
 
-def launch(module: str, folder: Path, *, torchrun: bool = False) -> None:
-    """Call the function ``run`` of a module in two processes, with the folder; what goes wrong is in the assertion.
-
-    Args:
-        module: the module, which under ``torchrun`` calls the function itself.
-        folder: the folder.
-        torchrun: True: two separate processes that ``torchrun`` starts; False: two forked ones.
-    """
-    starter = ["torch.distributed.run", "--nproc-per-node=2", "--standalone", "-m"] if torchrun else ["tests.launching"]
+def launch(module: str, folder: Path) -> None:
+    """Call the function ``run`` of a module in two processes, with the folder; what goes wrong is in the assertion."""
     environment = os.environ | ENVIRONMENT
     log = folder / "log.txt"
     with log.open("wb") as file:
         launcher = subprocess.Popen(
-            [sys.executable, "-m", *starter, module, str(folder)],
+            [sys.executable, "-m", "tests.launching", module, str(folder)],
             cwd=ROOT, env=environment, stdout=file, stderr=file, start_new_session=True,
         )  # fmt: skip
         try:

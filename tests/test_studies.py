@@ -18,7 +18,7 @@ from benchmarks.__main__ import main
 from benchmarks.adjustment import FITS
 from benchmarks.comparison import methods
 from benchmarks.comparison.methods import TimedProgress, Trained
-from benchmarks.studies import effect, verdict
+from benchmarks.studies import QUICK, effect, verdict
 from benchmarks.training_length import sign_change
 
 import classwise as cw
@@ -133,7 +133,7 @@ def test_measures_of_confusions_are_paired_by_seed() -> None:
         "AT": tuple(audit(seed, "AT", predictions(10)) for seed in range(3)),
         "Sy-FAR": tuple(audit(seed, "Sy-FAR", predictions(wrong)) for seed, wrong in ((2, 12), (0, 4), (1, 8))),
     }
-    text = symmetry.page(Comparison(runs), symmetry.QUICK, Path())
+    text = symmetry.page(Comparison(runs), QUICK, Path())
     (measured,) = re.findall(r"^\| Sy-FAR \| (\d.*)$", text, re.MULTILINE)[1:2]
     assert re.search(r"^\| AT \| 50.0 \[50.0, 50.0\] \| 0.25 \[", text, re.MULTILINE)
     assert " | -10.0 [-59.7, 39.7] | " in measured

@@ -52,10 +52,10 @@ def trained(path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The results of two processes of torchrun."""
+    """The results of two processes of one group."""
     path = tmp_path_factory.mktemp("together")
     trained(path / "model.safetensors")
-    launch("tests.auditing.together", path, torchrun=True)
+    launch("tests.auditing.together", path)
     return path
 
 
@@ -140,7 +140,7 @@ def test_one_process_resumes_the_curve_of_two(ranks: list[dict[str, Any]]) -> No
     assert_same(ranks[0]["curve resumed"].frame, ranks[0]["curve alone"].frame)
 
 
-def test_the_command_line_under_torchrun(ranks: list[dict[str, Any]], folder: Path) -> None:
+def test_the_command_line_in_two_processes(ranks: list[dict[str, Any]], folder: Path) -> None:
     (status, out, err), other = ranks[0]["cli"], ranks[1]["cli"]
     assert (status, other) == (0, (0, "", ""))
     assert "worst class: " in out

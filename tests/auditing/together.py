@@ -1,11 +1,10 @@
-"""A script that ``torchrun`` starts in two processes; each writes its results into a folder."""
+"""Audits of two processes of one group, which write their results into a folder."""
 
 from __future__ import annotations
 
 import contextlib
 import io
 import pickle
-import sys
 import threading
 import time
 import warnings
@@ -163,7 +162,3 @@ def run(folder: Path) -> None:
     found["threads"] = [thread.name for thread in threading.enumerate()]
     (folder / f"rank-{rank}.pkl").write_bytes(pickle.dumps(found))
     dist.barrier()
-
-
-if __name__ == "__main__":
-    run(Path(sys.argv[1]))

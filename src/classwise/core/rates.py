@@ -57,7 +57,11 @@ class Rates:
         """
         with FlopCounterMode(display=False) as counter, torch.no_grad():
             model(image)
-        scale: float = max(1.0, counter.get_total_flops() / self.operations)
+        return self.clock_of(counter.get_total_flops())
+
+    def clock_of(self, operations: float) -> Clock:
+        """Return the clock of a model with this many floating-point operations in a forward pass of an image."""
+        scale = max(1.0, operations / self.operations)
 
         def seconds(kind: Kind, images: int, work: Callable[[], object]) -> float:
             del work

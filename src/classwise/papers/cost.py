@@ -35,8 +35,8 @@ from classwise.training.recipe import Recipe
 
 TIMED_EQUIVALENTS = 3
 """Forward passes that cost as much as a forward pass and a backward pass to the weights."""
-_SIDE = 8
-"""Width and height of the images on which the passes of an attack are counted."""
+_COUNT, _SIDE = 32, 2
+"""Number, width and height of the images on which the passes of an attack are counted."""
 
 
 @dataclass(frozen=True)
@@ -172,8 +172,7 @@ def forecast(
 
     def speed(training: _Planned) -> _Speed:
         if rates is not None:
-            model, image = _on_meta(training.recipe, training.data)
-            clock = rates.clock(model, image)
+            clock = rates.clock_of(_network(training.recipe, training.data).operations)
             return _Speed(*(1 / clock(kind, 1, lambda: None) for kind in ("training", "gradient")))
         measured = (rate or (lambda recipe, data: passes_per_second(recipe, data, device)))(
             training.recipe, training.data
@@ -303,9 +302,8 @@ def _evaluated(evaluation: Evaluation, scale: Scale) -> dict[str, int]:
 @cache
 def _attack_passes(attacks: str, threat: str, classes: int) -> float:
     """Passes of a robust image under all of some attacks, counted on a linear model."""
-    count = 2 * classes
     images = Images(
-        torch.full((count, 3, _SIDE, _SIDE), 0.5), torch.arange(count) % classes, [*map(str, range(classes))]
+        torch.full((_COUNT, 3, _SIDE, _SIDE), 0.5), torch.arange(_COUNT) % classes, [*map(str, range(classes))]
     )
     model = nn.Sequential(nn.Flatten(), nn.Linear(3 * _SIDE**2, classes)).requires_grad_(requires_grad=False)
     named = json.loads(attacks)
@@ -314,7 +312,7 @@ def _attack_passes(attacks: str, threat: str, classes: int) -> float:
     cost = estimate(
         model, images, threat, named, trained=False, rates=RATES["h100"], cascade=False, early_stop=False, guards="off"
     )
-    return (cost.forwards + cost.backwards) / count
+    return (cost.forwards + cost.backwards) / _COUNT
 
 
 def _on_meta(recipe: Recipe, data: str) -> tuple[nn.Module, Tensor]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 
 import typer
 
-from classwise.cli.help import OUTPUT
+from classwise.cli.help import TRACKERS
 
 if TYPE_CHECKING:
     from classwise.core.progress import Progress
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 class TrackerOptions:
     """Experiment trackers that receive metrics, recipes and the files of audits."""
 
-    panel: ClassVar[str] = OUTPUT
+    panel: ClassVar[str] = TRACKERS
     tensorboard: Annotated[
         Path | None, typer.Option("--tensorboard", metavar="DIR", help="Log to TensorBoard: the log directory.")
     ] = None

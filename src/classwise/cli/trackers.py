@@ -41,7 +41,7 @@ class TrackerOptions:
             name: folder below the log directory of TensorBoard, for one of several runs.
 
         Raises:
-            ClasswiseError: if the package of a tracker is not installed, or the tracker refuses the run.
+            ClasswiseError: if the package of a tracker is not installed, or the tracker rejects the run.
         """
         logger: Logger | None = None
         with contextlib.ExitStack() as stack:

@@ -42,7 +42,7 @@ Estimate = Annotated[
     bool,
     typer.Option(
         "--estimate",
-        help="Time a few passes, print the passes and minutes that it takes, then exit.",
+        help="Time a few passes, print the predicted passes and minutes, then exit.",
         rich_help_panel=COMPUTE,
     ),
 ]

@@ -23,13 +23,13 @@ class TrackerOptions:
 
     panel: ClassVar[str] = TRACKERS
     tensorboard: Annotated[
-        Path | None, typer.Option("--tensorboard", metavar="DIR", help="Log to TensorBoard: the log directory.")
+        Path | None, typer.Option("--tensorboard", metavar="DIR", help="Log to TensorBoard, in this directory.")
     ] = None
-    mlflow: Annotated[str | None, typer.Option("--mlflow", metavar="URI", help="Log to MLflow: the tracking URI.")] = (
-        None
-    )
+    mlflow: Annotated[
+        str | None, typer.Option("--mlflow", metavar="URI", help="Log to MLflow, at this tracking URI.")
+    ] = None
     wandb: Annotated[
-        str | None, typer.Option("--wandb", metavar="PROJECT", help="Log to Weights & Biases: the project.")
+        str | None, typer.Option("--wandb", metavar="PROJECT", help="Log to Weights & Biases, in this project.")
     ] = None
 
     @contextlib.contextmanager

@@ -31,6 +31,7 @@ PHRASES = {
     "made up": "simulated",
     "goes on with": "continues, resumes",
     "unless you say": "by default",
+    "says so": "reports this, states this",
     "as it is": "clean, unmodified, unchanged",
     "lays": "arranges",
     "inks": "palette, colours",

@@ -27,6 +27,7 @@ from classwise.attacks.base import Attack, AttackInputs
 from classwise.auditing.outcomes import files as outcome_files
 from classwise.cli import docstrings, main
 from classwise.cli.app import app
+from classwise.cli.help import HELP_ALL
 from classwise.core.bibliography import PAPERS, line_of
 from classwise.core.config import describe, make, relative_step
 from classwise.core.description import summary
@@ -288,7 +289,7 @@ def _defaults(registry: Registry[Any], name: str, cls: Any) -> dict[str, Any]:
 
 
 def commands() -> str:
-    """The help text of every command."""
+    """The whole help text of every command."""
     return sections(_helps("classwise", typer.main.get_command(app)))
 
 
@@ -297,6 +298,7 @@ def _helps(name: str, command: Any) -> Iterator[tuple[str, list[str]]]:
     for word, member in getattr(command, "commands", {}).items():
         whole = f"{name} {word}"
         with member.make_context(whole, [], resilient_parsing=True) as context:
+            context.meta[HELP_ALL] = True
             yield whole, [f"```text\n{member.get_help(context).strip()}\n```"]
         yield from _helps(whole, member)
 

@@ -196,7 +196,7 @@ class AttackAugmentation:
         """A batch of adversarial images, with the same targets and metadata.
 
         Raises:
-            ClasswiseError: for images that `classwise.attack` refuses, targets without a class, or a missing ``id``.
+            ClasswiseError: for images that `classwise.attack` rejects, targets without a class, or a missing ``id``.
         """
         inputs, targets, metadata = batch
         x = _pixels(inputs)

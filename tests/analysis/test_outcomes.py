@@ -218,5 +218,5 @@ def test_the_extremes_of_a_class_by_sorting() -> None:
     assert found.table["index"].to_list() == order[:4] + order[-4:]
     with pytest.raises(ClasswiseError, match="class 6 is not one"):
         extremes(table, "strong", 6)
-    with pytest.raises(ClasswiseError, match="no margin of images of 'd' under 'strong'"):
+    with pytest.raises(ClasswiseError, match="the outcomes of 'd' under 'strong' have no margin"):
         extremes(table, "strong", 3, by="margin")

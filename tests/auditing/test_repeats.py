@@ -295,5 +295,5 @@ def test_robustbench_entries_have_one_pass() -> None:
     data = toys.images(24, classes=4, strength=0.2)
     wrong = Images(data.x, (data.y + 1) % 4, data.class_names, name="toy")  # images that no attack runs on
     found = audit(toys.model(4), wrong, attacks="autoattack", repeats=2, **OPTIONS)
-    with pytest.raises(ClasswiseError, match="repeats = 2: RobustBench decides about an image in one pass"):
+    with pytest.raises(ClasswiseError, match="repeats = 2: RobustBench evaluates each image in one pass"):
         robustbench(found, {"dataset": "cifar10"})

@@ -265,7 +265,7 @@ def test_what_settle_refuses(data: Images, monkeypatch: pytest.MonkeyPatch) -> N
     refused("settle requires the attacks autoattack", {"mine": "autoattack"})
     refused("settle requires cascade=True", cascade=False)
     refused("requires early_stop=True", early_stop=False)
-    refused("estimates accuracies by class; omit group", group=np.zeros(600, dtype=np.int64))
+    refused("does not support group", group=np.zeros(600, dtype=np.int64))
     refused("settle samples from images in memory", images=iter([(data.pixels(), data.y)]))
     monkeypatch.setitem(suites.SUITES, "fast", {"standard": SUITE})
     refused("settle: under Linf AutoAttack has no attack beyond fgsm, pgd, apgd-ce, square")

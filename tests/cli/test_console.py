@@ -39,13 +39,16 @@ def test_lines_tell_share_and_time_left(clock: list[float], capsys: pytest.Captu
     ]
 
 
-def test_lines_are_silent_between(clock: list[float], capsys: pytest.CaptureFixture[str]) -> None:
-    lines = console.Lines()
-    lines.start("audit", 10)
-    for _ in range(10):
-        clock[0] += 1
-        lines.advance(1)
-    assert len(capsys.readouterr().err.splitlines()) == 1
+@pytest.mark.parametrize(("seconds", "count"), [(30, 1), (5, 3)])
+def test_lines_come_at_intervals(
+    seconds: float, count: int, clock: list[float], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with console.progress(seconds) as lines:
+        lines.start("audit", 10)
+        for _ in range(10):
+            clock[0] += 1
+            lines.advance(1)
+    assert len(capsys.readouterr().err.splitlines()) == count
 
 
 def test_a_bar_forgets_where_a_resumed_task_began() -> None:

@@ -107,7 +107,7 @@ def parse(command: Command) -> tuple[str, dict[str, Any]]:
         found, _, words = group.resolve_command(typer.Context(group), words)
         name = f"{name} {found}"
     assert name in COMMANDS, f"{name!r} is not a command"
-    chosen = [word for word in words if word != "--help"]
+    chosen = [word for word in words if word not in ("--help", "--help-all")]
     try:
         with COMMANDS[name].make_context(name, chosen) as context:
             return name, dict(context.params)

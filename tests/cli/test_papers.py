@@ -50,7 +50,7 @@ def test_list_with_deviations_and_scales_that_were_run(classwise: Classwise, tmp
     assert facts["rows"]["AT + CFA"]["ccm lambda1"] == {"paper": [0.5], "code": None, "here": 0.5}
     assert facts["rows_not_in_the_paper"] == ["TRADES, unscaled"]
     said = classwise("papers", "list", "--store", tmp_path / "stroe")
-    assert said.err == f"classwise: no store at {tmp_path}/stroe; papers run ID --store {tmp_path}/stroe makes one\n"
+    assert said.err == f"classwise: no store at {tmp_path}/stroe; papers run ID --store {tmp_path}/stroe creates one\n"
 
 
 def test_commands_of_covered_items(classwise: Classwise) -> None:
@@ -110,7 +110,7 @@ def test_run_and_page(classwise: Classwise, tmp_path: Path) -> None:
     assert "Optimal weights" in (store / "pages" / "cfa23.html").read_text(encoding="utf-8")
     lost = tmp_path / "stroe"
     said = classwise("papers", "page", "cfa23", "--store", lost)
-    assert (said.status, said.err) == (2, f"classwise: no store at {lost}; papers run ID --store {lost} makes one\n")
+    assert (said.status, said.err) == (2, f"classwise: no store at {lost}; papers run ID --store {lost} creates one\n")
     assert not lost.exists()
 
 

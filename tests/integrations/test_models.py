@@ -17,6 +17,8 @@ from torch import Tensor, nn
 
 import classwise as cw
 from classwise.attacks.autoattack import AutoAttack
+from classwise.cli import main
+from tests.cli.test_documents import PRINTED, write_photos
 
 Record = Callable[[str, str, str], None]
 NAMES = ["cat", "dog", "frog"]
@@ -44,28 +46,63 @@ def audited(model: Any, images: cw.Images, attack: Any = "fgsm") -> cw.Audit:
     return cw.audit(model, images, "Linf:0.05", attack, batch_size=36, guards="off")
 
 
-@pytest.fixture
-def huggingface(tmp_path: Path) -> Path:
+def save_huggingface(folder: Path, names: list[str]) -> Path:
     transformers = imported("transformers")
     config = transformers.ResNetConfig(
         embedding_size=8,
         hidden_sizes=[8, 8],
         depths=[1, 1],
         layer_type="basic",
-        id2label=dict(enumerate(NAMES)),
-        label2id={name: number for number, name in enumerate(NAMES)},
+        id2label=dict(enumerate(names)),
+        label2id={name: number for number, name in enumerate(names)},
     )
     torch.manual_seed(0)
     model = transformers.AutoModelForImageClassification.from_config(config)
-    model.save_pretrained(tmp_path / "hf")
+    model.save_pretrained(folder)
     about = {
         "image_processor_type": "ViTImageProcessor",
         "image_mean": [0.5] * 3,
         "image_std": [0.25] * 3,
         "size": {"height": 24, "width": 24},
     }
-    (tmp_path / "hf" / "preprocessor_config.json").write_text(json.dumps(about))
-    return tmp_path / "hf"
+    (folder / "preprocessor_config.json").write_text(json.dumps(about))
+    return folder
+
+
+@pytest.fixture
+def huggingface(tmp_path: Path) -> Path:
+    return save_huggingface(tmp_path / "hf", NAMES)
+
+
+def documented(source: str) -> list[list[str]]:
+    """The audits that the documents print of models of a source."""
+    audits = {command.words for command in PRINTED if command.words[0] == "audit" and len(command.words) > 1}
+    return [list(words) for words in sorted(audits) if words[1].startswith(source)]
+
+
+def check_documented(source: str) -> None:
+    """Run them on a folder of photos of two classes."""
+    write_photos(Path("photos"))
+    assert documented(source)
+    for words in documented(source):
+        assert main([*words, "--data-set=size=32", "--attack=pgd:steps=1", "--subset=4"]) == 0
+
+
+def test_the_documented_commands_with_transformers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for words in documented("hf:"):
+        save_huggingface(Path(words[1].removeprefix("hf:")), ["cat", "dog"])
+    check_documented("hf:")
+
+
+def test_the_documented_commands_with_timm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    timm = imported("timm")
+    monkeypatch.chdir(tmp_path)
+    for words in documented("timm:"):
+        torch.manual_seed(0)
+        network = timm.create_model(words[1].removeprefix("timm:"), num_classes=2)
+        torch.save(network.state_dict(), words[words.index("--weights") + 1])
+    check_documented("timm:")
 
 
 def test_a_folder_of_transformers(huggingface: Path, compatibility: Record) -> None:

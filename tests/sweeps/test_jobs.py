@@ -73,7 +73,7 @@ def test_several_processes_are_started_by_torchrun(tmp_path: Path) -> None:
         (job(AUDIT, environment={"OMP_NUM_THREADS": 4}), "OMP_NUM_THREADS = 4: Input should be a valid string"),
         (job({**AUDIT, "argument": {}}), "unknown call of a job field 'argument'; did you mean 'arguments'?"),
         (job({**AUDIT, "arguments": []}), "arguments = []: Input should be a valid dictionary"),
-        (job(changed(AUDIT, out="y")), "call of audit: give out beside the arguments, not among them"),
+        (job(changed(AUDIT, out="y")), "call of audit: out is a key of the call, not one of its arguments"),
         (job({**AUDIT, "function": "a" * 256}), "String should have at most 255 characters"),
         (job({**AUDIT, "function": "audti"}), "unknown function of a job 'audti'; did you mean 'audit'?"),
         (job({**AUDIT, "function": "no:such"}), "function of a job 'no:such': there is no module 'no'"),

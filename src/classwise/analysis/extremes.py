@@ -118,7 +118,7 @@ def extremes(outcomes: Outcomes, attack: str, label: int, *, count: int = 10, by
     rows = rows[(rows["label"] == label) & rows[by].notna()]
     name = outcomes.class_names[label]
     if rows.empty:
-        raise ClasswiseError(f"no {by} of images of {name!r} under {attack!r}; an audit of a model contains it")
+        raise ClasswiseError(f"the outcomes of {name!r} under {attack!r} have no {by}; audit the model to record it")
     rows = rows.sort_values([by, "index"], ascending=[False, True], kind="stable")
     names = [outcomes.class_names[int(label)] for label in rows["prediction"]]
     images = rows[["index", "p_label", "margin", "correct"]].assign(prediction=names).reset_index(drop=True)

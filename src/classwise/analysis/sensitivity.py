@@ -83,7 +83,7 @@ def sensitivity(
     if not np.array_equal(plain["index"], with_temperature["index"]):
         raise ClasswiseError(f"{attack!r} and {tempered!r} were run on different images; audit without a cascade")
     if plain["confidence_variance"].isna().any():
-        raise ClasswiseError(f"{attack!r}: confidences of some images are missing; an audit of a model contains them")
+        raise ClasswiseError(f"{attack!r}: confidences of some images are missing; audit the model to record them")
     right = [rows["correct"].to_numpy(dtype=np.float64) for rows in (plain, with_temperature)]
     values = np.stack([plain["confidence_variance"].to_numpy(dtype=np.float64), right[0], right[0] - right[1]])
     labels, size = plain["label"].to_numpy(dtype=np.int64), outcomes.num_classes

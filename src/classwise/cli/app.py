@@ -152,7 +152,7 @@ def concluded(work: Callable[[], int], debug: Callable[[], bool] | None = None) 
         The exit status.
     """
     console.open_streams()
-    if "RANK" in os.environ:  # torch logs a C++ trace beside the one line about a process that is gone
+    if "RANK" in os.environ:  # torch logs a C++ trace beside the one line about a process that has exited
         os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     try:
         try:

@@ -16,7 +16,7 @@ from classwise.cli import console
 from classwise.cli.builds import BuildOptions
 from classwise.cli.cluster import ClusterOptions
 from classwise.cli.exit_status import ExitStatus
-from classwise.cli.help import ATTACK, OUTPUT
+from classwise.cli.help import ATTACK, EVALUATION, RECORDS, HelpAll
 from classwise.cli.inputs import AttackSelection, DataSource, ModelSource, threat_of
 from classwise.cli.options import (
     Estimate,
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 class RowOptions:
     """Options that determine the rows of the outcomes table."""
 
-    panel: ClassVar[str] = ATTACK
+    panel: ClassVar[str] = EVALUATION
     cascade: Annotated[
         bool | None,
         typer.Option(
@@ -76,6 +76,7 @@ class RowOptions:
             max=100,
             help="Estimate the accuracy under --attack autoattack: FAB and Square run on a random sample of the "
             "survivors, until the overall and the worst-class accuracy are known to this many points.",
+            rich_help_panel=ATTACK,
         ),
     ] = None
     repeats: Annotated[
@@ -109,7 +110,7 @@ class RowOptions:
             "--save",
             metavar="logits|features|images",
             help="Tensors to save. May be repeated.",
-            rich_help_panel=OUTPUT,
+            rich_help_panel=RECORDS,
         ),
     ] = None
 
@@ -119,14 +120,13 @@ def audit(
     model: ModelSource,
     data: DataSource,
     attacks: AttackSelection,
-    rows: RowOptions,
-    build: BuildOptions,
-    trackers: TrackerOptions,
-    sharding: ShardOptions,
-    cluster: ClusterOptions,
     *,
     threat: Threat = None,
+    rows: RowOptions,
     out: Annotated[Path | None, out_option("The audit's folder.", "RUN/audits/DATA-SPLIT")] = None,
+    html: Page = None,
+    json: Json = False,
+    build: BuildOptions,
     cache: Annotated[
         Path | None,
         typer.Option(
@@ -135,16 +135,18 @@ def audit(
             envvar="CLASSWISE_CACHE",
             show_envvar=False,
             help="Without --out: load the same audit from this folder, or save it there ($CLASSWISE_CACHE).",
-            rich_help_panel=OUTPUT,
+            rich_help_panel=RECORDS,
         ),
     ] = None,
     resume: Resume = False,
-    html: Page = None,
     guards: Guards = "auto",
     policy: Policy = None,
     max_time: MaxTime = None,
     estimate: Estimate = False,
-    json: Json = False,
+    trackers: TrackerOptions,
+    sharding: ShardOptions,
+    cluster: ClusterOptions,
+    help_all: HelpAll = False,
 ) -> None:
     """Report robust accuracy per class under attack.
 
@@ -162,6 +164,7 @@ def audit(
         torchrun --nproc-per-node 4 -m classwise audit runs/cfa --device cuda
         classwise audit runs/cfa --attack autoattack --shards 40 --on slurm
     """  # noqa: D301  # \b keeps the lines of the example apart
+    del help_all  # printed before the command starts
     from classwise.auditing import policy as policies
     from classwise.auditing.run.audit_cache import cached_folder
     from classwise.auditing.run.merging import is_finished

@@ -33,10 +33,10 @@ class BuildOptions:
         typer.Option(
             "--fail-if",
             metavar="CONDITION",
-            help="Exit with 1 if the condition is true (for several seeds: for any), such as 'worst(all) < 0.2' or "
-            "'mcd(pgd) > 20%', or for one class 'truck(all) < 0.1'; with 3 if it depends on images not evaluated. "
-            f"May be repeated. Measures: {', '.join(OWN_METRICS)}, metrics of installed packages, and overall.low, "
-            "overall.high, worst.low, worst.high and worst.split, the last five written as worst(all).low.",
+            help="Exit with 1 if the condition is true (for several seeds: for any), such as 'worst(all) < 0.2', or "
+            "for one class 'truck(all) < 0.1'; with 3 if it depends on images not evaluated. May be repeated. "
+            f"Measures: {', '.join(OWN_METRICS)}, metrics of installed packages; bounds: worst(all).low, .high and "
+            ".split, overall(all).low and .high.",
         ),
     ] = None
     junit: Annotated[

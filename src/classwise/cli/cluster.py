@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import typer
 
-from classwise.cli.help import COMPUTE
+from classwise.cli.help import CLUSTER
 from classwise.cli.options import pairs
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ class ClusterOptions:
         ClasswiseError: for a malformed ``--slurm``.
     """
 
-    panel: ClassVar[str] = COMPUTE
+    panel: ClassVar[str] = CLUSTER
 
     on: Annotated[
         str | None, typer.Option("--on", metavar="local|ray|slurm", help="Where to run tasks.", show_default="local")

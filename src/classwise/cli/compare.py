@@ -70,8 +70,9 @@ def compare(
         typer.Option(
             "--fail-if",
             metavar="CONDITION",
-            help="Exit with 1 if a method's change against the first is such, as in 'worst(all) < -0.02', "
-            "'overall(all).high < 0' (an end of its interval) or of one class 'truck(all) < -5%'. May be repeated.",
+            help="Exit with 1 if this condition is true of the difference between a method and the first, such as "
+            "'worst(all) < -0.02', 'overall(all).high < 0' (an end of its interval), or for one class "
+            "'truck(all) < -5%'. May be repeated.",
             rich_help_panel=OUTPUT,
         ),
     ] = None,
@@ -79,7 +80,7 @@ def compare(
 ) -> None:
     """Compare audits of the same images, with intervals.
 
-    Audits are compared if they agree in images, threat, attacks, early stop, cascade and grouping; others are refused.
+    Audits are compared if they agree in images, threat, attacks, early stop, cascade and grouping; others are rejected.
     Runs of one recipe that differ in the seed alone are one method, and so are all runs or audits in a folder of seeds.
     Differences, intervals and p-values are over all seeds, seed by seed where both methods have the same ones.
 

@@ -41,7 +41,7 @@ def _fields(doc: str) -> dict[str, str]:
 
 
 def values(cls: type) -> dict[str, str]:
-    """What each setting may be, where its type says so: the choices, or the range of a number."""
+    """The accepted values of each setting, where its type states them: the choices, or the range of a number."""
     fields: dict[str, Any] = getattr(cls, "__pydantic_fields__", {})
     return {name: _allowed(field.annotation, field.metadata) for name, field in fields.items()}
 

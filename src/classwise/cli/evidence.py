@@ -66,7 +66,9 @@ def verify(
     audits: Annotated[
         list[Path] | None,
         typer.Argument(
-            metavar="[AUDIT...]", help="Its audits, in its order.", show_default="the places in the manifest"
+            metavar="[AUDIT...]",
+            help="The audits of the report, in its order.",
+            show_default="the paths in the manifest",
         ),
     ] = None,
 ) -> None:

@@ -3,17 +3,43 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Annotated, Any
 
+import typer
 from typer.core import TyperCommand, TyperGroup
 
-MODEL, DATA, TRAINING, ATTACK, OUTPUT, COMPUTE = PANELS = ("Model", "Data", "Training", "Attack", "Output", "Compute")
-"""The panels of options, in the order of the help; an option names its panel as ``rich_help_panel``."""
+MODEL, DATA, TRAINING, ATTACK, OUTPUT, COMPUTE = COMMON = ("Model", "Data", "Training", "Attack", "Output", "Compute")
+"""The panels of common options, in the order of the help; an option names its panel as ``rich_help_panel``."""
+ADVANCED = ("Evaluation details", "Records", "Experiment trackers", "Shards and clusters")
+EVALUATION, RECORDS, TRACKERS, CLUSTER = ADVANCED
+"""The panels of other options, which follow; a command with ``--help-all`` leaves them out of ``--help``."""
 OTHER, COMMANDS = "Options", "Commands"
+HELP_ALL = "help_all"
+"""The parameter ``--help-all``; true in ``meta`` of a context whose help has all panels."""
+
+
+def _print_all(ctx: typer.Context, asked: bool) -> None:
+    if asked:
+        ctx.meta[HELP_ALL] = True
+        typer.echo(ctx.get_help())
+        raise typer.Exit
+
+
+HelpAll = Annotated[
+    bool,
+    typer.Option(
+        "--help-all",
+        callback=_print_all,
+        is_eager=True,
+        help=f"Show all options, also: {', '.join(ADVANCED)}.",
+        rich_help_panel=OTHER,
+    ),
+]
+"""The option of a command whose help is longer than two screens."""
 
 
 class PanelCommand(TyperCommand):
-    """A command whose help shows its options in `PANELS`."""
+    """A command whose help shows its options in `COMMON` and `ADVANCED` panels."""
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
         """The words of the usage line: ``[OPTIONS] MODEL``."""
@@ -62,7 +88,9 @@ class DefaultGroup(PanelGroup):
 
 
 def _write_parameters(parameters: Iterable[Any], ctx: Any, formatter: Any) -> None:
-    sections: dict[str, list[tuple[str, str]]] = {name: [] for name in ("Arguments", *PANELS, OTHER)}
+    sections: dict[str, list[tuple[str, str]]] = {name: [] for name in ("Arguments", *COMMON, *ADVANCED, OTHER)}
+    parameters = list(parameters)
+    left_out = ADVANCED if HELP_ALL not in ctx.meta and any(part.name == HELP_ALL for part in parameters) else ()
     for parameter in parameters:
         record = parameter.get_help_record(ctx)
         if record is None:
@@ -74,7 +102,7 @@ def _write_parameters(parameters: Iterable[Any], ctx: Any, formatter: Any) -> No
         default = default_text(parameter)
         sections[panel].append((names, f"{help_text} [{default}]" if default else help_text))
     for name, rows in sections.items():
-        if rows:
+        if rows and name not in left_out:
             with formatter.section(name):
                 formatter.write_dl(rows, col_max=26)
 

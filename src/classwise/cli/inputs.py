@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 import typer
 
 import classwise as cw
-from classwise.cli.help import ATTACK, COMPUTE, DATA, MODEL
+from classwise.cli.help import ATTACK, COMPUTE, DATA, EVALUATION, MODEL
 from classwise.cli.options import DataOptions, Device, Root, numbers, pairs
 from classwise.core.errors import ClasswiseError
 
@@ -66,8 +66,9 @@ class ModelSource:
         typer.Option(
             "--outputs",
             metavar="auto|logits|probabilities|binary|binary-logits|binary-probabilities",
-            help="What the model returns; auto refuses probabilities and single outputs. binary: one output per image, "
-            "the logit or the probability of class 1, which the first images decide.",
+            help="What the model returns. auto is logits, and raises an error for probabilities or one output per "
+            "image. binary is one output per image: the logit or the probability of class 1, determined from the first "
+            "images.",
         ),
     ] = "auto"
 
@@ -209,13 +210,21 @@ class DataSource(ImageSource):
         typer.Option(
             "--corruption",
             metavar="NAME",
-            help="Corruption of the images, such as fog: the published ones of cifar10-c, cifar100-c and imagenet-c, "
-            "computed for other data.",
+            help="Corruption of the images, such as fog: published images for cifar10-c, cifar100-c and imagenet-c; "
+            "for other data, it is computed.",
+            rich_help_panel=EVALUATION,
         ),
     ] = None
     severity: Annotated[
         int | None,
-        typer.Option("--severity", metavar="N", min=1, max=5, help="Severity of the corruption, from 1 to 5."),
+        typer.Option(
+            "--severity",
+            metavar="N",
+            min=1,
+            max=5,
+            help="Severity of the corruption, from 1 to 5.",
+            rich_help_panel=EVALUATION,
+        ),
     ] = None
 
     def __post_init__(self) -> None:
@@ -262,7 +271,7 @@ class AttackSelection:
         typer.Option(
             "--attack",
             metavar="[LABEL=]SPEC",
-            help="Attack, such as pgd:steps=50 or mine=external:build=mine:attack. May be repeated.",
+            help="Attack, such as pgd:steps=50, or with a label, mine=external:build=mine:attack. May be repeated.",
             show_default="the suite of the threat",
         ),
     ] = None
@@ -276,7 +285,7 @@ class AttackSelection:
             metavar="N",
             min=1,
             help="Images per batch.",
-            show_default="128, on a GPU 1024; or as many as fit",
+            show_default="128 (CPU), 1024 (GPU), reduced to fit memory",
             rich_help_panel=COMPUTE,
         ),
     ] = None
@@ -285,8 +294,8 @@ class AttackSelection:
         typer.Option(
             "--precision",
             metavar="auto|bfloat16|float32",
-            help="Precision of gradients; auto is bfloat16 where the hardware multiplies it.",
-            rich_help_panel=COMPUTE,
+            help="Precision of gradients; auto is bfloat16 on hardware with fast bfloat16 products, else float32.",
+            rich_help_panel=EVALUATION,
         ),
     ] = "auto"
     device: Device = "cpu"

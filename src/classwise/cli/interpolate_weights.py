@@ -23,7 +23,7 @@ from classwise.cli.options import (
 
 
 def interpolate_weights(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder; the run must have a model.weights.")],
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run that was started from weights (model.weights).")],
     which: Weights = None,
     start: Annotated[
         Path | None,

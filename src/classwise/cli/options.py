@@ -13,7 +13,7 @@ from typing import Annotated, Any, get_type_hints
 
 import typer
 
-from classwise.cli.help import ATTACK, COMPUTE, DATA, MODEL, OUTPUT, TRAINING
+from classwise.cli.help import ATTACK, COMPUTE, DATA, MODEL, OUTPUT, RECORDS, TRAINING
 from classwise.core.errors import ClasswiseError
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.", rich_help_panel=OUTPUT)]
@@ -42,7 +42,7 @@ Estimate = Annotated[
     bool,
     typer.Option(
         "--estimate",
-        help="Time a few passes, print the passes and minutes that it takes, then exit.",
+        help="Time a few passes, print the predicted passes and minutes, then exit.",
         rich_help_panel=COMPUTE,
     ),
 ]
@@ -103,7 +103,7 @@ Policy = Annotated[
         "--policy",
         metavar="FILE",
         help="Record the SHA-256 of this policy before the first attack, for classwise evidence.",
-        rich_help_panel=OUTPUT,
+        rich_help_panel=RECORDS,
     ),
 ]
 Guards = Annotated[

@@ -138,7 +138,8 @@ def run(
         typer.Option(
             "--scale",
             metavar=SCALES,
-            help="Data, network and training: seconds, minutes to two hours, or a GPU (30 epochs, or as published).",
+            help="Scale of data, network and training: smoke takes seconds, reduced minutes to two hours; medium and "
+            "full are for a GPU (30 epochs, or as published).",
             rich_help_panel=TRAINING,
         ),
     ] = "smoke",

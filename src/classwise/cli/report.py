@@ -32,7 +32,8 @@ class ExportOptions:
         typer.Option("--export", metavar="csv,md,tex,png,pdf,svg", help="Also write tables and figures as files."),
     ] = None
     files: Annotated[
-        Path | None, typer.Option("--files", metavar="DIR", help="Their folder.", show_default="files, beside the page")
+        Path | None,
+        typer.Option("--files", metavar="DIR", help="Folder of these files.", show_default="files, beside the page"),
     ] = None
     raw_csv: Annotated[
         bool,
@@ -71,7 +72,7 @@ def report(
         typer.Option(
             "--robustbench-info",
             metavar="KEY=VALUE",
-            help="A field of the author, such as venue='ICML 2020'. May be repeated.",
+            help="A field of the entry, such as venue='ICML 2020'. May be repeated.",
             rich_help_panel=OUTPUT,
         ),
     ] = None,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 import typer
 
 from classwise.cli import console
-from classwise.cli.help import COMPUTE
+from classwise.cli.help import CLUSTER
 from classwise.cli.options import check_device
 from classwise.core.errors import ClasswiseError, IncompleteError
 
@@ -30,7 +30,7 @@ class ShardOptions:
         ClasswiseError: for a malformed ``--shard``, or options that exclude each other.
     """
 
-    panel: ClassVar[str] = COMPUTE
+    panel: ClassVar[str] = CLUSTER
 
     shards: Annotated[
         int | None,

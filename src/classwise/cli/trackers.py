@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 
 import typer
 
-from classwise.cli.help import OUTPUT
+from classwise.cli.help import TRACKERS
 
 if TYPE_CHECKING:
     from classwise.core.progress import Progress
@@ -21,15 +21,15 @@ if TYPE_CHECKING:
 class TrackerOptions:
     """Experiment trackers that receive metrics, recipes and the files of audits."""
 
-    panel: ClassVar[str] = OUTPUT
+    panel: ClassVar[str] = TRACKERS
     tensorboard: Annotated[
-        Path | None, typer.Option("--tensorboard", metavar="DIR", help="Log to TensorBoard: the log directory.")
+        Path | None, typer.Option("--tensorboard", metavar="DIR", help="Log to TensorBoard, in this directory.")
     ] = None
-    mlflow: Annotated[str | None, typer.Option("--mlflow", metavar="URI", help="Log to MLflow: the tracking URI.")] = (
-        None
-    )
+    mlflow: Annotated[
+        str | None, typer.Option("--mlflow", metavar="URI", help="Log to MLflow, at this tracking URI.")
+    ] = None
     wandb: Annotated[
-        str | None, typer.Option("--wandb", metavar="PROJECT", help="Log to Weights & Biases: the project.")
+        str | None, typer.Option("--wandb", metavar="PROJECT", help="Log to Weights & Biases, in this project.")
     ] = None
 
     @contextlib.contextmanager
@@ -41,7 +41,7 @@ class TrackerOptions:
             name: folder below the log directory of TensorBoard, for one of several runs.
 
         Raises:
-            ClasswiseError: if the package of a tracker is not installed, or the tracker refuses the run.
+            ClasswiseError: if the package of a tracker is not installed, or the tracker rejects the run.
         """
         logger: Logger | None = None
         with contextlib.ExitStack() as stack:

@@ -77,8 +77,8 @@ def worst_class(
 
     if shards is not None:
         raise ClasswiseError(
-            "--shards does not apply to worst-class: each round of the search attacks images of the classes that the "
-            "rounds before it have left; use classwise audit --shards"
+            "--shards does not apply to worst-class: each round of the search attacks classes that the previous rounds "
+            "left undecided; use classwise audit --shards"
         )
     threat_of(threat, None)  # validated before anything is loaded
     settings = {

@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 @dataclass_transform(frozen_default=True, kw_only_default=True)
 def configurable(cls: type[T]) -> type[T]:
-    """Make the class a frozen, keyword-only dataclass that validates its values and refuses unknown keys.
+    """Make the class a frozen, keyword-only dataclass that validates its values and rejects unknown keys.
 
     The constructor raises `ClasswiseError` for an invalid value.
     """

@@ -198,7 +198,7 @@ class _TorchProcessGroup(ProcessGroup):
             if time.monotonic() - checked > _CHECK_SECONDS:
                 try:
                     self.check()
-                except ProcessLostError:  # the store is gone; the collective may have completed before
+                except ProcessLostError:  # the store has ended; the collective may have completed before
                     break
                 checked = time.monotonic()
             time.sleep(pause)
@@ -233,7 +233,7 @@ class _TorchProcessGroup(ProcessGroup):
                     break
                 time.sleep(_POLL_SECONDS)
             return self._store.check(["reported"])
-        except RuntimeError:  # the process of the store is gone
+        except RuntimeError:  # the process of the store has ended
             return False
 
     def close(self) -> None:
@@ -277,7 +277,7 @@ class _TorchProcessGroup(ProcessGroup):
 
     @contextmanager
     def _store_access(self) -> Iterator[None]:
-        """Translate the error of torch when the process of the store is gone into `ProcessLostError`."""
+        """Translate the error of torch when the process of the store has ended into `ProcessLostError`."""
         try:
             yield
         except RuntimeError as error:

@@ -102,7 +102,7 @@ def _asked() -> Float32 | None:
 
 
 def _known(setting: _Setting) -> Any:
-    """The value of a setting; None if torch refuses to read it, where the user has set it by the other interface."""
+    """The value of a setting; None if torch cannot read it, since the user set it through the other interface."""
     with suppress(RuntimeError):
         return setting.get()
     return None

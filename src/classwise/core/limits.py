@@ -78,7 +78,7 @@ def check_size(needed: int, what: str, stored: int | None = None) -> None:
     if stored is not None and needed > EXPANSION * max(stored, 1):
         raise ClasswiseError(
             f"{what} expands to {_formatted(needed)} from {_formatted(stored)}, more than {EXPANSION} times: "
-            "refused as a decompression bomb; store it uncompressed"
+            "rejected as a decompression bomb; store it uncompressed"
         )
     free = free_bytes()
     if needed > free:

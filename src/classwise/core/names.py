@@ -54,7 +54,7 @@ def checked_names(names: Iterable[str], what: str) -> tuple[str, ...]:
         what: the prefix of the error message, such as ``class names``.
 
     Raises:
-        ClasswiseError: for text or a mapping in place of a list, or a name that `checked_name` refuses or occurs twice.
+        ClasswiseError: for text or a mapping in place of a list, or a name that `checked_name` rejects or occurs twice.
     """
     if isinstance(names, str | bytes | Mapping | Set) or not isinstance(names, Iterable):
         raise ClasswiseError(f"{what}: {names!r} is not a list of names, such as ['cat', 'dog']")

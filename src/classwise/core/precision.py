@@ -232,9 +232,9 @@ def check_device(device: str | torch.device) -> None:
 def fastest(device: torch.device) -> Precision:
     """The fastest settings for gradients on a device.
 
-    bfloat16 is fast where the hardware multiplies matrices in it at full rate: on CPUs with AMX or AVX-512
-    BF16 (Intel since Sapphire Rapids, AMD since Zen 4), and on GPUs since NVIDIA's Ampere and AMD's CDNA. Other
-    hardware converts or emulates it, which takes longer than float32.
+    bfloat16 is fast on hardware with native bfloat16 matrix products: CPUs with AMX or AVX-512 BF16 (Intel since
+    Sapphire Rapids, AMD since Zen 4), and GPUs since NVIDIA's Ampere and AMD's CDNA. Other hardware converts or
+    emulates it, which takes longer than float32.
 
     Example:
         >>> import torch

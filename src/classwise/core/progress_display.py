@@ -18,19 +18,23 @@ if TYPE_CHECKING:
     from rich.progress import TaskID
 
 SECONDS_BETWEEN_LINES = 30.0
-"""Seconds between progress lines in a log."""
+"""Default seconds between progress lines in a log."""
 SECONDS_BETWEEN_UPDATES = 0.2
 """Seconds between updates of a bar in a notebook."""
 
 
 @contextlib.contextmanager
-def progress_display() -> Iterator[Progress]:
-    """A progress listener: a bar in a notebook or on a terminal (stderr), plain lines elsewhere."""
+def progress_display(seconds: float = SECONDS_BETWEEN_LINES) -> Iterator[Progress]:
+    """A progress listener: a bar in a notebook or on a terminal (stderr), plain lines elsewhere.
+
+    Args:
+        seconds: seconds between plain lines.
+    """
     if _in_notebook():
         yield NotebookBar()
         return
     if not sys.stderr.isatty():
-        yield Lines()
+        yield Lines(seconds)
         return
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
@@ -97,7 +101,15 @@ class Bar:
 
 
 class Lines(Timed):
-    """Progress lines with the time of day, for logs."""
+    """Progress lines with the time of day, for logs.
+
+    Args:
+        seconds: seconds between lines.
+    """
+
+    def __init__(self, seconds: float = SECONDS_BETWEEN_LINES) -> None:
+        super().__init__()
+        self._seconds = seconds
 
     def start(self, task: str, total: int) -> None:
         """Log the start of a task."""
@@ -106,7 +118,7 @@ class Lines(Timed):
 
     def advance(self, amount: int) -> None:
         """Log the progress at intervals."""
-        if self.is_due(amount, SECONDS_BETWEEN_LINES):
+        if self.is_due(amount, self._seconds):
             self.log(_state(self))
 
     def log(self, line: str) -> None:

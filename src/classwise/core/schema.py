@@ -41,6 +41,6 @@ def check_schema_version(found: int, known: int, where: str) -> None:
         )
     if found < known:
         raise ClasswiseError(
-            f"{where}: schema_version {found} is older than the {known} supported here; use the version of classwise "
-            f"named in its environment (before 0.1.0), or repeat the command that wrote it"
+            f"{where}: schema_version {found} is older than the {known} supported here; read it with the version of "
+            f"classwise that wrote it (before 0.1.0), or repeat the command that wrote it"
         )

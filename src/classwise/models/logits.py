@@ -19,7 +19,7 @@ logger = logging.getLogger(__name__)
 Outputs = Literal["auto", "logits", "probabilities", "binary", "binary-logits", "binary-probabilities"]
 """What a model returns.
 
-``auto``: logits; an audit refuses a model whose outputs are probabilities, or one number per image. ``binary``: one
+``auto``: logits; an audit rejects a model whose outputs are probabilities, or one number per image. ``binary``: one
 number per image, a logit or a probability of class 1, which is decided on the first images.
 """
 

@@ -45,7 +45,7 @@ class Normalized(Wrapper):
         if isinstance(model, Normalized):
             raise ClasswiseError("the model is normalised already; pass the inner model, model.model")
         super().__init__(model)
-        # Not register_buffer, which refuses names that are attributes of the inner model.
+        # Not register_buffer, which rejects names that are attributes of the inner model.
         self._buffers["mean"], self._buffers["std"] = _per_channel(mean), _per_channel(std)
         if self.mean.shape != self.std.shape:
             raise ClasswiseError(

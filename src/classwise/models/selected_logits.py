@@ -23,7 +23,7 @@ class SelectedLogits(Wrapper):
     def __init__(self, model: nn.Module, classes: Sequence[int]) -> None:
         super().__init__(model)
         parameter = next(model.parameters(), None)
-        # Not register_buffer, which refuses names that are attributes of the inner model.
+        # Not register_buffer, which rejects names that are attributes of the inner model.
         self._buffers["selected"] = torch.tensor(classes, device=None if parameter is None else parameter.device)
 
     def forward(self, x: Tensor) -> Tensor:

@@ -20,7 +20,7 @@ from classwise.stats.paired import holm
 from classwise.stats.rational import difference
 
 Answer = Literal["supported", "contradicted", "inconclusive"]
-"""What the evidence says about a claim; `classwise.papers.result` adds the level at which it was obtained."""
+"""Verdicts on a claim; `classwise.papers.result` adds the level at which it was obtained."""
 Basis = Literal["experiment", "computation", "printed numbers"]
 """What a test uses: trained models, a computation without models such as a closed form, or the paper's own numbers."""
 Limits = tuple[float, float] | None

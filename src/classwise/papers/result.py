@@ -99,7 +99,7 @@ class Evidence:
 
 
 def verdict_text(verdict: Verdict, evidence: Evidence, *, short: bool = False) -> str:
-    """Text of a verdict: what the evidence says, and the level at which it was obtained.
+    """Text of a verdict and of the level at which it was obtained.
 
     At reduced and medium scale a claim is *supported*, *not observed* or *inconclusive*. *Confirmed* and *refuted*
     require the full scale and an interval over at least three trainings of each model.

@@ -69,7 +69,7 @@ class Store:
     def __init__(self, path: str | os.PathLike[str], *, create: bool = True) -> None:
         self.path = Path(path)
         if not (create or self.path.exists()):
-            raise ClasswiseError(f"no store at {self.path}; papers run ID --store {self.path} makes one")
+            raise ClasswiseError(f"no store at {self.path}; papers run ID --store {self.path} creates one")
         self._work = Work()
         folder = ResultFolder(self.path, "store")
         try:

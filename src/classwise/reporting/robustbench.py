@@ -174,7 +174,7 @@ def _check_comparable(audit: Audit, norm: str, radius: str) -> None:
     if meta.early_stop is False:
         raise ClasswiseError("early_stop=False: AutoAttack evaluates every iterate; audit with early_stop=True")
     if meta.repeats > 1:
-        raise ClasswiseError(f"repeats = {meta.repeats}: RobustBench decides about an image in one pass; omit repeats")
+        raise ClasswiseError(f"repeats = {meta.repeats}: RobustBench evaluates each image in one pass; omit repeats")
     if meta.grid is not None:
         raise ClasswiseError(f"grid {meta.grid!r}: RobustBench does not round adversarial images; omit grid")
     if meta.sampled and not audit.complete:

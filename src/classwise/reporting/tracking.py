@@ -24,7 +24,7 @@ def log_audit(audit: Audit, logger: Logger, page: Path | None = None) -> None:
         page: the page of the audit; None: ``page.html`` in its folder, if there is one.
 
     Raises:
-        ClasswiseError: if the audit has no folder, or the tracker refuses it.
+        ClasswiseError: if the audit has no folder, or the tracker rejects it.
     """
     if audit.path is None or not audit.path.is_dir():
         raise ClasswiseError("the audit has no folder; save it before it is logged (Audit.save, or out=)")

@@ -1,4 +1,4 @@
-"""Metrics of an audit: each is one decorated function that says what it reads, and how it is shown and bounded.
+"""Metrics of an audit: decorated functions that declare what they read, and how they are shown and bounded.
 
 Tables, pages, exports, conditions, comparisons and leaderboards have a column for each metric of `METRICS`. An
 installed package adds a metric through the entry-point group ``classwise.metrics``.

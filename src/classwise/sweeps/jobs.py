@@ -49,7 +49,7 @@ class Call:
 
     def __post_init__(self) -> None:
         if "out" in self.arguments:
-            raise ClasswiseError(f"call of {self.function}: give out beside the arguments, not among them")
+            raise ClasswiseError(f"call of {self.function}: out is a key of the call, not one of its arguments")
 
     def bound(self, function: Callable[..., Any]) -> dict[str, Any]:
         """The arguments with the types that the function declares.

@@ -1,4 +1,4 @@
-"""The pytest plugin: audits of `classwise.testing.assert_robust` are kept in pytest's cache.
+"""The pytest plugin: audits of `classwise.testing.assert_robust` are saved in pytest's cache.
 
 It imports no torch and changes nothing else. ``pytest --cache-clear`` removes the audits; ``-p no:cacheprovider``
 disables the cache, and ``-p no:classwise`` the plugin.

@@ -1,4 +1,4 @@
-"""The loss of a recipe for a training loop of your own, such as a plain PyTorch loop or Lightning's."""
+"""The loss of a recipe for your own training loop, such as a plain PyTorch loop or Lightning's."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from classwise.training.updates import Plain
 
 
 class ClassWiseLoss(nn.Module):
-    """The objective, class schedules, reduction and weight averaging of a recipe, for a training loop of your own.
+    """The objective, class schedules, reduction and weight averaging of a recipe, for your own training loop.
 
     A call attacks a batch and returns its loss. After each epoch, `end_epoch` measures the classes, updates the
     schedules and averages the weights. The optimiser, its learning rate, the data, the augmentation and the selection

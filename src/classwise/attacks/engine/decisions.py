@@ -14,7 +14,7 @@ from classwise.models.logits import are_valid, predicts
 
 
 class Decision(NamedTuple):
-    """What one or several passes say about images.
+    """Verdicts of one or several passes on images.
 
     Attributes:
         logits: float32 logits, the mean over the passes, (N, classes).

@@ -206,8 +206,8 @@ class Probe:
         """Run one start of an attack on the images of a mask; whether it succeeded on each, bool (N,).
 
         The first iterate that is misclassified in the attack's precision, else the last one, is verified in float32.
-        All images take all steps, unless the attack has succeeded on all of a batch earlier. Images with a result in
-        the memory are not attacked again; their passes are counted as if they were.
+        All images take all steps, unless the attack has succeeded on all of a batch earlier. Images with a
+        stored result are not attacked again, but their passes are counted.
 
         Args:
             mask: the images, bool (N,).

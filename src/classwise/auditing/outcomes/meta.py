@@ -102,8 +102,8 @@ class Meta:
         repeat_rule: how many of them must be correct, ``"majority"`` or ``"all"``.
         grid: ``"8bit"`` if adversarial images were rounded to multiples of 1/255 before success was decided.
         policy: SHA-256 of the policy that was recorded before the first attack (`classwise.auditing.policy`).
-        notes: how the model and the data were read (`CLASSES_NOTE`, `OUTPUTS_NOTE`), and events that void bit-identical
-            repetition (`Meta.irreproducible`), such as a batch size halved for lack of memory.
+        notes: how the model and the data were read (`CLASSES_NOTE`, `OUTPUTS_NOTE`), and events that prevent
+            bit-identical repetition (`Meta.irreproducible`), such as a batch size halved for lack of memory.
 
     Raises:
         ClasswiseError: for an unknown field, a value of another type, names that are not distinct, an attack label that
@@ -164,12 +164,12 @@ class Meta:
 
     @property
     def irreproducible(self) -> tuple[str, ...]:
-        """The notes on events that void bit-identical repetition."""
+        """The notes on events that prevent bit-identical repetition."""
         return tuple(note for note in self.notes if not note.startswith((CLASSES_NOTE, OUTPUTS_NOTE)))
 
     @property
     def of_last_run(self) -> dict[str, Any]:
-        """The fields that only the end of a run knows, which ``audit.json`` repeats; see `as_of`.
+        """The fields that are known at the end of a run only, which ``audit.json`` repeats; see `as_of`.
 
         The files of a stream are written while it is read, before its length and hash are known. A run with another
         ``settle`` may find all its rows in the folder.

@@ -61,7 +61,7 @@ def attack(
         attack succeeded, else as the last attack returned them.
 
     Raises:
-        ClasswiseError: for images, labels or attacks that `classwise.audit` refuses, too, and for integer images.
+        ClasswiseError: for images, labels or attacks that `classwise.audit` rejects, too, and for integer images.
 
     Example:
         >>> import torch

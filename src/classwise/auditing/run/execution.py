@@ -441,7 +441,7 @@ class Execution:
         return pd.concat(removed)
 
     def _halve(self, error: Exception) -> None:
-        """Halve the batch size for lack of memory, which voids bit-identical repetition."""
+        """Halve the batch size after an out-of-memory error; a repetition is then not bit-identical."""
         half = self.engine.batch_size // 2
         if half < SMALLEST_BATCH:
             raise ClasswiseError(

@@ -125,10 +125,12 @@ def check_sampling(options: Mapping[str, Any], suite: Suite, norm: str, group: o
             f"settle: under {norm} AutoAttack has no attack beyond {', '.join(suite.attacks)}; omit it"
         )
     if group is not None:
-        raise ClasswiseError("settle estimates accuracies by class; omit group (--group), or settle (--settle)")
+        raise ClasswiseError(
+            "settle (--settle) estimates class accuracies and does not support group (--group); omit one of the two"
+        )
     if options.get("shard") or options.get("shards"):
         raise ClasswiseError(
-            "settle samples from the survivors of all images, which a shard does not know; omit settle, or the shards"
+            "settle samples from the survivors of all images and does not support shards; omit one of the two"
         )
 
 

@@ -161,7 +161,7 @@ def _members(choice: Choice) -> list[Any]:
         return [ExternalAttack(attack=choice)]
     if not isinstance(choice, str | Mapping | Attack):
         raise ClasswiseError(
-            f"{choice!r} is not an attack; give one of {', '.join(ATTACKS)}, an Attack of your own, or a callable "
+            f"{choice!r} is not an attack; give one of {', '.join(ATTACKS)}, your own Attack, or a callable "
             "attack(images, labels)"
         )
     if not isinstance(choice, Attack):

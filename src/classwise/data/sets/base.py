@@ -31,7 +31,7 @@ class Remote(NamedTuple):
 
 
 class DataSet(ABC):
-    """Base class of named data sets; everything that the package knows about a data set is in its class.
+    """Base class of named data sets; all properties of a data set are in its class.
 
     The fields of a subclass with `configurable` are its options in `load_data`.
 

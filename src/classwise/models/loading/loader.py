@@ -100,7 +100,7 @@ def load_model(
         outputs: What the model returns: ``"logits"``, or ``"probabilities"``, whose logarithms are then the logits.
             ``"binary-logits"`` or ``"binary-probabilities"``: one number per image, (N,) or (N, 1), the logit or the
             probability of class 1 (`LogitsModel`); ``"binary"``: an audit decides which, on its first images.
-            ``"auto"``: logits, and an audit refuses a model that returns probabilities or one number per image.
+            ``"auto"``: logits, and an audit rejects a model that returns probabilities or one number per image.
         unwrap: Of a model in the protocol of MAITE, the attribute with its module, such as ``"net"`` or
             ``"wrapped.net"``; the module is then evaluated, with gradients. Its probabilities must be those of the
             model on the first images of ``data``, which are required.

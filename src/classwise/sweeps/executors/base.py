@@ -28,7 +28,7 @@ class Executor(ABC):
         """Check that tasks can run, before the folders of tasks are written; at most a few seconds.
 
         Raises:
-            ClasswiseError: if the cluster cannot be reached, or has no place for a task.
+            ClasswiseError: if the cluster cannot be reached, or lacks the resources of a task.
         """
 
     @abstractmethod

@@ -103,7 +103,7 @@ class Slurm(Executor):
         """Run tasks; see `Executor.run`. Jobs that are stopped get SIGTERM, and Slurm's KillWait to save.
 
         Raises:
-            ClasswiseError: if there is no Slurm on this machine, or it refuses the jobs.
+            ClasswiseError: if there is no Slurm on this machine, or it rejects the jobs.
         """
         for start in range(0, len(folders), ARRAY_SIZE):
             yield from self._run_array(folders[start : start + ARRAY_SIZE])
@@ -131,7 +131,7 @@ class Slurm(Executor):
         """Submit tasks; the ids of their jobs.
 
         Raises:
-            ClasswiseError: if Slurm or submitit refuses them.
+            ClasswiseError: if Slurm or submitit rejects them.
         """
         submitit = require("submitit", "slurm")
         try:

@@ -35,7 +35,7 @@ class MLflow(Logger):
         experiment: name of the experiment, which is created if it does not exist.
 
     Raises:
-        ClasswiseError: if MLflow is not installed, or the server refuses a request.
+        ClasswiseError: if MLflow is not installed, or the server rejects a request.
     """
 
     kind: ClassVar[str] = "mlflow"

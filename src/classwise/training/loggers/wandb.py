@@ -26,7 +26,7 @@ class WandB(Logger):
         listener: the listener to forward to.
 
     Raises:
-        ClasswiseError: if wandb is not installed, or refuses the run.
+        ClasswiseError: if wandb is not installed, or rejects the run.
     """
 
     kind: ClassVar[str] = "wandb"

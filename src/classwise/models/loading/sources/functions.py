@@ -24,7 +24,7 @@ _UNEXPECTED = re.compile(r"got an unexpected keyword argument '(\w+)'")
 
 
 class Function(ModelSource):
-    """The module that a function, class or class method of your own returns, or a copy of a module of your own.
+    """The module that a user-defined function, class or class method returns, or a copy of a user-defined module.
 
     In place of a module, also a model in the protocol of MAITE.
     """
@@ -120,7 +120,7 @@ def _parameters(make: Callable[..., object]) -> Mapping[str, inspect.Parameter]:
 def _with_accepted(
     make: Callable[..., object], name: str, first: list[Any], values: dict[str, Any], optional: set[str]
 ) -> object:
-    """Call a function; ``optional`` arguments, for its ``**kwargs``, are dropped if the function they reach refuses."""
+    """Call a function; ``optional`` arguments, for its ``**kwargs``, are dropped if it does not accept them."""
     _calls_user_code = True
     state = torch.get_rng_state()
     while True:

@@ -15,7 +15,7 @@ from classwise.models.resizing import FILTERS, Resize
 class TorchVision(ModelSource):
     """A classifier of torchvision. ``pretrained`` may name its weights, such as ``IMAGENET1K_V1``.
 
-    The normalisation and class names are those of the published weights. Weights of your own have the same
+    The normalisation and class names are those of the published weights. Your own weights have the same
     normalisation unless you give another.
     """
 

@@ -29,7 +29,7 @@ def test_passes_are_those_of_the_recipes() -> None:
     recipe = recipe_at(SMOKE, training)
     assert (cost.trainings, cost.epochs) == (1, recipe.epochs)
     assert recipe.parts.passes.equivalents == 2 * 2 + 3  # two steps of PGD, then a step of the weights
-    assert cost.passes == 240 * 4 * 7
+    assert cost.passes == 192 * 3 * 7
     assert cost.hours == pytest.approx((cost.passes + cost.evaluation_passes) / 1000 / 3600)
 
 

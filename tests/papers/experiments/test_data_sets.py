@@ -210,7 +210,7 @@ def test_a_data_set_that_is_available_in_part(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr(context_module, "load_data", lambda data, split: whole[split])
     own = Context(SCALES["smoke"], Store(tmp_path / "store"))
     assert len(own.train_images) == SCALES["smoke"].train
-    assert own.train_images.class_counts().tolist() == [50] * 6
+    assert own.train_images.class_counts().tolist() == [40] * 6
     assert own.spare_images is not None
     assert not set(own.spare_images.index.tolist()) & set(own.train_images.index.tolist())
 

@@ -33,6 +33,7 @@ def evidence_page(facts: EvidenceFacts) -> str:
     policy = facts["policy"]
     threat, model, data, validity = (policy[name] for name in ("threat_model", "model", "data", "validity"))
     context = {
+        "version": facts["classwise"],
         "title": f"{policy['title']}: robustness evidence",
         "over": ["classwise evidence", *dict.fromkeys(str(audit["threat"]) for audit in facts["audits"])],
         "headline": policy["title"],
@@ -70,15 +71,13 @@ def _audit(audit: AuditFacts) -> dict[str, Any]:
         "worst": _worst(audit),
         "confusion": _confusion(audit),
         "attacks": _attacks(audit),
-        "warnings": [{"sentence": row["detail"], "name": row["name"]} for row in audit["guards"] if _warned(row)],
+        "warnings": [
+            {"sentence": row["detail"], "name": row["name"]} for row in audit["guards"] if row["result"] == "warning"
+        ],
         "guards": _guards(audit),
         "caveats": audit["caveats"],
         "settings": audit["settings"],
     }
-
-
-def _warned(row: Mapping[str, Any]) -> bool:
-    return bool(row["result"] == "warning")
 
 
 def _network(audit: AuditFacts) -> Iterable[tuple[str, str]]:
@@ -87,11 +86,18 @@ def _network(audit: AuditFacts) -> Iterable[tuple[str, str]]:
 
 
 def _criteria(criteria: Sequence[CriterionFacts]) -> Table:
-    rows = [
-        Row(row["fails_if"], [Cell(row["status"]), Cell(row["detail"])], weak=row["status"] == "failed")
-        for row in criteria
-    ]
-    return Table("Acceptance criteria, conditions that must be false", ["fails if", "result", "measured"], rows)
+    rows = []
+    for row in criteria:
+        counts = formatting.NONE if row["correct"] is None else f"{row['correct']:,} of {row['n']:,}"
+        rows.append(
+            Row(
+                row["fails_if"],
+                [Cell(row["status"]), Cell(counts), Cell(row["detail"])],
+                weak=row["status"] == "failed",
+            )
+        )
+    heads = ["fails if", "result", "correct images", "measured"]
+    return Table("Acceptance criteria, conditions that must be false", heads, rows)
 
 
 def _proportion(found: Proportion | None) -> Cell:
@@ -161,11 +167,13 @@ def _attacks(audit: AuditFacts) -> Table:
 
 
 def _guards(audit: AuditFacts) -> Table:
+    """The details of warnings are above the table."""
+    details = ("" if row["result"] == "warning" else row["detail"] for row in audit["guards"])
     rows = [
-        Row(row["name"], [Cell(row["problem"]), Cell(row["result"]), Cell(row["detail"] or formatting.NONE)])
-        for row in audit["guards"]
+        Row(row["name"], [Cell(row["result"]), Cell(row["problem"], detail)])
+        for row, detail in zip(audit["guards"], details, strict=True)
     ]
-    return Table("Guards", ["guard", "problem that it looks for", "result", "detail"], rows)
+    return Table("Guards", ["guard", "result", "problem that it looks for"], rows)
 
 
 def _standards(entries: Sequence[Mapping[str, Any]]) -> Table:

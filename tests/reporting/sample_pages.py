@@ -110,10 +110,11 @@ def sample_evidence(folder: Path) -> Path:
     """The page of evidence on an audit with warnings and on an incomplete one."""
     audit = sample_audit()
     meta = dataclasses.replace(audit.outcomes.meta, threat="Linf:0.1")
-    partial = audit.outcomes.frame[lambda frame: (frame["attack"] != "cw") | (frame["index"] % 3 > 0)]
+    frame = audit.outcomes.frame
+    partial = frame[(frame["attack"] != "cw") | (frame["index"] % 3 > 0)]
     audits = [
-        Audit(Outcomes(frame, meta), name=name, warnings=audit.warnings).save(folder / name)
-        for name, frame in {"whole": audit.outcomes.frame, "partial": partial}.items()
+        Audit(Outcomes(rows, meta), name=name, warnings=audit.warnings).save(folder / name)
+        for name, rows in {"whole": frame, "partial": partial}.items()
     ]
     policy = written_policy(
         folder / "policy.yaml", fail_if=["worst(all) < 0.1", "n01440764_Tinca_tinca-freshwater_fish_42(all).low < 0.3"]

@@ -64,6 +64,16 @@ def test_accuracies_have_simultaneous_intervals_and_counts(report: build.Evidenc
     assert audit["absorbed"] == {"good": 25, "scratch": 10}
 
 
+def test_groups_are_rows(tmp_path: Path) -> None:
+    groups: dict[str, Any] = {"superclasses": (0, 1, 1), "superclass_names": ("usable", "damaged")}
+    audit = cw.Audit(outcomes(**groups), group="superclass").save(tmp_path / "a")
+    report = cw.evidence(audit, written(tmp_path / "p.yaml", fail_if=["damaged(all) < 0.1"]), tmp_path / "evidence")
+    (found,) = report.facts["audits"]
+    assert (found["group"], [row["name"] for row in found["classes"]]) == ("superclass", ["usable", "damaged"])
+    assert "Accuracy per superclass, percent" in report.page.read_text()
+    assert build.verify(report.folder) == []
+
+
 def test_criteria_are_decided_with_counts(report: build.Evidence) -> None:
     worst, overall = report.facts["audits"][0]["criteria"]
     assert (worst["status"], worst["n"], worst["correct"]) == ("passed", 30, 6)

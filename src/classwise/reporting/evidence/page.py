@@ -119,15 +119,18 @@ def _classes(audit: AuditFacts) -> Table:
         cells += [_proportion(row["clean"]), _proportion(row["robust"]), _proportion(row["drop"]), Cell(suspect)]
         rows.append(Row(row["name"], cells, weak=bool(row["possibly_worst"])))
     level = formatting.level(1 - audit["confidence"])
-    caption = f"Accuracy per class, percent [{level} interval; counts]"
+    kind = audit["group"] or "class"
+    caption = f"Accuracy per {kind}, percent [{level} interval; counts]"
     note = (
         f"In each column the intervals of all classes hold simultaneously with {level} confidence. Drop: images that "
         "are correct without attack and misclassified under attack, of all images of the class. May be the worst: the "
         "classes that cannot be excluded as the worst at this confidence. The row of all images has its own interval."
     )
+    if audit["group"]:
+        note = f"The rows are groups of images by {kind}; so are the classes in this note. {note}"
     absent = [row["name"] for row in audit["classes"] if not row["robust"]["n"]]
     note += f" Without images: {formatting.listed(absent)}." if absent else ""
-    return Table(caption, ["class", "n", "clean", "robust", "drop", "may be the worst"], rows, note)
+    return Table(caption, [kind, "n", "clean", "robust", "drop", "may be the worst"], rows, note)
 
 
 def _worst(audit: AuditFacts) -> str:
@@ -135,7 +138,7 @@ def _worst(audit: AuditFacts) -> str:
     if not audit["complete"]:
         gaps = ", ".join(f"{count} under {name}" for name, count in audit["not_judged"].items() if count)
         return f"Images are not evaluated: {gaps}. The table has bounds, for all possible results on these images."
-    return f"Classes that may be the worst: {formatting.listed(names)}."
+    return f"{'Groups' if audit['group'] else 'Classes'} that may be the worst: {formatting.listed(names)}."
 
 
 def _confusion(audit: AuditFacts) -> Table | None:

@@ -245,6 +245,7 @@ def test_unwrap_evaluates_the_module() -> None:
         audit = cw.audit(cw.load_model(model, unwrap="net", data=images), images, THREAT, "pgd:steps=2", guards="off")
         wanted = cw.audit(toys.model(), images, THREAT, "pgd:steps=2", guards="off")
         assert audit.outcomes.correct("pgd").tolist() == wanted.outcomes.correct("pgd").tolist()
+    assert cw.load_model("tests.test_maite:MODEL", unwrap="net", data=images)(images.x).requires_grad
     own = to_model(toys.model())
     assert cw.load_model(own, unwrap="module.model", data=images)(images.x).shape == (60, 3)
 
@@ -268,6 +269,7 @@ def test_unwrap_refuses_another_function() -> None:
             lambda: cw.load_model(toys.model(), unwrap="head", data=IMAGES),
             r"applies to a model in the protocol of MAITE",
         ),
+        (lambda: cw.load_model("tests.test_maite:Scorer", unwrap="net", data=IMAGES), r"not to tests\.test_maite"),
         (lambda: cw.load_model("lenet", unwrap="net", data=IMAGES), r"applies to a model in the protocol of MAITE"),
     ]
     for wrong, message in calls:

@@ -142,7 +142,12 @@ def test_the_cache_is_that_of_assert_robust(
     assert classwise(*words).out == said.out
     assert rows.stat().st_mtime_ns == before
     assert assert_robust(run, data, worst=0.0, threat="Linf:0.1", attacks="fgsm", seed=1, cache=given).path != folder
-    assert f"audit: {tmp_path / 'a'}" in classwise(*words, f"--out={tmp_path / 'a'}").out
+    if cache_option:
+        said = classwise(*words, f"--out={tmp_path / 'a'}")
+        assert (said.status, said.err) == (2, "classwise: --cache does not apply with --out; omit one of them\n")
+        assert classwise(*words, "--shard=1/2").status == 2
+    else:
+        assert f"audit: {tmp_path / 'a'}" in classwise(*words, f"--out={tmp_path / 'a'}").out
     assert len([*cache.iterdir()]) == 2
 
 

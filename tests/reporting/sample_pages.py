@@ -22,8 +22,10 @@ from classwise.papers.page import write_pages
 from classwise.reporting import report
 from classwise.reporting.board.board import board
 from classwise.reporting.board.result import Board
+from classwise.reporting.evidence.build import evidence
 from classwise.training.folder import Run
 from classwise.training.recipe import Recipe
+from tests.auditing.test_policy import written as written_policy
 
 from .conftest import audit_of
 from .test_worst_class import result_of
@@ -104,6 +106,22 @@ def sample_board(methods: Mapping[str, Audit]) -> Board:
     return board(audits)
 
 
+def sample_evidence(folder: Path) -> Path:
+    """The page of evidence on an audit with warnings and on an incomplete one."""
+    audit = sample_audit()
+    meta = dataclasses.replace(audit.outcomes.meta, threat="Linf:0.1")
+    frame = audit.outcomes.frame
+    partial = frame[(frame["attack"] != "cw") | (frame["index"] % 3 > 0)]
+    audits = [
+        Audit(Outcomes(rows, meta), name=name, warnings=audit.warnings).save(folder / name)
+        for name, rows in {"whole": frame, "partial": partial}.items()
+    ]
+    policy = written_policy(
+        folder / "policy.yaml", fail_if=["worst(all) < 0.1", "n01440764_Tinca_tinca-freshwater_fish_42(all).low < 0.3"]
+    )
+    return evidence(audits, policy, folder / "evidence").page
+
+
 @functools.cache
 def sample_pages() -> dict[str, str]:
     """The HTML of a page of each kind, by name."""
@@ -125,5 +143,6 @@ def sample_pages() -> dict[str, str]:
             "worst-class": report(result_of(NAMES, estimates, {0, 1}), folder / "worst.html"),
             "board": report(sample_board(methods), folder / "board.html"),
             "paper": write_pages(["cfa23"], COMMITTED, folder)[0],
+            "evidence": sample_evidence(folder),
         }
         return {kind: path.read_text(encoding="utf-8") for kind, path in written.items()}

@@ -106,7 +106,7 @@ def test_wide_and_narrow_drawings_replace_each_other() -> None:
     """Each drawing that is wider than a narrow screen is in a scroller, or has a second one that fits."""
     for kind, page in sample_pages().items():
         pairs = re.findall(r'<div class="wide">(<svg.*?</svg>)</div><div class="narrow">(<svg.*?</svg>)</div>', page)
-        assert pairs or kind in {"bounds", "paper"}, kind
+        assert pairs or kind in {"bounds", "paper", "evidence"}, kind
         for wide, narrow in pairs:
             label = re.compile('aria-label="(.*?)"')
             assert label.findall(wide) == label.findall(narrow)

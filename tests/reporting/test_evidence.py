@@ -64,6 +64,16 @@ def test_accuracies_have_simultaneous_intervals_and_counts(report: build.Evidenc
     assert audit["absorbed"] == {"good": 25, "scratch": 10}
 
 
+def test_groups_are_rows(tmp_path: Path) -> None:
+    groups: dict[str, Any] = {"superclasses": (0, 1, 1), "superclass_names": ("usable", "damaged")}
+    audit = cw.Audit(outcomes(**groups), group="superclass").save(tmp_path / "a")
+    report = cw.evidence(audit, written(tmp_path / "p.yaml", fail_if=["damaged(all) < 0.1"]), tmp_path / "evidence")
+    (found,) = report.facts["audits"]
+    assert (found["group"], [row["name"] for row in found["classes"]]) == ("superclass", ["usable", "damaged"])
+    assert "Accuracy per superclass, percent" in report.page.read_text()
+    assert build.verify(report.folder) == []
+
+
 def test_criteria_are_decided_with_counts(report: build.Evidence) -> None:
     worst, overall = report.facts["audits"][0]["criteria"]
     assert (worst["status"], worst["n"], worst["correct"]) == ("passed", 30, 6)
@@ -109,6 +119,7 @@ def test_the_page_has_every_section_and_no_script(report: build.Evidence) -> Non
     assert "<script" not in text
     assert "<b>" not in text.replace("<body>", "")
     assert "counter(page)" in text
+    assert "6 of 30" in text, "the counts of the criterion on the worst class"
     for statement in (facts.BEFORE, facts.MEANING, *facts.NOT_EXCLUDED, POLICY["threat_model"]["why"]):
         assert html.escape(statement, quote=False) in text
 
@@ -156,12 +167,31 @@ def edited(report: build.Evidence, name: str, change: Callable[[str], str]) -> l
 
 def test_files_that_were_changed_with_the_manifest_are_found(report: build.Evidence) -> None:
     assert edited(report, "evidence.html", lambda text: text + " ") == [
-        "evidence.html differs from the page of evidence.json"
+        "evidence.html differs from the page that the audits and the policy give"
     ]
     edited(report, "evidence.html", lambda text: text[:-1])
     assert build.verify(report.folder) == []
     found = edited(report, "evidence.json", lambda text: text.replace('"verdict": "passed"', '"verdict": "failed"'))
     assert found[0] == "evidence.json: verdict differs from what the audits and the policy give"
+    for damage in ('{"policy": ', "[]", "{"):
+        (line,) = edited(report, "evidence.json", lambda _, damage=damage: damage)  # type: ignore[misc]
+        assert "is damaged" in line
+    assert len(edited(report, "evidence.json", lambda _: "{}")) > len(report.facts) - 1
+
+
+def test_a_page_that_names_another_version_is_compared(report: build.Evidence) -> None:
+    edited(report, "evidence.json", lambda text: text.replace(f'"classwise": "{cw.__version__}"', '"classwise": "9.9"'))
+    found = edited(report, "evidence.html", lambda text: text.replace("All criteria passed", "All are robust"))
+    reason = f"it is of classwise 9.9, and this is {cw.__version__}"
+    assert found == [f"evidence.html differs from the page that the audits and the policy give; {reason}"]
+
+
+@pytest.mark.parametrize("audits", [[], [1], [{"folder": 1, "files": {}}], [{"folder": "a", "files": [1]}]])
+def test_a_damaged_manifest_is_refused(audits: list[Any], report: build.Evidence) -> None:
+    manifest = report.folder / build.MANIFEST
+    manifest.write_text(json.dumps(json.loads(manifest.read_text()) | {"audits": audits}))
+    with pytest.raises(ClasswiseError, match="is damaged"):
+        build.verify(report.folder)
 
 
 def test_another_policy_or_other_outcomes_are_found(report: build.Evidence, tmp_path: Path) -> None:

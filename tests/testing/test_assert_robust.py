@@ -77,7 +77,7 @@ def test_audits_are_cached_by_model_data_and_settings(tmp_path: Path) -> None:
     assert run(other_code) == 1
 
 
-def test_attacks_of_the_user_and_streams_are_not_cached(tmp_path: Path) -> None:
+def test_attacks_of_the_user_and_streams_are_not_cached(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     from classwise.attacks.external import ExternalAttack
 
     def attack(x: Tensor, y: Tensor) -> Tensor:
@@ -86,9 +86,11 @@ def test_attacks_of_the_user_and_streams_are_not_cached(tmp_path: Path) -> None:
 
     data = images()
     stream = [(data.pixels(), data.y)]
+    caplog.set_level("INFO", logger="classwise")
     for source, chosen in ((data, ExternalAttack(attack=attack)), (stream, "fgsm")):
         assert_robust(model(), source, worst=0.0, cache=tmp_path, **SETTINGS | {"attacks": chosen})
     assert not list(tmp_path.iterdir())
+    assert caplog.text.count("the audit is not cached: attacks of your own and streamed data have no hash") == 2
 
 
 def test_the_modes_of_the_model_are_restored(tmp_path: Path) -> None:

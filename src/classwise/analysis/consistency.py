@@ -133,6 +133,7 @@ def ranked_alike(
     plain = consistency(pd.DataFrame(rows, index=list(names)).T, permutations=permutations, seed=seed)
     present = [name in plain.accuracies.columns for name in names]
     pairs = _pairs(spearman_matrix(np.concatenate(resampled, axis=1)[:, :, present]))
+    pairs = pairs[~np.isnan(pairs).all(axis=1)]  # of a resample with equal accuracies of all classes none is defined
     lowest = _with_estimate(percentiles(plain.lowest.value, np.nanmin(pairs, axis=1), alpha))
     mean = _with_estimate(percentiles(plain.mean.value, np.nanmean(pairs, axis=1), alpha))
     return Consistency(plain.accuracies, plain.correlations, lowest, mean, plain.agreement)

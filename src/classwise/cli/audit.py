@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import os
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,7 +38,7 @@ from classwise.cli.seeds import audit_all_seeds, refuse_for_seeds
 from classwise.cli.sharding import ShardOptions, options_of, run_tasks
 from classwise.cli.tables import audit_facts
 from classwise.cli.trackers import TrackerOptions
-from classwise.core.errors import IncompleteError, printable
+from classwise.core.errors import ClasswiseError, IncompleteError, printable
 
 if TYPE_CHECKING:
     from torch import nn
@@ -132,9 +133,7 @@ def audit(
         typer.Option(
             "--cache",
             metavar="DIR",
-            envvar="CLASSWISE_CACHE",
-            show_envvar=False,
-            help="Without --out: load the same audit from this folder, or save it there ($CLASSWISE_CACHE).",
+            help="In place of --out: load the same audit from this folder, or save it there ($CLASSWISE_CACHE).",
             rich_help_panel=RECORDS,
         ),
     ] = None,
@@ -166,7 +165,7 @@ def audit(
     """  # noqa: D301  # \b keeps the lines of the example apart
     del help_all  # printed before the command starts
     from classwise.auditing import policy as policies
-    from classwise.auditing.run.audit_cache import cached_folder
+    from classwise.auditing.run.audit_cache import VARIABLE, cached_folder
     from classwise.auditing.run.merging import is_finished
     from classwise.auditing.run.suite import norm_of, parse_attacks
     from classwise.core.arguments import check
@@ -199,8 +198,12 @@ def audit(
     seeds = model.seed_runs()
     of_whole = {**vars(trackers), "junit": build.junit, "sarif": build.sarif, "html": html, "estimate": estimate}
     sharding.check(cluster, attacks.device, **of_whole, fail_if=build.fail_if)
+    if cache is not None and (out is not None or sharding.arguments):
+        other = "--shards or --shard" if out is None else "--out"
+        raise ClasswiseError(f"--cache does not apply with {other}; omit one of them")
     if seeds:
-        refuse_for_seeds(model, **of_whole, settle=rows.settle, shards=sharding.shards, shard=sharding.shard)
+        of_one = {**of_whole, "settle": rows.settle, "cache": cache}
+        refuse_for_seeds(model, **of_one, shards=sharding.shards, shard=sharding.shard)
     run = seeds[0] if seeds else model.run(needed=data.data is None)
     ball = threat_of(threat, run)
     with launched() as processes:
@@ -218,6 +221,8 @@ def audit(
             if processes.is_main:
                 _estimate(network, images, ball, attacks.suite, settings, json)
             return
+        variable = os.environ.get(VARIABLE)
+        cache = Path(variable) if cache is None and variable else cache
         if cache is not None and out is None and not sharding.arguments:
             out = cached_folder(
                 cache, network, images, ball, attacks.suite, group=rows.group, save=limits["save"], **settings

@@ -22,7 +22,7 @@ Context = Mapping[str, Any]
 
 def render(template: str, context: Context) -> str:
     """Render a page from a template."""
-    return _templates().get_template(template).render(version=__version__, style=_style(), **context)
+    return _templates().get_template(template).render({"version": __version__, "style": _style(), **context})
 
 
 def markup(drawing: Drawing, narrow: Drawing | None = None) -> Markup:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,8 @@ from classwise.core.version import __version__
 from classwise.data.images import Images
 from classwise.data.stream import as_data
 from classwise.models.modes import evaluating
+
+logger = logging.getLogger(__name__)
 
 IMAGES = 64
 """Images whose logits are part of the hash, so that a change of the code of a model is noticed too."""
@@ -51,6 +54,7 @@ def cached_folder(
     """
     suite, source = parse_attacks(attacks, norm_of(threat)), as_data(data)
     if not (all(map(_of_this_package, suite.attacks.values())) and isinstance(source, Images)):
+        logger.info("the audit is not cached: attacks of your own and streamed data have no hash")
         return None
     with chosen_arithmetic(options.get("precision")):
         ready = prepare(model, source, suite, threat, **options)

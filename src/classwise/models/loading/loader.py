@@ -124,6 +124,11 @@ def load_model(
     """
     if (mean is None) != (std is None):
         raise ClasswiseError("mean and std must be given together")
+    if unwrap is not None and isinstance(model, str | os.PathLike):
+        named: Any = MODELS.load(str(model)) if ":" in str(model) else None
+        if not is_model(named):
+            raise ClasswiseError(f"unwrap={unwrap!r}: applies to a model in the protocol of MAITE, not to {model!s}")
+        model = named
     if not isinstance(model, str | os.PathLike):
         if num_classes is not None or width is not None or in_channels is not None or options:
             raise ClasswiseError("num_classes, width, in_channels and options do not apply to a module")
@@ -134,8 +139,6 @@ def load_model(
         if unwrapped is not None:
             unwrapped.check(loaded)
         return loaded
-    if unwrap is not None:
-        raise ClasswiseError(f"unwrap={unwrap!r}: applies to a model in the protocol of MAITE, not to {model!s}")
     given = {"num_classes": num_classes, "in_channels": in_channels, "width": width, "mean": mean, "std": std}
     given = {key: value for key, value in given.items() if value is not None} | options
     known = _data_spec(data) | ({"num_classes": 1} if outputs.startswith("binary") else {})

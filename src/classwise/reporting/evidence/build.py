@@ -8,7 +8,10 @@ import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, cast
+
+import pydantic
+from typing_extensions import TypedDict  # pydantic requires it before Python 3.12
 
 from classwise.auditing.outcomes import files as outcome_files
 from classwise.auditing.policy import Policy, checked_policy
@@ -18,12 +21,28 @@ from classwise.core.arguments import checked
 from classwise.core.errors import ClasswiseError, IncompleteError
 from classwise.core.schema import SCHEMA_VERSIONS, check_schema_version
 from classwise.core.storage import read_json, write_bytes, write_text
+from classwise.core.version import __version__
 from classwise.reporting.builds import Status
 from classwise.reporting.evidence.facts import EvidenceFacts, evidence_facts
 from classwise.reporting.evidence.page import evidence_page
 
 PAGE, FACTS, POLICY, MANIFEST = "evidence.html", "evidence.json", "policy.yaml", "manifest.json"
 """The files of an evidence report."""
+
+
+class ManifestAudit(TypedDict):
+    """An audit in ``manifest.json``: its folder, relative to the report, and the SHA-256 of its files."""
+
+    folder: str
+    files: dict[str, str]
+
+
+class Manifest(TypedDict):
+    """The content of ``manifest.json``."""
+
+    schema_version: int
+    files: dict[str, str]
+    audits: Annotated[list[ManifestAudit], pydantic.Field(min_length=1)]
 
 
 @dataclass(frozen=True)
@@ -101,7 +120,7 @@ def evidence(
     write_bytes(folder / POLICY, file.read_bytes())
     write_text(folder / FACTS, _text(facts))
     write_text(folder / PAGE, evidence_page(facts))
-    manifest = {
+    manifest: Manifest = {
         "schema_version": SCHEMA_VERSIONS["evidence"],
         "files": {name: _digest(folder / name) for name in (PAGE, FACTS, POLICY)},
         "audits": [
@@ -127,11 +146,10 @@ def verify(folder: str | os.PathLike[str], audits: Sequence[str | os.PathLike[st
 
     Raises:
         IncompleteError: if an audit is not found, and nothing else differs.
-        ClasswiseError: if there is no manifest, or another number of audits.
+        ClasswiseError: if there is no manifest, it is damaged, or it has another number of audits.
     """
     place = Path(folder)
-    kinds = {"schema_version": int, "files": dict, "audits": list}
-    manifest = read_json(place / MANIFEST, "give the folder of an evidence report", kinds)
+    manifest = _manifest(place / MANIFEST)
     check_schema_version(manifest["schema_version"], SCHEMA_VERSIONS["evidence"], str(place))
     recorded = manifest["audits"]
     if audits and len(audits) != len(recorded):
@@ -149,22 +167,33 @@ def verify(folder: str | os.PathLike[str], audits: Sequence[str | os.PathLike[st
     return found or [*_recomputed(place, paths)]
 
 
+def _manifest(file: Path) -> Manifest:
+    content = read_json(file, "give the folder of an evidence report", {"schema_version": int})
+    try:
+        return pydantic.TypeAdapter(Manifest).validate_python(content)
+    except pydantic.ValidationError as error:
+        (*_, problem) = error.errors(include_url=False)
+        where = ".".join(map(str, problem["loc"]))
+        raise ClasswiseError(f"{file} is damaged ({where}: {problem['msg']}); restore it from a copy") from error
+
+
 def _recomputed(place: Path, paths: Sequence[Path]) -> Iterator[str]:
     """A line for each difference to a report that is computed again."""
-    stored = read_json(place / FACTS)
     try:
+        stored = read_json(place / FACTS)
         loaded = [_load(path) for path in paths]
         facts: dict[str, Any] = dict(evidence_facts(loaded, _policy_for(loaded, place / POLICY)))
     except ClasswiseError as error:
         yield f"cannot be computed again: {error}"
         return
-    version = stored.get("classwise")
+    version = str(stored.get("classwise"))
+    facts["classwise"] = version
+    other = "" if version == __version__ else f"; it is of classwise {version}, and this is {__version__}"
     for key in dict.fromkeys((*facts, *stored)):
-        if key != "classwise" and facts.get(key) != stored.get(key):
-            yield f"{FACTS}: {key} differs from what the audits and the policy give"
-    page = (place / PAGE).read_text(encoding="utf-8")
-    if version == facts["classwise"] and page != evidence_page(stored):  # type: ignore[arg-type]
-        yield f"{PAGE} differs from the page of {FACTS}"
+        if key not in stored or facts.get(key) != stored[key]:
+            yield f"{FACTS}: {key} differs from what the audits and the policy give{other}"
+    if (place / PAGE).read_bytes() != evidence_page(cast("EvidenceFacts", facts)).encode():
+        yield f"{PAGE} differs from the page that the audits and the policy give{other}"
 
 
 def _load(path: Path) -> Audit:

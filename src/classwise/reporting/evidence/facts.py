@@ -123,7 +123,7 @@ class CriterionFacts(TypedDict):
 
 
 class AuditFacts(TypedDict):
-    """An audit of one model."""
+    """An audit of one model; with a ``group``, ``classes`` are its groups of images."""
 
     name: str
     model: str
@@ -136,6 +136,7 @@ class AuditFacts(TypedDict):
     not_judged: dict[str, int]
     criteria_recorded: bool
     confidence: float
+    group: str | None
     overall: ClassFacts
     classes: list[ClassFacts]
     confusion: list[ConfusionFacts] | None
@@ -231,6 +232,7 @@ def _audit_facts(audit: Audit, policy: Policy) -> AuditFacts:
         "not_judged": {name: int(count) for name, count in audit.outcomes.missing.items()},
         "criteria_recorded": _is_recorded(audit, policy),
         "confidence": 1 - audit.alpha,
+        "group": audit.group,
         "overall": _rows(["all images"], _total(clean), _total(robust), audit.alpha, None)[0],
         "classes": _rows(audit.group_names, clean, robust, audit.alpha, possibly),
         "confusion": None if summary is None else _confusion(summary),

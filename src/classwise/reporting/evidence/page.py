@@ -33,6 +33,7 @@ def evidence_page(facts: EvidenceFacts) -> str:
     policy = facts["policy"]
     threat, model, data, validity = (policy[name] for name in ("threat_model", "model", "data", "validity"))
     context = {
+        "version": facts["classwise"],
         "title": f"{policy['title']}: robustness evidence",
         "over": ["classwise evidence", *dict.fromkeys(str(audit["threat"]) for audit in facts["audits"])],
         "headline": policy["title"],
@@ -70,15 +71,13 @@ def _audit(audit: AuditFacts) -> dict[str, Any]:
         "worst": _worst(audit),
         "confusion": _confusion(audit),
         "attacks": _attacks(audit),
-        "warnings": [{"sentence": row["detail"], "name": row["name"]} for row in audit["guards"] if _warned(row)],
+        "warnings": [
+            {"sentence": row["detail"], "name": row["name"]} for row in audit["guards"] if row["result"] == "warning"
+        ],
         "guards": _guards(audit),
         "caveats": audit["caveats"],
         "settings": audit["settings"],
     }
-
-
-def _warned(row: Mapping[str, Any]) -> bool:
-    return bool(row["result"] == "warning")
 
 
 def _network(audit: AuditFacts) -> Iterable[tuple[str, str]]:
@@ -87,11 +86,18 @@ def _network(audit: AuditFacts) -> Iterable[tuple[str, str]]:
 
 
 def _criteria(criteria: Sequence[CriterionFacts]) -> Table:
-    rows = [
-        Row(row["fails_if"], [Cell(row["status"]), Cell(row["detail"])], weak=row["status"] == "failed")
-        for row in criteria
-    ]
-    return Table("Acceptance criteria, conditions that must be false", ["fails if", "result", "measured"], rows)
+    rows = []
+    for row in criteria:
+        counts = formatting.NONE if row["correct"] is None else f"{row['correct']:,} of {row['n']:,}"
+        rows.append(
+            Row(
+                row["fails_if"],
+                [Cell(row["status"]), Cell(counts), Cell(row["detail"])],
+                weak=row["status"] == "failed",
+            )
+        )
+    heads = ["fails if", "result", "correct images", "measured"]
+    return Table("Acceptance criteria, conditions that must be false", heads, rows)
 
 
 def _proportion(found: Proportion | None) -> Cell:
@@ -113,15 +119,18 @@ def _classes(audit: AuditFacts) -> Table:
         cells += [_proportion(row["clean"]), _proportion(row["robust"]), _proportion(row["drop"]), Cell(suspect)]
         rows.append(Row(row["name"], cells, weak=bool(row["possibly_worst"])))
     level = formatting.level(1 - audit["confidence"])
-    caption = f"Accuracy per class, percent [{level} interval; counts]"
+    kind = audit["group"] or "class"
+    caption = f"Accuracy per {kind}, percent [{level} interval; counts]"
     note = (
         f"In each column the intervals of all classes hold simultaneously with {level} confidence. Drop: images that "
         "are correct without attack and misclassified under attack, of all images of the class. May be the worst: the "
         "classes that cannot be excluded as the worst at this confidence. The row of all images has its own interval."
     )
+    if audit["group"]:
+        note = f"The rows are groups of images by {kind}; so are the classes in this note. {note}"
     absent = [row["name"] for row in audit["classes"] if not row["robust"]["n"]]
     note += f" Without images: {formatting.listed(absent)}." if absent else ""
-    return Table(caption, ["class", "n", "clean", "robust", "drop", "may be the worst"], rows, note)
+    return Table(caption, [kind, "n", "clean", "robust", "drop", "may be the worst"], rows, note)
 
 
 def _worst(audit: AuditFacts) -> str:
@@ -129,7 +138,7 @@ def _worst(audit: AuditFacts) -> str:
     if not audit["complete"]:
         gaps = ", ".join(f"{count} under {name}" for name, count in audit["not_judged"].items() if count)
         return f"Images are not evaluated: {gaps}. The table has bounds, for all possible results on these images."
-    return f"Classes that may be the worst: {formatting.listed(names)}."
+    return f"{'Groups' if audit['group'] else 'Classes'} that may be the worst: {formatting.listed(names)}."
 
 
 def _confusion(audit: AuditFacts) -> Table | None:
@@ -161,11 +170,13 @@ def _attacks(audit: AuditFacts) -> Table:
 
 
 def _guards(audit: AuditFacts) -> Table:
+    """The details of warnings are above the table."""
+    details = ("" if row["result"] == "warning" else row["detail"] for row in audit["guards"])
     rows = [
-        Row(row["name"], [Cell(row["problem"]), Cell(row["result"]), Cell(row["detail"] or formatting.NONE)])
-        for row in audit["guards"]
+        Row(row["name"], [Cell(row["result"]), Cell(row["problem"], detail)])
+        for row, detail in zip(audit["guards"], details, strict=True)
     ]
-    return Table("Guards", ["guard", "problem that it looks for", "result", "detail"], rows)
+    return Table("Guards", ["guard", "result", "problem that it looks for"], rows)
 
 
 def _standards(entries: Sequence[Mapping[str, Any]]) -> Table:

@@ -41,7 +41,8 @@ class Function(ModelSource):
             return SourceModel(_module(make, name, shape, options))
         if not callable(make) or is_builtin(make) or (isinstance(make, type) and not issubclass(make, nn.Module)):
             raise ClasswiseError(
-                f"model {name!r} is {described(make)}; give a torch.nn.Module class or a Python function"
+                f"model {name!r} is {described(make)}; give a torch.nn.Module class, a Python function, or "
+                "an object in the protocol of MAITE"
             )
         model: Any = self._called(make, name, self._shape(shape), options)
         if is_model(model):

@@ -16,7 +16,6 @@ import torch
 from PIL import Image
 
 import classwise as cw
-from classwise.auditing.outcomes.artifacts import Artifacts
 from classwise.auditing.outcomes.table import Outcomes
 from classwise.core.errors import ClasswiseError, IncompleteError
 from classwise.reporting.viewer import sprites
@@ -25,6 +24,7 @@ from classwise.reporting.viewer.sprites import Tiles, differences, quality_of, s
 from tests.hostile.names import hostile_names
 
 from .conftest import audit_of
+from .sample_pages import sample_images
 
 PROGRAM = Path(sprites.__file__).parent
 
@@ -34,17 +34,6 @@ def content_of(page: Path) -> dict[str, Any]:
     text = (page.parent / "data.js").read_text(encoding="ascii")
     content: dict[str, Any] = json.loads(json.loads(text.removeprefix("const CONTENT = ").removesuffix(";\n")))
     return content
-
-
-def images_of(audit: cw.Audit, side: int = 8) -> tuple[cw.Audit, cw.Images]:
-    """The audit with the hash of generated images, half of which have saved adversarial images."""
-    outcomes = audit.outcomes
-    pixels = torch.rand(len(outcomes), 3, side, side, generator=torch.Generator().manual_seed(0))
-    images = cw.Images((255 * pixels).to(torch.uint8), outcomes.labels, class_names=outcomes.class_names, name="noise")
-    meta = dataclasses.replace(outcomes.meta, data_hash=images.fingerprint())
-    artifacts = Artifacts()
-    artifacts.add("images", "pgd", outcomes.index[::2], (images.pixels()[::2] * 0.9).numpy())
-    return cw.Audit(Outcomes(outcomes.frame, meta), artifacts=artifacts), images
 
 
 def test_the_data_agree_with_the_tables(tmp_path: Path) -> None:
@@ -99,7 +88,7 @@ def test_hostile_names_stay_text(tmp_path: Path) -> None:
 
 
 def test_clean_and_adversarial_pixels_are_the_audited_ones(tmp_path: Path) -> None:
-    audit, images = images_of(audit_of(per_class=20))
+    audit, images = sample_images(audit_of(per_class=20))
     page = cw.view(audit, tmp_path, data=images)
     content = content_of(page)
     assert "Clean images: noise, SHA-256 as in the audit." in page.read_text()

@@ -4,7 +4,8 @@
   const data = JSON.parse(CONTENT);
   const { audits, group, label, index, pixels } = data;
   const two = audits.length > 1;
-  const CHUNK = 120;
+  const CHUNK = 44;
+  const PRINTED = 1000;
   const KEYS = ["attack", "model", "group", "predicted", "outcome", "clean", "change", "finding", "low", "high", "sort"];
   const form = document.querySelector("form");
   const byId = (id) => document.getElementById(id);
@@ -14,8 +15,9 @@
   const percent = (share) => `${(100 * share).toFixed(1)} %`;
   const bare = (share) => (100 * share).toFixed(1);
   const points = (share) => (share === null ? "–" : `${share < 0 ? "−" : "+"}${Math.abs(100 * share).toFixed(1)}`);
-  const counted = (number, noun) => `${number.toLocaleString("en")} ${noun}${number === 1 ? "" : "s"}`;
+  const counted = (number, noun) => `${number.toLocaleString("en")} ${noun}${number === 1 ? "" : noun.endsWith("s") ? "es" : "s"}`;
   const className = (number) => (number < 0 ? "no prediction" : data.classes[number]);
+  const groupName = (number) => `${data.kind} ${data.groups[number]}`;
   const under = (name) => (name === "all" ? "under all attacks" : name === "clean" ? "without an attack" : `under ${name}`);
 
   // Elements
@@ -43,7 +45,13 @@
 
   const state = () => {
     const given = new URLSearchParams(location.hash.slice(1));
-    return Object.fromEntries([...KEYS, "image", "view"].map((key) => [key, given.get(key) || ""]));
+    const offered = (key, held) => {
+      const { options } = form.elements[key] ?? {};
+      if (!options) return key === "view" || Number.isFinite(Number(held));
+      return key === "attack" || [...options].some((option) => option.value === held);
+    };
+    const kept = (key) => (offered(key, given.get(key)) ? (given.get(key) ?? "") : "");
+    return Object.fromEntries([...KEYS, "image", "view"].map((key) => [key, kept(key)]));
   };
   const address = (changes) => {
     const kept = Object.entries(changes).filter(([, value]) => value !== "" && value !== null && value !== undefined);
@@ -67,9 +75,12 @@
     return found ? found[at] : null;
   };
   const margin = (model, name, at) => {
-    const all = audits[model].names[name].members.map((attack) => value(model, attack, "margin", at));
-    const known = all.filter((number) => number !== null);
-    return known.length ? Math.min(...known) : null;
+    let lowest = null;
+    for (const attack of audits[model].names[name].members) {
+      const number = value(model, attack, "margin", at);
+      if (number !== null && (lowest === null || number < lowest)) lowest = number;
+    }
+    return lowest;
   };
   const firstSuccess = (model, at) => singles[model].find((attack) => !correct(model, attack, at));
   const onlyBy = (model, name, at) => {
@@ -96,25 +107,27 @@
     return before === null || after === null ? null : after - before;
   };
 
-  const matches = (now, at) => {
+  const tests = (now) => {
     const [name, model] = [attackOf(now), modelOf(now)];
-    const tests = {
-      group: () => group[at] === Number(now.group),
-      predicted: () => prediction(model, name, at) === Number(now.predicted),
-      outcome: () =>
-        ({
-          wrong: () => !correct(model, name, at),
-          right: () => correct(model, name, at),
-          first: () => audits[model].names[name].members.includes(firstSuccess(model, at)),
-          only: () => onlyBy(model, name, at),
-        })[now.outcome]?.() ?? true,
-      clean: () => !audits[model].names.clean || correct(model, "clean", at) === (now.clean === "right"),
-      change: () => !two || changed(name, at) === now.change,
-      finding: () => hasFinding(model, now.finding, at),
-      low: () => margin(model, name, at) !== null && margin(model, name, at) >= Number(now.low),
-      high: () => margin(model, name, at) !== null && margin(model, name, at) <= Number(now.high),
+    const decided = audits[model].names[name].prediction;
+    const [ofGroup, asClass, low, high] = [now.group, now.predicted, now.low, now.high].map(Number);
+    const outcomes = {
+      wrong: (at) => decided[at] !== label[at],
+      right: (at) => decided[at] === label[at],
+      first: (at) => audits[model].names[name].members.includes(firstSuccess(model, at)),
+      only: (at) => onlyBy(model, name, at),
     };
-    return Object.entries(tests).every(([key, test]) => now[key] === "" || test());
+    const known = {
+      group: (at) => group[at] === ofGroup,
+      predicted: (at) => decided[at] === asClass,
+      outcome: outcomes[now.outcome],
+      clean: audits[model].names.clean && ((at) => correct(model, "clean", at) === (now.clean === "right")),
+      change: two && ((at) => changed(name, at) === now.change),
+      finding: (at) => hasFinding(model, now.finding, at),
+      low: (at) => (margin(model, name, at) ?? -Infinity) >= low,
+      high: (at) => (margin(model, name, at) ?? Infinity) <= high,
+    };
+    return Object.keys(known).filter((key) => now[key] !== "" && known[key]).map((key) => known[key]);
   };
   const sorted = (now, places) => {
     const [name, model] = [attackOf(now), modelOf(now)];
@@ -123,7 +136,10 @@
     const keys = new Map(places.map((at) => [at, by(at) ?? Infinity]));
     return places.sort((one, other) => keys.get(one) - keys.get(other) || one - other);
   };
-  const select = (now) => sorted(now, [...label.keys()].filter((at) => matches(now, at)));
+  const select = (now) => {
+    const wanted = tests(now);
+    return sorted(now, [...label.keys()].filter((at) => wanted.every((test) => test(at))));
+  };
 
   // Pixels
 
@@ -139,7 +155,6 @@
     element.style.height = `${height}px`;
     if (number === undefined) {
       element.classList.add("none");
-      element.textContent = "no image";
       return element;
     }
     const within = number % pixels.tiles;
@@ -235,9 +250,9 @@
     }
     parts.push(links);
     if (data.classes.length <= 20 && data.groups.length <= 20) {
-      audits.forEach((audit, model) => {
-        parts.push(make("h2", { textContent: `Confusions${two ? `: ${audit.name}` : ""}` }), matrix(model, name));
-      });
+      parts.push(make("h2", { textContent: "Confusions" }));
+      parts.push(make("div", { className: "pair two" }, ...audits.map((audit, model) =>
+        make("div", { className: "panel" }, two ? make("h3", { textContent: audit.name }) : null, matrix(model, name)))));
       parts.push(make("p", { className: "note", textContent: "Rows are true classes. Numbers of misclassified images, linked to them; grey: correct ones." }));
     }
     byId("overview").replaceChildren(...parts);
@@ -265,7 +280,7 @@
   };
   const appendChunk = (now) => {
     const grid = byId("grid");
-    const start = grid.querySelectorAll(".thumb").length;
+    const start = grid.children.length * CHUNK;
     const part = found.slice(start, start + CHUNK);
     if (!part.length) return false;
     grid.append(make("div", { className: "chunk" }, ...part.map((at) => thumb(now, at))));
@@ -275,16 +290,15 @@
   const described = (now) => {
     const [name, model] = [attackOf(now), modelOf(now)];
     const parts = [
-      now.group && data.groups[now.group],
+      now.group && groupName(now.group),
       now.predicted && `predicted as ${className(Number(now.predicted))}`,
-      { wrong: "misclassified", right: "correct", first: "misclassified first", only: "misclassified only" }[now.outcome],
-      under(name),
+      `${{ wrong: "misclassified ", right: "correct ", first: "misclassified first ", only: "misclassified only " }[now.outcome] ?? ""}${under(name)}`,
       now.clean && `${now.clean === "wrong" ? "misclassified" : "correct"} without an attack`,
       now.change,
       now.finding && data.findings[now.finding],
       now.low && `margin from ${now.low}`,
       now.high && `margin to ${now.high}`,
-      two && `model ${audits[model].name}`,
+      two && !now.change && `model ${audits[model].name}`,
     ];
     return parts.filter(Boolean).join(", ");
   };
@@ -315,7 +329,7 @@
     const predicted = className(prediction(model, attack, at));
     if (attack === "clean") return `Misclassified as ${predicted} without an attack.`;
     const numbers = ["steps", "passes"].map((column) => [column, value(model, attack, column, at)]).filter(([, number]) => number !== null);
-    const after = numbers.map(([column, number]) => `${number.toLocaleString("en")} ${column}`).join(" and ");
+    const after = numbers.map(([column, number]) => counted(number, { steps: "step", passes: "pass" }[column])).join(" and ");
     return `First misclassified by ${attack}, as ${predicted}${after ? `, after ${after}` : ""}.`;
   };
   const attackRows = (model, at) =>
@@ -350,7 +364,7 @@
       return button;
     });
     const all = link(`All ${counted(others.length + 1, "image")}`, { attack: name, model: now.model, group: group[at], predicted, sort: "margin" });
-    return [make("h3", { textContent: `Others of ${data.groups[group[at]]}, ${text}` }), make("div", { className: "chunk" }, ...near), make("p", { className: "note" }, all)];
+    return [make("h3", { textContent: `Others of ${groupName(group[at])}, ${text}` }), make("div", { className: "chunk" }, ...near), make("p", { className: "note" }, all)];
   };
   const openImage = (now, at) => {
     const dialog = byId("image");
@@ -369,10 +383,10 @@
       table(`Attacks on image ${index[at]}${two ? `, ${audit.name}` : ""}`, heads(model), attackRows(model, at), "list"),
     ]);
     const where = position < 0 ? "" : `${(position + 1).toLocaleString("en")} of ${found.length.toLocaleString("en")}`;
-    const name = data.kind === "class" ? "" : `, ${data.kind} ${data.groups[group[at]]}`;
+    const name = `Image ${index[at]}, class ${className(label[at])}${data.kind === "class" ? "" : `, ${groupName(group[at])}`}`;
     dialog.replaceChildren(...[
       make("div", { className: "bar-top" },
-        make("h2", { id: "which", textContent: `Image ${index[at]}: ${className(label[at])}${name}` }),
+        make("h2", { id: "which", textContent: name }),
         make("span", { className: "note", textContent: where }),
         button("← Previous", -1), button("Next →", 1),
         make("button", { type: "button", textContent: "Close", onclick: () => dialog.close() })),
@@ -389,11 +403,11 @@
   const fill = () => {
     const any = ["", "any"];
     const choices = {
-      attack: names.map((name) => [name === main ? "" : name, name === "all" ? "all attacks together" : name === audits[0].strongest && name !== "clean" ? `${name} (strongest)` : name]),
+      attack: names.map((name) => [name === main ? "" : name, name === "all" ? "all together" : name === audits[0].strongest && name !== "clean" ? `${name} (strongest)` : name]),
       model: audits.map((audit, model) => [model ? "1" : "", audit.name]),
       group: [any, ...data.groups.map((text, number) => [String(number), text])],
       predicted: [any, ...data.classes.map((text, number) => [String(number), text])],
-      outcome: [any, ["wrong", "misclassified"], ["right", "correct"], ["first", "misclassified by it first"], ...(audits[0].cascade ? [] : [["only", "misclassified by it only"]])],
+      outcome: [any, ["wrong", "misclassified"], ["right", "correct"], ["first", "first by this attack"], ...(audits[0].cascade ? [] : [["only", "only by this attack"]])],
       clean: [any, ["wrong", "misclassified"], ["right", "correct"]],
       change: [any, ["lost", "lost"], ["gained", "gained"]],
       finding: [any, ...Object.entries(data.findings)],
@@ -474,6 +488,9 @@
     }
   };
   addEventListener("hashchange", render);
+  addEventListener("beforeprint", () => {
+    while (!byId("images").hidden && byId("grid").children.length * CHUNK < PRINTED && appendChunk(state()));
+  });
   fill();
   render();
 })();

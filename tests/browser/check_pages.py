@@ -146,6 +146,22 @@ def test_filters_and_keys_of_a_viewer(page: Page, sites: dict[str, Path]) -> Non
     assert page.messages == []
 
 
+def test_a_page_links_to_the_viewer_beside_it(page: Page, tmp_path: Path) -> None:
+    folder = sample_audit().save(tmp_path / "a")
+    audit = cw.Audit.load(folder)
+    cw.view(audit)
+    written = cw.report(audit, folder / "page.html")
+    page.screen()
+    page.open(written)
+    assert page.violations() == []
+    label = audit.outcomes.class_names.index("airplane")
+    selector = f"svg a[href='view/index.html#attack=all&group={label}&predicted={label + 1}']"
+    page.run(f"document.querySelector(\"{selector}\").dispatchEvent(new MouseEvent('click', {{ bubbles: true }}))")
+    page.wait("document.getElementById('found')?.textContent")
+    count = audit.confusion().loc["airplane"].iloc[label + 1]
+    assert page.run("document.getElementById('found').textContent") == f"{count} images"
+
+
 def test_hostile_names_do_nothing_in_a_viewer(page: Page, tmp_path: Path) -> None:
     script = "</script><script>alert(1)</script>"
     names = ("<img src=x onerror=alert(1)>", script, "__proto__", "constructor", "a\u202eb")

@@ -142,7 +142,7 @@ def test_large_images_are_reduced_and_compressed_to_fit() -> None:
     assert (len(moved.pixels), factor) == (20, 127.5 / (pixels[::2] - pixels[::2] // 2).max())
 
 
-def test_folders_and_incomplete_audits(tmp_path: Path) -> None:
+def test_folders_and_incomplete_audits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     audit = audit_of(per_class=20)
     audit.save(tmp_path / "a")
     loaded = cw.Audit.load(tmp_path / "a")
@@ -152,6 +152,9 @@ def test_folders_and_incomplete_audits(tmp_path: Path) -> None:
     assert page == tmp_path / "a/view/index.html"
     assert cw.view(tmp_path / "a") == page
     assert 'href="view/index.html' in (tmp_path / "a/page.html").read_text()
+    monkeypatch.chdir(tmp_path)
+    assert 'href="a/view/index.html"' in loaded._repr_html_()
+    assert "view/index.html" not in audit._repr_html_()
     (tmp_path / "notes.txt").write_text("mine")
     with pytest.raises(ClasswiseError, match="contains other files; give a new folder"):
         cw.view(audit, tmp_path)

@@ -295,11 +295,11 @@ def _element(mark: Mark, usual: _Usual, viewer: str = "") -> str:
             x, y, width, height = (_n(value) for value in mark.box)
             hit = f'<rect x="{x}" y="{y}" width="{width}" height="{height}" class="hit"/>'
         inner = "".join(_element(child, usual) for child in mark.marks)
-        group = f"<g><title>{markup_text(mark.title)}</title>{hit}{inner}</g>"
+        title = f"<title>{markup_text(mark.title)}</title>"
         if not viewer or not mark.images:
-            return group
+            return f"<g>{title}{hit}{inner}</g>"
         target = markup_text(images_link(viewer, mark.images))
-        return f'<a href="{target}" aria-label="{markup_text(mark.title)}">{group}</a>'
+        return f'<a href="{target}">{title}<g>{hit}{inner}</g></a>'
     if isinstance(mark, Image):
         from classwise.reporting.image_data import data_uri
 

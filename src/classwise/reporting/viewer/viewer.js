@@ -246,7 +246,7 @@
     const links = make("p", { className: "note" }, link("All images", { attack: name, view: "images" }), ". ",
       link("Misclassified images", { attack: name, outcome: "wrong", sort: "margin" }), ". ");
     if (strongest && !audits[0].cascade) {
-      links.append("Strongest attack: ", strongest, "; ", link(`images that only ${strongest} turns`, { attack: strongest, model: two ? 1 : "", outcome: "only", sort: "margin" }), ".");
+      links.append("Strongest attack: ", strongest, "; ", link(`images misclassified under ${strongest} only`, { attack: strongest, model: two ? 1 : "", outcome: "only", sort: "margin" }), ".");
     }
     parts.push(links);
     if (data.classes.length <= 20 && data.groups.length <= 20) {
@@ -332,6 +332,7 @@
     const after = numbers.map(([column, number]) => counted(number, { steps: "step", passes: "pass" }[column])).join(" and ");
     return `First misclassified by ${attack}, as ${predicted}${after ? `, after ${after}` : ""}.`;
   };
+  const isSaved = (model) => Object.keys(places).some((kind) => kind.startsWith(`adversarial-${model}-`));
   const attackRows = (model, at) =>
     singles[model].map((attack, number) => {
       const key = `${model}-${number}`;
@@ -343,13 +344,12 @@
         return make("td", { textContent: held === null ? "–" : show(held) });
       };
       const picture = (kind, text) => make("td", {}, places[`${kind}-${key}`]?.has(at) ? tile(`${kind}-${key}`, at, 64, `${text} of ${attack}`) : "–");
-      const saved = Object.keys(places).some((kind) => kind.startsWith(`adversarial-${model}-`));
       return make("tr", {},
         make("th", { scope: "row", textContent: attack }),
         make("td", { className: wrong ? "weak" : "", textContent: ran ? className(seen ?? prediction(model, attack, at)) : "not run" }),
+        ...(isSaved(model) ? [picture("adversarial", "Adversarial image"), picture("difference", "Difference")] : []),
         cell("margin", (number) => number.toFixed(2).replace("-", "−")),
-        cell("confidence", percent), cell("steps"), cell("passes"),
-        ...(saved ? [picture("adversarial", "Adversarial image"), picture("difference", "Difference")] : []));
+        cell("confidence", percent), cell("steps"), cell("passes"));
     });
   const neighbours = (now, at) => {
     const [name, model] = [attackOf(now), modelOf(now)];
@@ -373,8 +373,8 @@
       const target = found[position + step];
       return make("button", { type: "button", textContent: text, disabled: position < 0 || target === undefined, onclick: () => go({ image: index[target] }, true) });
     };
-    const heads = (model) => [["attack"], ["predicted"], ["margin"], ["confidence"], ["steps"], ["passes"],
-      ...(Object.keys(places).some((kind) => kind.startsWith(`adversarial-${model}-`)) ? [["adversarial"], ["difference"]] : [])];
+    const heads = (model) => [["attack"], ["predicted"], ...(isSaved(model) ? [["adversarial"], ["difference"]] : []),
+      ["margin"], ["confidence"], ["steps"], ["passes"]];
     const factors = Object.values(pixels.factors).map((factor) => factor.toFixed(factor < 10 ? 1 : 0));
     const amplified = factors.length ? `Differences are around grey, amplified ${[...new Set(factors)].join(", ")} times.` : "";
     const tables = audits.flatMap((audit, model) => [

@@ -15,7 +15,7 @@ from classwise.auditing.run.result import Audit
 from classwise.core.accepted import BY_CONTENT
 from classwise.core.arguments import checked
 from classwise.core.errors import ClasswiseError
-from classwise.core.names import fresh_name
+from classwise.core.names import checked_names, fresh_name
 from classwise.core.storage import write_bytes, write_text
 from classwise.reporting import formatting
 from classwise.reporting.pages.report import report
@@ -110,7 +110,7 @@ def _loaded(audits: Source | Sequence[Source] | Mapping[str, Source]) -> dict[st
         raise ClasswiseError(f"audits: {len(sources)} are given; a viewer shows one or two")
     read = [source if isinstance(source, Audit) else Audit.load(Path(source)) for source in sources]
     if named is not None:
-        return dict(zip(map(str, named), read, strict=True))
+        return dict(zip(checked_names([*named], "names of audits"), read, strict=True))
     found: dict[str, Audit] = {}
     for audit in read:
         found[fresh_name(_name(audit, read), found)] = audit

@@ -128,31 +128,40 @@ def pixels_of(audits: Sequence[Audit], shown: IntArray, data: Any, options: Mapp
 
 
 def _clean(audit: Audit, wanted: IntArray, data: Any, options: Mapping[str, Any]) -> tuple[Tiles | None, str]:
+    """The clean images, and a sentence on where they come from.
+
+    Raises:
+        ClasswiseError: if ``data`` or ``options`` are given, and do not lead to the audited images.
+    """
     meta = audit.outcomes.meta
-    where = formatting.data_name(meta.data, meta.split)
-    reason = "the data set is not named among those of classwise"
-    if data is not None or meta.data in DATA:
+    required = data is not None or bool(options)
+    reason = "the audit names no data set of classwise"
+    if required or meta.data in DATA:
         try:
-            source = (
-                data
-                if isinstance(data, Images | Stream)
-                else open_data(data or meta.data, **{"split": meta.split or "test", **options})
-            )
+            source = data if isinstance(data, Images | Stream) else _opened(data, audit, options)
             tiles = _audited(source, audit, wanted)
-            if tiles is not None:
-                return tiles, f"Clean images: {source.name} {source.split}, SHA-256 as in the audit.".replace(" ,", ",")
-            reason = f"the SHA-256 of {source.name} differs from that of the audit"
         except ClasswiseError as error:
-            if data is not None:
+            if required:
                 raise
-            reason = str(error).partition(";")[0]
-        if data is not None:
-            raise ClasswiseError(f"data: not the audited images, {where or 'which are not named'}: {reason}")
+            tiles, reason = None, str(error).partition(";")[0]
+        else:
+            if tiles is not None:
+                name = formatting.data_name(source.name, source.split)
+                return tiles, f"Clean images: {name}, SHA-256 as in the audit."
+            reason = f"the SHA-256 of {source.name} differs from that of the audit"
+        if required:
+            where = formatting.data_name(meta.data, meta.split) or "which are not named"
+            raise ClasswiseError(f"data: not the audited images, {where}: {reason}")
     if found := _saved(audit, CLEAN, wanted):
-        return Tiles.of(
-            *found, wanted
-        ), f"Clean images: the examples that the audit saved; others have a placeholder, since {reason}."
+        sentence = f"Clean images: the examples that the audit saved; the others have a placeholder, since {reason}."
+        return Tiles.of(*found, wanted), sentence
     return None, f"Clean images have a placeholder, since {reason}; give the data with --data."
+
+
+def _opened(data: Any, audit: Audit, options: Mapping[str, Any]) -> Images | Stream:
+    """The data of a name or path; None: those that the audit names, which are not downloaded."""
+    meta = audit.outcomes.meta
+    return open_data(data or meta.data, **{"split": meta.split or "test", "download": data is not None, **options})
 
 
 def _audited(source: Images | Stream, audit: Audit, wanted: IntArray) -> Tiles | None:

@@ -5,6 +5,7 @@ python -m tools.result_pages build/results     # write them all
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import sys
 import tempfile
@@ -45,10 +46,13 @@ def viewer(page: Path) -> None:
     with tempfile.TemporaryDirectory() as name:
         audits = {}
         for recipe in RECIPES.values():
-            run = cw.train(recipe, budget="short", out=Path(name, recipe), overrides=SMALL, epochs=6)
+            run = cw.train(recipe, budget="short", out=Path(name, recipe), overrides=SMALL, epochs=20)
             attacks = ["pgd:steps=10", "apgd-dlr:steps=10", "square:steps=100"]
             images = cw.load_data("digits", split="test")
-            audits[recipe] = cw.audit(str(run.path), images, SMALL["threat"], attacks, save="images")
+            audit = cw.audit(str(run.path), images, SMALL["threat"], attacks, save="images")
+            meta = dataclasses.replace(audit.outcomes.meta, model=f"{recipe}, 20 epochs")
+            outcomes = cw.Outcomes(audit.outcomes.frame, meta)
+            audits[recipe] = dataclasses.replace(audit, outcomes=outcomes, name=recipe)
     cw.view(audits[RECIPES["AT"]], page.parent)
     cw.view(audits, page.parent / TWO.parent)
 

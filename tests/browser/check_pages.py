@@ -108,6 +108,26 @@ def test_every_state_of_a_viewer_is_accessible_and_fits(
     assert page.messages == []
 
 
+def test_viewers_of_groups_and_of_predictions_without_a_clean_pass(page: Page, tmp_path: Path) -> None:
+    audit = sample_audit()
+    grouped = cw.Audit(audit.outcomes, group="superclass")
+    robust = cw.Outcomes.from_predictions([0, 1, 1], attacks={"pgd": [0, 0, 1]}, class_names=["cat", "dog"])
+    page.screen()
+    for number, (made, states) in enumerate(
+        (
+            (grouped, ("", "group=2&sort=margin", "image=61")),
+            (cw.Audit(robust), ("", "outcome=only&attack=pgd", "image=1")),
+        )
+    ):
+        site = cw.view(made, tmp_path / str(number))
+        for state in states:
+            page.open(site, state)
+            assert page.violations() == [], state
+    assert page.run("document.getElementById('found').textContent") == "3 images"
+    assert "First misclassified by pgd, as cat." in page.run("document.getElementById('image').textContent")
+    assert page.messages == []
+
+
 def test_filters_and_keys_of_a_viewer(page: Page, sites: dict[str, Path]) -> None:
     def count() -> int:
         return int(page.run("document.getElementById('found').textContent.split(' ')[0]"))

@@ -223,7 +223,8 @@ def _change_sentences(comparison: Comparison) -> list[str]:
     overall, minima = pair.overall, pair.minima
     differing = [str(row) for row in pair.classes.index[pair.classes["adjusted"] < comparison.alpha]]
     lowest = comparison.lowest_classes
-    test = f"{pair.test}, p = {formatting.probability(pair.p_value)}"
+    p_value = formatting.probability(pair.p_value)
+    test = f"{pair.test}, p {p_value if p_value.startswith('<') else f'= {p_value}'}"
     kinds = formatting.plural(comparison.group).capitalize()
     return [
         (

@@ -92,7 +92,7 @@ def view(
         pixels.sentence + lossy,
         "This site embeds images of the data. Check the licence and privacy before you share it.",
     ]
-    write_text(folder / PAGE, _page(content, [*filter(None, (sampled, *notes))]))
+    write_text(folder / PAGE, _page(content, [*filter(None, (sampled, *notes))], first.alpha))
     if out is None and first.path is not None and (page := first.path / "page.html").is_file():
         report(first, page)
     return folder / PAGE
@@ -164,7 +164,7 @@ def _write_sheets(folder: Path, sources: sprites.PixelSources, audits: Sequence[
     }
 
 
-def _page(content: Mapping[str, Any], notes: Sequence[str]) -> str:
+def _page(content: Mapping[str, Any], notes: Sequence[str], alpha: float) -> str:
     audits = content["audits"]
     names = [audit["name"] for audit in audits]
     context = {
@@ -173,6 +173,7 @@ def _page(content: Mapping[str, Any], notes: Sequence[str]) -> str:
         "headline": audits[0]["headline"] if len(audits) == 1 else f"{names[1]} compared with {names[0]}",
         "audits": audits,
         "notes": notes,
+        "level": formatting.level(alpha),
         "plural": formatting.plural(content["kind"]),
         "singular": formatting.singular(content["kind"]),
     }

@@ -234,8 +234,8 @@ def _change_sentences(comparison: Comparison) -> list[str]:
         ),
         (
             f"Worst {formatting.singular(comparison.group)}: {formatting.points(minima.value, sign=True)} points "
-            f"({formatting.signed_span(minima.low, minima.high)}), from {formatting.listed(lowest[pair.second])} to "
-            f"{formatting.listed(lowest[pair.first])}."
+            f"({formatting.signed_span(minima.low, minima.high)}); it was {formatting.listed(lowest[pair.second])}, "
+            f"and is {formatting.listed(lowest[pair.first])}."
         ),
         (
             f"{kinds} that differ (p below {comparison.alpha:g}, adjusted for all of them): "

@@ -203,7 +203,7 @@
     heads.push(...(two ? [["change [interval]"], ["lost"], ["gained"]] : [["misclassified as (images)", "names"]]));
     const rows = present.map((number, place) =>
       make("tr", { className: place ? "" : "weak" },
-        make("th", { scope: "row" }, link(data.groups[number], { attack: name, group: number, sort: "margin" })),
+        make("th", { scope: "row" }, link(data.groups[number], { attack: name, group: number, sort: two ? "change" : "margin" })),
         make("td", { textContent: data.sizes[number].toLocaleString("en") }),
         ...(clean ? [make("td", { textContent: bare(audits[0].names.clean.correct[number] / data.sizes[number]) })] : []),
         ...audits.map((_, model) => accuracyCell(model, name, number)),

@@ -16,6 +16,7 @@ from typing import Any
 from .chromium import AXE, CHROMIUM
 
 _KEYS = {"Escape": 27, "Enter": 13, "ArrowLeft": 37, "ArrowUp": 38, "ArrowRight": 39, "ArrowDown": 40, "Tab": 9}
+_LOCAL = ("file:", "about:", "data:")
 _TAGS = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]
 
 
@@ -58,7 +59,7 @@ class Page:
             self.messages.append(str(params["exceptionDetails"].get("exception", params)))
         elif kind == "Log.entryAdded":
             self.messages.append(f"{params['entry']['text']} {params['entry'].get('url', '')}")
-        elif kind == "Network.requestWillBeSent" and not params["request"]["url"].startswith(("file:", "about:")):
+        elif kind == "Network.requestWillBeSent" and not params["request"]["url"].startswith(_LOCAL):
             self.messages.append(f"request {params['request']['url'][:80]}")
 
     def run(self, script: str) -> Any:

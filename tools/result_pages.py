@@ -5,8 +5,10 @@ python -m tools.result_pages build/results     # write them all
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import sys
+import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -14,8 +16,11 @@ from benchmarks.real_size import STUDY
 from benchmarks.studies import of_common_seeds
 
 import classwise as cw
+from classwise.cli.demo import RECIPES, SMALL
 from classwise.papers import catalogue
 
+TWO = Path("two/index.html")
+"""The viewer of two audits, from that of one."""
 RESULTS = Path(__file__).parents[1] / "docs" / "results"
 
 
@@ -36,9 +41,27 @@ def real_size(page: Path) -> None:
     cw.report(of_common_seeds(comparison), page)
 
 
-PAGES: Mapping[str, Callable[[Path], None]] = {
+def viewer(page: Path) -> None:
+    """Write the viewers of two short trainings on digits: of the first audit, and of both (`TWO`)."""
+    with tempfile.TemporaryDirectory() as name:
+        audits = {}
+        for recipe in RECIPES.values():
+            run = cw.train(recipe, budget="short", out=Path(name, recipe), overrides=SMALL, epochs=20)
+            attacks = ["pgd:steps=10", "apgd-dlr:steps=10", "square:steps=100"]
+            images = cw.load_data("digits", split="test")
+            audit = cw.audit(str(run.path), images, SMALL["threat"], attacks, save="images")
+            meta = dataclasses.replace(audit.outcomes.meta, model=f"{recipe}, 20 epochs")
+            outcomes = cw.Outcomes(audit.outcomes.frame, meta)
+            audits[recipe] = dataclasses.replace(audit, outcomes=outcomes, name=recipe)
+    cw.view(audits[RECIPES["AT"]], page.parent)
+    cw.view(audits, page.parent / TWO.parent)
+
+
+PAGES: Mapping[str, Callable[[Path], object]] = {
     **{f"papers/{name}.html": functools.partial(paper, name) for name in catalogue.OWN},
     "board/index.html": board,
+    "view/index.html": viewer,
+    f"view/{TWO}": Path.exists,  # written with the first
     "real-size/compare.html": real_size,
 }
 """The functions that write the pages, by their paths in ``docs/results``."""

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from classwise.reporting.board.result import Board as Board
     from classwise.reporting.evidence.build import evidence as evidence
     from classwise.reporting.exports import export as export
+    from classwise.reporting.viewer.build import view as view
     from classwise.stats import metrics as metrics
     from classwise.sweeps.run import sweep as sweep
     from classwise.training.class_wise_loss import ClassWiseLoss as ClassWiseLoss
@@ -84,6 +85,7 @@ _PUBLIC = {
     "stream_data": "classwise.data.loading",
     "sweep": "classwise.sweeps.run",
     "train": "classwise.training.train",
+    "view": "classwise.reporting.viewer.build",
 }
 """Public names and the modules that define them; ``metrics`` and ``papers`` are modules."""
 

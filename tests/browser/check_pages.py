@@ -1,15 +1,21 @@
-"""Pages of every kind in headless Chromium with axe-core; for ``make test-pages``, which names this file."""
+"""Pages of every kind and viewers in headless Chromium with axe-core; for ``make test-pages``, which names it."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
+import classwise as cw
 from classwise.reporting.palette import PALETTE
 
-from ..reporting.sample_pages import sample_pages
+from ..reporting.conftest import audit_of
+from ..reporting.sample_pages import NAMES, sample_audit, sample_images, sample_pages
 from .chromium import AXE, CHROMIUM, SCREENS, measure
+from .session import Page, browser
 
 pytestmark = [
     pytest.mark.skipif(not CHROMIUM, reason="Chromium is not installed"),
@@ -57,3 +63,172 @@ def test_faults_are_found(measured: dict[str, dict[str, Any]]) -> None:
 
 def test_every_kind_of_page_is_checked() -> None:
     assert set(sample_pages()) == set(KINDS)
+
+
+VIEW_STATES = (
+    "",
+    "attack=pgd",
+    "view=images",
+    "group=1&sort=margin",
+    "outcome=only&attack=cw",
+    "group=0&predicted=1&outcome=wrong",
+    "image=61",
+)
+TWO_STATES = ("", "change=lost&sort=change", "change=gained&group=1", "image=61")
+
+
+@pytest.fixture(scope="module")
+def page() -> Iterator[Page]:
+    with browser() as opened:
+        yield opened
+
+
+@pytest.fixture(scope="module")
+def sites(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    folder = tmp_path_factory.mktemp("sites")
+    (one, images), (other, _) = (sample_images(sample_audit(seed)) for seed in (0, 1))
+    return {
+        "one": cw.view(one, folder / "one", data=images),
+        "two": cw.view({"at": one, NAMES[3]: other}, folder / "two", data=images),
+        "placeholders": cw.view(sample_audit(), folder / "placeholders"),
+    }
+
+
+@pytest.mark.parametrize(("theme", "width"), [*SCREENS, ("dark", 390)])
+@pytest.mark.parametrize("site", ["one", "two", "placeholders"])
+def test_every_state_of_a_viewer_is_accessible_and_fits(
+    page: Page, sites: dict[str, Path], site: str, theme: str, width: int
+) -> None:
+    page.screen(theme, width)
+    for state in TWO_STATES if site == "two" else VIEW_STATES:
+        page.open(sites[site], state)
+        assert page.violations() == [], state
+        assert page.overflow() == 0, state
+        assert page.run("byId = document.getElementById('image'), byId.scrollWidth <= byId.clientWidth + 1"), state
+    assert page.messages == []
+
+
+def test_viewers_of_groups_and_of_predictions_without_a_clean_pass(page: Page, tmp_path: Path) -> None:
+    audit = sample_audit()
+    grouped = cw.Audit(audit.outcomes, group="superclass")
+    robust = cw.Outcomes.from_predictions([0, 1, 1], attacks={"pgd": [0, 0, 1]}, class_names=["cat", "dog"])
+    page.screen()
+    for number, (made, states) in enumerate(
+        (
+            (grouped, ("", "group=2&sort=margin", "image=61")),
+            (cw.Audit(robust), ("", "outcome=only&attack=pgd", "image=1")),
+        )
+    ):
+        site = cw.view(made, tmp_path / str(number))
+        for state in states:
+            page.open(site, state)
+            assert page.violations() == [], state
+    assert page.run("document.getElementById('found').textContent") == "3 images"
+    assert "First misclassified by pgd, as cat." in page.run("document.getElementById('image').textContent")
+    assert page.messages == []
+
+
+def test_filters_and_keys_of_a_viewer(page: Page, sites: dict[str, Path]) -> None:
+    def count() -> int:
+        return int(page.run("document.getElementById('found').textContent.split(' ')[0]"))
+
+    page.screen()
+    page.open(sites["one"])
+    audit = sample_audit()
+    weakest = page.run("document.querySelector('.list tbody th').textContent")
+    assert weakest == audit.worst_class().name
+    page.run("document.querySelector('.list td.names a').click()")
+    page.wait("document.querySelector('.thumb')")
+    confusion = audit.confusion().loc[weakest].drop(weakest)
+    assert count() == confusion.max()
+    page.run(
+        "const attack = document.querySelector('form').elements.attack; attack.value = 'cw';"
+        "attack.dispatchEvent(new Event('change', { bubbles: true }))"
+    )
+    page.wait("location.hash.includes('attack=cw')")
+    page.open(sites["one"], "outcome=only&attack=cw")
+    only = ~audit.outcomes.correct("cw") & audit.outcomes.correct("pgd") & audit.outcomes.correct("clean")
+    assert count() == only.sum()
+    page.open(sites["one"], "view=images")
+    assert count() == len(audit.outcomes)
+    page.run("document.querySelector('.thumb').focus()")
+    for key in ("ArrowRight", "ArrowDown", "ArrowUp", "ArrowRight"):
+        page.press(key)
+    assert page.run("[...document.querySelectorAll('.thumb')].indexOf(document.activeElement)") == 2
+    page.press("Enter")
+    page.wait("document.getElementById('image').open")
+    first = page.run("location.hash")
+    page.press("ArrowRight")
+    page.wait(f"location.hash !== '{first}'")
+    page.wait("document.getElementById('which').textContent.startsWith('Image 3,')")
+    page.press("Escape")
+    page.wait("!document.getElementById('image').open && !location.hash.includes('image=')")
+    assert page.messages == []
+
+
+def test_a_page_links_to_the_viewer_beside_it(page: Page, tmp_path: Path) -> None:
+    folder = sample_audit().save(tmp_path / "a")
+    audit = cw.Audit.load(folder)
+    cw.view(audit)
+    written = cw.report(audit, folder / "page.html")
+    page.screen()
+    page.open(written)
+    assert page.violations() == []
+    label = audit.outcomes.class_names.index("airplane")
+    selector = f"svg a[href='view/index.html#attack=all&group={label}&predicted={label + 1}']"
+    page.run(f"document.querySelector(\"{selector}\").dispatchEvent(new MouseEvent('click', {{ bubbles: true }}))")
+    page.wait("document.getElementById('found')?.textContent")
+    count = audit.confusion().loc["airplane"].iloc[label + 1]
+    assert page.run("document.getElementById('found').textContent") == f"{count} images"
+
+
+def test_hostile_names_do_nothing_in_a_viewer(page: Page, tmp_path: Path) -> None:
+    script = "</script><script>alert(1)</script>"
+    names = ("<img src=x onerror=alert(1)>", script, "__proto__", "constructor", "a\u202eb")
+    audit = audit_of(5, 6, names, meta={"model": "<svg onload=alert(1)>"})
+    site = cw.view({"<script>alert(2)</script>": audit, "&b": audit_of(5, 6, names, seed=1)}, tmp_path)
+    page.screen()
+    wrong = "attack=%3Cscript%3E&group=x&image=y&low=z"
+    for state in ("", "group=0", "group=2&predicted=3", "image=3", wrong, "sort=__proto__&outcome=constructor"):
+        page.open(site, state)
+        assert page.run("document.querySelectorAll('img, main script, main svg').length") == 0
+        assert "alert(2)" in page.run("document.body.innerText")
+    assert page.messages == []
+
+
+def test_a_viewer_prints(page: Page, sites: dict[str, Path]) -> None:
+    page.screen(media="print")
+    page.open(sites["one"], "group=1")
+    page.run("dispatchEvent(new Event('beforeprint'))")
+    assert page.run("getComputedStyle(document.querySelector('.controls')).display") == "none"
+    assert page.run("document.querySelectorAll('.thumb').length") == 60
+    assert page.overflow() == 0
+
+
+def test_a_viewer_of_ten_thousand_images(page: Page, tmp_path: Path) -> None:
+    """Its size, its first paint in seconds, and the time of the main thread for each step of a scroll."""
+    generator = torch.Generator().manual_seed(0)
+    smooth = torch.nn.functional.interpolate(torch.rand(10_000, 3, 6, 6, generator=generator), 32, mode="bilinear")
+    noisy = (smooth + 0.05 * torch.randn(10_000, 3, 32, 32, generator=generator)).clamp(0, 1)
+    audit, images = sample_images(audit_of(10, 1000), noisy)
+    site = cw.view(audit, tmp_path, data=images)
+    assert sum(file.stat().st_size for file in tmp_path.rglob("*") if file.is_file()) < 25e6
+    page.screen()
+    page.send("Performance.enable", timeDomain="threadTicks")
+
+    def busy() -> float:
+        metrics = page.send("Performance.getMetrics")["metrics"]
+        return next(float(metric["value"]) for metric in metrics if metric["name"] == "TaskDuration")
+
+    for state in ("", "view=images&sort=margin"):
+        page.open(site, state)
+        page.wait("performance.getEntriesByName('first-contentful-paint').length")
+        assert page.run("performance.getEntriesByName('first-contentful-paint')[0].startTime") < 2000
+    steps = []
+    frames = "requestAnimationFrame(() => requestAnimationFrame(done))"
+    for _ in range(40):
+        before = busy()
+        page.run(f"new Promise((done) => {{ scrollBy(0, 700); {frames}; }})")
+        steps.append(busy() - before)
+    assert page.run("document.querySelectorAll('.thumb').length") > 1000
+    assert sorted(steps)[-3] < 0.05  # a task of 50 ms is a long one

@@ -39,7 +39,7 @@ def images(name: str) -> Content:
 
 
 def cases(random: Random) -> list[Case]:
-    """Curves and audits of data with such a class, and comparisons and boards with such a method."""
+    """Curves and audits of data with such a class, and comparisons and viewers with such a method."""
     found = []
     attack = ("--threat=Linf:0.1", "--attack=fgsm")
     builds = ("--junit=out/a.xml", "--sarif=out/a.sarif", "--fail-if=worst(all) < 2")
@@ -55,4 +55,6 @@ def cases(random: Random) -> list[Case]:
         method = name.replace("=", "\uff1d") if place % 3 else name
         words = ("compare", f"{method}=@audit", "b=@audit", "--export=csv,md,tex", "--files=out")
         found.append(Case(f"a method of a comparison named {small(method)}", words, {}, EITHER))
+        words = ("view", f"{method}=@audit", "b=@audit", "--out=out")
+        found.append(Case(f"an audit of a viewer named {small(method)}", words, {}, EITHER))
     return found

@@ -90,6 +90,8 @@ PLAIN: tuple[tuple[str, ...], ...] = (
     ("compare", "a\0b=@audit", "@audit"), ("compare", "@audit", "@audit", "--attack", ""),
     ("board",), ("board", "/"), ("board", "."), ("board", "\0"), ("board", "x" * 5000), ("board", "/dev/zero"),
     ("board", "@audit", "--out", "/dev/full/x"), ("board", "a=@audit", "a=@audit"),
+    ("view", "@audit", "--out", "/dev/full/x"), ("view", "a\0b=@audit", "@audit", "--out", "site"), ("view", "@audit", "--data", "/"),
+    ("view", "@audit", "@weights", "--out", "site"), ("view", "@audit", "--out", "site", "--split", "\0"), ("view", "=@audit"),
     ("board", "@audit", "--extra-data", "\0=yes"), ("board", "@audit", "--confidence", "nan"), ("board", "@weights"),
     ("report", "/"), ("report", "."), ("report", "/dev/zero"), ("report", "\0"), ("report", "x" * 5000), ("report", "@data"),
     ("report", "@weights"), ("report", "@audit", "--out", "out/p.html", "--export", "exe"),

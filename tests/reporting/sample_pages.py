@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+import torch
 
 from classwise.auditing.compare.compare import compare
 from classwise.auditing.curve.result import Curve
@@ -18,6 +19,7 @@ from classwise.auditing.outcomes.artifacts import Artifacts
 from classwise.auditing.outcomes.meta import Meta
 from classwise.auditing.outcomes.table import Outcomes
 from classwise.auditing.run.result import Audit, AuditWarning
+from classwise.data.images import Images
 from classwise.papers.page import write_pages
 from classwise.reporting import report
 from classwise.reporting.board.board import board
@@ -55,6 +57,19 @@ def sample_audit(seed: int = 0) -> Audit:
     clean = generator.random((4, 3, 8, 8)).astype(np.float16)
     artifacts.add("examples", "pgd", worst, np.stack([clean, np.clip(clean + np.float16(0.03), 0, 1)], axis=1))
     return Audit(plain.outcomes, warnings=plain.warnings, artifacts=artifacts)
+
+
+def sample_images(audit: Audit, pixels: torch.Tensor | None = None) -> tuple[Audit, Images]:
+    """The audit as one of given pixels, or of noise, and the images; every second one has a saved image of pgd."""
+    outcomes = audit.outcomes
+    if pixels is None:
+        pixels = torch.rand(len(outcomes), 3, 8, 8, generator=torch.Generator().manual_seed(0))
+    stored = (255 * pixels).to(torch.uint8)
+    images = Images(stored, outcomes.labels, class_names=outcomes.class_names, name="noise")
+    meta = dataclasses.replace(outcomes.meta, data_hash=images.fingerprint())
+    artifacts = Artifacts()
+    artifacts.add("images", "pgd", outcomes.index[::2], (images.pixels()[::2] * 0.9).numpy())
+    return Audit(Outcomes(outcomes.frame, meta), warnings=audit.warnings, artifacts=artifacts), images
 
 
 def _worst(audit: Audit) -> int:

@@ -126,6 +126,7 @@ def finished(tmp_path: Path, uninterrupted: Path) -> Path:
 
 
 def test_collect_names_what_is_missing(finished: Path) -> None:
+    cw.view(finished / "runs" / "at-digits-seed0" / "audits" / "quick")
     collected = collect(finished)
     (group,) = collected.groups
     assert (group.data, group.audit, group.threat, group.comparison.seeds) == (
@@ -141,6 +142,7 @@ def test_collect_names_what_is_missing(finished: Path) -> None:
     page, table = ((finished / "results" / name).read_text() for name in ("comparison.html", "results.md"))
     assert all(name in page and name in table for name in missing)
     assert 'href="comparison-digits-quick-Linf-0.1.html"' in page
+    assert 'Images: <a href="../runs/at-digits-seed0/audits/quick/view/index.html">at-digits</a>' in page
     assert problems(page) == set()
     frame = pd.read_csv(finished / "results" / "results.csv")
     audit = cw.Audit.load(finished / "runs" / "at-digits-seed0" / "audits" / "quick")

@@ -29,6 +29,7 @@ from classwise.cli import (
     report,
     sweep,
     train,
+    view,
     worst_class,
 )
 from classwise.cli.exit_status import ExitStatus
@@ -62,6 +63,7 @@ COMMANDS: dict[str, tuple[Callable[..., None] | typer.Typer, ...]] = {
         compare.compare,
         board.board,
         report.report,
+        view.view,
         evidence.evidence,
     ),
     "Train a classifier": (

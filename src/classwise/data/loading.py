@@ -165,6 +165,7 @@ def open_data(
     root: str | os.PathLike[str] | None = None,
     subset: Count | None = None,
     seed: Seed = 0,
+    download: bool = True,
     **options: Any,
 ) -> Images | Stream:
     """As `load_data`, but encoded images of more than `LARGE_BYTES` are opened as by `stream_data`.
@@ -175,6 +176,7 @@ def open_data(
         root: as in `load_data`.
         subset: as in `load_data`; a subset is always loaded.
         seed: as in `load_data`.
+        download: as in `load_data`.
         **options: as in `load_data`.
 
     Raises:
@@ -189,7 +191,7 @@ def open_data(
             return stream
         if encoded is not None and isinstance(found, _Path):
             return encoded.images()
-    return load_data(source, split=split, root=root, subset=subset, seed=seed, **options)
+    return load_data(source, split=split, root=root, subset=subset, seed=seed, download=download, **options)
 
 
 def _imported(source: Any) -> Any:

@@ -200,6 +200,7 @@ class AuditSummary:
             highlight=self.worst_candidates,
             kind=self.singular,
             narrow=narrow,
+            attacks=names,
         )
 
     def matrix(self, name: str, kind: Kind, *, narrow: bool = False) -> Drawing:
@@ -207,4 +208,6 @@ class AuditSummary:
         under = "under all attacks" if name == ALL and self.attacked else f"under {name}"
         condition = "on clean images" if name in {ALL, CLEAN} and under != "under all attacks" else under
         shown = self.confusions[name].condensed()[0].grouped()
-        return heatmap(shown, kind, under=condition, narrow=narrow)
+        known = self.kind == "class" and shown.names != self.meta.superclass_names
+        labels = {name: label for label, name in enumerate(self.names)} if known else None
+        return heatmap(shown, kind, under=condition, narrow=narrow, attack=name, labels=labels)

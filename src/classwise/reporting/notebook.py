@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+from pathlib import Path
 
 from classwise.auditing.compare.comparison import Comparison
 from classwise.auditing.curve.result import Curve
@@ -18,6 +19,7 @@ from classwise.reporting.pages.curve import CurveFacts, curve_headline
 from classwise.reporting.sentences import AuditFacts, headline
 from classwise.reporting.svg import Drawing
 from classwise.reporting.untested import bounds_reason
+from classwise.reporting.viewer.links import viewer_link
 
 Result = Audit | Board | Comparison | Curve
 
@@ -28,6 +30,8 @@ def html(result: Result) -> str:
     lines = [f"<p><b>{markup_text(sentence)}</b></p>"]
     lines += [f"<p>{markup_text(note)}</p>"] if note else []
     lines += [image(drawing)] if drawing is not None else []
+    viewer = viewer_link(result, Path.cwd()) if isinstance(result, Audit) else ""
+    lines += [f'<p><a href="{markup_text(viewer)}">Look at the images in the viewer</a></p>'] if viewer else []
     return f"<div>{''.join(lines)}</div>"
 
 

@@ -11,7 +11,7 @@ import os
 import unicodedata
 import warnings
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
@@ -23,6 +23,7 @@ from classwise.core.storage import replacing, write_text
 from classwise.reporting.characters import figure_fonts
 from classwise.reporting.escape import markup_text, visible
 from classwise.reporting.palette import PALETTE, STYLES, style_rules, variables
+from classwise.reporting.viewer.links import images_link
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -102,11 +103,19 @@ class Image:
 
 @dataclass(frozen=True)
 class Group:
-    """Marks with a common hover text; ``box`` (x, y, width, height) is an additional hover area."""
+    """Marks with a common hover text.
+
+    Attributes:
+        marks: the marks.
+        title: the hover text.
+        box: x, y, width and height of an additional hover area.
+        images: which images the marks count, as keys of the state of a viewer; empty if that is unknown.
+    """
 
     marks: Sequence[Mark]
     title: str
     box: tuple[float, float, float, float] | None = None
+    images: Mapping[str, object] = field(default_factory=dict)
 
 
 Mark = Box | Line | Dot | Label | Image | Group
@@ -128,13 +137,15 @@ class Drawing:
     label: str
     marks: list[Mark] = field(default_factory=list)
 
-    def svg(self, *, hover: bool = True) -> str:
+    def svg(self, *, hover: bool = True, viewer: str = "") -> str:
         """Render an ``<svg>`` element for a page whose style sheet contains `palette.style_rules`.
 
         Args:
             hover: whether to include the hover texts, which touch screens do not show.
+            viewer: address of the viewer that groups link to; empty: there is none.
         """
-        marks = self.marks if hover else list(_flat(self.marks))
+        marks = self.marks if hover or viewer else list(_flat(self.marks))
+        role = "group" if viewer else "img"  # links in an image are not reachable
         labels = [mark for mark in _flat(marks) if isinstance(mark, Label)]
         usual = _Usual(
             _most_common([label.size for label in labels], Label.size),
@@ -145,8 +156,8 @@ class Drawing:
         return (
             f'<svg viewBox="0 0 {_n(self.width)} {_n(self.height)}" width="{_n(self.width)}" '
             f'height="{_n(self.height)}" font-size="{_n(usual.size)}" text-anchor="{usual.anchor}" '
-            f'class="m-{usual.style}" role="img" aria-label="{markup_text(self.label)}">'
-            + "".join(_elements(marks, usual))
+            f'class="m-{usual.style}" role="{role}" aria-label="{markup_text(self.label)}">'
+            + "".join(_elements(marks, usual, viewer))
             + "</svg>"
         )
 
@@ -242,11 +253,11 @@ def _most_common(values: Sequence[T], default: T) -> T:
     return Counter(values).most_common(1)[0][0] if values else default
 
 
-def _elements(marks: Sequence[Mark], usual: _Usual) -> Iterator[str]:
+def _elements(marks: Sequence[Mark], usual: _Usual, viewer: str) -> Iterator[str]:
     """The elements of marks; lines that follow each other and look alike are one path."""
     for look, alike in itertools.groupby(marks, _look_of_line):
         if look is None:
-            yield from (_element(mark, usual) for mark in alike)
+            yield from (_element(mark, usual, viewer) for mark in alike)
         else:
             path = "".join(_path(mark) for mark in alike if isinstance(mark, Line))
             yield f'<path d="{path}" {look}/>'
@@ -277,14 +288,18 @@ def _path(line: Line) -> str:
     return "M" + "L".join(f"{_n(x)} {_n(y)}" for x, y in kept) + "Z" * line.closed
 
 
-def _element(mark: Mark, usual: _Usual) -> str:
+def _element(mark: Mark, usual: _Usual, viewer: str = "") -> str:
     if isinstance(mark, Group):
         hit = ""
         if mark.box is not None:
             x, y, width, height = (_n(value) for value in mark.box)
             hit = f'<rect x="{x}" y="{y}" width="{width}" height="{height}" class="hit"/>'
         inner = "".join(_element(child, usual) for child in mark.marks)
-        return f"<g><title>{markup_text(mark.title)}</title>{hit}{inner}</g>"
+        title = f"<title>{markup_text(mark.title)}</title>"
+        if not viewer or not mark.images:
+            return f"<g>{title}{hit}{inner}</g>"
+        target = markup_text(images_link(viewer, mark.images))
+        return f'<a href="{target}">{title}<g>{hit}{inner}</g></a>'
     if isinstance(mark, Image):
         from classwise.reporting.image_data import data_uri
 

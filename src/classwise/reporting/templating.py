@@ -22,14 +22,17 @@ Context = Mapping[str, Any]
 
 def render(template: str, context: Context) -> str:
     """Render a page from a template."""
-    return _templates().get_template(template).render({"version": __version__, "style": _style(), **context})
+    return _templates().get_template(template).render({"version": __version__, "style": style(), **context})
 
 
-def markup(drawing: Drawing, narrow: Drawing | None = None) -> Markup:
-    """Render a drawing as inline SVG, with another drawing that replaces it on narrow screens."""
-    wide = drawing.svg()
+def markup(drawing: Drawing, narrow: Drawing | None = None, viewer: str = "") -> Markup:
+    """Render a drawing as inline SVG, with another drawing that replaces it on narrow screens.
+
+    Its groups link to their images in the viewer, if there is one.
+    """
+    wide = drawing.svg(viewer=viewer)
     if narrow is not None:
-        wide = f'<div class="wide">{wide}</div><div class="narrow">{narrow.svg(hover=False)}</div>'
+        wide = f'<div class="wide">{wide}</div><div class="narrow">{narrow.svg(hover=False, viewer=viewer)}</div>'
     return Markup(wide)  # noqa: S704  # drawings escape their texts
 
 
@@ -48,7 +51,7 @@ def _templates() -> jinja2.Environment:
 
 
 @cache
-def _style() -> Markup:
+def style() -> Markup:
     """The style sheet: the template with the colours of both themes, and the mark styles."""
     source = (Path(__file__).parent / "templates" / "style.css").read_text(encoding="utf-8")
     for word, value in (("LIGHT", variables("light")), ("DARK", variables("dark")), ("FONT", FONT)):

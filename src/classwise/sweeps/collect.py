@@ -23,6 +23,7 @@ from classwise.reporting.figures.layout import NARROW
 from classwise.reporting.tables import Cell as TableCell
 from classwise.reporting.tables import Row, Table
 from classwise.reporting.templating import markup, render
+from classwise.reporting.viewer.links import viewer_link
 from classwise.sweeps.cells import Cell, SweepFolder
 from classwise.sweeps.status import cell_status, counts_text, sweep_status
 
@@ -166,12 +167,22 @@ def _write(collected: Collection, sweep: SweepFolder, out: Path) -> tuple[Path, 
     texts = [group.table.markdown() for group in collected.groups]
     texts += [collected.missing_table.markdown()] if collected.missing else []
     write_text(out / "results.md", "\n".join(texts))
-    write_text(out / PAGE, render("sweep.html", _context(collected, sweep)))
+    write_text(out / PAGE, render("sweep.html", _context(collected, sweep, out)))
     pages = [report(group.comparison, out / group.page) for group in collected.groups]
     return (*files, out / "results.md", out / PAGE, *pages)
 
 
-def _context(collected: Collection, sweep: SweepFolder) -> dict[str, Any]:
+def _viewers(comparison: Comparison, folder: Path) -> list[tuple[str, str]]:
+    """The name of each audit that has a viewer, and its address."""
+    return [
+        (name if len(audits) == 1 else f"{name} {number}", viewer)
+        for name, audits in comparison.audits.items()
+        for number, audit in enumerate(audits, 1)
+        if (viewer := viewer_link(audit, folder))
+    ]
+
+
+def _context(collected: Collection, sweep: SweepFolder, out: Path) -> dict[str, Any]:
     """Template context of the page."""
     methods = {name for group in collected.groups for name in group.comparison.names}
     status = sweep_status(sweep.path)
@@ -195,6 +206,7 @@ def _context(collected: Collection, sweep: SweepFolder) -> dict[str, Any]:
                 "population": formatting.sentence(population(group.comparison.seeds)),
                 "notes": group.comparison.notes,
                 "page": group.page,
+                "viewers": _viewers(group.comparison, out),
             }
             for group in collected.groups
         ],

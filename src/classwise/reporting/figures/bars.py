@@ -55,6 +55,7 @@ def class_bars(
     highlight: Sequence[int] = (),
     kind: str = "class",
     narrow: bool = False,
+    attacks: Sequence[str] = (),
 ) -> Drawing:
     """Draw small multiples with shared rows: a panel per attack, a row per class.
 
@@ -68,6 +69,7 @@ def class_bars(
         highlight: labels of classes whose names are coloured: the worst class first, then other candidates.
         kind: noun of a row, for the title.
         narrow: draw two panels side by side with the names above the rows, for narrow screens.
+        attacks: the attacks of the panels, if their headings differ from these; bars link to their images.
     """
     layout = _Layout.of([names[label] for label in order], len(counts), narrow=narrow)
     title = f"Accuracy per {kind} and attack, percent, with {formatting.level(alpha)} intervals"
@@ -75,13 +77,14 @@ def class_bars(
     height = HEAD + layout.pitch * len(order) + FOOT + GUTTER
     blocks = -(-len(counts) // layout.across)
     drawing = Drawing(max(layout.width, NARROW), start + blocks * height - GUTTER, title, marks)
-    for number, (attack, sums) in enumerate(counts.items()):
+    for number, (heading, sums) in enumerate(counts.items()):
         block, column = divmod(number, layout.across)
         top = start + block * height
         if column == 0:
             drawing.marks.extend(_names(names, sums, order, highlight, layout, top + HEAD))
         left = layout.left + column * (layout.panel + SPACE)
-        drawing.marks.extend(_panel(names, attack, sums, order, layout, (left, top), alpha))
+        attack = attacks[number] if attacks else heading
+        drawing.marks.extend(_panel(names, (heading, attack), sums, order, layout, (left, top), alpha))
     return drawing
 
 
@@ -107,21 +110,21 @@ def _names(
 
 def _panel(
     names: Sequence[str],
-    attack: str,
+    panel: tuple[str, str],
     sums: ClassCounts,
     order: Sequence[int],
     layout: _Layout,
     corner: tuple[float, float],
     alpha: float,
 ) -> list[Mark]:
-    (left, top), width, row = corner, layout.panel, layout.pitch
+    (heading, attack), (left, top), width, row = panel, corner, layout.panel, layout.pitch
     accuracy, (low, high) = sums.accuracy, class_intervals(sums, alpha)
     scale = width - VALUE
     first, last = top + HEAD, top + HEAD + row * len(order)
     overall = overall_micro(sums)
     letters = int(width / (13 * 0.62))
     marks: list[Mark] = [
-        Label(left, top + 14, shorten(attack, letters), "text", 13, bold=True),
+        Label(left, top + 14, shorten(heading, letters), "text", 13, bold=True),
         Label(left, top + 30, f"overall {formatting.percent(overall)}", "text-soft", 11),
     ]
     for tick in (0.0, 0.5, 1.0):
@@ -132,9 +135,13 @@ def _panel(
     for number, label in enumerate(order):
         middle = layout.names.middle(first + row * number, row)
         box = (left, middle - row / 2, width, row)
-        title = f"{names[label]}, {attack}: " + _hover_text(sums, accuracy, low, high, label, alpha)
+        title = f"{names[label]}, {heading}: " + _hover_text(sums, accuracy, low, high, label, alpha)
         place = (left, middle, scale, min(row, 23.0))
-        marks.append(Group(_bar(accuracy, low, high, label, place, label == worst), title, box))
+        marks.append(
+            Group(
+                _bar(accuracy, low, high, label, place, label == worst), title, box, {"attack": attack, "group": label}
+            )
+        )
     if not np.isnan(overall):
         x = left + overall * scale
         marks.extend(layout.names.grid_line(x, first, row, len(order), "guide"))

@@ -141,7 +141,15 @@ class _Grid(NamedTuple):
             yield Label(self.left + middle + shift, self.top - 7, short, "text", self.size, angle=self.angle)
 
 
-def heatmap(confusion: Confusion, kind: Kind, *, under: str = "", narrow: bool = False) -> Drawing:
+def heatmap(
+    confusion: Confusion,
+    kind: Kind,
+    *,
+    under: str = "",
+    narrow: bool = False,
+    attack: str = "",
+    labels: Mapping[str, int] | None = None,
+) -> Drawing:
     """Draw a confusion matrix, true classes as rows and predictions as columns; empty cells are blank.
 
     Args:
@@ -150,19 +158,21 @@ def heatmap(confusion: Confusion, kind: Kind, *, under: str = "", narrow: bool =
             diagonal.
         under: condition of the predictions for the title, such as ``under pgd``.
         narrow: draw for narrow screens.
+        attack: the attack of the predictions.
+        labels: the numbers of the classes by name; cells link to their images. None: without links.
     """
     names, number = confusion.names, len(confusion.names)
     counts = confusion.dense
     images = confusion.images
     values = ratio(counts, images[:, None]) if kind == "rates" else misclassified(counts)
     most = 1.0 if kind == "rates" else max(float(np.nanmax(values, initial=0)), 1.0)
-    title = f"Confusion matrix{f' {under}' if under else ''}: {_UNITS[kind]}"
-    marks, below = title_lines(title, NARROW)
+    heading = f"Confusion matrix{f' {under}' if under else ''}: {_UNITS[kind]}"
+    marks, below = title_lines(heading, NARROW)
     grid = _Grid.of(names, below, narrow=narrow)
     left, top, cell = grid.left, grid.top, grid.cell
     side = number * cell
     tail = 2.0 if narrow else max(0.72 * (left - 30) - cell / 2, 12)  # room for the last slanted name
-    drawing = Drawing(max(left + side + tail, NARROW), top + side + 8, title, marks)
+    drawing = Drawing(max(left + side + tail, NARROW), top + side + 8, heading, marks)
     marks.append(Label(left + side / 2, below + 12, "predicted class", "text-soft", 11, "middle"))
     marks.append(Label(11, top + side / 2, "true class", "text-soft", 11, "middle", angle=-90))
     marks.extend(grid.labels(names))
@@ -170,7 +180,9 @@ def heatmap(confusion: Confusion, kind: Kind, *, under: str = "", narrow: bool =
     for row, column in np.argwhere(counts > 0) if kind == "rates" else np.argwhere(np.nan_to_num(values) > 0):
         corner = (left + column * cell, top + row * cell, cell)
         inner = _cell(float(values[row, column]), most, corner, kind)
-        marks.append(Group(inner, _hover_text(names, row, column, int(counts[row, column]), int(images[row]))))
+        title = _hover_text(names, row, column, int(counts[row, column]), int(images[row]))
+        cells = {} if labels is None else {"group": labels[names[row]], "predicted": labels[names[column]]}
+        marks.append(Group(inner, title, images=cells and {"attack": attack, **cells}))
     gaps = [cell * step for step in range(number + 1)]
     marks.extend(Line([(left + gap, top), (left + gap, top + side)], "gap-line") for gap in gaps)
     marks.extend(Line([(left, top + gap), (left + side, top + gap)], "gap-line") for gap in gaps)

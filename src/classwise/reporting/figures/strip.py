@@ -80,7 +80,7 @@ def class_strip(
         Line([(axis.x(low), axis.y), (axis.x(high), axis.y)], "interval"),
         Dot(x, axis.y, 5.5, "dot-weak"),
     ]
-    drawing.marks.append(Group(worst_marks, hover_text))
+    drawing.marks.append(Group(worst_marks, hover_text, images={"group": worst}))
     return drawing
 
 
@@ -101,7 +101,7 @@ def _class_ticks(names: Sequence[str], counts: ClassCounts, worst: int, axis: _A
             ends, images = (float(low[label]), float(high[label])), int(counts.count[label])
             hover_text = f"{names[label]}: {formatting.measured(value, *ends, images, alpha)}"
             line = Line([(x, axis.y - 7), (x, axis.y + 7)], "tick")
-            marks.append(Group([line], hover_text, (x - 3, axis.y - 9, 6, 18)))
+            marks.append(Group([line], hover_text, (x - 3, axis.y - 9, 6, 18), {"group": label}))
     return marks
 
 

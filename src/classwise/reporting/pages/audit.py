@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from classwise.auditing.outcomes.table import ALL, CLEAN
@@ -19,6 +20,7 @@ from classwise.reporting.repeats import repeats_table
 from classwise.reporting.tables import Table
 from classwise.reporting.templating import Context, markup, render
 from classwise.reporting.training_run import curves_of_audit
+from classwise.reporting.viewer.links import viewer_link
 from classwise.stats import metric_intervals
 from classwise.stats.intervals import Estimate
 
@@ -44,7 +46,7 @@ class KeyMetric:
     span: str
 
 
-def audit_page(audit: Audit, run: Run | None = None) -> str:
+def audit_page(audit: Audit, run: Run | None = None, folder: Path | None = None) -> str:
     """Render the page of an audit, below `MAX_BYTES`.
 
     For an incomplete audit, it has bounds instead of estimates; of a sample, estimates from it.
@@ -52,10 +54,14 @@ def audit_page(audit: Audit, run: Run | None = None) -> str:
     Args:
         audit: the audit to report.
         run: the training run of the model; by default the run whose folder contains the audit.
+        folder: that of the page, which links to the viewer of the audit if it is built; None: without links.
     """
     if audit.complete:
         summary = AuditSummary.of(audit)
-        template, contexts = "audit.html", _by_decreasing_size(audit_context(audit, summary, run), class_table(summary))
+        template, contexts = (
+            "audit.html",
+            _by_decreasing_size(audit_context(audit, summary, run, viewer_link(audit, folder)), class_table(summary)),
+        )
     else:
         context = report_of(audit).context()
         template, contexts = "incomplete.html", iter([{**context, "classes": context["classes"].first(MAX_ROWS)}])
@@ -66,7 +72,7 @@ def audit_page(audit: Audit, run: Run | None = None) -> str:
     return text
 
 
-def audit_context(audit: Audit, summary: AuditSummary, run: Run | None = None) -> dict[str, Any]:
+def audit_context(audit: Audit, summary: AuditSummary, run: Run | None = None, viewer: str = "") -> dict[str, Any]:
     """Template context of the page of an audit."""
     worst, meta = summary.minimum, summary.meta
     where = formatting.data_name(meta.data, meta.split)
@@ -87,15 +93,16 @@ def audit_context(audit: Audit, summary: AuditSummary, run: Run | None = None) -
             "with the model fixed."
         ),
         "kind": summary.singular,
-        "strip": markup(summary.strip(), summary.strip(narrow=True)),
+        "strip": markup(summary.strip(), summary.strip(narrow=True), viewer),
+        "viewer": viewer,
         "metrics": _key_metrics(summary),
         "warnings": list(audit.warnings),
         "caveats": sentences.caveats(audit),
         "uncertainty": sentences.uncertainty(facts),
-        "bars": _bars(summary),
+        "bars": _bars(summary, viewer),
         "classes": class_table(summary).first(MAX_ROWS),
         "errors": sentences.confusion_sentences(facts),
-        "confusions": _confusions(audit, summary),
+        "confusions": _confusions(audit, summary, viewer),
         "examples": _examples(audit, summary),
         "training": _training(curves_of_audit(audit, run)),
         "attacks": attack_table(summary),
@@ -138,7 +145,7 @@ def _variance(estimate: Estimate, images: int) -> KeyMetric:
     return KeyMetric("Class-wise variance (CV)", formatting.squared_percent(estimate.value), "%²", span)
 
 
-def _bars(summary: AuditSummary) -> dict[str, Any]:
+def _bars(summary: AuditSummary, viewer: str = "") -> dict[str, Any]:
     hidden = len(summary.order) - MAX_BARS
     caption = (
         f"Lines on the bars are {formatting.level(summary.alpha)} intervals; the dashed line is the overall accuracy. "
@@ -156,24 +163,24 @@ def _bars(summary: AuditSummary) -> dict[str, Any]:
             "another panel may be missing."
         )
     return {
-        "svg": markup(summary.bars(summary.main), summary.bars(summary.main, narrow=True)),
+        "svg": markup(summary.bars(summary.main), summary.bars(summary.main, narrow=True), viewer),
         "caption": caption,
-        "members": markup(summary.bars(summary.members), summary.bars(summary.members, narrow=True))
+        "members": markup(summary.bars(summary.members), summary.bars(summary.members, narrow=True), viewer)
         if summary.members and hidden <= 0
         else None,
     }
 
 
-def _confusions(audit: Audit, summary: AuditSummary) -> list[dict[str, Any]]:
+def _confusions(audit: Audit, summary: AuditSummary, viewer: str = "") -> list[dict[str, Any]]:
     """The confusion matrix under all attacks; for few classes also of the strongest attack and of clean images."""
     small = len(summary.meta.class_names) <= MAX_MATRIX_CLASSES
     others = [name for name in (summary.strongest, CLEAN) if name in summary.confusions and small]
     if list(summary.meta.attacks) == [CLEAN]:
         others = []
-    return [_confusion(audit, summary, name, collapsed=name != ALL) for name in (ALL, *others) if name]
+    return [_confusion(audit, summary, name, viewer, collapsed=name != ALL) for name in (ALL, *others) if name]
 
 
-def _confusion(audit: Audit, summary: AuditSummary, name: str, *, collapsed: bool) -> dict[str, Any]:
+def _confusion(audit: Audit, summary: AuditSummary, name: str, viewer: str, *, collapsed: bool) -> dict[str, Any]:
     condensed, note = summary.confusions[name].condensed()
     if name == ALL:
         order = formatting.listed([label for label in summary.meta.attacks if label in audit.attacks])
@@ -193,7 +200,8 @@ def _confusion(audit: Audit, summary: AuditSummary, name: str, *, collapsed: boo
         if name in {ALL, CLEAN}
         else f"Under {name}",
         "matrices": [
-            markup(summary.matrix(name, kind), summary.matrix(name, kind, narrow=True)) for kind in ("rates", "errors")
+            markup(summary.matrix(name, kind), summary.matrix(name, kind, narrow=True), viewer)
+            for kind in ("rates", "errors")
         ],
         "caption": " ".join(part for part in (about, frames, note) if part),
         "collapsed": collapsed,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from classwise.auditing.outcomes.table import CLEAN
@@ -18,6 +19,7 @@ from classwise.reporting.provenance import EARLY_STOP, GRID, spec_text
 from classwise.reporting.sentences import CROSS_ENTROPY
 from classwise.reporting.svg import Drawing
 from classwise.reporting.templating import markup, render
+from classwise.reporting.viewer.links import viewer_link
 from classwise.stats import Unit
 from classwise.stats.metric import Metric
 
@@ -91,11 +93,16 @@ class BoardCell(NamedTuple):
     title: str = ""
 
 
-def board_page(board: Board) -> str:
-    """Render the page of a leaderboard."""
+def board_page(board: Board, folder: Path | None = None) -> str:
+    """Render the page of a leaderboard.
+
+    Args:
+        board: the leaderboard.
+        folder: that of the page, whose rows link to the viewers of their audits; None: without links.
+    """
     left, tables = MAX_ROWS, []
     for number, table in enumerate(board.tables, 1):
-        tables.append(_table(table, number, left))
+        tables.append(_table(table, number, left, folder))
         left = max(left - len(table.entries), 0)
     models = sum(len(table.entries) for table in board.tables)
     over = ["classwise leaderboard", formatting.counted(models, "audited model")]
@@ -114,7 +121,7 @@ def board_page(board: Board) -> str:
     )
 
 
-def _table(table: BoardTable, number: int, most: int) -> dict[str, Any]:
+def _table(table: BoardTable, number: int, most: int, folder: Path | None) -> dict[str, Any]:
     """Template context of a table with its first ``most`` rows."""
     about, rows = table.conditions, table.frame.to_dict("records")
     data = formatting.data_name(about.data, about.split) or "data not named"
@@ -128,7 +135,11 @@ def _table(table: BoardTable, number: int, most: int) -> dict[str, Any]:
         "caption": f"{formatting.counted(len(rows), 'model')}, {images}, {classes}; accuracy in percent",
         "columns": columns(),
         "rows": [
-            {"name": str(row["model"]), "cells": _cells(table, place, row)}
+            {
+                "name": str(row["model"]),
+                "cells": _cells(table, place, row),
+                "viewer": viewer_link(table.audits[place], folder),
+            }
             for place, row in zip(table.order, rows[:most], strict=False)
         ],
         "notes": [*_notes(table), *([f"{omitted} more rows are in board.csv."] if omitted else [])],
@@ -256,6 +267,7 @@ def _published(published: tuple[Published, ...], most: int) -> dict[str, Any] | 
     rows = [
         {
             "name": entry.name,
+            "viewer": "",
             "cells": [
                 *(
                     BoardCell(_percent(share), sort="" if share is None else f"{share:.6g}")

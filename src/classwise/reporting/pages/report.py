@@ -13,6 +13,7 @@ from classwise.auditing.curve.result import Curve
 from classwise.auditing.run.result import Audit
 from classwise.auditing.worst_class.result import WorstClass
 from classwise.core.arguments import checked
+from classwise.core.destinations import destination, is_stream
 from classwise.core.errors import ClasswiseError
 from classwise.core.storage import write_text
 from classwise.reporting.board.result import Board
@@ -57,9 +58,10 @@ def report(
         ...     cw.report(cw.Audit(outcomes), f"{folder}/page.html").name
         'page.html'
     """
+    folder = None if is_stream(destination(path)) else Path(path).parent
     pages: dict[type, Callable[..., str]] = {
-        Audit: partial(audit_page, run=run),
-        Board: board_page,
+        Audit: partial(audit_page, run=run, folder=folder),
+        Board: partial(board_page, folder=folder),
         Comparison: comparison_page,
         Crossing: comparison_page,
         Curve: curve_page,

@@ -212,6 +212,7 @@ SMALLER = {
 """Words in whose place a test has others, so that a command takes a second."""
 NOT_RUN = {
     "evidence": "depends on the accuracy of the training; tests/test_docs.py runs it",
+    "digits_net:build": "is trained in a tutorial; tests/test_docs.py and tests/test_tutorials.py run it",
     "--robustbench": "needs an audit under AutoAttack; tests/reporting/test_robustbench.py makes such an object",
     "--robustbench-info": "the same",
     "--device": "needs a GPU; tests/gpu has audits and trainings there",

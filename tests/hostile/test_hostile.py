@@ -33,7 +33,7 @@ from tests.hostile.harness import (
     write_files,
 )
 
-EACH = 12
+EACH = 8
 """Cases of each category."""
 WALL_SECONDS = 20
 

@@ -23,7 +23,7 @@ import pytest
 from classwise.cli import main
 from tests.documents import DOCS, TUTORIALS, Block, blocks, name_of
 
-MODULES = ("digits_net", "six_nets", "mine", "catchup", "test_catchup", "hinge", "pairing")
+MODULES = ("digits_net", "six_nets", "mine", "catchup", "test_catchup", "hinge", "smoothed", "pairing")
 """Modules that the pages write and import."""
 SMALLER: Mapping[str, Mapping[str, str]] = {
     "audit": {"range(20)": "range(10)"},

@@ -226,6 +226,7 @@ NOT_RUN = {
     "model.onnx": "needs an optional package; tests/integrations/test_models.py has it",
     "MODEL": "is a placeholder",
     "sweep": "starts many processes; tests/sweeps/test_run.py has a small one",
+    "top_error(all) > 5%": "needs an installed package; tests/test_extensions.py has one",
     "spatial:1": "needs attacks of its own; tests/auditing/test_threats.py has them",
 }
 TINY = {

@@ -78,7 +78,7 @@ def test_a_described_component_is_built_again(name: str) -> None:
         ("pgd:steps", "'steps' should be key=value"),
         ("no.such.module:Thing", "there is no module 'no'"),
         ("classwise.attacks.gradient.ascent:PDG", "did you mean 'PGD'?"),
-        ({"steps": 3}, "has no 'name'"),
+        ({"steps": 3}, "has no 'name'; state it beside the settings"),
     ],
 )
 def test_errors_are_one_line(spec: str | dict[str, object], says: str) -> None:

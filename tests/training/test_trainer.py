@@ -211,7 +211,7 @@ def says(work: Callable[[], object]) -> str:
 
 def test_a_folder_is_never_overwritten(reference: Run, tmp_path: Path) -> None:
     before = contents(reference)
-    assert "contains another run; add --resume to load or continue that run" in says(lambda: trained(reference.path))
+    assert "contains a run; add --resume to load or continue it" in says(lambda: trained(reference.path))
     assert contents(reference) == before
     (tmp_path / "notes.txt").write_text("mine")
     assert "is not empty and contains no run" in says(lambda: trained(tmp_path))

@@ -312,6 +312,8 @@ def _conclude(result: cw.Audit, thresholds: dict[str, Threshold], folder: Path, 
             console.show_result(result)
             console.echo(f"audit: {folder}")
             console.echo(f"page: {page}")
+            for text in (text for text, holds in held.items() if holds is False):
+                console.echo(printable(f"passed: {text}: {result_text(result, thresholds[text])}"))
     for text in failed:
         console.print_error(printable(f"failed: {text}: {result_text(result, thresholds[text])}"))
     if failed:

@@ -202,6 +202,8 @@ def run(
         return
     for result in results:
         show_result(result)
+    papers_run = " ".join(dict.fromkeys(result.item.partition("/")[0] for result in results))
+    typer.echo(f"next: classwise papers page {papers_run}{'' if store == STORE else f' --store {store}'}")
 
 
 @papers.command(cls=PanelCommand)

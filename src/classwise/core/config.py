@@ -310,7 +310,7 @@ def make(registry: Registry[T], spec: Spec | T) -> T:
         options = dict(spec)
         name = options.pop("name", None)
         if not isinstance(name, str):
-            raise ClasswiseError(f"{registry.kind} {dict(spec)!r} has no 'name'")
+            raise ClasswiseError(f"{registry.kind} {dict(spec)!r} has no 'name'; state it beside the settings")
     else:
         return spec
     return build(registry.load(name), options, f"{registry.kind} {name!r}")

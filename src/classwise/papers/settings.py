@@ -40,7 +40,6 @@ from classwise.papers.experiment import Experiment, Training, name_and_options, 
 from classwise.papers.networks import ARCHITECTURE, architecture, published_architecture
 from classwise.papers.scales import Name, Scale, on_data_set
 from classwise.papers.store import Store
-from classwise.reporting.formatting import NONE
 from classwise.reporting.tables import Cell, Row, Table
 from classwise.training import AVERAGERS, CRITERIA, LR_SCHEDULES, OBJECTIVES, OPTIMISERS, SCHEDULES, UPDATES
 from classwise.training.averaging import FAWA
@@ -744,7 +743,11 @@ def inventory(papers: Sequence[str] = (), store: str | os.PathLike[str] | None =
 
 
 def settings_table(item: str) -> Table | None:
-    """Table of the settings of an item; equal settings of several rows share a row. None without stated settings."""
+    """Table of the settings of an item: those of the paper, of its code and of each scale.
+
+    Equal settings of several rows share a row, and equal values of several scales are stated once. None without stated
+    settings.
+    """
     compared = comparisons(item)
     by_scale = {
         scale: {(setting.row, setting.name): setting for setting in comparison.settings}
@@ -757,13 +760,18 @@ def settings_table(item: str) -> Table | None:
     for row, name in sorted(keys, key=lambda key: TRAINING.index(key[1]) if key[1] in TRAINING else len(TRAINING)):
         found = [known.get((row, name)) for known in by_scale.values()]
         stated = next(setting for setting in found if setting is not None)
-        here = (NONE if setting is None else text(setting.here) for setting in found)
-        values = (stated.stated, NONE if stated.code is None else text(stated.code), *here)
-        groups.setdefault((name, *values), []).append(row)
+        here: dict[str, list[str]] = {}
+        for scale, setting in zip(by_scale, found, strict=True):
+            if setting is not None:
+                here.setdefault(text(setting.here), []).append(scale)
+        at_scales = (
+            f"{value} ({', '.join(scales)})" if len(scales) < len(by_scale) else value for value, scales in here.items()
+        )
+        paper = stated.stated if stated.code is None else f"{stated.stated}; authors' code: {text(stated.code)}"
+        groups.setdefault((name, paper, "; ".join(at_scales)), []).append(row)
     every = {row for row, _ in keys}
     rows = [Row(name, [Cell(_where(own, every)), *map(Cell, values)]) for (name, *values), own in groups.items()]
-    heads = ("setting", "rows", "paper", "authors' code", *(f"here, {scale}" for scale in by_scale))
-    return Table(f"{item}: settings", heads, rows)
+    return Table(f"{item}: settings", ("setting", "rows", "paper", "here"), rows)
 
 
 def deviation_lines(compared: Comparison) -> list[str]:

@@ -40,7 +40,7 @@ def check_folder(run: Run, *, resume: bool) -> None:
     """Check that a run can be written into its folder.
 
     Raises:
-        ClasswiseError: if it is a file, contains another run (unless ``resume``) or other files, or is not writable.
+        ClasswiseError: if it is a file, contains a run (unless ``resume``) or other files, or is not writable.
     """
     folder = ResultFolder(run.path, "run")
     folder.check("checkpoints/state.pt")
@@ -48,9 +48,7 @@ def check_folder(run: Run, *, resume: bool) -> None:
         # written before the recipe
         folder.check_unused((run.environment_file.name, "validation.json", run.pseudo_labels_file.name))
     elif not resume:
-        raise ClasswiseError(
-            f"{run.path} contains another run; add --resume to load or continue that run, or use another folder"
-        )
+        raise ClasswiseError(f"{run.path} contains a run; add --resume to load or continue it, or use another folder")
 
 
 def training_images(settings: DataSettings, *, download: bool = True) -> Images:

@@ -140,7 +140,7 @@ Group = Annotated[
     typer.Option(
         "--group",
         metavar="COLUMN",
-        help="Group by this column of the data, or by superclass.",
+        help="Group by this column, or superclass.",
         show_default="the class",
         rich_help_panel=DATA,
     ),

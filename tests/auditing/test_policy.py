@@ -106,7 +106,7 @@ def test_a_merge_records_the_policy_of_all_shards(tmp_path: Path) -> None:
         ({"fail_if": ["worst < 2"]}, "must have the form"),
         ({"fail_if": ["worst(all) < 0.2"] * 2}, "occurs twice"),
         ({"digest": "0"}, "computed from the file"),
-        ({"validity": {"until": "2027"}}, "retest_if"),
+        ({"validity": {"until": "2027"}}, r"policy\.yaml': validity\.retest_if is missing$"),
         ({"threat_model": POLICY["threat_model"] | {"radius": "Linf:x"}}, "Linf:x"),
     ],
 )

@@ -117,10 +117,20 @@ def test_a_missing_device_is_one_line(device: str | torch.device, tmp_path: Path
     ]
     for call in calls:
         with pytest.raises(
-            ClasswiseError, match=rf"^there is no device '{device}' on this machine; cpu is always available$"
+            ClasswiseError,
+            match=rf"^there is no device '{device}' on this machine(: torch .+)?; cpu is always available$",
         ):
             call()
     assert not out.exists()
+
+
+@pytest.mark.parametrize(("build", "reason"), [(None, "is built without CUDA"), ("13.0", "finds 0 CUDA devices")])
+def test_the_error_states_why_a_gpu_is_missing(build: str | None, reason: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.version, "cuda", build)
+    monkeypatch.setattr(torch.version, "hip", None)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
+    with pytest.raises(ClasswiseError, match=rf"no device 'cuda:99' on this machine: torch \S+ {reason}"):
+        check_device("cuda:99")
 
 
 COMPILED = Precision(dtype="bfloat16", compile="on")

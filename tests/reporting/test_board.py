@@ -303,7 +303,7 @@ DAMAGES: dict[str, tuple[Damage, str]] = {
     "number": (lambda board: entry_in(board).update(correct=[1]), "correct has 1 numbers, expected 2, one for each"),
     "clean": (lambda board: entry_in(board).update(clean_correct=[-1, 1]), "clean_correct of class 'cat' is -1"),
     "fraction": (lambda board: entry_in(board).update(correct=[0.5, 0.5]), "correct.0 = 0.5: .*integer"),
-    "published": (lambda board: board.update(published=[{"name": "a"}]), "Field required"),
+    "published": (lambda board: board.update(published=[{"name": "a"}]), "is missing"),
 }  # fmt: skip
 
 

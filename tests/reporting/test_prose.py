@@ -21,10 +21,11 @@ import classwise
 from classwise.auditing.compare.compare import compare
 from classwise.auditing.outcomes.table import Outcomes
 from classwise.auditing.run.result import Audit, AuditWarning
-from classwise.reporting import report
+from classwise.reporting import formatting, report
 from classwise.reporting.audit_summary import AuditSummary
 from classwise.reporting.sentences import AuditFacts, confusion_sentences, lead, uncertainty
-from classwise.reporting.text.result import Result, text
+from classwise.reporting.text.layout import TextTable
+from classwise.reporting.text.result import Result, parts_of, text
 from classwise.stats.intervals import Estimate
 
 from .conftest import NAMES, SUPERCLASSES, audit_of
@@ -160,6 +161,17 @@ RESULTS: dict[str, Callable[[], Result]] = {
 @pytest.mark.parametrize("name", RESULTS)
 def test_the_text_of_a_result(name: str) -> None:
     assert prose(RESULTS[name]()) == (SNAPSHOTS / f"{name}.txt").read_text(encoding="utf-8")
+
+
+def test_groups_without_a_name_are_called_groups() -> None:
+    assert formatting.lowest_interval_name(0.05, "group").endswith("lowest group accuracy, whichever group it is")
+    assert [formatting.plural(kind) for kind in (None, "group", "camera")] == ["classes", "groups", "camera groups"]
+
+
+def test_a_narrow_terminal_drops_columns_of_an_incomplete_audit() -> None:
+    classes, attacks = (part for part in parts_of(incomplete()) if isinstance(part, TextTable))
+    assert {*classes.columns} - {*classes.optional} == {"class", "all"}
+    assert [*attacks.optional] == [*reversed(attacks.columns[1:])]
 
 
 def test_sentences_agree_with_rare_facts() -> None:

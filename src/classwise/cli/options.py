@@ -138,7 +138,11 @@ Overrides = Annotated[
 Group = Annotated[
     str | None,
     typer.Option(
-        "--group", metavar="COLUMN", help="Group by this column.", show_default="the class", rich_help_panel=DATA
+        "--group",
+        metavar="COLUMN",
+        help="Group by this column, or superclass.",
+        show_default="the class",
+        rich_help_panel=DATA,
     ),
 ]
 

@@ -290,6 +290,8 @@ def explain(error: pydantic.ValidationError) -> str:
     """Describe the first error of pydantic in one line: the field, the value, and what is wrong."""
     first = error.errors()[0]
     field = ".".join(str(part) for part in first["loc"] if not str(part).startswith("function-"))
+    if first["type"] == "missing":  # the input is then all other fields
+        return f"{field} is missing"
     message = first["msg"].removeprefix("Value error, ").replace("a valid tuple", "a list")
     return f"{field} = {first['input']!r}: {message}" if field else message
 

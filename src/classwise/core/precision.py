@@ -224,9 +224,20 @@ def check_device(device: str | torch.device) -> None:
     try:
         usable = not torch.empty(0, device=device).is_meta
     except Exception as error:  # torch raises several types for a missing device
-        raise ClasswiseError(f"there is no device {str(device)!r} on this machine; cpu is always available") from error
+        raise ClasswiseError(
+            f"there is no device {str(device)!r} on this machine{_without_cuda(str(device))}; cpu is always available"
+        ) from error
     if not usable:
         raise ClasswiseError(f"device {str(device)!r} computes no values; cpu is always available")
+
+
+def _without_cuda(device: str) -> str:
+    """Why a CUDA device is missing, as a part of a sentence; empty for other devices."""
+    if not device.startswith("cuda"):
+        return ""
+    if torch.version.cuda is None and torch.version.hip is None:
+        return f": torch {torch.__version__} is built without CUDA"
+    return f": torch {torch.__version__} finds {torch.cuda.device_count()} CUDA devices; check the driver"
 
 
 def fastest(device: torch.device) -> Precision:

@@ -103,13 +103,13 @@ def sentence(phrase: str) -> str:
 
 
 def singular(kind: str | None) -> str:
-    """Noun for a row of a grouping: ``class`` (also for None), or ``<grouping> group``."""
-    return "class" if kind in {None, "class"} else f"{kind} group"
+    """Noun for a row of a grouping: ``class`` (also for None), ``group``, or ``<grouping> group``."""
+    return kind or "class" if kind in {None, "class", "group"} else f"{kind} group"
 
 
 def plural(kind: str | None) -> str:
-    """Noun for rows of a grouping: ``classes``, or ``<grouping> groups``."""
-    return "classes" if kind in {None, "class"} else f"{kind} groups"
+    """Noun for rows of a grouping: ``classes``, ``groups``, or ``<grouping> groups``."""
+    return "classes" if kind in {None, "class"} else f"{singular(kind)}s"
 
 
 def level(alpha: float) -> str:

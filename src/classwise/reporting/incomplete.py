@@ -83,9 +83,10 @@ class IncompleteReport:
     def text(self) -> Iterator[str | TextTable]:
         """The tables and the lines of the text."""
         meta = self.audit.outcomes.meta
-        for table in self.tables():
+        for number, table in enumerate(self.tables()):
             title = f"{meta.model or self.audit.name}, {self.state}under {meta.threat}: {table.caption}"
-            yield TextTable(table.heads, spanned_rows(table, self.brackets), title)
+            optional = table.heads[:0:-1] if number else table.heads[1:-1]  # of the attacks: the last metrics first
+            yield TextTable(table.heads, spanned_rows(table, self.brackets), title, optional)
             yield ""
         yield from self.lines()
 

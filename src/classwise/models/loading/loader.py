@@ -172,7 +172,10 @@ def _with_reference(
     inferred = {} if checkpoint is None else _stored_spec(checkpoint)
     name = os.fspath(model) or inferred.get("name")
     if name is None:
-        raise ClasswiseError(f"{weights} has no model spec; name the model, as in load_model('resnet18', weights=...)")
+        raise ClasswiseError(
+            f"{weights} does not name its model; give the model and this file as its weights, such as "
+            f"resnet18 --weights {weights}, or load_model('resnet18', weights={str(weights)!r})"
+        )
     source, _ = parse_reference(name)
     if checkpoint is not None and isinstance(source, Onnx):
         raise ClasswiseError(f"{name} contains its weights; omit weights={weights}")

@@ -240,7 +240,7 @@
         [link(`${counted(count, "image")} ${kind}`, { attack: name, change: kind, sort: "change" }), kind === "lost" ? ", " : ". "]),
         `Lost: correct in ${audits[0].name}, misclassified in ${audits[1].name}; gained: the reverse.`));
     }
-    parts.push(make("h2", { textContent: `${data.kind === "class" ? "Classes" : `Groups (${data.kind})`} ${under(name)}, weakest first` }));
+    parts.push(make("h2", { textContent: `${data.kind === "class" ? "Classes" : `Groups (${data.kind})`} ${under(name)}, weakest ${two ? `of ${audits[1].name} ` : ""}first` }));
     parts.push(classTable(name));
     const strongest = audits[two ? 1 : 0].strongest;
     const links = make("p", { className: "note" }, link("All images", { attack: name, view: "images" }), ". ",

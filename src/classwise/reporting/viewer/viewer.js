@@ -247,6 +247,12 @@
       link("Misclassified images", { attack: name, outcome: "wrong", sort: "margin" }), ". ");
     if (strongest && !audits[0].cascade) {
       links.append("Strongest attack: ", strongest, "; ", link(`images misclassified under ${strongest} only`, { attack: strongest, model: two ? 1 : "", outcome: "only", sort: "margin" }), ".");
+    } else if (audits[0].cascade) {
+      const model = two ? 1 : 0;
+      const attacks = singles[model].filter((attack) => attack !== "clean");
+      links.append(`First attack that succeeded${two ? ` on ${audits[1].name}` : ""} (images): `, ...attacks.flatMap((attack, place) => [place ? ", " : "", link(
+        `${attack} (${label.filter((_, at) => firstSuccess(model, at) === attack).length.toLocaleString("en")})`,
+        { attack, model: model || "", outcome: "first", sort: "margin" })]), ".");
     }
     parts.push(links);
     if (data.classes.length <= 20 && data.groups.length <= 20) {

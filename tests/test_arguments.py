@@ -256,7 +256,7 @@ def test_calls_with_wrong_types(
 def test_names_and_numbers_of_arguments() -> None:
     for call, message in (
         (lambda: cw.compare(*[]), r"^compare\(\): missing a required argument: 'audits'$"),
-        (lambda: cw.board([], 5), r"^board\(\): too many positional arguments$"),  # type: ignore[call-arg]
+        (lambda: cw.board([], 5), r"^board\(\): too many positional arguments; at most sources: pass "),  # type: ignore[call-arg]
         (lambda: cw.load_model("x", weight="y"), r"unknown model|weight"),
         (lambda: cw.board([], confidences=0.9), r"^unknown argument of board\(\): .* did you mean 'confidence'"),  # type: ignore[call-arg]
         (lambda: cw.audit("x", "digits", sed=1), r"^unknown argument of audit\(\): .* did you mean 'seed'"),  # type: ignore[call-arg]

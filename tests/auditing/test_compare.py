@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from pathlib import Path
 from typing import Any
 
@@ -445,6 +446,10 @@ def test_pairs_use_all_seeds_and_are_paired_by_equal_seeds(tmp_path: Path) -> No
         assert ("one is one training" in pair.population) == (second == "one")
     single = compare([tmp_path / "one", tmp_path / "at" / "seed-0"]).pairs[0]
     assert single.test == "McNemar test"
+    assert re.fullmatch(
+        r"<Pair seed-0 minus one, in points: overall \S+ \[\S+, \S+\], worst class \S+ \[\S+, \S+\]; McNemar test>",
+        repr(single),
+    )
     assert "not new training seeds" in single.population
 
 

@@ -111,6 +111,10 @@ def test_a_newer_schema_is_refused_by_name(table: Outcomes, tmp_path: Path) -> N
 def test_damaged_invalid_and_missing_files_are_one_line(table: Outcomes, tmp_path: Path) -> None:
     with pytest.raises(ClasswiseError, match=r"contains no outcomes; .* classwise audit MODEL --data DATA --out"):
         Outcomes.load(tmp_path)
+    (tmp_path / "curve").mkdir()
+    (tmp_path / "curve" / "search.json").write_text("{}")
+    with pytest.raises(ClasswiseError, match=r"is the folder of a curve or of a worst-class search; expected an audit"):
+        Outcomes.load(tmp_path / "curve")
     table.save(tmp_path)
     path = tmp_path / "part-00000.parquet"
     path.write_bytes(path.read_bytes()[:200])

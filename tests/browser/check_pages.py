@@ -166,6 +166,23 @@ def test_filters_and_keys_of_a_viewer(page: Page, sites: dict[str, Path]) -> Non
     assert page.messages == []
 
 
+def test_a_viewer_of_a_cascade_links_to_the_images_of_each_attack(page: Page, tmp_path: Path) -> None:
+    data = cw.load_data("digits", split="test", subset=60)
+    means = torch.stack([data.pixels()[data.y == digit].mean(0).flatten() for digit in range(10)])
+    linear = torch.nn.Linear(64, 10)
+    linear.weight.data, linear.bias.data = 2 * means, -means.square().sum(1)
+    attacks = ["fgsm", "pgd:steps=20,objective=margin"]
+    audit = cw.audit(torch.nn.Sequential(torch.nn.Flatten(), linear), data, "Linf:0.1", attacks, cascade=True)
+    page.screen()
+    page.open(cw.view(audit, tmp_path, data=data))
+    for before, attack in (("clean", "fgsm"), ("fgsm", "pgd-margin")):
+        first = audit.outcomes.correct(before) & ~audit.outcomes.correct(attack)
+        assert first.any()
+        text = page.run(f"document.querySelector('a[href*=\"attack={attack}&outcome=first\"]').textContent")
+        assert text == f"{attack} ({first.sum()})"
+    assert page.violations() == page.messages == []
+
+
 def test_a_page_links_to_the_viewer_beside_it(page: Page, tmp_path: Path) -> None:
     folder = sample_audit().save(tmp_path / "a")
     audit = cw.Audit.load(folder)

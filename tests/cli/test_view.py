@@ -40,7 +40,7 @@ def test_a_viewer_is_written_beside_its_audit_or_to_a_folder(audits: Path, class
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["a", "b"], "out: must be given for two audits"),
+        (["a", "b"], "is required for two audits"),
         (["a", "b", "a", "--out", "site"], "audits: 3 are given; a viewer shows one or two"),
         (["x=a", "x=b", "--out", "site"], "'x' names 2 audits"),
         (["a", "--data", "digits"], "data: not the audited images"),

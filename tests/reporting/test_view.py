@@ -158,7 +158,7 @@ def test_folders_and_incomplete_audits(tmp_path: Path, monkeypatch: pytest.Monke
     (tmp_path / "notes.txt").write_text("mine")
     with pytest.raises(ClasswiseError, match="contains other files; give a new folder"):
         cw.view(audit, tmp_path)
-    with pytest.raises(ClasswiseError, match="out: must be given for two audits"):
+    with pytest.raises(ClasswiseError, match="is required for two audits"):
         cw.view(audit)
     with pytest.raises(ClasswiseError, match="3 are given; a viewer shows one or two"):
         cw.view([audit] * 3, tmp_path / "site")

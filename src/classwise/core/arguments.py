@@ -131,6 +131,11 @@ class Arguments:
             ClasswiseError: for an unknown or missing argument, or an invalid value.
         """
         self.require_known(values)
+        if len(args) > len(self._positional) and not self._rest:
+            most = ", ".join(name for name in self._positional if name in self._known) or "none"
+            raise ClasswiseError(
+                f"{self.label}(): too many positional arguments; at most {most}: pass the others by name"
+            )
         try:
             self.signature.bind(*args, **values)
         except TypeError as error:

@@ -66,6 +66,13 @@ class Pair:
     seeds: tuple[int, int]
     paired_by_seed: bool
 
+    def __repr__(self) -> str:
+        spans = [
+            f"{name} {100 * found.value:+.1f} [{100 * found.low:+.1f}, {100 * found.high:+.1f}]"
+            for name, found in (("overall", self.overall), ("worst class", self.minima))
+        ]
+        return printable(f"<Pair {self.first} minus {self.second}, in points: {', '.join(spans)}; {self.test}>")
+
     @property
     def test(self) -> str:
         """The test behind the p-values, in words."""

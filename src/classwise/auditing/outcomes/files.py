@@ -17,6 +17,7 @@ from classwise.auditing.outcomes.meta import ALL, TABLE_COLUMNS, Meta
 from classwise.core import tables
 from classwise.core.errors import ClasswiseError, did_you_mean
 from classwise.core.names import checked_names
+from classwise.core.storage import MARKERS
 from classwise.stats.counts import IntArray
 
 COLUMNS: Mapping[str, str] = {
@@ -217,6 +218,8 @@ def read_all(path: Path) -> tuple[pd.DataFrame, Meta]:
     folder = path / "outcomes" if (path / "outcomes").is_dir() else path
     read_files = [read(file) for file in listed(folder)]
     if not read_files:
+        if (path / MARKERS["curve"]).is_file():
+            raise ClasswiseError(f"{path} is the folder of a curve or of a worst-class search; expected an audit")
         hint = did_you_mean(path) or f"; create some with: classwise audit MODEL --data DATA --out {path}"
         raise ClasswiseError(f"{path} contains no outcomes{hint}")
     notes = dict.fromkeys(note for _, meta in read_files for note in meta.notes)

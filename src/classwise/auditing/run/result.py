@@ -155,7 +155,8 @@ class Audit(RichDisplay):
             result = f"accuracy under all {100 * overall:.1f} %, worst {worst.name} {100 * worst.accuracy:.1f} %"
         else:
             result = f"incomplete: {self.outcomes.unfinished} images not judged"
-        about = [*filter(None, over), ", ".join(self.attacks), result, f"{len(self.warnings)} warnings"]
+        warnings = f"{len(self.warnings)} {'warning' if len(self.warnings) == 1 else 'warnings'}"
+        about = [*filter(None, over), ", ".join(self.attacks), result, warnings]
         return printable(f"<Audit {self.name!r}: {'; '.join(about)}>")
 
     @property

@@ -44,8 +44,8 @@ def radius_table(curve: Curve) -> Table:
         f"Robust radius per class: largest radius without a known adversarial example ({unit})",
         ("class", "n", "clean, %", "mean radius", "median radius"),
         rows,
-        f"Below each value: {formatting.level(curve.alpha)} intervals for new images of the same class, each of one "
-        "class, not corrected for the selection of the worst or the best class. Images without a "
+        f"The {formatting.level(curve.alpha)} intervals are for new images of the same class, each of one class, not "
+        "corrected for the selection of the worst or the best class. Images without a "
         f"known adversarial example at {text(curve.highest)} count as {text(curve.highest)} in the mean.",
     )
 

@@ -129,7 +129,7 @@ def _name(audit: Audit, among: Sequence[Audit]) -> str:
 
 def _folder(out: str | os.PathLike[str] | None, audit: Audit | None) -> Path:
     if out is None and (audit is None or audit.path is None or not audit.path.is_dir()):
-        raise ClasswiseError("out: must be given for two audits, and for an audit without a folder")
+        raise ClasswiseError("out (--out): is required for two audits, and for an audit without a folder")
     folder = Path(out) if out is not None else audit.path / FOLDER  # type: ignore[union-attr,operator]  # checked above
     if folder.is_file():
         raise ClasswiseError(f"{folder} is a file; give a folder")

@@ -240,13 +240,19 @@
         [link(`${counted(count, "image")} ${kind}`, { attack: name, change: kind, sort: "change" }), kind === "lost" ? ", " : ". "]),
         `Lost: correct in ${audits[0].name}, misclassified in ${audits[1].name}; gained: the reverse.`));
     }
-    parts.push(make("h2", { textContent: `${data.kind === "class" ? "Classes" : `Groups (${data.kind})`} ${under(name)}, weakest first` }));
+    parts.push(make("h2", { textContent: `${data.kind === "class" ? "Classes" : `Groups (${data.kind})`} ${under(name)}, weakest ${two ? `of ${audits[1].name} ` : ""}first` }));
     parts.push(classTable(name));
     const strongest = audits[two ? 1 : 0].strongest;
     const links = make("p", { className: "note" }, link("All images", { attack: name, view: "images" }), ". ",
       link("Misclassified images", { attack: name, outcome: "wrong", sort: "margin" }), ". ");
     if (strongest && !audits[0].cascade) {
       links.append("Strongest attack: ", strongest, "; ", link(`images misclassified under ${strongest} only`, { attack: strongest, model: two ? 1 : "", outcome: "only", sort: "margin" }), ".");
+    } else if (audits[0].cascade) {
+      const model = two ? 1 : 0;
+      const attacks = singles[model].filter((attack) => attack !== "clean");
+      links.append(`First attack that succeeded${two ? ` on ${audits[1].name}` : ""} (images): `, ...attacks.flatMap((attack, place) => [place ? ", " : "", link(
+        `${attack} (${label.filter((_, at) => firstSuccess(model, at) === attack).length.toLocaleString("en")})`,
+        { attack, model: model || "", outcome: "first", sort: "margin" })]), ".");
     }
     parts.push(links);
     if (data.classes.length <= 20 && data.groups.length <= 20) {

@@ -220,3 +220,12 @@ def test_the_extremes_of_a_class_by_sorting() -> None:
         extremes(table, "strong", 6)
     with pytest.raises(ClasswiseError, match="the outcomes of 'd' under 'strong' have no margin"):
         extremes(table, "strong", 3, by="margin")
+
+
+def test_resamples_without_a_rank_correlation_are_left_out() -> None:
+    """All classes have equal accuracies in some resamples of few images."""
+    labels = [0, 0, 1, 1, 2, 2]
+    attacks = {"pgd": [0, 1, 2, 2, 1, 1], "fgsm": [0, 1, 2, 2, 1, 1]}
+    outcomes = Outcomes.from_predictions(labels, clean=labels, attacks=attacks)
+    found = ranked_alike({"model": outcomes}, resamples=50, permutations=99)
+    assert (found.lowest.value, found.lowest.low, found.lowest.high) == pytest.approx((1, 1, 1))

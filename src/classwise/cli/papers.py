@@ -18,9 +18,6 @@ if TYPE_CHECKING:
     from classwise.papers.catalogue import Item
 
 STORE = Path("runs/papers")
-LONGEST = 44
-"""Letters of a title in the list."""
-
 SCALES = "smoke|reduced|medium|full"
 Trainings = Annotated[
     int | None,
@@ -101,9 +98,8 @@ def list_items(
         return
     rows = []
     for item in items:
-        title = item["title"] if len(item["title"]) <= LONGEST else f"{item['title'][: LONGEST - 1].rstrip()}…"
         scales = ", ".join(item["scales"] if kept is None else item["run_at"])
-        row = (item["id"], item["kind"], title, item["status"], scales, _deviations(item))
+        row = (item["id"], item["kind"], item["title"], item["status"], scales, _deviations(item))
         rows.append((*row, item["command"] or item["missing"]))
     deviations = "deviations from the paper"
     heads = ["item", "kind", "title", "status", "scales" if kept is None else "scales with a result", deviations]

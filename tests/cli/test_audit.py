@@ -250,6 +250,9 @@ def test_an_estimate_leaves_nothing(classwise: Classwise, run: Path, tmp_path: P
     )
     assert lines[2].startswith("time on cpu: ")
     assert lines[3].endswith("no others are attacked; most: they are robust to all attacks")
+    device = "NVIDIA H100 80GB HBM3 (rates of docs/results/gpu)"
+    predicted = classwise(*words, "--rates=h100").out.splitlines()
+    assert (predicted[1], predicted[2].partition(": ")[0]) == (lines[1], f"time on {device}")
     assert not (tmp_path / "a").exists()
 
 

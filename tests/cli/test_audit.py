@@ -165,6 +165,8 @@ def test_resume_goes_on_and_repeating_is_refused(classwise: Classwise, run: Path
         assert not (tmp_path / "a.xml").exists()
     again = classwise(*words, "--resume")
     assert (again.status, again.out) == (0, first.out)
+    assert "fgsm: " in first.err
+    assert " to do" not in again.err
     assert classwise(*words, *outputs, "--resume").status == 0
     assert "required: at least 0 %" in (tmp_path / "a.xml").read_text(encoding="utf-8")
     assert (tmp_path / "a.html").is_file()

@@ -192,7 +192,7 @@ def test_the_recipe_of_a_cell_is_that_of_its_job() -> None:
         ({"audits": {"full": {"data": "nowhere"}}}, "unknown data set 'nowhere'"),
         ({"audits": {"full": {"corruption": "fog"}}}, "corruption and severity must be given together"),
         ({"audits": {"full": {"corruption": "fogg", "severity": 1}}}, "unknown corruption 'fogg'; did you mean 'fog'?"),
-        ({"audits": {"full": {"cascade": True, "early_stop": False}}}, "cascade=True requires early_stop=True"),
+        ({"audits": {"full": {"cascade": True, "early_stop": False}}}, "cascade requires early_stop=True"),
         ({"set": {"threat": "L2:1"}, "audits": {"full": {"attack": "spatial-grid"}}}, "does not support"),
         ({"exclude": {"seed": 0}}, "exclude = {'seed': 0} must be a list of partial cells"),
         ({"exclude": [{"sed": 0}]}, "exclude has no field 'sed'; did you mean 'seed'?"),
